@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+# Components of zbpp: a target, its headers, what it needs, and how it is installed.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(ZBPP_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/zbpp")
+define_property(GLOBAL PROPERTY ZBPP_COMPONENTS BRIEF_DOCS "Components that are built")
+define_property(GLOBAL PROPERTY ZBPP_LISTED_HEADERS BRIEF_DOCS "Headers of all listed components")
+
+# zbpp_component(name HEADERS header... [LINK target...] [PACKAGES "package version"...])
+#
+# Makes the target zbpp::name (for `core`: zbpp::zbpp) with the headers below include/zbpp.
+# LINK may name other components (zbpp::cuda); find_package(zbpp COMPONENTS name) then brings those
+# as well. PACKAGES are what find_package has to find, here and at a user's.
+function(zbpp_component name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LINK;PACKAGES")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "zbpp_component(${name}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+
+  if(name STREQUAL "core")
+    set(target zbpp)
+    set(export_name zbpp)
+  else()
+    set(target zbpp_${name})
+    set(export_name ${name})
+  endif()
+
+  foreach(package IN LISTS arg_PACKAGES)
+    separate_arguments(package)
+    find_package(${package} REQUIRED)
+  endforeach()
+
+  add_library(${target} INTERFACE)
+  add_library(zbpp::${export_name} ALIAS ${target})
+  list(TRANSFORM arg_HEADERS PREPEND "${PROJECT_SOURCE_DIR}/include/zbpp/" OUTPUT_VARIABLE files)
+  target_sources(${target} INTERFACE
+    FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${files})
+  target_link_libraries(${target} INTERFACE ${arg_LINK})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${export_name}
+    VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
+
+  if(name STREQUAL "core")
+    # What every user needs. Without sibling calls a chain of resumed coroutines grows the stack in
+    # builds without optimization. CMake before 3.26 does not know C++20 for nvcc, so the flag is
+    # spelt out.
+    target_compile_features(${target} INTERFACE cxx_std_20)
+    target_compile_options(${target} INTERFACE
+      "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-foptimize-sibling-calls>"
+      "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20>"
+      "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-foptimize-sibling-calls>")
+  endif()
+
+  set_property(GLOBAL APPEND PROPERTY ZBPP_COMPONENTS ${name})
+  set_property(GLOBAL APPEND PROPERTY ZBPP_LISTED_HEADERS ${arg_HEADERS})
+
+  if(ZBPP_INSTALL)
+    set(requires "${arg_LINK}")
+    list(FILTER requires INCLUDE REGEX "^zbpp::")
+    list(TRANSFORM requires REPLACE "^zbpp::zbpp$" "core")
+    list(TRANSFORM requires REPLACE "^zbpp::" "")
+    file(WRITE "${PROJECT_BINARY_DIR}/cmake/zbpp-${name}.cmake"
+      "set(zbpp_requires \"${requires}\")\nset(zbpp_packages \"${arg_PACKAGES}\")\n")
+    install(FILES "${PROJECT_BINARY_DIR}/cmake/zbpp-${name}.cmake"
+      DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
+    install(TARGETS ${target} EXPORT zbpp-${name}
+      FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT zbpp)
+    install(EXPORT zbpp-${name} FILE zbpp-${name}-targets.cmake NAMESPACE zbpp::
+      DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
+  endif()
+endfunction()
+
+# zbpp_component_left_out(name HEADERS header... REASON text)
+#
+# Names a component that is not built here: its headers stay listed, and find_package tells a user
+# who asks for it the reason.
+function(zbpp_component_left_out name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "REASON" "HEADERS")
+  message(STATUS "zbpp: without component ${name}: ${arg_REASON}")
+  set_property(GLOBAL APPEND PROPERTY ZBPP_LISTED_HEADERS ${arg_HEADERS})
+  set_property(GLOBAL APPEND_STRING PROPERTY ZBPP_LEFT_OUT
+    "set(zbpp_${name}_left_out [[${arg_REASON}]])\n")
+endfunction()
+
+# Stops with a message that names the headers on disk that no list names, and the reverse.
+function(zbpp_check_headers)
+  set(root "${PROJECT_SOURCE_DIR}/include/zbpp")
+  file(GLOB_RECURSE on_disk CONFIGURE_DEPENDS RELATIVE "${root}" "${root}/*.hpp" "${root}/*.cuh")
+  get_property(listed GLOBAL PROPERTY ZBPP_LISTED_HEADERS)
+  set(problems "")
+  foreach(header IN LISTS on_disk)
+    if(NOT header IN_LIST listed)
+      string(APPEND problems "\n  on disk but not listed: ${header}")
+    endif()
+  endforeach()
+  foreach(header IN LISTS listed)
+    if(NOT header IN_LIST on_disk)
+      string(APPEND problems "\n  listed but not on disk: ${header}")
+    endif()
+  endforeach()
+  if(problems)
+    message(FATAL_ERROR "include/zbpp/headers.cmake does not fit the folder:${problems}")
+  endif()
+endfunction()
+
+# Installs zbpp-config.cmake, its version file and the find modules it uses. Call it last.
+function(zbpp_install_package)
+  get_property(ZBPP_COMPONENTS GLOBAL PROPERTY ZBPP_COMPONENTS)
+  get_property(ZBPP_LEFT_OUT GLOBAL PROPERTY ZBPP_LEFT_OUT)
+  set(dir "${PROJECT_BINARY_DIR}/cmake")
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/zbpp-config.cmake.in"
+    "${dir}/zbpp-config.cmake" INSTALL_DESTINATION "${ZBPP_PACKAGE_DIR}"
+    NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  write_basic_package_version_file("${dir}/zbpp-config-version.cmake"
+    COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+  install(FILES "${dir}/zbpp-config.cmake" "${dir}/zbpp-config-version.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
+    DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
+  install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"
+    DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT zbpp)
+endfunction()

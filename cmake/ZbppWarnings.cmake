@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# zbpp_strict: warnings as errors and sanitizers for our own tests, examples and benchmarks.
+# Never part of zbpp::zbpp: a user's flags are the user's.
+add_library(zbpp_strict INTERFACE)
+set(zbpp_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+target_compile_options(zbpp_strict INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${zbpp_warnings}>")
+
+if(ZBPP_SANITIZE)
+  if(NOT ZBPP_SANITIZE MATCHES "^(thread|(address|undefined)(,(address|undefined))?)$")
+    message(FATAL_ERROR "ZBPP_SANITIZE is '${ZBPP_SANITIZE}'; it must be thread, address, undefined "
+      "or address,undefined")
+  endif()
+  set(zbpp_sanitize -fsanitize=${ZBPP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # clang 14 cannot link -fsanitize=function with coroutines.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
+    list(APPEND zbpp_sanitize -fno-sanitize=function)
+  endif()
+  target_compile_options(zbpp_strict INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${zbpp_sanitize}>")
+  target_link_options(zbpp_strict INTERFACE ${zbpp_sanitize})
+endif()

@@ -1,0 +1,51 @@
+# The public headers, relative to this folder: one list for each component, in alphabetical order.
+# Add a header here and nowhere else; configuring fails while a header on disk is not listed.
+set(ZBPP_CORE_HEADERS
+  analysis/deadlock.hpp
+  analysis/diagnostic.hpp
+  analysis/lower.hpp
+  analysis/memory.hpp
+  analysis/plan.hpp
+  analysis/program.hpp
+  analysis/simulate.hpp
+  analysis/traffic.hpp
+  analysis/verify.hpp
+  config.hpp
+  error.hpp
+  io/ascii.hpp
+  io/chrome_trace.hpp
+  io/csv.hpp
+  io/drawing.hpp
+  io/file.hpp
+  io/svg.hpp
+  io/terminal.hpp
+  model/containers.hpp
+  model/costs.hpp
+  model/pass.hpp
+  model/placement.hpp
+  model/problem.hpp
+  model/schedule.hpp
+  model/timeline.hpp
+  policy/classic.hpp
+  policy/interleaved.hpp
+  policy/one_chunk.hpp
+  policy/policy.hpp
+  policy/registry.hpp
+  policy/zb_h.hpp
+  policy/zb_v.hpp
+  runtime/arena.hpp
+  runtime/engine.hpp
+  runtime/flow.hpp
+  runtime/flow_state.hpp
+  runtime/frame_pool.hpp
+  runtime/message.hpp
+  runtime/microbatch.hpp
+  runtime/pipeline.hpp
+  runtime/rank_code.hpp
+  runtime/stage.hpp
+  runtime/threads.hpp
+  runtime/transport.hpp
+  runtime/virtual_time.hpp
+  runtime/where.hpp
+  zbpp.hpp
+)
