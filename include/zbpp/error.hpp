@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes wrong and where: one exception type for callers' mistakes and failed steps, and the
+// place (rank, position, stage, microbatch) that every message names.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace zbpp {
+
+/// Says which kind of fault an `error` reports.
+enum class errc : std::uint8_t {
+  bad_argument,         ///< a value is out of range or two values contradict each other
+  bad_format,           ///< text that a reader refused
+  unsupported_problem,  ///< a policy cannot schedule this problem
+  refused_program,      ///< `verify` found a fault, so nothing runs
+  wrong_flow,           ///< a flow does not do what the program says
+  wrong_size,           ///< an edge carries more than was declared
+  abandoned,            ///< the step ended because another rank failed
+  io_failed,            ///< a file could not be read or written
+};
+
+/// Names an error code in words.
+[[nodiscard]] constexpr std::string_view to_string(errc code) noexcept {
+  switch (code) {
+    case errc::bad_argument: return "bad argument";
+    case errc::bad_format: return "bad format";
+    case errc::unsupported_problem: return "unsupported problem";
+    case errc::refused_program: return "refused program";
+    case errc::wrong_flow: return "wrong flow";
+    case errc::wrong_size: return "wrong size";
+    case errc::abandoned: return "abandoned";
+    case errc::io_failed: return "input or output failed";
+  }
+  return "unknown";
+}
+
+/// Names a place in a pipeline; -1 stands for "does not apply".
+struct location {
+  int rank = -1;
+  std::int64_t position = -1;  ///< index of the instruction or pass in its rank's row
+  int stage = -1;
+  int microbatch = -1;
+
+  friend bool operator==(location const&, location const&) = default;
+};
+
+/// Writes a place as `rank 1, position 4, stage 2, microbatch 0`, leaving out what does not apply.
+[[nodiscard]] inline std::string to_string(location const& at) {
+  std::string text;
+  auto add = [&text](std::string_view name, std::int64_t value) {
+    if (value < 0) return;
+    if (!text.empty()) text += ", ";
+    text.append(name).append(" ").append(std::to_string(value));
+  };
+  add("rank", at.rank);
+  add("position", at.position);
+  add("stage", at.stage);
+  add("microbatch", at.microbatch);
+  return text;
+}
+
+/// Reports bad input or a failed step: what, where, and what would be right.
+class error : public std::runtime_error {
+ public:
+  /// Makes an error whose message is `text`, with the place in front when there is one.
+  error(errc code, std::string const& text, location at = {})
+      : std::runtime_error(at == location{} ? text : to_string(at) + ": " + text),
+        code_(code),
+        at_(at) {}
+
+  /// @return the kind of fault
+  [[nodiscard]] errc code() const noexcept { return code_; }
+  /// @return the place it happened
+  [[nodiscard]] location const& where() const noexcept { return at_; }
+
+ private:
+  errc code_;
+  location at_;
+};
+
+namespace detail {
+
+/// Turns an index that is known not to be negative into what containers take.
+[[nodiscard]] constexpr std::size_t index(std::int64_t i) noexcept {
+  return static_cast<std::size_t>(i);
+}
+
+/// Throws `errc::bad_argument` with `text` unless `good` holds.
+inline void require(bool good, char const* text) {
+  if (!good) throw error(errc::bad_argument, text);
+}
+
+}  // namespace detail
+}  // namespace zbpp

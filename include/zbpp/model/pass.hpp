@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pass: one piece of compute of one microbatch on one stage. The backward pass is split into B
+// (gradient of the input, somebody waits for it) and W (gradient of the weights, nobody does).
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace zbpp {
+
+/// Says what a pass computes. @source arXiv 2401.10241 sec. 2.
+enum class pass_kind : std::uint8_t {
+  forward,          ///< F
+  backward_input,   ///< B: gradient of the input
+  backward_weight,  ///< W: gradient of the weights
+  backward,         ///< BW: both at once
+  recompute,        ///< R: makes again what F did not keep
+};
+
+/// @return the short form of a kind: F, B, W, BW or R
+[[nodiscard]] constexpr std::string_view to_string(pass_kind kind) noexcept {
+  switch (kind) {
+    case pass_kind::forward: return "F";
+    case pass_kind::backward_input: return "B";
+    case pass_kind::backward_weight: return "W";
+    case pass_kind::backward: return "BW";
+    case pass_kind::recompute: return "R";
+  }
+  return "?";
+}
+
+/// Names one pass of a schedule.
+struct pass {
+  pass_kind kind = pass_kind::forward;
+  std::int32_t stage = 0;
+  std::int32_t microbatch = 0;
+
+  /// @return whether this pass makes the gradient that the stage before waits for
+  [[nodiscard]] constexpr bool makes_input_gradient() const noexcept {
+    return kind == pass_kind::backward_input || kind == pass_kind::backward;
+  }
+  /// @return whether this pass makes the gradient of the weights
+  [[nodiscard]] constexpr bool makes_weight_gradient() const noexcept {
+    return kind == pass_kind::backward_weight || kind == pass_kind::backward;
+  }
+
+  friend constexpr auto operator<=>(pass const&, pass const&) = default;
+};
+
+/// Writes a pass as stage, letter, microbatch: `2F0`, `2B0`, `2W0`, `2BW0`, `2R0`.
+[[nodiscard]] inline std::string to_string(pass const& p) {
+  return std::to_string(p.stage).append(to_string(p.kind)).append(std::to_string(p.microbatch));
+}
+
+}  // namespace zbpp
