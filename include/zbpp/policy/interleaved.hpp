@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Interleaved 1F1B: several chunks a rank on a looped placement, so that the pipeline fills and
+// drains in shorter steps. Its backward pass is one BW.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include <zbpp/policy/policy.hpp>
+
+namespace zbpp {
+
+/// Runs 1F1B over `chunks` chunks a rank: microbatches go in groups of `ranks`, each group through
+/// the chunks in turn.
+/// @source arXiv 2104.04473 sec. 2.2
+struct interleaved {
+  static constexpr std::string_view name = "interleaved";
+  static constexpr std::string_view title = "1F1B-I";
+  static constexpr std::string_view summary = "1F1B over several chunks a rank";
+
+  /// @throws error (unsupported_problem) unless the placement is looped and the microbatches are a
+  ///         multiple of the ranks
+  [[nodiscard]] schedule operator()(problem const& what) const {
+    auto const p = what.ranks();
+    auto const m = what.microbatches();
+    detail::support(
+        what.where().is_looped(), title,
+        "needs a looped placement; this one is " + what.where().name());
+    detail::support(
+        m % p == 0, title,
+        "needs a multiple of " + std::to_string(p) + " microbatches, one for each rank; there are " +
+            std::to_string(m));
+    auto const chunks = what.stages() / p;
+    auto const all = chunks * m;
+
+    // The i-th F or BW of a rank: which microbatch, and which chunk counted in running order.
+    auto microbatch_of = [&](int i) { return i / (p * chunks) * p + i % p; };
+    auto chunk_of = [&](int i) { return i / p % chunks; };
+
+    rows<pass> passes;
+    passes.reserve(detail::index(p), detail::index(p) * detail::index(all) * 2);
+    for (int rank = 0; rank < p; ++rank) {
+      auto const pairs_ahead = chunks == 1 ? p - 1 - rank : (chunks - 1) * p + 2 * (p - 1 - rank);
+      auto const warm_up = std::min(pairs_ahead, all);
+      for (int f = 0, b = 0; b < all;) {
+        if (f < all) {
+          passes.push({pass_kind::forward, chunk_of(f) * p + rank, microbatch_of(f)});
+          if (++f <= warm_up) continue;
+        }
+        passes.push(
+            {pass_kind::backward, (chunks - 1 - chunk_of(b)) * p + rank, microbatch_of(b)});
+        ++b;
+      }
+      passes.end_row();
+    }
+    return {what.where(), m, std::move(passes)};
+  }
+};
+
+}  // namespace zbpp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The handcrafted zero-bubble schedules of one chunk a rank: ZB-H1 keeps the memory of 1F1B and a
+// third of its bubble, ZB-H2 spends twice the memory to have none when F, B and W take equal time.
+#pragma once
+
+#include <string_view>
+
+#include <zbpp/policy/one_chunk.hpp>
+
+namespace zbpp {
+
+/// Puts W where 1F1B idles, within the memory of 1F1B.
+/// @source arXiv 2401.10241 sec. 2.1, fig. 3 top
+struct zb_h1 {
+  static constexpr std::string_view name = "zb_h1";
+  static constexpr std::string_view title = "ZB-H1";
+  static constexpr std::string_view summary = "W fills the bubble, memory of 1F1B";
+
+  /// @throws error (unsupported_problem) when the placement is not linear
+  [[nodiscard]] schedule operator()(problem const& what) const {
+    return detail::one_chunk(what, title, [&](int rank) {
+      return detail::one_chunk_rule{.warm_up = what.ranks() - 1 - rank, .w_delay = rank};
+    });
+  }
+};
+
+/// Runs more F before the first B, so that B never waits when F, B and W take equal time.
+/// @source arXiv 2401.10241 sec. 2.2, fig. 3 bottom
+struct zb_h2 {
+  static constexpr std::string_view name = "zb_h2";
+  static constexpr std::string_view title = "ZB-H2";
+  static constexpr std::string_view summary = "no bubble for equal times, twice the memory";
+
+  /// @throws error (unsupported_problem) when the placement is not linear
+  [[nodiscard]] schedule operator()(problem const& what) const {
+    return detail::one_chunk(what, title, [&](int rank) {
+      return detail::one_chunk_rule{
+          .warm_up = 2 * (what.ranks() - 1 - rank), .w_delay = 2 * rank};
+    });
+  }
+};
+
+}  // namespace zbpp
