@@ -47,6 +47,7 @@ struct pass {
     return kind == pass_kind::backward_weight || kind == pass_kind::backward;
   }
 
+  friend constexpr bool operator==(pass const&, pass const&) = default;
   friend constexpr auto operator<=>(pass const&, pass const&) = default;
 };
 

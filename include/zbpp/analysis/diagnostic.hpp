@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `verify` says of a fault: which property is broken, where, at which instruction, and in words
+// that a reader can check against the program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/error.hpp>
+
+namespace zbpp {
+
+/// Names the property of a program that does not hold.
+enum class fault : std::uint8_t {
+  bad_id,         ///< a stage, microbatch, rank or message that does not exist
+  missing,        ///< something that must happen does not
+  repeated,       ///< something happens twice
+  dependence,     ///< an instruction stands before what it needs, on its own rank
+  channel_order,  ///< sender and receiver of a channel disagree on the order of messages
+  channel_depth,  ///< a channel needs more room than the program states
+  deadlock,       ///< ranks wait for one another
+  memory,         ///< a rank needs more than its limit
+};
+
+/// Names a fault in words.
+[[nodiscard]] constexpr std::string_view to_string(fault what) noexcept {
+  switch (what) {
+    case fault::bad_id: return "bad id";
+    case fault::missing: return "missing";
+    case fault::repeated: return "repeated";
+    case fault::dependence: return "dependence";
+    case fault::channel_order: return "channel order";
+    case fault::channel_depth: return "channel depth";
+    case fault::deadlock: return "deadlock";
+    case fault::memory: return "memory";
+  }
+  return "unknown";
+}
+
+/// Describes one fault of a program.
+struct diagnostic {
+  fault what = fault::bad_id;
+  location at;          ///< for `missing`, the last position at which it could stand
+  instruction culprit;  ///< the instruction at `at`, or the one that is missing there
+  std::string text;     ///< names the instruction and says what would be right
+
+  friend bool operator==(diagnostic const&, diagnostic const&) = default;
+};
+
+/// Writes a diagnostic as one line: fault, place, text.
+[[nodiscard]] inline std::string to_string(diagnostic const& d) {
+  auto text = std::string(to_string(d.what));
+  if (d.at != location{}) text.append(" at ").append(to_string(d.at));
+  return text.append(": ").append(d.text);
+}
+
+namespace detail {
+
+/// Makes a diagnostic of an instruction, which leads the text.
+[[nodiscard]] inline diagnostic make_diagnostic(
+    fault what, int rank, std::int64_t position, instruction const& i, std::string const& text) {
+  return {what, {rank, position, i.stage, i.microbatch}, i, to_string(i) + ": " + text};
+}
+
+/// Makes a diagnostic of the instruction that stands at a position.
+[[nodiscard]] inline diagnostic make_diagnostic(
+    program const& code, fault what, int rank, std::int64_t position, std::string const& text) {
+  return make_diagnostic(what, rank, position, code.instructions(rank)[index(position)], text);
+}
+
+}  // namespace detail
+}  // namespace zbpp

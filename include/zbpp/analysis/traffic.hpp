@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the order of a program says about its messages: which channel each one takes, the how-manieth
+// it is, and when its sender can know that it has been consumed. Nothing here depends on time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/placement.hpp>
+
+namespace zbpp {
+
+/// Numbers the directed channels of a placement: one for each ordered pair of ranks whose stages are
+/// neighbours, by sender, then receiver.
+class channel_map {
+ public:
+  explicit channel_map(placement const& where)
+      : forward_(detail::index(where.stages()), none), backward_(forward_) {
+    for (int s = 0; s + 1 < where.stages(); ++s) {
+      auto const from = where.rank_of(s);
+      auto const to = where.rank_of(s + 1);
+      if (from == to) continue;
+      pairs_.emplace_back(from, to);
+      pairs_.emplace_back(to, from);
+    }
+    std::sort(pairs_.begin(), pairs_.end());
+    pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
+    for (int s = 0; s + 1 < where.stages(); ++s) {
+      forward_[detail::index(s)] = between(where.rank_of(s), where.rank_of(s + 1));
+      backward_[detail::index(s) + 1] = between(where.rank_of(s + 1), where.rank_of(s));
+    }
+    for (auto const& [from, to] : pairs_) reverse_.push_back(between(to, from));
+  }
+
+  static constexpr int none = -1;
+
+  /// @return how many channels there are
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(pairs_.size()); }
+  /// @return sender and receiver of a channel
+  [[nodiscard]] std::pair<int, int> ends(int channel) const noexcept {
+    return pairs_[detail::index(channel)];
+  }
+  /// @return the channel from one rank to another; none when they have no neighbouring stages
+  [[nodiscard]] int between(int from, int to) const noexcept {
+    auto const at = std::lower_bound(pairs_.begin(), pairs_.end(), std::pair(from, to));
+    bool const found = at != pairs_.end() && *at == std::pair(from, to);
+    return found ? static_cast<int>(at - pairs_.begin()) : none;
+  }
+  /// @return the channel of what a stage sends forward; none when it stays on its rank or is the last
+  [[nodiscard]] int of_activation(int from_stage) const noexcept {
+    return forward_[detail::index(from_stage)];
+  }
+  /// @return the channel of the gradient a stage sends back; none when it stays or is the first
+  [[nodiscard]] int of_gradient(int from_stage) const noexcept {
+    return backward_[detail::index(from_stage)];
+  }
+  /// @return the channel that runs the other way
+  [[nodiscard]] int reverse(int channel) const noexcept {
+    return reverse_[detail::index(channel)];
+  }
+
+  /// @return the channel of a send or receive; none when no message crosses there, or for any other
+  ///         instruction
+  [[nodiscard]] int of(instruction const& i) const noexcept {
+    if (!i.is_send() && !i.is_receive()) return none;
+    auto const from = i.is_send() ? i.stage : i.other_stage();
+    if (from < 0 || detail::index(from) >= forward_.size()) return none;
+    return i.moves_activation() ? of_activation(from) : of_gradient(from);
+  }
+  /// @return the channel that brings the input of a pass; none when it needs none or has it at hand
+  [[nodiscard]] int of_input(pass const& p) const noexcept {
+    if (p.kind == pass_kind::forward) return p.stage == 0 ? none : of_activation(p.stage - 1);
+    bool const last = detail::index(p.stage) + 1 == forward_.size();
+    return p.makes_input_gradient() && !last ? of_gradient(p.stage + 1) : none;
+  }
+
+ private:
+  std::vector<std::pair<int, int>> pairs_;
+  std::vector<int> forward_;   // by sending stage
+  std::vector<int> backward_;  // by sending stage
+  std::vector<int> reverse_;
+};
+
+/// Says what one instruction has to do with messages.
+struct message_note {
+  std::int32_t channel = channel_map::none;  ///< of the message it sends, receives or consumes
+  std::int32_t sequence = -1;                ///< the how-manieth of that channel
+  std::int32_t retired = -1;  ///< of the reverse channel: so many are known to be consumed by then
+};
+
+/// Holds the notes of every instruction of a program, and how deep its channels get.
+///
+/// A pass that consumes a message from rank q knows from it that q has run everything before that
+/// send, so what q consumed by then may be taken back. What no message tells stays until the end of
+/// the step. The same program gives the same notes on every backend, so memory does not depend on
+/// how fast a peer is.
+class traffic {
+ public:
+  /// Reads a program whose ids are in range; other faults leave notes without a number.
+  /// @complexity O(instructions)
+  explicit traffic(program const& what)
+      : traffic(what.where(), what.microbatches(), what.instructions()) {}
+
+  /// Reads the instructions of what is to become a program.
+  /// @complexity O(instructions)
+  traffic(placement const& where, int microbatches, rows<instruction> const& instructions)
+      : map_(where), depths_(detail::index(map_.size())) {
+    for (int c = 0; c < map_.size(); ++c) {
+      auto const [from, to] = map_.ends(c);
+      depths_[detail::index(c)] = {from, to, 0, 0};
+    }
+    retire(instructions, number(where.stages(), microbatches, instructions));
+  }
+
+  /// @return the notes of a rank, one for each of its instructions
+  [[nodiscard]] std::span<message_note const> notes(int rank) const noexcept {
+    return notes_[rank];
+  }
+  /// @return the channels with the depths that this program needs
+  [[nodiscard]] std::vector<channel> const& channels() const noexcept { return depths_; }
+  /// @return how the channels are numbered
+  [[nodiscard]] channel_map const& map() const noexcept { return map_; }
+
+ private:
+  using counters = std::vector<std::int32_t>;
+
+  // The messages of one channel that have been consumed, and how many of them without a gap.
+  struct consumption {
+    std::int32_t prefix = 0;
+    std::vector<bool> early;  // of those beyond the prefix
+
+    void add(std::int32_t sequence) {
+      if (sequence != prefix) {
+        if (detail::index(sequence) >= early.size()) early.resize(detail::index(sequence) + 1);
+        early[detail::index(sequence)] = true;
+        return;
+      }
+      do ++prefix;
+      while (detail::index(prefix) < early.size() && early[detail::index(prefix)]);
+    }
+  };
+
+  // Writes channel and sequence of every note, and counts the slots.
+  // @return for each channel and each of its messages: how many of the reverse channel's messages
+  //         the sender had consumed, without a gap, when it sent it
+  [[nodiscard]] std::vector<counters> number(
+      int stages, int microbatches, rows<instruction> const& instructions) {
+    grid<std::int32_t> activation(stages, microbatches, -1);
+    grid<std::int32_t> gradient(stages, microbatches, -1);
+    counters received(depths_.size(), 0);
+    counters open(depths_.size(), 0);
+    std::vector<consumption> consumed(depths_.size());
+    std::vector<counters> consumed_at_send(depths_.size());
+    notes_.reserve(detail::index(instructions.ranks()), instructions.size());
+    for (int rank = 0; rank < instructions.ranks(); ++rank) {
+      for (auto const& i : instructions[rank]) {
+        message_note note;
+        note.channel = i.is_pass() ? map_.of_input(i.as_pass()) : map_.of(i);
+        if (note.channel != channel_map::none) {
+          auto const c = detail::index(note.channel);
+          if (i.is_pass()) {
+            bool const forward = i.kind == instruction_kind::forward;
+            note.sequence = (forward ? activation : gradient)(i.stage, i.microbatch);
+            if (note.sequence >= 0) consumed[c].add(note.sequence);
+            --open[c];
+          } else if (i.is_send()) {
+            note.sequence = static_cast<std::int32_t>(consumed_at_send[c].size());
+            consumed_at_send[c].push_back(
+                consumed[detail::index(map_.reverse(note.channel))].prefix);
+          } else {
+            note.sequence = received[c]++;
+            (i.moves_activation() ? activation : gradient)(i.stage, i.microbatch) = note.sequence;
+            depths_[c].slots = std::max(depths_[c].slots, ++open[c]);
+          }
+        }
+        notes_.push(note);
+      }
+      notes_.end_row();
+    }
+    return consumed_at_send;
+  }
+
+  // Writes what each note retires, and counts the messages in flight.
+  void retire(
+      rows<instruction> const& instructions, std::vector<counters> const& consumed_at_send) {
+    counters retired(depths_.size(), 0);
+    for (int rank = 0; rank < instructions.ranks(); ++rank) {
+      auto const row = instructions[rank];
+      auto const notes = notes_[rank];
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        auto& note = notes[i];
+        if (note.sequence < 0) continue;
+        auto const c = detail::index(note.channel);
+        if (row[i].is_send()) {
+          auto& depth = depths_[c];
+          depth.in_flight = std::max(depth.in_flight, note.sequence + 1 - retired[c]);
+        } else if (row[i].is_pass() && detail::index(note.sequence) < consumed_at_send[c].size()) {
+          auto& back = retired[detail::index(map_.reverse(note.channel))];
+          back = std::max(back, consumed_at_send[c][detail::index(note.sequence)]);
+          note.retired = back;
+        }
+      }
+    }
+  }
+
+  channel_map map_;
+  std::vector<channel> depths_;
+  rows<message_note> notes_;
+};
+
+}  // namespace zbpp
