@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reads and writes whole text files. A file is written beside its place and then renamed into it,
+// so that nobody ever sees half of one, whatever goes wrong.
+#pragma once
+
+#include <zbpp/error.hpp>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace zbpp {
+namespace detail {
+
+struct file_closer {
+  void operator()(std::FILE* file) const noexcept { std::fclose(file); }
+};
+using file_handle = std::unique_ptr<std::FILE, file_closer>;
+
+[[noreturn]] inline void io_failed(
+    std::filesystem::path const& path, char const* what, std::error_code reason) {
+  throw error(errc::io_failed, path.string() + ": " + what + ": " + reason.message());
+}
+
+[[nodiscard]] inline std::error_code last_error() { return {errno, std::generic_category()}; }
+
+/// Writes all of a text to an open file and closes it. @return whether that worked
+[[nodiscard]] inline bool write_and_close(file_handle file, std::string_view text) {
+  bool const written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+  auto const reason = errno;
+  bool const closed = std::fclose(file.release()) == 0;
+  if (!written) errno = reason;
+  return written && closed;
+}
+
+/// Opens a file that did not exist, in the folder of `path` and with a name made from its name.
+[[nodiscard]] inline file_handle open_beside(
+    std::filesystem::path const& path, std::filesystem::path& temporary) {
+  auto stamp = std::chrono::steady_clock::now().time_since_epoch().count();
+  for (int attempt = 0; attempt < 100; ++attempt, ++stamp) {
+    temporary = path;
+    temporary += "." + std::to_string(stamp) + ".tmp";
+    if (file_handle file{std::fopen(temporary.string().c_str(), "wbx")}) return file;
+    if (errno != EEXIST) break;
+  }
+  io_failed(path, "cannot be written", last_error());
+}
+
+}  // namespace detail
+
+/// Reads all of a file.
+/// @throws error (io_failed) with the path and the reason
+[[nodiscard]] inline std::string read_file(std::filesystem::path const& path) {
+  detail::file_handle const file{std::fopen(path.string().c_str(), "rb")};
+  if (!file) detail::io_failed(path, "cannot be read", detail::last_error());
+  std::string text;
+  std::array<char, 65536> block;
+  while (auto const got = std::fread(block.data(), 1, block.size(), file.get()))
+    text.append(block.data(), got);
+  if (std::ferror(file.get())) detail::io_failed(path, "cannot be read", detail::last_error());
+  return text;
+}
+
+/// Writes all of a file: whoever reads it meanwhile sees the old text or the new one. What a
+/// symbolic link points to is written, the link stays; a device or pipe is written as it is.
+/// @throws error (io_failed) with the path and the reason; an old file is then as it was
+inline void write_file(std::filesystem::path const& path, std::string_view text) {
+  namespace fs = std::filesystem;
+  std::error_code reason;
+  auto const old = fs::status(path, reason);
+  bool const is_there = fs::exists(old);
+  if (is_there && !fs::is_regular_file(old)) {
+    detail::file_handle file{std::fopen(path.string().c_str(), "wb")};
+    if (!file || !detail::write_and_close(std::move(file), text))
+      detail::io_failed(path, "cannot be written", detail::last_error());
+    return;
+  }
+  if (old.type() == fs::file_type::none) detail::io_failed(path, "cannot be written", reason);
+  auto const place = is_there ? fs::canonical(path, reason) : path;
+  if (is_there && reason) detail::io_failed(path, "cannot be written", reason);
+  reason.clear();
+  fs::path temporary;
+  auto file = detail::open_beside(place, temporary);
+  if (!detail::write_and_close(std::move(file), text)) reason = detail::last_error();
+  if (!reason && is_there) fs::permissions(temporary, old.permissions(), reason);
+  if (!reason) fs::rename(temporary, place, reason);
+  if (!reason) return;
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  detail::io_failed(path, "cannot be written", reason);
+}
+
+}  // namespace zbpp

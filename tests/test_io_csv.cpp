@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/io/csv.hpp>
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/zb_v.hpp>
+
+#include <support/catch.hpp>
+#include <support/random_timeline.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <string>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+// What a reader says of a text that it refuses.
+template <class Read>
+std::string refusal(Read read) {
+  return test::refusal(errc::bad_format, [&] { static_cast<void>(read()); });
+}
+
+bool is_read(std::string const& refused) { return refused == "<nothing was refused>"; }
+
+problem unit_problem(placement where, int microbatches) {
+  return {std::move(where), microbatches, stage_costs{1, 1, 1}};
+}
+
+}  // namespace
+
+TEST_CASE("a schedule is written as PyTorch writes it", "[io][csv]") {
+  schedule const order(
+      placement::v_shape(1),
+      2,
+      {{{pass_kind::forward, 0, 0},
+        {pass_kind::forward, 1, 0},
+        {pass_kind::backward_input, 1, 0},
+        {pass_kind::backward_weight, 1, 0},
+        {pass_kind::backward, 0, 0},
+        {pass_kind::recompute, 0, 1}}});
+  CHECK(to_csv(order) == "0F0,1F0,1I0,1W0,0B0,0R1\n");
+}
+
+TEST_CASE("a program is written with its transfers and steps", "[io][csv]") {
+  auto const order = one_f_one_b{}(unit_problem(placement::linear(2), 1));
+  CHECK(
+      to_csv(lower(order)) == "0F0,0SEND_F0,0RECV_B0,0B0,0STEP\n"
+                              "1RECV_F0,1F0,1B0,1SEND_B0,1STEP\n");
+}
+
+TEST_CASE("idle cells, spaces and lines that end in CR LF are read", "[io][csv]") {
+  auto const order = schedule_from_csv("0F0,,0F1,\r\n, 1F0 ,\t1F1");
+  CHECK(order.where() == placement::linear(2));
+  CHECK(order.microbatches() == 2);
+  CHECK(to_csv(order) == "0F0,0F1\n1F0,1F1\n");
+}
+
+TEST_CASE("the placement is seen in the cells", "[io][csv]") {
+  auto const order = schedule_from_csv("0F0,3F0\n1F0,2F0\n");
+  CHECK(order.where() == placement::v_shape(2));
+  CHECK(schedule_from_csv("2F0,1F0\n0F0\n").where() == placement::custom({1, 0, 0}));
+}
+
+TEST_CASE("random schedules read back to the same value", "[io][csv]") {
+  for (int trial = 0; trial < 200; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const whole = test::random_schedule(values);
+    CHECK(schedule_from_csv(to_csv(whole)) == whole);
+    auto const part = test::random_schedule(values, 0.2);
+    CHECK(schedule_from_csv(to_csv(part), part.where(), part.microbatches()) == part);
+  }
+}
+
+TEST_CASE("programs of all policies read back to the same value", "[io][csv]") {
+  auto const linear = unit_problem(placement::linear(4), 8);
+  auto const v = unit_problem(placement::v_shape(4), 8);
+  auto const looped = unit_problem(placement::looped(4, 2), 8);
+  for (auto const& order :
+       {gpipe{}(linear),
+        one_f_one_b{}(linear),
+        zb_h1{}(linear),
+        zb_h2{}(linear),
+        zb_v{}(v),
+        interleaved{}(looped)}) {
+    for (lower_options options : {lower_options{}, lower_options{2, false}}) {
+      auto const code = lower(order, options);
+      CHECK(program_from_csv(to_csv(code)) == code);
+      CHECK(program_from_csv(to_csv(code), code.where(), code.microbatches()) == code);
+    }
+    CHECK(schedule_from_csv(to_csv(order)) == order);
+    CHECK(to_csv(program_from_csv(to_csv(order))) == to_csv(order));
+  }
+}
+
+TEST_CASE("a bad cell is refused with line, cell, what was found and what is right", "[io][csv]") {
+  CHECK(
+      refusal([] { return schedule_from_csv("0F0,0F1\n1F0,1X1\n"); }) ==
+      "line 2, cell 2: found '1X1'; expected F, I, W, B or R after the stage, for a schedule has "
+      "passes only");
+  CHECK(refusal([] {
+          return schedule_from_csv("0F0 ,0F1;0F2\n");
+        }) == "line 1, cell 2: found '0F1;0F2'; expected nothing after 0F1");
+}
+
+TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
+  struct fault {
+    std::string text;
+    std::string place;
+    std::string expected;
+  };
+  std::vector<fault> const faults{
+      {"", "line 1: found nothing", "one line for each rank"},
+      {"\n", "line 1: found no action", "at least one"},
+      {"0F0\n\n", "line 2: found no action", "at least one"},
+      {"0F0\n,,\n", "line 2: found no action", "at least one"},
+      {"F0", "line 1, cell 1", "begins with a stage"},
+      {"-1F0", "line 1, cell 1", "begins with a stage"},
+      {"+1F0", "line 1, cell 1", "begins with a stage"},
+      {"2147483648F0", "line 1, cell 1", "from 0 to 2147483647"},
+      {"99999999999999999999F0", "line 1, cell 1", "from 0 to 2147483647"},
+      {"0F0,0F", "line 1, cell 2", "a microbatch from 0"},
+      {"0F0,0F-1", "line 1, cell 2", "after the stage"},
+      {"0F2147483648", "line 1, cell 1", "a microbatch from 0 to 2147483647"},
+      {"0F0x", "line 1, cell 1", "nothing after 0F0"},
+      {"0F0 0F1", "line 1, cell 1", "nothing after 0F0"},
+      {"0F0.5", "line 1, cell 1", "nothing after 0F0"},
+      {"0F0F0", "line 1, cell 1", "nothing after 0F0"},
+      {"0f0", "line 1, cell 1", "after the stage"},
+      {"0FF0", "line 1, cell 1", "after the stage"},
+      {"0BW0", "line 1, cell 1", "after the stage"},
+      {"0 F0", "line 1, cell 1", "after the stage"},
+      {"00", "line 1, cell 1", "after the stage"},
+      {"0", "line 1, cell 1", "after the stage"},
+      {"0SENDF0", "line 1, cell 1", "after the stage"},
+      {"0UNSHARD", "line 1, cell 1", "after the stage"},
+      {"(0F1;0B0)OVERLAP_F_B", "line 1, cell 1", "begins with a stage"},
+      {"\"0F0\"", "line 1, cell 1", "begins with a stage"},
+      {"\xEF\xBB\xBF"
+       "0F0",
+       "line 1, cell 1",
+       "begins with a stage"},
+      {std::string("0F0\0", 4), "line 1, cell 1", "nothing after 0F0"},
+      {"0STEP1", "line 1, cell 1", "nothing after 0STEP"},
+      {"0F0\n0F1", "line 2, cell 1", "stage 0 on one rank only; line 1 has it too"},
+      {"0F0\n2F0", "line 2, cell 1", "a cell with stage 1 too"},
+      {"1F0", "line 1, cell 1", "a cell with stage 0 too"},
+      {"2147483647F0", "line 1, cell 1", "a cell with stage 0 too"},
+      {"0F1", "line 1, cell 1", "a cell with microbatch 0 too"},
+      {"0F0,0F1,,0F3", "line 1, cell 4", "a cell with microbatch 2 too"},
+      {"0F2147483647", "line 1, cell 1", "a cell with microbatch 0 too"},
+      {"0STEP", "line 1: found no cell with a microbatch", "at least one pass"}};
+  for (auto const& f : faults) {
+    CAPTURE(f.text);
+    auto const text = refusal([&] { return program_from_csv(f.text); });
+    CAPTURE(text);
+    CHECK(text.starts_with(f.place));
+    CHECK(text.find("; expected ") != std::string::npos);
+    CHECK(text.find(f.expected) != std::string::npos);
+    CHECK(refusal([&] { return schedule_from_csv(f.text); }).starts_with(f.place.substr(0, 6)));
+  }
+}
+
+TEST_CASE("a schedule does not take transfers and steps", "[io][csv]") {
+  for (std::string cell : {"0SEND_F0", "0RECV_F0", "0SEND_B0", "0RECV_B0", "0STEP"}) {
+    CHECK(
+        refusal([&] { return schedule_from_csv("0F0," + cell); }).starts_with("line 1, cell 2: "));
+    CHECK(is_read(refusal([&] { return program_from_csv("0F0," + cell); })));
+  }
+}
+
+TEST_CASE("a file that does not fit the given placement or count is refused", "[io][csv]") {
+  auto const two = placement::linear(2);
+  auto read = [](char const* text, placement const& where, std::optional<int> microbatches = {}) {
+    return refusal([&] { return schedule_from_csv(text, where, microbatches); });
+  };
+  CHECK(is_read(read("0F0\n1F0\n", two)));
+  CHECK(
+      read("0F0\n", two) ==
+      "line 1: found 1 lines; expected 2, one for each rank of the placement");
+  CHECK(read("0F0\n1F0\n\n", two).starts_with("line 3: found 3 lines"));
+  CHECK(
+      read("1F0\n0F0\n", two) ==
+      "line 1, cell 1: found '1F0'; expected only stages of this rank; that one is on rank 1");
+  CHECK(read("0F0\n,2F0\n", two) == "line 2, cell 2: found '2F0'; expected a stage from 0 to 1");
+  CHECK(
+      read("0F0\n1F0,1F4\n", two, 4) ==
+      "line 2, cell 2: found '1F4'; expected a microbatch from 0 to 3");
+  CHECK_THROWS_AS(schedule_from_csv("0F0\n1F0\n", two, 0), error);
+}
+
+TEST_CASE("what a cell shows in a message is short and harmless", "[io][csv]") {
+  auto const text =
+      refusal([] { return schedule_from_csv("0F0\x1b[31m" + std::string(9999, 'x')); });
+  CHECK(text.size() < 200);
+  CHECK(text.find('\x1b') == std::string::npos);
+}

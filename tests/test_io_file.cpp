@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/io/file.hpp>
+
+#include <support/catch.hpp>
+#include <support/refusal.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#if __has_include(<sys/resource.h>)
+#include <sys/resource.h>
+#endif
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder of its own for each test, removed with all that is in it.
+class folder {
+ public:
+  folder()
+      : path_(
+            fs::temp_directory_path() /
+            ("zbpp_io_" +
+             std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()))) {
+    fs::create_directory(path_);
+  }
+  folder(folder const&) = delete;
+  folder& operator=(folder const&) = delete;
+  ~folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+
+  fs::path operator/(char const* name) const { return path_ / name; }
+  auto files() const { return std::distance(fs::directory_iterator(path_), {}); }
+
+ private:
+  fs::path path_;
+};
+
+template <class Action>
+std::string io_failure(Action action) {
+  return zbpp::test::refusal(zbpp::errc::io_failed, action);
+}
+
+bool is_done(std::string const& refused) { return refused.starts_with('<'); }
+
+}  // namespace
+
+TEST_CASE("a file is read as it was written", "[io][file]") {
+  folder const here;
+  std::string const text("one\r\ntwo\0three\n", 15);
+  zbpp::write_file(here / "a.txt", text);
+  CHECK(zbpp::read_file(here / "a.txt") == text);
+  zbpp::write_file(here / "a.txt", "");
+  CHECK(zbpp::read_file(here / "a.txt").empty());
+  std::string const large(1'000'000, 'x');
+  zbpp::write_file(here / "a.txt", large);
+  CHECK(zbpp::read_file(here / "a.txt") == large);
+  CHECK(here.files() == 1);
+}
+
+TEST_CASE("what cannot be read or written is named with the reason", "[io][file]") {
+  folder const here;
+  auto const missing = here / "missing" / "a.txt";
+  auto const write = io_failure([&] { zbpp::write_file(missing, "x"); });
+  CHECK(write == missing.string() + ": cannot be written: No such file or directory");
+  auto const read = io_failure([&] { static_cast<void>(zbpp::read_file(missing)); });
+  CHECK(read == missing.string() + ": cannot be read: No such file or directory");
+
+  fs::create_directory(here / "folder");
+  CHECK_FALSE(is_done(io_failure([&] { zbpp::write_file(here / "folder", "x"); })));
+  CHECK_FALSE(is_done(io_failure([&] { static_cast<void>(zbpp::read_file(here / "folder")); })));
+  auto const long_name = here / std::string(400, 'n').c_str();
+  CHECK_FALSE(is_done(io_failure([&] { zbpp::write_file(long_name, "x"); })));
+  CHECK(here.files() == 1);
+}
+
+TEST_CASE(
+    "a symbolic link stays, and what it points to is written and keeps its permissions",
+    "[io][file]") {
+  folder const here;
+  zbpp::write_file(here / "real.txt", "old");
+  fs::permissions(here / "real.txt", fs::perms::owner_all);
+  fs::create_symlink("real.txt", here / "link.txt");
+  zbpp::write_file(here / "link.txt", "new");
+  CHECK(fs::is_symlink(here / "link.txt"));
+  CHECK(zbpp::read_file(here / "real.txt") == "new");
+  CHECK(fs::status(here / "real.txt").permissions() == fs::perms::owner_all);
+}
+
+TEST_CASE("a device is written as it is, and its failure reported", "[io][file]") {
+  if (!fs::is_character_file("/dev/null") || !fs::is_character_file("/dev/full")) return;
+  zbpp::write_file("/dev/null", "x");
+  CHECK(fs::is_character_file("/dev/null"));
+  CHECK_FALSE(is_done(io_failure([] { zbpp::write_file("/dev/full", "x"); })));
+}
+
+#if __has_include(<sys/resource.h>)
+TEST_CASE("a write that fails half way leaves the old file and nothing else", "[io][file]") {
+  folder const here;
+  zbpp::write_file(here / "a.txt", "old");
+  ::rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  auto limit = before;
+  limit.rlim_cur = 8192;
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  auto const text =
+      io_failure([&] { zbpp::write_file(here / "a.txt", std::string(100'000, 'x')); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(text == (here / "a.txt").string() + ": cannot be written: File too large");
+  CHECK(zbpp::read_file(here / "a.txt") == "old");
+  CHECK(here.files() == 1);
+}
+#endif

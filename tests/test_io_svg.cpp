@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/io/svg.hpp>
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/zb_v.hpp>
+
+#include <support/catch.hpp>
+#include <support/random_timeline.hpp>
+#include <support/seeded.hpp>
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+constexpr ticks ms = 1'000'000;
+
+// Says what is wrong with a text as XML; the empty text when it is well formed. It knows as much of
+// XML as a drawing uses: elements, attributes in double quotes, and the named entities.
+std::string xml_fault(std::string_view text) {
+  std::vector<std::string> open;
+  auto is_escaped = [](std::string_view part) {
+    for (auto at = part.find('&'); at != std::string_view::npos; at = part.find('&', at + 1)) {
+      auto const entity = part.substr(at, part.find(';', at) - at);
+      if (entity != "&amp" && entity != "&lt" && entity != "&gt" && entity != "&quot") return false;
+    }
+    return part.find('<') == std::string_view::npos;
+  };
+  std::size_t roots = 0;
+  while (!text.empty()) {
+    auto const next = text.find('<');
+    auto const content = text.substr(0, next);
+    if (!is_escaped(content) || content.find('>') != std::string_view::npos) return "bad text";
+    if (open.empty() && content.find_first_not_of('\n') != std::string_view::npos)
+      return "text outside the root";
+    if (next == std::string_view::npos) break;
+    text.remove_prefix(next + 1);
+    auto const end = text.find('>');
+    if (end == std::string_view::npos) return "a tag does not end";
+    auto tag = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    if (tag.starts_with('/')) {
+      if (open.empty() || open.back() != tag.substr(1)) return "closes " + std::string(tag);
+      open.pop_back();
+      continue;
+    }
+    bool const is_closed = tag.ends_with('/');
+    if (is_closed) tag.remove_suffix(1);
+    if (open.empty() && ++roots > 1) return "two roots";
+    auto const name = tag.substr(0, tag.find(' '));
+    std::vector<std::string_view> seen;
+    tag.remove_prefix(name.size());
+    while (!tag.empty()) {
+      auto const equals = tag.find("=\"");
+      if (tag.front() != ' ' || equals == std::string_view::npos) return "bad attribute";
+      auto const key = tag.substr(1, equals - 1);
+      for (auto other : seen)
+        if (other == key) return "attribute twice: " + std::string(key);
+      seen.push_back(key);
+      auto const close = tag.find('"', equals + 2);
+      if (close == std::string_view::npos) return "bad attribute";
+      if (!is_escaped(tag.substr(equals + 2, close - equals - 2))) return "bad attribute";
+      tag.remove_prefix(close + 1);
+    }
+    if (!is_closed) open.emplace_back(name);
+  }
+  return open.empty() && roots == 1 ? "" : "not closed";
+}
+
+std::size_t count(std::string_view text, std::string_view part) {
+  std::size_t result = 0;
+  for (auto at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
+    ++result;
+  return result;
+}
+
+// The widths of all boxes of a class that begins so.
+double total_width(std::string_view text, std::string_view style) {
+  double sum = 0;
+  auto const begin = "<path class=\"" + std::string(style);
+  for (auto at = text.find(begin); at != std::string_view::npos; at = text.find(begin, at + 1)) {
+    auto const from = text.find("d=\"M", at) + 4;
+    auto const to = text.find(" 0H", at);
+    if (to == std::string_view::npos || to > text.find('>', at)) continue;  // of the legend
+    auto const x0 = std::stod(std::string(text.substr(from, to - from)));
+    sum += std::stod(std::string(text.substr(to + 3, 12))) - x0;
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("the checker of this test finds faults", "[io][svg]") {
+  CHECK(xml_fault("<a b=\"1\"><c/>x &amp; y</a>\n").empty());
+  for (auto const* bad :
+       {"",
+        "<a>",
+        "<a></b>",
+        "<a/><b/>",
+        "<a b=1/>",
+        "<a>&</a>",
+        "<a b=\"<\"/>",
+        "<a b=\"1\" b=\"2\"/>",
+        "x<a/>"})
+    CHECK_FALSE(xml_fault(bad).empty());
+}
+
+TEST_CASE("every pass is in the picture once, with its times", "[io][svg]") {
+  for (int trial = 0; trial < 50; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const order = test::random_schedule(values, 0.3);
+    auto const line = test::random_timeline(values, order, 900 * ms);
+    auto const text = to_svg({{"a", line}});
+    CHECK(xml_fault(text).empty());
+    CHECK(count(text, "<title>") == line.size());
+    for (auto const& timed : line.all()) {
+      auto const title = "<title>" + std::string(to_string(timed.what.kind)) + " " +
+                         std::to_string(timed.what.microbatch) + " on stage " +
+                         std::to_string(timed.what.stage) + ": ";
+      CHECK(count(text, title) == 1);
+    }
+  }
+  timeline const line({{{{pass_kind::backward, 0, 3}, 1'500'000, 22'500'001}}});
+  CHECK(
+      count(to_svg(line), "<title>BW 3 on stage 0: 1.5 to 22.500001 ms, 21.000001 ms</title>") ==
+      1);
+}
+
+TEST_CASE("what is hatched and not covered is the bubble", "[io][svg]") {
+  problem const what{placement::v_shape(4), 8, stage_costs{ms, ms, ms}};
+  problem const flat{placement::linear(4), 8, stage_costs{2 * ms, 2 * ms, 2 * ms}};
+  for (auto const& line : {simulate(zb_v{}(what), what), simulate(one_f_one_b{}(flat), flat)}) {
+    auto const text = to_svg(line);
+    double covered = 0;
+    for (auto const* style : {"F", "B0", "B1", "BW", "W"}) covered += total_width(text, style);
+    CHECK(std::abs(1 - covered / total_width(text, "bubble") - bubble_rate(line)) < 1e-3);
+  }
+}
+
+TEST_CASE("timelines share one scale, one axis and one legend", "[io][svg]") {
+  timeline const longer({{{{}, 0, 40 * ms}}});
+  timeline const shorter({{{{}, 0, 10 * ms}}});
+  auto const text = to_svg({{"long", longer}, {"short", shorter}});
+  CHECK(xml_fault(text).empty());
+  auto const widths = total_width(text, "F0");
+  CHECK(std::abs(widths - 1.25 * total_width(to_svg(longer), "F0")) < 0.1);
+  CHECK(text.find(">long<") < text.find(">short<"));
+  CHECK(count(text, ">40 ms<") == 1);
+  CHECK(count(text, ">F forward<") == 1);
+  CHECK(count(text, ">W gradient of weights<") == 0);
+}
+
+TEST_CASE("numbers are left out where they do not fit", "[io][svg]") {
+  problem const what{placement::linear(4), 200, stage_costs{ms, ms, ms}};
+  auto const text = to_svg(simulate(one_f_one_b{}(what), what), {.width = 300});
+  CHECK(count(text, ">199</text>") == 0);
+  CHECK(count(text, "<title>F 199 on stage") == 4);
+  problem const little{placement::linear(4), 8, stage_costs{ms, ms, ms}};
+  CHECK(count(to_svg(simulate(one_f_one_b{}(little), little)), ">7</text>") == 8);
+}
+
+TEST_CASE("names are escaped", "[io][svg]") {
+  timeline const line({{{{}, 0, 1}}});
+  auto const text = to_svg({{"<a href=\"x\">&\x01\xff</a>", line}});
+  CHECK(xml_fault(text).empty());
+  CHECK(count(text, "&lt;a href=&quot;x&quot;&gt;&amp; ?&lt;/a&gt;") == 1);
+}
+
+TEST_CASE("empty timelines can be drawn", "[io][svg]") {
+  CHECK(xml_fault(to_svg(timeline{})).empty());
+  CHECK(xml_fault(to_svg(std::vector<named_timeline>{})).empty());
+  CHECK(xml_fault(to_svg(timeline({{{{}, 0, 0}}, {}}))).empty());
+}
+
+TEST_CASE("what cannot be drawn is refused", "[io][svg]") {
+  CHECK_THROWS_AS(to_svg(timeline({{{{}, 2, 1}}})), error);
+  CHECK_THROWS_AS(to_svg(timeline{}, {.width = 199}), error);
+  CHECK_THROWS_AS(to_svg(timeline{}, {.row_height = 3}), error);
+}
