@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory of one rank: an arena that is as large as the plan says, and the shared handles that own
+// pieces of it. A piece goes back to the arena when its last handle goes, so memory is freed by
+// scope. One rank's arena is used by one thread at a time; handles are not atomic.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <zbpp/config.hpp>
+#include <zbpp/model/costs.hpp>
+
+#if defined(ZBPP_ADDRESS_SANITIZER)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace zbpp {
+
+/// Says what a buffer counts as: what passes keep, or what crosses an edge.
+enum class purpose : std::uint8_t { activation, edge };
+
+/// Tells how much of an arena is used, in bytes as asked for.
+struct arena_usage {
+  std::array<bytes, 2> in_use{};  ///< by `purpose`
+  std::array<bytes, 2> peak{};    ///< by `purpose`, since the last `reset_peak`
+  bytes reserved = 0;             ///< taken from the system so far
+  int growths = 0;                ///< how often more was taken than `reserve` had set aside
+
+  /// @return bytes in use now, for one purpose
+  [[nodiscard]] bytes now(purpose what) const noexcept {
+    return in_use[static_cast<std::size_t>(what)];
+  }
+  /// @return the most bytes in use at one time, for one purpose
+  [[nodiscard]] bytes most(purpose what) const noexcept {
+    return peak[static_cast<std::size_t>(what)];
+  }
+};
+
+namespace detail {
+
+class arena_core;
+
+/// Stands in front of every piece of an arena; data follows on the next 64-byte line.
+struct alignas(64) block {
+  arena_core* owner;
+  block* next_free;
+  std::size_t size;      // as asked for
+  std::size_t capacity;  // as rounded
+  std::uint32_t references;
+  std::uint16_t size_class;
+  purpose what;
+
+  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+};
+
+/// Keeps free blocks in lists by size, sixteen sizes below 1 KiB and eight for each doubling above,
+/// so that finding one takes constant time and rounding wastes at most an eighth.
+class arena_core {
+ public:
+  arena_core() = default;
+  arena_core(arena_core const&) = delete;
+  arena_core& operator=(arena_core const&) = delete;
+
+  [[nodiscard]] block* allocate(std::size_t size, purpose what) {
+    if (size > most) throw std::bad_alloc();
+    auto const [size_class, lines] = round_up(size);
+    auto* found = free_[size_class];
+    if (found != nullptr) {
+      free_[size_class] = found->next_free;
+    } else {
+      found = carve((lines + 1) * line);
+      found->owner = this;
+      found->size_class = static_cast<std::uint16_t>(size_class);
+      found->capacity = lines * line;
+    }
+    found->size = size;
+    found->references = 1;
+    found->what = what;
+    unpoison(found);
+    count(what, static_cast<bytes>(size));
+    ++holders_;
+    return found;
+  }
+
+  void release(block* piece) noexcept {
+    count(piece->what, -static_cast<bytes>(piece->size));
+    piece->next_free = free_[piece->size_class];
+    free_[piece->size_class] = piece;
+    poison(piece);
+    drop();
+  }
+
+  void retag(block* piece, purpose what) noexcept {
+    count(piece->what, -static_cast<bytes>(piece->size));
+    piece->what = what;
+    count(what, static_cast<bytes>(piece->size));
+  }
+
+  void count(purpose what, bytes change) noexcept {
+    auto const i = static_cast<std::size_t>(what);
+    usage_.in_use[i] += change;
+    usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
+  }
+
+  void reserve(std::size_t size) {
+    if (size > most) throw std::bad_alloc();
+    if (size > 0) add_chunk(size);
+  }
+  void reset_peak() noexcept { usage_.peak = usage_.in_use; }
+  [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
+
+  // The arena itself and every piece in use hold the memory.
+  void drop() noexcept {
+    if (--holders_ == 0) delete this;
+  }
+
+ private:
+  static constexpr std::size_t line = 64;
+  static constexpr std::size_t most = ~std::size_t{0} / 4;  // so that rounding up cannot overflow
+  static constexpr std::size_t smallest_chunk = 64 * 1024;
+
+  struct chunk {
+    std::byte* begin;
+    std::size_t size;
+  };
+  struct rounded {
+    std::size_t size_class;
+    std::size_t lines;
+  };
+
+  ~arena_core() {
+    for (auto const& c : chunks_) {
+      unpoison(c.begin, c.size);
+      ::operator delete(c.begin, std::align_val_t{line});
+    }
+  }
+
+  [[nodiscard]] static rounded round_up(std::size_t size) noexcept {
+    auto const lines = std::max<std::size_t>(1, (size + line - 1) / line);
+    if (lines <= 16) return {lines - 1, lines};
+    auto const shift = static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;
+    auto const step = (lines - 1) >> shift;  // 8 to 15
+    return {16 + (shift - 1) * 8 + (step - 8), (step + 1) << shift};
+  }
+
+  [[nodiscard]] block* carve(std::size_t size) {
+    if (size > left_) {
+      add_chunk(std::max({size, smallest_chunk, static_cast<std::size_t>(usage_.reserved) / 2}));
+      ++usage_.growths;
+    }
+    auto* piece = reinterpret_cast<block*>(next_);
+    next_ += size;
+    left_ -= size;
+    unpoison(reinterpret_cast<std::byte*>(piece), sizeof(block));
+    return ::new (piece) block{};
+  }
+
+  void add_chunk(std::size_t size) {
+    chunks_.reserve(chunks_.size() + 1);
+    auto* begin = static_cast<std::byte*>(::operator new(size, std::align_val_t{line}));
+    chunks_.push_back({begin, size});
+    usage_.reserved += static_cast<bytes>(size);
+    next_ = begin;
+    left_ = size;
+    poison(begin, size);
+  }
+
+  // Under AddressSanitizer a freed piece is as good as unmapped: a stale pointer is caught at once.
+  static void poison([[maybe_unused]] std::byte* at, [[maybe_unused]] std::size_t size) noexcept {
+#if defined(ZBPP_ADDRESS_SANITIZER)
+    __asan_poison_memory_region(at, size);
+#endif
+  }
+  static void unpoison([[maybe_unused]] std::byte* at, [[maybe_unused]] std::size_t size) noexcept {
+#if defined(ZBPP_ADDRESS_SANITIZER)
+    __asan_unpoison_memory_region(at, size);
+#endif
+  }
+  static void poison(block* piece) noexcept { poison(piece->data(), piece->capacity); }
+  static void unpoison(block* piece) noexcept { unpoison(piece->data(), piece->size); }
+
+  std::array<block*, 512> free_{};
+  std::vector<chunk> chunks_;
+  std::byte* next_ = nullptr;
+  std::size_t left_ = 0;
+  arena_usage usage_;
+  std::size_t holders_ = 1;
+};
+
+}  // namespace detail
+
+/// Owns a piece of a rank's arena together with its copies; empty when default-made.
+///
+/// Data is aligned to 64 bytes and not initialised. A buffer is used on its rank's thread only.
+class buffer {
+ public:
+  buffer() noexcept = default;
+  buffer(buffer const& other) noexcept : piece_(other.piece_) {
+    if (piece_ != nullptr) ++piece_->references;
+  }
+  buffer(buffer&& other) noexcept : piece_(std::exchange(other.piece_, nullptr)) {}
+  buffer& operator=(buffer other) noexcept {
+    std::swap(piece_, other.piece_);
+    return *this;
+  }
+  ~buffer() { reset(); }
+
+  /// Lets go of the memory; it is free once no copy holds it.
+  void reset() noexcept {
+    auto* piece = std::exchange(piece_, nullptr);
+    if (piece != nullptr && --piece->references == 0) piece->owner->release(piece);
+  }
+
+  /// @return whether it holds memory
+  [[nodiscard]] explicit operator bool() const noexcept { return piece_ != nullptr; }
+  /// @return the first byte; null when empty
+  [[nodiscard]] std::byte* data() const noexcept {
+    return piece_ == nullptr ? nullptr : piece_->data();
+  }
+  /// @return how many bytes there are; 0 when empty
+  [[nodiscard]] std::size_t size() const noexcept { return piece_ == nullptr ? 0 : piece_->size; }
+  /// @return the bytes as values of a trivial type; a rest smaller than one value is left out
+  template <class Value>
+  [[nodiscard]] std::span<Value> as() const noexcept {
+    static_assert(std::is_trivially_copyable_v<Value> && alignof(Value) <= 64);
+    return {reinterpret_cast<Value*>(data()), size() / sizeof(Value)};
+  }
+  /// @return how many handles share the memory; 0 when empty
+  [[nodiscard]] std::uint32_t use_count() const noexcept {
+    return piece_ == nullptr ? 0 : piece_->references;
+  }
+  /// Counts the memory under another purpose from now on.
+  void retag(purpose what) const noexcept {
+    if (piece_ != nullptr) piece_->owner->retag(piece_, what);
+  }
+
+ private:
+  friend class arena;
+  explicit buffer(detail::block* piece) noexcept : piece_(piece) {}
+
+  detail::block* piece_ = nullptr;
+};
+
+/// Owns the memory of one rank. Buffers may outlive it: the memory goes with the last of them.
+class arena {
+ public:
+  arena() : core_(new detail::arena_core) {}
+  arena(arena&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
+  arena& operator=(arena other) noexcept {
+    std::swap(core_, other.core_);
+    return *this;
+  }
+  ~arena() {
+    if (core_ != nullptr) core_->drop();
+  }
+
+  /// Takes `size` bytes from the system now, so that nothing need be taken later.
+  /// @throws std::bad_alloc, also when `size` is negative
+  void reserve(bytes size) { core_->reserve(static_cast<std::size_t>(size)); }
+
+  /// Gives a piece of memory, from what was freed before if any fits.
+  /// @throws std::bad_alloc when the arena has to grow and cannot
+  /// @complexity O(1), no allocation once as much has been in use before
+  [[nodiscard]] buffer allocate(std::size_t size, purpose what = purpose::activation) {
+    return buffer(core_->allocate(size, what));
+  }
+
+  /// Counts `change` bytes that are set aside for a message which has not come yet.
+  void count_edge(bytes change) noexcept { core_->count(purpose::edge, change); }
+
+  /// Starts measuring the peak anew, from what is in use now.
+  void reset_peak() noexcept { core_->reset_peak(); }
+  /// @return what is in use, and the most that was
+  [[nodiscard]] arena_usage const& usage() const noexcept { return core_->usage(); }
+
+ private:
+  detail::arena_core* core_;
+};
+
+}  // namespace zbpp

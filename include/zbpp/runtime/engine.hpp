@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine of one rank: it walks the rank's program and resumes one flow after another. Flows are
+// the threads, the program is the clock, the engine is the CPU. It waits for messages only, never
+// for a send, and it allocates nothing once it has run a step.
+#pragma once
+
+#include <atomic>
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/flow_state.hpp>
+#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/rank_code.hpp>
+#include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+namespace zbpp {
+
+/// Tells how far `engine::advance` came.
+enum class progress : std::uint8_t {
+  done,     ///< the whole program ran
+  blocked,  ///< the next pass waits for a message
+  failed,   ///< the step has failed, here or on another rank
+};
+
+/// Keeps which rank failed first in a step. All engines of a step share one.
+class step_status {
+ public:
+  static constexpr int nobody = -1;
+
+  /// Claims the failure of the step for a rank, unless another was first.
+  void fail(int rank) noexcept {
+    int expected = nobody;
+    // Release: whoever reads the rank finds its failure written.
+    first_.compare_exchange_strong(
+        expected, rank, std::memory_order_release, std::memory_order_relaxed);
+  }
+  /// @return whether any rank has failed
+  [[nodiscard]] bool has_failed() const noexcept {
+    return first_.load(std::memory_order_acquire) != nobody;
+  }
+  /// @return the rank that failed first, or nobody
+  [[nodiscard]] int first() const noexcept { return first_.load(std::memory_order_acquire); }
+  /// Forgets the failure; only when no engine is running.
+  void reset() noexcept { first_.store(nobody, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int> first_{nobody};
+};
+
+/// Describes what went wrong on one rank in a step.
+struct failure {
+  location at;             ///< rank, position, stage, microbatch
+  instruction what;        ///< the instruction that was running
+  std::exception_ptr why;  ///< what a pass threw, or an `error` (wrong_flow, wrong_size)
+};
+
+/// Holds the memory of one rank.
+struct rank_memory {
+  arena buffers;
+  frame_pool frames;
+};
+
+/// Runs the program of one rank.
+/// @tparam Clock  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
+///                `arrival_of_send(transfer)`, `has_arrived(arrival)`
+template <transport Transport, class Clock>
+class engine {
+ public:
+  static constexpr ticks not_yet = Transport::not_yet;
+
+  /// Makes the engine of a rank for a verified program. `stages` are all stages of the model; all
+  /// that is referred to must outlive the engine, and memory must not move.
+  engine(
+      int rank,
+      program const& code,
+      traffic const& messages,
+      problem const& what,
+      std::vector<stage_ref> const& stages,
+      rank_memory& memory,
+      Transport& carrier,
+      step_status& status,
+      bool is_training)
+      : rank_(rank),
+        map_(&messages.map()),
+        code_(detail::make_rank_code(code, messages, rank)),
+        flows_(detail::index(code_.flow_slots)),
+        memory_(&memory),
+        at_(memory.buffers),
+        carrier_(&carrier),
+        status_(&status) {
+    for (int s : code.where().stages_of(rank)) {
+      chunks_.push_back(
+          {.common = {.stage = s,
+                      .stages = code.stages(),
+                      .microbatches = code.microbatches(),
+                      .is_training = is_training},
+           .run = stages[detail::index(s)],
+           .costs = what.costs(s),
+           .activation_in = s > 0 ? what.costs(s - 1).edge : 0,
+           .next_transfer = s + 1 < code.stages() ? what.transfer_time(s, s + 1) : 0,
+           .previous_transfer = s > 0 ? what.transfer_time(s, s - 1) : 0});
+    }
+  }
+
+  engine(engine&&) = default;
+  engine& operator=(engine&&) = delete;
+  ~engine() { abandon(); }
+
+  /// Gets ready for a step.
+  /// @param losses  one a microbatch, written by the last stage
+  /// @param trace   one entry a pass, gets start and end of each
+  void begin(std::int64_t step, Clock clock, std::span<double> losses, std::span<timed_pass> trace) {
+    next_ = 0;
+    traced_ = 0;
+    clock_ = clock;
+    trace_ = trace;
+    failure_ = {};
+    for (auto& chunk : chunks_) {
+      chunk.common.step = step;
+      chunk.common.losses = losses.data();
+    }
+    memory_->buffers.reset_peak();
+  }
+
+  /// Runs instructions until the program ends, the next pass waits for a message, or the step fails.
+  /// Call it from one thread at a time.
+  progress advance() noexcept {
+    frame_pool::scope const frames(memory_->frames);
+    try {
+      for (; next_ < code_.instructions.size(); ++next_) {
+        if (status_->has_failed()) return progress::failed;
+        auto const& i = code_.instructions[next_];
+        if (!run(i)) return progress::blocked;
+        if (i.frees_slot) flows_[detail::index(i.slot)].reset();
+      }
+      return progress::done;
+    } catch (...) {
+      fail(std::current_exception());
+      return progress::failed;
+    }
+  }
+
+  /// @return when the message that blocks the rank will have arrived; `not_yet` when it has not been
+  ///         sent
+  [[nodiscard]] ticks blocked_until() const noexcept {
+    auto const& i = code_.instructions[next_];
+    return carrier_->arrival(i.channel, i.sequence);
+  }
+
+  /// Destroys all flows and their mail; after a step that failed, when no rank is running.
+  void abandon() noexcept {
+    for (auto& state : flows_) {
+      if (state.flow) state.flow.destroy();
+      state = {};
+    }
+  }
+
+  /// @return the clock that the step runs by
+  [[nodiscard]] Clock const& time() const noexcept { return clock_; }
+  /// @return what went wrong here; its `why` is null when nothing did
+  [[nodiscard]] failure const& what_failed() const noexcept { return failure_; }
+  /// @return the rank
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+ private:
+  using ready_instruction = detail::ready_instruction;
+
+  struct chunk_state {
+    detail::stage_context common;
+    stage_ref run;
+    stage_costs costs;
+    bytes activation_in;
+    ticks next_transfer;
+    ticks previous_transfer;
+  };
+
+  // Returns false when the instruction has to wait.
+  bool run(ready_instruction const& i) {
+    auto& chunk = chunks_[i.chunk];
+    switch (i.kind) {
+      case instruction_kind::optimizer_step: chunk.run.update(at_); return true;
+      case instruction_kind::receive_activation:
+        carrier_->post_receive(i.channel, chunk.activation_in);
+        return true;
+      case instruction_kind::receive_gradient:
+        carrier_->post_receive(i.channel, chunk.costs.edge);
+        return true;
+      case instruction_kind::send_activation:
+      case instruction_kind::send_gradient: send(i, chunk); return true;
+      default: return run_pass(i, chunk);
+    }
+  }
+
+  bool run_pass(ready_instruction const& i, chunk_state& chunk) {
+    auto& state = flows_[detail::index(i.slot)];
+    auto const kind = static_cast<pass_kind>(i.kind);
+    ticks arrival = 0;
+    if (i.channel != channel_map::none) {
+      arrival = carrier_->arrival(i.channel, i.sequence);
+      if (arrival == not_yet || !clock_.has_arrived(arrival)) return false;
+      bool const forward = kind == pass_kind::forward;
+      state.in =
+          carrier_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
+      if (i.retired != ready_instruction::none)
+        carrier_->retire(map_->reverse(i.channel), i.retired);
+    }
+    if (kind == pass_kind::forward) start_flow(i, chunk, state);
+    expect_flow_at(kind, state);
+
+    state.running = kind;
+    state.is_running = true;
+    state.open = detail::open_passes(kind);
+    state.has_received = false;
+    auto& timed = trace_[traced_++];
+    timed.start = clock_.start(arrival);
+    state.flow.resume();
+    timed.end = clock_.finish(chunk.costs.of(kind));
+    state.is_running = false;
+    if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
+    if (!state.open.empty()) refuse_flow(state, "went on to " + std::string(to_string(state.point)));
+
+    bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
+    if (consumes && !state.in.empty()) release_input(kind, state);
+    if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
+    if (i.ends_flow) end_flow(chunk, state);
+    return true;
+  }
+
+  void start_flow(ready_instruction const& i, chunk_state& chunk, detail::flow_state& state) {
+    state.common = &chunk.common;
+    state.microbatch = i.microbatch;
+    state.is_recomputed = i.is_recomputed;
+    state.at = &at_;
+    state.flow = chunk.run(microbatch(state)).release(state);
+  }
+
+  // Before a pass the flow must stand at an await of that pass.
+  void expect_flow_at(pass_kind kind, detail::flow_state const& state) const {
+    auto const at = state.point;
+    bool right = false;
+    switch (kind) {
+      case pass_kind::forward: right = at == flow_point::start; break;
+      case pass_kind::recompute: right = at == flow_point::recompute; break;
+      case pass_kind::backward_weight: right = at == flow_point::backward_weight; break;
+      case pass_kind::backward:
+        right = at == flow_point::receive_gradient || at == flow_point::backward_input ||
+                at == flow_point::backward;
+        break;
+      case pass_kind::backward_input:
+        right = at == flow_point::receive_gradient || at == flow_point::backward_input;
+        break;
+    }
+    if (!right) {
+      refuse_flow(
+          state, at == flow_point::end ? "has ended" : "awaits " + std::string(to_string(at)));
+    }
+  }
+
+  [[noreturn]] void refuse_flow(detail::flow_state const& state, std::string const& does) const {
+    auto const what = current();
+    throw error(
+        errc::wrong_flow, "the program says " + to_string(what) + ", the flow of stage " +
+                              std::to_string(what.stage) + " microbatch " +
+                              std::to_string(state.microbatch) + " " + does,
+        place());
+  }
+
+  // What the flow keeps of its input after the pass that consumed it is an activation from now on.
+  void release_input(pass_kind kind, detail::flow_state& state) const {
+    if (!state.has_received)
+      refuse_flow(
+          state, std::string("has not called ") +
+                     (kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()"));
+    for (auto const& part : state.in.parts())
+      if (part.use_count() > 1) part.retag(purpose::activation);
+    state.in.clear();
+  }
+
+  // Gives what a pass made to the neighbouring chunk of the same rank: the same memory, no message.
+  void hand_over(ready_instruction const& i, chunk_state const& chunk, detail::flow_state& state) {
+    auto& to = flows_[detail::index(i.hand_over)];
+    to.in = take_deposit(i.kind == instruction_kind::forward, chunk, state);
+  }
+
+  void send(ready_instruction const& i, chunk_state const& chunk) {
+    bool const forward = i.kind == instruction_kind::send_activation;
+    auto mail = take_deposit(forward, chunk, flows_[detail::index(i.slot)]);
+    auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
+    carrier_->send(i.channel, std::move(mail), clock_.arrival_of_send(transfer));
+  }
+
+  [[nodiscard]] message take_deposit(
+      bool forward, chunk_state const& chunk, detail::flow_state& state) const {
+    if (!std::exchange(state.has_deposit, false))
+      refuse_flow(
+          state, std::string("has not called ") + (forward ? "send_activation()" : "send_gradient()"));
+    auto mail = std::move(state.out);
+    auto const most = forward ? chunk.costs.edge : chunk.activation_in;
+    if (most > 0 && mail.total_size() > most) {
+      auto const stage = chunk.common.stage;
+      throw error(
+          errc::wrong_size,
+          "edge " + std::to_string(stage) + "->" + std::to_string(forward ? stage + 1 : stage - 1) +
+              " carries " + std::to_string(mail.total_size()) + " bytes of " +
+              (forward ? "activation" : "gradient") + "; the costs declare at most " +
+              std::to_string(most),
+          place());
+    }
+    return mail;
+  }
+
+  void end_flow(chunk_state const& chunk, detail::flow_state& state) const {
+    if (chunk.common.is_training && state.point != flow_point::end)
+      refuse_flow(
+          state, "still awaits " + std::string(to_string(state.point)) + " after its last pass");
+    std::exchange(state.flow, nullptr).destroy();
+  }
+
+  [[nodiscard]] instruction current() const noexcept {
+    auto const& i = code_.instructions[next_];
+    return {i.kind, chunks_[i.chunk].common.stage, i.microbatch};
+  }
+  [[nodiscard]] location place() const noexcept {
+    auto const what = current();
+    return {rank_, static_cast<std::int64_t>(next_), what.stage, what.microbatch};
+  }
+
+  void fail(std::exception_ptr why) noexcept {
+    failure_ = {place(), current(), std::move(why)};
+    status_->fail(rank_);
+    carrier_->abort();
+  }
+
+  int rank_;
+  channel_map const* map_;
+  detail::rank_code code_;
+  std::vector<chunk_state> chunks_;
+  std::vector<detail::flow_state> flows_;
+  rank_memory* memory_;
+  where at_;
+  Transport* carrier_;
+  step_status* status_;
+  Clock clock_{};
+  std::span<timed_pass> trace_;
+  std::size_t traced_ = 0;
+  std::size_t next_ = 0;
+  failure failure_;
+};
+
+}  // namespace zbpp

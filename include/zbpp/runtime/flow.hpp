@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A flow: the life of one microbatch on one stage, written as a coroutine that awaits its passes.
+//
+//   co_await zbpp::F([&](zbpp::where at) { y = layer.forward(x, at); });
+//
+// Only passes resume flows. When the program of a rank comes to a pass, its engine resumes the flow,
+// the closure runs inside that resume, and the flow goes on up to the first await that belongs to a
+// later pass. A flow is resumed on its rank's thread only, by its rank's engine only.
+#pragma once
+
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+#include <zbpp/config.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/flow_state.hpp>
+#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/where.hpp>
+
+namespace zbpp {
+namespace detail {
+
+/// Says at which point a flow stands that awaits a pass.
+[[nodiscard]] constexpr flow_point point_of(pass_kind kind) noexcept {
+  switch (kind) {
+    case pass_kind::forward: return flow_point::forward;
+    case pass_kind::backward_input: return flow_point::backward_input;
+    case pass_kind::backward_weight: return flow_point::backward_weight;
+    case pass_kind::backward: return flow_point::backward;
+    case pass_kind::recompute: return flow_point::recompute;
+  }
+  return flow_point::end;
+}
+
+/// Stands for `F(closure)` and its siblings until the flow's promise takes it.
+template <pass_kind Kind, class Closure>
+class [[nodiscard]] pass_request {
+ public:
+  explicit pass_request(Closure& closure) noexcept : closure_(&closure) {}
+  [[nodiscard]] Closure& closure() const noexcept { return *closure_; }
+
+ private:
+  Closure* closure_;
+};
+
+/// Awaits a pass: suspends unless the running instruction is this pass; the engine resumes it when
+/// the program comes to it. The closure runs on resuming.
+template <pass_kind Kind, class Closure>
+class [[nodiscard]] pass_awaiter {
+ public:
+  pass_awaiter(flow_state& state, Closure& closure) noexcept
+      : state_(&state), closure_(&closure) {}
+
+  [[nodiscard]] bool await_ready() const noexcept {
+    return state_->open.allows(Kind) || is_skipped();
+  }
+  ZBPP_SUSPEND void await_suspend(std::coroutine_handle<>) const noexcept {
+    state_->point = point_of(Kind);
+  }
+  void await_resume() const {
+    if (is_skipped()) return;
+    state_->open.close(Kind);
+    if constexpr (std::invocable<Closure&, where>) {
+      (*closure_)(*state_->at);
+    } else {
+      (*closure_)();
+    }
+  }
+
+ private:
+  // What the program does not recompute is still there.
+  [[nodiscard]] bool is_skipped() const noexcept {
+    return Kind == pass_kind::recompute && !state_->is_recomputed;
+  }
+
+  flow_state* state_;
+  Closure* closure_;
+};
+
+template <pass_kind Kind, class Closure>
+[[nodiscard]] auto request(Closure& closure) noexcept {
+  static_assert(
+      std::invocable<Closure&, where> || std::invocable<Closure&>,
+      "a pass takes a closure that can be called with a zbpp::where, or with nothing");
+  return pass_request<Kind, Closure>(closure);
+}
+
+/// Holds whether a temporary of this type survives a co_await expression.
+template <class Closure>
+inline constexpr bool is_safe_temporary =
+    ZBPP_BROKEN_TEMPORARY_CLOSURES == 0 || std::is_lvalue_reference_v<Closure> ||
+    std::is_trivially_destructible_v<std::remove_reference_t<Closure>>;
+
+/// Is what a member function that moves mail returns: ready while its pass runs, else the flow stands
+/// at `Point` until the engine comes to that pass.
+template <class Result, flow_point Point>
+class [[nodiscard]] mail_awaiter {
+ public:
+  explicit mail_awaiter(flow_state& state) noexcept : state_(&state) {}
+
+  [[nodiscard]] bool await_ready() const noexcept {
+    if (!state_->is_running) return false;
+    auto const& open = state_->open;
+    bool const backward = state_->running == pass_kind::backward_input ||
+                          state_->running == pass_kind::backward;
+    switch (Point) {
+      case flow_point::receive_activation: return open.allows(pass_kind::forward);
+      case flow_point::receive_gradient: return open.allows(pass_kind::backward_input);
+      case flow_point::send_activation:
+        return state_->running == pass_kind::forward && open.empty();
+      default: return backward && !open.allows(pass_kind::backward_input);
+    }
+  }
+  ZBPP_SUSPEND void await_suspend(std::coroutine_handle<>) const noexcept {
+    state_->point = Point;
+  }
+  Result await_resume() const noexcept {
+    if constexpr (!std::is_void_v<Result>) {
+      state_->has_received = true;
+      return state_->in;
+    }
+  }
+
+ private:
+  flow_state* state_;
+};
+
+}  // namespace detail
+
+#define ZBPP_CHECK_CLOSURE(Closure)                                                               \
+  static_assert(                                                                                  \
+      detail::is_safe_temporary<Closure>,                                                         \
+      "g++ 12 destroys this temporary closure twice: name it first, `auto work = [...] {...};`, " \
+      "and write co_await zbpp::F(work)")
+
+/// Awaits the forward pass and runs `closure(where)` or `closure()` in it.
+///
+/// Suspends when another pass is running, until the program comes to F of this flow; the rank's
+/// engine resumes it on the rank's thread. What the closure throws ends the step. The closure must
+/// live until then, as a temporary in the co_await expression does.
+template <class Closure>
+[[nodiscard]] auto F(Closure&& closure) noexcept {
+  ZBPP_CHECK_CLOSURE(Closure);
+  return detail::request<pass_kind::forward>(closure);
+}
+
+/// Awaits the gradient of the input; suspends and resumes as F does.
+template <class Closure>
+[[nodiscard]] auto B(Closure&& closure) noexcept {
+  ZBPP_CHECK_CLOSURE(Closure);
+  return detail::request<pass_kind::backward_input>(closure);
+}
+
+/// Awaits the gradient of the weights; suspends and resumes as F does.
+template <class Closure>
+[[nodiscard]] auto W(Closure&& closure) noexcept {
+  ZBPP_CHECK_CLOSURE(Closure);
+  return detail::request<pass_kind::backward_weight>(closure);
+}
+
+/// Awaits both gradients at once, where `microbatch::is_fused()`; suspends and resumes as F does.
+template <class Closure>
+[[nodiscard]] auto BW(Closure&& closure) noexcept {
+  ZBPP_CHECK_CLOSURE(Closure);
+  return detail::request<pass_kind::backward>(closure);
+}
+
+/// Awaits the recomputation of what F did not keep; it stands before `recv_gradient()`. Does nothing
+/// where the program does not recompute; else suspends and resumes as F does.
+template <class Closure>
+[[nodiscard]] auto R(Closure&& closure) noexcept {
+  ZBPP_CHECK_CLOSURE(Closure);
+  return detail::request<pass_kind::recompute>(closure);
+}
+
+#undef ZBPP_CHECK_CLOSURE
+
+/// Owns the coroutine of one microbatch on one stage: what a stage's call operator returns.
+///
+/// Its frame comes from the engine's pool. It starts when the program comes to its F. It may await F,
+/// B, W, BW, R and the mail of its `microbatch`, nothing else.
+class [[nodiscard]] flow {
+ public:
+  /// Is the coroutine's side of a flow.
+  class promise_type {
+   public:
+    static void* operator new(std::size_t size) { return frame_pool::allocate(size); }
+    static void operator delete(void* frame, std::size_t) noexcept { frame_pool::release(frame); }
+
+    [[nodiscard]] flow get_return_object() noexcept {
+      return flow(std::coroutine_handle<promise_type>::from_promise(*this));
+    }
+    [[nodiscard]] std::suspend_always initial_suspend() const noexcept { return {}; }
+    [[nodiscard]] std::suspend_always final_suspend() const noexcept {
+      state_->point = flow_point::end;
+      return {};
+    }
+    void return_void() const noexcept {}
+    void unhandled_exception() const noexcept { state_->failure = std::current_exception(); }
+
+    template <pass_kind Kind, class Closure>
+    [[nodiscard]] auto await_transform(
+        detail::pass_request<Kind, Closure> request) const noexcept {
+      return detail::pass_awaiter<Kind, Closure>(*state_, request.closure());
+    }
+    template <class Result, flow_point Point>
+    [[nodiscard]] auto await_transform(
+        detail::mail_awaiter<Result, Point> awaiter) const noexcept {
+      return awaiter;
+    }
+
+    template <class Other>
+    void await_transform(Other const&) const noexcept {
+      static_assert(
+          sizeof(Other) == 0,
+          "a flow awaits zbpp::F, B, W, BW, R and the mail of its microbatch, nothing else");
+    }
+
+    void bind(detail::flow_state& state) noexcept { state_ = &state; }
+
+   private:
+    detail::flow_state* state_ = nullptr;
+  };
+
+  flow(flow&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  flow& operator=(flow other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~flow() {
+    if (handle_) handle_.destroy();
+  }
+
+  /// Hands the coroutine to whoever runs it; for engines.
+  [[nodiscard]] std::coroutine_handle<> release(detail::flow_state& state) && noexcept {
+    handle_.promise().bind(state);
+    return std::exchange(handle_, nullptr);
+  }
+
+ private:
+  explicit flow(std::coroutine_handle<promise_type> handle) noexcept : handle_(handle) {}
+
+  std::coroutine_handle<promise_type> handle_;
+};
+
+}  // namespace zbpp

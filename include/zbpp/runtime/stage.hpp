@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can be a stage of a pipeline: any class whose call operator turns a microbatch into a flow.
+// Plain functions will do as well, through `as_flow`.
+#pragma once
+
+#include <concepts>
+#include <utility>
+
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/where.hpp>
+
+namespace zbpp {
+
+/// Models a stage: called with a microbatch, it returns the flow of that microbatch.
+///
+/// Models also promise: flows of one stage share nothing that the order of their passes could change
+/// the result of, apart from what W adds up, and W runs in ascending microbatch.
+template <class Stage>
+concept stage = requires(Stage& s, microbatch mb) {
+  { s(mb) } -> std::same_as<flow>;
+};
+
+/// Models a stage with an optimizer step of its own, which the program runs after its last W.
+template <class Stage>
+concept updating_stage = stage<Stage> && requires(Stage& s, where at) { s.update(at); };
+
+/// Refers to a stage of any type, so that a pipeline can be made of different ones. The stage must
+/// outlive it.
+class stage_ref {
+ public:
+  /// Refers to `what`.
+  template <stage Stage>
+    requires(!std::same_as<std::remove_const_t<Stage>, stage_ref>)
+  stage_ref(Stage& what) noexcept
+      : object_(&what), start_([](void* object, microbatch mb) -> flow {
+          return (*static_cast<Stage*>(object))(mb);
+        }) {
+    if constexpr (updating_stage<Stage>)
+      update_ = [](void* object, where at) { static_cast<Stage*>(object)->update(at); };
+  }
+
+  /// Makes the flow of a microbatch.
+  [[nodiscard]] flow operator()(microbatch mb) const { return start_(object_, mb); }
+  /// Runs the optimizer step, if the stage has one.
+  void update(where at) const {
+    if (update_ != nullptr) update_(object_, at);
+  }
+
+ private:
+  void* object_;
+  flow (*start_)(void*, microbatch);
+  void (*update_)(void*, where) = nullptr;
+};
+
+/// Models an object with plain passes instead of a flow. `Object::saved` is what one microbatch keeps
+/// between its passes; each pass gets its own.
+template <class Object>
+concept plain_passes = std::default_initializable<typename Object::saved> &&
+                       requires(
+                           Object& o,
+                           typename Object::saved& kept,
+                           message const& input,
+                           microbatch mb,
+                           where at) {
+                         { o.forward(kept, input, mb, at) } -> std::convertible_to<message>;
+                         { o.backward_input(kept, input, mb, at) } -> std::convertible_to<message>;
+                         o.backward_weight(kept, mb, at);
+                       };
+
+/// Models plain passes with one that makes both gradients at once, for programs with BW.
+template <class Object>
+concept plain_fused_pass =
+    plain_passes<Object> && requires(
+                                Object& o,
+                                typename Object::saved& kept,
+                                message const& gradient,
+                                microbatch mb,
+                                where at) {
+      { o.backward(kept, gradient, mb, at) } -> std::convertible_to<message>;
+    };
+
+/// Turns an object with plain passes into a stage; it refers to the object, which must outlive it.
+template <plain_passes Object>
+class as_flow {
+ public:
+  explicit as_flow(Object& object) noexcept : object_(&object) {}
+
+  /// Runs the passes of one microbatch in the order of a flow.
+  flow operator()(microbatch mb) {
+    auto* const object = object_;
+    typename Object::saved kept{};
+    message mail = co_await mb.recv_activation();
+    co_await F([&](where at) { mail = object->forward(kept, mail, mb, at); });
+    co_await mb.send_activation(std::move(mail));
+    mail = co_await mb.recv_gradient();
+    if constexpr (plain_fused_pass<Object>) {
+      if (mb.is_fused()) {
+        co_await BW([&](where at) { mail = object->backward(kept, mail, mb, at); });
+        co_await mb.send_gradient(std::move(mail));
+        co_return;
+      }
+    }
+    co_await B([&](where at) { mail = object->backward_input(kept, mail, mb, at); });
+    co_await mb.send_gradient(std::move(mail));
+    co_await W([&](where at) { object->backward_weight(kept, mb, at); });
+  }
+
+  /// Runs the object's optimizer step.
+  void update(where at)
+    requires requires(Object& o) { o.update(at); }
+  {
+    object_->update(at);
+  }
+
+ private:
+  Object* object_;
+};
+
+}  // namespace zbpp

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A backend in which only the clock is virtual: the passes of the flows really run, all ranks on the
+// calling thread, and each takes exactly the time that the problem says.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+namespace zbpp {
+
+/// Runs all ranks on the calling thread under a virtual clock.
+struct virtual_time {
+  /// Whether arenas take their planned size from the system when the pipeline is made.
+  static constexpr bool reserves_memory = false;
+
+  /// Counts a rank's time by the costs of what it runs.
+  class clock {
+   public:
+    /// Begins a pass once its input is there. @return its start
+    ticks start(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
+    /// Ends a pass. @return its end
+    ticks finish(ticks cost) noexcept { return now_ += cost; }
+    /// @return when a message that is sent now will arrive
+    [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept { return now_ + transfer; }
+    /// @return true: the rank's clock waits for the message, the thread does not
+    [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
+
+   private:
+    ticks now_ = 0;
+  };
+
+  /// Polls the ranks in turn.
+  class crew {
+   public:
+    crew(virtual_time, int /*ranks*/) noexcept {}
+
+    /// @return null: nobody sleeps
+    [[nodiscard]] static constexpr bell* bell_of(int /*rank*/) noexcept { return nullptr; }
+    /// @return the clock of every rank at the start of a step
+    [[nodiscard]] static clock start_clock() noexcept { return {}; }
+
+    /// Runs all engines until they are done or the step has failed.
+    template <class Engine>
+    void run(std::vector<Engine>& engines) {
+      for (bool again = true; again;) {
+        again = false;
+        for (auto& e : engines) again |= e.advance() == progress::blocked;
+      }
+    }
+  };
+};
+
+}  // namespace zbpp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a pass runs: the place its compute goes to, and the memory it may take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <zbpp/runtime/arena.hpp>
+
+namespace zbpp {
+
+/// Says what the native handle of a `where` is.
+enum class backend_kind : std::uint8_t {
+  host,  ///< the calling thread; the native handle is null
+};
+
+/// Tells a pass where it runs; valid while the pass runs.
+class where {
+ public:
+  /// Names a place by its native handle and the arena of its rank.
+  where(arena& memory, backend_kind kind = backend_kind::host, void* native = nullptr) noexcept
+      : memory_(&memory), native_(native), kind_(kind) {}
+
+  /// Gives memory that the pass or later ones keep; not initialised, aligned to 64 bytes.
+  /// @throws std::bad_alloc when the arena has to grow and cannot
+  [[nodiscard]] buffer allocate(std::size_t size) const {
+    return memory_->allocate(size, purpose::activation);
+  }
+  /// Gives memory for what will be sent; counted among the edges.
+  /// @throws std::bad_alloc when the arena has to grow and cannot
+  [[nodiscard]] buffer allocate_edge(std::size_t size) const {
+    return memory_->allocate(size, purpose::edge);
+  }
+
+  /// @return what kind of place this is
+  [[nodiscard]] backend_kind kind() const noexcept { return kind_; }
+  /// @return the backend's own handle; null on the host
+  [[nodiscard]] void* native() const noexcept { return native_; }
+
+ private:
+  arena* memory_;
+  void* native_;
+  backend_kind kind_;
+};
+
+}  // namespace zbpp
