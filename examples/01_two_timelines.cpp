@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Draws 1F1B above ZB-V for the same model: each stage of 1F1B is two chunks of ZB-V.
+#include <zbpp/zbpp.hpp>
+
+#include <iostream>
+
+int main() {
+  using namespace zbpp;
+  auto const ms = from_milliseconds(1);
+  stage_costs const chunk{.forward = ms, .backward_input = ms, .backward_weight = ms};
+  stage_costs const stage{.forward = 2 * ms, .backward_input = 2 * ms, .backward_weight = 2 * ms};
+
+  auto const before = make_plan(one_f_one_b{}, problem(placement::linear(4), 8, stage));
+  auto const after = make_plan(zb_v{}, problem(placement::v_shape(4), 8, chunk));
+
+  std::cout << to_ascii({{"1F1B", before.predicted}, {"ZB-V", after.predicted}}, {.width = 120});
+
+  return bubble_rate(after.predicted) < bubble_rate(before.predicted) / 4 ? 0 : 1;
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Your own costs: uneven stages, a slow link and a memory limit go in; out comes a table of what
+// each policy would cost, what it would keep, and which ones do not fit.
+#include <zbpp/zbpp.hpp>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+constexpr bytes megabyte = 1 << 20;
+
+problem measured_problem(bytes limit) {
+  stage_costs const block{
+      .forward = from_milliseconds(11.3),
+      .backward_input = from_milliseconds(11.2),
+      .backward_weight = from_milliseconds(8.1),
+      .activation = 900 * megabyte,
+      .weight_gradient_input = 400 * megabyte,
+      .edge = 20 * megabyte};
+  auto head = block;  // the last stage has the head and the loss on top
+  head.forward += from_milliseconds(2.5);
+  head.backward_input += from_milliseconds(2.5);
+  return {placement::linear(4), 16, {block, block, block, head}, from_milliseconds(0.4), {limit}};
+}
+
+}  // namespace
+
+int main() {
+  auto const what = measured_problem(4800 * megabyte);
+  int fitting = 0;
+  int refused = 0;
+  std::printf("policy   cost [ms]  bubble  peak of each rank [MB]\n");
+  for (auto const& decide : builtin_policies()) {
+    try {
+      auto const plan = make_plan(decide, what);
+      std::printf(
+          "%-7s  %9.1f  %5.1f%%",
+          plan.policy.c_str(),
+          to_milliseconds(cost(plan.predicted)),
+          100 * bubble_rate(plan.predicted));
+      for (auto const& peak : peak_memory(plan.code, what))
+        std::printf("  %5ld", static_cast<long>(peak.total / megabyte));
+      auto const faults = verify(plan.code, what);
+      std::printf("  %s\n", faults.empty() ? "fits" : to_string(faults.front()).c_str());
+      ++(faults.empty() ? fitting : refused);
+    } catch (error const& e) {
+      std::printf("%s\n", e.what());
+    }
+  }
+  return fitting == 3 && refused == 2 ? 0
+                                      : 1;  // 1F1B, 1F1B-I and ZB-H1 fit; GPipe and ZB-H2 do not
+}

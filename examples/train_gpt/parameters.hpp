@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parameters of a few parts of a model as one flat array, with the array of their gradients
+// beside it: what an optimizer steps over, and what a comparison compares.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "memory.hpp"
+#include "random.hpp"
+
+namespace gpt {
+
+/// Names a piece of a flat array of parameters.
+struct parameter {
+  index offset = 0;
+  index size = 0;
+};
+
+/// Holds parameters, their gradients, and what each piece is.
+class parameter_set {
+ public:
+  /// Says what a piece is: the part of the model it belongs to, counted from the input, and its
+  /// place in that part.
+  struct entry {
+    index part;
+    std::string_view name;
+    parameter at;
+  };
+
+  /// Starts an empty set whose random numbers come from `seed`.
+  explicit parameter_set(std::uint64_t seed) : seed_(seed) {}
+
+  /// Adds a piece of normal numbers with this mean and deviation, a function of the seed, the part
+  /// and the name alone: where the model is cut does not change it. Gradients are 0.
+  /// @param name  lives as long as the set
+  parameter add(index part, std::string_view name, index size, float mean, float deviation) {
+    parameter const at{static_cast<index>(values_.size()), size};
+    std::uint64_t word = 0;
+    for (char const letter : name) word = word * 257U + static_cast<unsigned char>(letter);
+    for (index i = 0; i < size; ++i) {
+      auto const bits = random_bits(seed_, part, word, i);
+      values_.push_back(deviation > 0.0F ? mean + deviation * normal(bits) : mean);
+    }
+    // Pieces start on cache lines, for speed alone.
+    values_.resize((values_.size() + 15) / 16 * 16, 0.0F);
+    gradients_.resize(values_.size(), 0.0F);
+    entries_.push_back({part, name, at});
+    return at;
+  }
+
+  /// @return the values of a piece
+  [[nodiscard]] float const* value(parameter p) const { return values_.data() + p.offset; }
+  /// @return the gradients of a piece
+  [[nodiscard]] float* gradient(parameter p) { return gradients_.data() + p.offset; }
+
+  /// @return all values; what lies between pieces is 0 and stays so
+  [[nodiscard]] std::span<float> values() { return values_; }
+  /// @return all values
+  [[nodiscard]] std::span<float const> values() const { return values_; }
+  /// @return all gradients
+  [[nodiscard]] std::span<float> gradients() { return gradients_; }
+  /// @return all gradients
+  [[nodiscard]] std::span<float const> gradients() const { return gradients_; }
+  /// @return every piece, in order
+  [[nodiscard]] std::span<entry const> entries() const { return entries_; }
+
+ private:
+  std::uint64_t seed_;
+  floats values_;
+  floats gradients_;
+  std::vector<entry> entries_;
+};
+
+}  // namespace gpt

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the names of policies to plans: which placement a policy takes, or why it takes none, and
+// what the passes cost, measured by running a few steps of a pipeline and looking at its timeline.
+#pragma once
+
+#include <zbpp/zbpp.hpp>
+
+#include "stages.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+/// Says where a policy would put the stages, or why it cannot.
+struct choice {
+  zbpp::any_policy policy;
+  std::optional<zbpp::placement> where;
+  std::string why_not;
+};
+
+/// Finds the first placement that a policy takes: two chunks a rank as a V, two in a loop, one.
+[[nodiscard]] inline choice choose(
+    zbpp::any_policy const& policy, int ranks, int microbatches, index layers) {
+  choice found{policy, {}, {}};
+  bool lacks_layers = false;
+  for (auto const& where :
+       {zbpp::placement::v_shape(ranks), zbpp::placement::looped(ranks, 2),
+        zbpp::placement::linear(ranks)}) {
+    if (where.stages() > layers) {
+      found.why_not = "needs " + std::to_string(where.stages()) +
+                      " stages with a block each; there are " + std::to_string(layers) + " layers";
+      lacks_layers = true;
+      continue;
+    }
+    try {
+      zbpp::stage_costs const equal{.forward = 1, .backward_input = 1, .backward_weight = 1};
+      auto const order = policy(zbpp::problem(where, microbatches, equal));
+      static_cast<void>(order);
+      found.where = where;
+      return found;
+    } catch (zbpp::error const& refused) {
+      if (refused.code() != zbpp::errc::unsupported_problem) throw;
+      // With more layers it might have taken another placement, which is the better advice.
+      if (!lacks_layers) found.why_not = refused.what();
+    }
+  }
+  return found;
+}
+
+/// Sets each BW of a schedule to B and W, so that both can be measured.
+[[nodiscard]] inline zbpp::schedule split_backward(zbpp::schedule const& order) {
+  zbpp::rows<zbpp::pass> passes;
+  for (int rank = 0; rank < order.ranks(); ++rank) {
+    for (auto const& p : order.passes(rank)) {
+      if (p.kind != zbpp::pass_kind::backward) {
+        passes.push(p);
+        continue;
+      }
+      passes.push({zbpp::pass_kind::backward_input, p.stage, p.microbatch});
+      passes.push({zbpp::pass_kind::backward_weight, p.stage, p.microbatch});
+    }
+    passes.end_row();
+  }
+  return {order.where(), order.microbatches(), std::move(passes)};
+}
+
+/// Gives the middle one of some values, or a default one of none.
+template <class Value>
+[[nodiscard]] Value median(std::vector<Value> values) {
+  if (values.empty()) return {};
+  auto const middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Collects how long passes take and how long a message is on its way, from timelines.
+class cost_samples {
+ public:
+  explicit cost_samples(zbpp::placement where, int microbatches)
+      : where_(std::move(where)),
+        microbatches_(microbatches),
+        passes_(static_cast<std::size_t>(where_.stages())) {}
+
+  /// Takes in a measured step.
+  void add(zbpp::timeline const& line) {
+    zbpp::grid<zbpp::ticks> forward(where_.stages(), microbatches_);
+    zbpp::grid<zbpp::ticks> backward(where_.stages(), microbatches_);
+    for (auto const& timed : line.all()) {
+      auto const& p = timed.what;
+      passes_[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.kind)].push_back(
+          timed.end - timed.start);
+      if (p.kind == zbpp::pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;
+      if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = timed.end;
+    }
+    for (int rank = 0; rank < line.ranks(); ++rank)
+      for (std::size_t i = 1; i < line[rank].size(); ++i) {
+        auto const& timed = line[rank][i];
+        auto const& p = timed.what;
+        bool const is_forward = p.kind == zbpp::pass_kind::forward;
+        if (!is_forward && !p.makes_input_gradient()) continue;
+        auto const from = p.stage + (is_forward ? -1 : 1);
+        if (from < 0 || from >= where_.stages() || where_.rank_of(from) == rank) continue;
+        auto const made = is_forward ? forward(from, p.microbatch) : backward(from, p.microbatch);
+        // Only a rank that was waiting starts as soon as the message is there.
+        if (made > line[rank][i - 1].end) messages_.push_back(timed.start - made);
+      }
+  }
+
+  /// @return the medians, with sizes as given
+  [[nodiscard]] zbpp::problem problem(std::vector<zbpp::stage_costs> costs) const {
+    for (std::size_t s = 0; s < costs.size(); ++s) {
+      auto const of = [&](zbpp::pass_kind kind) {
+        return median(passes_[s][static_cast<std::size_t>(kind)]);
+      };
+      costs[s].forward = of(zbpp::pass_kind::forward);
+      costs[s].backward_input = of(zbpp::pass_kind::backward_input);
+      costs[s].backward_weight = of(zbpp::pass_kind::backward_weight);
+    }
+    return {where_, microbatches_, std::move(costs), zbpp::transfer_costs(median(messages_))};
+  }
+
+ private:
+  zbpp::placement where_;
+  int microbatches_;
+  std::vector<std::array<std::vector<zbpp::ticks>, 5>> passes_;  // by stage and kind
+  std::vector<zbpp::ticks> messages_;
+};
+
+/// Measures the problem of a placement on stages of its own, which are then thrown away.
+/// @param policy  takes the placement; its order is run, with B and W apart
+[[nodiscard]] inline zbpp::problem measure(
+    training const& how, text const& on, zbpp::any_policy const& policy,
+    zbpp::placement const& where) {
+  // Own choice: enough for a median of hundreds of passes; the first steps find cold caches.
+  constexpr int warm_up_steps = 3;
+  constexpr int steps = 25;
+  auto stages = make_stages(how, on, where);
+  std::vector<zbpp::stage_costs> costs;
+  for (auto const& s : stages) costs.push_back(s.sizes());
+  zbpp::problem const sizes(where, how.microbatches, costs);
+  zbpp::pipeline pipe(
+      zbpp::make_plan("measuring", split_backward(policy(sizes)), sizes), zbpp::threads{}, stages);
+  cost_samples samples(where, how.microbatches);
+  for (int i = 0; i < warm_up_steps + steps; ++i) {
+    auto const& result = pipe.step();
+    if (i >= warm_up_steps) samples.add(result.measured);
+  }
+  return samples.problem(std::move(costs));
+}
+
+}  // namespace gpt

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The model as stages of a pipeline: what happens to one microbatch on one chunk, as a flow.
+#pragma once
+
+#include <zbpp/zbpp.hpp>
+
+#include "sequential.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+/// Is the memory of a pass: its rank's arena.
+class arena_memory {
+ public:
+  /// Shares a piece of the arena.
+  struct tensor {
+    zbpp::buffer owner;
+
+    /// @return the first float; null when there is none
+    [[nodiscard]] float* data() const { return owner.as<float>().data(); }
+  };
+
+  explicit arena_memory(zbpp::where const& at) : at_(&at) {}
+
+  /// @return an array of `count` floats
+  [[nodiscard]] tensor allocate(index count) const { return {at_->allocate(size_of(count))}; }
+  /// @return an array of `count` floats that goes to another stage
+  [[nodiscard]] tensor allocate_edge(index count) const {
+    return {at_->allocate_edge(size_of(count))};
+  }
+
+  /// @return the bytes of some floats
+  [[nodiscard]] static std::size_t size_of(index count) {
+    return static_cast<std::size_t>(count) * sizeof(float);
+  }
+
+ private:
+  zbpp::where const* at_;
+};
+
+/// Is one stage: a chunk of the model and the optimizer of its parameters.
+class chunk_stage {
+ public:
+  /// @param on  outlives the stage
+  chunk_stage(training const& how, text const& on, block_range blocks)
+      : how_(how),
+        text_(&on),
+        model_(how.model, blocks, how.microbatches, how.seed),
+        optimizer_(how.optimizer, model_.parameters().values().size()) {}
+
+  /// Is the life of one microbatch on this stage.
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    batch const of(how_.model, *text_, how_.seed, mb.step(), mb.index());
+    chunk_saved<arena_memory> keep;
+    zbpp::message mail = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::where at) {
+      arena_memory memory(at);
+      auto out = model_.forward(memory, keep, of, mail[0].as<float>().data());
+      if (mb.is_last_stage()) mb.report_loss(out.loss);
+      mail = std::move(out.y.owner);
+    });
+    co_await mb.send_activation(std::move(mail));
+    mail = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::where at) {
+      arena_memory memory(at);
+      auto dx = model_.backward_input(memory, keep, {mail[0]});
+      mail = std::move(dx.owner);
+    });
+    co_await mb.send_gradient(std::move(mail));
+    co_await zbpp::W([&](zbpp::where at) {
+      arena_memory memory(at);
+      model_.backward_weight(memory, keep, of);
+    });
+  }
+
+  /// Takes the optimizer step of this stage, after the last W of its rank.
+  void update(zbpp::where) {
+    optimizer_.update(model_.parameters().values(), model_.parameters().gradients());
+  }
+
+  /// @return the chunk as trained so far
+  [[nodiscard]] chunk const& model() const { return model_; }
+
+  /// Says how large everything is; times are left at 0.
+  [[nodiscard]] zbpp::stage_costs sizes() const {
+    auto const bytes_of = [](index count) {
+      return static_cast<zbpp::bytes>(arena_memory::size_of(count));
+    };
+    auto const& keeps = model_.keeps();
+    auto const rows = model_.is_last() ? 0 : model_.row_floats();
+    zbpp::stage_costs costs;
+    costs.weight_gradient_input = bytes_of(keeps.until_w + keeps.gradients + rows);
+    // Where the gradients are larger than what B frees, room for them is counted from F on: a
+    // problem says what passes free, and nothing of what B adds.
+    costs.activation =
+        std::max(bytes_of(keeps.until_b + keeps.until_w), costs.weight_gradient_input);
+    costs.edge = bytes_of(rows);
+    costs.workspace = bytes_of(keeps.scratch);
+    // Values, gradients, and two moments of the optimizer.
+    costs.static_memory = 4 * bytes_of(std::ssize(model_.parameters().values()));
+    return costs;
+  }
+
+ private:
+  training how_;
+  text const* text_;
+  chunk model_;
+  optimizer optimizer_;
+};
+
+/// Cuts the model in as many stages as a placement has.
+/// @param on  outlives the stages
+[[nodiscard]] inline std::vector<chunk_stage> make_stages(
+    training const& how, text const& on, zbpp::placement const& where) {
+  std::vector<chunk_stage> stages;
+  stages.reserve(static_cast<std::size_t>(where.stages()));
+  for (int s = 0; s < where.stages(); ++s)
+    stages.emplace_back(how, on, blocks_of_stage(how.model.layers, where.stages(), s));
+  return stages;
+}
+
+}  // namespace gpt
