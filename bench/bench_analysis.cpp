@@ -81,5 +81,3 @@ BENCHMARK(verify_program)->Apply(sizes);
 BENCHMARK(verify_program_and_memory)->Apply(sizes);
 
 }  // namespace
-
-BENCHMARK_MAIN();

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Real training in one run: sequential, 1F1B, ZB-H1 and ZB-V take turns, one step each, so that all
+// meet the same noise. Two ranks on threads. Reports the median step and its ratio to the others'.
+#include "planning.hpp"
+#include <zbpp/zbpp.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+// What takes turns: a name for the report, and a step.
+struct contender {
+  std::string name;
+  std::function<void()> step;
+  std::vector<double> milliseconds = {};
+};
+
+void take_a_turn(contender& c) {
+  auto const start = std::chrono::steady_clock::now();
+  c.step();
+  std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
+  c.milliseconds.push_back(took.count());
+}
+
+// A pipeline and the stages it refers to.
+struct pipelined {
+  pipelined(gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy)
+      : where(gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value()),
+        stages(gpt::make_stages(how, on, where)),
+        pipe(
+            zbpp::make_plan(policy, gpt::measure(how, on, policy, where)),
+            zbpp::threads{},
+            stages) {}
+
+  zbpp::placement where;
+  std::vector<gpt::chunk_stage> stages;
+  zbpp::pipeline<zbpp::threads> pipe;
+};
+
+void train_gpt(benchmark::State& state) {
+  gpt::training how;
+  how.microbatches = static_cast<int>(state.range(0));
+  auto const on = gpt::read_repository(GPT_SOURCE_DIR);
+  gpt::sequential_trainer trainer(how, on);
+  pipelined one_f_one_b(how, on, zbpp::one_f_one_b{});
+  pipelined zb_h1(how, on, zbpp::zb_h1{});
+  pipelined zb_v(how, on, zbpp::zb_v{});
+  std::vector<contender> all{
+      {"sequential", [&] { trainer.step(); }},
+      {"1F1B", [&] { one_f_one_b.pipe.step(); }},
+      {"ZB-H1", [&] { zb_h1.pipe.step(); }},
+      {"ZB-V", [&] { zb_v.pipe.step(); }}};
+  for (auto _ : state)
+    for (auto& c : all) take_a_turn(c);
+  std::vector<double> medians;
+  for (auto const& c : all) {
+    medians.push_back(gpt::median(c.milliseconds));
+    state.counters[c.name + "_ms"] = medians.back();
+  }
+  state.counters["ZB-H1_over_1F1B"] = medians[2] / medians[1];
+  state.counters["ZB-V_over_1F1B"] = medians[3] / medians[1];
+  state.counters["ZB-H1_over_sequential"] = medians[2] / medians[0];
+  state.counters["ZB-V_over_sequential"] = medians[3] / medians[0];
+}
+
+}  // namespace
+
+BENCHMARK(train_gpt)
+    ->ArgName("microbatches")
+    ->Arg(8)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(60);
