@@ -4,9 +4,9 @@
 // weight pass. Queries, keys and values of a token lie side by side: qkv [tokens, 3, heads, width].
 #pragma once
 
-#include <cmath>
-
 #include "kernels.hpp"
+
+#include <cmath>
 
 namespace gpt {
 
@@ -57,8 +57,7 @@ inline void causal_softmax_backward_in_place(
 }
 
 /// Sets `probabilities` and y [tokens, width], the mean of the values under them.
-inline void attention_forward(
-    attention_shape s, float const* qkv, float* probabilities, float* y) {
+inline void attention_forward(attention_shape s, float const* qkv, float* probabilities, float* y) {
   index const width = s.width();
   index const n = s.context;
   auto const scale = 1.0F / std::sqrt(static_cast<float>(head_width));

@@ -3,15 +3,14 @@
 // A pre-norm transformer block, x + attention(norm(x)) and then x + mlp(norm(x)), in three passes.
 //
 // What a microbatch keeps between the passes is sorted by who needs it last. The inputs of GELU and
-// of attention are needed by B, their gradients by W, and these are written over those: a
-// microbatch waiting for W is not bigger than one waiting for B.
+// of attention are needed by B and their gradients by W, so B writes these over those.
 #pragma once
-
-#include <algorithm>
-#include <cmath>
 
 #include "attention.hpp"
 #include "parameters.hpp"
+
+#include <algorithm>
+#include <cmath>
 
 namespace gpt {
 
@@ -86,7 +85,9 @@ class block {
     static_cast<void>(layout);
     auto const backward = c.tokens() * c.width + shape(c).backward_scratch();
     return {
-        until_b.used(), until_w.used(), gradients.used(),
+        until_b.used(),
+        until_w.used(),
+        gradients.used(),
         std::max(c.tokens() * c.hidden(), backward)};
   }
 
@@ -121,8 +122,7 @@ class block {
     layer_norm_backward_input(
         rows, c_.width, s.dnorm_2, p.value(gamma_2_), s.normal_2, s.scale_2, s.dmiddle);
     linear_backward_input(out(), s.dmiddle, p.value(out_weight_), scratch);
-    attention_backward_input_in_place(
-        shape(c_), scratch, s.probabilities, scratch + count, s.qkv);
+    attention_backward_input_in_place(shape(c_), scratch, s.probabilities, scratch + count, s.qkv);
     linear_backward_input(qkv(), s.qkv, p.value(qkv_weight_), s.dnorm_1);
     std::copy(s.dmiddle, s.dmiddle + count, dx);
     layer_norm_backward_input(
@@ -131,8 +131,7 @@ class block {
 
   /// Adds to the gradients of the parameters. What the norms gave to the linear layers is made
   /// again here: a product and a sum an element are cheaper than keeping it.
-  void backward_weight(
-      parameter_set& p, saved const& s, float const* dy, float* scratch) const {
+  void backward_weight(parameter_set& p, saved const& s, float const* dy, float* scratch) const {
     auto const rows = c_.tokens();
     auto* const normed = scratch;
     linear_backward_weight(down(), s.active, dy, p.gradient(down_weight_), p.gradient(down_bias_));

@@ -3,6 +3,8 @@
 // Checks the hand-written gradients of the model: against central differences of the loss for every
 // parameter, and bit for bit against themselves in every order and cut in which a pipeline may run
 // the passes. Exit status 1 and a line for each fault.
+#include "sequential.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -12,8 +14,6 @@
 #include <cstdlib>
 #include <string>
 #include <vector>
-
-#include "sequential.hpp"
 
 namespace gpt {
 namespace {
@@ -156,8 +156,8 @@ void check_orders(text const& on) {
   expect(loss > 1.0 && loss < 20.0, "the loss is " + std::to_string(loss));
   for (index const count : {1, 2, 3})
     for (auto const how : {order::fused, order::weights_last, order::interleaved}) {
-      auto const name = std::to_string(count) + " stages, order " +
-                        std::to_string(static_cast<int>(how)) + ": ";
+      auto const name =
+          std::to_string(count) + " stages, order " + std::to_string(static_cast<int>(how)) + ": ";
       auto stages = make_stages(count);
       expect(run<heap_memory>(stages, on, how) == loss, name + "another loss");
       expect(same_bits(gradients_of(stages), gradients), name + "other gradients");
@@ -201,8 +201,14 @@ class difference_check {
     if (!(error <= limit)) {
       std::array<char, 200> line{};
       std::snprintf(
-          line.data(), line.size(), "part %d %.*s %s: gradient %.7f, difference %.7f",
-          static_cast<int>(e.part), static_cast<int>(e.name.size()), e.name.data(), what, slope,
+          line.data(),
+          line.size(),
+          "part %d %.*s %s: gradient %.7f, difference %.7f",
+          static_cast<int>(e.part),
+          static_cast<int>(e.name.size()),
+          e.name.data(),
+          what,
+          slope,
           difference);
       expect(false, line.data());
     }
@@ -254,9 +260,8 @@ void check_differences(text const& on) {
     }
     std::vector<double> rest(g.begin(), g.end());
     for (int n = 0; n < 3; ++n) {
-      auto const largest = std::max_element(rest.begin(), rest.end(), [](double a, double b) {
-        return std::abs(a) < std::abs(b);
-      });
+      auto const largest = std::max_element(
+          rest.begin(), rest.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
       std::vector<double> direction(g.size());
       direction[static_cast<std::size_t>(largest - rest.begin())] = 1.0;
       check.along(e, direction, "along an element");

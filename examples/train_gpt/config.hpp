@@ -45,8 +45,7 @@ struct model_config {
 /// @throws setting_error
 inline void check(model_config const& config) {
   auto const refuse = [](char const* what, index is, std::string const& right) {
-    throw setting_error(
-        std::string(what) + " is " + std::to_string(is) + "; it must be " + right);
+    throw setting_error(std::string(what) + " is " + std::to_string(is) + "; it must be " + right);
   };
   if (config.layers < 1) refuse("layers", config.layers, "at least 1");
   if (config.width < head_width || config.width % head_width != 0)

@@ -4,11 +4,11 @@
 // and the head, which turns rows into the loss.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "block.hpp"
 #include "text.hpp"
+
+#include <algorithm>
+#include <cmath>
 
 namespace gpt {
 
@@ -25,7 +25,11 @@ class embedding {
   void forward(parameter_set const& p, batch const& of, float* y) const {
     for (index b = 0; b < c_.sequences; ++b)
       embedding_forward(
-          c_.context, c_.width, of.tokens(b), p.value(token_), p.value(position_),
+          c_.context,
+          c_.width,
+          of.tokens(b),
+          p.value(token_),
+          p.value(position_),
           y + b * c_.context * c_.width);
   }
 
@@ -33,7 +37,11 @@ class embedding {
   void backward_weight(parameter_set& p, batch const& of, float const* dy) const {
     for (index b = 0; b < c_.sequences; ++b)
       embedding_backward_weight(
-          c_.context, c_.width, of.tokens(b), dy + b * c_.context * c_.width, p.gradient(token_),
+          c_.context,
+          c_.width,
+          of.tokens(b),
+          dy + b * c_.context * c_.width,
+          p.gradient(token_),
           p.gradient(position_));
   }
 
@@ -83,7 +91,11 @@ class head {
   /// Makes the loss from x [T, C], and its gradient to the logits, divided by `microbatches`.
   /// @return the mean over tokens of the cross-entropy, in nats
   [[nodiscard]] double forward(
-      parameter_set const& p, saved const& s, batch const& of, int microbatches, float const* x,
+      parameter_set const& p,
+      saved const& s,
+      batch const& of,
+      int microbatches,
+      float const* x,
       float* scratch) const {
     auto const rows = c_.tokens();
     layer_norm_forward(rows, c_.width, x, s.normal, s.scale);

@@ -9,12 +9,12 @@
 // differently, and the bits of a result shall not depend on where an array lies.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
+#include "math.hpp"
 
 #include <Eigen/Core>
 
-#include "math.hpp"
+#include <cmath>
+#include <cstdint>
 
 #if !defined(EIGEN_DONT_PARALLELIZE)
 #error "define EIGEN_DONT_PARALLELIZE: a rank is one thread, and a product has one order of sums"
@@ -62,8 +62,7 @@ inline void linear_forward(
 }
 
 /// Sets dx to dy weight.
-inline void linear_backward_input(
-    linear_shape s, float const* dy, float const* weight, float* dx) {
+inline void linear_backward_input(linear_shape s, float const* dy, float const* weight, float* dx) {
   as_matrix(dx, s.rows, s.inputs, s.inputs).noalias() =
       as_matrix(dy, s.rows, s.outputs, s.outputs) *
       as_matrix(weight, s.outputs, s.inputs, s.inputs);
@@ -81,11 +80,9 @@ inline void linear_backward_weight(
 
 /// Sets y to normal * gamma + beta, column by column; all [rows, width].
 inline void scale_shift(
-    index rows, index width, float const* normal, float const* gamma, float const* beta,
-    float* y) {
+    index rows, index width, float const* normal, float const* gamma, float const* beta, float* y) {
   for (index r = 0; r < rows; ++r)
-    for (index c = 0; c < width; ++c)
-      y[r * width + c] = normal[r * width + c] * gamma[c] + beta[c];
+    for (index c = 0; c < width; ++c) y[r * width + c] = normal[r * width + c] * gamma[c] + beta[c];
 }
 
 /// Sets `normal` [rows, width] to the rows of x with mean 0 and variance 1, and `scale` [rows] to
@@ -108,8 +105,13 @@ inline void layer_norm_forward(
 /// Adds to dx [rows, width] the gradient that dy, the gradient of the scaled and shifted rows, has
 /// through the norm.
 inline void layer_norm_backward_input(
-    index rows, index width, float const* dy, float const* gamma, float const* normal,
-    float const* scale, float* dx) {
+    index rows,
+    index width,
+    float const* dy,
+    float const* gamma,
+    float const* normal,
+    float const* scale,
+    float* dx) {
   auto const share = 1.0F / static_cast<float>(width);
   for (index r = 0; r < rows; ++r) {
     auto const* const up = dy + r * width;
@@ -159,8 +161,12 @@ inline void gelu_backward_input_in_place(index count, float const* dy, float* x)
 
 /// Sets `rows` [positions, width] to token row + position row for each byte of a sequence.
 inline void embedding_forward(
-    index positions, index width, std::uint8_t const* tokens, float const* token_table,
-    float const* position_table, float* rows) {
+    index positions,
+    index width,
+    std::uint8_t const* tokens,
+    float const* token_table,
+    float const* position_table,
+    float* rows) {
   for (index t = 0; t < positions; ++t)
     for (index c = 0; c < width; ++c)
       rows[t * width + c] = token_table[tokens[t] * width + c] + position_table[t * width + c];
@@ -168,8 +174,12 @@ inline void embedding_forward(
 
 /// Adds each row of dy [positions, width] to the gradients of its token's and position's rows.
 inline void embedding_backward_weight(
-    index positions, index width, std::uint8_t const* tokens, float const* dy,
-    float* token_gradient, float* position_gradient) {
+    index positions,
+    index width,
+    std::uint8_t const* tokens,
+    float const* dy,
+    float* token_gradient,
+    float* position_gradient) {
   for (index t = 0; t < positions; ++t)
     for (index c = 0; c < width; ++c) {
       token_gradient[tokens[t] * width + c] += dy[t * width + c];

@@ -4,12 +4,12 @@
 // vectorise. Both give the same bits wherever the numbers lie in memory.
 #pragma once
 
+#include "config.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
-
-#include "config.hpp"
 
 namespace gpt {
 

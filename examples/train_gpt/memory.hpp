@@ -4,12 +4,12 @@
 // how they are made: the sequential trainer gives it the heap, a pipeline stage its rank's arena.
 #pragma once
 
+#include "config.hpp"
+
 #include <concepts>
 #include <cstddef>
 #include <new>
 #include <vector>
-
-#include "config.hpp"
 
 namespace gpt {
 
@@ -38,9 +38,7 @@ struct aligned_allocator {
     return static_cast<Value*>(::operator new(count * sizeof(Value), alignment));
   }
   /// Frees what `allocate` returned.
-  void deallocate(Value* values, std::size_t) noexcept {
-    ::operator delete(values, alignment);
-  }
+  void deallocate(Value* values, std::size_t) noexcept { ::operator delete(values, alignment); }
   /// Makes a value without giving it one.
   void construct(Value* value) noexcept { ::new (static_cast<void*>(value)) Value; }
   /// Makes a value.

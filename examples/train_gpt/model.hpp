@@ -4,11 +4,11 @@
 // whole model. Parts are counted from the input: embedding 0, blocks 1 to layers, head layers + 1.
 #pragma once
 
+#include "ends.hpp"
+
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include "ends.hpp"
 
 namespace gpt {
 

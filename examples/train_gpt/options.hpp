@@ -4,9 +4,8 @@
 // right.
 #pragma once
 
-#include <zbpp/policy/registry.hpp>
-
 #include "sequential.hpp"
+#include <zbpp/policy/registry.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -17,10 +16,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 namespace gpt {
 
@@ -61,6 +59,18 @@ struct options {
         auto const value = std::strtod(given.c_str(), &stop);
         if (!given.empty() && *stop == '\0' && value > 0.0 && value <= 100.0) return {};
         return "'" + given + "' is not a decimal above 0 and up to 100";
+      },
+      ""};
+}
+
+/// Accepts the path of a file that can be read.
+[[nodiscard]] inline CLI::Validator readable_file() {
+  return {
+      [](std::string& given) -> std::string {
+        std::error_code none;
+        if (std::filesystem::is_regular_file(given, none) && ::access(given.c_str(), R_OK) == 0)
+          return {};
+        return "'" + given + "' cannot be read; name a file that can";
       },
       ""};
 }
@@ -106,16 +116,16 @@ struct options {
       "train_gpt");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Text to learn; without it, the repository's headers and docs")
+      ->check(readable_file())
       ->option_text("FILE");
   app.add_option("--ranks", o.ranks, "Ranks of the pipeline, a thread each")
       ->check(whole_number(1, 64));
   app.add_option("--microbatches", o.how.microbatches, "Microbatches of a step")
       ->check(whole_number(1, 1024));
-  auto* const policies =
-      app.add_option("--policy", o.policies, "Policies to run, by name")
-          ->transform(policy_name())
-          ->delimiter(',')
-          ->option_text("NAME,... [one_f_one_b,zb_h1,zb_h2,zb_v]");
+  auto* const policies = app.add_option("--policy", o.policies, "Policies to run, by name")
+                             ->transform(policy_name())
+                             ->delimiter(',')
+                             ->option_text("NAME,... [one_f_one_b,zb_h1,zb_h2,zb_v]");
   app.add_option("--steps", o.how.optimizer.steps, "Optimizer steps")
       ->check(whole_number(1, 1'000'000));
   app.add_option("--layers", o.how.model.layers, "Transformer blocks")->check(whole_number(1, 64));
@@ -129,11 +139,11 @@ struct options {
     return given == "adam" || given == "sgd" ? std::string{}
                                              : "'" + given + "' is neither adam nor sgd";
   });
-  app.add_option("--learning-rate", learning_rate, "Largest one; without it, what suits the optimizer")
+  app.add_option(
+         "--learning-rate", learning_rate, "Largest one; without it, what suits the optimizer")
       ->check(positive_decimal())
       ->default_str("");
-  app.add_option("--seed", o.how.seed, "Of everything random")
-      ->check(whole_number(0, UINT64_MAX));
+  app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));
   app.add_option("--out", o.out, "Folder for the files it writes")->check(writable_folder());
   try {
     app.parse(argc, argv);

@@ -4,13 +4,13 @@
 // beside it: what an optimizer steps over, and what a comparison compares.
 #pragma once
 
+#include "memory.hpp"
+#include "random.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
-
-#include "memory.hpp"
-#include "random.hpp"
 
 namespace gpt {
 

@@ -4,13 +4,13 @@
 // what the passes cost, measured by running a few steps of a pipeline and looking at its timeline.
 #pragma once
 
-#include <zbpp/zbpp.hpp>
-
 #include "stages.hpp"
+#include <zbpp/zbpp.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,7 +31,8 @@ struct choice {
   choice found{policy, {}, {}};
   bool lacks_layers = false;
   for (auto const& where :
-       {zbpp::placement::v_shape(ranks), zbpp::placement::looped(ranks, 2),
+       {zbpp::placement::v_shape(ranks),
+        zbpp::placement::looped(ranks, 2),
         zbpp::placement::linear(ranks)}) {
     if (where.stages() > layers) {
       found.why_not = "needs " + std::to_string(where.stages()) +
@@ -71,13 +72,20 @@ struct choice {
   return {order.where(), order.microbatches(), std::move(passes)};
 }
 
-/// Gives the middle one of some values, or a default one of none.
+/// Gives the value that a share of some values lies below, or a default one of none.
+/// @param share  0 to 1; the default gives the median
 template <class Value>
-[[nodiscard]] Value median(std::vector<Value> values) {
+[[nodiscard]] Value quantile(std::vector<Value> values, double share = 0.5) {
   if (values.empty()) return {};
-  auto const middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  auto const last = static_cast<double>(values.size() - 1);
+  auto const place = values.begin() + static_cast<std::ptrdiff_t>(share * last + 0.5);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
+/// Says how long a message takes from one rank to the next; 0 where there is one rank.
+[[nodiscard]] inline zbpp::ticks message_time(zbpp::problem const& what) {
+  return what.ranks() > 1 ? what.transfer()(0, 1, what.costs(0).edge) : 0;
 }
 
 /// Collects how long passes take and how long a message is on its way, from timelines.
@@ -113,17 +121,20 @@ class cost_samples {
       }
   }
 
-  /// @return the medians, with sizes as given
+  /// @return the typical costs, with sizes as given
   [[nodiscard]] zbpp::problem problem(std::vector<zbpp::stage_costs> costs) const {
     for (std::size_t s = 0; s < costs.size(); ++s) {
       auto const of = [&](zbpp::pass_kind kind) {
-        return median(passes_[s][static_cast<std::size_t>(kind)]);
+        return quantile(passes_[s][static_cast<std::size_t>(kind)]);
       };
       costs[s].forward = of(zbpp::pass_kind::forward);
       costs[s].backward_input = of(zbpp::pass_kind::backward_input);
       costs[s].backward_weight = of(zbpp::pass_kind::backward_weight);
     }
-    return {where_, microbatches_, std::move(costs), zbpp::transfer_costs(median(messages_))};
+    // Own choice: a message is what the quickest few took. The rest is largely the wait of a woken
+    // thread for a core, which a machine with other work to do makes as long as it likes.
+    auto const message = quantile(messages_, 0.02);
+    return {where_, microbatches_, std::move(costs), zbpp::transfer_costs(message)};
   }
 
  private:
@@ -136,7 +147,9 @@ class cost_samples {
 /// Measures the problem of a placement on stages of its own, which are then thrown away.
 /// @param policy  takes the placement; its order is run, with B and W apart
 [[nodiscard]] inline zbpp::problem measure(
-    training const& how, text const& on, zbpp::any_policy const& policy,
+    training const& how,
+    text const& on,
+    zbpp::any_policy const& policy,
     zbpp::placement const& where) {
   // Own choice: enough for a median of hundreds of passes; the first steps find cold caches.
   constexpr int warm_up_steps = 3;
@@ -153,6 +166,21 @@ class cost_samples {
     if (i >= warm_up_steps) samples.add(result.measured);
   }
   return samples.problem(std::move(costs));
+}
+
+/// Gives all problems the quickest message among them: they are of one machine, and policies are
+/// compared across placements.
+inline void share_messages(std::vector<zbpp::problem>& measured) {
+  auto quickest = std::numeric_limits<zbpp::ticks>::max();
+  for (auto const& p : measured) quickest = std::min(quickest, message_time(p));
+  for (auto& p : measured) {
+    auto const costs = p.all_costs();
+    p = {
+        p.where(),
+        p.microbatches(),
+        std::vector<zbpp::stage_costs>(costs.begin(), costs.end()),
+        zbpp::transfer_costs(quickest)};
+  }
 }
 
 }  // namespace gpt

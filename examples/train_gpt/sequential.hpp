@@ -4,10 +4,10 @@
 // the pipeline and nothing else, so that being identical to it says something.
 #pragma once
 
-#include <cstdint>
-
 #include "model.hpp"
 #include "optimizer.hpp"
+
+#include <cstdint>
 
 namespace gpt {
 

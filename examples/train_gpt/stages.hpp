@@ -3,9 +3,8 @@
 // The model as stages of a pipeline: what happens to one microbatch on one chunk, as a flow.
 #pragma once
 
-#include <zbpp/zbpp.hpp>
-
 #include "sequential.hpp"
+#include <zbpp/zbpp.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -101,7 +100,7 @@ class chunk_stage {
         std::max(bytes_of(keeps.until_b + keeps.until_w), costs.weight_gradient_input);
     costs.edge = bytes_of(rows);
     costs.workspace = bytes_of(keeps.scratch);
-    // Values, gradients, and two moments of the optimizer.
+    // Values, gradients, and what Adam keeps of them; SGD keeps a quarter less.
     costs.static_memory = 4 * bytes_of(std::ssize(model_.parameters().values()));
     return costs;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Draws curves that are expected to lie on each other: the first wide and pale, the others as dashes
-// that take turns on top of it, so that each is seen, and seen to differ where it does.
+// Draws curves that are expected to lie on each other: the first wide and pale, the others as
+// dashes that take turns on top of it, so that each is seen, and seen to differ where it does.
 #pragma once
 
 #include "table.hpp"
@@ -67,8 +67,8 @@ class chart_drawing {
   static constexpr double bottom_ = 44.0;
   static constexpr double dash_ = 10.0;
   // Colours that stay apart for the colour-blind. @source Okabe and Ito, 2008
-  static constexpr std::array<char const*, 7> colours_{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                       "#e69f00", "#56b4e9", "#7f6000"};
+  static constexpr std::array<char const*, 7> colours_{
+      "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f6000"};
 
   [[nodiscard]] double x(double step) const {
     auto const last = std::max<double>(static_cast<double>(steps_) - 1.0, 1.0);
@@ -107,7 +107,11 @@ class chart_drawing {
     }
     auto const last = static_cast<double>(steps_) - 1.0;
     auto const power = std::pow(10.0, std::floor(std::log10(std::max(last, 1.0))));
-    auto const stride = std::max(1.0, last / power < 2.0 ? power / 5.0 : last / power < 5.0 ? power / 2.0 : power);
+    auto const stride = std::max(
+        1.0,
+        last / power < 2.0   ? power / 5.0
+        : last / power < 5.0 ? power / 2.0
+                             : power);
     for (double step = 0.0; step <= last + 0.5; step += stride) {
       line(x(step), height_ - bottom_, x(step), height_ - bottom_ + 5.0, "stroke=\"#888\"");
       text(x(step), height_ - bottom_ + 20.0, "middle", fixed(step, 0));
@@ -116,20 +120,26 @@ class chart_drawing {
   }
 
   void draw_level() {
-    line(left_, y(chart_.level), width_ - right_, y(chart_.level),
-         "stroke=\"#888\" stroke-dasharray=\"2 4\"");
+    line(
+        left_,
+        y(chart_.level),
+        width_ - right_,
+        y(chart_.level),
+        "stroke=\"#888\" stroke-dasharray=\"2 4\"");
     text(width_ - right_ - 4.0, y(chart_.level) - 6.0, "end", escaped(chart_.level_name));
   }
 
   void draw_curves() {
     auto const others = std::max<std::size_t>(chart_.curves.size(), 2) - 1;
     for (std::size_t i = 0; i < chart_.curves.size(); ++i) {
-      std::string style = "fill=\"none\" stroke=\"#bbb\" stroke-width=\"7\" stroke-linejoin=\"round\"";
+      std::string style =
+          "fill=\"none\" stroke=\"#bbb\" stroke-width=\"7\" stroke-linejoin=\"round\"";
       if (i > 0) {
         auto const gap = dash_ * static_cast<double>(others - 1);
         style = std::string("fill=\"none\" stroke=\"") + colours_[(i - 1) % colours_.size()] +
-                "\" stroke-width=\"2\" stroke-dasharray=\"" + fixed(dash_, 0) + " " + fixed(gap, 0) +
-                "\" stroke-dashoffset=\"" + fixed(-dash_ * static_cast<double>(i - 1), 0) + "\"";
+                "\" stroke-width=\"2\" stroke-dasharray=\"" + fixed(dash_, 0) + " " +
+                fixed(gap, 0) + "\" stroke-dashoffset=\"" +
+                fixed(-dash_ * static_cast<double>(i - 1), 0) + "\"";
       }
       body_ += "<path " + style + " d=\"" + path_of(chart_.curves[i]) + "\"/>\n";
       auto const at = top_ + 10.0 + 22.0 * static_cast<double>(i);

@@ -4,6 +4,9 @@
 // function of (seed, step, microbatch), so that first and last stage need no word of each other.
 #pragma once
 
+#include "config.hpp"
+#include "random.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,9 +18,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "config.hpp"
-#include "random.hpp"
 
 namespace gpt {
 
@@ -51,9 +51,7 @@ class text {
 /// @throws setting_error with the path where it cannot be read
 inline void append_file(std::filesystem::path const& path, std::vector<std::uint8_t>& bytes) {
   std::ifstream file(path, std::ios::binary);
-  // A folder opens like a file on some systems, and fails at the first read.
-  if (!file || std::filesystem::is_directory(path))
-    throw setting_error("cannot read \"" + path.string() + "\"; name a file that exists");
+  if (!file) throw setting_error("cannot read \"" + path.string() + "\"; name a file that exists");
   bytes.insert(bytes.end(), std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
@@ -90,7 +88,10 @@ class batch {
  public:
   /// @param of  outlives the batch
   batch(
-      model_config const& config, text const& of, std::uint64_t seed, std::int64_t step,
+      model_config const& config,
+      text const& of,
+      std::uint64_t seed,
+      std::int64_t step,
       int microbatch)
       : context_(config.context), bytes_(of.bytes()), key_(random_bits(seed, step, microbatch)) {}
 
@@ -113,7 +114,7 @@ class batch {
 inline void check(text const& of, model_config const& config) {
   if (of.bytes().size() <= static_cast<std::size_t>(config.context))
     throw setting_error(
-        "the text has " + std::to_string(of.bytes().size()) + " bytes; a context of " +
+        "the text has " + std::to_string(of.bytes().size()) + " bytes; --context " +
         std::to_string(config.context) + " needs a longer one");
 }
 

@@ -47,7 +47,7 @@
 ///
 /// g++ 12 does so, also as the host compiler of nvcc, with temporaries whose destructor is not
 /// trivial, such as a closure that captures a shared_ptr. Name the object in front of the
-/// expression and move it in: `auto work = [p] { ... }; co_await F(std::move(work));`
+/// expression: `auto work = [p] { ... }; co_await F(work);`
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ == 12
 #define ZBPP_BROKEN_TEMPORARY_CLOSURES 1
 #else

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the program tells before and after training: the problem, the predictions, the outcome, and
+// the pictures.
+#pragma once
+
+#include "runs.hpp"
+#include "svg_chart.hpp"
+#include "table.hpp"
+#include <zbpp/zbpp.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+/// Is one policy on its way through the program.
+struct contender {
+  std::string title;
+  std::string why_not;             ///< why it does not run; empty where it does
+  std::optional<zbpp::plan> plan;  ///< of those that run
+  std::optional<run_record> run;   ///< of those that ran
+};
+
+/// Writes bytes as mebibytes.
+[[nodiscard]] inline std::string mebibytes(zbpp::bytes size) {
+  return fixed(static_cast<double>(size) / (1024.0 * 1024.0), 2);
+}
+
+/// Writes ticks as milliseconds.
+[[nodiscard]] inline std::string milliseconds(zbpp::ticks time) {
+  return fixed(zbpp::to_milliseconds(time), 3);
+}
+
+/// Tells what the passes of each stage take and keep.
+[[nodiscard]] inline std::string describe(zbpp::problem const& what, index layers) {
+  table lines(
+      {"stage", "rank", "blocks", "F ms", "B ms", "W ms", "kept to B MiB", "to W MiB", "edge MiB"});
+  for (int s = 0; s < what.stages(); ++s) {
+    auto const& c = what.costs(s);
+    auto const blocks = blocks_of_stage(layers, what.stages(), s);
+    lines.add(
+        {std::to_string(s),
+         std::to_string(what.where().rank_of(s)),
+         std::to_string(blocks.last - blocks.first),
+         milliseconds(c.forward),
+         milliseconds(c.backward_input),
+         milliseconds(c.backward_weight),
+         mebibytes(c.activation),
+         mebibytes(c.weight_gradient_input),
+         mebibytes(c.edge)});
+  }
+  return "problem, " + what.where().name() + " placement: " + std::to_string(what.ranks()) +
+         " ranks, " + std::to_string(what.microbatches()) + " microbatches, a message takes " +
+         milliseconds(message_time(what)) + " ms\n" + lines.text();
+}
+
+/// Tells what each policy is expected to cost.
+[[nodiscard]] inline std::string predictions(std::vector<contender> const& all) {
+  table lines({"policy", "placement", "step ms", "bubble", "most memory of a rank MiB"});
+  for (auto const& c : all) {
+    if (!c.plan) {
+      lines.add(c.title, c.why_not);
+      continue;
+    }
+    zbpp::bytes most = 0;
+    for (auto const& peak : zbpp::peak_memory(c.plan->code, c.plan->what))
+      most = std::max(most, peak.total);
+    lines.add(
+        {c.title,
+         c.plan->what.where().name(),
+         milliseconds(zbpp::cost(c.plan->predicted)),
+         percent(zbpp::bubble_rate(c.plan->predicted)),
+         mebibytes(most)});
+  }
+  return "predicted\n" + lines.text();
+}
+
+/// Tells how the runs went; times and measured bubbles are medians over the steps.
+[[nodiscard]] inline std::string outcome(
+    run_record const& sequential, std::vector<contender> const& all) {
+  table lines(
+      {"policy",
+       "steps",
+       "loss at end",
+       "identical",
+       "step ms",
+       "speed-up",
+       "bubble measured",
+       "predicted"});
+  auto const reference = quantile(sequential.milliseconds);
+  lines.add(
+      {sequential.name,
+       std::to_string(sequential.losses.size()),
+       fixed(sequential.last_loss(), 4),
+       "",
+       fixed(reference, 2),
+       "1.00"});
+  for (auto const& c : all) {
+    if (!c.run) {
+      lines.add(c.title, c.plan ? "interrupted before it began" : c.why_not);
+      continue;
+    }
+    std::vector<double> bubbles;
+    for (auto const& line : c.run->timelines) bubbles.push_back(zbpp::bubble_rate(line));
+    auto const time = quantile(c.run->milliseconds);
+    lines.add(
+        {c.title,
+         std::to_string(c.run->losses.size()),
+         fixed(c.run->last_loss(), 4),
+         c.run->is_identical ? "yes" : "NO",
+         fixed(time, 2),
+         fixed(reference / time, 2),
+         percent(quantile(bubbles)),
+         percent(zbpp::bubble_rate(c.plan->predicted))});
+  }
+  return "trained\n" + lines.text();
+}
+
+/// Lists the timelines of all that ran: as planned, and the median step as measured.
+[[nodiscard]] inline std::vector<zbpp::named_timeline> timelines(
+    std::vector<contender> const& all) {
+  std::vector<zbpp::named_timeline> lines;
+  for (auto const& c : all) {
+    if (!c.run) continue;
+    auto const profile = zbpp::activation_profile(c.plan->order, c.plan->what);
+    lines.push_back({c.title + " predicted", c.plan->predicted, profile});
+    lines.push_back({c.title + " measured", c.run->typical(), profile});
+  }
+  return lines;
+}
+
+/// Writes the pictures into a folder; each file appears as a whole or not at all.
+/// @throws zbpp::error (io_failed) with the path and the reason
+/// @return the names of the files
+[[nodiscard]] inline std::string write_files(
+    std::filesystem::path const& folder,
+    run_record const& sequential,
+    std::vector<contender> const& all,
+    double entropy) {
+  chart losses{
+      "Loss in nats a byte: sequential, and the pipelines on top of it",
+      {{sequential.name, sequential.losses}},
+      entropy,
+      "entropy of single bytes"};
+  for (auto const& c : all)
+    if (c.run) losses.curves.push_back({c.title, c.run->losses});
+  zbpp::write_file(folder / "loss.svg", to_svg(losses));
+  auto const lines = timelines(all);
+  if (lines.empty()) return "loss.svg";
+  zbpp::write_file(folder / "timeline.svg", zbpp::to_svg(lines));
+  zbpp::write_file(folder / "trace.json", zbpp::to_chrome_trace(lines));
+  return "loss.svg, timeline.svg, trace.json";
+}
+
+}  // namespace gpt
