@@ -33,7 +33,7 @@ struct mlp_stage {  // any class: no base, no registration
     co_await zbpp::W([&] { fc.backward_weight(x, dy); });
   }  // x and dy end here
 
-  void update(zbpp::where) { fc.update(); }  // runs after the rank's last W
+  void update(zbpp::where) { fc.update(); }  // runs after the stage's last W
 };
 // mlp_stage]
 

@@ -62,9 +62,9 @@ TEST_CASE("timelines are drawn to one scale", "[io][ascii]") {
 0|F0  F1  ........BW0     F2  BW1     ....BW2     |
 1|....F0  BW0     F1  BW1     F2  BW2     ........|
 
-ZB-V: cost 19 ms, bubble rate 5.3 %
-0|F0F1F2f0b0w0f1b1w1B0W0f2b2w2..B1B2W1W2|
-1|..F0f0F1f1b0w0F2B0W0f2b1w1b2B1B2W1W2w2|
+ZB-V: cost 18 ms, bubble rate 0.0 %
+0|F0F1F2f0b0w0f1b1w1B0W0f2b2w2B1W1B2W2|
+1  |F0f0F1f1b0w0F2B0W0f2b1w1B1b2B2W1w2W2|
 
 F forward   B gradient of input   W gradient of weights
 BW both   lower case: 2nd chunk   . bubble

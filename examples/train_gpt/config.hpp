@@ -27,9 +27,9 @@ class setting_error : public std::runtime_error {
 /// Gives the sizes of the model and of a microbatch.
 struct model_config {
   index layers = 4;     ///< transformer blocks
-  index width = 128;    ///< elements of a token between blocks, a multiple of `head_width`
+  index width = 96;     ///< elements of a token between blocks, a multiple of `head_width`
   index context = 64;   ///< tokens of a sequence
-  index sequences = 1;  ///< sequences of a microbatch
+  index sequences = 2;  ///< sequences of a microbatch
 
   /// @return attention heads of a block
   [[nodiscard]] constexpr index heads() const { return width / head_width; }

@@ -26,7 +26,7 @@ enum class optimizer_kind { sgd, adam };
 struct optimizer_settings {
   optimizer_kind kind = optimizer_kind::adam;
   float learning_rate = default_rate(optimizer_kind::adam);
-  std::int64_t steps = 600;   ///< the learning rate falls to a tenth until here
+  std::int64_t steps = 400;   ///< the learning rate falls to a tenth until here
   std::int64_t warm_up = 20;  ///< the learning rate rises until here
   float momentum = 0.9F;      ///< share of the mean gradient that a step keeps
   float mean_square = 0.95F;  ///< share of the mean squared gradient that a step keeps

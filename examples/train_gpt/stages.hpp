@@ -77,7 +77,7 @@ class chunk_stage {
     });
   }
 
-  /// Takes the optimizer step of this stage, after the last W of its rank.
+  /// Takes the optimizer step of this stage, after its last W.
   void update(zbpp::where) {
     optimizer_.update(model_.parameters().values(), model_.parameters().gradients());
   }

@@ -20,7 +20,6 @@ enum class errc : std::uint8_t {
   refused_program,      ///< `verify` found a fault, so nothing runs
   wrong_flow,           ///< a flow does not do what the program says
   wrong_size,           ///< an edge carries more than was declared
-  abandoned,            ///< the step ended because another rank failed
   io_failed,            ///< a file could not be read or written
 };
 
@@ -33,7 +32,6 @@ enum class errc : std::uint8_t {
     case errc::refused_program: return "refused program";
     case errc::wrong_flow: return "wrong flow";
     case errc::wrong_size: return "wrong size";
-    case errc::abandoned: return "abandoned";
     case errc::io_failed: return "input or output failed";
   }
   return "unknown";

@@ -35,12 +35,14 @@ set(ZBPP_CORE_HEADERS
   policy/zb_v.hpp
   runtime/arena.hpp
   runtime/engine.hpp
+  runtime/failure.hpp
   runtime/flow.hpp
   runtime/flow_state.hpp
   runtime/frame_pool.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
   runtime/pipeline.hpp
+  runtime/poison.hpp
   runtime/rank_code.hpp
   runtime/stage.hpp
   runtime/threads.hpp

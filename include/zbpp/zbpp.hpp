@@ -35,6 +35,7 @@
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>

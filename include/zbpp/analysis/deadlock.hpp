@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Finds out whether a program can come to a standstill. Transfers queue up in the order in which a
-// rank issues them; one completes when it is at the head of its queue on both sides. Passes wait for
-// what they consume; nothing else waits. Whatever the speeds, the outcome is the same, so running
-// the program once proves or refutes it.
+// rank issues them; one completes when it is at the head of its queue on both sides. Passes wait
+// for what they consume; nothing else waits. Whatever the speeds, the outcome is the same, so
+// running the program once proves or refutes it.
 #pragma once
+
+#include <zbpp/analysis/diagnostic.hpp>
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -13,10 +17,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <zbpp/analysis/diagnostic.hpp>
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/analysis/traffic.hpp>
 
 namespace zbpp {
 
@@ -49,22 +49,7 @@ class deadlock_search {
         queues_(index(std::max(what.ranks(), 2 * messages.map().size()))),
         done_(index(messages.map().size()), 0),
         next_(index(what.ranks()), 0),
-        sleeping_(index(what.ranks()), false) {
-    std::vector<std::size_t> length(queues_.size(), 0);
-    for_each_transfer([&](place const& p) { ++length[queue_of(p)]; });
-    std::size_t begin = 0;
-    for (std::size_t q = 0; q < queues_.size(); ++q) {
-      queues_[q].head = queues_[q].issued = begin;
-      begin += length[q];
-    }
-    transfers_.resize(begin);
-    for_each_transfer([&](place const& p) {
-      auto& q = queues_[queue_of(p)];
-      q.rank = p.rank;
-      transfers_[q.issued++] = p.position;
-    });
-    for (auto& q : queues_) q.issued = q.head;
-  }
+        sleeping_(index(what.ranks()), false) {}
 
   [[nodiscard]] std::vector<diagnostic> run() {
     for (int rank = what_.ranks() - 1; rank >= 0; --rank) awake_.push_back(rank);
@@ -76,85 +61,77 @@ class deadlock_search {
     for (int rank = 0; rank < what_.ranks(); ++rank)
       if (sleeping_[index(rank)]) return {explain({rank, next_[index(rank)]})};
     for (auto const& q : queues_)
-      if (q.head < q.issued) return {explain(head_of(q))};
+      if (!q.is_empty()) return {explain(head_at(messages_.map().ends(q.first()).first, q))};
     return {};
   }
 
  private:
   struct place {
     int rank = -1;
-    std::int32_t position = 0;
+    std::size_t position = 0;
     friend bool operator==(place const&, place const&) = default;
   };
-  // Transfers of one rank of which each must wait for those before it: a stretch of transfers_.
-  struct queue {
-    int rank = -1;
-    std::size_t head = 0;    // the first that is not done
-    std::size_t issued = 0;  // the first that the rank has not come to
+
+  // What a rank has issued and has not got through, by channel; each waits for those before it. The
+  // messages of one channel get through in turn, so the channel says which message it is.
+  class queue {
+   public:
+    [[nodiscard]] bool is_empty() const { return head_ == channels_.size(); }
+    [[nodiscard]] int first() const { return channels_[head_]; }
+    [[nodiscard]] bool begins_with(int channel) const { return !is_empty() && first() == channel; }
+    void push(int channel) { channels_.push_back(channel); }
+    void pop() {
+      if (++head_ < channels_.size()) return;
+      channels_.clear();
+      head_ = 0;
+    }
+
+   private:
+    std::vector<int> channels_;
+    std::size_t head_ = 0;
   };
 
-  template <class Visit>
-  void for_each_transfer(Visit visit) const {
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
-      std::int32_t position = 0;
-      for (auto const& i : what_.instructions(rank)) {
-        if (i.is_send() || i.is_receive()) visit(place{rank, position});
-        ++position;
-      }
-    }
-  }
-
-  [[nodiscard]] message_note const& note(place const& p) const {
-    return messages_.notes(p.rank)[index(p.position)];
-  }
-  [[nodiscard]] place head_of(queue const& q) const { return {q.rank, transfers_[q.head]}; }
-
-  // The queue of a transfer; each side of a channel has its own.
-  [[nodiscard]] std::size_t queue_of(place const& p) const {
-    return queue_of(p.rank, note(p).channel);
-  }
-  [[nodiscard]] std::size_t queue_of(int rank, int channel) const {
-    if (layout_ == channel_layout::one_per_rank) return index(rank);
+  // The queue of a rank for a channel; each end of a channel has its own.
+  [[nodiscard]] queue& queue_of(int rank, int channel) {
+    if (layout_ == channel_layout::one_per_rank) return queues_[index(rank)];
     if (layout_ == channel_layout::one_per_pair)
       channel = std::min(channel, messages_.map().reverse(channel));
-    return 2 * index(channel) + (messages_.map().ends(channel).first == rank ? 0 : 1);
+    bool const is_sender = messages_.map().ends(channel).first == rank;
+    return queues_[2 * index(channel) + (is_sender ? 0 : 1)];
   }
 
   void run_rank(int rank) {
     auto const row = what_.instructions(rank);
     auto const notes = messages_.notes(rank);
-    for (auto& next = next_[index(rank)]; index(next) < row.size(); ++next) {
-      auto const& [channel, sequence, retired] = notes[index(next)];
-      if (channel == channel_map::none) continue;
-      if (!row[index(next)].is_pass()) {
-        auto const q = queue_of(rank, channel);
-        ++queues_[q].issued;
-        complete(q);
-      } else if (done_[index(channel)] <= sequence) {
+    for (auto& next = next_[index(rank)]; next < row.size(); ++next) {
+      auto const& note = notes[next];
+      if (note.channel == channel_map::none) continue;
+      if (!row[next].is_pass()) {
+        queue_of(rank, note.channel).push(note.channel);
+        complete(note.channel);
+      } else if (done_[index(note.channel)] <= note.sequence) {
         sleeping_[index(rank)] = true;
         return;
       }
     }
   }
 
-  // Completes the head of a queue if its other end is a head too, then whatever stood behind.
-  void complete(std::size_t first) {
+  // Completes the next message of a channel if it is first at both ends, then whatever stood
+  // behind.
+  void complete(int first) {
     ready_.push_back(first);
     while (!ready_.empty()) {
-      auto const id = ready_.back();
+      auto const channel = ready_.back();
       ready_.pop_back();
-      auto& q = queues_[id];
-      if (q.head == q.issued) continue;
-      auto const& wanted = note(head_of(q));
-      auto const [from, to] = messages_.map().ends(wanted.channel);
-      auto const other_id = queue_of(q.rank == from ? to : from, wanted.channel);
-      auto& other = queues_[other_id];
-      if (other.head == other.issued || !is_same(note(head_of(other)), wanted)) continue;
-      ++q.head;
-      ++other.head;
-      done_[index(wanted.channel)] = wanted.sequence + 1;
-      ready_.push_back(id);
-      ready_.push_back(other_id);
+      auto const [from, to] = messages_.map().ends(channel);
+      auto& sender = queue_of(from, channel);
+      auto& receiver = queue_of(to, channel);
+      if (!sender.begins_with(channel) || !receiver.begins_with(channel)) continue;
+      ++done_[index(channel)];
+      for (auto* q : {&sender, &receiver}) {
+        q->pop();
+        if (!q->is_empty()) ready_.push_back(q->first());
+      }
       if (sleeping_[index(to)]) {
         sleeping_[index(to)] = false;
         awake_.push_back(to);
@@ -162,35 +139,41 @@ class deadlock_search {
     }
   }
 
-  [[nodiscard]] static bool is_same(message_note const& a, message_note const& b) {
-    return a.channel == b.channel && a.sequence == b.sequence;
+  // Where a rank sends or receives a message.
+  [[nodiscard]] place find(int rank, int channel, std::int32_t sequence) const {
+    auto const notes = messages_.notes(rank);
+    for (std::size_t i = 0;; ++i)
+      if (notes[i].channel == channel && notes[i].sequence == sequence &&
+          !what_.instructions(rank)[i].is_pass())
+        return {rank, i};
+  }
+  [[nodiscard]] place head_at(int rank, queue const& q) const {
+    return find(rank, q.first(), done_[index(q.first())]);
   }
 
   // One thing that the pass or transfer at `p` waits for.
-  [[nodiscard]] place waits_for(place const& p) const {
-    auto const& wanted = note(p);
+  [[nodiscard]] place waits_for(place const& p) {
+    auto const& wanted = messages_.notes(p.rank)[p.position];
     auto const [from, to] = messages_.map().ends(wanted.channel);
     auto late = p;
     for (int rank : {to, from}) {
-      auto const& q = queues_[queue_of(rank, wanted.channel)];
-      if (q.head < q.issued && is_same(note(head_of(q)), wanted)) continue;
-      auto const begin = transfers_.begin() + static_cast<std::ptrdiff_t>(q.head);
-      auto const end = transfers_.begin() + static_cast<std::ptrdiff_t>(q.issued);
-      bool const is_issued = std::any_of(begin, end, [&](std::int32_t position) {
-        return is_same(note({rank, position}), wanted);
-      });
-      if (is_issued) return head_of(q);
-      late = {rank, next_[index(rank)]};
+      auto const own = find(rank, wanted.channel, wanted.sequence);
+      auto const next = next_[index(rank)];
+      if (own.position >= next) {
+        late = {rank, next};
+      } else if (auto const head = head_at(rank, queue_of(rank, wanted.channel)); head != own) {
+        return head;
+      }
     }
     return late;
   }
 
   [[nodiscard]] std::string name(place const& p) const {
     return "rank " + std::to_string(p.rank) + " position " + std::to_string(p.position) + " (" +
-           to_string(what_.instructions(p.rank)[index(p.position)]) + ")";
+           to_string(what_.instructions(p.rank)[p.position]) + ")";
   }
 
-  [[nodiscard]] diagnostic explain(place const& start) const {
+  [[nodiscard]] diagnostic explain(place const& start) {
     std::vector<place> way{start};
     auto first = way.end();
     for (;;) {
@@ -203,19 +186,19 @@ class deadlock_search {
         "with " + std::string(to_string(layout_)) + " the ranks wait in a circle: " + name(*first);
     for (auto p = first + 1; p != way.end(); ++p) text += " waits for " + name(*p);
     text += " waits for " + name(*first);
-    return make_diagnostic(what_, fault::deadlock, first->rank, first->position, text);
+    return make_diagnostic(
+        what_, fault::deadlock, first->rank, static_cast<std::int64_t>(first->position), text);
   }
 
   program const& what_;
   traffic const& messages_;
   channel_layout layout_;
-  std::vector<std::int32_t> transfers_;  // positions, queue by queue
   std::vector<queue> queues_;
-  std::vector<std::int32_t> done_;  // by channel, how many messages have arrived
-  std::vector<std::int32_t> next_;  // position of each rank
+  std::vector<std::int32_t> done_;  // by channel, how many messages have got through
+  std::vector<std::size_t> next_;   // position of each rank
   std::vector<bool> sleeping_;
   std::vector<int> awake_;
-  std::vector<std::size_t> ready_;
+  std::vector<int> ready_;  // channels whose next message may get through
 };
 
 /// Looks for a standstill of a program that has no other fault.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `verify` says of a fault: which property is broken, where, at which instruction, and in words
-// that a reader can check against the program.
+// What `verify` says of a fault: which property is broken, where, at which instruction, and in
+// words that a reader can check against the program.
 #pragma once
+
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/error.hpp>
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/error.hpp>
 
 namespace zbpp {
 

@@ -5,16 +5,16 @@
 // list its messages in the sender's order; chunks of one rank hand over without a message.
 #pragma once
 
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/schedule.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
-
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/analysis/traffic.hpp>
-#include <zbpp/model/schedule.hpp>
 
 namespace zbpp {
 
@@ -116,7 +116,8 @@ class lowering {
         result.push(
             {p.kind == pass_kind::forward ? instruction_kind::send_activation
                                           : instruction_kind::send_gradient,
-             p.stage, p.microbatch});
+             p.stage,
+             p.microbatch});
       if (options_.optimizer_steps && last_w_[index(p.stage)] == position)
         result.push({instruction_kind::optimizer_step, p.stage, 0});
       ++position;
@@ -138,8 +139,9 @@ class lowering {
       auto const middle = static_cast<std::ptrdiff_t>(all.size());
       all.insert(all.end(), incoming_[index(c)].begin(), incoming_[index(c)].end());
       std::inplace_merge(
-          all.begin(), all.begin() + middle, all.end(),
-          [](message const& a, message const& b) { return a.position < b.position; });
+          all.begin(), all.begin() + middle, all.end(), [](message const& a, message const& b) {
+            return a.position < b.position;
+          });
     }
     return all;
   }
@@ -147,9 +149,9 @@ class lowering {
   schedule const& order_;
   lower_options options_;
   channel_map map_;
-  grid<std::int32_t> forward_;   // position of F in its rank's row
-  grid<std::int32_t> backward_;  // position of B or BW
-  std::vector<std::int32_t> last_w_;  // by stage, position of its last W or BW
+  grid<std::int32_t> forward_;                  // position of F in its rank's row
+  grid<std::int32_t> backward_;                 // position of B or BW
+  std::vector<std::int32_t> last_w_;            // by stage, position of its last W or BW
   std::vector<std::vector<message>> incoming_;  // by channel, in the sender's order
 };
 

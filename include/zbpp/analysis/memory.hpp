@@ -4,18 +4,18 @@
 // hold. Both follow from the order of the program alone, so a real run meets them byte for byte.
 #pragma once
 
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
-
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/analysis/traffic.hpp>
-#include <zbpp/model/containers.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/schedule.hpp>
 
 namespace zbpp {
 
@@ -165,9 +165,10 @@ class edge_count {
 
 /// Says the greatest memory use of each rank of a program that has no other fault.
 ///
-/// A message counts on its receiver from the receive to the end of the pass that consumes it, and on
-/// its sender from the pass that makes it until a later message tells that it was consumed; between
-/// two chunks of one rank, from the pass that makes it to the end of the pass that consumes it.
+/// A message counts on its receiver from the receive to the end of the pass that consumes it, and
+/// on its sender from the pass that makes it until a later message tells that it was consumed;
+/// between two chunks of one rank, from the pass that makes it to the end of the pass that consumes
+/// it.
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches
 /// @complexity O(instructions)
 [[nodiscard]] inline std::vector<memory_peak> peak_memory(

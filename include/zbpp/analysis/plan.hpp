@@ -4,10 +4,6 @@
 // predicted to cost. This is what a pipeline is made from.
 #pragma once
 
-#include <concepts>
-#include <string>
-#include <utility>
-
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/program.hpp>
@@ -16,6 +12,10 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/policy/policy.hpp>
+
+#include <concepts>
+#include <string>
+#include <utility>
 
 namespace zbpp {
 

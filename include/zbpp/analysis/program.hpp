@@ -4,6 +4,11 @@
 // no tags: the k-th send of a channel meets the k-th receive, so order is all there is.
 #pragma once
 
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/placement.hpp>
+
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -11,11 +16,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <zbpp/error.hpp>
-#include <zbpp/model/containers.hpp>
-#include <zbpp/model/pass.hpp>
-#include <zbpp/model/placement.hpp>
 
 namespace zbpp {
 
@@ -80,8 +80,8 @@ struct instruction {
   }
   /// @return the neighbouring stage at the other end of a send or receive
   [[nodiscard]] constexpr std::int32_t other_stage() const noexcept {
-    bool const next = kind == instruction_kind::send_activation ||
-                      kind == instruction_kind::receive_gradient;
+    bool const next =
+        kind == instruction_kind::send_activation || kind == instruction_kind::receive_gradient;
     return next ? stage + 1 : stage - 1;
   }
 
@@ -129,8 +129,9 @@ class program {
     detail::check_microbatches(where_, microbatches_);
     if (instructions_.ranks() != ranks())
       throw error(
-          errc::bad_argument, "the program has " + std::to_string(instructions_.ranks()) +
-                                  " rows; its placement has " + std::to_string(ranks()) + " ranks");
+          errc::bad_argument,
+          "the program has " + std::to_string(instructions_.ranks()) + " rows; its placement has " +
+              std::to_string(ranks()) + " ranks");
   }
 
   /// @return which rank runs which stage

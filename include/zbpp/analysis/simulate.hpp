@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Says when every pass of a schedule would run. Ranks run their passes in order; a pass starts when
-// its rank is free and what it waits for has arrived; a transfer takes its time but occupies nobody.
-// These are the semantics under which the paper's bubble rates are reproduced digit for digit.
+// its rank is free and what it waits for has arrived; a transfer takes its time but occupies
+// nobody. These are the semantics under which the paper's bubble rates are reproduced digit for
+// digit.
 #pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
 #include <array>
@@ -13,17 +20,11 @@
 #include <utility>
 #include <vector>
 
-#include <zbpp/error.hpp>
-#include <zbpp/model/containers.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/schedule.hpp>
-#include <zbpp/model/timeline.hpp>
-
 namespace zbpp {
 namespace detail {
 
-/// Walks all ranks at once. A rank runs until it meets a pass whose input has not been made; whoever
-/// makes that input wakes it. A pass wakes at most one rank, so the walk is linear.
+/// Walks all ranks at once. A rank runs until it meets a pass whose input has not been made;
+/// whoever makes that input wakes it. A pass wakes at most one rank, so the walk is linear.
 class simulation {
  public:
   simulation(schedule const& order, problem const& what)
@@ -91,13 +92,13 @@ class simulation {
   [[nodiscard]] ticks input_of(pass const& p) const {
     switch (p.kind) {
       case pass_kind::forward:
-        return p.stage == 0 ? 0 : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
+        return p.stage == 0 ? 0
+                            : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
       case pass_kind::backward_input:
-      case pass_kind::backward: {
-        auto const own = forward_(p.stage, p.microbatch);
-        if (p.stage == what_.stages() - 1 || own == never) return own;
-        return arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
-      }
+      case pass_kind::backward:  // a gradient that arrives has come by way of the stage's own F
+        return p.stage == what_.stages() - 1
+                   ? forward_(p.stage, p.microbatch)
+                   : arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
       case pass_kind::recompute: return forward_(p.stage, p.microbatch);
       case pass_kind::backward_weight: return backward_(p.stage, p.microbatch);
     }
@@ -130,14 +131,15 @@ class simulation {
   [[noreturn]] void refuse(int rank, std::string const& why) const {
     auto const position = next_[index(rank)];
     throw error(
-        errc::refused_program, to_string(order_.passes(rank)[position]) + " " + why,
+        errc::refused_program,
+        to_string(order_.passes(rank)[position]) + " " + why,
         {.rank = rank, .position = static_cast<std::int64_t>(position)});
   }
 
   schedule const& order_;
   problem const& what_;
-  grid<ticks> forward_;   // end of F
-  grid<ticks> backward_;  // end of B or BW
+  grid<ticks> forward_;      // end of F
+  grid<ticks> backward_;     // end of B or BW
   grid<std::uint8_t> done_;  // a bit each for F, B, W and R
   std::vector<ticks> clock_;
   std::vector<std::size_t> next_;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the order of a program says about its messages: which channel each one takes, the how-manieth
-// it is, and when its sender can know that it has been consumed. Nothing here depends on time.
+// What the order of a program says about its messages: which channel each one takes, its number
+// there, and when its sender can know that it has been consumed. Nothing here depends on time.
 #pragma once
+
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/placement.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -11,14 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/model/containers.hpp>
-#include <zbpp/model/placement.hpp>
-
 namespace zbpp {
 
-/// Numbers the directed channels of a placement: one for each ordered pair of ranks whose stages are
-/// neighbours, by sender, then receiver.
+/// Numbers the directed channels of a placement: one for each ordered pair of ranks whose stages
+/// are neighbours, by sender, then receiver.
 class channel_map {
  public:
   explicit channel_map(placement const& where)
@@ -53,7 +53,8 @@ class channel_map {
     bool const found = at != pairs_.end() && *at == std::pair(from, to);
     return found ? static_cast<int>(at - pairs_.begin()) : none;
   }
-  /// @return the channel of what a stage sends forward; none when it stays on its rank or is the last
+  /// @return the channel of what a stage sends forward; none when it stays on its rank or is the
+  /// last
   [[nodiscard]] int of_activation(int from_stage) const noexcept {
     return forward_[detail::index(from_stage)];
   }
@@ -62,9 +63,7 @@ class channel_map {
     return backward_[detail::index(from_stage)];
   }
   /// @return the channel that runs the other way
-  [[nodiscard]] int reverse(int channel) const noexcept {
-    return reverse_[detail::index(channel)];
-  }
+  [[nodiscard]] int reverse(int channel) const noexcept { return reverse_[detail::index(channel)]; }
 
   /// @return the channel of a send or receive; none when no message crosses there, or for any other
   ///         instruction
@@ -91,7 +90,7 @@ class channel_map {
 /// Says what one instruction has to do with messages.
 struct message_note {
   std::int32_t channel = channel_map::none;  ///< of the message it sends, receives or consumes
-  std::int32_t sequence = -1;                ///< the how-manieth of that channel
+  std::int32_t sequence = -1;                ///< its number there, from 0
   std::int32_t retired = -1;  ///< of the reverse channel: so many are known to be consumed by then
 };
 

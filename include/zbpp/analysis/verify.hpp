@@ -5,6 +5,13 @@
 // What is wrong comes back as a list, each fault with its rank, position and instruction.
 #pragma once
 
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/diagnostic.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/problem.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -13,18 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include <zbpp/analysis/deadlock.hpp>
-#include <zbpp/analysis/diagnostic.hpp>
-#include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/analysis/traffic.hpp>
-#include <zbpp/model/problem.hpp>
-
 namespace zbpp {
 namespace detail {
 
-/// Collects what is wrong with the instructions of a program, one property after another. A property
-/// is looked at only where those it builds on hold, so that one mistake is not told many times.
+/// Collects what is wrong with the instructions of a program, one property after another. A
+/// property is looked at only where those it builds on hold, so that one mistake is not told many
+/// times.
 class verification {
  public:
   explicit verification(program const& what)
@@ -129,7 +130,9 @@ class verification {
     } else {
       for (auto kind : {backward_input, backward_weight})
         if (of(cell, kind) != absent)
-          add(fault::repeated, what_.where().rank_of(s), of(cell, kind),
+          add(fault::repeated,
+              what_.where().rank_of(s),
+              of(cell, kind),
               to_string(instruction{backward, s, m}) + " already does it");
     }
     expect_message(receive_activation, of(cell, forward));
@@ -144,10 +147,12 @@ class verification {
     auto const end = static_cast<std::int64_t>(what_.instructions(rank).size());
     auto const position = needed_at == absent ? end : needed_at;
     found_.push_back(make_diagnostic(
-        fault::missing, rank, position, i,
+        fault::missing,
+        rank,
+        position,
+        i,
         "it is missing; it must stand before " +
-            (position == end ? "the end"
-                             : to_string(what_.instructions(rank)[index(position)]))));
+            (position == end ? "the end" : to_string(what_.instructions(rank)[index(position)]))));
   }
 
   // Where B, or the BW that does its work, stands.
@@ -163,7 +168,9 @@ class verification {
   // The instruction at `later` needs the one at `earlier`, if both are there.
   void expect_order(int rank, std::int32_t earlier, std::int32_t later) {
     if (earlier == absent || later == absent || earlier < later) return;
-    add(fault::dependence, rank, later,
+    add(fault::dependence,
+        rank,
+        later,
         "it needs " + to_string(what_.instructions(rank)[index(earlier)]) + ", which stands at " +
             std::to_string(earlier));
   }
@@ -209,7 +216,9 @@ class verification {
       auto const expected = messages.notes(receiver)[index(expected_at)].sequence;
       if (sent == expected) return;
       is_told[index(c)] = true;
-      add(fault::channel_order, receiver, expected_at,
+      add(fault::channel_order,
+          receiver,
+          expected_at,
           "here it is message " + std::to_string(expected) + " of channel " +
               std::to_string(sender) + "->" + std::to_string(receiver) + "; rank " +
               std::to_string(sender) + " sends it at position " + std::to_string(sent_at) +
@@ -227,7 +236,8 @@ class verification {
   void check_depths(traffic const& messages) {
     std::vector<channel> stated(messages.channels().size());
     for (auto const& c : what_.channels())
-      if (auto const id = map_.between(c.from, c.to); id != channel_map::none) stated[index(id)] = c;
+      if (auto const id = map_.between(c.from, c.to); id != channel_map::none)
+        stated[index(id)] = c;
     for (int c = 0; c < map_.size(); ++c) {
       auto const& needed = messages.channels()[index(c)];
       if (stated[index(c)].slots < needed.slots)
@@ -262,7 +272,9 @@ class verification {
   void add_depth(
       traffic const& messages, int c, int rank, std::size_t position, std::string const& what) {
     auto const& needed = messages.channels()[index(c)];
-    add(fault::channel_depth, rank, static_cast<std::int64_t>(position),
+    add(fault::channel_depth,
+        rank,
+        static_cast<std::int64_t>(position),
         "here channel " + std::to_string(needed.from) + "->" + std::to_string(needed.to) +
             " has more " + what + " than the program states; it needs " +
             std::to_string(needed.slots) + " slots and " + std::to_string(needed.in_flight) +
@@ -275,7 +287,9 @@ class verification {
       auto const& peak = peaks[index(rank)];
       auto const limit = limits.memory_limit(rank);
       if (limit && peak.total > *limit)
-        add(fault::memory, rank, peak.position,
+        add(fault::memory,
+            rank,
+            peak.position,
             "here the rank needs " + std::to_string(peak.total) + " bytes; its limit is " +
                 std::to_string(*limit));
     }
@@ -290,10 +304,10 @@ class verification {
 
 }  // namespace detail
 
-/// Proves that the instructions of a program may run on channels laid out as `layout`: ids in range,
-/// every pass and message exactly once, every dependence kept, W ascending per stage, both ends of
-/// every channel in one order, channels as deep as stated, and freedom from deadlock when a send
-/// completes only together with its receive.
+/// Proves that the instructions of a program may run on channels laid out as `layout`: ids in
+/// range, every pass and message exactly once, every dependence kept, W ascending per stage, both
+/// ends of every channel in one order, channels as deep as stated, and freedom from deadlock when a
+/// send completes only together with its receive.
 /// @return the faults, empty when there is none; never throws on a bad program
 /// @complexity O(instructions)
 [[nodiscard]] inline std::vector<diagnostic> verify(

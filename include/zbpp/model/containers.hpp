@@ -4,12 +4,12 @@
 // (stage, microbatch). Both are one flat block, so millions of passes stay cheap.
 #pragma once
 
+#include <zbpp/error.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <zbpp/error.hpp>
 
 namespace zbpp {
 

@@ -4,6 +4,9 @@
 // agree to the tick, and memory in whole bytes.
 #pragma once
 
+#include <zbpp/error.hpp>
+#include <zbpp/model/pass.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -12,9 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <zbpp/error.hpp>
-#include <zbpp/model/pass.hpp>
 
 namespace zbpp {
 
@@ -118,9 +118,9 @@ class transfer_costs {
     auto const check_size = [&](char const* name, std::size_t size) {
       if (size != pairs)
         throw error(
-            errc::bad_argument, std::string("transfer: ") + name + " has " + std::to_string(size) +
-                                    " entries; " + std::to_string(ranks) + " ranks need " +
-                                    std::to_string(pairs));
+            errc::bad_argument,
+            std::string("transfer: ") + name + " has " + std::to_string(size) + " entries; " +
+                std::to_string(ranks) + " ranks need " + std::to_string(pairs));
     };
     check_size("latency", latency_.size());
     if (!time_per_byte_.empty()) check_size("time_per_byte", time_per_byte_.size());
@@ -151,13 +151,15 @@ class transfer_costs {
     for (auto latency : latency_)
       if (latency < 0 || latency > most)
         throw error(
-            errc::bad_argument, "transfer: a latency of " + std::to_string(latency) +
-                                    " ns; a latency lies between 0 and 2^62 ns");
+            errc::bad_argument,
+            "transfer: a latency of " + std::to_string(latency) +
+                " ns; a latency lies between 0 and 2^62 ns");
     for (auto rate : time_per_byte_)
       if (!(rate >= 0 && rate <= 1e9))
         throw error(
-            errc::bad_argument, "transfer: " + std::to_string(rate) +
-                                    " ns a byte; a rate lies between 0 and 10^9 ns a byte");
+            errc::bad_argument,
+            "transfer: " + std::to_string(rate) +
+                " ns a byte; a rate lies between 0 and 10^9 ns a byte");
   }
 
   int ranks_ = 0;

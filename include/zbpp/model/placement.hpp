@@ -4,6 +4,8 @@
 // (two chunks: the model goes down the ranks and comes back), or any list.
 #pragma once
 
+#include <zbpp/error.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +13,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <zbpp/error.hpp>
 
 namespace zbpp {
 
@@ -103,8 +103,9 @@ class placement {
   static void check_stages(std::int64_t stages) {
     if (stages > most_stages)
       throw error(
-          errc::bad_argument, "the placement has " + std::to_string(stages) +
-                                  " stages; at most " + std::to_string(most_stages));
+          errc::bad_argument,
+          "the placement has " + std::to_string(stages) + " stages; at most " +
+              std::to_string(most_stages));
   }
 
   explicit placement(std::vector<int> rank_of) : rank_of_(std::move(rank_of)) {
@@ -157,9 +158,10 @@ inline void check_microbatches(placement const& where, int microbatches) {
   constexpr std::int64_t most = std::int64_t{1} << 27;
   if (std::int64_t{where.stages()} * microbatches > most)
     throw error(
-        errc::bad_argument, "microbatches is " + std::to_string(microbatches) + "; with " +
-                                std::to_string(where.stages()) + " stages at most " +
-                                std::to_string(most / where.stages()));
+        errc::bad_argument,
+        "microbatches is " + std::to_string(microbatches) + "; with " +
+            std::to_string(where.stages()) + " stages at most " +
+            std::to_string(most / where.stages()));
 }
 
 }  // namespace detail

@@ -4,6 +4,10 @@
 // stage, transfers, and how much memory each rank has.
 #pragma once
 
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/placement.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -12,10 +16,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <zbpp/error.hpp>
-#include <zbpp/model/costs.hpp>
-#include <zbpp/model/placement.hpp>
 
 namespace zbpp {
 
@@ -78,7 +78,8 @@ class problem {
   /// @return the memory of a rank in bytes; nothing when there is no limit
   [[nodiscard]] std::optional<bytes> memory_limit(int rank) const noexcept {
     if (memory_limits_.empty()) return std::nullopt;
-    return memory_limits_.size() == 1 ? memory_limits_.front() : memory_limits_[detail::index(rank)];
+    return memory_limits_.size() == 1 ? memory_limits_.front()
+                                      : memory_limits_[detail::index(rank)];
   }
 
   friend bool operator==(problem const&, problem const&) = default;
@@ -88,17 +89,20 @@ class problem {
     detail::check_microbatches(where_, microbatches_);
     if (stages_.size() != detail::index(where_.stages()))
       throw error(
-          errc::bad_argument, "costs are given for " + std::to_string(stages_.size()) +
-                                  " stages; the placement has " + std::to_string(where_.stages()));
+          errc::bad_argument,
+          "costs are given for " + std::to_string(stages_.size()) + " stages; the placement has " +
+              std::to_string(where_.stages()));
     for (int s = 0; s < stages(); ++s) costs(s).check(s);
     if (transfer_.ranks() != 0 && transfer_.ranks() != ranks())
       throw error(
-          errc::bad_argument, "transfer: the table is for " + std::to_string(transfer_.ranks()) +
-                                  " ranks; the placement has " + std::to_string(ranks()));
+          errc::bad_argument,
+          "transfer: the table is for " + std::to_string(transfer_.ranks()) +
+              " ranks; the placement has " + std::to_string(ranks()));
     if (memory_limits_.size() > 1 && memory_limits_.size() != detail::index(ranks()))
       throw error(
-          errc::bad_argument, "memory_limit has " + std::to_string(memory_limits_.size()) +
-                                  " entries; 1 or " + std::to_string(ranks()) + " would be right");
+          errc::bad_argument,
+          "memory_limit has " + std::to_string(memory_limits_.size()) + " entries; 1 or " +
+              std::to_string(ranks()) + " would be right");
     for (auto limit : memory_limits_)
       if (limit < 0)
         throw error(
@@ -148,7 +152,8 @@ template <class Order>
 template <class Order>
 void require_fit(Order const& order, problem const& what) {
   require(
-      fits(order, what), "made for another placement or another number of microbatches than the problem's");
+      fits(order, what),
+      "made for another placement or another number of microbatches than the problem's");
 }
 
 }  // namespace detail

@@ -4,17 +4,17 @@
 // placement, so that an order can never be run on ranks it was not made for.
 #pragma once
 
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/placement.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <zbpp/error.hpp>
-#include <zbpp/model/containers.hpp>
-#include <zbpp/model/pass.hpp>
-#include <zbpp/model/placement.hpp>
 
 namespace zbpp {
 
@@ -53,8 +53,9 @@ class schedule {
     detail::check_microbatches(where_, microbatches_);
     if (passes_.ranks() != ranks())
       throw error(
-          errc::bad_argument, "the schedule has " + std::to_string(passes_.ranks()) +
-                                  " rows; its placement has " + std::to_string(ranks()) + " ranks");
+          errc::bad_argument,
+          "the schedule has " + std::to_string(passes_.ranks()) + " rows; its placement has " +
+              std::to_string(ranks()) + " ranks");
     for (int rank = 0; rank < ranks(); ++rank) {
       auto const row = passes_[rank];
       for (std::size_t i = 0; i < row.size(); ++i) check(rank, i, row[i]);
@@ -64,7 +65,8 @@ class schedule {
   void check(int rank, std::size_t position, pass const& p) const {
     auto refuse = [&](std::string const& text) {
       throw error(
-          errc::bad_argument, to_string(p) + ": " + text,
+          errc::bad_argument,
+          to_string(p) + ": " + text,
           {.rank = rank, .position = static_cast<std::int64_t>(position)});
     };
     if (p.kind > pass_kind::recompute) refuse("no such kind of pass");

@@ -4,11 +4,11 @@
 // how much of it was bubble follow from it alone.
 #pragma once
 
-#include <algorithm>
-
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
+
+#include <algorithm>
 
 namespace zbpp {
 

@@ -3,9 +3,9 @@
 // The schedules that came before zero bubble: GPipe and 1F1B. Their backward pass is one BW.
 #pragma once
 
-#include <string_view>
-
 #include <zbpp/policy/one_chunk.hpp>
+
+#include <string_view>
 
 namespace zbpp {
 

@@ -4,17 +4,21 @@
 // drains in shorter steps. Its backward pass is one BW.
 #pragma once
 
+#include <zbpp/policy/policy.hpp>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
 
-#include <zbpp/policy/policy.hpp>
-
 namespace zbpp {
 
-/// Runs 1F1B over `chunks` chunks a rank: microbatches go in groups of `ranks`, each group through
-/// the chunks in turn.
-/// @source arXiv 2104.04473 sec. 2.2
+/// Runs 1F1B over v chunks a rank: microbatches go in groups of p, each group through the chunks in
+/// turn.
+///
+/// For even chunks, v > 1 and a hop T_comm, `simulate` gives it the cost
+/// m S + (p - 1) S / v + (2 p v - 2) T_comm, where S is the work of a rank for one microbatch. The
+/// bubble rates printed for 1F1B-I follow from p T_comm less.
+/// @source arXiv 2104.04473 sec. 2.2; arXiv 2401.10241v1 table 5
 struct interleaved {
   static constexpr std::string_view name = "interleaved";
   static constexpr std::string_view title = "1F1B-I";
@@ -26,12 +30,14 @@ struct interleaved {
     auto const p = what.ranks();
     auto const m = what.microbatches();
     detail::support(
-        what.where().is_looped(), title,
+        what.where().is_looped(),
+        title,
         "needs a looped placement; this one is " + what.where().name());
     detail::support(
-        m % p == 0, title,
-        "needs a multiple of " + std::to_string(p) + " microbatches, one for each rank; there are " +
-            std::to_string(m));
+        m % p == 0,
+        title,
+        "needs a multiple of " + std::to_string(p) +
+            " microbatches, one for each rank; there are " + std::to_string(m));
     auto const chunks = what.stages() / p;
     auto const all = chunks * m;
 
@@ -49,8 +55,7 @@ struct interleaved {
           passes.push({pass_kind::forward, chunk_of(f) * p + rank, microbatch_of(f)});
           if (++f <= warm_up) continue;
         }
-        passes.push(
-            {pass_kind::backward, (chunks - 1 - chunk_of(b)) * p + rank, microbatch_of(b)});
+        passes.push({pass_kind::backward, (chunks - 1 - chunk_of(b)) * p + rank, microbatch_of(b)});
         ++b;
       }
       passes.end_row();

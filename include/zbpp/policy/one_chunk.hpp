@@ -5,12 +5,12 @@
 // before W follows.
 #pragma once
 
-#include <algorithm>
-#include <string_view>
-
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/policy/policy.hpp>
+
+#include <algorithm>
+#include <string_view>
 
 namespace zbpp::detail {
 
@@ -29,7 +29,8 @@ struct one_chunk_rule {
 template <class Rule>
 [[nodiscard]] schedule one_chunk(problem const& what, std::string_view title, Rule rule) {
   support(
-      what.where().is_linear(), title,
+      what.where().is_linear(),
+      title,
       "needs a linear placement, one stage a rank; this one is " + what.where().name());
   auto const m = what.microbatches();
   rows<pass> passes;

@@ -4,13 +4,13 @@
 // passes. It is a value of a type: its settings are its members.
 #pragma once
 
-#include <concepts>
-#include <string>
-#include <string_view>
-
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+
+#include <concepts>
+#include <string>
+#include <string_view>
 
 namespace zbpp {
 

@@ -4,18 +4,18 @@
 // is a value; nothing registers itself behind anybody's back.
 #pragma once
 
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/policy.hpp>
+#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/zb_v.hpp>
+
 #include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <zbpp/policy/classic.hpp>
-#include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/zb_h.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 namespace zbpp {
 
@@ -25,7 +25,10 @@ class any_policy {
   /// Takes a policy by value, settings included.
   template <policy Policy>
   any_policy(Policy what)
-      : name_(Policy::name), title_(Policy::title), summary_(Policy::summary), make_(std::move(what)) {}
+      : name_(Policy::name),
+        title_(Policy::title),
+        summary_(Policy::summary),
+        make_(std::move(what)) {}
 
   /// @return the identifier, such as `zb_h1`
   [[nodiscard]] std::string_view name() const noexcept { return name_; }

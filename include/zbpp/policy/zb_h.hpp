@@ -4,13 +4,14 @@
 // third of its bubble, ZB-H2 spends twice the memory to have none when F, B and W take equal time.
 #pragma once
 
-#include <string_view>
-
 #include <zbpp/policy/one_chunk.hpp>
+
+#include <string_view>
 
 namespace zbpp {
 
-/// Puts W where 1F1B idles, within the memory of 1F1B.
+/// Puts W where 1F1B idles, within the memory of 1F1B. With even ranks, no transfers, m >= p and
+/// W <= F its bubble is (p - 1)(F + B - W).
 /// @source arXiv 2401.10241 sec. 2.1, fig. 3 top
 struct zb_h1 {
   static constexpr std::string_view name = "zb_h1";
@@ -25,7 +26,9 @@ struct zb_h1 {
   }
 };
 
-/// Runs more F before the first B, so that B never waits when F, B and W take equal time.
+/// Runs more F before the first B, so that B never waits when F, B and W take equal time. With even
+/// ranks, no transfers, m >= 2p - 1 and W <= F its bubble is (p - 1)(F + B - 2W), if that is not
+/// negative.
 /// @source arXiv 2401.10241 sec. 2.2, fig. 3 bottom
 struct zb_h2 {
   static constexpr std::string_view name = "zb_h2";
@@ -35,8 +38,7 @@ struct zb_h2 {
   /// @throws error (unsupported_problem) when the placement is not linear
   [[nodiscard]] schedule operator()(problem const& what) const {
     return detail::one_chunk(what, title, [&](int rank) {
-      return detail::one_chunk_rule{
-          .warm_up = 2 * (what.ranks() - 1 - rank), .w_delay = 2 * rank};
+      return detail::one_chunk_rule{.warm_up = 2 * (what.ranks() - 1 - rank), .w_delay = 2 * rank};
     });
   }
 };

@@ -4,19 +4,20 @@
 // equal times it has no bubble in the steady state, within the memory of 1F1B on every rank.
 #pragma once
 
+#include <zbpp/model/containers.hpp>
+#include <zbpp/policy/policy.hpp>
+
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <string_view>
 #include <vector>
 
-#include <zbpp/model/containers.hpp>
-#include <zbpp/policy/policy.hpp>
-
 namespace zbpp {
 
-/// Runs F, B and W of two chunks in turn after a warm-up of 2p-1 F on every rank; at the end B comes
-/// first and W fills the holes. It takes any number of microbatches.
+/// Runs F, B and W of two chunks in turn after a warm-up of 2p-1 F on every rank; at the end B
+/// comes first and W fills the holes. It takes any number of microbatches. With F = B = W = 1 and
+/// at least 2p-1 of them, a step ends after 6m + p - 1.
 /// @source arXiv 2401.10241v1 sec. 6, fig. 8
 struct zb_v {
   static constexpr std::string_view name = "zb_v";
@@ -30,7 +31,7 @@ struct zb_v {
 namespace detail {
 
 /// Builds ZB-V by running all ranks step by step in unit times: a fixed part for each rank, then a
-/// drain in which a rank takes whatever B has arrived.
+/// drain in which a rank takes a B that has arrived, or else a W.
 class zb_v_builder {
  public:
   zb_v_builder(int ranks, int microbatches)
@@ -170,7 +171,8 @@ class zb_v_builder {
 
 inline schedule zb_v::operator()(problem const& what) const {
   detail::support(
-      what.where().is_v_shape(), title,
+      what.where().is_v_shape(),
+      title,
       "needs a v placement, two stages a rank; this one is " + what.where().name());
   detail::zb_v_builder builder(what.ranks(), what.microbatches());
   return {what.where(), what.microbatches(), builder.build()};

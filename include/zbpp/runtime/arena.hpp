@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of one rank: an arena that is as large as the plan says, and the shared handles that own
-// pieces of it. A piece goes back to the arena when its last handle goes, so memory is freed by
+// The memory of one rank: an arena that is as large as the plan says, and the shared handles that
+// own pieces of it. A piece goes back to the arena when its last handle goes, so memory is freed by
 // scope. One rank's arena is used by one thread at a time; handles are not atomic.
 #pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/poison.hpp>
 
 #include <algorithm>
 #include <array>
@@ -15,13 +19,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <zbpp/config.hpp>
-#include <zbpp/model/costs.hpp>
-
-#if defined(ZBPP_ADDRESS_SANITIZER)
-#include <sanitizer/asan_interface.h>
-#endif
 
 namespace zbpp {
 
@@ -85,7 +82,7 @@ class arena_core {
     found->size = size;
     found->references = 1;
     found->what = what;
-    unpoison(found);
+    unpoison(found->data(), found->size);
     count(what, static_cast<bytes>(size));
     ++holders_;
     return found;
@@ -95,7 +92,7 @@ class arena_core {
     count(piece->what, -static_cast<bytes>(piece->size));
     piece->next_free = free_[piece->size_class];
     free_[piece->size_class] = piece;
-    poison(piece);
+    poison(piece->data(), piece->capacity);
     drop();
   }
 
@@ -111,9 +108,10 @@ class arena_core {
     usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
   }
 
+  // Rounding takes at most an eighth; what stands in front of each piece is small beside it.
   void reserve(std::size_t size) {
-    if (size > most) throw std::bad_alloc();
-    if (size > 0) add_chunk(size);
+    if (size > most / 2) throw std::bad_alloc();
+    if (size > 0) add_chunk(size + size / 8 + smallest_chunk);
   }
   void reset_peak() noexcept { usage_.peak = usage_.in_use; }
   [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
@@ -160,7 +158,7 @@ class arena_core {
     auto* piece = reinterpret_cast<block*>(next_);
     next_ += size;
     left_ -= size;
-    unpoison(reinterpret_cast<std::byte*>(piece), sizeof(block));
+    unpoison(piece, sizeof(block));
     return ::new (piece) block{};
   }
 
@@ -173,20 +171,6 @@ class arena_core {
     left_ = size;
     poison(begin, size);
   }
-
-  // Under AddressSanitizer a freed piece is as good as unmapped: a stale pointer is caught at once.
-  static void poison([[maybe_unused]] std::byte* at, [[maybe_unused]] std::size_t size) noexcept {
-#if defined(ZBPP_ADDRESS_SANITIZER)
-    __asan_poison_memory_region(at, size);
-#endif
-  }
-  static void unpoison([[maybe_unused]] std::byte* at, [[maybe_unused]] std::size_t size) noexcept {
-#if defined(ZBPP_ADDRESS_SANITIZER)
-    __asan_unpoison_memory_region(at, size);
-#endif
-  }
-  static void poison(block* piece) noexcept { poison(piece->data(), piece->capacity); }
-  static void unpoison(block* piece) noexcept { unpoison(piece->data(), piece->size); }
 
   std::array<block*, 512> free_{};
   std::vector<chunk> chunks_;
@@ -263,7 +247,9 @@ class arena {
     if (core_ != nullptr) core_->drop();
   }
 
-  /// Takes `size` bytes from the system now, so that nothing need be taken later.
+  /// Takes memory for about `size` bytes of buffers from the system now. Many small pieces, or
+  /// sizes that change, may still make the arena grow; a step that is like the one before never
+  /// does.
   /// @throws std::bad_alloc, also when `size` is negative
   void reserve(bytes size) { core_->reserve(static_cast<std::size_t>(size)); }
 

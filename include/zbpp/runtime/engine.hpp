@@ -5,7 +5,19 @@
 // for a send, and it allocates nothing once it has run a step.
 #pragma once
 
-#include <atomic>
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/flow_state.hpp>
+#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/rank_code.hpp>
+#include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/transport.hpp>
+
 #include <coroutine>
 #include <cstdint>
 #include <exception>
@@ -14,18 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/analysis/traffic.hpp>
-#include <zbpp/error.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/timeline.hpp>
-#include <zbpp/runtime/flow.hpp>
-#include <zbpp/runtime/flow_state.hpp>
-#include <zbpp/runtime/frame_pool.hpp>
-#include <zbpp/runtime/rank_code.hpp>
-#include <zbpp/runtime/stage.hpp>
-#include <zbpp/runtime/transport.hpp>
-
 namespace zbpp {
 
 /// Tells how far `engine::advance` came.
@@ -33,38 +33,6 @@ enum class progress : std::uint8_t {
   done,     ///< the whole program ran
   blocked,  ///< the next pass waits for a message
   failed,   ///< the step has failed, here or on another rank
-};
-
-/// Keeps which rank failed first in a step. All engines of a step share one.
-class step_status {
- public:
-  static constexpr int nobody = -1;
-
-  /// Claims the failure of the step for a rank, unless another was first.
-  void fail(int rank) noexcept {
-    int expected = nobody;
-    // Release: whoever reads the rank finds its failure written.
-    first_.compare_exchange_strong(
-        expected, rank, std::memory_order_release, std::memory_order_relaxed);
-  }
-  /// @return whether any rank has failed
-  [[nodiscard]] bool has_failed() const noexcept {
-    return first_.load(std::memory_order_acquire) != nobody;
-  }
-  /// @return the rank that failed first, or nobody
-  [[nodiscard]] int first() const noexcept { return first_.load(std::memory_order_acquire); }
-  /// Forgets the failure; only when no engine is running.
-  void reset() noexcept { first_.store(nobody, std::memory_order_relaxed); }
-
- private:
-  std::atomic<int> first_{nobody};
-};
-
-/// Describes what went wrong on one rank in a step.
-struct failure {
-  location at;             ///< rank, position, stage, microbatch
-  instruction what;        ///< the instruction that was running
-  std::exception_ptr why;  ///< what a pass threw, or an `error` (wrong_flow, wrong_size)
 };
 
 /// Holds the memory of one rank.
@@ -103,10 +71,11 @@ class engine {
         status_(&status) {
     for (int s : code.where().stages_of(rank)) {
       chunks_.push_back(
-          {.common = {.stage = s,
-                      .stages = code.stages(),
-                      .microbatches = code.microbatches(),
-                      .is_training = is_training},
+          {.common =
+               {.stage = s,
+                .stages = code.stages(),
+                .microbatches = code.microbatches(),
+                .is_training = is_training},
            .run = stages[detail::index(s)],
            .costs = what.costs(s),
            .activation_in = s > 0 ? what.costs(s - 1).edge : 0,
@@ -122,7 +91,8 @@ class engine {
   /// Gets ready for a step.
   /// @param losses  one a microbatch, written by the last stage
   /// @param trace   one entry a pass, gets start and end of each
-  void begin(std::int64_t step, Clock clock, std::span<double> losses, std::span<timed_pass> trace) {
+  void begin(
+      std::int64_t step, Clock clock, std::span<double> losses, std::span<timed_pass> trace) {
     next_ = 0;
     traced_ = 0;
     clock_ = clock;
@@ -135,8 +105,8 @@ class engine {
     memory_->buffers.reset_peak();
   }
 
-  /// Runs instructions until the program ends, the next pass waits for a message, or the step fails.
-  /// Call it from one thread at a time.
+  /// Runs instructions until the program ends, the next pass waits for a message, or the step
+  /// fails. Call it from one thread at a time.
   progress advance() noexcept {
     frame_pool::scope const frames(memory_->frames);
     try {
@@ -153,7 +123,8 @@ class engine {
     }
   }
 
-  /// @return when the message that blocks the rank will have arrived; `not_yet` when it has not been
+  /// @return when the message that blocks the rank will have arrived; `not_yet` when it has not
+  /// been
   ///         sent
   [[nodiscard]] ticks blocked_until() const noexcept {
     auto const& i = code_.instructions[next_];
@@ -230,7 +201,8 @@ class engine {
     timed.end = clock_.finish(chunk.costs.of(kind));
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
-    if (!state.open.empty()) refuse_flow(state, "went on to " + std::string(to_string(state.point)));
+    if (!state.open.empty())
+      refuse_flow(state, "went on to " + std::string(to_string(state.point)));
 
     bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
     if (consumes && !state.in.empty()) release_input(kind, state);
@@ -272,9 +244,10 @@ class engine {
   [[noreturn]] void refuse_flow(detail::flow_state const& state, std::string const& does) const {
     auto const what = current();
     throw error(
-        errc::wrong_flow, "the program says " + to_string(what) + ", the flow of stage " +
-                              std::to_string(what.stage) + " microbatch " +
-                              std::to_string(state.microbatch) + " " + does,
+        errc::wrong_flow,
+        "the program says " + to_string(what) + ", the flow of stage " +
+            std::to_string(what.stage) + " microbatch " + std::to_string(state.microbatch) + " " +
+            does,
         place());
   }
 
@@ -282,8 +255,9 @@ class engine {
   void release_input(pass_kind kind, detail::flow_state& state) const {
     if (!state.has_received)
       refuse_flow(
-          state, std::string("has not called ") +
-                     (kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()"));
+          state,
+          std::string("has not called ") +
+              (kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()"));
     for (auto const& part : state.in.parts())
       if (part.use_count() > 1) part.retag(purpose::activation);
     state.in.clear();
@@ -304,9 +278,9 @@ class engine {
 
   [[nodiscard]] message take_deposit(
       bool forward, chunk_state const& chunk, detail::flow_state& state) const {
-    if (!std::exchange(state.has_deposit, false))
-      refuse_flow(
-          state, std::string("has not called ") + (forward ? "send_activation()" : "send_gradient()"));
+    auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
+    if (std::exchange(state.deposited_at, flow_point::start) != wanted)
+      refuse_flow(state, "has not called " + std::string(to_string(wanted)));
     auto mail = std::move(state.out);
     auto const most = forward ? chunk.costs.edge : chunk.activation_in;
     if (most > 0 && mail.total_size() > most) {

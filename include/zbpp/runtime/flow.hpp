@@ -4,10 +4,16 @@
 //
 //   co_await zbpp::F([&](zbpp::where at) { y = layer.forward(x, at); });
 //
-// Only passes resume flows. When the program of a rank comes to a pass, its engine resumes the flow,
-// the closure runs inside that resume, and the flow goes on up to the first await that belongs to a
-// later pass. A flow is resumed on its rank's thread only, by its rank's engine only.
+// Only passes resume flows. When the program of a rank comes to a pass, its engine resumes the
+// flow, the closure runs inside that resume, and the flow goes on up to the first await that
+// belongs to a later pass. A flow is resumed on its rank's thread only, by its rank's engine only.
 #pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/flow_state.hpp>
+#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/where.hpp>
 
 #include <concepts>
 #include <coroutine>
@@ -15,12 +21,6 @@
 #include <exception>
 #include <type_traits>
 #include <utility>
-
-#include <zbpp/config.hpp>
-#include <zbpp/model/pass.hpp>
-#include <zbpp/runtime/flow_state.hpp>
-#include <zbpp/runtime/frame_pool.hpp>
-#include <zbpp/runtime/where.hpp>
 
 namespace zbpp {
 namespace detail {
@@ -53,8 +53,7 @@ class [[nodiscard]] pass_request {
 template <pass_kind Kind, class Closure>
 class [[nodiscard]] pass_awaiter {
  public:
-  pass_awaiter(flow_state& state, Closure& closure) noexcept
-      : state_(&state), closure_(&closure) {}
+  pass_awaiter(flow_state& state, Closure& closure) noexcept : state_(&state), closure_(&closure) {}
 
   [[nodiscard]] bool await_ready() const noexcept {
     return state_->open.allows(Kind) || is_skipped();
@@ -96,8 +95,8 @@ inline constexpr bool is_safe_temporary =
     ZBPP_BROKEN_TEMPORARY_CLOSURES == 0 || std::is_lvalue_reference_v<Closure> ||
     std::is_trivially_destructible_v<std::remove_reference_t<Closure>>;
 
-/// Is what a member function that moves mail returns: ready while its pass runs, else the flow stands
-/// at `Point` until the engine comes to that pass.
+/// Is what a member function that moves mail returns: ready while its pass runs, else the flow
+/// stands at `Point` until the engine comes to that pass.
 template <class Result, flow_point Point>
 class [[nodiscard]] mail_awaiter {
  public:
@@ -106,8 +105,8 @@ class [[nodiscard]] mail_awaiter {
   [[nodiscard]] bool await_ready() const noexcept {
     if (!state_->is_running) return false;
     auto const& open = state_->open;
-    bool const backward = state_->running == pass_kind::backward_input ||
-                          state_->running == pass_kind::backward;
+    bool const backward =
+        state_->running == pass_kind::backward_input || state_->running == pass_kind::backward;
     switch (Point) {
       case flow_point::receive_activation: return open.allows(pass_kind::forward);
       case flow_point::receive_gradient: return open.allows(pass_kind::backward_input);
@@ -116,9 +115,7 @@ class [[nodiscard]] mail_awaiter {
       default: return backward && !open.allows(pass_kind::backward_input);
     }
   }
-  ZBPP_SUSPEND void await_suspend(std::coroutine_handle<>) const noexcept {
-    state_->point = Point;
-  }
+  ZBPP_SUSPEND void await_suspend(std::coroutine_handle<>) const noexcept { state_->point = Point; }
   Result await_resume() const noexcept {
     if constexpr (!std::is_void_v<Result>) {
       state_->has_received = true;
@@ -132,10 +129,10 @@ class [[nodiscard]] mail_awaiter {
 
 }  // namespace detail
 
-#define ZBPP_CHECK_CLOSURE(Closure)                                                               \
-  static_assert(                                                                                  \
-      detail::is_safe_temporary<Closure>,                                                         \
-      "g++ 12 destroys this temporary closure twice: name it first, `auto work = [...] {...};`, " \
+#define ZBPP_CHECK_CLOSURE(Closure)                                                                \
+  static_assert(                                                                                   \
+      detail::is_safe_temporary<Closure>,                                                          \
+      "g++ 12 destroys this temporary closure twice: name it first, `auto work = [...] {...};`, "  \
       "and write co_await zbpp::F(work)")
 
 /// Awaits the forward pass and runs `closure(where)` or `closure()` in it.
@@ -170,8 +167,8 @@ template <class Closure>
   return detail::request<pass_kind::backward>(closure);
 }
 
-/// Awaits the recomputation of what F did not keep; it stands before `recv_gradient()`. Does nothing
-/// where the program does not recompute; else suspends and resumes as F does.
+/// Awaits the recomputation of what F did not keep; it stands before `recv_gradient()`. Does
+/// nothing where the program does not recompute; else suspends and resumes as F does.
 template <class Closure>
 [[nodiscard]] auto R(Closure&& closure) noexcept {
   ZBPP_CHECK_CLOSURE(Closure);
@@ -182,8 +179,8 @@ template <class Closure>
 
 /// Owns the coroutine of one microbatch on one stage: what a stage's call operator returns.
 ///
-/// Its frame comes from the engine's pool. It starts when the program comes to its F. It may await F,
-/// B, W, BW, R and the mail of its `microbatch`, nothing else.
+/// Its frame comes from the engine's pool. It starts when the program comes to its F. It may await
+/// F, B, W, BW, R and the mail of its `microbatch`, nothing else.
 class [[nodiscard]] flow {
  public:
   /// Is the coroutine's side of a flow.
@@ -204,13 +201,11 @@ class [[nodiscard]] flow {
     void unhandled_exception() const noexcept { state_->failure = std::current_exception(); }
 
     template <pass_kind Kind, class Closure>
-    [[nodiscard]] auto await_transform(
-        detail::pass_request<Kind, Closure> request) const noexcept {
+    [[nodiscard]] auto await_transform(detail::pass_request<Kind, Closure> request) const noexcept {
       return detail::pass_awaiter<Kind, Closure>(*state_, request.closure());
     }
     template <class Result, flow_point Point>
-    [[nodiscard]] auto await_transform(
-        detail::mail_awaiter<Result, Point> awaiter) const noexcept {
+    [[nodiscard]] auto await_transform(detail::mail_awaiter<Result, Point> awaiter) const noexcept {
       return awaiter;
     }
 

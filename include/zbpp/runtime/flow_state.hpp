@@ -4,14 +4,14 @@
 // flow awaits, and the messages on their way in and out.
 #pragma once
 
+#include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/where.hpp>
+
 #include <coroutine>
 #include <cstdint>
 #include <exception>
 #include <string_view>
-
-#include <zbpp/model/pass.hpp>
-#include <zbpp/runtime/message.hpp>
-#include <zbpp/runtime/where.hpp>
 
 namespace zbpp {
 
@@ -111,7 +111,7 @@ struct flow_state {
   flow_point point = flow_point::start;  // where the flow stands
   bool has_received = false;             // in the running pass
   // One message each way is enough: no gradient comes back for an activation that has not left.
-  bool has_deposit = false;
+  flow_point deposited_at = flow_point::start;  // which send filled `out`; start: none
   message in;
   message out;
   std::exception_ptr failure;
@@ -120,7 +120,7 @@ struct flow_state {
   /// Gets ready for another flow; this one is gone and its mail was delivered.
   void reset() noexcept {
     point = flow_point::start;
-    has_deposit = false;
+    deposited_at = flow_point::start;
   }
 
   [[nodiscard]] bool is_first_stage() const noexcept { return common->stage == 0; }

@@ -4,6 +4,8 @@
 // its own pool; a frame goes back to the pool it came from, whoever destroys it.
 #pragma once
 
+#include <zbpp/runtime/poison.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +22,11 @@ class frame_pool {
   frame_pool& operator=(frame_pool const&) = delete;
   ~frame_pool() {
     for (auto*& list : free_)
-      while (list != nullptr) ::operator delete(std::exchange(list, list->next));
+      while (list != nullptr) {
+        auto* const frame = std::exchange(list, list->next);
+        detail::unpoison(frame + 1, frame->size_class * step);
+        ::operator delete(frame);
+      }
   }
 
   /// Makes a pool the one that new frames of this thread come from, for a scope.
@@ -44,6 +50,7 @@ class frame_pool {
     if (pool != nullptr && pool->free_[size_class] != nullptr) {
       frame = pool->free_[size_class];
       pool->free_[size_class] = frame->next;
+      detail::unpoison(frame + 1, size_class * step);
     } else {
       auto const room = size_class * step + sizeof(header);
       frame = static_cast<header*>(::operator new(room));
@@ -64,6 +71,7 @@ class frame_pool {
     auto& list = pool->free_[frame->size_class];
     frame->next = list;
     list = frame;
+    detail::poison(frame + 1, frame->size_class * step);
   }
 
   /// @return how many frames were taken from the heap so far

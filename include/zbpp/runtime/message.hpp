@@ -3,15 +3,15 @@
 // What crosses an edge between two stages: one buffer or several, held together by shared handles.
 #pragma once
 
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/arena.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
-
-#include <zbpp/error.hpp>
-#include <zbpp/runtime/arena.hpp>
 
 namespace zbpp {
 
@@ -45,8 +45,7 @@ class message {
   /// Adds a buffer.
   /// @throws error (wrong_size) when there are eight already
   void push_back(buffer part) {
-    if (size_ == most_parts)
-      throw error(errc::wrong_size, "a message carries at most 8 buffers");
+    if (size_ == most_parts) throw error(errc::wrong_size, "a message carries at most 8 buffers");
     append(std::move(part));
   }
   /// Lets go of all buffers.
@@ -66,9 +65,7 @@ class message {
   /// @return the first buffer; an empty one when there is none
   [[nodiscard]] operator buffer const&() const noexcept { return (*this)[0]; }
   /// @return all buffers
-  [[nodiscard]] std::span<buffer const> parts() const noexcept {
-    return {parts_, size_};
-  }
+  [[nodiscard]] std::span<buffer const> parts() const noexcept { return {parts_, size_}; }
   /// @return the bytes of all buffers together
   [[nodiscard]] bytes total_size() const noexcept {
     bytes sum = 0;
@@ -79,6 +76,11 @@ class message {
  private:
   void append(buffer part) noexcept { std::construct_at(&parts_[size_++], std::move(part)); }
   void take(message& other) noexcept {
+    if (other.size_ == 1) {  // most often; a loop would be taken for a block copy
+      append(std::move(other.parts_[0]));
+      other.size_ = 0;
+      return;
+    }
     for (; size_ < other.size_; ++size_)
       std::construct_at(&parts_[size_], std::move(other.parts_[size_]));
     other.size_ = 0;  // what was moved from holds nothing, so there is nothing to destroy

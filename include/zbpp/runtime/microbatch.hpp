@@ -3,13 +3,13 @@
 // The handle through which a flow sees its microbatch: who it is, where it is, and its mail.
 #pragma once
 
-#include <cstdint>
-#include <utility>
-
 #include <zbpp/error.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/flow_state.hpp>
 #include <zbpp/runtime/message.hpp>
+
+#include <cstdint>
+#include <utility>
 
 namespace zbpp {
 
@@ -41,8 +41,8 @@ class microbatch {
     return state_->is_running && state_->running == pass_kind::backward;
   }
 
-  /// Awaits the activation of the stage before; belongs to F. Suspends until the program comes to F,
-  /// by when it has arrived; the rank's engine resumes it. Empty on the first stage.
+  /// Awaits the activation of the stage before; belongs to F. Suspends until the program comes to
+  /// F, by when it has arrived; the rank's engine resumes it. Empty on the first stage.
   [[nodiscard]] auto recv_activation() const noexcept {
     return detail::mail_awaiter<message, flow_point::receive_activation>(*state_);
   }
@@ -53,17 +53,21 @@ class microbatch {
   }
 
   /// Deposits buffers, or one message, for the next stage; belongs to F and stands after it. The
-  /// engine holds them until they are shipped. Does not suspend. Drops them on the last stage.
+  /// engine holds them until they are shipped, and the next stage may share them: nobody writes to
+  /// them any more. Does not suspend. Drops them on the last stage.
+  /// @throws error (wrong_flow) when the flow has sent already
   template <class... Parts>
   [[nodiscard]] auto send_activation(Parts&&... parts) const {
-    deposit(state_->is_last_stage(), std::forward<Parts>(parts)...);
+    deposit(flow_point::send_activation, state_->is_last_stage(), std::forward<Parts>(parts)...);
     return detail::mail_awaiter<void, flow_point::send_activation>(*state_);
   }
   /// Deposits buffers, or one message, for the stage before; belongs to B and stands after it. The
-  /// engine holds them until they are shipped. Does not suspend. Drops them on the first stage.
+  /// engine holds them until they are shipped, and that stage may share them: nobody writes to them
+  /// any more. Does not suspend. Drops them on the first stage.
+  /// @throws error (wrong_flow) when the flow has sent already
   template <class... Parts>
   [[nodiscard]] auto send_gradient(Parts&&... parts) const {
-    deposit(state_->is_first_stage(), std::forward<Parts>(parts)...);
+    deposit(flow_point::send_gradient, state_->is_first_stage(), std::forward<Parts>(parts)...);
     return detail::mail_awaiter<void, flow_point::send_gradient>(*state_);
   }
 
@@ -72,18 +76,25 @@ class microbatch {
   void report_loss(double loss) const {
     if (!is_last_stage())
       throw error(
-          errc::wrong_flow, "report_loss() belongs to the last stage",
+          errc::wrong_flow,
+          "report_loss() belongs to the last stage",
           {.stage = stage(), .microbatch = index()});
     state_->common->losses[static_cast<std::size_t>(index())] = loss;
   }
 
  private:
   template <class... Parts>
-  void deposit(bool nobody_waits, Parts&&... parts) const {
+  void deposit(flow_point at, bool nobody_waits, Parts&&... parts) const {
     message taken(std::forward<Parts>(parts)...);
     if (nobody_waits) return;
+    if (state_->deposited_at != flow_point::start)
+      throw error(
+          errc::wrong_flow,
+          "the flow sends twice before its first message could leave; one message holds up to 8 "
+          "buffers",
+          {.stage = stage(), .microbatch = index()});
     state_->out = std::move(taken);
-    state_->has_deposit = true;
+    state_->deposited_at = at;
   }
 
   detail::flow_state* state_;

@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pipeline: a verified plan, the stages that do the work, and a backend that runs them, step after
-// step. A program that `verify` refuses never runs.
+// A pipeline: a verified plan, the stages that do the work, and a backend that runs them, step
+// after step. A program that `verify` refuses never runs.
 #pragma once
+
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
 #include <concepts>
@@ -17,18 +29,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <zbpp/analysis/lower.hpp>
-#include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/plan.hpp>
-#include <zbpp/analysis/traffic.hpp>
-#include <zbpp/analysis/verify.hpp>
-#include <zbpp/error.hpp>
-#include <zbpp/model/timeline.hpp>
-#include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/engine.hpp>
-#include <zbpp/runtime/stage.hpp>
-#include <zbpp/runtime/transport.hpp>
 
 namespace zbpp {
 
@@ -61,9 +61,11 @@ class pipeline {
  public:
   /// Verifies the plan and gets everything ready.
   ///
-  /// @param stages  all stages of the model in order: a container of one stage type or of `stage_ref`.
+  /// @param stages  all stages of the model in order: a container of one stage type or of
+  /// `stage_ref`.
   ///                They must outlive the pipeline.
-  /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) when there
+  /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) when
+  /// there
   ///         is not one object for each stage
   template <class Stages>
   pipeline(plan const& planned, Backend backend, Stages&& stages)
@@ -83,19 +85,22 @@ class pipeline {
   pipeline& operator=(pipeline const&) = delete;
   ~pipeline() = default;
 
-  /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have one.
+  /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have
+  /// one.
   ///
   /// Blocks until all ranks have stopped: flows destroyed, buffers back, channels empty. Allocates
   /// nothing after the first time.
   /// @throws what a pass threw first, or error (wrong_flow, wrong_size); see `failures()`. The next
-  ///         step works.
+  ///         step works; what W added up or an optimizer step changed before the failure is the
+  ///         stages' own to undo.
   step_result const& step() {
     run(*training_);
     ++steps_;
     return training_->result;
   }
 
-  /// Runs the forward passes only.
+  /// Runs the forward passes only. What a rank sends stays in its memory until the end: no gradient
+  /// comes back that would tell of its consumption.
   /// @throws as `step`
   step_result const& evaluate() {
     if (evaluation_ == nullptr)
@@ -130,7 +135,14 @@ class pipeline {
         auto& memory = owner.memory_[detail::index(rank)];
         carrier.bind(rank, memory.buffers, owner.crew_.bell_of(rank));
         engines.emplace_back(
-            rank, code, messages, owner.plan_.what, owner.stages_, memory, carrier, status,
+            rank,
+            code,
+            messages,
+            owner.plan_.what,
+            owner.stages_,
+            memory,
+            carrier,
+            status,
             is_training);
         for (auto const& i : code.instructions(rank))
           if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});
@@ -153,8 +165,9 @@ class pipeline {
     for (auto& one : stages) all.push_back(stage_ref(one));
     if (all.size() != detail::index(needed))
       throw error(
-          errc::bad_argument, "the pipeline got " + std::to_string(all.size()) +
-                                  " stages; its placement has " + std::to_string(needed));
+          errc::bad_argument,
+          "the pipeline got " + std::to_string(all.size()) + " stages; its placement has " +
+              std::to_string(needed));
     return all;
   }
 
@@ -166,8 +179,8 @@ class pipeline {
         if (i.kind == instruction_kind::forward) forwards.push(i.as_pass());
       forwards.end_row();
     }
-    return lower({code.where(), code.microbatches(), std::move(forwards)},
-                 {.optimizer_steps = false});
+    return lower(
+        {code.where(), code.microbatches(), std::move(forwards)}, {.optimizer_steps = false});
   }
 
   [[nodiscard]] static plan const& verified(plan const& planned) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank's program made ready to run: every instruction with the slot of its flow, the number of its
-// message, and what it hands over, so that the engine looks nothing up.
+// A rank's program made ready to run: every instruction with the slot of its flow, the number of
+// its message, and what it hands over, so that the engine looks nothing up.
 #pragma once
-
-#include <cstdint>
-#include <utility>
-#include <vector>
 
 #include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/containers.hpp>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace zbpp::detail {
 
@@ -37,8 +37,8 @@ struct rank_code {
   int flow_slots = 0;
 };
 
-/// Makes a rank's part of a verified program ready to run. Flows get slots by first and last mention,
-/// so that the table is as small as the most flows alive together.
+/// Makes a rank's part of a verified program ready to run. Flows get slots by first and last
+/// mention, so that the table is as small as the most flows alive together.
 [[nodiscard]] inline rank_code make_rank_code(
     program const& code, traffic const& messages, int rank) {
   using enum instruction_kind;

@@ -4,20 +4,22 @@
 // Plain functions will do as well, through `as_flow`.
 #pragma once
 
-#include <concepts>
-#include <utility>
-
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/where.hpp>
 
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
 namespace zbpp {
 
 /// Models a stage: called with a microbatch, it returns the flow of that microbatch.
 ///
-/// Models also promise: flows of one stage share nothing that the order of their passes could change
-/// the result of, apart from what W adds up, and W runs in ascending microbatch.
+/// Models also promise: flows of one stage share nothing that the order of their passes could
+/// change the result of, apart from what W adds up, and W runs in ascending microbatch.
 template <class Stage>
 concept stage = requires(Stage& s, microbatch mb) {
   { s(mb) } -> std::same_as<flow>;
@@ -33,9 +35,10 @@ class stage_ref {
  public:
   /// Refers to `what`.
   template <stage Stage>
-    requires(!std::same_as<std::remove_const_t<Stage>, stage_ref>)
+    requires(std::is_object_v<Stage> && !std::same_as<std::remove_const_t<Stage>, stage_ref>)
   stage_ref(Stage& what) noexcept
-      : object_(&what), start_([](void* object, microbatch mb) -> flow {
+      : object_(const_cast<std::remove_const_t<Stage>*>(std::addressof(what))),
+        start_([](void* object, microbatch mb) -> flow {
           return (*static_cast<Stage*>(object))(mb);
         }) {
     if constexpr (updating_stage<Stage>)
@@ -55,31 +58,33 @@ class stage_ref {
   void (*update_)(void*, where) = nullptr;
 };
 
-/// Models an object with plain passes instead of a flow. `Object::saved` is what one microbatch keeps
-/// between its passes; each pass gets its own.
+/// Models an object with plain passes instead of a flow. `Object::saved` is what one microbatch
+/// keeps between its passes; each pass gets its own.
 template <class Object>
-concept plain_passes = std::default_initializable<typename Object::saved> &&
-                       requires(
-                           Object& o,
-                           typename Object::saved& kept,
-                           message const& input,
-                           microbatch mb,
-                           where at) {
-                         { o.forward(kept, input, mb, at) } -> std::convertible_to<message>;
-                         { o.backward_input(kept, input, mb, at) } -> std::convertible_to<message>;
-                         o.backward_weight(kept, mb, at);
-                       };
+concept plain_passes =
+    std::default_initializable<typename Object::saved> &&
+    requires(
+        Object& o, typename Object::saved& kept, message const& input, microbatch mb, where at) {
+      { o.forward(kept, input, mb, at) } -> std::convertible_to<message>;
+      { o.backward_input(kept, input, mb, at) } -> std::convertible_to<message>;
+      o.backward_weight(kept, mb, at);
+    };
 
 /// Models plain passes with one that makes both gradients at once, for programs with BW.
 template <class Object>
 concept plain_fused_pass =
-    plain_passes<Object> && requires(
-                                Object& o,
-                                typename Object::saved& kept,
-                                message const& gradient,
-                                microbatch mb,
-                                where at) {
+    plain_passes<Object> &&
+    requires(
+        Object& o, typename Object::saved& kept, message const& gradient, microbatch mb, where at) {
       { o.backward(kept, gradient, mb, at) } -> std::convertible_to<message>;
+    };
+
+/// Models plain passes with one that makes again what `forward` did not keep, for programs with R.
+template <class Object>
+concept plain_recompute_pass =
+    plain_passes<Object> &&
+    requires(Object& o, typename Object::saved& kept, microbatch mb, where at) {
+      o.recompute(kept, mb, at);
     };
 
 /// Turns an object with plain passes into a stage; it refers to the object, which must outlive it.
@@ -95,6 +100,8 @@ class as_flow {
     message mail = co_await mb.recv_activation();
     co_await F([&](where at) { mail = object->forward(kept, mail, mb, at); });
     co_await mb.send_activation(std::move(mail));
+    if constexpr (plain_recompute_pass<Object>)
+      co_await R([&](where at) { object->recompute(kept, mb, at); });
     mail = co_await mb.recv_gradient();
     if constexpr (plain_fused_pass<Object>) {
       if (mb.is_fused()) {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend that runs ranks on threads of this process: one a rank, or several ranks on each. Threads
-// live as long as the pipeline and sleep between steps.
+// A backend that runs ranks on threads of this process: one a rank, or several ranks on each.
+// Threads live as long as the pipeline and sleep between steps.
 #pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -12,11 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include <zbpp/error.hpp>
-#include <zbpp/model/costs.hpp>
-#include <zbpp/runtime/engine.hpp>
-#include <zbpp/runtime/transport.hpp>
-
 namespace zbpp {
 
 /// Runs ranks on threads.
@@ -24,9 +24,11 @@ struct threads {
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
-  int count = 0;                    ///< of threads; 0 stands for one a rank
-  bool emulates_transfers = false;  ///< whether a message arrives as late as the problem says
-  int spins = 0;                    ///< how often a thread looks again before it sleeps
+  int count = 0;  ///< of threads; 0 stands for one a rank
+  /// Whether a message arrives as late as the problem says; to measure with, one rank a thread: a
+  /// thread that waits for a message under way looks at nothing else.
+  bool emulates_transfers = false;
+  int spins = 0;  ///< how often a thread looks again before it sleeps
 
   /// Reads the time since the step began.
   class clock {
@@ -94,9 +96,7 @@ class threads::crew {
     return &bells_[detail::index(std::int64_t{rank} * count_ / ranks_)].ring;
   }
   /// @return the clock of every rank, which starts now
-  [[nodiscard]] clock start_clock() const noexcept {
-    return clock(settings_.emulates_transfers);
-  }
+  [[nodiscard]] clock start_clock() const noexcept { return clock(settings_.emulates_transfers); }
 
   /// Runs all engines until they are done or the step has failed. Blocks the caller; when it
   /// returns no engine is running.
@@ -136,7 +136,7 @@ class threads::crew {
       if (stopping_.load(std::memory_order_relaxed)) return;
       job_(*this, engines_, worker);
       // Release: whoever sees the count sees what this worker did.
-      if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) working_.notify_one();
+      if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
     }
   }
 
@@ -155,8 +155,7 @@ class threads::crew {
         if (e.advance() != progress::blocked) continue;
         is_blocked = true;
         if (e.blocked_until() == Engine::not_yet) continue;
-        if (under_way == nullptr || e.blocked_until() < under_way->blocked_until())
-          under_way = &e;
+        if (under_way == nullptr || e.blocked_until() < under_way->blocked_until()) under_way = &e;
       }
       if (!is_blocked) return;
       if (under_way != nullptr)

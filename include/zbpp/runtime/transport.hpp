@@ -4,6 +4,12 @@
 // receive. Here stand the concept and its simplest model, ranks of one process.
 #pragma once
 
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/message.hpp>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -14,12 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/error.hpp>
-#include <zbpp/model/costs.hpp>
-#include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/message.hpp>
-
 namespace zbpp {
 
 /// Counts rings; whoever waits for messages parks on it.
@@ -27,9 +27,10 @@ using bell = std::atomic<std::uint32_t>;
 
 /// Models a way to move messages.
 ///
-/// Models also promise: messages of a channel arrive in the order of their sends; a send never blocks
-/// its caller, and relies on no receive being open; what is sent stays valid until it is retired; a
-/// channel's sender side and receiver side may be used by different threads, each by one.
+/// Models also promise: messages of a channel arrive in the order of their sends; a send never
+/// blocks its caller, and relies on no receive being open; what is sent stays valid until it is
+/// retired; a channel's sender side and receiver side may be used by different threads, each by
+/// one.
 template <class T>
 concept transport = requires(
     T t,
@@ -52,8 +53,8 @@ concept transport = requires(
   t.drain();
 };
 
-/// Moves messages between ranks of one process: the receiver copies from the sender's memory into its
-/// own. The sender's buffers stay until a later message tells that they were consumed.
+/// Moves messages between ranks of one process: the receiver copies from the sender's memory into
+/// its own. The sender's buffers stay until a later message tells that they were consumed.
 class in_process {
  public:
   static constexpr ticks not_yet = -1;
@@ -110,8 +111,8 @@ class in_process {
     return copy;
   }
 
-  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that
+  /// they were consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = *lanes_[detail::index(channel)];
     for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
@@ -123,7 +124,8 @@ class in_process {
     for (auto const& r : ranks_) ring(r.wake);
   }
 
-  /// Lets go of all messages, closes all slots and starts counting anew; only when no rank is running.
+  /// Lets go of all messages, closes all slots and starts counting anew; only when no rank is
+  /// running.
   void drain() noexcept {
     for (auto& l : lanes_) {
       retire(
@@ -142,11 +144,11 @@ class in_process {
   };
   struct lane {
     lane(int receiver, std::size_t depth)
-        : to(receiver), ring(std::bit_ceil(std::max<std::size_t>(depth, 1))), mask(ring.size() - 1) {}
+        : to(receiver),
+          ring(std::bit_ceil(std::max<std::size_t>(depth, 1))),
+          mask(ring.size() - 1) {}
 
-    [[nodiscard]] entry& at(std::uint32_t number) noexcept {
-      return ring[number & mask];
-    }
+    [[nodiscard]] entry& at(std::uint32_t number) noexcept { return ring[number & mask]; }
     [[nodiscard]] entry const& at(std::uint32_t number) const noexcept {
       return ring[number & mask];
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend in which only the clock is virtual: the passes of the flows really run, all ranks on the
-// calling thread, and each takes exactly the time that the problem says.
+// A backend in which only the clock is virtual: the passes of the flows really run, all ranks on
+// the calling thread, and each takes exactly the time that the problem says.
 #pragma once
-
-#include <algorithm>
-#include <vector>
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
+
+#include <algorithm>
+#include <vector>
 
 namespace zbpp {
 

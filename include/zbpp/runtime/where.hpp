@@ -3,10 +3,10 @@
 // Where a pass runs: the place its compute goes to, and the memory it may take.
 #pragma once
 
+#include <zbpp/runtime/arena.hpp>
+
 #include <cstddef>
 #include <cstdint>
-
-#include <zbpp/runtime/arena.hpp>
 
 namespace zbpp {
 

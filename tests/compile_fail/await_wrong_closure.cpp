@@ -1,0 +1,11 @@
+// expect: a pass takes a closure that can be called with a zbpp::where, or with nothing
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/runtime/microbatch.hpp>
+
+zbpp::flow run(zbpp::microbatch) {
+#if defined(ZBPP_EXPECT_OK)
+  co_await zbpp::F([](zbpp::where) {});
+#else
+  co_await zbpp::F([](int) {});
+#endif
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stage that computes nothing and keeps nothing: for tests of order, time and errors.
+#pragma once
+
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+
+#include <utility>
+
+namespace zbpp::test {
+
+/// Makes a number out of the one it gets; the last stage reports it as the loss. Runs every
+/// program.
+struct plain_flow {
+  flow operator()(microbatch mb) {
+    buffer y;
+    message const in = co_await mb.recv_activation();
+    co_await F([&](where at) {
+      auto const before = mb.is_first_stage() ? mb.index() + 1 : in[0].as<double>()[0];
+      auto const value = before * 2 + mb.stage();
+      if (mb.is_last_stage()) {
+        mb.report_loss(value);
+      } else {
+        y = at.allocate_edge(sizeof(double));
+        y.as<double>()[0] = value;
+      }
+    });
+    co_await mb.send_activation(std::move(y));
+    co_await R([] {});
+    message const back = co_await mb.recv_gradient();
+    if (mb.is_fused()) {
+      co_await BW([] {});
+      co_await mb.send_gradient();
+    } else {
+      co_await B([] {});
+      co_await mb.send_gradient();
+      co_await W([] {});
+    }
+  }
+
+  /// What the last of some stages reports for a microbatch.
+  [[nodiscard]] static double expected_loss(int stages, int microbatch) {
+    double value = microbatch + 1;
+    for (int s = 0; s < stages; ++s) value = value * 2 + s;
+    return value;
+  }
+};
+
+}  // namespace zbpp::test

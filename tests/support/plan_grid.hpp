@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans to run: every policy on every shape it takes, as it is, with B and W fused where they stand
+// together, and with recomputation.
+#pragma once
+
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/plan.hpp>
+
+#include <support/policy_grid.hpp>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace zbpp::test {
+
+/// Chooses which variants of a schedule are visited.
+struct plan_variants {
+  bool fused = true;
+  bool recomputed = false;
+  int receive_ahead = 0;
+};
+
+/// Calls `visit(name, plan)` for every policy that takes a problem, and for its variants.
+template <class Visit>
+void for_each_plan_of(problem const& what, plan_variants variants, Visit visit) {
+  for (auto const& policy : builtin_policies()) {
+    if (!is_supported(policy, what)) continue;
+    auto const name = name_of(policy, what);
+    auto const options = lower_options{.receive_ahead = variants.receive_ahead};
+    auto const title = std::string(policy.title());
+    auto const order = policy(what);
+    visit(name, make_plan(title, order, what, options));
+    auto const fused = fuse_backward(order);
+    if (variants.fused && fused != order)
+      visit(name + ", fused", make_plan(title, fused, what, options));
+    if (variants.recomputed)
+      visit(name + ", recomputed", make_plan(title, with_recompute(order), what, options));
+  }
+}
+
+/// The placements of `ranks` ranks that a run tells apart: linear, V, two chunks looped.
+[[nodiscard]] inline std::vector<placement> placements_to_run(int ranks) {
+  return {placement::linear(ranks), placement::v_shape(ranks), placement::looped(ranks, 2)};
+}
+
+/// Numbers of microbatches around which orders change, fewer than ranks among them.
+[[nodiscard]] inline std::vector<int> microbatches_to_run(int ranks) {
+  std::set<int> counts{1, ranks - 1, ranks, 2 * ranks + 1};
+  counts.erase(0);
+  return {counts.begin(), counts.end()};
+}
+
+}  // namespace zbpp::test

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every policy on every shape: the grid over which simulation, lowering and verification are
+// tested.
+#pragma once
+
+#include <zbpp/model/problem.hpp>
+#include <zbpp/policy/registry.hpp>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::test {
+
+/// Costs in which no two numbers are alike, so that mixing them up shows.
+[[nodiscard]] inline stage_costs uneven_costs() {
+  return {
+      .forward = 1013,
+      .backward_input = 991,
+      .backward_weight = 499,
+      .backward_fused = 1301,
+      .recompute = 701,
+      .activation = 1000,
+      .weight_gradient_input = 370,
+      .recompute_input = 110,
+      .edge = 17};
+}
+
+/// The placements of `ranks` ranks that policies are made for: linear, looped with up to 4 chunks,
+/// V.
+[[nodiscard]] inline std::vector<placement> placements(int ranks) {
+  auto result = std::vector<placement>{placement::linear(ranks), placement::v_shape(ranks)};
+  for (int chunks = 2; chunks <= 4; ++chunks) result.push_back(placement::looped(ranks, chunks));
+  return result;
+}
+
+/// Whether the documentation of a built-in policy says that it schedules a problem.
+[[nodiscard]] inline bool is_supported(any_policy const& policy, problem const& what) {
+  if (policy.name() == "zb_v") return what.where().is_v_shape();
+  if (policy.name() == "interleaved")
+    return what.where().is_looped() && what.microbatches() % what.ranks() == 0;
+  return what.where().is_linear();
+}
+
+/// Numbers of microbatches from 1 to 8 `ranks`: all of them for few ranks, for more those around
+/// which rules change.
+[[nodiscard]] inline std::vector<int> microbatch_counts(int ranks) {
+  std::vector<int> counts;
+  auto const p = ranks;
+  if (p <= 3) {
+    for (int m = 1; m <= 8 * p; ++m) counts.push_back(m);
+    return counts;
+  }
+  counts = {1, 2, p - 1, p, p + 1, 2 * p - 2, 2 * p - 1, 2 * p, 3 * p, 8 * p};
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  return counts;
+}
+
+/// Calls `visit(policy, problem)` for every built-in policy, number of ranks from `ranks`,
+/// placement and number of microbatches; also where the policy refuses the problem.
+template <class Visit>
+void for_each_case(std::vector<int> const& ranks, Visit visit) {
+  auto const policies = builtin_policies();
+  for (int p : ranks)
+    for (auto const& where : placements(p))
+      for (int m : microbatch_counts(p)) {
+        problem const what(where, m, uneven_costs(), 87);
+        for (auto const& policy : policies) visit(policy, what);
+      }
+}
+
+/// Calls `visit(policy, problem, schedule)` for those that the policy supports.
+template <class Visit>
+void for_each_schedule(std::vector<int> const& ranks, Visit visit) {
+  for_each_case(ranks, [&](any_policy const& policy, problem const& what) {
+    if (is_supported(policy, what)) visit(policy, what, policy(what));
+  });
+}
+
+/// Names a case in the messages of failed checks.
+[[nodiscard]] inline std::string name_of(any_policy const& policy, problem const& what) {
+  return std::string(policy.name()) + " on " + what.where().name() + ", " +
+         std::to_string(what.ranks()) + " ranks, " + std::to_string(what.stages()) + " stages, " +
+         std::to_string(what.microbatches()) + " microbatches";
+}
+
+/// Puts an R in front of each B and BW whose stage and microbatch add up to an even number.
+[[nodiscard]] inline schedule with_recompute(schedule const& order) {
+  rows<pass> result;
+  for (int rank = 0; rank < order.ranks(); ++rank) {
+    for (auto const& p : order.passes(rank)) {
+      if (p.makes_input_gradient() && (p.stage + p.microbatch) % 2 == 0)
+        result.push({pass_kind::recompute, p.stage, p.microbatch});
+      result.push(p);
+    }
+    result.end_row();
+  }
+  return {order.where(), order.microbatches(), std::move(result)};
+}
+
+}  // namespace zbpp::test

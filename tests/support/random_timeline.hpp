@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random schedules and timelines for the tests of readers and drawings: any order of any passes,
+// for neither a reader nor a drawing asks whether it could run.
+#pragma once
+
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/model/timeline.hpp>
+
+#include <support/seeded.hpp>
+
+#include <vector>
+
+namespace zbpp::test {
+
+/// A placement of up to 6 ranks and 3 chunks, of any shape.
+inline placement random_placement(seeded_random& values) {
+  auto const ranks = static_cast<int>(values.integer(1, 6));
+  auto const chunks = static_cast<int>(values.integer(1, 3));
+  std::vector<int> rank_of;
+  for (int s = 0; s < ranks * chunks; ++s) rank_of.push_back(s % ranks);
+  values.shuffle(std::span(rank_of));
+  return placement::custom(std::move(rank_of));
+}
+
+/// Passes of all stages and microbatches of a placement, some of them left out, in any order.
+inline schedule random_schedule(seeded_random& values, double share = 1) {
+  auto const where = random_placement(values);
+  auto const m = static_cast<int>(values.integer(1, 12));
+  std::vector<std::vector<pass>> passes(static_cast<std::size_t>(where.ranks()));
+  for (int s = 0; s < where.stages(); ++s) {
+    auto& row = passes[static_cast<std::size_t>(where.rank_of(s))];
+    for (int i = 0; i < m; ++i)
+      for (auto kind :
+           {pass_kind::forward,
+            pass_kind::backward_input,
+            pass_kind::backward_weight,
+            pass_kind::backward,
+            pass_kind::recompute})
+        if (values.chance(share)) row.push_back({kind, s, i});
+  }
+  for (auto& row : passes) values.shuffle(std::span(row));
+  return {where, m, passes};
+}
+
+/// Runs the passes of each rank one after another, with random lengths and gaps.
+inline timeline random_timeline(seeded_random& values, schedule const& order, ticks most) {
+  timeline line;
+  for (int rank = 0; rank < order.ranks(); ++rank) {
+    ticks now = values.integer(0, most);
+    for (auto const& p : order.passes(rank)) {
+      auto const start = now + (values.chance(0.3) ? values.integer(0, most) : 0);
+      now = start + values.integer(0, most);
+      line.push({p, start, now});
+    }
+    line.end_row();
+  }
+  return line;
+}
+
+}  // namespace zbpp::test

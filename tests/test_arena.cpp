@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/runtime/arena.hpp>
+
+#include <support/catch.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+using zbpp::arena;
+using zbpp::buffer;
+using zbpp::bytes;
+using zbpp::purpose;
+
+namespace {
+
+bool is_aligned(buffer const& piece) {
+  return reinterpret_cast<std::uintptr_t>(piece.data()) % 64 == 0;
+}
+
+void fill(buffer const& piece, std::uint8_t value) {
+  if (piece.size() > 0) std::memset(piece.data(), value, piece.size());
+}
+
+bool is_filled(buffer const& piece, std::uint8_t value) {
+  for (auto byte : piece.as<std::uint8_t>())
+    if (byte != value) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a buffer is as large as asked for and aligned to 64 bytes", "[arena]") {
+  arena memory;
+  std::vector<buffer> kept;
+  for (std::size_t size :
+       {0U, 1U, 63U, 64U, 65U, 1023U, 1024U, 1025U, 4096U, 100'000U, 5'000'000U}) {
+    auto piece = memory.allocate(size);
+    CHECK(piece);
+    CHECK(piece.size() == size);
+    CHECK(is_aligned(piece));
+    fill(piece, 0xab);
+    kept.push_back(std::move(piece));
+  }
+  for (auto const& piece : kept) CHECK(is_filled(piece, 0xab));
+}
+
+TEST_CASE("an empty buffer has no memory", "[arena]") {
+  buffer const nothing;
+  CHECK_FALSE(nothing);
+  CHECK(nothing.data() == nullptr);
+  CHECK(nothing.size() == 0);
+  CHECK(nothing.use_count() == 0);
+  CHECK(nothing.as<double>().empty());
+  nothing.retag(purpose::edge);
+  buffer also;
+  also.reset();
+  CHECK_FALSE(also);
+}
+
+TEST_CASE("copies of a buffer share its memory until the last one goes", "[arena]") {
+  arena memory;
+  auto first = memory.allocate(100);
+  {
+    auto second = first;
+    CHECK(second.data() == first.data());
+    CHECK(first.use_count() == 2);
+    first.reset();
+    CHECK_FALSE(first);
+    CHECK(second.use_count() == 1);
+    CHECK(memory.usage().now(purpose::activation) == 100);
+    auto third = std::move(second);
+    CHECK_FALSE(second);  // NOLINT(bugprone-use-after-move): it is specified to be empty
+    CHECK(third.use_count() == 1);
+    auto& same = third;
+    third = same;
+    CHECK(third.use_count() == 1);
+  }
+  CHECK(memory.usage().now(purpose::activation) == 0);
+}
+
+TEST_CASE("values that do not fit whole are left out of a view", "[arena]") {
+  arena memory;
+  auto const piece = memory.allocate(23);
+  CHECK(piece.as<double>().size() == 2);
+  CHECK(piece.as<std::byte>().size() == 23);
+}
+
+TEST_CASE("freed memory is used again for the same size class", "[arena]") {
+  arena memory;
+  auto piece = memory.allocate(1000);
+  auto const* data = piece.data();
+  piece.reset();
+  piece = memory.allocate(961);  // both take 16 lines
+  CHECK(piece.data() == data);
+  auto const other = memory.allocate(961);
+  CHECK(other.data() != data);
+}
+
+TEST_CASE("an arena counts bytes by purpose, now and at most", "[arena]") {
+  arena memory;
+  auto kept = memory.allocate(100);
+  auto sent = memory.allocate(30, purpose::edge);
+  CHECK(memory.usage().now(purpose::activation) == 100);
+  CHECK(memory.usage().now(purpose::edge) == 30);
+
+  sent.retag(purpose::activation);
+  CHECK(memory.usage().now(purpose::activation) == 130);
+  CHECK(memory.usage().now(purpose::edge) == 0);
+  CHECK(memory.usage().most(purpose::edge) == 30);
+
+  kept.reset();
+  CHECK(memory.usage().now(purpose::activation) == 30);
+  CHECK(memory.usage().most(purpose::activation) == 130);
+  memory.reset_peak();
+  CHECK(memory.usage().most(purpose::activation) == 30);
+  CHECK(memory.usage().most(purpose::edge) == 0);
+
+  memory.count_edge(50);
+  CHECK(memory.usage().now(purpose::edge) == 50);
+  memory.count_edge(-50);
+  CHECK(memory.usage().now(purpose::edge) == 0);
+  CHECK(memory.usage().most(purpose::edge) == 50);
+}
+
+TEST_CASE("what was reserved is used before more is taken from the system", "[arena]") {
+  arena memory;
+  memory.reserve(0);
+  CHECK(memory.usage().reserved == 0);
+  memory.reserve(1'000'000);
+  auto const reserved = memory.usage().reserved;
+  CHECK(reserved >= 1'000'000);
+  {
+    std::vector<buffer> kept;
+    for (int i = 0; i < 10; ++i) kept.push_back(memory.allocate(100'000));
+    CHECK(memory.usage().growths == 0);
+    CHECK(memory.usage().reserved == reserved);
+    for (int i = 0; i < 10; ++i) kept.push_back(memory.allocate(100'000));
+    CHECK(memory.usage().growths > 0);
+    CHECK(memory.usage().reserved > reserved);
+  }
+  auto const growths = memory.usage().growths;
+  std::vector<buffer> again;
+  for (int i = 0; i < 20; ++i) again.push_back(memory.allocate(100'000));
+  CHECK(memory.usage().growths == growths);
+}
+
+TEST_CASE("sizes that no machine has are refused", "[arena]") {
+  arena memory;
+  auto const most = std::numeric_limits<std::size_t>::max();
+  CHECK_THROWS_AS(memory.allocate(most), std::bad_alloc);
+  CHECK_THROWS_AS(memory.allocate(most - 63), std::bad_alloc);
+  CHECK_THROWS_AS(memory.reserve(-1), std::bad_alloc);
+  CHECK(memory.usage().now(purpose::activation) == 0);
+  CHECK(memory.usage().growths == 0);
+  CHECK(memory.allocate(64).size() == 64);
+}
+
+TEST_CASE("buffers may outlive their arena", "[arena]") {
+  auto memory = std::make_unique<arena>();
+  auto piece = memory->allocate(1000);
+  auto large = memory->allocate(1'000'000);
+  fill(piece, 7);
+  memory.reset();
+  CHECK(is_filled(piece, 7));
+  auto copy = piece;
+  piece.reset();
+  CHECK(is_filled(copy, 7));
+  large.reset();
+  CHECK(is_filled(copy, 7));
+}
+
+TEST_CASE("an arena can be moved while its buffers are in use", "[arena]") {
+  arena first;
+  auto const piece = first.allocate(10);
+  arena second(std::move(first));
+  CHECK(second.usage().now(purpose::activation) == 10);
+  arena third;
+  third = std::move(second);
+  CHECK(third.usage().now(purpose::activation) == 10);
+}
+
+#if defined(ZBPP_ADDRESS_SANITIZER)
+TEST_CASE("under the address sanitizer memory that is not in use is out of bounds", "[arena]") {
+  arena memory;
+  auto piece = memory.allocate(100);
+  auto* const data = piece.data();
+  CHECK_FALSE(__asan_address_is_poisoned(data));
+  CHECK_FALSE(__asan_address_is_poisoned(data + 99));
+  CHECK(__asan_address_is_poisoned(data + 100));
+  piece.reset();
+  CHECK(__asan_address_is_poisoned(data));
+  piece = memory.allocate(70);
+  CHECK(piece.data() == data);
+  CHECK_FALSE(__asan_address_is_poisoned(data + 69));
+  CHECK(__asan_address_is_poisoned(data + 70));
+}
+#endif
+
+TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[arena]") {
+  struct piece {
+    buffer data;
+    std::uint8_t value = 0;
+    purpose what = purpose::activation;
+  };
+  for (int trial = 0; trial < 20; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    arena memory;
+    if (random.chance(0.5)) memory.reserve(random.integer(1, 500'000));
+    std::vector<piece> live;
+    std::array<bytes, 2> in_use{};
+    std::array<bytes, 2> peak{};
+    auto count = [&](purpose what, bytes change) {
+      auto const i = static_cast<std::size_t>(what);
+      in_use[i] += change;
+      peak[i] = std::max(peak[i], in_use[i]);
+    };
+    bool is_right = true;
+    for (int i = 0; i < 2000; ++i) {
+      auto const choice = random.integer(0, 9);
+      if (live.empty() || choice < 5) {
+        auto const width = random.integer(0, 14);
+        auto const size = static_cast<std::size_t>(random.integer(0, std::int64_t{1} << width));
+        auto const what = random.chance(0.3) ? purpose::edge : purpose::activation;
+        auto data = memory.allocate(size, what);
+        count(what, static_cast<bytes>(size));
+        auto const value = static_cast<std::uint8_t>(random.integer(0, 255));
+        is_right = is_right && is_aligned(data) && data.size() == size;
+        fill(data, value);
+        live.push_back({std::move(data), value, what});
+      } else {
+        auto const at =
+            static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(live.size()) - 1));
+        auto& one = live[at];
+        is_right = is_right && is_filled(one.data, one.value);
+        if (choice == 5) {
+          auto const what = random.chance(0.5) ? purpose::edge : purpose::activation;
+          auto const size = static_cast<bytes>(one.data.size());
+          one.data.retag(what);
+          count(one.what, -size);
+          count(what, size);
+          for (auto& sharing : live)
+            if (sharing.data.data() == one.data.data()) sharing.what = what;
+        } else if (choice == 6) {
+          live.push_back(one);
+        } else {
+          if (one.data.use_count() == 1) count(one.what, -static_cast<bytes>(one.data.size()));
+          live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+      }
+      is_right = is_right && memory.usage().in_use == in_use && memory.usage().peak == peak;
+    }
+    for (auto const& one : live) is_right = is_right && is_filled(one.data, one.value);
+    CHECK(is_right);
+    live.clear();
+    CHECK(memory.usage().in_use == std::array<bytes, 2>{});
+  }
+}
+
+TEST_CASE("a repeated sequence takes memory from the system once", "[arena]") {
+  ZBPP_SEEDED(random, 100);
+  arena memory;
+  std::vector<std::size_t> sizes;
+  for (int i = 0; i < 200; ++i) sizes.push_back(static_cast<std::size_t>(random.integer(0, 9000)));
+  bytes reserved = 0;
+  for (int round = 0; round < 3; ++round) {
+    std::array<buffer, 20> ring;
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      ring[i % ring.size()] = memory.allocate(sizes[i]);
+    if (round == 0) reserved = memory.usage().reserved;
+    CHECK(memory.usage().reserved == reserved);
+  }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What crosses an edge: several buffers, of sizes that vary up to what the costs declare.
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+// Sends buffers of chosen sizes both ways, and counts what it receives and does not recognise.
+struct sender {
+  using sizes = std::vector<std::size_t>;
+
+  std::function<sizes(int stage, int microbatch)> forward;
+  std::function<sizes(int stage, int microbatch)> backward;
+  int wrong = 0;
+
+  flow operator()(microbatch mb) {
+    message const in = co_await mb.recv_activation();
+    message out;
+    co_await F([&](where at) {
+      if (!mb.is_first_stage()) expect(in, forward(mb.stage() - 1, mb.index()));
+      out = make(at, forward(mb.stage(), mb.index()));
+    });
+    co_await mb.send_activation(out);
+    message const back = co_await mb.recv_gradient();
+    auto work = [&](where at) {
+      if (!mb.is_last_stage()) expect(back, backward(mb.stage() + 1, mb.index()));
+      out = make(at, backward(mb.stage(), mb.index()));
+    };
+    if (mb.is_fused()) {
+      co_await BW(work);
+      co_await mb.send_gradient(out);
+    } else {
+      co_await B(work);
+      co_await mb.send_gradient(out);
+      co_await W([] {});
+    }
+  }
+
+  static message make(where at, sizes const& all) {
+    message mail;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      mail.push_back(at.allocate_edge(all[i]));
+      for (auto& byte : mail[i].as<std::uint8_t>()) byte = static_cast<std::uint8_t>(all[i] + i);
+    }
+    return mail;
+  }
+  void expect(message const& mail, sizes const& all) {
+    bool right = mail.size() == all.size();
+    for (std::size_t i = 0; i < mail.size() && right; ++i) {
+      right = mail[i].size() == all[i];
+      for (auto byte : mail[i].as<std::uint8_t>())
+        right = right && byte == static_cast<std::uint8_t>(all[i] + i);
+    }
+    if (!right) ++wrong;
+  }
+};
+
+problem with_edge(placement where, int microbatches, bytes edge) {
+  return {std::move(where), microbatches, stage_costs{.forward = 1, .edge = edge}, 1};
+}
+
+sender::sizes constant(int, int) { return {16}; }
+
+// What a step says when one message of a pipeline has `size` bytes where 16 are declared.
+template <class Backend>
+std::string refusal_of(
+    placement const& where, Backend backend, bool is_forward, int stage, std::size_t size) {
+  auto const wrong = [=](int s, int m) {
+    return s == stage && m == 1 ? sender::sizes{size - 9, 9} : constant(s, m);
+  };
+  auto const right = [](int s, int m) { return constant(s, m); };
+  std::string text;
+  test::for_each_plan_of(
+      with_edge(where, 2, 16), {.fused = false}, [&](auto const&, plan const& p) {
+        if (!text.empty()) return;
+        std::vector<sender> stages(detail::index(where.stages()), {right, right});
+        for (auto& s : stages) (is_forward ? s.forward : s.backward) = wrong;
+        pipeline pipe{p, backend, stages};
+        text = test::refusal(errc::wrong_size, [&] { pipe.step(); });
+        for (int rank = 0; rank < where.ranks(); ++rank)
+          CHECK(pipe.memory(rank).in_use == std::array<bytes, 2>{});
+        for (auto& s : stages) (is_forward ? s.forward : s.backward) = right;
+        CHECK_NOTHROW(pipe.step());
+      });
+  return text.substr(text.find("edge"));
+}
+
+}  // namespace
+
+TEST_CASE("an edge carries as many buffers as a message holds", "[edges]") {
+  auto const sizes = [](int stage, int microbatch) {
+    sender::sizes all;
+    for (int i = 0; i < (stage + microbatch) % 9; ++i)
+      all.push_back(static_cast<std::size_t>((i * 37 + microbatch * 11 + stage) % 90));
+    return all;
+  };
+  auto const back = [&](int stage, int microbatch) { return sizes(stage + 3, microbatch * 2); };
+  for (auto const& where : test::placements_to_run(3))
+    test::for_each_plan_of(
+        with_edge(where, 9, 800), {}, [&](std::string const& name, plan const& planned) {
+          INFO(name);
+          auto const check = [&](auto backend) {
+            std::vector<sender> stages(detail::index(where.stages()), {sizes, back});
+            pipeline pipe{planned, backend, stages};
+            pipe.step();
+            pipe.step();
+            for (auto const& s : stages) CHECK(s.wrong == 0);
+          };
+          check(virtual_time{});
+          check(threads{});
+        });
+}
+
+TEST_CASE("an edge that carries more than was declared is named", "[edges]") {
+  auto const check = [](auto backend) {
+    auto const linear = placement::linear(3);
+    CHECK(
+        refusal_of(linear, backend, true, 1, 17) ==
+        "edge 1->2 carries 17 bytes of activation; the costs declare at most 16");
+    CHECK(
+        refusal_of(linear, backend, false, 1, 40) ==
+        "edge 1->0 carries 40 bytes of gradient; the costs declare at most 16");
+    auto const v = placement::v_shape(2);  // stages 1 and 2 share a rank
+    CHECK(
+        refusal_of(v, backend, true, 1, 17) ==
+        "edge 1->2 carries 17 bytes of activation; the costs declare at most 16");
+    CHECK(
+        refusal_of(v, backend, false, 2, 17) ==
+        "edge 2->1 carries 17 bytes of gradient; the costs declare at most 16");
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("an edge may carry exactly what was declared, and nothing", "[edges]") {
+  for (std::size_t size : {std::size_t{16}, std::size_t{10}, std::size_t{0}}) {
+    auto const sizes = [=](int, int) { return sender::sizes{size}; };
+    auto const none = [](int, int) { return sender::sizes{}; };
+    std::vector<sender> stages(3, {sizes, none});
+    auto const planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 4, 16));
+    pipeline pipe{planned, virtual_time{}, stages};
+    CHECK_NOTHROW(pipe.step());
+    for (auto const& s : stages) CHECK(s.wrong == 0);
+  }
+}
+
+TEST_CASE("an edge whose size is not declared carries anything", "[edges]") {
+  auto const sizes = [](int, int) { return sender::sizes{100'000}; };
+  std::vector<sender> stages(3, {sizes, sizes});
+  auto const planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 4, 0));
+  pipeline pipe{planned, threads{}, stages};
+  CHECK_NOTHROW(pipe.step());
+  for (auto const& s : stages) CHECK(s.wrong == 0);
+}
+
+TEST_CASE("channels may be listed in any order", "[edges]") {
+  auto planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 7, 16));
+  auto const original = planned.code;
+  auto channels = original.channels();
+  REQUIRE(channels.size() == 4);
+  std::swap(channels[0], channels[3]);
+  channels[1].in_flight += 5;
+  planned.code =
+      program(original.where(), original.microbatches(), original.instructions(), channels);
+  auto const sizes = [](int s, int m) { return constant(s, m); };
+  std::vector<sender> stages(3, {sizes, sizes});
+  pipeline pipe{planned, virtual_time{}, stages};
+  CHECK_NOTHROW(pipe.step());
+  for (auto const& s : stages) CHECK(s.wrong == 0);
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/error.hpp>
+
+#include <support/catch.hpp>
+
+#include <set>
+#include <string>
+
+TEST_CASE("an error says where in front of what", "[error]") {
+  zbpp::error const refused(
+      zbpp::errc::wrong_flow, "it awaits B", {.rank = 1, .position = 4, .stage = 2});
+  CHECK(refused.what() == std::string("rank 1, position 4, stage 2: it awaits B"));
+  CHECK(refused.code() == zbpp::errc::wrong_flow);
+  CHECK(refused.where() == zbpp::location{.rank = 1, .position = 4, .stage = 2});
+}
+
+TEST_CASE("an error without a place is its text alone", "[error]") {
+  zbpp::error const refused(zbpp::errc::bad_format, "line 3: no such pass");
+  CHECK(refused.what() == std::string("line 3: no such pass"));
+}
+
+TEST_CASE("a place leaves out what does not apply and keeps zeros", "[error]") {
+  CHECK(zbpp::to_string(zbpp::location{}).empty());
+  CHECK(zbpp::to_string(zbpp::location{.microbatch = 0}) == "microbatch 0");
+  CHECK(zbpp::to_string(zbpp::location{0, 0, 0, 0}) == "rank 0, position 0, stage 0, microbatch 0");
+}
+
+TEST_CASE("every error code has words of its own", "[error]") {
+  std::set<std::string_view> words;
+  for (int code = 0; code <= static_cast<int>(zbpp::errc::io_failed); ++code)
+    words.insert(to_string(static_cast<zbpp::errc>(code)));
+  CHECK(words.size() == 7);
+  CHECK(words.count("unknown") == 0);
+  CHECK(to_string(static_cast<zbpp::errc>(200)) == "unknown");
+}

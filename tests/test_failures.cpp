@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pass that throws, wherever it stands, ends the step: the caller gets that very error, nothing
+// is left behind, nobody hangs, and the next step works.
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/plan_grid.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <latch>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+struct planned_failure : std::runtime_error {
+  explicit planned_failure(pass what) : runtime_error("planned: " + to_string(what)) {}
+};
+
+// Counts the objects of this type that live in frames.
+class counted {
+ public:
+  explicit counted(std::atomic<int>& live) : live_(&live) { ++*live_; }
+  counted(counted const&) = delete;
+  counted& operator=(counted const&) = delete;
+  ~counted() { --*live_; }
+
+ private:
+  std::atomic<int>* live_;
+};
+
+// What all stages of a test share.
+struct control {
+  std::optional<pass> culprit;       // throws
+  std::function<void(pass)> before;  // called before every pass, if set
+  std::atomic<int> live{0};
+
+  void enter(pass_kind kind, microbatch mb) const {
+    pass const here{kind, mb.stage(), mb.index()};
+    if (before) before(here);
+    if (culprit == here) throw planned_failure(here);
+  }
+};
+
+// Adds its number to what it gets, keeps buffers across every pass, and counts what W sees.
+struct worker {
+  control* shared = nullptr;
+  int weights_done = 0;
+  int updates = 0;
+  bool fails_to_update = false;
+  bool fails_to_start = false;
+
+  flow operator()(microbatch mb) {
+    if (fails_to_start) throw std::logic_error("cannot start");
+    return run(mb);
+  }
+
+  flow run(microbatch mb) {
+    counted const one(shared->live);
+    buffer kept;
+    buffer out;
+    message const in = co_await mb.recv_activation();
+    co_await F([&](where at) {
+      kept = at.allocate(100);
+      out = at.allocate_edge(8);
+      auto const value = mb.is_first_stage() ? mb.index() : in[0].as<std::int64_t>()[0];
+      out.as<std::int64_t>()[0] = value * 3 + mb.stage();
+      shared->enter(pass_kind::forward, mb);
+      if (mb.is_last_stage()) mb.report_loss(static_cast<double>(out.as<std::int64_t>()[0]));
+    });
+    counted const two(shared->live);
+    co_await mb.send_activation(std::move(out));
+    co_await R([&] { shared->enter(pass_kind::recompute, mb); });
+    message const back = co_await mb.recv_gradient();
+    if (mb.is_fused()) {
+      co_await BW([&](where at) {
+        out = at.allocate_edge(8);
+        shared->enter(pass_kind::backward, mb);
+        ++weights_done;
+      });
+      co_await mb.send_gradient(std::move(out));
+    } else {
+      co_await B([&](where at) {
+        out = at.allocate_edge(8);
+        shared->enter(pass_kind::backward_input, mb);
+      });
+      co_await mb.send_gradient(std::move(out));
+      co_await W([&] {
+        shared->enter(pass_kind::backward_weight, mb);
+        ++weights_done;
+      });
+    }
+  }
+
+  void update(where) {
+    if (fails_to_update) throw std::logic_error("cannot update");
+    ++updates;
+  }
+};
+
+problem small(placement where, int microbatches) {
+  return {
+      std::move(where),
+      microbatches,
+      stage_costs{
+          .forward = 3, .backward_input = 2, .backward_weight = 1, .activation = 100, .edge = 8},
+      1};
+}
+
+template <class Backend>
+struct rig {
+  rig(plan const& planned, Backend backend)
+      : stages(detail::index(planned.what.stages()), worker{&shared}),
+        pipe(planned, backend, stages) {}
+
+  [[nodiscard]] bool is_clean() const {
+    bool clean = shared.live == 0;
+    for (int rank = 0; rank < pipe.planned().what.ranks(); ++rank)
+      clean = clean && pipe.memory(rank).in_use == std::array<bytes, 2>{};
+    return clean;
+  }
+
+  [[nodiscard]] bool next_step_works() {
+    for (auto& s : stages) s.weights_done = s.updates = 0;
+    auto const& result = pipe.step();
+    auto const m = pipe.planned().what.microbatches();
+    bool right = pipe.failures().empty() && is_clean();
+    for (int i = 0; i < m; ++i) {
+      std::int64_t value = i;
+      for (int s = 0; s < pipe.planned().what.stages(); ++s) value = value * 3 + s;
+      right = right && result.losses[detail::index(i)] == static_cast<double>(value);
+    }
+    for (auto const& s : stages) right = right && s.weights_done == m && s.updates == 1;
+    return right;
+  }
+
+  control shared;
+  std::vector<worker> stages;
+  pipeline<Backend> pipe;
+};
+
+// Lets every pass of a plan fail in turn, on one pipeline.
+template <class Backend>
+void check_every_pass(std::string const& name, plan const& planned, Backend backend) {
+  INFO(name);
+  rig r(planned, backend);
+  REQUIRE(r.next_step_works());
+  for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+    auto const row = planned.code.instructions(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (!row[i].is_pass()) continue;
+      auto const culprit = row[i].as_pass();
+      INFO("rank " << rank << ", " << to_string(culprit));
+      r.shared.culprit = culprit;
+      std::string text = "nothing was thrown";
+      try {
+        r.pipe.step();
+      } catch (planned_failure const& thrown) {
+        text = thrown.what();
+      }
+      CHECK(text == "planned: " + to_string(culprit));
+      CHECK(r.is_clean());
+      REQUIRE(r.pipe.failures().size() == 1);
+      auto const& told = r.pipe.failures().front();
+      CHECK(
+          told.at ==
+          location{rank, static_cast<std::int64_t>(i), culprit.stage, culprit.microbatch});
+      CHECK(told.what == row[i]);
+      CHECK_THROWS_AS(std::rethrow_exception(told.why), planned_failure);
+      r.shared.culprit.reset();
+      CHECK(r.next_step_works());
+    }
+  }
+}
+
+template <class Backend>
+void check_every_plan(Backend backend) {
+  for (auto const& what :
+       {small(placement::linear(3), 3),
+        small(placement::v_shape(2), 3),
+        small(placement::looped(2, 2), 2)})
+    test::for_each_plan_of(
+        what, {.recomputed = true}, [&](std::string const& name, plan const& planned) {
+          check_every_pass(name, planned, backend);
+        });
+}
+
+plan one_plan() { return make_plan(zb_h1{}, small(placement::linear(3), 4)); }
+
+template <class Backend>
+std::string text_of_failed_step(pipeline<Backend>& pipe) {
+  try {
+    pipe.step();
+  } catch (std::exception const& thrown) {
+    return thrown.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("any pass may throw under virtual time", "[failures]") {
+  check_every_plan(virtual_time{});
+}
+
+TEST_CASE("any pass may throw on one thread a rank", "[failures]") { check_every_plan(threads{}); }
+
+TEST_CASE("any pass may throw where ranks share threads", "[failures]") {
+  check_every_plan(threads{.count = 2, .emulates_transfers = true});
+}
+
+TEST_CASE("a stage that cannot start a flow or update its weights ends the step", "[failures]") {
+  auto check = [](auto backend) {
+    rig r(one_plan(), backend);
+    r.stages[1].fails_to_start = true;
+    CHECK(text_of_failed_step(r.pipe) == "cannot start");
+    CHECK(to_string(r.pipe.failures().front().what) == "1F0");
+    r.stages[1].fails_to_start = false;
+    CHECK(r.next_step_works());
+    r.stages[0].fails_to_update = true;
+    CHECK(text_of_failed_step(r.pipe) == "cannot update");
+    CHECK(to_string(r.pipe.failures().front().what) == "0STEP");
+    CHECK(r.is_clean());
+    r.stages[0].fails_to_update = false;
+    CHECK(r.next_step_works());
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("what is thrown need not be a std::exception", "[failures]") {
+  rig r(one_plan(), threads{});
+  r.shared.before = [](pass p) {
+    if (p == pass{pass_kind::backward_input, 1, 2}) throw 42;  // NOLINT
+  };
+  CHECK_THROWS_AS(r.pipe.step(), int);
+  r.shared.before = nullptr;
+  CHECK(r.is_clean());
+  CHECK(r.next_step_works());
+}
+
+TEST_CASE("when two ranks fail at once the first wins and the other is attached", "[failures]") {
+  auto const planned = one_plan();
+  pass const first{pass_kind::forward, 0, 2};
+  pass const second{pass_kind::forward, 1, 0};
+  rig r(planned, threads{});
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::latch both(2);
+    r.shared.before = [&](pass p) {
+      if (p != first && p != second) return;
+      both.arrive_and_wait();
+      throw planned_failure(p);
+    };
+    auto const text = text_of_failed_step(r.pipe);
+    CHECK(r.is_clean());
+    auto const& told = r.pipe.failures();
+    REQUIRE(told.size() == 2);
+    CHECK(text == "planned: " + to_string(told[0].what));
+    auto const other = told[0].what == to_instruction(first) ? second : first;
+    CHECK(told[1].what == to_instruction(other));
+    r.shared.before = nullptr;
+    CHECK(r.next_step_works());
+  }
+}
+
+TEST_CASE("every rank may fail at once", "[failures]") {
+  rig r(make_plan(zb_h1{}, small(placement::linear(4), 8)), threads{});
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    std::latch all(4);
+    r.shared.before = [&](pass p) {
+      if (p.kind != pass_kind::forward || p.microbatch != 3 - p.stage) return;
+      all.arrive_and_wait();
+      throw planned_failure(p);
+    };
+    auto const text = text_of_failed_step(r.pipe);
+    CHECK(r.is_clean());
+    REQUIRE(r.pipe.failures().size() == 4);
+    CHECK(text == "planned: " + to_string(r.pipe.failures()[0].what));
+    r.shared.before = nullptr;
+    CHECK(r.next_step_works());
+  }
+}
+
+TEST_CASE("a failed evaluation leaves nothing behind either", "[failures]") {
+  auto check = [](auto backend) {
+    rig r(one_plan(), backend);
+    r.shared.culprit = pass{pass_kind::forward, 2, 1};
+    CHECK_THROWS_AS(r.pipe.evaluate(), planned_failure);
+    CHECK(r.is_clean());
+    CHECK_THROWS_AS(r.pipe.step(), planned_failure);
+    CHECK(r.is_clean());
+    r.shared.culprit.reset();
+    CHECK(r.pipe.evaluate().losses.size() == 4);
+    CHECK(r.next_step_works());
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("a step that failed is not counted", "[failures]") {
+  rig r(one_plan(), virtual_time{});
+  r.shared.culprit = pass{pass_kind::forward, 2, 1};
+  CHECK_THROWS_AS(r.pipe.step(), planned_failure);
+  CHECK(r.pipe.steps() == 0);
+  r.shared.culprit.reset();
+  r.pipe.step();
+  CHECK(r.pipe.steps() == 1);
+}
+
+TEST_CASE("a pipeline may go right after a step that failed", "[failures]") {
+  auto r = std::make_unique<rig<threads>>(one_plan(), threads{});
+  r->shared.culprit = pass{pass_kind::backward_input, 0, 3};
+  std::exception_ptr thrown;
+  try {
+    r->pipe.step();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  auto const failures = r->pipe.failures();
+  r.reset();
+  CHECK_THROWS_AS(std::rethrow_exception(thrown), planned_failure);
+  CHECK_THROWS_AS(std::rethrow_exception(failures.front().why), planned_failure);
+}
+
+TEST_CASE("of all ranks that fail at the same time exactly one is first", "[failures]") {
+  step_status status;
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    status.reset();
+    CHECK_FALSE(status.has_failed());
+    {
+      std::vector<std::jthread> ranks;
+      for (int rank = 0; rank < 3; ++rank) ranks.emplace_back([&, rank] { status.fail(rank); });
+    }
+    REQUIRE(status.has_failed());
+    auto const first = status.first();
+    CHECK((first >= 0 && first < 3));
+    status.fail((first + 1) % 3);
+    CHECK(status.first() == first);
+  }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/simulate.hpp>
+
+#include <support/catch.hpp>
+#include <support/independent_check.hpp>
+#include <support/instructions.hpp>
+#include <support/policy_grid.hpp>
+#include <support/refusal.hpp>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+using zbpp::instruction;
+using zbpp::instruction_kind;
+using zbpp::lower;
+using zbpp::pass;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::program;
+using zbpp::schedule;
+using zbpp::stage_costs;
+using zbpp::test::independent_check;
+using zbpp::test::passes;
+using zbpp::test::text_of;
+
+namespace {
+
+std::vector<pass> passes_of(program const& code, int rank) {
+  std::vector<pass> result;
+  for (auto const& i : code.instructions(rank))
+    if (i.is_pass()) result.push_back(i.as_pass());
+  return result;
+}
+
+// Whether every receive stands in front of the pass that needs it, at least `ahead` passes before
+// or else in front of all passes.
+bool receives_in_time(program const& code, int ahead) {
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    int before = 0;
+    for (auto receive = row.begin(); receive != row.end(); ++receive) {
+      if (receive->is_pass()) ++before;
+      if (!receive->is_receive()) continue;
+      int between = 0;
+      auto const consumer = std::find_if(receive + 1, row.end(), [&](instruction const& later) {
+        bool const needs_it =
+            later.is_pass() && later.stage == receive->stage &&
+            later.microbatch == receive->microbatch &&
+            (receive->moves_activation() ? later.kind == instruction_kind::forward
+                                         : later.as_pass().makes_input_gradient());
+        if (later.is_pass() && !needs_it) ++between;
+        return needs_it;
+      });
+      if (consumer == row.end() || between < std::min(ahead, before + between)) return false;
+    }
+  }
+  return true;
+}
+
+// Whether every send stands right behind the pass that makes what it ships.
+bool sends_at_once(program const& code) {
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (!row[i].is_send()) continue;
+      if (i == 0 || !row[i - 1].is_pass()) return false;
+      auto const made = row[i - 1].as_pass();
+      bool const right_kind = row[i].moves_activation() ? made.kind == zbpp::pass_kind::forward
+                                                        : made.makes_input_gradient();
+      if (!right_kind || made.stage != row[i].stage || made.microbatch != row[i].microbatch)
+        return false;
+    }
+  }
+  return true;
+}
+
+// Whether the optimizer step of each stage stands right behind its last W or BW, or the send of it.
+bool steps_after_last_w(program const& code) {
+  int steps = 0;
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    std::map<int, bool> has_stepped;
+    for (auto const& i : code.instructions(rank)) {
+      if (i.kind == instruction_kind::optimizer_step) {
+        if (has_stepped[i.stage] || i.microbatch != 0) return false;
+        has_stepped[i.stage] = true;
+        ++steps;
+      } else if (i.is_pass() && i.as_pass().makes_weight_gradient() && has_stepped[i.stage]) {
+        return false;
+      }
+    }
+  }
+  return steps == code.stages();
+}
+
+}  // namespace
+
+TEST_CASE("lowering puts transfers and steps in place", "[lower]") {
+  schedule const order(
+      placement::linear(2), 2, passes({"0F0 0F1 0B0 0W0 0BW1", "1F0 1B0 1F1 1W0 1BW1"}));
+  auto const code = lower(order);
+  CHECK(
+      text_of(code.instructions(0)) ==
+      "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0W0 0RECV_B1 0BW1 0STEP");
+  CHECK(
+      text_of(code.instructions(1)) ==
+      "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1W0 1BW1 1SEND_B1 1STEP");
+  CHECK(
+      code.channels() == std::vector<zbpp::channel>{
+                             {.from = 0, .to = 1, .slots = 1, .in_flight = 2},
+                             {.from = 1, .to = 0, .slots = 1, .in_flight = 2}});
+}
+
+TEST_CASE("chunks of one rank hand over without a message", "[lower]") {
+  schedule const order(placement::custom({0, 0}), 1, passes({"0F0 1F0 1BW0 0BW0"}));
+  CHECK(text_of(lower(order).instructions(0)) == "0F0 1F0 1BW0 1STEP 0BW0 0STEP");
+  CHECK(lower(order).channels().empty());
+}
+
+TEST_CASE("a receive stands no later than one that is sent after it", "[lower]") {
+  // Rank 1 needs the messages in the other order than the one in which rank 0 sends them.
+  schedule const order(placement::linear(2), 2, passes({"0F0 0F1 0BW0 0BW1", "1F1 1F0 1BW0 1BW1"}));
+  CHECK(
+      text_of(lower(order).instructions(1)) ==
+      "1RECV_F0 1RECV_F1 1F1 1F0 1BW0 1SEND_B0 1BW1 1SEND_B1 1STEP");
+}
+
+TEST_CASE("receives can be opened some passes ahead", "[lower]") {
+  schedule const order(placement::linear(2), 2, passes({"0F0 0F1 0BW0 0BW1", "1F0 1F1 1BW0 1BW1"}));
+  CHECK(
+      text_of(lower(order, {.receive_ahead = 1}).instructions(0)) ==
+      "0F0 0SEND_F0 0RECV_B0 0F1 0SEND_F1 0RECV_B1 0BW0 0BW1 0STEP");
+  CHECK(
+      text_of(lower(order, {.receive_ahead = 9}).instructions(1)) ==
+      "1RECV_F0 1RECV_F1 1F0 1F1 1BW0 1SEND_B0 1BW1 1SEND_B1 1STEP");
+  CHECK(zbpp::test::refusal([&] {
+          (void)lower(order, {.receive_ahead = -1});
+        }) == "receive_ahead counts passes; it is at least 0");
+}
+
+TEST_CASE("a program without optimizer steps differs in nothing else", "[lower]") {
+  schedule const order(placement::linear(2), 1, passes({"0F0 0BW0", "1F0 1BW0"}));
+  CHECK(
+      text_of(lower(order, {.optimizer_steps = false}).instructions(0)) ==
+      "0F0 0SEND_F0 0RECV_B0 0BW0");
+}
+
+TEST_CASE("lowering keeps its promises on every policy and shape", "[lower]") {
+  zbpp::test::for_each_schedule(
+      {1, 2, 3, 4, 8},
+      [](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
+        INFO(zbpp::test::name_of(decide, what));
+        for (int ahead : {0, 2}) {
+          auto const code = lower(order, {.receive_ahead = ahead});
+          for (int rank = 0; rank < code.ranks(); ++rank) {
+            auto const row = order.passes(rank);
+            CHECK(passes_of(code, rank) == std::vector<pass>(row.begin(), row.end()));
+          }
+          CHECK(receives_in_time(code, ahead));
+          CHECK(sends_at_once(code));
+          CHECK(steps_after_last_w(code));
+          independent_check const check(
+              code.where(), code.microbatches(), code.instructions().nested());
+          CHECK(check.has_each_once());
+          CHECK(check.keeps_channel_order());
+        }
+      });
+}
+
+TEST_CASE("a microbatch takes two messages for each pair of stages on two ranks", "[lower]") {
+  auto const messages = [](zbpp::any_policy const& decide, zbpp::placement const& where) {
+    auto const m = 2 * where.ranks();
+    auto const code = lower(decide(problem(where, m, zbpp::stage_costs{})));
+    auto const all = code.instructions().all();
+    auto const sends =
+        std::count_if(all.begin(), all.end(), [](auto const& i) { return i.is_send(); });
+    CHECK(sends % m == 0);
+    return sends / m;
+  };
+  for (int p : {2, 3, 4, 8}) {
+    CHECK(messages(zbpp::zb_h1{}, zbpp::placement::linear(p)) == 2 * (p - 1));
+    CHECK(messages(zbpp::zb_v{}, zbpp::placement::v_shape(p)) == 4 * (p - 1));
+    CHECK(messages(zbpp::interleaved{}, zbpp::placement::looped(p, 3)) == 2 * (3 * p - 1));
+  }
+}
+
+TEST_CASE("lowering leaves what is wrong in an order where it is", "[lower]") {
+  auto const where = placement::linear(2);
+  auto const row = [&](std::vector<std::string> const& rows, int rank) {
+    return text_of(lower(schedule(where, 1, passes(rows))).instructions(rank));
+  };
+  CHECK(row({"0F0 0BW0", ""}, 0) == "0F0 0SEND_F0 0BW0 0STEP");
+  CHECK(row({"0F0 0BW0", ""}, 1) == "1RECV_F0");
+  CHECK(row({"0F0 0BW0", "1BW0 1F0"}, 1) == "1BW0 1SEND_B0 1STEP 1RECV_F0 1F0");
+  CHECK(row({"0F0 0F0 0BW0", "1F0 1BW0"}, 1) == "1RECV_F0 1RECV_F0 1F0 1BW0 1SEND_B0 1STEP");
+}
+
+TEST_CASE("fusing joins each B with its own W right behind it, and nothing else", "[lower]") {
+  schedule const order(
+      placement::looped(1, 2), 2, passes({"0F0 0F1 1F0 1F1 1B0 1W0 0B0 1B1 0W0 0B1 1W1 0W1"}));
+  CHECK(
+      text_of(zbpp::fuse_backward(order).passes(0)) ==
+      "0F0 0F1 1F0 1F1 1BW0 0B0 1B1 0W0 0B1 1W1 0W1");
+  schedule const others(placement::linear(1), 2, passes({"0F0 0F1 0B0 0W1 0B1 0W0"}));
+  CHECK(zbpp::fuse_backward(others) == others);
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/memory.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+
+#include <support/catch.hpp>
+#include <support/independent_check.hpp>
+#include <support/instructions.hpp>
+#include <support/policy_grid.hpp>
+#include <support/refusal.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+using zbpp::bytes;
+using zbpp::instruction;
+using zbpp::instruction_kind;
+using zbpp::memory_peak;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::program;
+using zbpp::schedule;
+using zbpp::stage_costs;
+using zbpp::test::independent_check;
+using zbpp::test::passes;
+using zbpp::test::refusal;
+
+namespace {
+
+// Says what a rank holds while each of its instructions runs, thing by thing: for every activation
+// and every message, whether it is alive there.
+class brute_force {
+ public:
+  brute_force(program const& code, problem const& what)
+      : code_(code),
+        what_(what),
+        check_(code.where(), code.microbatches(), code.instructions().nested()) {
+    for (int rank = 0; rank < code.ranks(); ++rank) {
+      int position = 0;
+      for (auto const& i : code.instructions(rank)) at_[i] = position++;
+    }
+  }
+
+  [[nodiscard]] memory_peak peak(int rank) const {
+    memory_peak most;
+    auto const row = code_.instructions(rank);
+    for (int i = 0; i < static_cast<int>(row.size()); ++i) {
+      auto const& now = row[static_cast<std::size_t>(i)];
+      bytes held = 0;
+      bytes fixed = 0;
+      for (int s : code_.where().stages_of(rank)) {
+        fixed += what_.costs(s).static_memory;
+        for (int m = 0; m < code_.microbatches(); ++m) held += activation(s, m, i);
+      }
+      auto const moving = edges(rank, i);
+      auto const workspace = now.is_pass() ? what_.costs(now.stage).workspace : 0;
+      if (now.is_pass()) most.activations = std::max(most.activations, held);
+      most.edges = std::max(most.edges, moving);
+      if (auto const total = held + fixed + moving + workspace; total > most.total) {
+        most.total = total;
+        most.position = i;
+      }
+    }
+    return most;
+  }
+
+ private:
+  static constexpr int never = std::numeric_limits<int>::max();
+
+  [[nodiscard]] int at(instruction const& i) const {
+    auto const found = at_.find(i);
+    return found == at_.end() ? never : found->second;
+  }
+
+  [[nodiscard]] bytes activation(int s, int m, int now) const {
+    using enum instruction_kind;
+    auto const& c = what_.costs(s);
+    if (now < at({forward, s, m})) return 0;
+    if (auto const again = at({recompute, s, m}); again != never && now < again)
+      return c.recompute_input;
+    if (now <= at(check_.backward_of(s, m))) return c.activation;
+    return now <= at(check_.weight_of(s, m)) ? c.weight_gradient_input : 0;
+  }
+
+  [[nodiscard]] bytes edges(int rank, int now) const {
+    using enum instruction_kind;
+    bytes sum = 0;
+    for (int s = 0; s + 1 < code_.stages(); ++s)
+      for (int m = 0; m < code_.microbatches(); ++m)
+        for (instruction const& send :
+             {instruction{send_activation, s, m}, instruction{send_gradient, s + 1, m}}) {
+          auto const from = code_.where().rank_of(send.stage);
+          auto const to = code_.where().rank_of(send.other_stage());
+          auto const made = at(check_.producer_of(send));
+          auto const used = at(check_.consumer_of(send));
+          bool alive = false;
+          if (from == to) {
+            alive = from == rank && made <= now && now <= used;
+          } else if (from == rank) {
+            alive = made <= now && !(code_.instructions(rank)[index(now)].is_pass()
+                                         ? check_.is_known_consumed(send, now)
+                                         : check_.is_known_consumed(send, now - 1));
+          } else if (to == rank) {
+            auto const receive = instruction{
+                send.moves_activation() ? receive_activation : receive_gradient,
+                send.other_stage(),
+                m};
+            alive = at(receive) <= now && now <= used;
+          }
+          if (alive) sum += what_.costs(s).edge;
+        }
+    return sum;
+  }
+
+  [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+  program const& code_;
+  problem const& what_;
+  independent_check check_;
+  std::map<instruction, int> at_;
+};
+
+// Costs that tell every stage from every other.
+problem uneven(problem const& shape) {
+  std::vector<stage_costs> stages;
+  for (int s = 0; s < shape.stages(); ++s)
+    stages.push_back(
+        {.forward = 1,
+         .backward_input = 1,
+         .backward_weight = 1,
+         .activation = 1000 + 37 * s,
+         .weight_gradient_input = 300 + 11 * s,
+         .recompute_input = 50 + 7 * s,
+         .edge = 10 + 3 * s,
+         .static_memory = 5000 + s,
+         .workspace = 400 - 13 * s});
+  return {shape.where(), shape.microbatches(), stages};
+}
+
+}  // namespace
+
+TEST_CASE("F keeps an activation, B frees all but what W needs, W frees that", "[memory]") {
+  auto const where = placement::linear(1);
+  problem const what(where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3});
+  auto const profile = [&](std::string const& row) {
+    return zbpp::activation_profile(schedule(where, 2, passes({row})), what).nested().front();
+  };
+  CHECK(profile("0F0 0F1 0B0 0W0 0BW1") == std::vector<bytes>{10, 20, 20, 13, 10});
+  CHECK(profile("0F0 0B0 0F1 0B1 0W0 0W1") == std::vector<bytes>{10, 10, 13, 13, 6, 3});
+}
+
+TEST_CASE("with R a forward keeps its input, and R adds the rest", "[memory]") {
+  auto const where = placement::linear(1);
+  problem const what(
+      where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3, .recompute_input = 2});
+  schedule const order(where, 2, passes({"0F0 0F1 0R1 0B1 0W1 0B0 0W0"}));
+  CHECK(
+      zbpp::activation_profile(order, what).nested().front() ==
+      std::vector<bytes>{10, 12, 20, 20, 13, 10, 3});
+  CHECK(zbpp::peak_activations(order, what) == std::vector<bytes>{20});
+}
+
+TEST_CASE("a rank without passes holds no activations", "[memory]") {
+  schedule const order(placement::linear(2), 1, passes({"0F0", ""}));
+  problem const what(placement::linear(2), 1, stage_costs{.activation = 4});
+  CHECK(zbpp::peak_activations(order, what) == std::vector<bytes>{4, 0});
+}
+
+TEST_CASE(
+    "edges count on both ends, from the pass that makes them to the one that consumes them",
+    "[memory]") {
+  auto const where = placement::linear(2);
+  problem const what(
+      where, 1, stage_costs{.activation = 100, .edge = 7, .static_memory = 1000, .workspace = 30});
+  auto const code = zbpp::lower(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})));
+  // Rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0W0 0STEP. The gradient tells that the activation was used.
+  // Rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1W0 1STEP. Nothing tells that the gradient was used.
+  CHECK(
+      zbpp::peak_memory(code, what) ==
+      std::vector<memory_peak>{
+          {.activations = 100, .edges = 14, .total = 1137, .position = 0},
+          {.activations = 100, .edges = 7, .total = 1137, .position = 1}});
+}
+
+TEST_CASE("memory is that of the definition on every policy and shape", "[memory]") {
+  int cases = 0;
+  zbpp::test::for_each_schedule(
+      {1, 2, 3, 4},
+      [&](zbpp::any_policy const& decide, problem const& shape, schedule const& order) {
+        if (shape.stages() * shape.microbatches() > 18) return;  // the definition takes long
+        INFO(zbpp::test::name_of(decide, shape));
+        auto const what = uneven(shape);
+        for (auto const& variant :
+             {order, zbpp::fuse_backward(order), zbpp::test::with_recompute(order)})
+          for (int ahead : {0, 2}) {
+            auto const code = zbpp::lower(variant, {.receive_ahead = ahead});
+            auto const peaks = zbpp::peak_memory(code, what);
+            brute_force const expected(code, what);
+            for (int rank = 0; rank < code.ranks(); ++rank)
+              CHECK(peaks[static_cast<std::size_t>(rank)] == expected.peak(rank));
+            ++cases;
+          }
+      });
+  CHECK(cases > 200);
+}
+
+TEST_CASE("memory of another placement or number of microbatches is refused", "[memory]") {
+  std::string const text =
+      "made for another placement or another number of microbatches than the problem's";
+  schedule const order(placement::linear(2), 1, passes({"0F0 0BW0", "1F0 1BW0"}));
+  problem const other(placement::linear(1), 1, stage_costs{});
+  CHECK(refusal([&] { (void)zbpp::activation_profile(order, other); }) == text);
+  CHECK(refusal([&] { (void)zbpp::peak_activations(order, other); }) == text);
+  CHECK(refusal([&] { (void)zbpp::peak_memory(zbpp::lower(order), other); }) == text);
+}

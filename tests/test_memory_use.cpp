@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a run takes from its arenas is what the plan says, byte for byte, when stages allocate what
+// their costs declare.
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/plan_grid.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+std::size_t size_of(bytes count) { return static_cast<std::size_t>(count); }
+
+// Ships `size` bytes in two buffers.
+message two_parts(where at, bytes size) {
+  return {at.allocate_edge(size_of(size / 3)), at.allocate_edge(size_of(size - size / 3))};
+}
+
+// Allocates what the costs of its stage say, no more and no less.
+struct declared {
+  problem const* what = nullptr;
+
+  flow operator()(microbatch mb) {
+    stage_costs const& c = what->costs(mb.stage());
+    bytes const edge_before = mb.is_first_stage() ? 0 : what->costs(mb.stage() - 1).edge;
+    buffer start;
+    buffer for_b;
+    buffer for_w;
+    message in = co_await mb.recv_activation();
+    message out;
+    co_await F([&](where at) {
+      if (mb.is_recomputed()) {
+        start = at.allocate(size_of(c.recompute_input));
+      } else {
+        for_b = at.allocate(size_of(c.activation - c.weight_gradient_input));
+        for_w = at.allocate(size_of(c.weight_gradient_input));
+      }
+      if (!mb.is_last_stage()) out = two_parts(at, c.edge);
+      in.clear();
+    });
+    co_await mb.send_activation(std::move(out));
+    co_await R([&](where at) {
+      for_b = at.allocate(size_of(c.activation - c.weight_gradient_input - c.recompute_input));
+      for_w = at.allocate(size_of(c.weight_gradient_input));
+    });
+    message back = co_await mb.recv_gradient();
+    auto backward_input = [&](where at) {
+      if (!mb.is_first_stage()) out = two_parts(at, edge_before);
+      for_b.reset();
+      start.reset();
+      back.clear();
+    };
+    if (mb.is_fused()) {
+      co_await BW(backward_input);
+      co_await mb.send_gradient(std::move(out));
+    } else {
+      co_await B(backward_input);
+      co_await mb.send_gradient(std::move(out));
+      co_await W([&] { for_w.reset(); });
+    }
+  }
+};
+
+// Keeps the activation and the gradient that it receives, as real layers do, instead of copies.
+struct keeps_its_input {
+  static constexpr bytes edge = 40;
+  static constexpr bytes activation = 100;
+  static constexpr bytes weight_gradient_input = 2 * edge;
+
+  flow operator()(microbatch mb) {
+    message x = co_await mb.recv_activation();
+    buffer for_b;
+    message out;
+    message dy;
+    co_await F([&](where at) {
+      if (mb.is_first_stage()) x = at.allocate(size_of(edge));
+      if (mb.is_last_stage()) dy = at.allocate(size_of(edge));
+      for_b = at.allocate(size_of(activation - (mb.is_last_stage() ? 2 : 1) * edge));
+      if (!mb.is_last_stage()) out = at.allocate_edge(size_of(edge));
+    });
+    co_await mb.send_activation(std::move(out));
+    message back = co_await mb.recv_gradient();
+    auto backward_input = [&](where at) {
+      if (!mb.is_last_stage()) dy = std::move(back);
+      if (!mb.is_first_stage()) out = at.allocate_edge(size_of(edge));
+      for_b.reset();
+    };
+    co_await B(backward_input);
+    co_await mb.send_gradient(std::move(out));
+    co_await W([&] {
+      x.clear();
+      dy.clear();
+    });
+  }
+};
+
+template <class Backend, class Stage>
+void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
+  std::vector<Stage> stages(detail::index(planned.what.stages()), stage);
+  pipeline pipe{planned, backend, stages};
+  auto const expected = peak_memory(planned.code, planned.what);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    pipe.step();
+    for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+      INFO("rank " << rank << ", step " << repeat);
+      auto const& usage = pipe.memory(rank);
+      CHECK(usage.most(purpose::activation) == expected[detail::index(rank)].activations);
+      CHECK(usage.most(purpose::edge) == expected[detail::index(rank)].edges);
+      CHECK(usage.in_use == std::array<bytes, 2>{});
+    }
+  }
+}
+
+// Costs of every stage of its own.
+problem uneven_problem(test::seeded_random& random, placement where, int microbatches) {
+  std::vector<stage_costs> costs(detail::index(where.stages()), test::uneven_costs());
+  for (auto& c : costs) {
+    c.activation = random.integer(500, 2000);
+    c.weight_gradient_input = random.integer(0, 300);
+    c.recompute_input = random.integer(0, 200);
+    c.edge = random.integer(0, 500);
+  }
+  return {std::move(where), microbatches, std::move(costs), 87};
+}
+
+}  // namespace
+
+TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
+  auto const p = GENERATE(1, 2, 3, 4, 6);
+  for (auto const& where : test::placements_to_run(p))
+    for (int m : test::microbatches_to_run(p)) {
+      ZBPP_SEEDED(random, p * 100 + m);
+      auto const what = uneven_problem(random, where, m);
+      test::for_each_plan_of(
+          what,
+          {.recomputed = true, .receive_ahead = m % 3},
+          [](std::string const& name, plan const& planned) {
+            INFO(name);
+            check_peaks(planned, virtual_time{}, declared{&planned.what});
+            check_peaks(planned, threads{}, declared{&planned.what});
+            check_peaks(planned, threads{.count = 2}, declared{&planned.what});
+          });
+    }
+}
+
+TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use]") {
+  for (auto const& where : test::placements_to_run(3)) {
+    problem const what(
+        where,
+        6,
+        stage_costs{
+            .forward = 1,
+            .activation = keeps_its_input::activation,
+            .weight_gradient_input = keeps_its_input::weight_gradient_input,
+            .edge = keeps_its_input::edge});
+    test::for_each_plan_of(
+        what, {.fused = false}, [](std::string const& name, plan const& planned) {
+          auto const& all = planned.order.passes().all();
+          if (std::any_of(
+                  all.begin(), all.end(), [](pass p) { return p.kind == pass_kind::backward; }))
+            return;
+          INFO(name);
+          check_peaks(planned, virtual_time{}, keeps_its_input{});
+          check_peaks(planned, threads{}, keeps_its_input{});
+        });
+  }
+}
+
+TEST_CASE("what only B needs is free after B", "[memory-use]") {
+  auto const where = placement::linear(1);
+  problem const what(
+      where, 3, stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
+  auto const peak_of = [&](std::string const& row) {
+    auto const planned = make_plan("by hand", schedule(where, 3, test::passes({row})), what);
+    check_peaks(planned, virtual_time{}, declared{&planned.what});
+    return peak_memory(planned.code, what)[0].activations;
+  };
+  CHECK(peak_of("0F0 0F1 0F2 0B0 0B1 0B2 0W0 0W1 0W2") == 3000);
+  CHECK(peak_of("0F0 0B0 0F1 0B1 0F2 0B2 0W0 0W1 0W2") == 1020);
+  CHECK(peak_of("0F0 0B0 0W0 0F1 0B1 0W1 0F2 0B2 0W2") == 1000);
+}
+
+TEST_CASE("the peak of a rank is that of the last step", "[memory-use]") {
+  problem const what(
+      placement::linear(1),
+      4,
+      stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
+  auto const planned = make_plan(gpipe{}, what);
+  std::vector<declared> stages(1, declared{&planned.what});
+  pipeline pipe{planned, virtual_time{}, stages};
+  pipe.step();
+  CHECK(pipe.memory(0).most(purpose::activation) == 4000);
+  pipe.evaluate();
+  CHECK(pipe.memory(0).most(purpose::activation) == 1000);
+  pipe.step();
+  CHECK(pipe.memory(0).most(purpose::activation) == 4000);
+}
+
+namespace {
+
+// Keeps its output and its input until W, and looks whether they are still what they were. Where
+// two chunks of a rank meet, one's output is the other's input: the same memory.
+struct keeps_both {
+  std::vector<std::byte const*>* outputs = nullptr;
+  std::vector<std::byte const*>* inputs = nullptr;
+  int* good = nullptr;
+
+  flow operator()(microbatch mb) {
+    message const in = co_await mb.recv_activation();
+    buffer y;
+    co_await F([&](where at) {
+      y = at.allocate_edge(64);
+      for (auto& word : y.as<int>()) word = 100 * mb.stage() + mb.index();
+      outputs->push_back(y.data());
+      inputs->push_back(in[0].data());
+    });
+    co_await mb.send_activation(y);
+    message const back = co_await mb.recv_gradient();
+    buffer dx;
+    co_await B([&](where at) {
+      dx = at.allocate_edge(64);
+      for (auto& word : dx.as<int>()) word = -100 * mb.stage() - mb.index();
+    });
+    co_await mb.send_gradient(dx);
+    co_await W([&] {
+      bool right = holds(y, 100 * mb.stage() + mb.index());
+      right = right && holds(dx, -100 * mb.stage() - mb.index());
+      if (!mb.is_first_stage()) right = right && holds(in[0], 100 * (mb.stage() - 1) + mb.index());
+      if (!mb.is_last_stage())
+        right = right && holds(back[0], -100 * (mb.stage() + 1) - mb.index());
+      if (right) ++*good;
+    });
+  }
+
+  static bool holds(buffer const& data, int value) {
+    auto const words = data.as<int>();
+    return words.size() == 16 &&
+           std::all_of(words.begin(), words.end(), [=](int word) { return word == value; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("two chunks of a rank share a buffer, and either may need it last", "[memory-use]") {
+  auto const* const rows = GENERATE(
+      "0F0 0F1 1F0 1F1 1B0 0B0 1B1 0B1 0W0 1W0 0W1 1W1",
+      "0F0 0F1 1F0 1F1 1B0 0B0 1B1 0B1 1W0 0W0 1W1 0W1",
+      "0F0 1F0 1B0 1W0 0B0 0F1 1F1 0W0 1B1 1W1 0B1 0W1",
+      "0F0 1F0 1B0 0B0 0W0 0F1 1F1 1W0 1B1 0B1 0W1 1W1");
+  auto const where = placement::custom({0, 0});
+  auto const planned = make_plan(
+      "by hand",
+      schedule(where, 2, test::passes({rows})),
+      problem(where, 2, stage_costs{.forward = 1, .edge = 64}));
+  std::vector<std::byte const*> outputs;
+  std::vector<std::byte const*> inputs;
+  int good = 0;
+  std::vector<keeps_both> stages(2, {&outputs, &inputs, &good});
+  pipeline pipe{planned, virtual_time{}, stages};
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    good = 0;
+    pipe.step();
+    CHECK(good == 4);
+    CHECK(pipe.memory(0).in_use == std::array<bytes, 2>{});
+  }
+  // Each input of stage 1 is an output of stage 0, not a copy.
+  int shared = 0;
+  for (auto const* input : inputs)
+    if (input != nullptr) shared += std::count(outputs.begin(), outputs.end(), input) > 0 ? 1 : 0;
+  CHECK(shared == 4);
+}
+
+TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
+  auto const* const row = GENERATE(
+      "1F0 2F0 1F1 2F1 2B0 1B0 2W0 1W0 2B1 1B1 1W1 2W1",
+      "1F0 2F0 1F1 2F1 2B0 1B0 1W0 2W0 2B1 1B1 2W1 1W1");
+  auto const where = placement::v_shape(2);
+  auto const planned = make_plan(
+      "by hand",
+      schedule(where, 2, test::passes({"0F0 0F1 3F0 3B0 3F1 3B1 0B0 3W0 0B1 3W1 0W0 0W1", row})),
+      problem(where, 2, stage_costs{.forward = 1, .edge = 64}));
+  auto const check = [&](auto backend) {
+    // One list a rank: ranks may run on different threads.
+    std::array<std::vector<std::byte const*>, 2> outputs;
+    std::array<std::vector<std::byte const*>, 2> inputs;
+    std::array<int, 2> good{};
+    std::vector<keeps_both> stages;
+    for (int s = 0; s < 4; ++s) {
+      auto const rank = detail::index(where.rank_of(s));
+      stages.push_back({&outputs[rank], &inputs[rank], &good[rank]});
+    }
+    pipeline pipe{planned, backend, stages};
+    pipe.step();
+    CHECK(good == std::array<int, 2>{4, 4});
+    for (int rank : {0, 1}) CHECK(pipe.memory(rank).in_use == std::array<bytes, 2>{});
+  };
+  check(virtual_time{});
+  check(threads{});
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/plain_flow.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+using test::plain_flow;
+
+namespace {
+
+problem small(placement where, int microbatches, std::vector<bytes> limits = {}) {
+  return {
+      std::move(where),
+      microbatches,
+      stage_costs{
+          .forward = 3,
+          .backward_input = 2,
+          .backward_weight = 1,
+          .activation = 100,
+          .weight_gradient_input = 30,
+          .edge = 8},
+      1,
+      std::move(limits)};
+}
+
+template <class Stages>
+concept makes_a_pipeline = requires(plan const& p, Stages&& s) {
+  pipeline<virtual_time>(p, virtual_time{}, std::forward<Stages>(s));
+};
+
+void check_losses(step_result const& result, int stages) {
+  for (std::size_t m = 0; m < result.losses.size(); ++m)
+    CHECK(result.losses[m] == plain_flow::expected_loss(stages, static_cast<int>(m)));
+}
+
+}  // namespace
+
+TEST_CASE("a pipeline wants one stage for each of its placement's", "[pipeline]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 4));
+  for (std::size_t count : {std::size_t{0}, std::size_t{2}, std::size_t{4}}) {
+    std::vector<plain_flow> stages(count);
+    CHECK(test::refusal([&] {
+            pipeline(planned, threads{}, stages);
+          }) == "the pipeline got " + std::to_string(count) + " stages; its placement has 3");
+  }
+}
+
+TEST_CASE("a program that verify refuses makes no pipeline", "[pipeline]") {
+  auto const what = small(placement::linear(2), 2);
+  std::vector<plain_flow> stages(2);
+  auto planned = make_plan(zb_h1{}, what);
+
+  // Each rank waits for a pass of the other that stands behind its own.
+  schedule const deadlocked(
+      what.where(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
+  planned.order = deadlocked;
+  planned.code = lower(deadlocked);
+  auto const text =
+      test::refusal(errc::refused_program, [&] { pipeline(planned, threads{}, stages); });
+  CHECK(text.find("the program is refused") != std::string::npos);
+  CHECK(text.find("the ranks wait in a circle") != std::string::npos);
+
+  planned.code = lower({what.where(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})});
+  auto const other =
+      test::refusal(errc::refused_program, [&] { pipeline(planned, virtual_time{}, stages); });
+  CHECK(other.find("it is missing") != std::string::npos);
+}
+
+TEST_CASE("a plan that needs more memory than there is makes no pipeline", "[pipeline]") {
+  std::vector<plain_flow> stages(2);
+  auto const fits = make_plan(gpipe{}, small(placement::linear(2), 4, {10'000}));
+  CHECK_NOTHROW(pipeline(fits, threads{}, stages));
+  auto const planned = make_plan(gpipe{}, small(placement::linear(2), 4, {10'000, 300}));
+  auto const text =
+      test::refusal(errc::refused_program, [&] { pipeline(planned, threads{}, stages); });
+  CHECK(text.find("rank 1") != std::string::npos);
+  CHECK(text.find("its limit is 300") != std::string::npos);
+}
+
+TEST_CASE("a pipeline may go without having run", "[pipeline]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(4), 4));
+  std::vector<plain_flow> stages(4);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    pipeline const one{planned, threads{}, stages};
+    pipeline const two{planned, virtual_time{}, stages};
+    CHECK(one.steps() == 0);
+    CHECK(two.failures().empty());
+  }
+}
+
+TEST_CASE("one plan serves several pipelines, which keep their own copy", "[pipeline]") {
+  std::vector<plain_flow> stages(6);
+  std::optional<plan> planned = make_plan(zb_v{}, small(placement::v_shape(3), 7));
+  plan const& fixed = *planned;
+  pipeline first{fixed, threads{}, stages};
+  pipeline second{fixed, threads{.count = 2}, stages};
+  pipeline third{fixed, virtual_time{}, stages};
+  planned.reset();
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    check_losses(first.step(), 6);
+    check_losses(second.step(), 6);
+    check_losses(third.step(), 6);
+    check_losses(second.evaluate(), 6);
+  }
+  CHECK(first.steps() == 3);
+  CHECK(third.planned().policy == "ZB-V");
+}
+
+TEST_CASE("pipelines run at the same time on threads of their own", "[pipeline]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 5));
+  std::array<bool, 3> is_right{};
+  {
+    std::vector<std::jthread> callers;
+    for (auto& right : is_right)
+      callers.emplace_back([&planned, &right] {
+        std::vector<plain_flow> stages(3);
+        pipeline pipe{planned, threads{.count = 2}, stages};
+        right = true;
+        for (int i = 0; i < 20; ++i) {
+          auto const& losses = pipe.step().losses;
+          for (int m = 0; m < 5; ++m)
+            right = right && losses[detail::index(m)] == plain_flow::expected_loss(3, m);
+        }
+      });
+  }
+  CHECK(is_right == std::array<bool, 3>{true, true, true});
+}
+
+TEST_CASE("a step may be made from different threads in turn", "[pipeline]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 5));
+  std::vector<plain_flow> stages(3);
+  pipeline on_threads{planned, threads{}, stages};
+  pipeline virtually{planned, virtual_time{}, stages};
+  for (int i = 0; i < 5; ++i)
+    std::jthread([&] {
+      on_threads.step();
+      virtually.step();
+    }).join();
+  check_losses(on_threads.step(), 3);
+  check_losses(virtually.step(), 3);
+}
+
+namespace {
+
+// Does what plain_flow does, by plain passes.
+struct plain_object {
+  struct saved {};
+  int updates = 0;
+  message forward(saved&, message const& in, microbatch mb, where at) const {
+    auto const value =
+        (mb.is_first_stage() ? mb.index() + 1 : in[0].as<double>()[0]) * 2 + mb.stage();
+    if (mb.is_last_stage()) mb.report_loss(value);
+    auto out = at.allocate_edge(8);
+    out.as<double>()[0] = value;
+    return out;
+  }
+  message backward_input(saved&, message const&, microbatch, where) const { return {}; }
+  void backward_weight(saved&, microbatch, where) const {}
+  void update(where) { ++updates; }
+};
+
+}  // namespace
+
+TEST_CASE("stages of different types make one pipeline", "[pipeline]") {
+  plain_flow by_hand;
+  plain_object object;
+  as_flow adapted(object);
+  auto const check = [&](auto backend) {
+    std::vector<stage_ref> const mixed{by_hand, adapted, by_hand, adapted};
+    auto const planned = make_plan(zb_v{}, small(placement::v_shape(2), 5));
+    pipeline pipe{planned, backend, mixed};
+    object.updates = 0;
+    check_losses(pipe.step(), 4);
+    CHECK(object.updates == 2);  // it is two stages
+  };
+  check(virtual_time{});
+}
+
+TEST_CASE("stages come in any container that outlives the pipeline", "[pipeline]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(2), 2));
+  std::vector<plain_flow> in_vector(2);
+  std::array<plain_flow, 2> in_array{};
+  std::deque<plain_flow> in_deque(2);
+  plain_flow plain[2];
+  check_losses(pipeline(planned, virtual_time{}, in_vector).step(), 2);
+  check_losses(pipeline(planned, virtual_time{}, in_array).step(), 2);
+  check_losses(pipeline(planned, virtual_time{}, in_deque).step(), 2);
+  check_losses(pipeline(planned, virtual_time{}, plain).step(), 2);
+  check_losses(pipeline(planned, virtual_time{}, std::span(in_vector)).step(), 2);
+  check_losses(
+      pipeline(planned, virtual_time{}, std::vector<stage_ref>{in_vector[0], in_array[1]}).step(),
+      2);
+  STATIC_REQUIRE(makes_a_pipeline<std::vector<plain_flow>&>);
+  STATIC_REQUIRE(makes_a_pipeline<std::vector<stage_ref>>);
+  STATIC_REQUIRE(makes_a_pipeline<std::span<plain_flow>>);
+  STATIC_REQUIRE_FALSE(makes_a_pipeline<std::vector<plain_flow>>);
+}
+
+namespace {
+
+// Notes what happens to its stage, in order.
+struct noting {
+  std::vector<std::string>* notes = nullptr;
+
+  flow operator()(microbatch mb) {
+    message const in = co_await mb.recv_activation();
+    co_await F([&] { note("F", mb); });
+    co_await mb.send_activation();
+    message const back = co_await mb.recv_gradient();
+    co_await B([&] { note("B", mb); });
+    co_await mb.send_gradient();
+    co_await W([&] { note("W", mb); });
+  }
+  void update(where) { notes->push_back("update"); }
+  void note(std::string const& what, microbatch mb) {
+    notes->push_back(
+        what + std::to_string(mb.index()) + " step " + std::to_string(mb.step()) +
+        (mb.is_training() ? "" : " evaluating"));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a stage is updated once a step, after its last W", "[pipeline]") {
+  auto const check = [](auto backend) {
+    for (auto const& where : test::placements_to_run(2)) {
+      test::for_each_plan_of(
+          small(where, 4), {}, [&](std::string const& name, plan const& planned) {
+            INFO(name);
+            std::vector<std::vector<std::string>> notes(detail::index(where.stages()));
+            std::vector<noting> stages;
+            for (auto& n : notes) stages.push_back({&n});
+            pipeline pipe{planned, backend, stages};
+            pipe.step();
+            pipe.evaluate();
+            pipe.step();
+            for (auto const& n : notes) {
+              REQUIRE(n.size() == 13 + 4 + 13);
+              CHECK(std::count(n.begin(), n.end(), "update") == 2);
+              CHECK(n[11] == "W3 step 0");
+              CHECK(n[12] == "update");
+              for (std::size_t i = 13; i < 17; ++i)
+                CHECK(n[i] == "F" + std::to_string(i - 13) + " step 1 evaluating");
+              CHECK(n[28] == "W3 step 1");
+              CHECK(n[29] == "update");
+            }
+          });
+    }
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[pipeline]") {
+  auto const check = [](auto backend) {
+    for (auto const& where : test::placements_to_run(3))
+      test::for_each_plan_of(
+          small(where, 6), {}, [&](std::string const& name, plan const& planned) {
+            INFO(name);
+            std::vector<plain_flow> stages(detail::index(where.stages()));
+            pipeline pipe{planned, backend, stages};
+            for (int i = 0; i < 3; ++i) {
+              auto const& result = pipe.evaluate();
+              check_losses(result, where.stages());
+              CHECK(result.measured.size() == detail::index(where.stages()) * 6);
+              for (auto const& timed : result.measured.all())
+                CHECK(timed.what.kind == pass_kind::forward);
+              for (int rank = 0; rank < where.ranks(); ++rank)
+                CHECK(pipe.memory(rank).in_use == std::array<bytes, 2>{});
+              CHECK(pipe.steps() == i);
+              check_losses(pipe.step(), where.stages());
+            }
+          });
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("an evaluation follows the verified program, not the plan's schedule", "[pipeline]") {
+  auto planned = make_plan(zb_h1{}, small(placement::linear(2), 2));
+  planned.order = schedule(
+      placement::linear(2),
+      2,
+      test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1F0 1B1 1B0 1W0 1W1"}));
+  std::vector<plain_flow> stages(2);
+  pipeline pipe{planned, virtual_time{}, stages};
+  check_losses(pipe.evaluate(), 2);
+  CHECK(pipe.evaluate().measured[1].front().what == pass{pass_kind::forward, 1, 0});
+}
+
+TEST_CASE("the loss of a step is the mean of its microbatches", "[pipeline]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(2), 3));
+  std::vector<plain_flow> stages(2);
+  pipeline pipe{planned, virtual_time{}, stages};
+  double sum = 0;
+  for (int m = 0; m < 3; ++m) sum += plain_flow::expected_loss(2, m);
+  CHECK(pipe.step().loss() == sum / 3);
+
+  std::vector<std::string> notes;
+  std::vector<noting> silent(2, {&notes});
+  pipeline other{planned, virtual_time{}, silent};
+  CHECK(std::isnan(other.step().loss()));
+}
+
+TEST_CASE("a buffer that a stage keeps outlives the pipeline", "[pipeline]") {
+  struct hoarder {
+    std::vector<buffer> kept{};
+    flow operator()(microbatch mb) {
+      message const in = co_await mb.recv_activation();
+      buffer y;
+      co_await F([&](where at) {
+        y = at.allocate_edge(8);
+        y.as<double>()[0] = 10 * mb.stage() + mb.index();
+        kept.push_back(y);
+        if (!in.empty()) kept.push_back(in[0]);
+      });
+      co_await mb.send_activation(std::move(y));
+      message const back = co_await mb.recv_gradient();
+      co_await B([] {});
+      co_await mb.send_gradient();
+      co_await W([] {});
+    }
+  };
+  auto const planned = make_plan(zb_v{}, small(placement::v_shape(2), 3));
+  std::vector<hoarder> stages(4);
+  {
+    pipeline pipe{planned, threads{}, stages};
+    pipe.step();
+  }
+  for (int s = 0; s < 4; ++s) {
+    auto const& kept = stages[detail::index(s)].kept;
+    REQUIRE(kept.size() == (s == 0 ? 3U : 6U));
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      bool const is_input = s > 0 && i % 2 == 1;
+      auto const m = static_cast<int>(s > 0 ? i / 2 : i);
+      CHECK(kept[i].as<double>()[0] == 10 * (is_input ? s - 1 : s) + m);
+    }
+  }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/policy/registry.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/refusal.hpp>
+
+#include <string>
+
+using zbpp::make_plan;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::schedule;
+using zbpp::stage_costs;
+using zbpp::test::passes;
+
+namespace {
+
+problem small(placement const& where = placement::linear(2)) {
+  return {where, 3, stage_costs{.forward = 3, .backward_input = 2, .backward_weight = 1}, 1};
+}
+
+}  // namespace
+
+TEST_CASE("a plan holds what its policy, lowering and simulation make", "[plan]") {
+  auto const what = small();
+  auto const plan = make_plan(zbpp::zb_h1{}, what, {.receive_ahead = 1});
+  CHECK(plan.policy == "ZB-H1");
+  CHECK(plan.what == what);
+  CHECK(plan.order == zbpp::zb_h1{}(what));
+  CHECK(plan.code == zbpp::lower(plan.order, {.receive_ahead = 1}));
+  CHECK(plan.code != zbpp::lower(plan.order));
+  CHECK(plan.predicted == zbpp::simulate(plan.order, what));
+}
+
+TEST_CASE("a policy from the registry makes the plan that its type makes", "[plan]") {
+  auto const plan = make_plan(zbpp::find_policy(zbpp::builtin_policies(), "zb_h1"), small());
+  CHECK(plan.policy == "ZB-H1");
+  CHECK(plan.order == zbpp::zb_h1{}(small()));
+}
+
+TEST_CASE("a schedule from elsewhere becomes a plan under its own title", "[plan]") {
+  problem const what(placement::linear(1), 1, stage_costs{.forward = 5});
+  auto const plan =
+      make_plan("by hand", schedule(placement::linear(1), 1, passes({"0F0 0BW0"})), what);
+  CHECK(plan.policy == "by hand");
+  CHECK(makespan(plan.predicted) == 5);
+}
+
+TEST_CASE("what cannot be planned is refused as the part that refuses it says", "[plan]") {
+  CHECK(zbpp::test::refusal(zbpp::errc::unsupported_problem, [] {
+          (void)make_plan(zbpp::gpipe{}, small(placement::v_shape(2)));
+        }).rfind("GPipe needs", 0) == 0);
+  CHECK(zbpp::test::refusal([] {
+          (void)make_plan(zbpp::gpipe{}, small(), {.receive_ahead = -1});
+        }) == "receive_ahead counts passes; it is at least 0");
+  CHECK(zbpp::test::refusal(zbpp::errc::refused_program, [] {
+          problem const what(placement::linear(1), 1, stage_costs{});
+          (void)make_plan("by hand", schedule(what.where(), 1, passes({"0B0 0F0"})), what);
+        }) == "rank 0, position 0: 0B0 waits for something that never happens");
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/runtime/threads.hpp>
+// What the checks need besides.
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/plain_flow.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+problem small(placement where, int microbatches, transfer_costs transfer = {}) {
+  return {
+      std::move(where), microbatches, stage_costs{.forward = 1, .edge = 8}, std::move(transfer)};
+}
+
+void check_losses(step_result const& result, int stages) {
+  for (std::size_t m = 0; m < result.losses.size(); ++m)
+    CHECK(result.losses[m] == test::plain_flow::expected_loss(stages, static_cast<int>(m)));
+}
+
+// Checks that every pass began after what it needs had ended, and `transfer` later on another rank.
+void check_order(timeline const& line, problem const& what, ticks transfer) {
+  grid<ticks> forward(what.stages(), what.microbatches());
+  grid<ticks> backward(what.stages(), what.microbatches());
+  for (auto const& timed : line.all()) {
+    auto const& p = timed.what;
+    if (p.kind == pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;
+    if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = timed.end;
+  }
+  auto hop = [&](int a, int b) {
+    return what.where().rank_of(a) == what.where().rank_of(b) ? 0 : transfer;
+  };
+  bool is_right = true;
+  for (int rank = 0; rank < line.ranks(); ++rank) {
+    ticks last = 0;
+    for (auto const& timed : line[rank]) {
+      auto const& p = timed.what;
+      is_right = is_right && timed.start >= last && timed.end >= timed.start;
+      last = timed.end;
+      if (p.kind == pass_kind::forward && p.stage > 0)
+        is_right = is_right &&
+                   timed.start >= forward(p.stage - 1, p.microbatch) + hop(p.stage - 1, p.stage);
+      if (p.makes_input_gradient() && p.stage + 1 < what.stages())
+        is_right = is_right &&
+                   timed.start >= backward(p.stage + 1, p.microbatch) + hop(p.stage + 1, p.stage);
+    }
+  }
+  CHECK(is_right);
+}
+
+// Says on which threads the flows of a stage were.
+struct where_am_i {
+  std::set<std::thread::id> threads{};
+
+  flow operator()(microbatch mb) {
+    threads.insert(std::this_thread::get_id());
+    message const in = co_await mb.recv_activation();
+    co_await F([&] { threads.insert(std::this_thread::get_id()); });
+    co_await mb.send_activation();
+    message const back = co_await mb.recv_gradient();
+    co_await B([&] { threads.insert(std::this_thread::get_id()); });
+    co_await mb.send_gradient();
+    co_await W([&] { threads.insert(std::this_thread::get_id()); });
+  }
+  void update(where) { threads.insert(std::this_thread::get_id()); }
+};
+
+}  // namespace
+
+TEST_CASE("settings of threads are not negative", "[threads]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(2), 2));
+  std::vector<test::plain_flow> stages(2);
+  CHECK(test::refusal([&] {
+          pipeline(planned, threads{.count = -1}, stages);
+        }) == "threads.count is at least 0, which is one a rank");
+  CHECK(test::refusal([&] {
+          pipeline(planned, threads{.spins = -1}, stages);
+        }) == "threads.spins is at least 0");
+}
+
+TEST_CASE("the flows of a rank stay on its thread", "[threads]") {
+  auto const count = GENERATE(0, 1, 2, 3, 4, 9);
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(4), 6));
+  std::vector<where_am_i> stages(4);
+  pipeline pipe{planned, threads{.count = count}, stages};
+  pipe.step();
+  pipe.evaluate();
+  pipe.step();
+  std::set<std::thread::id> all;
+  for (auto const& s : stages) {
+    CHECK(s.threads.size() == 1);
+    all.insert(s.threads.begin(), s.threads.end());
+  }
+  CHECK(all.size() == (count == 0 || count > 4 ? 4U : static_cast<std::size_t>(count)));
+  CHECK(all.count(std::this_thread::get_id()) == 0);
+  if (count == 2) {
+    CHECK(stages[0].threads == stages[1].threads);  // neighbours share
+    CHECK(stages[2].threads == stages[3].threads);
+  }
+}
+
+TEST_CASE("a pass begins after what it needs has ended", "[threads]") {
+  for (auto const& where : test::placements_to_run(4))
+    for (int count : {0, 1, 3})
+      test::for_each_plan_of(
+          small(where, 8), {}, [&](std::string const& name, plan const& planned) {
+            INFO(name << " on " << count << " threads");
+            std::vector<test::plain_flow> stages(detail::index(where.stages()));
+            pipeline pipe{planned, threads{.count = count}, stages};
+            for (int i = 0; i < 3; ++i) {
+              auto const& result = pipe.step();
+              check_losses(result, where.stages());
+              check_order(result.measured, planned.what, 0);
+            }
+          });
+}
+
+TEST_CASE("an emulated transfer takes its time", "[threads]") {
+  constexpr ticks transfer = 200'000;
+  for (auto const& where : {placement::linear(3), placement::v_shape(2)})
+    for (int count : {0, 1, 2})
+      test::for_each_plan_of(
+          small(where, 2, transfer),
+          {.fused = false},
+          [&](std::string const& name, plan const& planned) {
+            INFO(name << " on " << count << " threads");
+            std::vector<test::plain_flow> stages(detail::index(where.stages()));
+            pipeline pipe{planned, threads{.count = count, .emulates_transfers = true}, stages};
+            auto const& result = pipe.step();
+            check_losses(result, where.stages());
+            check_order(result.measured, planned.what, transfer);
+          });
+}
+
+TEST_CASE("many steps in a row neither hang nor go wrong", "[threads]") {
+  auto const settings = GENERATE(
+      threads{}, threads{.count = 1}, threads{.count = 2}, threads{.count = 5, .spins = 100});
+  auto const planned = make_plan(zb_v{}, small(placement::v_shape(6), 5));
+  std::vector<test::plain_flow> stages(12);
+  pipeline pipe{planned, settings, stages};
+  for (int i = 0; i < 100; ++i) {
+    auto const& losses = (i % 3 == 2 ? pipe.evaluate() : pipe.step()).losses;
+    for (int m = 0; m < 5; ++m)
+      if (losses[detail::index(m)] != test::plain_flow::expected_loss(12, m))
+        FAIL("step " << i << ", microbatch " << m << ": " << losses[detail::index(m)]);
+  }
+  CHECK(pipe.steps() == 67);
+}
+
+TEST_CASE("a plan's memory is taken when the pipeline is made", "[threads]") {
+  problem const what(
+      placement::linear(3), 4, stage_costs{.forward = 1, .activation = 1000, .edge = 100});
+  auto const planned = make_plan(gpipe{}, what);
+  auto const peaks = peak_memory(planned.code, what);
+  std::vector<test::plain_flow> stages(3);
+  pipeline const pipe{planned, threads{}, stages};
+  for (int rank = 0; rank < 3; ++rank) {
+    auto const& peak = peaks[detail::index(rank)];
+    CHECK(pipe.memory(rank).reserved >= peak.activations + peak.edges);
+    CHECK(pipe.memory(rank).growths == 0);
+  }
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/verify.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+
+#include <support/catch.hpp>
+#include <support/independent_check.hpp>
+#include <support/instructions.hpp>
+#include <support/mutations.hpp>
+#include <support/policy_grid.hpp>
+#include <support/refusal.hpp>
+#include <support/small_programs.hpp>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+using zbpp::channel_layout;
+using zbpp::diagnostic;
+using zbpp::fault;
+using zbpp::instruction;
+using zbpp::instruction_kind;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::program;
+using zbpp::schedule;
+using zbpp::stage_costs;
+using zbpp::verify;
+using zbpp::test::change;
+using zbpp::test::independent_check;
+using zbpp::test::instructions;
+using zbpp::test::mutant;
+using zbpp::test::nested_rows;
+using zbpp::test::passes;
+
+namespace {
+
+program rebuilt(program const& origin, nested_rows const& rows) {
+  return {origin.where(), origin.microbatches(), zbpp::rows<instruction>(rows), origin.channels()};
+}
+
+// Whether a diagnostic names a rank, a position and the instruction that stands there, or that is
+// missing there.
+bool names_its_place(diagnostic const& d, program const& code) {
+  if (d.at.rank < 0 || d.at.rank >= code.ranks() || d.at.position < 0) return false;
+  if (d.text.rfind(to_string(d.culprit) + ": ", 0) != 0) return false;
+  auto const row = code.instructions(d.at.rank);
+  auto const position = static_cast<std::size_t>(d.at.position);
+  if (d.what == fault::missing) return position <= row.size();
+  return position < row.size() && row[position] == d.culprit;
+}
+
+// Whether a program is right by every rule written down plainly, on one channel a directed pair.
+bool is_right(independent_check const& check, program const& code) {
+  if (!check.has_each_once() || !check.keeps_dependences() || !check.keeps_channel_order())
+    return false;
+  for (auto const& [ends, needed] : check.depths())
+    for (auto const& stated : code.channels())
+      if (std::pair(stated.from, stated.to) == ends &&
+          (stated.slots < needed.slots || stated.in_flight < needed.in_flight))
+        return false;
+  return !check.can_deadlock(channel_layout::one_per_directed_pair);
+}
+
+// The faults of a program on a linear placement whose channels are as deep as it needs.
+std::vector<std::string> faults(std::vector<std::string> const& lines, int m) {
+  auto const where = placement::linear(static_cast<int>(lines.size()));
+  auto const all = instructions(lines);
+  std::vector<std::string> texts;
+  for (auto const& found : verify(program(where, m, all, {{0, 1, m, m}, {1, 0, m, m}})))
+    texts.push_back(to_string(found));
+  return texts;
+}
+
+using texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE(
+    "verify accepts every policy on every shape, fused or not, with receives ahead", "[verify]") {
+  int cases = 0;
+  zbpp::test::for_each_schedule(
+      {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32},
+      [&](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
+        auto const accepts = [&](schedule const& variant, int ahead) {
+          auto const found = verify(zbpp::lower(variant, {.receive_ahead = ahead}), what);
+          if (!found.empty())
+            FAIL_CHECK(
+                zbpp::test::name_of(decide, what)
+                << ", receives " << ahead << " ahead: " << to_string(found.front()));
+          ++cases;
+        };
+        auto const fused = zbpp::fuse_backward(order);
+        if (what.ranks() > 5) {  // one of the eight combinations for each
+          auto const ahead = what.microbatches() % 4;
+          accepts(what.microbatches() % 3 == 0 ? fused : order, ahead);
+          return;
+        }
+        for (int ahead = 0; ahead <= 3; ++ahead) {
+          accepts(order, ahead);
+          accepts(fused, ahead);
+        }
+      });
+  CHECK(cases > 3000);
+}
+
+TEST_CASE("verify accepts R in front of any B", "[verify]") {
+  zbpp::test::for_each_schedule(
+      {1, 2, 4}, [&](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
+        auto const found = verify(zbpp::lower(zbpp::test::with_recompute(order)), what);
+        INFO(zbpp::test::name_of(decide, what));
+        CHECK(found.empty());
+      });
+}
+
+// A change is left out of "must be refused" only where it provably gives another right program: an
+// R is optional, so is the step of an only stage, and what is swapped or moved over nothing that it
+// depends on keeps every rule. Of those the independent check says which are right, and they are
+// counted below.
+TEST_CASE("verify refuses every single change of a small program that breaks a rule", "[verify]") {
+  std::map<change, std::pair<int, int>> found;  // refused, and right programs all the same
+  for (auto const& [name, code] : zbpp::test::small_programs()) {
+    INFO(name);
+    REQUIRE(verify(code).empty());
+    auto const origin = code.instructions().nested();
+    zbpp::test::for_each_mutant(
+        code.where(), code.microbatches(), origin, [&](mutant const& spoilt) {
+          auto const changed = rebuilt(code, spoilt.rows);
+          independent_check const check(code.where(), code.microbatches(), spoilt.rows);
+          auto const diagnostics = verify(changed);
+          bool const refused = !diagnostics.empty();
+          bool const must_refuse = spoilt.crosses_dependence ||
+                                   (spoilt.what != change::swapped &&
+                                    spoilt.what != change::moved && !spoilt.changes_optional);
+          bool const named =
+              std::all_of(diagnostics.begin(), diagnostics.end(), [&](diagnostic const& d) {
+                return names_its_place(d, changed);
+              });
+          if ((must_refuse && !refused) || refused == is_right(check, changed) || !named)
+            FAIL_CHECK(
+                name << ", " << to_string(spoilt.what) << ", " << spoilt.text << ": "
+                     << (refused ? to_string(diagnostics.front()) : "accepted"));
+          ++(refused ? found[spoilt.what].first : found[spoilt.what].second);
+        });
+  }
+  CHECK(found[change::dropped] == std::pair(348, 3));
+  CHECK(found[change::repeated] == std::pair(5461, 0));
+  CHECK(found[change::other_kind] == std::pair(3510, 0));
+  CHECK(found[change::other_stage] == std::pair(1446, 0));
+  CHECK(found[change::other_microbatch] == std::pair(1104, 1));
+  CHECK(found[change::swapped] == std::pair(2426, 129));
+  CHECK(found[change::moved] == std::pair(4130, 328));
+}
+
+TEST_CASE("verify names what does not exist", "[verify]") {
+  CHECK(
+      faults({"2F0 0F1 0F0 0BW0 0STEP1"}, 1) ==
+      texts{
+          "bad id at rank 0, position 0, stage 2, microbatch 0: 2F0: stages go from 0 to 0",
+          "bad id at rank 0, position 1, stage 0, microbatch 1: 0F1: microbatches go from 0 to 0",
+          "bad id at rank 0, position 4, stage 0, microbatch 1: 0STEP: an optimizer step carries "
+          "microbatch 0"});
+  CHECK(
+      faults({"1F0 0SEND_B0", "1SEND_F0"}, 1) ==
+      texts{
+          "bad id at rank 0, position 0, stage 1, microbatch 0: 1F0: its stage belongs to rank 1",
+          "bad id at rank 0, position 1, stage 0, microbatch 0: 0SEND_B0: no message crosses "
+          "there: the neighbouring stage is on the same rank or missing",
+          "bad id at rank 1, position 0, stage 1, microbatch 0: 1SEND_F0: no message crosses "
+          "there: the neighbouring stage is on the same rank or missing"});
+  program const odd(
+      placement::linear(1),
+      1,
+      zbpp::rows<instruction>(nested_rows{{{static_cast<instruction_kind>(10), 0, 0}}}),
+      {});
+  REQUIRE(verify(odd).size() == 1);
+  CHECK(
+      to_string(verify(odd).front()) ==
+      "bad id at rank 0, position 0, stage 0, microbatch 0: 0?0: there is no such instruction");
+}
+
+TEST_CASE("verify names what is missing and the last place where it could stand", "[verify]") {
+  CHECK(
+      faults({"0F0 0BW0 0SEND_F0", "1RECV_F0 1F0 1R0 1W0 1SEND_B0 1STEP"}, 1) ==
+      texts{
+          "missing at rank 0, position 1, stage 0, microbatch 0: 0RECV_B0: it is missing; it must "
+          "stand before 0BW0",
+          "missing at rank 0, position 3, stage 0, microbatch 0: 0STEP: it is missing; it must "
+          "stand before the end",
+          "missing at rank 1, position 3, stage 1, microbatch 0: 1B0: it is missing; it must "
+          "stand before 1W0"});
+  CHECK(
+      faults({"0B0 0R0 0STEP"}, 1) ==
+      texts{
+          "missing at rank 0, position 1, stage 0, microbatch 0: 0F0: it is missing; it must "
+          "stand before 0R0",
+          "missing at rank 0, position 2, stage 0, microbatch 0: 0W0: it is missing; it must "
+          "stand before 0STEP"});
+}
+
+TEST_CASE("verify names what stands twice", "[verify]") {
+  CHECK(
+      faults({"0F0 0BW0 0F0"}, 1) ==
+      texts{"repeated at rank 0, position 2, stage 0, microbatch 0: 0F0: it already stands at 0"});
+  CHECK(
+      faults({"0F0 0B0 0BW0"}, 1) ==
+      texts{"repeated at rank 0, position 1, stage 0, microbatch 0: 0B0: 0BW0 already does it"});
+}
+
+TEST_CASE("verify names what stands before what it needs", "[verify]") {
+  CHECK(
+      faults({"0BW0 0F0"}, 1) ==
+      texts{"dependence at rank 0, position 0, stage 0, microbatch 0: 0BW0: it needs 0F0, which "
+            "stands at 1"});
+  CHECK(
+      faults({"0F0 0F1 0B0 0B1 0W1 0W0 0STEP"}, 2) ==
+      texts{"dependence at rank 0, position 4, stage 0, microbatch 1: 0W1: it needs 0W0, which "
+            "stands at 5"});
+  CHECK(
+      faults({"0F0 0SEND_F0 0RECV_B0 0BW0", "1F0 1RECV_F0 1SEND_B0 1BW0"}, 1) ==
+      texts{
+          "dependence at rank 1, position 0, stage 1, microbatch 0: 1F0: it needs 1RECV_F0, which "
+          "stands at 1",
+          "dependence at rank 1, position 2, stage 1, microbatch 0: 1SEND_B0: it needs 1BW0, which "
+          "stands at 3"});
+}
+
+TEST_CASE("verify names the message on whose place the ends of a channel disagree", "[verify]") {
+  CHECK(
+      faults(
+          {"0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0BW0 0RECV_B1 0BW1",
+           "1RECV_F1 1RECV_F0 1F0 1BW0 1SEND_B0 1F1 1BW1 1SEND_B1"},
+          2) ==
+      texts{"channel order at rank 1, position 1, stage 1, microbatch 0: 1RECV_F0: here it is "
+            "message 1 of channel 0->1; rank 0 sends it at position 1 as message 0"});
+}
+
+TEST_CASE("verify refuses channels that are stated too shallow, where they overflow", "[verify]") {
+  auto const code = zbpp::lower(
+      zbpp::one_f_one_b{}(problem(placement::linear(2), 3, stage_costs{})), {.receive_ahead = 1});
+  REQUIRE(
+      code.channels() == std::vector<zbpp::channel>{
+                             {.from = 0, .to = 1, .slots = 1, .in_flight = 2},
+                             {.from = 1, .to = 0, .slots = 2, .in_flight = 2}});
+  auto const with = [&](std::vector<zbpp::channel> const& channels) {
+    texts result;
+    program const spoilt(code.where(), code.microbatches(), code.instructions(), channels);
+    for (auto const& d : verify(spoilt)) {
+      CHECK(names_its_place(d, spoilt));
+      result.push_back(to_string(d));
+    }
+    return result;
+  };
+  CHECK(with(code.channels()).empty());
+  CHECK(with({{0, 1, 9, 9}, {1, 0, 9, 9}}).empty());
+  CHECK(with({{5, 6, 0, 0}, {0, 1, 1, 2}, {1, 0, 2, 2}, {1, 1, 0, 0}}).empty());
+  CHECK(
+      with({{0, 1, 1, 1}, {1, 0, 1, 2}}) ==
+      texts{
+          "channel depth at rank 0, position 4, stage 0, microbatch 1: 0SEND_F1: here channel "
+          "0->1 has more messages in flight than the program states; it needs 1 slots and 2 "
+          "messages in flight",
+          "channel depth at rank 0, position 9, stage 0, microbatch 2: 0RECV_B2: here channel "
+          "1->0 has more slots than the program states; it needs 2 slots and 2 messages in "
+          "flight"});
+  CHECK(with({{0, 1, 1, 2}}).size() == 2);
+  CHECK(with({{0, 1, 1, 2}, {1, 0, -1, -1}}).size() == 2);
+}
+
+TEST_CASE("whether two crossing sends may run depends on the channel layout", "[verify]") {
+  auto const order = schedule(
+      placement::looped(2, 2),
+      2,
+      passes({"0F0 0F1 2F0 2F1 2BW0 2BW1 0BW0 0BW1", "1F0 1F1 3F0 3F1 3BW0 3BW1 1BW0 1BW1"}));
+  auto const code = zbpp::lower(order);
+  auto const rows = code.instructions();
+  CHECK(zbpp::test::text_of(rows[0]).find("0SEND_F1 2RECV_F0") != std::string::npos);
+  CHECK(zbpp::test::text_of(rows[1]).find("1SEND_F0 1RECV_F1") != std::string::npos);
+  CHECK(verify(code).empty());
+  for (auto layout : {channel_layout::one_per_rank, channel_layout::one_per_pair}) {
+    auto const found = verify(code, layout);
+    REQUIRE(found.size() == 1);
+    CHECK(found.front().what == fault::deadlock);
+    CHECK(names_its_place(found.front(), code));
+  }
+}
+
+TEST_CASE("verify refuses a program that needs more memory than a rank has", "[verify]") {
+  auto const where = placement::linear(2);
+  stage_costs const costs{.activation = 10, .weight_gradient_input = 4, .edge = 1};
+  auto const code = zbpp::lower(zbpp::one_f_one_b{}(problem(where, 3, costs)));
+  auto const peaks = zbpp::peak_memory(code, problem(where, 3, costs));
+  auto const found = [&](zbpp::bytes first, zbpp::bytes second) {
+    return verify(code, problem(where, 3, costs, 0, {first, second}));
+  };
+  CHECK(verify(code, problem(where, 3, costs)).empty());
+  CHECK(found(peaks[0].total, peaks[1].total).empty());
+  auto const less = found(peaks[0].total, peaks[1].total - 1);
+  REQUIRE(less.size() == 1);
+  CHECK(less.front().what == fault::memory);
+  CHECK(less.front().at.rank == 1);
+  CHECK(less.front().at.position == peaks[1].position);
+  CHECK(names_its_place(less.front(), code));
+  auto const total = std::to_string(peaks[1].total);
+  CHECK(
+      less.front().text == to_string(less.front().culprit) + ": here the rank needs " + total +
+                               " bytes; its limit is " + std::to_string(peaks[1].total - 1));
+  CHECK(found(0, 0).size() == 2);
+}
+
+TEST_CASE("a program is not verified against another problem", "[verify]") {
+  auto const code = zbpp::lower(zbpp::gpipe{}(problem(placement::linear(2), 2, stage_costs{})));
+  for (problem const& other :
+       {problem(placement::linear(2), 3, stage_costs{}),
+        problem(placement::linear(3), 2, stage_costs{})}) {
+    auto const found = verify(code, other);
+    REQUIRE(found.size() == 1);
+    CHECK(
+        to_string(found.front()) ==
+        "bad id: program and problem differ in placement or microbatches");
+  }
+}
+
+TEST_CASE("verify_or_throw throws every fault, at the place of the first", "[verify]") {
+  problem const what(placement::linear(1), 1, stage_costs{});
+  auto const code = zbpp::lower(zbpp::gpipe{}(what));
+  CHECK_NOTHROW(zbpp::verify_or_throw(code, what));
+  CHECK(
+      zbpp::test::refusal(
+          zbpp::errc::refused_program,
+          [&] {
+            zbpp::verify_or_throw(
+                rebuilt(code, {{{instruction_kind::backward_input, 0, 0}}}), what);
+          }) ==
+      "rank 0, position 0, stage 0, microbatch 0: the program is refused: 0F0: it is missing; it "
+      "must stand before 0B0\n"
+      "missing at rank 0, position 1, stage 0, microbatch 0: 0W0: it is missing; it must stand "
+      "before the end");
+}
