@@ -363,7 +363,7 @@ TEST_CASE("a flow that does things in another order is told what it awaits", "[w
        {"sends the gradient after F",
         1,
         send_gradient_after_f,
-        told(4, "1B0", "awaits send_gradient()")},
+        told(2, "1SEND_F0", "has not called send_activation()")},
        {"sends the gradient after W",
         1,
         send_gradient_after_w,
@@ -375,7 +375,7 @@ TEST_CASE("a flow that does things in another order is told what it awaits", "[w
        {"sends the gradient after F",
         1,
         send_gradient_after_f,
-        told(4, "1BW0", "awaits send_gradient()")}});
+        told(2, "1SEND_F0", "has not called send_activation()")}});
   check(
       recompute_plan(),
       {{"recomputes late", 1, recomputes_late, told(3, "1R0", "awaits recv_gradient()")}});
