@@ -123,9 +123,7 @@ class engine {
     }
   }
 
-  /// @return when the message that blocks the rank will have arrived; `not_yet` when it has not
-  /// been
-  ///         sent
+  /// @return when the message that blocks the rank will have arrived; `not_yet` before it is sent
   [[nodiscard]] ticks blocked_until() const noexcept {
     auto const& i = code_.instructions[next_];
     return carrier_->arrival(i.channel, i.sequence);

@@ -62,11 +62,9 @@ class pipeline {
   /// Verifies the plan and gets everything ready.
   ///
   /// @param stages  all stages of the model in order: a container of one stage type or of
-  /// `stage_ref`.
-  ///                They must outlive the pipeline.
-  /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) when
-  /// there
-  ///         is not one object for each stage
+  ///                `stage_ref`. They must outlive the pipeline.
+  /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
+  ///         there is one object for each stage
   template <class Stages>
   pipeline(plan const& planned, Backend backend, Stages&& stages)
     requires detail::refers_to_stages<Stages>
