@@ -264,22 +264,22 @@ class engine {
   // Gives what a pass made to the neighbouring chunk of the same rank: the same memory, no message.
   void hand_over(ready_instruction const& i, chunk_state const& chunk, detail::flow_state& state) {
     auto& to = flows_[detail::index(i.hand_over)];
-    to.in = take_deposit(i.kind == instruction_kind::forward, chunk, state);
+    to.in = std::move(deposit_of(i.kind == instruction_kind::forward, chunk, state));
   }
 
   void send(ready_instruction const& i, chunk_state const& chunk) {
     bool const forward = i.kind == instruction_kind::send_activation;
-    auto mail = take_deposit(forward, chunk, flows_[detail::index(i.slot)]);
+    auto& mail = deposit_of(forward, chunk, flows_[detail::index(i.slot)]);
     auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
     carrier_->send(i.channel, std::move(mail), clock_.arrival_of_send(transfer));
   }
 
-  [[nodiscard]] message take_deposit(
+  [[nodiscard]] message& deposit_of(
       bool forward, chunk_state const& chunk, detail::flow_state& state) const {
     auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
     if (std::exchange(state.deposited_at, flow_point::start) != wanted)
       refuse_flow(state, "has not called " + std::string(to_string(wanted)));
-    auto mail = std::move(state.out);
+    auto& mail = state.out;
     auto const most = forward ? chunk.costs.edge : chunk.activation_in;
     if (most > 0 && mail.total_size() > most) {
       auto const stage = chunk.common.stage;
