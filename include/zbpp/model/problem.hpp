@@ -25,7 +25,7 @@ class problem {
   /// Gives every stage the same costs.
   /// @throws error (bad_argument) saying what is wrong and what would be right
   problem(
-      placement where,
+      placement const& where,
       int microbatches,
       stage_costs every_stage,
       transfer_costs transfer = {},
