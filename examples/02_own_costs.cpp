@@ -12,16 +12,16 @@ using namespace zbpp;
 
 namespace {
 
-constexpr bytes megabyte = 1 << 20;
+constexpr bytes mebibyte = 1 << 20;
 
 problem measured_problem(bytes limit) {
   stage_costs const block{
       .forward = from_milliseconds(11.3),
       .backward_input = from_milliseconds(11.2),
       .backward_weight = from_milliseconds(8.1),
-      .activation = 900 * megabyte,
-      .weight_gradient_input = 400 * megabyte,
-      .edge = 20 * megabyte};
+      .activation = 900 * mebibyte,
+      .weight_gradient_input = 400 * mebibyte,
+      .edge = 20 * mebibyte};
   auto head = block;  // the last stage has the head and the loss on top
   head.forward += from_milliseconds(2.5);
   head.backward_input += from_milliseconds(2.5);
@@ -31,10 +31,10 @@ problem measured_problem(bytes limit) {
 }  // namespace
 
 int main() {
-  auto const what = measured_problem(4800 * megabyte);
+  auto const what = measured_problem(4800 * mebibyte);
   int fitting = 0;
   int refused = 0;
-  std::printf("policy   cost [ms]  bubble  peak of each rank [MB]\n");
+  std::printf("policy   cost [ms]  bubble  peak of each rank [MiB]\n");
   for (auto const& decide : builtin_policies()) {
     try {
       auto const plan = make_plan(decide, what);
@@ -44,7 +44,7 @@ int main() {
           to_milliseconds(cost(plan.predicted)),
           100 * bubble_rate(plan.predicted));
       for (auto const& peak : peak_memory(plan.code, what))
-        std::printf("  %5ld", static_cast<long>(peak.total / megabyte));
+        std::printf("  %5ld", static_cast<long>(peak.total / mebibyte));
       auto const faults = verify(plan.code, what);
       std::printf("  %s\n", faults.empty() ? "fits" : to_string(faults.front()).c_str());
       ++(faults.empty() ? fitting : refused);

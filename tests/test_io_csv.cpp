@@ -198,3 +198,12 @@ TEST_CASE("what a cell shows in a message is short and harmless", "[io][csv]") {
   CHECK(text.size() < 200);
   CHECK(text.find('\x1b') == std::string::npos);
 }
+
+TEST_CASE("an instruction that does not exist is not written", "[io][csv]") {
+  zbpp::program const code(
+      zbpp::placement::linear(1),
+      1,
+      zbpp::rows<zbpp::instruction>({{{static_cast<zbpp::instruction_kind>(200), 0, 0}}}),
+      {});
+  CHECK_THROWS_AS(to_csv(code), zbpp::error);
+}

@@ -93,6 +93,21 @@ TEST_CASE(
   CHECK(fs::status(here / "real.txt").permissions() == fs::perms::owner_all);
 }
 
+TEST_CASE("a symbolic link to a file that is not there yet makes the file", "[io][file]") {
+  folder const here;
+  fs::create_symlink("real.txt", here / "link.txt");
+  zbpp::write_file(here / "link.txt", "new");
+  CHECK(fs::is_symlink(here / "link.txt"));
+  CHECK(zbpp::read_file(here / "real.txt") == "new");
+}
+
+TEST_CASE("a file whose name is as long as names may be is written", "[io][file]") {
+  folder const here;
+  auto const path = here / std::string(250, 'n').c_str();
+  zbpp::write_file(path, "x");
+  CHECK(zbpp::read_file(path) == "x");
+}
+
 TEST_CASE("a device is written as it is, and its failure reported", "[io][file]") {
   if (!fs::is_character_file("/dev/null") || !fs::is_character_file("/dev/full")) return;
   zbpp::write_file("/dev/null", "x");

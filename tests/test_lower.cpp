@@ -180,7 +180,12 @@ TEST_CASE("a microbatch takes two messages for each pair of stages on two ranks"
     return sends / m;
   };
   for (int p : {2, 3, 4, 8}) {
-    CHECK(messages(zbpp::zb_h1{}, zbpp::placement::linear(p)) == 2 * (p - 1));
+    for (zbpp::any_policy const& decide :
+         {zbpp::any_policy(zbpp::gpipe{}),
+          zbpp::any_policy(zbpp::one_f_one_b{}),
+          zbpp::any_policy(zbpp::zb_h1{}),
+          zbpp::any_policy(zbpp::zb_h2{})})
+      CHECK(messages(decide, zbpp::placement::linear(p)) == 2 * (p - 1));
     CHECK(messages(zbpp::zb_v{}, zbpp::placement::v_shape(p)) == 4 * (p - 1));
     CHECK(messages(zbpp::interleaved{}, zbpp::placement::looped(p, 3)) == 2 * (3 * p - 1));
   }

@@ -55,8 +55,13 @@ TEST_CASE("what cannot be planned is refused as the part that refuses it says", 
   CHECK(zbpp::test::refusal([] {
           (void)make_plan(zbpp::gpipe{}, small(), {.receive_ahead = -1});
         }) == "receive_ahead counts passes; it is at least 0");
-  CHECK(zbpp::test::refusal(zbpp::errc::refused_program, [] {
-          problem const what(placement::linear(1), 1, stage_costs{});
-          (void)make_plan("by hand", schedule(what.where(), 1, passes({"0B0 0F0"})), what);
-        }) == "rank 0, position 0: 0B0 waits for something that never happens");
+  CHECK(
+      zbpp::test::refusal(
+          zbpp::errc::refused_program,
+          [] {
+            problem const what(placement::linear(1), 1, stage_costs{});
+            (void)make_plan("by hand", schedule(what.where(), 1, passes({"0B0 0F0 0W0"})), what);
+          }) ==
+      "rank 0, position 0, stage 0, microbatch 0: the program is refused, dependence: 0B0: it "
+      "needs 0F0, which stands at 1");
 }

@@ -128,3 +128,13 @@ TEST_CASE("a gradient that is sent after the last pass keeps the slot until then
   CHECK_FALSE(ready[2].frees_slot);
   CHECK(ready[3].frees_slot);
 }
+
+TEST_CASE("a rank may have more stages than 16 bits count", "[rank-code]") {
+  constexpr int stages = (1 << 16) + 1;
+  zbpp::rows<zbpp::instruction> row;
+  for (int s = 0; s < stages; ++s) row.push({instruction_kind::forward, s, 0});
+  row.end_row();
+  zbpp::program const code(placement::custom(std::vector<int>(stages, 0)), 1, std::move(row), {});
+  auto const ready = zbpp::detail::make_rank_code(code, zbpp::traffic(code), 0);
+  CHECK(ready.instructions.back().chunk == stages - 1);
+}

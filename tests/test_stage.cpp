@@ -235,7 +235,8 @@ TEST_CASE("plain passes without recompute() refuse a program with R", "[stage]")
             notes_of<noting>({"0F0 0F1 0R0 0B0 0W0 0B1 0W1", "1F0 1B0 1W0 1F1 1B1 1W1"});
           }) ==
       "rank 0, position 4, stage 0, microbatch 0: the program says 0R0, the flow of stage 0 "
-      "microbatch 0 awaits recv_gradient()");
+      "microbatch 0 awaits recv_gradient(); a flow awaits recv_activation, F, send_activation, R "
+      "where the program has it, recv_gradient, B, send_gradient, W");
 }
 
 TEST_CASE("a stage may be const, a function pointer or a lambda", "[stage]") {

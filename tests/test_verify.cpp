@@ -334,8 +334,17 @@ TEST_CASE("verify_or_throw throws every fault, at the place of the first", "[ver
             zbpp::verify_or_throw(
                 rebuilt(code, {{{instruction_kind::backward_input, 0, 0}}}), what);
           }) ==
-      "rank 0, position 0, stage 0, microbatch 0: the program is refused: 0F0: it is missing; it "
+      "rank 0, position 0, stage 0, microbatch 0: the program is refused, missing: 0F0: it is "
+      "missing; it "
       "must stand before 0B0\n"
       "missing at rank 0, position 1, stage 0, microbatch 0: 0W0: it is missing; it must stand "
       "before the end");
+}
+
+TEST_CASE("an empty program of a long step is refused without filling the memory", "[verify]") {
+  zbpp::rows<zbpp::instruction> row;
+  row.end_row();
+  auto const found = verify(zbpp::program(zbpp::placement::linear(1), 1'000'000, row, {}));
+  CHECK(found.size() >= 1000);
+  CHECK(found.size() < 1010);
 }

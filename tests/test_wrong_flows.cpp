@@ -132,6 +132,17 @@ flow send_gradient_after_w(microbatch mb) {
   co_await mb.send_gradient(y);
 }
 
+flow send_gradient_in_w(microbatch mb) {
+  buffer y;
+  message const in = co_await mb.recv_activation();
+  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await mb.send_activation(y);
+  message const back = co_await mb.recv_gradient();
+  co_await B([] {});
+  co_await mb.send_gradient(y);
+  co_await W([&] { static_cast<void>(mb.send_gradient(y)); });
+}
+
 flow sends_twice(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
@@ -294,7 +305,9 @@ struct mistake {
 std::string told(int position, std::string const& instruction, std::string const& did) {
   return "rank 1, position " + std::to_string(position) +
          ", stage 1, microbatch 0: the program says " + instruction +
-         ", the flow of stage 1 microbatch 0 " + did;
+         ", the flow of stage 1 microbatch 0 " + did +
+         "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
+         "recv_gradient, B, send_gradient, W";
 }
 
 void check(plan const& planned, std::vector<mistake> const& mistakes) {
@@ -367,7 +380,11 @@ TEST_CASE("a flow that does things in another order is told what it awaits", "[w
        {"sends the gradient after W",
         1,
         send_gradient_after_w,
-        told(5, "1SEND_B0", "has not called send_gradient()")}});
+        told(5, "1SEND_B0", "has not called send_gradient()")},
+       {"sends the gradient once more, in W",
+        1,
+        send_gradient_in_w,
+        told(6, "1W0", "has called send_gradient() in another pass")}});
   check(
       fused_plan(),
       {{"W before B", 1, w_before_b, told(4, "1BW0", "went on to W")},

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "sequential.hpp"
+#include <zbpp/io/file.hpp>
 #include <zbpp/policy/registry.hpp>
 
 #include <CLI/CLI.hpp>
@@ -82,8 +83,13 @@ struct options {
         std::error_code none;
         if (!std::filesystem::is_directory(given, none))
           return "'" + given + "' is not a folder; name one that exists";
-        if (::access(given.c_str(), W_OK) != 0)
+        try {  // the way the files will be written, before hours of training
+          auto const probe = std::filesystem::path(given) / ".train_gpt";
+          zbpp::write_file(probe, "");
+          std::filesystem::remove(probe);
+        } catch (std::exception const&) {
           return "'" + given + "' cannot be written to; name a folder that can";
+        }
         return {};
       },
       ""};

@@ -55,6 +55,7 @@ class chart_drawing {
     draw_axes();
     draw_level();
     draw_curves();
+    draw_level_name();
     return body_ + "</svg>\n";
   }
 
@@ -126,7 +127,13 @@ class chart_drawing {
         width_ - right_,
         y(chart_.level),
         "stroke=\"#888\" stroke-dasharray=\"2 4\"");
+  }
+
+  // On top of the curves, with a white rim.
+  void draw_level_name() {
+    body_ += "<g paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\">\n";
     text(width_ - right_ - 4.0, y(chart_.level) - 6.0, "end", escaped(chart_.level_name));
+    body_ += "</g>\n";
   }
 
   void draw_curves() {

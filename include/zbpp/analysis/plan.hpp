@@ -8,6 +8,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
@@ -29,13 +30,19 @@ struct plan {
 };
 
 /// Makes the plan of a schedule that is already there.
-/// @throws error as `simulate` and `lower` do
+/// @throws error (refused_program) with what `verify` finds when a pass could never start; else as
+///         `simulate` and `lower` do
 [[nodiscard]] inline plan make_plan(
     std::string title, schedule order, problem what, lower_options options = {}) {
   auto code = lower(order, options);
-  auto predicted = simulate(order, what);
-  return {
-      std::move(title), std::move(what), std::move(order), std::move(code), std::move(predicted)};
+  try {
+    auto predicted = simulate(order, what);
+    return {
+        std::move(title), std::move(what), std::move(order), std::move(code), std::move(predicted)};
+  } catch (error const& stuck) {
+    if (stuck.code() == errc::refused_program) verify_or_throw(code, what);
+    throw;
+  }
 }
 
 /// Asks a policy for a schedule, lowers and simulates it.

@@ -37,6 +37,8 @@ inline constexpr std::array<std::string_view, 10> csv_letters{
     "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP"};
 
 inline void add_cell(std::string& text, instruction const& i) {
+  if (i.kind > instruction_kind::optimizer_step)
+    throw error(errc::bad_argument, to_string(i) + ": there is no such instruction");
   text += std::to_string(i.stage);
   text += csv_letters[static_cast<std::size_t>(i.kind)];
   if (i.kind != instruction_kind::optimizer_step) text += std::to_string(i.microbatch);
@@ -196,8 +198,8 @@ class csv_reader {
         refuse(
             at.first,
             at.second,
-            "a cell with " + name + " " + std::to_string(count) + " too, for " + name +
-                "s are numbered without a gap");
+            "a cell with " + name + " " + std::to_string(count) +
+                " too; they are numbered without a gap");
       ++count;
     }
     return count;

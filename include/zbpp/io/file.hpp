@@ -41,13 +41,12 @@ using file_handle = std::unique_ptr<std::FILE, file_closer>;
   return written && closed;
 }
 
-/// Opens a file that did not exist, in the folder of `path` and with a name made from its name.
+/// Opens a file that did not exist, in the folder of `path`.
 [[nodiscard]] inline file_handle open_beside(
     std::filesystem::path const& path, std::filesystem::path& temporary) {
   auto stamp = std::chrono::steady_clock::now().time_since_epoch().count();
   for (int attempt = 0; attempt < 100; ++attempt, ++stamp) {
-    temporary = path;
-    temporary += "." + std::to_string(stamp) + ".tmp";
+    temporary = path.parent_path() / (".zbpp." + std::to_string(stamp) + ".tmp");
     if (file_handle file{std::fopen(temporary.string().c_str(), "wbx")}) return file;
     if (errno != EEXIST) break;
   }
@@ -84,13 +83,16 @@ inline void write_file(std::filesystem::path const& path, std::string_view text)
     return;
   }
   if (old.type() == fs::file_type::none) detail::io_failed(path, "cannot be written", reason);
-  auto const place = is_there ? fs::canonical(path, reason) : path;
+  auto place = is_there ? fs::canonical(path, reason) : path;
+  if (!is_there && fs::is_symlink(fs::symlink_status(path)))
+    place = path.parent_path() / fs::read_symlink(path);
   if (is_there && reason) detail::io_failed(path, "cannot be written", reason);
   reason.clear();
   fs::path temporary;
   auto file = detail::open_beside(place, temporary);
-  if (!detail::write_and_close(std::move(file), text)) reason = detail::last_error();
-  if (!reason && is_there) fs::permissions(temporary, old.permissions(), reason);
+  // Before anything is written: what was private never lies open.
+  if (is_there) fs::permissions(temporary, old.permissions(), reason);
+  if (!reason && !detail::write_and_close(std::move(file), text)) reason = detail::last_error();
   if (!reason) fs::rename(temporary, place, reason);
   if (!reason) return;
   std::error_code ignored;

@@ -27,8 +27,7 @@ struct zb_h1 {
 };
 
 /// Runs more F before the first B, so that B never waits when F, B and W take equal time. With even
-/// ranks, no transfers, m >= 2p - 1 and W <= F its bubble is (p - 1)(F + B - 2W), if that is not
-/// negative.
+/// ranks, no transfers, m >= 2p - 1, W <= F and W <= B its bubble is (p - 1)(F + B - 2W).
 /// @source arXiv 2401.10241 sec. 2.2, fig. 3 bottom
 struct zb_h2 {
   static constexpr std::string_view name = "zb_h2";

@@ -114,7 +114,7 @@ class engine {
         if (status_->has_failed()) return progress::failed;
         auto const& i = code_.instructions[next_];
         if (!run(i)) return progress::blocked;
-        if (i.frees_slot) flows_[detail::index(i.slot)].reset();
+        if (i.frees_slot) free_slot(flows_[detail::index(i.slot)]);
       }
       return progress::done;
     } catch (...) {
@@ -158,7 +158,7 @@ class engine {
 
   // Returns false when the instruction has to wait.
   bool run(ready_instruction const& i) {
-    auto& chunk = chunks_[i.chunk];
+    auto& chunk = chunks_[detail::index(i.chunk)];
     switch (i.kind) {
       case instruction_kind::optimizer_step: chunk.run.update(at_); return true;
       case instruction_kind::receive_activation:
@@ -245,7 +245,9 @@ class engine {
         errc::wrong_flow,
         "the program says " + to_string(what) + ", the flow of stage " +
             std::to_string(what.stage) + " microbatch " + std::to_string(state.microbatch) + " " +
-            does,
+            does +
+            "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
+            "recv_gradient, B, send_gradient, W",
         place());
   }
 
@@ -301,9 +303,17 @@ class engine {
     std::exchange(state.flow, nullptr).destroy();
   }
 
+  // Gets a slot ready for another flow; this one is gone, and all it sent has left.
+  void free_slot(detail::flow_state& state) const {
+    if (state.deposited_at != flow_point::start)
+      refuse_flow(
+          state, "has called " + std::string(to_string(state.deposited_at)) + " in another pass");
+    state.reset();
+  }
+
   [[nodiscard]] instruction current() const noexcept {
     auto const& i = code_.instructions[next_];
-    return {i.kind, chunks_[i.chunk].common.stage, i.microbatch};
+    return {i.kind, chunks_[detail::index(i.chunk)].common.stage, i.microbatch};
   }
   [[nodiscard]] location place() const noexcept {
     auto const what = current();

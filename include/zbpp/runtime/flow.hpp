@@ -23,6 +23,9 @@
 #include <utility>
 
 namespace zbpp {
+
+class microbatch;
+
 namespace detail {
 
 /// Says at which point a flow stands that awaits a pass.
@@ -243,4 +246,22 @@ class [[nodiscard]] flow {
   std::coroutine_handle<promise_type> handle_;
 };
 
+namespace detail {
+
+/// Holds whether a parameter is a reference to a microbatch, which ends before the flow does.
+template <class Parameter>
+inline constexpr bool is_microbatch_reference =
+    std::is_reference_v<Parameter> && std::same_as<std::remove_cvref_t<Parameter>, microbatch>;
+
+}  // namespace detail
 }  // namespace zbpp
+
+/// Makes a function that returns a flow a coroutine, and sees to it that the flow can outlive the
+/// call.
+template <class... Parameters>
+struct std::coroutine_traits<zbpp::flow, Parameters...> {
+  static_assert(
+      (!zbpp::detail::is_microbatch_reference<Parameters> && ...),
+      "a flow takes its microbatch by value: it starts after the call that made it has returned");
+  using promise_type = zbpp::flow::promise_type;
+};

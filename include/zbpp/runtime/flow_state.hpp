@@ -118,10 +118,7 @@ struct flow_state {
   where const* at = nullptr;
 
   /// Gets ready for another flow; this one is gone and its mail was delivered.
-  void reset() noexcept {
-    point = flow_point::start;
-    deposited_at = flow_point::start;
-  }
+  void reset() noexcept { point = flow_point::start; }
 
   [[nodiscard]] bool is_first_stage() const noexcept { return common->stage == 0; }
   [[nodiscard]] bool is_last_stage() const noexcept { return common->stage + 1 == common->stages; }

@@ -62,9 +62,10 @@ class pipeline {
   /// Verifies the plan and gets everything ready.
   ///
   /// @param stages  all stages of the model in order: a container of one stage type or of
-  ///                `stage_ref`. They must outlive the pipeline.
+  ///                `stage_ref`. They must outlive the pipeline. Ranks run at once, so one object
+  ///                may serve two stages of one rank only.
   /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
-  ///         there is one object for each stage
+  ///         there are as many as stages
   template <class Stages>
   pipeline(plan const& planned, Backend backend, Stages&& stages)
     requires detail::refers_to_stages<Stages>
@@ -160,7 +161,12 @@ class pipeline {
   template <class Stages>
   [[nodiscard]] static std::vector<stage_ref> refer_to(Stages& stages, int needed) {
     std::vector<stage_ref> all;
-    for (auto& one : stages) all.push_back(stage_ref(one));
+    for (auto& one : stages) {
+      static_assert(
+          std::constructible_from<stage_ref, decltype(one)>,
+          "a pipeline takes a container of stages or of stage_ref; for pointers, stage_ref(*p)");
+      all.push_back(stage_ref(one));
+    }
     if (all.size() != detail::index(needed))
       throw error(
           errc::bad_argument,

@@ -22,7 +22,7 @@ struct ready_instruction {
   bool ends_flow : 1 = false;      // no later pass of this flow
   bool frees_slot : 1 = false;     // nothing later mentions this flow
   bool is_recomputed : 1 = false;  // of F: an R follows
-  std::uint16_t chunk = 0;         // the stage, counted among those of the rank
+  std::int32_t chunk = 0;          // the stage, counted among those of the rank
   std::int32_t microbatch = 0;
   std::int32_t slot = none;       // of its flow, in the engine's table
   std::int32_t hand_over = none;  // slot of the flow on this rank that consumes the output
@@ -81,7 +81,7 @@ struct rank_code {
     auto const chunk = where.chunk_of(from.stage);
     ready_instruction to{
         .kind = from.kind,
-        .chunk = static_cast<std::uint16_t>(chunk),
+        .chunk = chunk,
         .microbatch = from.microbatch,
         .channel = note.channel,
         .sequence = note.sequence,

@@ -29,6 +29,15 @@ concept stage = requires(Stage& s, microbatch mb) {
 template <class Stage>
 concept updating_stage = stage<Stage> && requires(Stage& s, where at) { s.update(at); };
 
+namespace detail {
+
+/// Holds for a type whose `update` cannot be the optimizer step that its author meant.
+template <class Type>
+concept has_wrong_update =
+    requires { &Type::update; } && !requires(Type& t, where at) { t.update(at); };
+
+}  // namespace detail
+
 /// Refers to a stage of any type, so that a pipeline can be made of different ones. The stage must
 /// outlive it.
 class stage_ref {
@@ -41,6 +50,9 @@ class stage_ref {
         start_([](void* object, microbatch mb) -> flow {
           return (*static_cast<Stage*>(object))(mb);
         }) {
+    static_assert(
+        !detail::has_wrong_update<Stage>,
+        "the update of a stage is its optimizer step: void update(zbpp::where)");
     if constexpr (updating_stage<Stage>)
       update_ = [](void* object, where at) { static_cast<Stage*>(object)->update(at); };
   }
@@ -91,7 +103,11 @@ concept plain_recompute_pass =
 template <plain_passes Object>
 class as_flow {
  public:
-  explicit as_flow(Object& object) noexcept : object_(&object) {}
+  explicit as_flow(Object& object) noexcept : object_(&object) {
+    static_assert(
+        !detail::has_wrong_update<Object>,
+        "the update of an object is its optimizer step: void update(zbpp::where)");
+  }
 
   /// Runs the passes of one microbatch in the order of a flow.
   flow operator()(microbatch mb) {

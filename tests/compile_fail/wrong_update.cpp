@@ -1,0 +1,20 @@
+// expect: the update of a stage is its optimizer step: void update(zbpp::where)
+// A stage whose optimizer step would never run.
+#include <zbpp/runtime/stage.hpp>
+
+struct careless {
+  zbpp::flow operator()(zbpp::microbatch) {
+    co_await zbpp::F([] {});
+  }
+#if defined(ZBPP_EXPECT_OK)
+  void update(zbpp::where) {}
+#else
+  void update() {}
+#endif
+};
+
+int main() {
+  careless stage;
+  zbpp::stage_ref const reference(stage);
+  static_cast<void>(reference);
+}
