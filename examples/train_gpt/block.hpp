@@ -22,6 +22,17 @@ struct footprint {
   index scratch = 0;    ///< during a pass
 };
 
+/// @return what a part takes whose microbatch keeps a `Saved`
+template <class Saved>
+[[nodiscard]] footprint footprint_of(model_config const& c, index scratch) {
+  carver until_b;
+  carver until_w;
+  carver gradients;
+  Saved const layout(c, until_b, until_w, gradients);
+  static_cast<void>(layout);
+  return {until_b.used(), until_w.used(), gradients.used(), scratch};
+}
+
 /// Is a transformer block [tokens, width] -> [tokens, width].
 class block {
  public:
@@ -78,17 +89,8 @@ class block {
 
   /// @return what a microbatch takes in a block of this size
   [[nodiscard]] static footprint takes(model_config const& c) {
-    carver until_b;
-    carver until_w;
-    carver gradients;
-    saved const layout(c, until_b, until_w, gradients);
-    static_cast<void>(layout);
     auto const backward = c.tokens() * c.width + shape(c).backward_scratch();
-    return {
-        until_b.used(),
-        until_w.used(),
-        gradients.used(),
-        std::max(c.tokens() * c.hidden(), backward)};
+    return footprint_of<saved>(c, std::max(c.tokens() * c.hidden(), backward));
   }
 
   /// Sets y [T, C] from x [T, C].

@@ -80,12 +80,7 @@ class head {
 
   /// @return what a microbatch takes in a head of this size
   [[nodiscard]] static footprint takes(model_config const& c) {
-    carver until_b;
-    carver until_w;
-    carver gradients;
-    saved const layout(c, until_b, until_w, gradients);
-    static_cast<void>(layout);
-    return {until_b.used(), until_w.used(), gradients.used(), c.tokens() * c.width};
+    return footprint_of<saved>(c, c.tokens() * c.width);
   }
 
   /// Makes the loss from x [T, C], and its gradient to the logits, divided by `microbatches`.

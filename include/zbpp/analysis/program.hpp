@@ -36,18 +36,13 @@ enum class instruction_kind : std::uint8_t {
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B or STEP
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
-    case instruction_kind::forward: return "F";
-    case instruction_kind::backward_input: return "B";
-    case instruction_kind::backward_weight: return "W";
-    case instruction_kind::backward: return "BW";
-    case instruction_kind::recompute: return "R";
     case instruction_kind::send_activation: return "SEND_F";
     case instruction_kind::receive_activation: return "RECV_F";
     case instruction_kind::send_gradient: return "SEND_B";
     case instruction_kind::receive_gradient: return "RECV_B";
     case instruction_kind::optimizer_step: return "STEP";
+    default: return to_string(static_cast<pass_kind>(kind));
   }
-  return "?";
 }
 
 /// Holds one instruction of a rank.
