@@ -41,7 +41,7 @@ namespace zbpp::test {
     if (p.kind == pass_kind::forward) return c.forward;
     if (p.kind == pass_kind::backward_input) return c.backward_input;
     if (p.kind == pass_kind::backward_weight) return c.backward_weight;
-    if (p.kind == pass_kind::recompute) return c.recompute;
+    if (p.kind == pass_kind::recompute) return c.recompute.value_or(0);
     return c.backward_fused ? *c.backward_fused : c.backward_input + c.backward_weight;
   };
   auto const hop = [&](int from, int to) {

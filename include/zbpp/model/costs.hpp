@@ -47,7 +47,7 @@ struct stage_costs {
   ticks backward_input = 0;
   ticks backward_weight = 0;
   std::optional<ticks> backward_fused = {};  ///< of BW; B + W where it is not given
-  ticks recompute = 0;
+  std::optional<ticks> recompute = {};       ///< of R; a stage without it keeps its activation
   bytes activation = 0;
   bytes weight_gradient_input = 0;
   bytes recompute_input = 0;
@@ -62,7 +62,7 @@ struct stage_costs {
       case pass_kind::backward_input: return backward_input;
       case pass_kind::backward_weight: return backward_weight;
       case pass_kind::backward: return backward_fused.value_or(backward_input + backward_weight);
-      case pass_kind::recompute: return recompute;
+      case pass_kind::recompute: return recompute.value_or(0);
     }
     return 0;
   }
@@ -78,7 +78,7 @@ struct stage_costs {
     not_negative("forward", forward);
     not_negative("backward_input", backward_input);
     not_negative("backward_weight", backward_weight);
-    not_negative("recompute", recompute);
+    not_negative("recompute", recompute.value_or(0));
     not_negative("activation", activation);
     not_negative("weight_gradient_input", weight_gradient_input);
     not_negative("recompute_input", recompute_input);

@@ -119,7 +119,8 @@ class problem {
     for (int s = 0; s < stages(); ++s) {
       auto const& c = costs(s);
       time += static_cast<long double>(c.forward) + static_cast<long double>(c.backward_input) +
-              static_cast<long double>(c.backward_weight) + static_cast<long double>(c.recompute);
+              static_cast<long double>(c.backward_weight) +
+              static_cast<long double>(c.recompute.value_or(0));
       if (s > 0)
         time += static_cast<long double>(transfer_time(s - 1, s)) +
                 static_cast<long double>(transfer_time(s, s - 1));
