@@ -2,9 +2,9 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/terminal.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/zb_h.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/csv.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/zb_h.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>
@@ -190,6 +190,26 @@ TEST_CASE("a file that does not fit the given placement or count is refused", "[
       read("0F0\n1F0,1F4\n", two, 4) ==
       "line 2, cell 2: found '1F4'; expected a microbatch from 0 to 3");
   CHECK_THROWS_AS(schedule_from_csv("0F0\n1F0\n", two, 0), error);
+}
+
+TEST_CASE("a short file cannot ask for every stage times every microbatch", "[io][csv]") {
+  std::string text;
+  for (int i = 0; i < 1000; ++i)
+    text += std::to_string(i) + "F0,0F" + std::to_string(i) + (i < 999 ? "," : "\n");
+  auto const message =
+      "line 1: found 2000 passes in all; expected at least 1000000, one for each stage and "
+      "microbatch that the cells show";
+  CHECK(refusal([&] { return schedule_from_csv(text); }) == message);
+  CHECK(refusal([&] { return program_from_csv(text); }) == message);
+  auto const where = placement::custom(std::vector<int>(1000, 0));
+  CHECK(refusal([&] { return schedule_from_csv(text, where); }) == message);
+  CHECK(refusal([&] { return schedule_from_csv(text, {}, 1000); }) == message);
+  // Who gives both asks for it himself.
+  CHECK(is_read(refusal([&] { return schedule_from_csv(text, where, 1000); })));
+  CHECK(
+      refusal([&] { return program_from_csv("0F0,0SEND_F1\n1F0,1RECV_F1\n"); }) ==
+      "line 2: found 2 passes in all; expected at least 4, one for each stage and microbatch that "
+      "the cells show");
 }
 
 TEST_CASE("what a cell shows in a message is short and harmless", "[io][csv]") {

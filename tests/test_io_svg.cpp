@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/svg.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/classic.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/analysis/plan.hpp>
-#include <zbpp/policy/registry.hpp>
+#include <zbpp/planner/plan.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/registry.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/registry.hpp>
 
 #include <support/catch.hpp>
 #include <support/policy_grid.hpp>
@@ -42,6 +42,11 @@ TEST_CASE("a policy has three names and makes schedules", "[policy]") {
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_h1>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_h2>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_v>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::fixed_zb_v>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::v_half>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::v_min>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::interleaved_zb>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::dualpipe_v>);
   STATIC_REQUIRE_FALSE(zbpp::policy<title_is_no_text>);
   STATIC_REQUIRE_FALSE(zbpp::policy<changes_itself>);
   STATIC_REQUIRE_FALSE(zbpp::policy<gives_passes>);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/policy/registry.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>
@@ -50,7 +50,8 @@ TEST_CASE("no two built-in policies share a name or a title", "[registry]") {
 TEST_CASE("an unknown name is answered with the names there are", "[registry]") {
   CHECK(
       refusal([] { (void)zbpp::find_policy(zbpp::builtin_policies(), "zb-h3"); }) ==
-      "no policy is called 'zb-h3'; there are gpipe one_f_one_b interleaved zb_h1 zb_h2 zb_v");
+      "no policy is called 'zb-h3'; there are gpipe one_f_one_b interleaved interleaved_zb zb_h1 "
+      "zb_h2 zb_v v_half v_min dualpipe_v greedy_auto");
 }
 
 TEST_CASE("a policy in the registry does what its type does, with its settings", "[registry]") {

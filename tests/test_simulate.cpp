@@ -120,7 +120,7 @@ TEST_CASE(
 
 TEST_CASE(
     "simulation agrees with an independent simulator when no two costs are alike", "[simulate]") {
-  auto const policies = zbpp::builtin_policies();
+  auto const policies = zbpp::test::grid_policies();
   for (int trial = 0; trial < 300; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 6));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/runtime/virtual_time.hpp>
 // What the checks need besides.
-#include <zbpp/analysis/plan.hpp>
+#include <zbpp/planner/plan.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>

@@ -6,7 +6,7 @@
 
 #include "sequential.hpp"
 #include <zbpp/io/file.hpp>
-#include <zbpp/policy/registry.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <CLI/CLI.hpp>
 

@@ -1,11 +1,20 @@
 # The public headers, relative to this folder: one list for each component, in alphabetical order.
 # Add a header here and nowhere else; configuring fails while a header on disk is not listed.
 set(ZBPP_CORE_HEADERS
+  analysis/bound_heads.hpp
+  analysis/bound_memory.hpp
+  analysis/bound_one_chunk.hpp
+  analysis/bound_span.hpp
+  analysis/bound_tails.hpp
+  analysis/bound_terms.hpp
+  analysis/bound_view.hpp
+  analysis/bounds.hpp
   analysis/deadlock.hpp
   analysis/diagnostic.hpp
   analysis/lower.hpp
   analysis/memory.hpp
-  analysis/plan.hpp
+  analysis/pass_lines.hpp
+  analysis/period.hpp
   analysis/program.hpp
   analysis/simulate.hpp
   analysis/traffic.hpp
@@ -17,20 +26,45 @@ set(ZBPP_CORE_HEADERS
   io/csv.hpp
   io/drawing.hpp
   io/file.hpp
+  io/round_axis.hpp
   io/svg.hpp
+  io/sweep_svg.hpp
   io/terminal.hpp
   model/containers.hpp
   model/costs.hpp
+  model/layers.hpp
   model/pass.hpp
   model/placement.hpp
   model/problem.hpp
   model/schedule.hpp
   model/timeline.hpp
+  planner/activation_budget.hpp
+  planner/auto_placement.hpp
+  planner/bottleneck.hpp
+  planner/candidates.hpp
+  planner/choice.hpp
+  planner/chunk_policies.hpp
+  planner/cuts.hpp
+  planner/fuse.hpp
+  planner/greedy_auto.hpp
+  planner/known_orders.hpp
+  planner/list_scheduler.hpp
+  planner/memory_needs.hpp
+  planner/partition.hpp
+  planner/pipeline_state.hpp
+  planner/plan.hpp
+  planner/rank_rules.hpp
+  planner/recompute.hpp
+  planner/registry.hpp
+  planner/regroup.hpp
+  planner/search.hpp
+  planner/v_block.hpp
+  planner/zb_v.hpp
   policy/classic.hpp
+  policy/dualpipe_v.hpp
   policy/interleaved.hpp
   policy/one_chunk.hpp
   policy/policy.hpp
-  policy/registry.hpp
   policy/zb_h.hpp
   policy/zb_v.hpp
   runtime/arena.hpp
@@ -50,4 +84,14 @@ set(ZBPP_CORE_HEADERS
   runtime/virtual_time.hpp
   runtime/where.hpp
   zbpp.hpp
+)
+set(ZBPP_JSON_HEADERS
+  json/claims.hpp
+  json/document.hpp
+  json/fields.hpp
+  json/json.hpp
+  json/number.hpp
+  json/plan.hpp
+  json/problem.hpp
+  json/problem_reader.hpp
 )

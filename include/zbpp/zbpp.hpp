@@ -3,11 +3,12 @@
 // Everything of zbpp that needs the standard library alone.
 #pragma once
 
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/traffic.hpp>
@@ -19,18 +20,29 @@
 #include <zbpp/io/csv.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/io/svg.hpp>
+#include <zbpp/io/sweep_svg.hpp>
 #include <zbpp/io/terminal.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/layers.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/partition.hpp>
+#include <zbpp/planner/plan.hpp>
+#include <zbpp/planner/registry.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/registry.hpp>
 #include <zbpp/policy/zb_h.hpp>
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/arena.hpp>

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/lower.hpp>
-#include <zbpp/analysis/plan.hpp>
+#include <zbpp/planner/plan.hpp>
 
 #include <support/policy_grid.hpp>
 
@@ -25,7 +25,7 @@ struct plan_variants {
 /// Calls `visit(name, plan)` for every policy that takes a problem, and for its variants.
 template <class Visit>
 void for_each_plan_of(problem const& what, plan_variants variants, Visit visit) {
-  for (auto const& policy : builtin_policies()) {
+  for (auto const& policy : grid_policies()) {
     if (!is_supported(policy, what)) continue;
     auto const name = name_of(policy, what);
     auto const options = lower_options{.receive_ahead = variants.receive_ahead};

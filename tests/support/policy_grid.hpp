@@ -5,9 +5,10 @@
 #pragma once
 
 #include <zbpp/model/problem.hpp>
-#include <zbpp/policy/registry.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,10 +37,38 @@ namespace zbpp::test {
   return result;
 }
 
-/// Whether the documentation of a built-in policy says that it schedules a problem.
+/// The policies that tests go through: the built-in ones, with searches that are over at once.
+/// `greedy_auto`, which takes everything, has tests of its own.
+[[nodiscard]] inline std::vector<any_policy> grid_policies() {
+  search_settings const brief{.seconds = 0};
+  return {
+      gpipe{},
+      one_f_one_b{},
+      interleaved{},
+      interleaved_zb{.search = brief},
+      zb_h1{},
+      zb_h2{},
+      zb_v{.search = brief},
+      v_half{.search = brief},
+      v_min{.search = brief},
+      dualpipe_v{}};
+}
+
+/// Whether a policy of the grid searches without being asked to, which takes its time on many
+/// ranks.
+[[nodiscard]] inline bool is_search(any_policy const& policy) {
+  auto const name = policy.name();
+  return name == "interleaved_zb" || name == "v_half" || name == "v_min";
+}
+
+/// Whether the documentation of a policy of the grid says that it schedules a problem.
 [[nodiscard]] inline bool is_supported(any_policy const& policy, problem const& what) {
-  if (policy.name() == "zb_v") return what.where().is_v_shape();
-  if (policy.name() == "interleaved")
+  auto const name = policy.name();
+  if (name == "dualpipe_v")
+    return what.where().is_v_shape() && what.microbatches() >= 2 * what.ranks();
+  if (name == "zb_v" || name == "v_half" || name == "v_min") return what.where().is_v_shape();
+  if (name == "interleaved_zb") return what.where().is_looped();
+  if (name == "interleaved")
     return what.where().is_looped() && what.microbatches() % what.ranks() == 0;
   return what.where().is_linear();
 }
@@ -59,16 +88,18 @@ namespace zbpp::test {
   return counts;
 }
 
-/// Calls `visit(policy, problem)` for every built-in policy, number of ranks from `ranks`,
-/// placement and number of microbatches; also where the policy refuses the problem.
+/// Calls `visit(policy, problem)` for every policy of the grid, number of ranks from `ranks`,
+/// placement and number of microbatches; also where the policy refuses the problem. Searches are
+/// left out on more than 8 ranks.
 template <class Visit>
 void for_each_case(std::vector<int> const& ranks, Visit visit) {
-  auto const policies = builtin_policies();
+  auto const policies = grid_policies();
   for (int p : ranks)
     for (auto const& where : placements(p))
       for (int m : microbatch_counts(p)) {
         problem const what(where, m, uneven_costs(), 87);
-        for (auto const& policy : policies) visit(policy, what);
+        for (auto const& policy : policies)
+          if (p <= 8 || !is_search(policy)) visit(policy, what);
       }
 }
 
@@ -87,13 +118,17 @@ void for_each_schedule(std::vector<int> const& ranks, Visit visit) {
          std::to_string(what.microbatches()) + " microbatches";
 }
 
-/// Puts an R in front of each B and BW whose stage and microbatch add up to an even number.
+/// Puts an R in front of each B and BW whose stage and microbatch add up to an even number, unless
+/// it has one.
 [[nodiscard]] inline schedule with_recompute(schedule const& order) {
   rows<pass> result;
+  auto const passes = order.passes().all();
+  std::set<pass> const there(passes.begin(), passes.end());
   for (int rank = 0; rank < order.ranks(); ++rank) {
     for (auto const& p : order.passes(rank)) {
-      if (p.makes_input_gradient() && (p.stage + p.microbatch) % 2 == 0)
-        result.push({pass_kind::recompute, p.stage, p.microbatch});
+      pass const again{pass_kind::recompute, p.stage, p.microbatch};
+      if (p.makes_input_gradient() && (p.stage + p.microbatch) % 2 == 0 && there.count(again) == 0)
+        result.push(again);
       result.push(p);
     }
     result.end_row();

@@ -6,7 +6,7 @@
 
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/program.hpp>
-#include <zbpp/policy/registry.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <support/instructions.hpp>
 #include <support/policy_grid.hpp>

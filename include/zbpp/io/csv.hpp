@@ -57,38 +57,16 @@ class csv_reader {
     }
   }
 
-  /// @return the placement: the given one, checked, or the one that the cells show
-  [[nodiscard]] placement where(std::optional<placement> const& given) const {
-    if (!given) return shown_placement();
-    if (given->ranks() != cells_.ranks())
-      refuse(
-          cells_.ranks() - 1,
-          none,
-          std::to_string(cells_.ranks()) + " lines",
-          std::to_string(given->ranks()) + ", one for each rank of the placement");
-    for_each([&](int line, cell const& c) {
-      if (c.what.stage >= given->stages())
-        refuse(line, c, "a stage from 0 to " + std::to_string(given->stages() - 1));
-      if (auto const rank = given->rank_of(c.what.stage); rank != line)
-        refuse(line, c, "only stages of this rank; that one is on rank " + std::to_string(rank));
-    });
-    return *given;
-  }
-
-  /// @return the number of microbatches: the given one, checked, or the one that the cells show
-  [[nodiscard]] int microbatches(std::optional<int> given) const {
-    if (given) require(*given >= 1, "microbatches is given as less than 1");
-    std::map<std::int32_t, std::pair<int, cell>> first;
-    for_each([&](int line, cell const& c) {
-      if (given && c.what.microbatch >= *given)
-        refuse(line, c, "a microbatch from 0 to " + std::to_string(*given - 1));
-      if (!given && c.what.kind != instruction_kind::optimizer_step)
-        first.try_emplace(c.what.microbatch, line, c);
-    });
-    if (given) return *given;
-    auto const count = count_without_gap(first, "microbatch");
-    if (count == 0) refuse(0, none, "no cell with a microbatch", "at least one pass");
-    return count;
+  /// @return placement and number of microbatches: the given ones, checked, or those that the cells
+  ///         show
+  [[nodiscard]] std::pair<placement, int> shape(
+      std::optional<placement> const& given, std::optional<int> given_microbatches) const {
+    auto placed = where(given);
+    auto const count = microbatches(given_microbatches);
+    // What looks at an order keeps something for each pass that there should be; a short file must
+    // not ask for more of that than its caller does.
+    if (!given || !given_microbatches) check_passes(std::int64_t{placed.stages()} * count);
+    return {std::move(placed), count};
   }
 
   /// @return the instructions of all ranks
@@ -120,6 +98,40 @@ class csv_reader {
     instruction what;
     std::int64_t column = 0;
   };
+
+  // The given placement, checked, or the one that the cells show.
+  [[nodiscard]] placement where(std::optional<placement> const& given) const {
+    if (!given) return shown_placement();
+    if (given->ranks() != cells_.ranks())
+      refuse(
+          cells_.ranks() - 1,
+          none,
+          std::to_string(cells_.ranks()) + " lines",
+          std::to_string(given->ranks()) + ", one for each rank of the placement");
+    for_each([&](int line, cell const& c) {
+      if (c.what.stage >= given->stages())
+        refuse(line, c, "a stage from 0 to " + std::to_string(given->stages() - 1));
+      if (auto const rank = given->rank_of(c.what.stage); rank != line)
+        refuse(line, c, "only stages of this rank; that one is on rank " + std::to_string(rank));
+    });
+    return *given;
+  }
+
+  // The given number of microbatches, checked, or the one that the cells show.
+  [[nodiscard]] int microbatches(std::optional<int> given) const {
+    if (given) require(*given >= 1, "microbatches is given as less than 1");
+    std::map<std::int32_t, std::pair<int, cell>> first;
+    for_each([&](int line, cell const& c) {
+      if (given && c.what.microbatch >= *given)
+        refuse(line, c, "a microbatch from 0 to " + std::to_string(*given - 1));
+      if (!given && c.what.kind != instruction_kind::optimizer_step)
+        first.try_emplace(c.what.microbatch, line, c);
+    });
+    if (given) return *given;
+    auto const count = count_without_gap(first, "microbatch");
+    if (count == 0) refuse(0, none, "no cell with a microbatch", "at least one pass");
+    return count;
+  }
 
   void read_line(int line, std::string_view text) {
     if (text.ends_with('\r')) text.remove_suffix(1);
@@ -188,6 +200,18 @@ class csv_reader {
     rank_of.reserve(first.size());
     for (auto const& [stage, at] : first) rank_of.push_back(at.first);
     return placement::custom(std::move(rank_of));
+  }
+
+  void check_passes(std::int64_t least) const {
+    std::int64_t passes = 0;
+    for_each([&](int, cell const& c) { passes += c.what.is_pass() ? 1 : 0; });
+    if (passes < least)
+      refuse(
+          cells_.ranks() - 1,
+          none,
+          std::to_string(passes) + " passes in all",
+          "at least " + std::to_string(least) +
+              ", one for each stage and microbatch that the cells show");
   }
 
   int count_without_gap(
@@ -261,15 +285,17 @@ class csv_reader {
 /// Reads a schedule. Empty cells are skipped, and spaces around a cell.
 ///
 /// Without a placement, each stage belongs to the rank in whose line it stands, and without a
-/// number of microbatches there are as many as the cells show. It accepts any order: `verify`
-/// judges it.
+/// number of microbatches there are as many as the cells show; unless both are given, the cells
+/// have to show as many passes as stages times microbatches. It accepts any order: `verify` judges
+/// it.
 /// @throws error (bad_format) with line, cell, what was found and what would be right
 [[nodiscard]] inline schedule schedule_from_csv(
     std::string_view text,
     std::optional<placement> const& where = {},
     std::optional<int> microbatches = {}) {
   detail::csv_reader const reader(text, true);
-  return {reader.where(where), reader.microbatches(microbatches), reader.passes()};
+  auto const [stages, count] = reader.shape(where, microbatches);
+  return {stages, count, reader.passes()};
 }
 
 /// Reads a program, or a schedule as a program without transfers; otherwise as `schedule_from_csv`.
@@ -280,8 +306,8 @@ class csv_reader {
     std::optional<placement> const& where = {},
     std::optional<int> microbatches = {}) {
   detail::csv_reader const reader(text, false);
-  program const code{
-      reader.where(where), reader.microbatches(microbatches), reader.instructions(), {}};
+  auto const [stages, count] = reader.shape(where, microbatches);
+  program const code{stages, count, reader.instructions(), {}};
   auto channels = traffic(code).channels();
   return {code.where(), code.microbatches(), code.instructions(), std::move(channels)};
 }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,6 +142,10 @@ class transfer_costs {
 
   /// @return how many ranks the table is for; 0 when every pair is the same
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
+  /// @return the latency of every directed pair, row by row; of all pairs where ranks() is 0
+  [[nodiscard]] std::span<ticks const> latency() const noexcept { return latency_; }
+  /// @return nanoseconds a byte of every directed pair, row by row; empty where sizes do not matter
+  [[nodiscard]] std::span<double const> time_per_byte() const noexcept { return time_per_byte_; }
 
   friend bool operator==(transfer_costs const&, transfer_costs const&) = default;
 

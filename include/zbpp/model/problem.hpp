@@ -81,6 +81,8 @@ class problem {
     return memory_limits_.size() == 1 ? memory_limits_.front()
                                       : memory_limits_[detail::index(rank)];
   }
+  /// @return the memory limits as given: none, one for all ranks, or one a rank
+  [[nodiscard]] std::span<bytes const> memory_limits() const noexcept { return memory_limits_; }
 
   friend bool operator==(problem const&, problem const&) = default;
 

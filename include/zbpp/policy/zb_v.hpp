@@ -15,12 +15,14 @@
 
 namespace zbpp {
 
+/// ZB-V's own order, whatever the memory limits; `zb_v` keeps them.
+///
 /// Runs F, B and W of two chunks in turn after a warm-up of 2p-1 F on every rank; at the end B
 /// comes first and W fills the holes. It takes any number of microbatches. With F = B = W = 1 and
 /// at least 2p-1 of them, a step ends after 6m + p - 1.
 /// @source arXiv 2401.10241v1 sec. 6, fig. 8
-struct zb_v {
-  static constexpr std::string_view name = "zb_v";
+struct fixed_zb_v {
+  static constexpr std::string_view name = "fixed_zb_v";
   static constexpr std::string_view title = "ZB-V";
   static constexpr std::string_view summary = "no bubble for equal times, memory of 1F1B";
 
@@ -29,6 +31,8 @@ struct zb_v {
 };
 
 namespace detail {
+
+using zb_v = fixed_zb_v;  // what searches begin with
 
 /// Builds ZB-V by running all ranks step by step in unit times: a fixed part for each rank, then a
 /// drain in which a rank takes a B that has arrived, or else a W.
@@ -169,7 +173,7 @@ class zb_v_builder {
 
 }  // namespace detail
 
-inline schedule zb_v::operator()(problem const& what) const {
+inline schedule fixed_zb_v::operator()(problem const& what) const {
   detail::support(
       what.where().is_v_shape(),
       title,

@@ -6,11 +6,11 @@
 
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/plan.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/stage.hpp>

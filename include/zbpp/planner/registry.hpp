@@ -4,11 +4,14 @@
 // is a value; nothing registers itself behind anybody's back.
 #pragma once
 
+#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/policy.hpp>
 #include <zbpp/policy/zb_h.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -48,7 +51,18 @@ class any_policy {
 
 /// @return the policies that come with the library, each with its default settings
 [[nodiscard]] inline std::vector<any_policy> builtin_policies() {
-  return {gpipe{}, one_f_one_b{}, interleaved{}, zb_h1{}, zb_h2{}, zb_v{}};
+  return {
+      gpipe{},
+      one_f_one_b{},
+      interleaved{},
+      interleaved_zb{},
+      zb_h1{},
+      zb_h2{},
+      zb_v{},
+      v_half{},
+      v_min{},
+      dualpipe_v{},
+      greedy_auto{}};
 }
 
 /// Finds a policy by its name or title.

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks what somebody else made: a plan in JSON with all its claims, or a schedule in CSV.
+#pragma once
+
+#include "options.hpp"
+#include "tables.hpp"
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/io/csv.hpp>
+#include <zbpp/io/file.hpp>
+#include <zbpp/json/json.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace planning {
+
+/// Holds what a check found.
+struct verdict {
+  std::vector<std::string> faults;  ///< one line each; none when all is right
+  std::string summary;              ///< of what is right
+};
+
+/// Says in what a plan's problem differs from the one it should be about.
+[[nodiscard]] inline std::string difference(zbpp::problem const& said, zbpp::problem const& asked) {
+  if (said.where() != asked.where()) return "placement";
+  if (said.microbatches() != asked.microbatches()) return "microbatches";
+  if (!std::ranges::equal(said.all_costs(), asked.all_costs())) return "stages";
+  if (said.transfer() != asked.transfer()) return "transfer";
+  return "memory_limit";
+}
+
+[[nodiscard]] inline verdict check_plan(std::string_view text, options const& o) {
+  auto unit = zbpp::json::time_unit::milliseconds;
+  auto const said = zbpp::json::read_plan(text, o.check, &unit);
+  check_size(said.what);
+  verdict found;
+  if (o.problem && said.what != o.problem->what)
+    found.faults.push_back(
+        "problem: " + difference(said.what, o.problem->what) + " differs from that in " +
+        o.problem_file);
+  for (auto& fault : zbpp::json::check_claims(said)) found.faults.push_back(std::move(fault));
+  found.summary = summary_of(said, unit);
+  return found;
+}
+
+/// Reads a schedule or a program; transfers are put in place where the file has none.
+[[nodiscard]] inline zbpp::program read_program(std::string_view text, options const& o) {
+  std::optional<zbpp::placement> where;
+  std::optional<int> microbatches;
+  if (o.problem) {
+    where = o.problem->what.where();
+    microbatches = o.problem->what.microbatches();
+  }
+  try {
+    auto code = zbpp::program_from_csv(text, where, microbatches);
+    for (int rank = 0; rank < code.ranks(); ++rank)
+      for (auto const& i : code.instructions(rank))
+        if (!i.is_pass()) return code;
+    return zbpp::lower(
+        zbpp::schedule_from_csv(text, where, microbatches), {.optimizer_steps = false});
+  } catch (zbpp::error const& refused) {
+    throw zbpp::error(refused.code(), o.check + ": " + refused.what());
+  }
+}
+
+[[nodiscard]] inline zbpp::schedule passes_of(zbpp::program const& code) {
+  zbpp::rows<zbpp::pass> passes;
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    for (auto const& i : code.instructions(rank))
+      if (i.is_pass()) passes.push(i.as_pass());
+    passes.end_row();
+  }
+  return {code.where(), code.microbatches(), std::move(passes)};
+}
+
+[[nodiscard]] inline verdict check_schedule(std::string_view text, options const& o) {
+  auto const code = read_program(text, o);
+  auto const faults = o.problem ? zbpp::verify(code, o.problem->what) : zbpp::verify(code);
+  verdict found;
+  for (auto const& fault : faults) found.faults.push_back(to_string(fault));
+  if (!found.faults.empty()) return found;
+  if (!o.problem) {
+    found.summary = std::to_string(code.ranks()) + " ranks, " + std::to_string(code.stages()) +
+                    " stages (" + code.where().name() + "), " +
+                    std::to_string(code.microbatches()) +
+                    " microbatches; --problem FILE would tell what it costs\n";
+    return found;
+  }
+  auto plan = zbpp::json::make_plan_file("", passes_of(code), o.problem->what);
+  plan.peak_memory.clear();
+  for (auto const& peak : zbpp::peak_memory(code, o.problem->what))
+    plan.peak_memory.push_back(peak.total);
+  found.summary = summary_of(plan, o.problem->unit);
+  return found;
+}
+
+/// Checks the file that the options name, JSON if it begins as an object does.
+/// @throws zbpp::error when it cannot be read
+[[nodiscard]] inline verdict check(options const& o) {
+  auto const text = zbpp::read_file(o.check);
+  auto const first = text.find_first_not_of(" \t\r\n");
+  bool const is_plan = first != std::string::npos && text[first] == '{';
+  return is_plan || o.check.ends_with(".json") ? check_plan(text, o) : check_schedule(text, o);
+}
+
+}  // namespace planning

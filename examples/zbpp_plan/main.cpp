@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// zbpp-plan: plans, checks and compares schedules on the command line. docs/zbpp_plan.md tells how.
+#include "check.hpp"
+#include "options.hpp"
+#include "outputs.hpp"
+#include "planners.hpp"
+#include "searching.hpp"
+#include "sweep.hpp"
+#include "tables.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace planning;
+
+enum status : int { done = 0, wrong_plan = 1, bad_input = 2, does_not_fit = 3 };
+
+void list_planners(searching const& how) {
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (auto const& one : all_planners(how)) lines.emplace_back(one.name, one.summary);
+  print(facts_text(lines));
+}
+
+void plan(options const& o, searching const& how) {
+  auto const planners = all_planners(how);
+  auto const found = make_plan(find_planner(planners, o.policy), o.problem->what);
+  write_plans(o.out, {found}, o.problem->unit);
+  if (!o.out.any()) print(summary_of(found, o.problem->unit));
+}
+
+void compare(options const& o, searching const& how) {
+  auto const planners = all_planners(how);
+  auto const unit = o.problem->unit;
+  std::vector<planner> asked;
+  for (auto const& name : o.policies) asked.push_back(find_planner(planners, name));
+  table rows({"policy", "cost", "bubble rate", "gap to the bound", "peak memory"});
+  std::vector<zbpp::json::plan_file> plans;
+  for (auto const& who : asked) {
+    try {
+      auto const& p = plans.emplace_back(make_plan(who, o.problem->what));
+      rows.add(
+          {who.name,
+           time_text(p.cost, unit),
+           percent(p.bubble_rate),
+           gap_text(p.cost, p.lower_bound),
+           std::to_string(*std::max_element(p.peak_memory.begin(), p.peak_memory.end()))});
+    } catch (nothing_fits const& why) {
+      rows.add({who.name, why.what()});
+    } catch (zbpp::error const& why) {
+      if (why.code() != zbpp::errc::unsupported_problem) throw;
+      rows.add({who.name, why.what()});
+    }
+  }
+  if (!o.out.takes_standard_output()) print(rows.text() + (o.out.ascii ? "\n" : ""));
+  write_plans(o.out, plans, unit);
+}
+
+[[nodiscard]] status check_file(options const& o) {
+  auto const found = check(o);
+  std::string text;
+  for (auto const& fault : found.faults) text += zbpp::detail::one_line(fault) + "\n";
+  print(found.faults.empty() ? o.check + " is right\n" + found.summary : text);
+  return found.faults.empty() ? done : wrong_plan;
+}
+
+[[nodiscard]] status run(int argc, char const* const* argv) {
+  auto const o = command_line().read(argc, argv);
+  if (!o) return done;
+  searching const how{
+      .seconds = o->seconds,
+      .seed = o->seed,
+      .unit = o->problem ? o->problem->unit : zbpp::json::time_unit::milliseconds};
+  switch (o->what) {
+    case task::list: list_planners(how); break;
+    case task::check: return check_file(*o);
+    case task::plan: plan(*o, how); break;
+    case task::compare: compare(*o, how); break;
+    case task::sweep: run_sweep(*o, how); break;
+  }
+  if (how.stop.stop_requested())
+    std::cerr << "zbpp-plan: interrupted; this is the best that was found so far\n";
+  return done;
+}
+
+void complain(std::string const& what) {
+  std::cerr << "zbpp-plan: " << zbpp::detail::one_line(what) << "\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (nothing_fits const& why) {
+    complain(why.what());
+    return does_not_fit;
+  } catch (std::bad_alloc const&) {
+    complain("out of memory; a smaller problem would be right");
+  } catch (std::exception const& wrong) {
+    complain(wrong.what());
+  }
+  return bad_input;
+}

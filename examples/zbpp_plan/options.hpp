@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line: what is to be done, for which problem, and where the answer goes.
+#pragma once
+
+#include "numbers.hpp"
+#include "outputs.hpp"
+#include <zbpp/config.hpp>
+#include <zbpp/io/file.hpp>
+#include <zbpp/json/json.hpp>
+#include <zbpp/model/problem.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace planning {
+
+/// Says what the program is to do.
+enum class task : std::uint8_t { plan, list, check, compare, sweep };
+
+/// Is a problem, and the unit in which its times are told.
+struct asked_problem {
+  zbpp::problem what;
+  zbpp::json::time_unit unit = zbpp::json::time_unit::milliseconds;
+};
+
+/// Holds what the command line says.
+struct options {
+  task what = task::plan;
+  std::string policy;                    ///< empty: not given
+  std::vector<std::string> policies;     ///< to compare
+  std::string check;                     ///< file to check
+  std::vector<zbpp::bytes> limits;       ///< of a sweep
+  std::optional<asked_problem> problem;  ///< every task but `list` and `check` has one
+  std::string problem_file;              ///< empty: the problem comes from options
+  outputs out;
+  double seconds = 0.3;
+  std::uint64_t seed = 1;
+};
+
+/// Refuses what would take minutes to tell the truth about: every rank is followed through all
+/// passes, to find the period.
+/// @throws zbpp::error (bad_argument)
+inline void check_size(zbpp::problem const& what) {
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  constexpr int most_ranks = 4096;
+  auto const cells = std::int64_t{what.stages()} * what.microbatches();
+  if (what.ranks() <= most_ranks && cells <= most / what.ranks()) return;
+  refuse(
+      "the problem has " + std::to_string(what.ranks()) + " ranks, " +
+      std::to_string(what.stages()) + " stages and " + std::to_string(what.microbatches()) +
+      " microbatches; zbpp-plan takes up to 4096 ranks, and up to 2^31 for the product of the "
+      "three");
+}
+
+/// Holds the texts of the options, and makes what they say of them.
+class command_line {
+ public:
+  command_line() {
+    app_.get_formatter()->column_width(34);
+    app_.set_version_flag(
+        "--version",
+        std::to_string(ZBPP_VERSION_MAJOR) + "." + std::to_string(ZBPP_VERSION_MINOR) + "." +
+            std::to_string(ZBPP_VERSION_PATCH));
+    add_flag("--list", "Tell every policy");
+    add("--check", "FILE", "Verify a plan (JSON) or a schedule (CSV)");
+    add("--compare", "A,B,...", "Compare policies");
+    add("--sweep-memory", "LO:HI:N", "Bubble rate against memory limit");
+    add("--policy", "NAME", "Who decides the order");
+    add("--problem", "FILE", "Problem in JSON, instead of the options from --ranks on");
+    add("--ranks", "P", "Ranks");
+    add("--microbatches", "M", "Microbatches of a step");
+    add("--forward", "T", "Time of F in ms; T,T,... for each stage, here and below");
+    add("--backward-input", "T", "Time of B in ms");
+    add("--backward-weight", "T", "Time of W in ms");
+    add("--transfer", "T", "Time of a message between two ranks in ms; 0 if left out");
+    add("--placement", "NAME", "linear, looped or v; linear if left out");
+    add("--chunks", "V", "Chunks of a rank, with looped");
+    add("--activation", "S", "Size of what F keeps");
+    add("--weight-gradient-input", "S", "Part of it that W needs");
+    add("--memory-limit", "S", "Memory of every rank, in the unit of the sizes");
+    add("--json", "FILE", "Write the plan; - is standard output, here and below");
+    add("--csv", "FILE", "Write the schedule, or the table of a sweep");
+    add("--svg", "FILE", "Draw the timeline, or the sweep");
+    add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
+    add_flag("--ascii", "Draw the timeline on standard output");
+    add("--seconds", "BUDGET", "Time to search; 0.3 if left out");
+    add("--seed", "N", "Of a search; 1 if left out");
+  }
+
+  /// @return nothing when help or version was asked for, which is then printed
+  /// @throws zbpp::error saying in one line what is wrong
+  [[nodiscard]] std::optional<options> read(int argc, char const* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (CLI::CallForHelp const&) {
+      print(app_.help());
+      return std::nullopt;
+    } catch (CLI::CallForVersion const& version) {
+      print(std::string(version.what()) + "\n");
+      return std::nullopt;
+    } catch (CLI::ArgumentMismatch const& wrong) {
+      std::string const what = wrong.what();
+      refuse(what.substr(0, what.find(':')) + ": expected one value, given once");
+    } catch (CLI::ParseError const& wrong) {
+      refuse(zbpp::detail::one_line(wrong.what(), 200) + "; --help lists what there is");
+    }
+    options o;
+    o.what = read_task();
+    read_outputs(o.out);
+    o.policy = text("--policy");
+    if (o.policy.empty() && has("--policy")) refuse("--policy", "", "the name of a policy");
+    o.check = text("--check");
+    if (o.check.empty() && o.what == task::check) refuse("--check", "", "the path of a file");
+    o.problem_file = text("--problem");
+    if (has("--seconds"))
+      o.seconds = decimal("--seconds", text("--seconds"), 1e6, "a number from 0 to 10^6");
+    if (has("--seed"))
+      o.seed = whole<std::uint64_t>(
+          "--seed", text("--seed"), 0, std::numeric_limits<std::uint64_t>::max());
+    if (o.what == task::compare) {
+      auto const names = text("--compare");
+      for (auto name : split(names, ',')) o.policies.emplace_back(name);
+    }
+    if (o.what == task::sweep) o.limits = limits("--sweep-memory", text("--sweep-memory"));
+    if (o.what == task::plan && o.policy.empty())
+      refuse("--policy is missing; --list tells the policies there are");
+    if (o.what == task::list || (o.what == task::check && !has("--problem"))) return o;
+    o.problem = has("--problem") ? read_problem() : make_problem();
+    check_size(o.problem->what);
+    return o;
+  }
+
+ private:
+  static constexpr std::array problem_options_{
+      "--ranks",
+      "--microbatches",
+      "--forward",
+      "--backward-input",
+      "--backward-weight",
+      "--transfer",
+      "--placement",
+      "--chunks",
+      "--activation",
+      "--weight-gradient-input",
+      "--memory-limit"};
+
+  void add(char const* name, char const* value, char const* help) {
+    app_.add_option(name)->description(help)->option_text(value)->expected(1);
+  }
+  void add_flag(char const* name, char const* help) {
+    app_.add_flag(name)->description(help)->disable_flag_override();
+  }
+
+  [[nodiscard]] bool has(std::string const& name) const { return app_.count(name) > 0; }
+  [[nodiscard]] std::string text(std::string const& name) const {
+    return has(name) ? app_.get_option(name)->results().front() : std::string{};
+  }
+
+  // One task at a time, with the options that mean something to it.
+  [[nodiscard]] task read_task() const {
+    constexpr std::array<std::pair<char const*, task>, 4> tasks{
+        {{"--list", task::list},
+         {"--check", task::check},
+         {"--compare", task::compare},
+         {"--sweep-memory", task::sweep}}};
+    auto found = task::plan;
+    std::string asked_by;
+    for (auto const& [name, what] : tasks) {
+      if (!has(name)) continue;
+      if (!asked_by.empty()) refuse(asked_by + " and " + name + " are two tasks; give one of them");
+      found = what;
+      asked_by = name;
+    }
+    auto const refuse_other = [&](std::vector<std::string> const& names) {
+      for (auto const& name : names)
+        if (has(name)) refuse(name + " means nothing with " + asked_by + "; leave it out");
+    };
+    if (found == task::list || found == task::check) {
+      refuse_other({problem_options_.begin(), problem_options_.end()});
+      refuse_other({"--policy", "--json", "--csv", "--svg", "--trace", "--ascii"});
+      refuse_other({"--seconds", "--seed"});
+    }
+    if (found == task::list) refuse_other({"--problem"});
+    if (found == task::compare) refuse_other({"--policy", "--json", "--csv"});
+    if (found == task::sweep) refuse_other({"--json", "--trace", "--ascii", "--memory-limit"});
+    return found;
+  }
+
+  void read_outputs(outputs& out) const {
+    for (auto& [name, path] : out.files) {
+      if (!has(name)) continue;
+      path = text(name);
+      if (path.empty()) refuse(name, path, "the path of a file, or - for standard output");
+    }
+    out.ascii = has("--ascii");
+    out.check();
+  }
+
+  [[nodiscard]] asked_problem read_problem() const {
+    for (std::string const name : problem_options_)
+      if (has(name)) refuse(name + " stands beside --problem; the file says it all, leave one out");
+    auto const path = text("--problem");
+    auto unit = zbpp::json::time_unit::milliseconds;
+    auto what = zbpp::json::read_problem(zbpp::read_file(path), path, &unit);
+    return {std::move(what), unit};
+  }
+
+  [[nodiscard]] asked_problem make_problem() const {
+    for (std::string const name :
+         {"--ranks", "--microbatches", "--forward", "--backward-input", "--backward-weight"})
+      if (!has(name)) refuse(name + " is missing; it or --problem FILE is needed");
+    for (std::string const name : {"--weight-gradient-input", "--memory-limit", "--sweep-memory"})
+      if (has(name) && !has("--activation"))
+        refuse("--activation is missing; " + name + " is about what F keeps");
+    auto where = make_placement();
+    auto const all = where.stages();
+    auto const times = [&](std::string const& name) { return list(name, text(name), all, time); };
+    auto const sizes = [&](std::string const& name) {
+      return list(name, has(name) ? text(name) : "0", all, size);
+    };
+    auto const forward = times("--forward");
+    auto const backward_input = times("--backward-input");
+    auto const backward_weight = times("--backward-weight");
+    auto const activation = sizes("--activation");
+    auto const weight_gradient_input = sizes("--weight-gradient-input");
+    std::vector<zbpp::stage_costs> costs(forward.size());
+    for (std::size_t s = 0; s < costs.size(); ++s) {
+      costs[s].forward = forward[s];
+      costs[s].backward_input = backward_input[s];
+      costs[s].backward_weight = backward_weight[s];
+      costs[s].activation = activation[s];
+      costs[s].weight_gradient_input = weight_gradient_input[s];
+    }
+    std::vector<zbpp::bytes> memory_limits;
+    if (has("--memory-limit"))
+      memory_limits.push_back(size("--memory-limit", text("--memory-limit")));
+    auto const transfer = has("--transfer") ? time("--transfer", text("--transfer")) : 0;
+    auto const microbatches = whole("--microbatches", text("--microbatches"), 1, 1 << 27);
+    return {{std::move(where), microbatches, std::move(costs), transfer, std::move(memory_limits)}};
+  }
+
+  [[nodiscard]] zbpp::placement make_placement() const {
+    constexpr int most = 1 << 16;  // stages, as in files
+    auto const name = has("--placement") ? text("--placement") : "linear";
+    if (has("--chunks") && name != "looped")
+      refuse("--chunks goes with --placement looped; leave it out");
+    auto const ranks = whole("--ranks", text("--ranks"), 1, name == "v" ? most / 2 : most);
+    if (name == "linear") return zbpp::placement::linear(ranks);
+    if (name == "v") return zbpp::placement::v_shape(ranks);
+    if (name != "looped") refuse("--placement", name, "linear, looped or v");
+    if (!has("--chunks")) refuse("--chunks is missing; --placement looped needs it");
+    return zbpp::placement::looped(
+        ranks, whole("--chunks", text("--chunks"), 1, std::max(1, most / ranks)));
+  }
+
+  CLI::App app_{
+      "Plans zero-bubble pipeline parallelism: decides in which order ranks run their passes.\n"
+      "Status: 0 done, 1 the checked plan is wrong, 2 bad input, 3 nothing fits the memory limits.",
+      "zbpp-plan"};
+};
+
+}  // namespace planning

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where answers go: files, each written whole or not at all, or standard output.
+#pragma once
+
+#include "numbers.hpp"
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/io/ascii.hpp>
+#include <zbpp/io/chrome_trace.hpp>
+#include <zbpp/io/csv.hpp>
+#include <zbpp/io/file.hpp>
+#include <zbpp/io/svg.hpp>
+#include <zbpp/io/terminal.hpp>
+#include <zbpp/json/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace planning {
+
+/// Writes to standard output.
+/// @throws zbpp::error (io_failed)
+inline void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    zbpp::detail::io_failed("standard output", "cannot be written", zbpp::detail::last_error());
+}
+
+/// Writes a file, or standard output where the path is `-`.
+/// @throws zbpp::error (io_failed)
+inline void write(std::string const& path, std::string_view text) {
+  if (path == "-")
+    print(text);
+  else
+    zbpp::write_file(path, text);
+}
+
+/// Says what is to be written, and where.
+struct outputs {
+  /// By option, the path that was given; empty where it was not.
+  std::array<std::pair<char const*, std::string>, 4> files{
+      {{"--json", {}}, {"--csv", {}}, {"--svg", {}}, {"--trace", {}}}};
+  bool ascii = false;
+
+  [[nodiscard]] std::string const& path(std::string_view option) const {
+    return std::find_if(
+               files.begin(), files.end(), [&](auto const& file) { return file.first == option; })
+        ->second;
+  }
+  /// @return whether anything but a summary was asked for
+  [[nodiscard]] bool any() const {
+    return ascii || std::any_of(files.begin(), files.end(), [](auto const& file) {
+             return !file.second.empty();
+           });
+  }
+  /// @return whether a file goes to standard output
+  [[nodiscard]] bool takes_standard_output() const {
+    return std::any_of(
+        files.begin(), files.end(), [](auto const& file) { return file.second == "-"; });
+  }
+
+  /// Refuses what could not be written, before there is a long search for it.
+  /// @throws zbpp::error
+  void check() const {
+    for (auto const& [option, path] : files) {
+      if (path.empty()) continue;
+      for (auto const& [other, other_path] : files)
+        if (other != option && other_path == path)
+          refuse(
+              std::string(option) + " and " + other + " both write " + path + "; take two files");
+      if (path == "-" && ascii)
+        refuse(std::string(option) + " and --ascii both write standard output; take a file");
+      if (path != "-") check_writable(option, path);
+    }
+  }
+
+ private:
+  static void check_writable(char const* option, std::filesystem::path const& path) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    if (fs::is_directory(path, none)) refuse(option, path.string(), "a file; that is a folder");
+    bool const is_file = !fs::exists(path, none) || fs::is_regular_file(path, none);
+    auto const folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    if (is_file && !fs::is_directory(folder, none))
+      refuse(option, path.string(), "a file in a folder that exists");
+    if (::access((is_file ? folder : path).c_str(), W_OK) != 0)
+      refuse(option, path.string(), "a path that can be written");
+  }
+};
+
+/// Writes all that is asked of plans; JSON and CSV are of the first.
+/// @throws zbpp::error
+inline void write_plans(
+    outputs const& out,
+    std::vector<zbpp::json::plan_file> const& plans,
+    zbpp::json::time_unit unit) {
+  std::vector<zbpp::named_timeline> lines;
+  for (auto const& one : plans)
+    lines.push_back({one.policy, one.predicted, zbpp::activation_profile(one.order, one.what)});
+  auto const put = [&](char const* option, auto make) {
+    if (auto const& path = out.path(option); !path.empty()) write(path, make());
+  };
+  put("--json", [&] { return zbpp::json::write_plan(plans.front(), unit); });
+  put("--csv", [&] { return zbpp::to_csv(plans.front().order); });
+  put("--svg", [&] { return zbpp::to_svg(lines); });
+  put("--trace", [&] {
+    bool const is_one_model = std::all_of(plans.begin(), plans.end(), [&](auto const& one) {
+      return one.what == plans.front().what;
+    });
+    return is_one_model ? zbpp::to_chrome_trace(lines, plans.front().what)
+                        : zbpp::to_chrome_trace(lines);
+  });
+  if (out.ascii) print(zbpp::to_ascii(lines, zbpp::terminal_options()));
+}
+
+}  // namespace planning

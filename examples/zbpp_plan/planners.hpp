@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The policies that the program knows, and how it makes a plan with one of them.
+#pragma once
+
+#include "numbers.hpp"
+#include "searching.hpp"
+#include <zbpp/error.hpp>
+#include <zbpp/json/json.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/registry.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace planning {
+
+/// Says that no schedule fits the memory limits, and the least that would.
+struct nothing_fits : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Is a schedule and the problem it solves, which may be placed otherwise than the one asked for.
+struct solution {
+  zbpp::problem what;
+  zbpp::schedule order;
+};
+
+/// Is whatever decides an order.
+struct planner {
+  std::string name;
+  std::string title;
+  std::string summary;
+  bool keeps_limits = false;  ///< what it refuses does not fit the memory
+  std::function<solution(zbpp::problem const&)> solve;
+};
+
+/// @return the name of the one that chooses the placement too
+inline constexpr std::string_view auto_placement_name = "auto_placement";
+
+/// @return all planners; `how` must outlive them
+[[nodiscard]] inline std::vector<planner> all_planners(searching const& how) {
+  std::vector<planner> all;
+  for (auto const& policy : zbpp::builtin_policies())
+    if (policy.name() != zbpp::greedy_auto::name)
+      all.push_back(
+          {std::string(policy.name()),
+           std::string(policy.title()),
+           std::string(policy.summary()),
+           false,
+           [policy](zbpp::problem const& what) -> solution {
+             return {what, policy(what)};
+           }});
+  all.push_back(
+      {std::string(zbpp::greedy_auto::name),
+       std::string(zbpp::greedy_auto::title),
+       std::string(zbpp::greedy_auto::summary),
+       true,
+       [&how](zbpp::problem const& what) -> solution {
+         return how.watch([&](zbpp::search_settings const& search) -> solution {
+           return {what, zbpp::greedy_auto{.search = search}(what)};
+         });
+       }});
+  all.push_back(
+      {std::string(auto_placement_name),
+       "auto-placement",
+       "greedy-auto on the placement that suits best",
+       true,
+       [&how](zbpp::problem const& what) -> solution {
+         return how.watch([&](zbpp::search_settings const& search) -> solution {
+           auto found = zbpp::auto_placement{.search = search}(what);
+           return {std::move(found.what), std::move(found.order)};
+         });
+       }});
+  return all;
+}
+
+/// @return the planner of a name or title
+/// @throws zbpp::error (bad_argument) listing the names there are
+[[nodiscard]] inline planner const& find_planner(
+    std::vector<planner> const& all, std::string_view name) {
+  auto const found = std::find_if(all.begin(), all.end(), [name](planner const& one) {
+    return one.name == name || one.title == name;
+  });
+  if (found != all.end()) return *found;
+  std::string text = "no policy is called '" + zbpp::detail::one_line(name, 60) + "'; there are";
+  for (auto const& one : all) text += " " + one.name;
+  refuse(text);
+}
+
+/// @throws nothing_fits when a plan needs more than a rank has
+inline void check_limits(zbpp::json::plan_file const& found) {
+  auto const& peaks = found.peak_memory;
+  for (int rank = 0; rank < found.what.ranks(); ++rank) {
+    auto const peak = peaks[static_cast<std::size_t>(rank)];
+    auto const limit = found.what.memory_limit(rank);
+    if (!limit || peak <= *limit) continue;
+    throw nothing_fits(
+        "rank " + std::to_string(rank) + ": " + found.policy + " needs " + std::to_string(peak) +
+        ", its limit is " + std::to_string(*limit) +
+        "; the least limit that works for it on every rank is " +
+        std::to_string(*std::max_element(peaks.begin(), peaks.end())));
+  }
+}
+
+/// Makes a plan within the memory limits, and everything that is said of it.
+/// @throws nothing_fits; zbpp::error when the planner cannot schedule the problem
+[[nodiscard]] inline zbpp::json::plan_file make_plan(
+    planner const& who, zbpp::problem const& what) {
+  auto const solve = [&] {
+    try {
+      return who.solve(what);
+    } catch (zbpp::error const& refused) {
+      if (who.keeps_limits && refused.code() == zbpp::errc::unsupported_problem)
+        throw nothing_fits(refused.what());
+      throw;
+    }
+  };
+  auto const start = std::chrono::steady_clock::now();
+  auto found = solve();
+  std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
+  auto file = zbpp::json::make_plan_file(
+      who.title, std::move(found.order), std::move(found.what), spent.count());
+  check_limits(file);
+  return file;
+}
+
+}  // namespace planning

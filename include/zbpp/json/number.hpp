@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Numbers of JSON files, read from their decimal digits: times become whole nanoseconds and sizes
+// whole bytes by integer arithmetic alone, so every value survives writing and reading to the bit.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/io/drawing.hpp>
+#include <zbpp/model/costs.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace zbpp::json {
+
+/// Says in which unit the times of a file are written.
+enum class time_unit : std::uint8_t { nanoseconds, microseconds, milliseconds, seconds };
+
+/// @return the name of a unit in files: ns, us, ms or s
+[[nodiscard]] constexpr std::string_view to_string(time_unit unit) noexcept {
+  switch (unit) {
+    case time_unit::nanoseconds: return "ns";
+    case time_unit::microseconds: return "us";
+    case time_unit::milliseconds: return "ms";
+    case time_unit::seconds: return "s";
+  }
+  return "?";
+}
+
+namespace detail {
+
+/// @return the power of ten that turns a time in `unit` into nanoseconds
+[[nodiscard]] constexpr int power_of(time_unit unit) noexcept { return 3 * static_cast<int>(unit); }
+
+/// @return the nanoseconds of one `unit`
+[[nodiscard]] constexpr ticks size_of(time_unit unit) noexcept {
+  ticks size = 1;
+  for (int i = 0; i < power_of(unit); ++i) size *= 10;
+  return size;
+}
+
+/// Splits the text of a JSON number into its mantissa and its power of ten.
+struct decimal_text {
+  std::string_view mantissa;  ///< digits, and at most one other character: the point
+  std::int64_t exponent = 0;
+  bool negative = false;  ///< and not zero
+
+  explicit decimal_text(std::string_view text)
+      : mantissa(text.substr(0, text.find_first_of("eE"))) {
+    auto rest = text.substr(std::min(text.size(), mantissa.size() + 1));
+    if (rest.starts_with('+')) rest.remove_prefix(1);
+    if (mantissa.starts_with('-')) {
+      mantissa.remove_prefix(1);
+      negative = mantissa.find_first_of("123456789") != std::string_view::npos;
+    }
+    // Beyond that, no text is long enough to make a difference.
+    constexpr auto most = std::int64_t{1} << 40;
+    auto const parsed = std::from_chars(rest.data(), rest.data() + rest.size(), exponent);
+    if (parsed.ec == std::errc::result_out_of_range) exponent = rest.front() == '-' ? -most : most;
+    exponent = std::clamp(exponent, -most, most);
+  }
+
+  [[nodiscard]] static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+};
+
+/// Holds a decimal times a power of ten, as a whole number.
+struct scaled_number {
+  std::int64_t value = 0;  ///< rounded to the nearest, halves away from zero
+  bool exact = true;       ///< whether nothing was rounded
+};
+
+/// Multiplies the decimal in `text` by 10^`power`.
+/// @return nothing when it is negative or does not fit 63 bits
+[[nodiscard]] inline std::optional<scaled_number> scaled(std::string_view text, int power) {
+  decimal_text const number(text);
+  if (number.negative) return std::nullopt;
+  auto const is_digit = decimal_text::is_digit;
+  auto const& mantissa = number.mantissa;
+  auto const point = std::find_if_not(mantissa.begin(), mantissa.end(), is_digit);
+  auto weight = (point - mantissa.begin()) + number.exponent + power;  // power of ten, and one
+  scaled_number result;
+  auto append = [&result](std::int64_t digit) {
+    constexpr auto most = std::numeric_limits<std::int64_t>::max();
+    if (result.value > (most - digit) / 10) return false;
+    result.value = 10 * result.value + digit;
+    return true;
+  };
+  bool round_up = false;
+  for (char c : mantissa) {
+    if (!is_digit(c)) continue;
+    auto const digit = c - '0';
+    if (weight > 0 && !append(digit)) return std::nullopt;
+    if (weight == 0) round_up = digit >= 5;
+    if (weight <= 0 && digit != 0) result.exact = false;
+    --weight;
+  }
+  for (; weight > 0 && result.value != 0; --weight)
+    if (!append(0)) return std::nullopt;
+  if (!round_up) return result;
+  if (result.value == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
+  ++result.value;
+  return result;
+}
+
+/// Multiplies the decimal in `text` by 10^`power`, as the nearest double.
+/// @return nothing when it is negative, or too large or too small for a double
+[[nodiscard]] inline std::optional<double> scaled_real(std::string_view text, int power) {
+  decimal_text const number(text);
+  if (number.negative) return std::nullopt;
+  std::string plain(number.mantissa);
+  // nlohmann-json before 3.12 puts the point of the C locale that is set into the texts of numbers.
+  for (auto& c : plain)
+    if (!decimal_text::is_digit(c)) c = '.';
+  plain += 'e' + std::to_string(number.exponent + power);
+  double value = 0;
+  auto const parsed = std::from_chars(plain.data(), plain.data() + plain.size(), value);
+  if (parsed.ec != std::errc{}) return std::nullopt;
+  return value;
+}
+
+/// @return a time in the unit of a file, exact, without needless zeros
+[[nodiscard]] inline std::string number_text(ticks time, time_unit unit) {
+  return zbpp::detail::decimal(time, size_of(unit));
+}
+
+/// @return the shortest decimal that reads back, multiplied by 10^`power`, to the same double
+[[nodiscard]] inline std::string number_text(double value, int power = 0) {
+  if (value == 0) return "0";
+  std::array<char, 32> text{};
+  if (power == 0) {
+    auto const shortest = std::to_chars(text.data(), text.data() + text.size(), value);
+    return {text.data(), shortest.ptr};
+  }
+  auto const shortest =
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific);
+  decimal_text const number({text.data(), shortest.ptr});
+  return std::string(number.mantissa) + "e" + std::to_string(number.exponent - power);
+}
+
+}  // namespace detail
+}  // namespace zbpp::json

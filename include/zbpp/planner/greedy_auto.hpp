@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// greedy_auto: the best order that a search finds for a problem as it was measured, each stage with
+// its own times, each hop with its own transfer, each rank with its own memory, and beside it a
+// lower bound. Where the two meet, the order is proved to be optimal.
+#pragma once
+
+#include <zbpp/analysis/bounds.hpp>
+#include <zbpp/planner/fuse.hpp>
+#include <zbpp/planner/known_orders.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/search.hpp>
+#include <zbpp/policy/policy.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+/// Holds what a search found.
+struct found_order {
+  schedule order;
+  ticks cost = 0;          ///< exactly what `simulate` says
+  cost_bound bound;        ///< no schedule that runs microbatches in order costs less
+  std::int64_t tries = 0;  ///< schedules that were built and compared
+
+  /// @return whether no schedule that runs the microbatches of each stage in order costs less
+  [[nodiscard]] bool is_optimal() const noexcept { return cost <= bound.cost; }
+};
+
+/// Searches for the cheapest schedule of any placement within the memory of every rank. It is never
+/// worse than the handcrafted policies that fit. BW and R are used where the costs of a stage offer
+/// them and they pay.
+struct greedy_auto {
+  static constexpr std::string_view name = "greedy_auto";
+  static constexpr std::string_view title = "greedy-auto";
+  static constexpr std::string_view summary = "searched for this problem, with a proof";
+
+  search_settings search = {};
+
+  /// @throws error (unsupported_problem) naming the rank, what it needs at least and the least
+  ///         limit that works, when no schedule fits the memory; (bad_argument) when the budget is
+  ///         not a number of seconds
+  [[nodiscard]] found_order find(problem const& what) const;
+
+  /// @throws error (unsupported_problem) as `find`
+  [[nodiscard]] schedule operator()(problem const& what) const { return find(what).order; }
+};
+
+namespace detail {
+
+/// Runs searches of one problem until an order fits with its edges, which are known only once there
+/// is an order.
+class auto_planner {
+ public:
+  auto_planner(problem const& what, search_settings const& settings)
+      : what_(what), settings_(settings), bound_(lower_bound(what)) {}
+
+  [[nodiscard]] found_order run() {
+    auto const depths = what_.where().is_linear() ? staircase(what_).forwards : std::vector<int>{};
+    std::vector<bytes> reserve(index(what_.ranks()), 0);
+    constexpr int most_rounds = 8;
+    for (int round = 0; round < most_rounds; ++round) {
+      plan_search search(what_, bound_.cost, depths, reserve, settings_);
+      search.try_known();
+      if (!search.is_done()) search.improve(seeds_of(what_, known_orders(what_)));
+      tries_ += search.tries();
+      auto order = fuse_where_it_pays(search.best(), what_);
+      if (is_within_limits(order, what_)) {
+        take(std::move(order));
+        break;
+      }
+      if (!set_aside_excess(order, reserve)) break;
+    }
+    if (!best_ || cost_ > bound_.cost)
+      for (auto& order : known_orders(what_))
+        if (is_within_limits(order, what_)) take(fuse_where_it_pays(std::move(order), what_));
+    if (!best_) take(one_by_one(what_));
+    return {std::move(*best_), cost_, bound_, tries_};
+  }
+
+ private:
+  [[nodiscard]] static problem without_edges(problem const& what) {
+    std::vector<stage_costs> costs(what.all_costs().begin(), what.all_costs().end());
+    for (auto& c : costs) c.edge = 0;
+    return {what.where(), 1, std::move(costs)};
+  }
+
+  void take(schedule order) {
+    auto const found = cost(simulate(order, what_));
+    if (best_ && found >= cost_) return;
+    cost_ = found;
+    best_ = std::move(order);
+  }
+
+  // What edges take beyond a limit is not there for activations.
+  // @return whether there is more to set aside than before
+  bool set_aside_excess(schedule const& order, std::vector<bytes>& reserve) const {
+    auto const used = memory_of(order, what_);
+    auto const least = least_memory(without_edges(what_));
+    bool any = false;
+    for (int rank = 0; rank < what_.ranks(); ++rank) {
+      auto const limit = what_.memory_limit(rank);
+      if (!limit || used[index(rank)] <= *limit) continue;
+      auto& kept = reserve[index(rank)];
+      auto const more = std::min(kept + used[index(rank)] - *limit, *limit - least[index(rank)]);
+      any = any || more > kept;
+      kept = std::max(kept, more);
+    }
+    return any;
+  }
+
+  problem const& what_;
+  search_settings const& settings_;
+  cost_bound bound_;
+  std::optional<schedule> best_;
+  ticks cost_ = 0;
+  std::int64_t tries_ = 0;
+};
+
+}  // namespace detail
+
+inline found_order greedy_auto::find(problem const& what) const {
+  if (!(search.seconds >= 0 && search.seconds <= search_settings::most_seconds))
+    throw error(
+        errc::bad_argument,
+        "a budget of " + std::to_string(search.seconds) + " seconds; it lies between 0 and " +
+            std::to_string(search_settings::most_seconds));
+  detail::require_memory(what);
+  return detail::auto_planner(what, search).run();
+}
+
+}  // namespace zbpp

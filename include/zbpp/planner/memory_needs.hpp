@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How much memory each rank needs at least, and how far a schedule is from its limits.
+#pragma once
+
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/recompute.hpp>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+namespace detail {
+
+/// Runs one microbatch after another, each from its first F to its last W: no order holds less.
+[[nodiscard]] inline schedule one_by_one(problem const& what) {
+  std::vector<std::vector<pass>> passes(index(what.ranks()));
+  auto const add = [&](pass_kind kind, int s, int m) {
+    passes[index(what.where().rank_of(s))].push_back({kind, s, m});
+  };
+  for (int m = 0; m < what.microbatches(); ++m) {
+    for (int s = 0; s < what.stages(); ++s) add(pass_kind::forward, s, m);
+    for (int s = what.stages() - 1; s >= 0; --s) {
+      if (what.costs(s).recompute) add(pass_kind::recompute, s, m);
+      add(pass_kind::backward_input, s, m);
+      add(pass_kind::backward_weight, s, m);
+    }
+  }
+  return {what.where(), what.microbatches(), passes};
+}
+
+/// @return the most bytes that each rank of a schedule holds, edges included
+[[nodiscard]] inline std::vector<bytes> memory_of(schedule const& order, problem const& what) {
+  auto const sizes = what.all_costs();
+  bool const has_edges =
+      std::any_of(sizes.begin(), sizes.end(), [](stage_costs const& c) { return c.edge > 0; });
+  std::vector<bytes> totals;
+  if (has_edges) {
+    for (auto const& peak : peak_memory(lower(order), what)) totals.push_back(peak.total);
+    return totals;
+  }
+  for (int rank = 0; rank < what.ranks(); ++rank) {
+    bytes fixed = 0;
+    for (int s : what.where().stages_of(rank)) fixed += what.costs(s).static_memory;
+    activation_count count(what, order.passes(rank));
+    bytes most = fixed;
+    for (auto const& p : order.passes(rank)) {
+      most = std::max(most, fixed + count.begin(p) + what.costs(p.stage).workspace);
+      count.end(p);
+    }
+    totals.push_back(most);
+  }
+  return totals;
+}
+
+/// @return whether a schedule stays within the limits of every rank
+[[nodiscard]] inline bool is_within_limits(schedule const& order, problem const& what) {
+  auto const used = memory_of(order, what);
+  for (int rank = 0; rank < what.ranks(); ++rank)
+    if (auto const limit = what.memory_limit(rank); limit && used[index(rank)] > *limit)
+      return false;
+  return true;
+}
+
+}  // namespace detail
+
+/// Says how many bytes each rank needs to run a problem at all, one microbatch after another, with
+/// R where its stages offer it. With edges of size 0 no schedule needs less.
+/// @complexity O(stages)
+[[nodiscard]] inline std::vector<bytes> least_memory(problem const& what) {
+  // A few microbatches show all that many would: the order only repeats itself.
+  constexpr int enough = 4;
+  problem const few(
+      what.where(),
+      std::min(what.microbatches(), enough),
+      {what.all_costs().begin(), what.all_costs().end()});
+  return detail::memory_of(detail::one_by_one(few), few);
+}
+
+namespace detail {
+
+/// Refuses a problem whose limits no schedule can keep.
+/// @throws error (unsupported_problem) naming the rank, what it needs and the least that works
+inline void require_memory(problem const& what) {
+  auto const needed = least_memory(what);
+  for (int rank = 0; rank < what.ranks(); ++rank) {
+    auto const limit = what.memory_limit(rank);
+    if (!limit || *limit >= needed[index(rank)]) continue;
+    auto const all = *std::max_element(needed.begin(), needed.end());
+    throw error(
+        errc::unsupported_problem,
+        "no schedule fits: the rank needs " + std::to_string(needed[index(rank)]) +
+            " bytes for one microbatch at a time, its limit is " + std::to_string(*limit) +
+            "; the least limit that works for every rank is " + std::to_string(all),
+        {.rank = rank});
+  }
+}
+
+}  // namespace detail
+}  // namespace zbpp

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The search: it tries rules that are known to be good, then changes the best it has, until it
+// meets the lower bound or its budget is spent. What it tries does not depend on the budget, so
+// more time never gives a worse schedule, and every rank that plans finds the same one.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/candidates.hpp>
+#include <zbpp/planner/list_scheduler.hpp>
+#include <zbpp/planner/rank_rules.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+/// Tells how far a search has come.
+struct search_progress {
+  ticks cost = 0;         ///< the least so far
+  ticks lower_bound = 0;  ///< no schedule that runs microbatches in order costs less
+  double spent = 0;       ///< share of the budget, from 0 to 1
+};
+
+/// States how long a search may take, and what it is told.
+struct search_settings {
+  /// Budget: seconds of a machine that places a pass in 50 ns. It is counted in passes, so that
+  /// the same problem gives the same schedule on any machine.
+  double seconds = 0.3;
+  static constexpr double most_seconds = 1e6;
+  std::uint64_t seed = 1;     ///< of what is tried
+  std::stop_token stop = {};  ///< ends the search; it answers with the best so far
+  std::function<void(search_progress const&)> on_progress = {};  ///< called now and then
+};
+
+namespace detail {
+
+/// Looks for the cheapest schedule of one problem. A candidate is either rules alone, or an order
+/// of all F and B for which rules place the W; both kinds are kept and changed side by side.
+class plan_search {
+ public:
+  /// @param bound    where to stop
+  /// @param depths   F before the first B, for each rank of a linear placement; else empty
+  /// @param reserve  bytes of each rank that are not to be used; empty for none
+  plan_search(
+      problem const& what,
+      ticks bound,
+      std::vector<int> depths,
+      std::vector<bytes> const& reserve,
+      search_settings const& settings)
+      : what_(what),
+        settings_(settings),
+        bound_(bound),
+        most_work_(settings.seconds * 2e7),
+        engine_(what, reserve),
+        make_(what, bound, std::move(depths), settings.seed),
+        rules_(what),
+        steps_(what) {}
+
+  /// Tries the rules that are known to be good, the likeliest first.
+  void try_known() {
+    for (auto& rules : make_.known()) {
+      if (is_done()) return;
+      attempt(rules_, std::move(rules));
+    }
+  }
+
+  /// Tries orders of F and B, then changes the best rules and orders until the budget is spent.
+  void improve(std::vector<std::vector<std::vector<step_code>>> const& seeds) {
+    for (auto const& seed : seeds) try_steps(seed);
+    while (!is_done()) improve();
+  }
+
+  /// @return whether the bound is met, the budget is spent, or a stop was asked for
+  [[nodiscard]] bool is_done() const {
+    if (cost() == never) return false;
+    return cost() <= bound_ || work_ >= most_work_ || settings_.stop.stop_requested();
+  }
+
+  /// @return the cost of the best schedule; `never` when none was found
+  [[nodiscard]] ticks cost() const noexcept { return std::min(rules_.cost, steps_.cost); }
+  /// @return how many candidates were tried
+  [[nodiscard]] std::int64_t tries() const noexcept { return tries_; }
+  /// @return the best schedule; there must be one
+  [[nodiscard]] schedule best() {
+    auto const& rules = steps_.cost < rules_.cost ? steps_.rules : rules_.rules;
+    static_cast<void>(engine_.run(rules));
+    return engine_.order();
+  }
+
+ private:
+  struct candidate {
+    explicit candidate(problem const& what) : rules(what.ranks(), what.stages()) {}
+    planner_rules rules;
+    ticks cost = never;
+  };
+
+  // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
+  void attempt(candidate& best, planner_rules&& rules) {
+    auto const found = engine_.run(rules, best.cost);
+    ++tries_;
+    constexpr double overhead = 100;  // of a try, in passes
+    work_ += static_cast<double>(engine_.placed()) + overhead;
+    if (found <= best.cost && found != never) {
+      if (found < best.cost && &best == &rules_) rules_are_new_ = true;
+      best.cost = found;
+      best.rules = std::move(rules);
+    }
+    report();
+  }
+
+  // An order of F and B leaves open where W goes.
+  void try_steps(std::vector<std::vector<step_code>> const& steps) {
+    ticks const w = what_.costs(0).backward_weight;
+    for (auto const overrun : {ticks{0}, w / 2, w})
+      for (int const kept : {rank_rule::no_limit, 1}) {
+        if (is_done()) return;
+        planner_rules rules(what_.ranks(), what_.stages());
+        for (auto& r : rules.ranks) {
+          r.overrun = overrun;
+          r.weights_kept = kept;
+        }
+        for (std::size_t s = 0; s < rules.stages.size(); ++s)
+          rules.stages[s] = {
+              .fuses = rules_.rules.stages[s].fuses,
+              .recomputes = rules_.rules.stages[s].recomputes};
+        rules.steps = steps;
+        attempt(steps_, std::move(rules));
+      }
+  }
+
+  void improve() {
+    if (rules_are_new_ && rules_.cost < steps_.cost && make_.below(8) == 0)
+      return continue_in_steps();
+    bool const steps_lead = steps_.cost < rules_.cost;
+    auto const dice = make_.below(16);
+    if (steps_.cost != never && dice < (steps_lead ? 11 : 2)) {
+      auto changed = steps_.rules;
+      if (make_.below(4) == 0)
+        make_.change_rules(changed);
+      else
+        make_.change_steps(changed);
+      attempt(steps_, std::move(changed));
+    } else if (dice == 15 || rules_.cost == never) {
+      attempt(rules_, make_.sample());
+    } else {
+      auto changed = rules_.rules;
+      make_.change_rules(changed);
+      attempt(rules_, std::move(changed));
+    }
+  }
+
+  // Takes the order of F and B from the best rules, to change it where rules are too coarse.
+  void continue_in_steps() {
+    rules_are_new_ = false;
+    static_cast<void>(engine_.run(rules_.rules));
+    auto rules = rules_.rules;
+    rules.steps = steps_of(engine_.order());
+    attempt(steps_, std::move(rules));
+  }
+
+  void report() {
+    constexpr double step = 1.0 / 64;
+    if (!settings_.on_progress || work_ < next_report_ || cost() == never) return;
+    next_report_ = work_ + step * most_work_;
+    settings_.on_progress(
+        {.cost = cost(), .lower_bound = bound_, .spent = std::min(1.0, work_ / most_work_)});
+  }
+
+  problem const& what_;
+  search_settings const& settings_;
+  ticks bound_;
+  double most_work_;  // in passes
+  list_scheduler engine_;
+  candidate_maker make_;
+  candidate rules_;
+  candidate steps_;
+  bool rules_are_new_ = false;
+  double work_ = 0;
+  double next_report_ = 0;
+  std::int64_t tries_ = 0;
+};
+
+}  // namespace detail
+}  // namespace zbpp

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "round_trip.hpp"
+#include <zbpp/io/csv.hpp>
+
+using namespace zbpp;
+
+int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  if (size > test::most_fuzzed_bytes) return 0;
+  auto const text = test::text_of(data, size);
+  auto const read_schedule = [](std::string_view from) { return schedule_from_csv(from); };
+  auto const read_program = [](std::string_view from) { return program_from_csv(from); };
+  auto const order = test::read_or_refuse([&] { return read_schedule(text); });
+  auto const code = test::read_or_refuse([&] { return read_program(text); });
+  if (order)
+    test::demand_round_trip(
+        *order, read_schedule, [](schedule const& value) { return to_csv(value); });
+  if (code)
+    test::demand_round_trip(
+        *code, read_program, [](program const& value) { return to_csv(value); });
+  if (order && !code) std::abort();  // a schedule is a program without transfers
+  return 0;
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every order of a problem with a handful of passes, one after another: what is true of all orders
+// can be looked at.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace zbpp::test {
+
+/// Enumerates the orders of one rank, and then their combinations.
+class every_order {
+ public:
+  /// @param in_turn  whether each stage takes its microbatches in ascending order
+  every_order(problem const& what, bool in_turn) : what_(what), in_turn_(in_turn) {
+    for (rank_ = 0; rank_ < what.ranks(); ++rank_) {
+      left_.clear();
+      bytes fixed = 0;
+      for (int s : what.where().stages_of(rank_)) {
+        fixed += what.costs(s).static_memory;
+        for (int m = 0; m < what.microbatches(); ++m)
+          for (auto kind :
+               {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
+            left_.push_back({kind, s, m});
+      }
+      rows_.emplace_back();
+      if (fixed <= limit()) extend(fixed);
+    }
+  }
+
+  /// Calls `visit(schedule)` for each combination in which each rank's order keeps its own
+  /// dependences and its memory limit; ranks may still wait for each other.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    std::vector<std::vector<pass>> chosen;
+    combine(chosen, visit);
+  }
+
+ private:
+  [[nodiscard]] bytes limit() const {
+    return what_.memory_limit(rank_).value_or(std::numeric_limits<bytes>::max());
+  }
+
+  // How far along its microbatch's way a pass is: down the stages, and back.
+  [[nodiscard]] int way(pass const& p) const {
+    return p.kind == pass_kind::forward ? p.stage : 2 * what_.stages() - p.stage;
+  }
+
+  [[nodiscard]] bool must_follow(pass const& p, pass const& other) const {
+    if (p.microbatch != other.microbatch)
+      return in_turn_ && p.kind == other.kind && p.stage == other.stage &&
+             p.microbatch > other.microbatch;
+    if (other.kind == pass_kind::backward_weight) return false;
+    if (p.kind == pass_kind::backward_weight && p.stage != other.stage) return false;
+    return way(p) > way(other) || (p.kind == pass_kind::backward_weight && p != other);
+  }
+
+  void extend(bytes held) {
+    if (left_.empty()) {
+      rows_.back().push_back(row_);
+      return;
+    }
+    for (std::size_t i = 0; i < left_.size(); ++i) {
+      auto const p = left_[i];
+      bool follows = false;
+      for (auto const& other : left_) follows = follows || must_follow(p, other);
+      auto const& c = what_.costs(p.stage);
+      if (follows || (p.kind == pass_kind::forward && held + c.activation > limit())) continue;
+      auto after = held + c.activation;
+      if (p.kind == pass_kind::backward_input)
+        after = held - c.activation + c.weight_gradient_input;
+      if (p.kind == pass_kind::backward_weight) after = held - c.weight_gradient_input;
+      left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(i));
+      row_.push_back(p);
+      extend(after);
+      row_.pop_back();
+      left_.insert(left_.begin() + static_cast<std::ptrdiff_t>(i), p);
+    }
+  }
+
+  template <class Visit>
+  void combine(std::vector<std::vector<pass>>& chosen, Visit& visit) const {
+    if (chosen.size() == rows_.size()) {
+      visit(schedule(what_.where(), what_.microbatches(), chosen));
+      return;
+    }
+    for (auto const& row : rows_[chosen.size()]) {
+      chosen.push_back(row);
+      combine(chosen, visit);
+      chosen.pop_back();
+    }
+  }
+
+  problem const& what_;
+  bool in_turn_;
+  int rank_ = 0;
+  std::vector<pass> left_;
+  std::vector<pass> row_;
+  std::vector<std::vector<std::vector<pass>>> rows_;  // of each rank
+};
+
+/// The least that `value(schedule)` is over all orders but those that come to a standstill; nothing
+/// when none is left. `value` throws `errc::refused_program` for such an order, as `simulate` does.
+template <class Value>
+[[nodiscard]] auto least_of_orders(problem const& what, bool in_turn, Value value) {
+  std::optional<decltype(value(std::declval<schedule const&>()))> least;
+  every_order(what, in_turn).for_each([&](schedule const& order) {
+    try {
+      auto const found = value(order);
+      if (!least || found < *least) least = found;
+    } catch (error const& stuck) {
+      if (stuck.code() != errc::refused_program) throw;
+    }
+  });
+  return least;
+}
+
+}  // namespace zbpp::test

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/auto_placement.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/verify.hpp>
+
+#include <support/catch.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+auto_placement brief(bool halve = true) {
+  return {.search = {.seconds = 0.002}, .halve_stages = halve};
+}
+
+stage_costs some_costs(test::seeded_random& random) {
+  stage_costs c;
+  c.forward = random.integer(1, 150);
+  c.backward_input = random.integer(1, 150);
+  c.backward_weight = random.integer(0, 150);
+  if (random.chance(0.5))
+    c.backward_fused = random.integer(
+        std::max(c.backward_input, c.backward_weight), c.backward_input + c.backward_weight);
+  c.activation = random.integer(0, 150);
+  c.weight_gradient_input = random.integer(0, c.activation);
+  if (random.chance(0.3)) {
+    c.recompute = random.integer(0, 99);
+    c.recompute_input = random.integer(0, c.activation / 2);
+  }
+  c.edge = random.integer(0, 20);
+  c.static_memory = random.integer(0, 300);
+  return c;
+}
+
+problem some_problem(
+    test::seeded_random& random,
+    placement const& where,
+    int microbatches,
+    bool splits_only = false) {
+  std::vector<stage_costs> stages;
+  for (int s = 0; s < where.stages(); ++s) {
+    stages.push_back(some_costs(random));
+    if (!splits_only) continue;
+    stages.back().backward_fused.reset();
+    stages.back().recompute.reset();
+    stages.back().recompute_input = 0;
+  }
+  return {where, microbatches, stages, random.integer(0, 20)};
+}
+
+problem with_limits(problem const& what, std::vector<bytes> limits) {
+  return {
+      what.where(),
+      what.microbatches(),
+      {what.all_costs().begin(), what.all_costs().end()},
+      what.transfer(),
+      std::move(limits)};
+}
+
+problem even(placement const& where, int microbatches, ticks hop = 0, bytes limit = 1 << 20) {
+  return {
+      where,
+      microbatches,
+      stage_costs{
+          .forward = 100,
+          .backward_input = 100,
+          .backward_weight = 100,
+          .activation = 100,
+          .weight_gradient_input = 100},
+      hop,
+      {limit}};
+}
+
+// Placement and stages of each way to place a model, such as `linear 4`.
+std::string names(problem const& what, bool halve = true) {
+  std::string text;
+  for (auto const& one : detail::regroupings(what, halve))
+    text.append(text.empty() ? "" : ", ")
+        .append(one.where().name() + " " + std::to_string(one.stages()));
+  return text;
+}
+
+std::vector<int> ranks_of(int stages) {
+  std::vector<int> list;
+  for (int s = 0; s < stages; ++s) list.push_back(s < 2 ? 1 - s : s % 2);
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placement]") {
+  for (int trial = 0; trial < 2000; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto whole = some_costs(random);
+    whole.workspace = random.integer(0, 50);
+    if (whole.backward_fused == whole.backward_input + whole.backward_weight)
+      whole.backward_fused.reset();  // says the same
+    auto const [first, second] = detail::halve_stage(whole);
+    CHECK_NOTHROW(first.check(0));
+    CHECK_NOTHROW(second.check(1));
+    CHECK(first.forward - second.forward == whole.forward % 2);
+    CHECK(first.backward_input - second.backward_input == whole.backward_input % 2);
+    CHECK(first.activation - second.activation == whole.activation % 2);
+    CHECK(first.edge == whole.edge);
+    CHECK(merge_layers(std::array{first, second}) == whole);
+  }
+}
+
+TEST_CASE("a model goes where its stages come out even", "[auto_placement]") {
+  CHECK(names(even(placement::linear(4), 8)) == "linear 4, v 8, looped 8");
+  CHECK(names(even(placement::linear(4), 8), false) == "linear 4");
+  CHECK(names(even(placement::v_shape(4), 8), false) == "linear 4, v 8, looped 8");
+  CHECK(
+      names(even(placement::looped(2, 12), 8)) ==
+      "linear 2, v 4, looped 4, looped 6, looped 8, looped 12, looped 24");
+  // 9 stages on 3 ranks are 18 halves, which make 6.
+  CHECK(names(even(placement::looped(3, 3), 8)) == "linear 3, v 6, looped 6, looped 9");
+  CHECK(names(even(placement::looped(3, 3), 8), false) == "linear 3, looped 9");
+  CHECK(names(even(placement::custom({0, 1, 2, 1, 0, 1, 2}), 8)) == "custom 7");
+  CHECK(names(even(placement::custom(ranks_of(6)), 8), false) == "linear 2, custom 6, looped 6");
+  CHECK(names(even(placement::linear(1), 8)) == "linear 1, v 2");  // a V of one rank is looped, too
+}
+
+TEST_CASE("wherever it goes, a model has the same work and memory in all", "[auto_placement]") {
+  for (int trial = 0; trial < 200; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const p = static_cast<int>(random.integer(1, 4));
+    auto const v = static_cast<int>(random.integer(1, 6));
+    auto const free = some_problem(random, placement::looped(p, v), 3);
+    auto const what = with_limits(free, std::vector<bytes>(detail::index(p), 77));
+    auto const sums = [](problem const& one) {
+      std::array<std::int64_t, 7> sum{};
+      for (auto const& c : one.all_costs()) {
+        sum[0] += c.forward;
+        sum[1] += c.backward_input;
+        sum[2] += c.backward_weight;
+        sum[3] += c.of(pass_kind::backward);
+        sum[4] += c.activation;
+        sum[5] += c.weight_gradient_input;
+        sum[6] += c.static_memory;
+      }
+      return sum;
+    };
+    for (auto const& one : detail::regroupings(what, true)) {
+      CHECK(sums(one) == sums(what));
+      CHECK(one.transfer() == what.transfer());
+      CHECK(std::ranges::equal(one.memory_limits(), what.memory_limits()));
+      CHECK(one.microbatches() == what.microbatches());
+      CHECK(one.costs(one.stages() - 1).edge == what.costs(what.stages() - 1).edge);
+    }
+  }
+}
+
+TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_placement]") {
+  int moved = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const p = static_cast<int>(random.integer(1, 4));
+    auto const v = static_cast<int>(random.integer(1, 4));
+    auto const m = static_cast<int>(random.integer(1, 3 * p));
+    auto what = some_problem(random, placement::looped(p, v), m, trial % 2 == 0);
+    if (trial % 2 == 0) {
+      auto limits = least_memory(what);
+      for (auto& limit : limits) limit += random.integer(0, 800);
+      what = with_limits(what, limits);
+    }
+    auto const settings = brief(trial % 3 > 0);
+    auto const found = settings.candidates(what);
+    REQUIRE_FALSE(found.empty());
+    auto const best = settings(what);
+    for (auto const& one : found) {
+      CHECK(cost(simulate(one.order, one.what)) == one.cost);
+      CHECK(verify(lower(one.order), one.what).empty());
+      CHECK(holds(one.bound, one.what));
+      CHECK(one.is_optimal() == (one.cost == one.bound.cost));
+      CHECK(
+          (one.cost > best.cost ||
+           (one.cost == best.cost && one.what.stages() >= best.what.stages())));
+    }
+    CHECK(best.cost <= greedy_auto{.search = settings.search}.find(what).cost);
+    CHECK(settings(what).order == best.order);
+    moved += best.what.where() != what.where() ? 1 : 0;
+  }
+  CHECK(moved > 5);
+}
+
+TEST_CASE("which placement is best depends on memory and transfers", "[auto_placement]") {
+  auto const best = [](problem const& what) { return brief()(what).what.where(); };
+  CHECK(best(even(placement::linear(4), 12, 0, 400)) == placement::v_shape(4));
+  CHECK(best(even(placement::looped(4, 2), 12, 0, 800)) == placement::v_shape(4));
+  // With so long a hop chunks only wait for each other.
+  CHECK(best(even(placement::v_shape(2), 4, 5000)) == placement::linear(2));
+  // All cost the same on one rank: the fewest stages.
+  CHECK(best(even(placement::looped(1, 4), 3)) == placement::linear(1));
+}
+
+TEST_CASE("placements without enough memory are left out", "[auto_placement]") {
+  // A custom placement has its first three stages on rank 0, so it needs more there.
+  problem const what(
+      placement::custom({0, 0, 0, 1}), 4, stage_costs{.forward = 1, .activation = 100}, {}, {250});
+  std::vector<std::string> fitting;
+  for (auto const& one : brief().candidates(what)) fitting.push_back(one.what.where().name());
+  CHECK(fitting == std::vector<std::string>{"linear", "v", "looped"});
+  auto const refused = [](problem const& tight) {
+    return test::refusal(errc::unsupported_problem, [&] { (void)brief()(tight); });
+  };
+  CHECK(brief().candidates(with_limits(what, {199})).empty());
+  CHECK(
+      refused(with_limits(what, {199})) == "rank 0: no schedule fits: the rank needs 200 bytes for "
+                                           "one microbatch at a time, its limit is "
+                                           "199; the least limit that works for every rank is 200");
+}
+
+TEST_CASE("a search of all placements tells how far it is and can be stopped", "[auto_placement]") {
+  auto const what = even(placement::looped(4, 2), 12, 7, 500);
+  double last = 0;
+  bool ascends = true;
+  int told = 0;
+  auto settings = brief();
+  settings.search.on_progress = [&](search_progress const& now) {
+    ascends = ascends && now.spent >= last && now.spent <= 1;
+    last = now.spent;
+    ++told;
+  };
+  (void)settings(what);
+  CHECK(ascends);
+  CHECK(told > 3);
+  CHECK(last > 0.9);
+  std::stop_source stop;
+  stop.request_stop();
+  auto_placement const stopped{.search = {.seconds = 1e6, .stop = stop.get_token()}};
+  auto const found = stopped(what);
+  CHECK(verify(lower(found.order), found.what).empty());
+}
+
+TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
+  int points = 0;
+  int proved = 0;
+  for (int trial = 0; trial < 12; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const p = static_cast<int>(random.integer(2, 4));
+    auto const v = static_cast<int>(random.integer(1, 2));
+    auto const m = static_cast<int>(random.integer(1, 3 * p));
+    auto const what = some_problem(random, placement::looped(p, v), m, true);
+    std::vector<bytes> limits;
+    for (int i = 0; i < 6; ++i) limits.push_back(random.integer(0, 3000));
+    limits.push_back(limits.front());
+    auto const sweep = sweep_memory(what, limits, brief());
+    ticks work = 0;
+    for (auto const& c : what.all_costs())
+      work += what.microbatches() * (c.forward + c.backward_input + c.backward_weight);
+    std::map<std::string, std::vector<sweep_point>> by_placement;
+    for (auto const& point : sweep) by_placement[point.placement].push_back(point);
+    for (auto const& [name, line] : by_placement)
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        ++points;
+        proved += line[i].optimal ? 1 : 0;
+        CHECK(line[i].lower_bound <= line[i].cost);
+        auto const available = static_cast<double>(p) * static_cast<double>(line[i].cost);
+        CHECK(line[i].bubble_rate == 1 - static_cast<double>(work) / available);
+        CHECK(line[i].optimal == (line[i].lower_bound == line[i].cost));
+        CHECK(std::count(limits.begin(), limits.end(), line[i].memory_limit) > 0);
+        if (i == 0) continue;
+        CHECK(line[i].memory_limit > line[i - 1].memory_limit);
+        CHECK(line[i].cost <= line[i - 1].cost);
+        CHECK(line[i].lower_bound <= line[i - 1].lower_bound);
+      }
+    // A point is no worse than a search with its limit alone, and there is one wherever that fits.
+    for (auto const limit : limits)
+      for (auto const& one : brief().candidates(with_limits(what, {limit}))) {
+        auto const same = std::find_if(sweep.begin(), sweep.end(), [&](sweep_point const& point) {
+          return point.memory_limit == limit &&
+                 point.placement == detail::sweep_name(one.what.where());
+        });
+        REQUIRE(same != sweep.end());
+        CHECK(same->cost <= one.cost);
+        CHECK(same->lower_bound >= one.bound.cost);
+      }
+  }
+  CHECK(points > 60);
+  CHECK(proved > 10);
+}
+
+TEST_CASE(
+    "the points of a sweep are known where they can be computed by hand", "[auto_placement]") {
+  // One microbatch at a time takes a way down and one up: 4 * 200, and W of the last is over by
+  // then.
+  std::array<bytes, 3> const limits{400, 99, 100};
+  auto const sweep = sweep_memory(even(placement::linear(4), 8), limits, brief(false));
+  REQUIRE(sweep.size() == 2);
+  CHECK(sweep[0].placement == "linear");
+  CHECK(sweep[0].memory_limit == 100);
+  CHECK(sweep[1].memory_limit == 400);
+  // 1F1B's memory: m S + (p-1)(F + B - W), which is the optimum, and its bubble rate.
+  CHECK(sweep[1].cost == 8 * 300 + 3 * 100);
+  CHECK(sweep[1].optimal);
+  CHECK(sweep[1].bubble_rate == 1 - 2400.0 / 2700.0);
+  CHECK(
+      sweep_memory(even(placement::looped(2, 4), 4), limits, brief()).back().placement ==
+      "looped 4");
+  CHECK(sweep_memory(even(placement::linear(2), 4), {}, brief()).empty());
+  std::array<bytes, 1> const negative{-1};
+  CHECK(test::refusal([&] {
+          (void)sweep_memory(even(placement::linear(2), 4), negative, brief());
+        }) == "memory_limit is -1; a limit is at least 0 bytes");
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/greedy_auto.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
+
+#include <support/catch.hpp>
+#include <support/exhaustive.hpp>
+#include <support/planner_problems.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/tiny_problem.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+using zbpp::bytes;
+using zbpp::found_order;
+using zbpp::greedy_auto;
+using zbpp::pass;
+using zbpp::pass_kind;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::stage_costs;
+using zbpp::ticks;
+using zbpp::test::even_bubble;
+using zbpp::test::paper_problem;
+using zbpp::test::paper_rows;
+
+namespace {
+
+greedy_auto with_budget(double seconds, std::uint64_t seed = 1) {
+  greedy_auto policy;
+  policy.search.seconds = seconds;
+  policy.search.seed = seed;
+  return policy;
+}
+
+// What every answer must be.
+found_order find(problem const& what, double seconds) {
+  auto found = with_budget(seconds).find(what);
+  CHECK(cost(zbpp::simulate(found.order, what)) == found.cost);
+  CHECK(found.cost >= found.bound.cost);
+  CHECK(holds(found.bound, what));
+  auto const faults = verify(zbpp::lower(found.order), what);
+  INFO((faults.empty() ? std::string() : to_string(faults.front())));
+  CHECK(faults.empty());
+  return found;
+}
+
+long count(zbpp::schedule const& order, pass_kind kind) {
+  auto const all = order.passes().all();
+  return std::count_if(all.begin(), all.end(), [&](pass const& p) { return p.kind == kind; });
+}
+
+}  // namespace
+
+// @source arXiv 2401.10241v1 table 5
+TEST_CASE("all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof", "[greedy_auto][paper]") {
+  constexpr std::array zb_1p{
+      .1585, .1242, .0674, .1323, .1045, .0554, .1397, .1088, .0576, .1421, .1106, .0594};
+  constexpr std::array zb_2p{
+      .0433, .0039, .0026, .0029, .0022, .0010, .0066, .0054, .0028, .0038, .0029, .0018};
+  for (std::size_t i = 0; i < paper_rows.size(); ++i) {
+    auto const& row = paper_rows[i];
+    INFO(row.model << ", m = " << row.microbatches);
+    auto const tight = paper_problem(row, 1);
+    auto const found = find(tight, 0.05);
+    CHECK(found.is_optimal());
+    CHECK(even_bubble(tight, found.cost) < zb_1p[i] + 0.00005);
+    auto const wide = paper_problem(row, 2);
+    CHECK(even_bubble(wide, find(wide, 0.1).cost) < zb_2p[i] + 0.00005);
+  }
+}
+
+// @source arXiv 2401.10241v1 table 8
+TEST_CASE("on a V no bubble is larger than that of ZB-V in the paper", "[greedy_auto][paper]") {
+  for (auto const& row : zbpp::test::table_8) {
+    auto const what = row.on_v();
+    auto const found = find(what, row.microbatches < 100 ? 0.02 : 0.1);
+    INFO(row.model << ", m = " << row.microbatches << ": " << even_bubble(what, found.cost));
+    CHECK(even_bubble(what, found.cost) < row.bubble_zb_v + 0.00005);
+  }
+}
+
+TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][paper]") {
+  int proved = 0;
+  int cells = 0;
+  for (auto const& row : paper_rows) {
+    if (row.ranks > 16) continue;
+    for (auto const limit : zbpp::test::sweep_limits) {
+      auto const what = paper_problem(row, limit);
+      auto const found = find(what, 0.1);
+      ++cells;
+      proved += found.is_optimal() ? 1 : 0;
+      INFO(row.model << ", m = " << row.microbatches << ", limit " << limit << " p");
+      CHECK(static_cast<double>(found.cost) < 1.001 * static_cast<double>(found.bound.cost));
+    }
+  }
+  std::printf("memory sweep: %d of %d proved\n", proved, cells);
+  CHECK(cells == 81);
+  CHECK(proved >= 76);
+}
+
+TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto]") {
+  stage_costs even{.forward = 1000000, .backward_input = 1000000, .backward_weight = 1000000};
+  even.activation = 1000;
+  even.weight_gradient_input = 500;
+  auto const with_room = [&](bytes room) {
+    return problem(placement::linear(8), 24, even, 0, {room * even.activation});
+  };
+  CHECK(even_bubble(with_room(6), find(with_room(6), 0.05).cost) < 0.172);
+  CHECK(even_bubble(with_room(4), find(with_room(4), 0.05).cost) < 0.385);
+  auto const row = paper_problem(paper_rows[6], 0.75);
+  CHECK(even_bubble(row, find(row, 0.1).cost) < 0.237);
+}
+
+TEST_CASE(
+    "a V at the memory of 1F1B is optimal, and has no bubble at half as much again",
+    "[greedy_auto][paper]") {
+  struct goal {
+    std::size_t row;
+    double at_1p;
+  };
+  for (auto const& [row, at_1p] : {goal{3, .0403}, goal{6, .0498}, goal{0, .0703}}) {
+    INFO(paper_rows[row].model);
+    auto const tight = zbpp::test::paper_problem_on_v(paper_rows[row], 1);
+    auto const found = find(tight, 0.1);
+    CHECK(found.is_optimal());
+    CHECK(even_bubble(tight, found.cost) < at_1p + 0.00005);
+  }
+  for (std::size_t row : {std::size_t{6}, std::size_t{9}}) {
+    auto const wide = zbpp::test::paper_problem_on_v(paper_rows[row], 1.5);
+    CHECK(even_bubble(wide, find(wide, 0.1).cost) < 0.00005);
+  }
+}
+
+TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto]") {
+  zbpp::test::plain_random random(20);
+  double gap = 0;
+  int proved = 0;
+  constexpr int cases = 40;
+  for (int i = 0; i < cases; ++i) {
+    auto const what = zbpp::test::uneven_problem(random, 'l');
+    auto const found = find(what, 0.05);
+    gap += static_cast<double>(found.cost - found.bound.cost) / static_cast<double>(found.cost);
+    proved += found.is_optimal() ? 1 : 0;
+  }
+  std::printf("uneven: %d of %d proved, mean gap %.4f %%\n", proved, cases, 100 * gap / cases);
+  CHECK(proved >= cases * 75 / 100);  // more budget proves more: bench/report_planner.cpp
+  CHECK(gap / cases < 0.002);
+}
+
+TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto]") {
+  zbpp::test::plain_random random(8);
+  for (char kind : {'l', 'v', 'o'})
+    for (int i = 0; i < 12; ++i) {
+      auto const what = zbpp::test::uneven_problem(random, kind);
+      auto const found = find(what, 0);
+      for (auto const& order : zbpp::detail::known_orders(what))
+        if (zbpp::detail::is_within_limits(order, what))
+          CHECK(found.cost <= cost(zbpp::simulate(order, what)));
+    }
+}
+
+TEST_CASE("tiny problems are often planned to the true optimum", "[greedy_auto][exhaustive]") {
+  int equal = 0;
+  int solved = 0;
+  for (int i = 0; i < 300; ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const where = i % 3 == 0   ? placement::linear(static_cast<int>(random.integer(2, 3)))
+                       : i % 3 == 1 ? placement::v_shape(2)
+                                    : placement::looped(2, 2);
+    auto const what =
+        zbpp::test::tiny_problem(random, where, static_cast<int>(random.integer(1, 3)));
+    auto const best = zbpp::test::find_optimum(what);
+    if (!best.complete || !best.cost) continue;
+    auto const found = find(what, 0.01);
+    ++solved;
+    equal += found.cost == *best.cost ? 1 : 0;
+    CHECK(found.cost >= *best.cost);
+    if (found.is_optimal()) CHECK(found.cost == *best.cost);
+  }
+  std::printf("tiny: %d of %d equal to the optimum\n", equal, solved);
+  CHECK(equal > solved * 9 / 10);
+}
+
+TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto]") {
+  zbpp::test::plain_random random(5);
+  for (char kind : {'l', 'v', 'o'}) {
+    auto const what = zbpp::test::uneven_problem(random, kind);
+    auto const once = with_budget(0.01).find(what);
+    auto const again = with_budget(0.01).find(what);
+    CHECK(once.order == again.order);
+    CHECK(once.tries == again.tries);
+    ticks last = with_budget(0).find(what).cost;
+    for (double seconds : {0.003, 0.01, 0.03}) {
+      auto const found = with_budget(seconds).find(what).cost;
+      CHECK(found <= last);
+      last = found;
+    }
+  }
+}
+
+TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto]") {
+  auto const what = paper_problem(paper_rows[10], 1.125);
+  std::stop_source source;
+  auto policy = with_budget(1000);
+  policy.search.stop = source.get_token();
+  int reports = 0;
+  ticks last = 0;
+  policy.search.on_progress = [&](zbpp::search_progress const& now) {
+    if (reports > 0) CHECK(now.cost <= last);
+    last = now.cost;
+    CHECK(now.spent <= 1);
+    CHECK(now.lower_bound <= now.cost);
+    if (++reports == 1) source.request_stop();
+  };
+  auto const found = policy.find(what);
+  CHECK(reports == 1);
+  CHECK(found.cost <= last);
+  CHECK(verify(zbpp::lower(found.order), what).empty());
+}
+
+TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {
+  stage_costs const costs{.forward = 5, .activation = 10, .static_memory = 3, .workspace = 2};
+  std::vector<bytes> limits{50, 24, 50};
+  problem const what(placement::v_shape(3), 4, costs, 0, limits);
+  CHECK(
+      zbpp::test::refusal(
+          zbpp::errc::unsupported_problem, [&] { static_cast<void>(greedy_auto{}(what)); }) ==
+      "rank 1: no schedule fits: the rank needs 28 bytes for one microbatch at a time, its limit "
+      "is 24; the least limit that works for every rank is 28");
+  problem const enough(placement::v_shape(3), 4, costs, 0, {28});
+  CHECK(find(enough, 0).cost > 0);
+}
+
+TEST_CASE("a budget that is no time is refused", "[greedy_auto]") {
+  problem const what(placement::linear(2), 2, stage_costs{});
+  for (double seconds : {-1.0, 1e7, std::nan("")})
+    CHECK_THROWS_AS(with_budget(seconds).find(what), zbpp::error);
+}
+
+TEST_CASE("edges count against the limits", "[greedy_auto]") {
+  for (int i = 0; i < 40; ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const where = i % 2 == 0 ? placement::linear(4) : placement::v_shape(3);
+    stage_costs const costs{
+        .forward = 10,
+        .backward_input = 10,
+        .backward_weight = 7,
+        .activation = 100,
+        .weight_gradient_input = random.integer(0, 100),
+        .edge = random.integer(1, 60),
+        .static_memory = 30,
+        .workspace = 5};
+    auto limits = zbpp::least_memory(problem(where, 9, costs));
+    for (auto& limit : limits) limit += random.integer(0, 400);
+    find(problem(where, 9, costs, random.integer(0, 4), limits), 0.001);
+  }
+}
+
+TEST_CASE("a cheaper BW is used where it pays", "[greedy_auto]") {
+  stage_costs costs{.forward = 10, .backward_input = 10, .backward_weight = 8};
+  problem const split(placement::linear(4), 12, costs);
+  costs.backward_fused = 10;
+  problem const fused(placement::linear(4), 12, costs);
+  auto const without = find(split, 0.01);
+  auto const with = find(fused, 0.01);
+  CHECK(count(with.order, pass_kind::backward) > 0);
+  CHECK(count(without.order, pass_kind::backward) == 0);
+  CHECK(with.cost < without.cost);
+}
+
+TEST_CASE("R is used where memory is short, and not where it is not", "[greedy_auto]") {
+  stage_costs const costs{
+      .forward = 10,
+      .backward_input = 10,
+      .backward_weight = 8,
+      .recompute = 5,
+      .activation = 100,
+      .weight_gradient_input = 40,
+      .recompute_input = 10};
+  problem const wide(placement::linear(4), 12, costs, 1, {1200});
+  CHECK(count(find(wide, 0.01).order, pass_kind::recompute) == 0);
+  problem const tight(placement::linear(4), 12, costs, 1, {140});
+  auto const found = find(tight, 0.02);
+  CHECK(count(found.order, pass_kind::recompute) > 0);
+  auto plain = costs;
+  plain.recompute.reset();
+  CHECK(found.cost < find(problem(placement::linear(4), 12, plain, 1, {140}), 0.02).cost);
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/list_scheduler.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/planner/candidates.hpp>
+
+#include <support/catch.hpp>
+#include <support/count_allocations.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+using zbpp::bytes;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::stage_costs;
+using zbpp::detail::list_scheduler;
+using zbpp::detail::never;
+using zbpp::detail::planner_rules;
+using zbpp::detail::rank_rule;
+using zbpp::test::seeded_random;
+
+namespace {
+
+placement some_placement(seeded_random& random) {
+  auto const p = static_cast<int>(random.integer(1, 5));
+  switch (random.integer(0, 3)) {
+    case 0: return placement::linear(p);
+    case 1: return placement::v_shape(p);
+    case 2: return placement::looped(p, static_cast<int>(random.integer(2, 3)));
+    default: break;
+  }
+  std::vector<int> ranks;
+  for (int r = 0; r < p; ++r) ranks.push_back(r);
+  for (int i = 0; i < 4; ++i) ranks.push_back(static_cast<int>(random.integer(0, p - 1)));
+  random.shuffle(std::span(ranks));
+  return placement::custom(ranks);
+}
+
+stage_costs some_costs(seeded_random& random, bool recompute) {
+  stage_costs c;
+  c.forward = random.integer(0, 20);
+  c.backward_input = random.integer(0, 20);
+  c.backward_weight = random.integer(0, 20);
+  c.backward_fused = std::max(c.backward_input, c.backward_weight) +
+                     random.integer(0, std::min(c.backward_input, c.backward_weight));
+  c.activation = random.integer(0, 10);
+  c.weight_gradient_input = random.integer(0, c.activation);
+  if (recompute) {
+    c.recompute = random.integer(0, 9);
+    c.recompute_input = random.integer(0, c.activation);
+  }
+  return c;
+}
+
+// A problem whose limits leave between nothing and 20 bytes beyond the least, and rules for it.
+struct trial {
+  problem what;
+  planner_rules rules;
+};
+
+trial some_trial(seeded_random& random, bool may_settle_too_much) {
+  auto const where = some_placement(random);
+  bool const recompute = random.chance(0.5);
+  std::vector<stage_costs> costs;
+  for (int s = 0; s < where.stages(); ++s) costs.push_back(some_costs(random, recompute));
+  planner_rules rules(where.ranks(), where.stages());
+  for (auto& s : rules.stages) {
+    s.recomputes = recompute && random.chance(0.5);
+    s.fuses = random.chance(0.2);
+    if (random.chance(0.25)) s.in_flight = static_cast<int>(random.integer(1, 4));
+  }
+  std::vector<bytes> limits;
+  for (int r = 0; r < where.ranks(); ++r) {
+    bytes kept = 0;
+    bytes made_again = 0;
+    for (int s : where.stages_of(r)) {
+      auto const& c = costs[static_cast<std::size_t>(s)];
+      auto const k =
+          rules.stages[static_cast<std::size_t>(s)].recomputes ? c.recompute_input : c.activation;
+      kept += k;
+      made_again = std::max(made_again, c.activation - k);
+    }
+    limits.push_back(kept + made_again + random.integer(0, 20));
+    auto& rule = rules.ranks[static_cast<std::size_t>(r)];
+    if (may_settle_too_much && random.chance(0.2))
+      rule.warm_up = static_cast<int>(random.integer(1, 9));
+    rule.patience = random.integer(0, 10);
+    rule.overrun = random.integer(0, 20);
+    if (random.chance(0.5)) rule.idle_allowance = random.integer(0, 60);
+    rule.weights_kept = static_cast<int>(random.integer(0, 9));
+    rule.forward_first = random.chance(0.5);
+    rule.unblock = random.chance(0.5);
+    rule.deep_forward_first = random.chance(0.5);
+    rule.deep_backward_first = random.chance(0.5);
+  }
+  auto const m = static_cast<int>(random.integer(1, 9));
+  return {problem(where, m, costs, random.integer(0, 7), limits), rules};
+}
+
+}  // namespace
+
+TEST_CASE("whatever the rules, a schedule is valid and costs what simulate says", "[planner]") {
+  int ended = 0;
+  for (int i = 0; i < 1500; ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const [what, rules] = some_trial(random, true);
+    list_scheduler engine(what);
+    auto const found = engine.run(rules);
+    if (found == never) {
+      // Only a warm-up that is over before the first B can be back keeps a schedule from its end.
+      bool const is_limited =
+          std::any_of(rules.ranks.begin(), rules.ranks.end(), [](rank_rule const& r) {
+            return r.warm_up != rank_rule::no_limit;
+          });
+      CHECK(is_limited);
+      continue;
+    }
+    ++ended;
+    auto const order = engine.order();
+    CHECK(cost(zbpp::simulate(order, what)) == found);
+    auto const faults = verify(zbpp::lower(order), what);
+    INFO((faults.empty() ? std::string() : to_string(faults.front())));
+    CHECK(faults.empty());
+    CHECK(engine.placed() == order.passes().size());
+  }
+  CHECK(ended > 1000);
+}
+
+TEST_CASE("a schedule follows an order of F and B that is settled", "[planner]") {
+  for (int i = 0; i < 300; ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto [what, rules] = some_trial(random, false);
+    list_scheduler engine(what);
+    REQUIRE(engine.run(rules) != never);
+    rules.steps = zbpp::detail::steps_of(engine.order());
+    auto const found = engine.run(rules);
+    REQUIRE(found != never);
+    auto const order = engine.order();
+    CHECK(zbpp::detail::steps_of(order) == rules.steps);
+    CHECK(cost(zbpp::simulate(order, what)) == found);
+    CHECK(verify(zbpp::lower(order), what).empty());
+  }
+}
+
+TEST_CASE("a run gives up where the cost is more than asked for, and only there", "[planner]") {
+  for (int i = 0; i < 300; ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const [what, rules] = some_trial(random, false);
+    list_scheduler engine(what);
+    auto const found = engine.run(rules);
+    REQUIRE(found != never);
+    CHECK(engine.run(rules, found) == found);
+    if (found > 0) CHECK(engine.run(rules, found - 1) == never);
+    CHECK(engine.run(rules) == found);
+  }
+}
+
+TEST_CASE("an order in which a rank waits for itself ends as never", "[planner]") {
+  problem const what(placement::linear(2), 2, stage_costs{.forward = 1});
+  planner_rules rules(2, 2);
+  rules.steps = {{1, 0, 1, 0}, {0, 1, 0, 1}};  // rank 0 begins with a B
+  CHECK(list_scheduler(what).run(rules) == never);
+}
+
+TEST_CASE("memory that is set aside is not used", "[planner]") {
+  stage_costs const costs{
+      .forward = 1, .backward_input = 1, .backward_weight = 1, .activation = 10};
+  problem const what(placement::linear(3), 9, costs, 0, {60});
+  list_scheduler engine(what, {0, 30, 0});
+  REQUIRE(engine.run(planner_rules(3, 3)) != never);
+  auto const peaks = peak_activations(engine.order(), what);
+  CHECK(peaks[0] > 30);
+  CHECK(peaks[1] == 30);
+}
+
+TEST_CASE("a run allocates nothing", "[planner]") {
+  ZBPP_SEEDED(random, 3);
+  auto const made = some_trial(random, false);
+  auto const& rules = made.rules;
+  list_scheduler engine(made.what);
+  static_cast<void>(engine.run(rules));
+  zbpp::ticks found = never;
+  CHECK(zbpp::test::count_allocations([&] { found = engine.run(rules); }) == 0);
+  CHECK(found != never);
+}

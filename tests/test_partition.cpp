@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/partition.hpp>
+// What the checks need besides.
+#include <zbpp/planner/plan.hpp>
+#include <zbpp/planner/registry.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/random_layers.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using zbpp::bottleneck_partition;
+using zbpp::bytes;
+using zbpp::errc;
+using zbpp::layer_costs;
+using zbpp::layered_problem;
+using zbpp::partition;
+using zbpp::partitioned;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::schedule;
+using zbpp::stage_costs;
+using zbpp::ticks;
+using zbpp::test::for_each_composition;
+using zbpp::test::passes;
+using zbpp::test::random_layers;
+using zbpp::test::random_placement;
+using zbpp::test::refusal;
+using zbpp::test::seeded_random;
+
+namespace {
+
+// The least cost of all cuts and choices that fit, with R in front of each B; nothing when none
+// fits.
+template <class Policy>
+std::optional<ticks> least_cost(layered_problem const& model, Policy const& decide) {
+  std::optional<ticks> least;
+  auto const stages = model.stages();
+  for_each_composition(
+      static_cast<int>(model.layers().size()), stages, [&](std::vector<int> const& first) {
+        for (unsigned set = 0; set < 1U << stages; ++set) {
+          std::vector<bool> recompute;
+          for (int s = 0; s < stages; ++s) recompute.push_back((set >> s & 1U) != 0);
+          auto const chosen = [&]() -> std::optional<problem> {
+            try {
+              return model.with(first, recompute);
+            } catch (zbpp::error const&) {
+              return std::nullopt;  // a stage that cannot recompute
+            }
+          }();
+          if (!chosen) continue;
+          zbpp::rows<zbpp::pass> rows;
+          auto const order = decide(*chosen);
+          for (int rank = 0; rank < order.ranks(); ++rank) {
+            for (auto const& p : order.passes(rank)) {
+              if (p.makes_input_gradient() && recompute[static_cast<std::size_t>(p.stage)])
+                rows.push({zbpp::pass_kind::recompute, p.stage, p.microbatch});
+              rows.push(p);
+            }
+            rows.end_row();
+          }
+          auto const plan = make_plan(
+              "", schedule(model.where(), model.microbatches(), std::move(rows)), *chosen);
+          if (!verify(plan.code, *chosen).empty()) continue;
+          auto const found = cost(plan.predicted);
+          least = std::min(least.value_or(found), found);
+        }
+      });
+  return least;
+}
+
+layered_problem random_model(seeded_random& random, placement const& where, int layers) {
+  auto costs = random_layers(random, layers);
+  auto const m = static_cast<int>(random.integer(1, 6));
+  std::vector<bytes> limits;
+  if (random.chance(0.75)) {
+    // Around what a balanced cut needs, so that some models fit only with R and some not at all.
+    auto const balanced = bottleneck_partition(costs, where);
+    for (int rank = 0; rank < where.ranks(); ++rank)
+      limits.push_back(balanced.memory + random.integer(-20, 60 * m));
+    if (random.chance(0.5)) limits.resize(1);
+  }
+  return {where, m, std::move(costs), random.integer(0, 10), limits};
+}
+
+// A schedule for any placement: all F, then all B and W in one go, microbatch by microbatch.
+struct all_forward_first {
+  schedule operator()(problem const& what) const {
+    std::vector<std::vector<zbpp::pass>> rows(static_cast<std::size_t>(what.ranks()));
+    auto add = [&](zbpp::pass_kind kind, int s, int m) {
+      rows[static_cast<std::size_t>(what.where().rank_of(s))].push_back({kind, s, m});
+    };
+    for (int m = 0; m < what.microbatches(); ++m)
+      for (int s = 0; s < what.stages(); ++s) add(zbpp::pass_kind::forward, s, m);
+    for (int m = 0; m < what.microbatches(); ++m)
+      for (int s = what.stages() - 1; s >= 0; --s) add(zbpp::pass_kind::backward, s, m);
+    return {what.where(), what.microbatches(), rows};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the costs of a stage are those of its layers together", "[partition]") {
+  layer_costs const first{
+      .forward = 1,
+      .backward_input = 2,
+      .backward_weight = 3,
+      .recompute = 4,
+      .activation = 50,
+      .weight_gradient_input = 6,
+      .recompute_input = 7,
+      .edge = 8,
+      .static_memory = 9,
+      .workspace = 10};
+  auto second = first;
+  second.backward_fused = 4;
+  second.edge = 80;
+  second.workspace = 5;
+  auto last = first;
+  last.recompute.reset();
+  using list = std::vector<layer_costs>;
+
+  CHECK(merge_layers(list{first}) == first);
+  CHECK(merge_layers(list{second}) == second);
+  CHECK(
+      merge_layers(list{first, second}) == stage_costs{
+                                               .forward = 2,
+                                               .backward_input = 4,
+                                               .backward_weight = 6,
+                                               .backward_fused = 9,
+                                               .recompute = 8,
+                                               .activation = 100,
+                                               .weight_gradient_input = 12,
+                                               .recompute_input = 7,
+                                               .edge = 80,
+                                               .static_memory = 18,
+                                               .workspace = 10});
+  // What is not made again stays, and each run of layers that are keeps its input.
+  auto const mixed = merge_layers(list{first, first, last, first, first});
+  CHECK(mixed.recompute == 16);
+  CHECK(mixed.recompute_input == 7 + 50 + 7);
+  CHECK_FALSE(merge_layers(list{last, last}).recompute);
+}
+
+TEST_CASE("with schedules enough for all cuts the partition is the best there is", "[partition]") {
+  int fitting = 0;
+  int recomputing = 0;
+  int refused = 0;
+  auto const check = [&](layered_problem const& model, auto const& decide) {
+    auto const least = least_cost(model, decide);
+    try {
+      auto const found = partition(model, decide, {.schedules = 1 << 20});
+      CHECK(found.optimal);
+      CHECK(least == found.cost);
+      ++fitting;
+      if (std::find(found.recompute.begin(), found.recompute.end(), true) != found.recompute.end())
+        ++recomputing;
+    } catch (zbpp::error const& nothing_fits) {
+      CHECK(nothing_fits.code() == errc::unsupported_problem);
+      CHECK_FALSE(least);
+      ++refused;
+    }
+  };
+  for (int trial = 0; trial < 30; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const where = random_placement(random);
+    auto const count = where.stages() + static_cast<int>(random.integer(0, 3));
+    auto const model = random_model(random, where, count);
+    check(model, all_forward_first{});
+    if (where.is_linear()) check(model, zbpp::zb_h1{});
+    if (where.is_linear()) check(model, zbpp::one_f_one_b{});
+    if (where.is_v_shape()) check(model, zbpp::fixed_zb_v{});
+  }
+  CHECK(fitting > 50);
+  CHECK(recomputing > 10);
+  CHECK(refused > 10);
+}
+
+TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
+  int least = 0;
+  int all = 0;
+  auto const check = [&](layered_problem const& model, auto const& decide) {
+    std::optional<partitioned> best;
+    try {
+      best = partition(model, decide, {.schedules = 1 << 20});
+    } catch (zbpp::error const&) {
+      return;  // nothing fits
+    }
+    ++all;
+    try {
+      auto const found = partition(model, decide, {.schedules = 200});
+      CHECK(found.schedules <= 200);
+      CHECK(found.cost >= best->cost);
+      if (found.optimal) CHECK(found.cost == best->cost);
+      if (found.cost == best->cost) ++least;
+      auto const start =
+          model.with(bottleneck_partition(model.layers(), model.where()).first_layer);
+      auto const plan = make_plan(decide, start);
+      if (verify(plan.code, start).empty()) CHECK(found.cost <= cost(plan.predicted));
+    } catch (zbpp::error const& not_found) {
+      CHECK(not_found.code() == errc::unsupported_problem);
+    }
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    if (trial % 3 == 0)
+      check(random_model(random, placement::v_shape(2), 10), zbpp::fixed_zb_v{});
+    else
+      check(random_model(random, placement::linear(4), 10), zbpp::zb_h1{});
+  }
+  // 84 cuts and 16 choices each.
+  CAPTURE(least, all);
+  CHECK(all > 40);
+  CHECK(least * 100 >= all * 90);
+}
+
+TEST_CASE("what a partition says of itself holds", "[partition]") {
+  int fitting = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const model = random_model(random, placement::linear(4), 12);
+    try {
+      auto const found = partition(model, zbpp::zb_h1{}, {.schedules = 60});
+      ++fitting;
+      CHECK(found.what == model.with(found.first_layer, found.recompute));
+      auto const plan = make_plan("", found.order, found.what);
+      CHECK(verify(plan.code, found.what).empty());
+      CHECK(cost(plan.predicted) == found.cost);
+      for (int s = 0; s < model.stages(); ++s) {
+        bool const has_r = std::any_of(
+            found.order.passes().all().begin(),
+            found.order.passes().all().end(),
+            [&](auto const& p) { return p.kind == zbpp::pass_kind::recompute && p.stage == s; });
+        CHECK(has_r == found.recompute[static_cast<std::size_t>(s)]);
+      }
+      auto const again = partition(model, zbpp::zb_h1{}, {.schedules = 60});
+      CHECK(again.first_layer == found.first_layer);
+      CHECK(again.recompute == found.recompute);
+    } catch (zbpp::error const& nothing_fits) {
+      CHECK(nothing_fits.code() == errc::unsupported_problem);
+    }
+  }
+  CHECK(fitting > 30);
+}
+
+TEST_CASE("a policy that keeps limits by itself is led to cuts that it takes", "[partition]") {
+  // Takes no problem in which a rank could not keep two microbatches, and places R by itself.
+  struct careful {
+    schedule operator()(problem const& what) const {
+      for (int rank = 0; rank < what.ranks(); ++rank) {
+        auto const& c = what.costs(rank);
+        auto const kept = c.recompute ? c.activation + c.recompute_input : 2 * c.activation;
+        if (c.static_memory + kept > *what.memory_limit(rank))
+          throw zbpp::error(errc::unsupported_problem, "careful needs room for two");
+      }
+      return zbpp::detail::insert_recompute(zbpp::gpipe{}(what), what);
+    }
+  };
+  layer_costs const layer{
+      .forward = 5,
+      .backward_input = 5,
+      .backward_weight = 5,
+      .recompute = 5,
+      .activation = 10,
+      .recompute_input = 1,
+      .static_memory = 4};
+  layered_problem const model(
+      placement::linear(4), 2, std::vector<layer_costs>(24, layer), 0, {86});
+  auto const found = partition(model, careful{}, {.schedules = 300});
+  CHECK(found.first_layer == std::vector<int>{0, 6, 12, 18});  // nothing else fits
+  CHECK(found.recompute == std::vector<bool>(4, true));
+  CHECK(found.order == zbpp::detail::insert_recompute(zbpp::gpipe{}(found.what), found.what));
+  CHECK(
+      refusal(errc::unsupported_problem, [&] {
+        (void)partition(
+            layered_problem(placement::linear(4), 2, std::vector<layer_costs>(24, layer), 0, {80}),
+            careful{},
+            {.schedules = 300});
+      }) == "none of the 300 partitions tried fits: careful needs room for two");
+}
+
+TEST_CASE("R goes in front of each B of the stages that have none", "[partition]") {
+  auto const where = placement::linear(2);
+  stage_costs const again{.forward = 1, .recompute = 1};
+  problem const what(where, 2, {stage_costs{.forward = 1}, again});
+  auto const plain = schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1BW1"}));
+  auto const with_r =
+      schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1R0 1B0 1F1 1W0 1R1 1BW1"}));
+  CHECK(zbpp::detail::insert_recompute(plain, what) == with_r);
+  auto const some =
+      schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1R1 1BW1"}));
+  CHECK(zbpp::detail::insert_recompute(some, what) == some);
+}
+
+TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
+  auto const two = placement::linear(2);
+  auto const layers = [](int count) {
+    return std::vector<layer_costs>(static_cast<std::size_t>(count), {.forward = 1});
+  };
+  CHECK(refusal([&] {
+          (void)bottleneck_partition(layers(1), two);
+        }) == "there are 1 layers for 2 stages; each stage needs at least 1");
+  CHECK(refusal([&] {
+          (void)bottleneck_partition(layers(4097), two);
+        }) == "there are 4097 layers; at most 4096");
+  auto wrong = layers(3);
+  wrong[1].forward = -1;
+  CHECK(refusal([&] {
+          (void)layered_problem(two, 1, wrong);
+        }) == "layer 1: forward is -1; at least 0");
+  wrong[1].forward = ticks{1} << 61;
+  CHECK(
+      refusal([&] { (void)bottleneck_partition(wrong, two); }) ==
+      "times or sizes of all layers, for each rank, add up to more than 2^62; a coarser unit would "
+      "be right");
+  CHECK(refusal([&] {
+          (void)layered_problem(two, 0, layers(2));
+        }) == "microbatches is 0; a step has at least 1");
+
+  layered_problem const model(two, 1, layers(3));
+  CHECK(refusal([&] {
+          (void)model.with({0});
+        }) == "first_layer has one entry a stage, the first of them 0");
+  CHECK(refusal([&] {
+          (void)model.with({1, 2});
+        }) == "first_layer has one entry a stage, the first of them 0");
+  CHECK(refusal([&] {
+          (void)model.with({0, 0});
+        }) == "stage 0: has the layers from 0 to before 0; at least one of the 3 would be right");
+  CHECK(refusal([&] {
+          (void)model.with({0, 3});
+        }) == "stage 1: has the layers from 3 to before 3; at least one of the 3 would be right");
+  CHECK(refusal([&] {
+          (void)model.with({0, -1});
+        }) == "stage 0: has the layers from 0 to before -1; at least one of the 3 would be right");
+  CHECK(refusal([&] {
+          (void)model.with({0, 1}, {true});
+        }) == "recompute is empty or has one entry a stage");
+  CHECK(refusal([&] {
+          (void)model.with({0, 1}, {true, false});
+        }) == "stage 0: shall recompute, but none of its layers says how long that takes");
+  CHECK(refusal([&] {
+          (void)partition(model, zbpp::zb_h1{}, {.schedules = 0});
+        }) == "schedules is less than 1; the policy is asked at least once");
+}
+
+TEST_CASE("a partition that cannot be is refused by what it lacks", "[partition]") {
+  layer_costs const layer{.forward = 1, .activation = 10, .static_memory = 5};
+  std::vector<layer_costs> const layers(5, layer);
+  CHECK(
+      refusal(
+          errc::unsupported_problem,
+          [&] {
+            (void)partition(
+                layered_problem(placement::linear(2), 4, layers, 0, {38}), zbpp::zb_h1{});
+          }) == "rank 0: none of the 4 partitions tried fits: the closest needs 50 bytes, the "
+                "limit is 38; it "
+                "fits when every limit is higher by 12");
+  auto const fits =
+      partition(layered_problem(placement::linear(2), 4, layers, 0, {50}), zbpp::zb_h1{});
+  CHECK(fits.first_layer == std::vector<int>{0, 2});
+  CHECK(refusal(errc::unsupported_problem, [&] {
+          (void)partition(layered_problem(placement::v_shape(2), 4, layers), zbpp::zb_h1{});
+        }) == "ZB-H1 needs a linear placement, one stage a rank; this one is v");
+}

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/period.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/paper.hpp>
+#include <support/policy_grid.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+using zbpp::mean_ticks;
+using zbpp::pass;
+using zbpp::pass_kind;
+using zbpp::period;
+using zbpp::period_report;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::schedule;
+using zbpp::stage_costs;
+using zbpp::ticks;
+using zbpp::test::passes;
+using zbpp::test::refusal;
+
+namespace {
+
+constexpr ticks never = std::numeric_limits<ticks>::min() / 4;
+
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+problem of_other_length(problem const& what, int microbatches) {
+  auto const costs = what.all_costs();
+  return {
+      what.where(),
+      microbatches,
+      std::vector<stage_costs>(costs.begin(), costs.end()),
+      what.transfer()};
+}
+
+// When each rank has done each of `steps` steps, by simulating all of them as one long step: every
+// rank runs its passes again with other microbatches.
+std::vector<std::vector<ticks>> ends_of_steps(
+    schedule const& order, problem const& what, int steps) {
+  auto rows = order.passes().nested();
+  for (auto& row : rows) {
+    auto const once = row;
+    for (int step = 1; step < steps; ++step)
+      for (auto p : once) {
+        p.microbatch += step * what.microbatches();
+        row.push_back(p);
+      }
+  }
+  auto const longer = of_other_length(what, steps * what.microbatches());
+  auto const line = simulate(schedule(what.where(), longer.microbatches(), rows), longer);
+  std::vector<std::vector<ticks>> ends(1, std::vector<ticks>(index(what.ranks()), 0));
+  for (int step = 1; step <= steps; ++step) {
+    ends.emplace_back();
+    for (int rank = 0; rank < what.ranks(); ++rank)
+      ends.back().push_back(line[rank][index(step) * order.passes(rank).size() - 1].end);
+  }
+  return ends;
+}
+
+struct span_of_rank {
+  ticks start;
+  ticks end;
+};
+
+// What each rank's first start and last end are when ranks are free at `clocks`: everything that a
+// pass waits for is looked at again and again until nothing moves. `never` reaches nobody.
+std::vector<span_of_rank> run_from(
+    schedule const& order, problem const& what, std::vector<ticks> const& clocks) {
+  auto const line = order.passes().nested();
+  std::vector<std::vector<ticks>> starts;
+  for (auto const& row : line) starts.emplace_back(row.size(), never);
+  auto const end_of = [&](pass_kind a, pass_kind b, int stage, int microbatch) {
+    auto const rank = index(what.where().rank_of(stage));
+    for (std::size_t i = 0; i < line[rank].size(); ++i) {
+      auto const& p = line[rank][i];
+      if ((p.kind == a || p.kind == b) && p.stage == stage && p.microbatch == microbatch)
+        return starts[rank][i] + what.costs(stage).of(p.kind);
+    }
+    return never;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < line.size(); ++rank)
+      for (std::size_t i = 0; i < line[rank].size(); ++i) {
+        auto const& p = line[rank][i];
+        auto start = i == 0 ? clocks[rank]
+                            : starts[rank][i - 1] +
+                                  what.costs(line[rank][i - 1].stage).of(line[rank][i - 1].kind);
+        if (p.kind == pass_kind::forward && p.stage > 0)
+          start = std::max(
+              start,
+              end_of(pass_kind::forward, pass_kind::forward, p.stage - 1, p.microbatch) +
+                  what.transfer_time(p.stage - 1, p.stage));
+        if (p.makes_input_gradient() && p.stage + 1 < what.stages())
+          start = std::max(
+              start,
+              end_of(pass_kind::backward_input, pass_kind::backward, p.stage + 1, p.microbatch) +
+                  what.transfer_time(p.stage + 1, p.stage));
+        if (start < 0) start = never;
+        moved = moved || start > starts[rank][i];
+        starts[rank][i] = std::max(starts[rank][i], start);
+      }
+  }
+  std::vector<span_of_rank> spans;
+  for (std::size_t rank = 0; rank < line.size(); ++rank)
+    spans.push_back(
+        {starts[rank].front(),
+         starts[rank].back() + what.costs(line[rank].back().stage).of(line[rank].back().kind)});
+  return spans;
+}
+
+// The critical ranks attain the period, so it is no less; the offsets attain it up to its fraction,
+// so it is no more than that.
+void check_proofs(period_report const& report, schedule const& order, problem const& what) {
+  auto const ranks = index(what.ranks());
+  ticks around = 0;
+  auto const& cycle = report.critical_ranks;
+  for (std::size_t i = 0; i < cycle.size(); ++i) {
+    std::vector<ticks> clocks(ranks, never);
+    clocks[index(cycle[i])] = 0;
+    around += run_from(order, what, clocks)[index(cycle[(i + 1) % cycle.size()])].end;
+  }
+  auto const length = static_cast<ticks>(cycle.size());
+  CHECK(around / length == report.period.whole);
+  CHECK(around % length * report.period.of == report.period.part * length);
+
+  auto const spans = run_from(order, what, report.offsets);
+  CHECK(report.offsets[index(what.where().rank_of(0))] == 0);
+  ticks longest = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    CHECK(spans[rank].start == report.offsets[rank]);
+    longest = std::max(longest, spans[rank].end - spans[rank].start);
+  }
+  CHECK(longest == report.period.rounded_up());
+}
+
+// After the transient the steps repeat exactly, and no earlier; then they take the period each.
+void check_steps(period_report const& report, schedule const& order, problem const& what) {
+  REQUIRE(report.transient);
+  constexpr int most_repeats = 12;
+  auto const begun = *report.transient;
+  auto const ends = ends_of_steps(order, what, begun + most_repeats);
+  auto const repeats_after = [&](int step, int count) {
+    auto const by = ends[index(step + count)][0] - ends[index(step)][0];
+    for (std::size_t rank = 0; rank < ends[0].size(); ++rank)
+      if (ends[index(step + count)][rank] - ends[index(step)][rank] != by) return ticks{-1};
+    return by;
+  };
+  int count = 1;
+  while (count < most_repeats && repeats_after(begun, count) < 0) ++count;
+  auto const by = repeats_after(begun, count);
+  REQUIRE(by >= 0);
+  CHECK(by / count == report.period.whole);
+  CHECK(by % count * report.period.of == report.period.part * count);
+  if (begun > 0) CHECK(repeats_after(begun - 1, count) < 0);
+}
+
+void check(schedule const& order, problem const& what) {
+  auto const report = period(order, what);
+  auto const line = simulate(order, what);
+  CHECK(report.first_step == cost(line));
+  CHECK(report.synchronous == makespan(line));
+  CHECK(report.period <= mean_ticks{report.first_step});
+  auto const first = line[what.where().rank_of(0)];
+  if (first.back().end - first.front().start == report.first_step)
+    CHECK(report.period == mean_ticks{report.first_step});
+  check_proofs(report, order, what);
+  check_steps(report, order, what);
+}
+
+// An order that nobody planned: of what can run next, now and then anything, else the kind that is
+// liked best. Some B and W are fused, some B have an R in front.
+schedule random_order(zbpp::test::seeded_random& random, placement const& where, int microbatches) {
+  auto const last = where.stages() - 1;
+  std::vector<std::vector<pass>> rows(index(where.ranks()));
+  std::vector<int> liking{0, 1, 2};  // of F, B and W
+  random.shuffle(std::span(liking));
+  std::vector<pass> ready;
+  for (int m = 0; m < microbatches; ++m) ready.push_back({pass_kind::forward, 0, m});
+  while (!ready.empty()) {
+    auto* next = &random.pick(std::span(ready));
+    if (random.chance(0.8))
+      next = &*std::min_element(ready.begin(), ready.end(), [&](pass const& a, pass const& b) {
+        return liking[index(static_cast<int>(a.kind))] < liking[index(static_cast<int>(b.kind))];
+      });
+    std::swap(*next, ready.back());
+    auto p = ready.back();
+    ready.pop_back();
+    auto& row = rows[index(where.rank_of(p.stage))];
+    auto const [kind, s, m] = p;
+    if (kind == pass_kind::backward_input) {
+      if (random.chance(0.1)) row.push_back({pass_kind::recompute, s, m});
+      if (random.chance(0.1)) p.kind = pass_kind::backward;
+    }
+    row.push_back(p);
+    if (p.kind == pass_kind::forward)
+      ready.push_back(
+          s < last ? pass{pass_kind::forward, s + 1, m} : pass{pass_kind::backward_input, s, m});
+    if (p.kind == pass_kind::backward_input) ready.push_back({pass_kind::backward_weight, s, m});
+    if (p.makes_input_gradient() && s > 0) ready.push_back({pass_kind::backward_input, s - 1, m});
+  }
+  return {where, microbatches, rows};
+}
+
+// With slow transfers, for ranks hold each other up by them.
+problem random_problem(
+    zbpp::test::seeded_random& random, placement const& where, int microbatches) {
+  std::vector<stage_costs> stages;
+  for (int s = 0; s < where.stages(); ++s)
+    stages.push_back(
+        {.forward = random.integer(0, 20),
+         .backward_input = random.integer(0, 5),
+         .backward_weight = random.integer(0, 40),
+         .recompute = random.integer(0, 5)});
+  std::vector<ticks> latency;
+  for (int pair = 0; pair < where.ranks() * where.ranks(); ++pair)
+    latency.push_back(random.integer(0, 15));
+  return {where, microbatches, stages, zbpp::transfer_costs(where.ranks(), latency)};
+}
+
+problem one_pass_each(std::vector<stage_costs> const& costs, int microbatches) {
+  return {placement::linear(static_cast<int>(costs.size())), microbatches, costs};
+}
+
+}  // namespace
+
+TEST_CASE("means compare by their values", "[period]") {
+  CHECK(mean_ticks{3} < mean_ticks{3, 1, 1000});
+  CHECK(mean_ticks{3, 1, 3} < mean_ticks{3, 1, 2});
+  CHECK(mean_ticks{3, 2, 3} > mean_ticks{3, 1, 2});
+  CHECK(mean_ticks{3, 999, 1000} < mean_ticks{4});
+  CHECK(mean_ticks{3}.rounded_up() == 3);
+  CHECK(mean_ticks{3, 1, 1000}.rounded_up() == 4);
+}
+
+TEST_CASE("a rank that may begin late need not wait for the others", "[period]") {
+  auto const what = one_pass_each(
+      {{.forward = 10, .backward_input = 1, .backward_weight = 1},
+       {.forward = 1, .backward_input = 1, .backward_weight = 8}},
+      3);
+  auto const h2 = period(zbpp::zb_h2{}(what), what);
+  CHECK(h2.first_step == 46);
+  CHECK(h2.period == mean_ticks{36});
+  CHECK(h2.critical_ranks == std::vector<int>{0});
+  CHECK(h2.offsets == std::vector<ticks>{0, 20});
+  CHECK(h2.transient == 1);
+  CHECK(h2.synchronous == 56);
+  auto const h1 = period(zbpp::zb_h1{}(what), what);
+  CHECK(h1.first_step == 40);
+  CHECK(h1.period == mean_ticks{36});
+  CHECK(h1.offsets == std::vector<ticks>{0, 14});
+  auto const plain = period(zbpp::one_f_one_b{}(what), what);
+  CHECK(plain.first_step == 44);
+  CHECK(plain.period == mean_ticks{44});
+}
+
+TEST_CASE("one rank has one step after another", "[period]") {
+  problem const what(placement::linear(1), 2, stage_costs{.forward = 5, .backward_input = 2});
+  auto const report = period(zbpp::gpipe{}(what), what);
+  CHECK(report.period == mean_ticks{14});
+  CHECK(report.offsets == std::vector<ticks>{0});
+  CHECK(report.transient == 0);
+  CHECK(report.synchronous == 14);
+}
+
+TEST_CASE("the period is what many steps in a row take", "[period]") {
+  int faster = 0;
+  std::vector<placement> const wheres{
+      placement::linear(1),
+      placement::linear(2),
+      placement::linear(3),
+      placement::linear(4),
+      placement::v_shape(2),
+      placement::v_shape(3),
+      placement::looped(2, 2),
+      placement::custom({0, 0, 1}),
+      placement::custom({1, 0, 2, 1})};
+  for (int trial = 0; trial < 800; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const& where = wheres[index(trial) % wheres.size()];
+    auto const m = static_cast<int>(random.integer(1, 4));
+    auto const what = random_problem(random, where, m);
+    auto const order = random_order(random, where, m);
+    check(order, what);
+    auto const report = period(order, what);
+    faster += report.period < mean_ticks{report.first_step} ? 1 : 0;
+  }
+  CHECK(faster > 3);
+}
+
+TEST_CASE("the period of every policy is what many of its steps in a row take", "[period]") {
+  auto const policies = zbpp::test::grid_policies();
+  int compared = 0;
+  for (int p : {1, 2, 3, 4})
+    for (auto const& where : zbpp::test::placements(p))
+      for (int m : {p, 2 * p}) {
+        ZBPP_SEEDED(random, 10000 + compared);
+        std::vector<stage_costs> stages(index(where.stages()), zbpp::test::uneven_costs());
+        for (auto& stage : stages) stage.forward += random.integer(-300, 300);
+        problem const what(where, m, stages, 87);
+        for (auto const& decide : policies) {
+          if (!zbpp::test::is_supported(decide, what)) continue;
+          INFO(zbpp::test::name_of(decide, what));
+          auto const order = decide(what);
+          for (auto const& variant :
+               {order, fuse_backward(order), zbpp::test::with_recompute(order)})
+            check(variant, what);
+          ++compared;
+        }
+      }
+  CHECK(compared > 40);
+}
+
+// The second rank is 3 ticks slower than the first. It holds the first one up when that has used up
+// its lead, which is 3 times `by`.
+TEST_CASE("the transient may be long", "[period]") {
+  auto const order = schedule(
+      placement::linear(2),
+      3,
+      passes({"0F0 0F1 0F2 0B0 0W0 0B1 0W1 0B2 0W2", "1F0 1B0 1F1 1B1 1F2 1B2 1W0 1W1 1W2"}));
+  auto const lead = [](ticks by) {
+    return problem(
+        placement::linear(2),
+        3,
+        std::vector<stage_costs>{
+            {.forward = 3 * by, .backward_weight = 3 * by},
+            {.forward = 3 * by, .backward_weight = 3 * by + 1}});
+  };
+  check(order, lead(100));
+  auto const report = period(order, lead(100));
+  CHECK(report.period == mean_ticks{1803});
+  CHECK(report.critical_ranks == std::vector<int>{1});
+  CHECK(report.transient.value_or(-1) == 101);
+  CHECK(period(order, lead(500)).transient.value_or(-1) == 501);
+  CHECK_FALSE(period(order, lead(zbpp::period_steps + 10)).transient);
+}
+
+// Both ranks run W last, so each is late for the other: neither alone takes more than 300.
+TEST_CASE("two ranks may hold each other up", "[period]") {
+  problem const what(
+      placement::linear(2),
+      2,
+      std::vector<stage_costs>{{.forward = 50, .backward_weight = 100}, {.backward_weight = 151}},
+      25);
+  auto const report = period(
+      schedule(what.where(), 2, passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"})),
+      what);
+  CHECK(report.period == mean_ticks{326});
+  CHECK(report.critical_ranks == std::vector<int>{0, 1});
+  CHECK(report.offsets == std::vector<ticks>{0, 101});
+  CHECK(report.first_step == 352);
+}
+
+TEST_CASE("ranks that hold each other up take what many steps in a row take", "[period]") {
+  int fractions = 0;
+  int cycles = 0;
+  auto const order = schedule(
+      placement::linear(2), 2, passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"}));
+  for (int trial = 0; trial < 100; ++trial) {
+    ZBPP_SEEDED(random, 5000 + trial);
+    problem const what(
+        placement::linear(2),
+        2,
+        std::vector<stage_costs>{
+            {.forward = random.integer(40, 60),
+             .backward_input = random.integer(0, 3),
+             .backward_weight = random.integer(90, 110)},
+            {.forward = random.integer(0, 3), .backward_weight = random.integer(140, 160)}},
+        zbpp::transfer_costs(2, {0, random.integer(15, 30), random.integer(15, 30), 0}));
+    check(order, what);
+    auto const report = period(order, what);
+    fractions += report.period.part != 0 ? 1 : 0;
+    cycles += report.critical_ranks.size() > 1 ? 1 : 0;
+  }
+  CHECK(fractions > 20);
+  CHECK(cycles > fractions);
+  CHECK(cycles < 100);
+}
+
+// Steps of ranks are rarely that entangled, so what finds the cycle is tried on any numbers.
+TEST_CASE("the critical cycle has the greatest mean of all cycles", "[period]") {
+  std::vector<int> lengths(7, 0);
+  for (int trial = 0; trial < 400; ++trial) {
+    ZBPP_SEEDED(random, 6000 + trial);
+    auto const ranks = static_cast<int>(random.integer(1, 6));
+    auto const most = random.chance(0.2) ? (ticks{1} << 62) - 1 : random.integer(1, 100);
+    zbpp::detail::rank_matrix steps(ranks);
+    for (int from = 0; from < ranks; ++from)
+      for (int to = 0; to < ranks; ++to)
+        steps(from, to) = random.integer(0, from == to ? most / 2 : most);
+    auto const mean_of = [&](std::vector<int> const& cycle) {
+      auto const length = static_cast<ticks>(cycle.size());
+      ticks whole = 0;
+      ticks rest = 0;
+      for (std::size_t i = 0; i < cycle.size(); ++i) {
+        whole += steps(cycle[i], cycle[(i + 1) % cycle.size()]) / length;
+        rest += steps(cycle[i], cycle[(i + 1) % cycle.size()]) % length;
+      }
+      return mean_ticks{
+          whole + rest / length, static_cast<int>(rest % length), static_cast<int>(length)};
+    };
+    mean_ticks greatest{};
+    std::vector<int> path;
+    auto const look = [&](auto const& self) -> void {
+      if (!path.empty()) greatest = std::max(greatest, mean_of(path));
+      for (int next = 0; next < ranks; ++next)
+        if (std::find(path.begin(), path.end(), next) == path.end()) {
+          path.push_back(next);
+          self(self);
+          path.pop_back();
+        }
+    };
+    look(look);
+    zbpp::detail::critical_cycle const found(steps);
+    CHECK((found.mean <=> greatest) == std::strong_ordering::equal);
+    CHECK((mean_of(found.ranks) <=> greatest) == std::strong_ordering::equal);
+    CHECK(found.ranks.front() == *std::min_element(found.ranks.begin(), found.ranks.end()));
+    ++lengths[found.ranks.size()];
+  }
+  for (std::size_t length = 1; length <= 4; ++length) CHECK(lengths[length] > 10);
+}
+
+// @source arXiv 2401.10241v1 table 9
+TEST_CASE("on even ranks the policies' steps take what one of them costs", "[period][paper]") {
+  for (auto const& row : zbpp::test::paper_rows) {
+    auto const what = row.linear();
+    for (auto const& order :
+         {zbpp::zb_h1{}(what), zbpp::zb_h2{}(what), zbpp::one_f_one_b{}(what)}) {
+      auto const report = period(order, what);
+      CHECK(report.period == mean_ticks{report.first_step});
+      CHECK(report.synchronous >= report.first_step);
+    }
+  }
+}
+
+TEST_CASE("a schedule whose ranks do not depend on each other has no period", "[period]") {
+  auto const where = placement::linear(2);
+  problem const what(where, 1, stage_costs{.forward = 1});
+  CHECK(
+      refusal([&] {
+        (void)period(schedule(where, 1, passes({"0F0", "1F0"})), what);
+      }) ==
+      "rank 0: nothing here waits for rank 1; a step has F, B and W of every stage and microbatch");
+  CHECK(
+      refusal([&] {
+        (void)period(schedule(where, 1, passes({"", ""})), what);
+      }) ==
+      "rank 1: nothing here waits for rank 0; a step has F, B and W of every stage and microbatch");
+}
+
+TEST_CASE("what simulate refuses has no period", "[period]") {
+  auto const where = placement::linear(2);
+  problem const what(where, 1, stage_costs{.forward = 1});
+  CHECK(refusal(zbpp::errc::refused_program, [&] {
+          (void)period(schedule(where, 1, passes({"0B0 0F0 0W0", "1F0 1B0 1W0"})), what);
+        }) == "rank 0, position 0: 0B0 waits for something that never happens");
+  CHECK(refusal([&] {
+          (void)period(schedule(where, 2, passes({"0F0", "1F0"})), what);
+        }) == "made for another placement or another number of microbatches than the problem's");
+}
+
+TEST_CASE("the greatest times that a problem takes do not overflow in a period", "[period]") {
+  auto const where = placement::linear(3);
+  auto const most = (ticks{1} << 62) - 1000;
+  auto const report = [&](std::vector<stage_costs> const& costs, ticks hop = 0) {
+    problem const what(where, 1, costs, hop);
+    return period(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0", "2F0 2B0 2W0"})), what);
+  };
+  CHECK(report({{.forward = most}, {}, {.backward_weight = 7}}).period == mean_ticks{most});
+  CHECK(report({{}, {.backward_weight = most}, {}}).period == mean_ticks{most});
+  CHECK(report({{}, {}, {}}, most / 4).period == mean_ticks{most / 4 * 4});
+}

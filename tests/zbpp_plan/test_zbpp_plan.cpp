@@ -1,0 +1,597 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "started_program.hpp"
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/io/csv.hpp>
+#include <zbpp/json/json.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/registry.hpp>
+
+#include <support/catch.hpp>
+#include <support/random_problem.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+using namespace zbpp;
+using test::run;
+using test::scratch_folder;
+
+namespace {
+
+using words = std::vector<std::string>;
+
+words lines_of(std::string const& text) {
+  words lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+bool contains(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+words join(words first, words const& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+words const times{"--forward", "10", "--backward-input", "10", "--backward-weight", "10"};
+words const small = join({"--ranks", "4", "--microbatches", "8"}, times);
+words const sized =
+    join(small, {"--activation", "1000", "--weight-gradient-input", "500", "--seconds", "0.01"});
+
+words planner_names() {
+  words names;
+  for (auto const& policy : builtin_policies()) names.emplace_back(policy.name());
+  for (std::string const name : {"greedy_auto", "auto_placement"})
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  return names;
+}
+
+// Status 2, nothing on standard output, and one line on standard error that has `culprit`.
+void check_refused(words const& arguments, std::string const& culprit) {
+  scratch_folder const folder;
+  auto const found = run(folder, arguments);
+  INFO("errors: " << found.err);
+  std::string asked;
+  for (auto const& argument : arguments) asked += argument + " ";
+  INFO("arguments: " << asked);
+  CHECK(found.status == 2);
+  CHECK(found.out.empty());
+  CHECK(std::count(found.err.begin(), found.err.end(), '\n') == 1);
+  CHECK(found.err.starts_with("zbpp-plan: "));
+  CHECK(contains(found.err, culprit));
+  CHECK(folder.files() == 0);
+}
+
+}  // namespace
+
+TEST_CASE("the option list tells every policy on a line", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const found = run(folder, {"--list"});
+  CHECK(found.status == 0);
+  CHECK(found.err.empty());
+  std::set<std::string> names;
+  for (auto const& line : lines_of(found.out)) names.insert(line.substr(0, line.find(' ')));
+  auto const expected = planner_names();
+  CHECK(names == std::set<std::string>(expected.begin(), expected.end()));
+  CHECK(lines_of(found.out).size() == expected.size());
+}
+
+TEST_CASE("help and version answer on standard output", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const help = run(folder, {"--help"});
+  CHECK(help.status == 0);
+  for (auto const* option : {"--sweep-memory LO:HI:N", "--check FILE", "--backward-weight T"})
+    CHECK(contains(help.out, option));
+  auto const version = run(folder, {"--version"});
+  CHECK(version.status == 0);
+  CHECK(lines_of(version.out).size() == 1);
+}
+
+TEST_CASE("a plan is summed up in a few lines", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const found = run(folder, join({"--policy", "one_f_one_b"}, sized));
+  CHECK(found.status == 0);
+  CHECK(found.err.empty());
+  // (microbatches + ranks - 1) * (F + B + W), each rank busy for microbatches * (F + B + W)
+  CHECK(contains(found.out, "\ncost         330 ms\n"));
+  CHECK(contains(found.out, "\nbubble rate  27.27 %\n"));
+  CHECK(contains(found.out, "\npeak memory  4000 on rank 0\n"));
+  CHECK(contains(found.out, "pipeline     4 ranks, 4 stages (linear), 8 microbatches\n"));
+  auto const best = run(folder, join({"--policy", "zb_h2"}, small));
+  CHECK(contains(best.out, "\ncost         240 ms\n"));
+  CHECK(contains(best.out, "\noptimal      proved\n"));
+  CHECK(folder.files() == 0);
+}
+
+TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
+  scratch_folder const folder;
+  int planned = 0;
+  for (int trial = 0; trial < 4; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const ranks = static_cast<int>(values.integer(2, 3));
+    auto const where = trial == 0   ? placement::linear(ranks)
+                       : trial == 1 ? placement::v_shape(ranks)
+                       : trial == 2 ? placement::looped(ranks, 2)
+                                    : placement::custom({0, 1, 1, 0, 2});
+    std::vector<stage_costs> costs;
+    for (int s = 0; s < where.stages(); ++s) costs.push_back(test::random_costs(values));
+    problem const what{
+        where, 2 * where.ranks(), costs, test::random_transfer(values, where.ranks())};
+    auto const file = folder.write("problem.json", json::write_problem(what));
+    for (auto const& name : planner_names()) {
+      INFO(name << " on " << where.name());
+      auto const found =
+          run(folder,
+              {"--policy",
+               name,
+               "--problem",
+               file,
+               "--seconds",
+               "0.005",
+               "--json",
+               "-",
+               "--csv",
+               folder / "order.csv",
+               "--svg",
+               folder / "order.svg",
+               "--trace",
+               folder / "trace.json"});
+      if (found.status != 0) {
+        CHECK(found.status == 2);  // the wrong placement
+        CHECK(lines_of(found.err).size() == 1);
+        continue;
+      }
+      ++planned;
+      CHECK(found.err.empty());
+      auto const said = json::read_plan(found.out);
+      CHECK(json::check_claims(said).empty());
+      if (name != "auto_placement") CHECK(said.what == what);
+      auto const order = schedule_from_csv(
+          read_file(folder / "order.csv"), said.what.where(), said.what.microbatches());
+      CHECK(order == said.order);
+      CHECK(contains(read_file(folder / "order.svg"), "</svg>"));
+      CHECK(contains(read_file(folder / "trace.json"), "\"traceEvents\""));
+    }
+  }
+  CHECK(planned > 12);
+}
+
+TEST_CASE("the option ascii draws what --policy decides", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const found = run(folder, join({"--policy", "gpipe", "--ascii"}, small));
+  CHECK(found.status == 0);
+  CHECK(found.out.starts_with("GPipe: cost 330 ms, bubble rate 27.3 %\n0|F0F1"));
+}
+
+TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const planned = [&](words const& arguments) {
+    auto const found = run(folder, join(arguments, {"--json", "-"}));
+    INFO(found.err);
+    REQUIRE(found.status == 0);
+    return json::read_plan(found.out);
+  };
+  auto const given = planned(
+      {"--policy",
+       "zb_v",
+       "--ranks",
+       "2",
+       "--microbatches",
+       "5",
+       "--placement",
+       "v",
+       "--forward",
+       "1,2.5,3,4",
+       "--backward-input",
+       "1.000001",
+       "--backward-weight",
+       "2e0",
+       "--transfer",
+       "0.25",
+       "--activation",
+       "10,20,30,40",
+       "--weight-gradient-input",
+       "5",
+       "--memory-limit",
+       "1000"});
+  std::vector<stage_costs> costs;
+  for (int s = 0; s < 4; ++s)
+    costs.push_back(
+        {.forward =
+             std::vector<ticks>{1'000'000, 2'500'000, 3'000'000, 4'000'000}[detail::index(s)],
+         .backward_input = 1'000'001,
+         .backward_weight = 2'000'000,
+         .activation = 10 * (s + 1),
+         .weight_gradient_input = 5});
+  problem const expected{placement::v_shape(2), 5, costs, 250'000, {1000}};
+  CHECK(given.what == expected);
+  auto const file = folder.write("p.json", json::write_problem(expected));
+  CHECK(planned({"--policy", "zb_v", "--problem", file}).order == given.order);
+  auto const looped = planned(
+      join({"--policy", "interleaved"}, join(small, {"--placement", "looped", "--chunks", "3"})));
+  CHECK(looped.what.where() == placement::looped(4, 3));
+}
+
+TEST_CASE("a plan answers in the unit of its problem", "[zbpp-plan]") {
+  scratch_folder const folder;
+  problem const what{placement::linear(2), 3, stage_costs{7000, 7000, 7000}};
+  auto const file =
+      folder.write("us.json", json::write_problem(what, json::time_unit::microseconds));
+  CHECK(contains(run(folder, {"--policy", "gpipe", "--problem", file}).out, "84 us\n"));
+  auto const plan = run(folder, {"--policy", "gpipe", "--problem", file, "--json", "-"});
+  auto unit = json::time_unit::seconds;
+  CHECK(json::read_plan(plan.out, "plan", &unit).what == what);
+  CHECK(unit == json::time_unit::microseconds);
+}
+
+TEST_CASE("bad input is refused in one line", "[zbpp-plan]") {
+  auto const plan = join({"--policy", "zb_h1"}, small);
+  auto const with = [&](words const& more) { return join(plan, more); };
+  check_refused({}, "--policy is missing");
+  check_refused({"--policy"}, "--policy: expected one value");
+  check_refused(join({"--policy", ""}, small), "--policy");
+  check_refused(join({"--policy", "fastest"}, small), "no policy is called 'fastest'; there are");
+  check_refused({"--policy", "zb_h1"}, "--ranks is missing");
+  check_refused({"--bogus"}, "--bogus");
+  check_refused({"bogus"}, "bogus");
+  check_refused(with({"--ranks", "4"}), "--ranks: expected one value, given once");
+  for (auto const* bad : {"0", "-1", "4x", " 4", "", "4.0", "1e3", "nan", "99999999999999999999"})
+    check_refused(
+        join({"--policy", "zb_h1", "--microbatches", "8", "--ranks", bad}, times),
+        "--ranks: found '");
+  for (auto const* bad :
+       {"-1", "nan", "inf", "1e400", "1ms", "", "0x1p3", "5e12", "1,2,3,", "1,,3,4"})
+    check_refused(with({"--transfer", bad}), "--transfer: found '");
+  for (auto const* bad : {"1,2", "1,2,3,4,5"})
+    check_refused(with({"--activation", bad}), "expected 1 for all stages, or 4, one for each");
+  for (auto const* bad : {"-1", "1.5", "9223372036854775808", "1e3"})
+    check_refused(with({"--activation", bad}), "--activation: found '");
+  check_refused(
+      with({"--activation", "1", "--weight-gradient-input", "2"}), "more than activation");
+  check_refused(with({"--weight-gradient-input", "2"}), "--activation is missing");
+  check_refused(with({"--memory-limit", "2"}), "--activation is missing");
+  check_refused(with({"--placement", "ring"}), "expected linear, looped or v");
+  check_refused(with({"--placement", "looped"}), "--chunks is missing");
+  check_refused(with({"--chunks", "2"}), "--chunks goes with --placement looped");
+  check_refused(with({"--seconds", "-1"}), "--seconds: found '-1'");
+  check_refused(with({"--seconds", "nan"}), "--seconds: found 'nan'");
+  check_refused(with({"--seed", "1x"}), "--seed: found '1x'");
+  check_refused(with({"--forward", "9e11"}), "--forward");
+  check_refused(
+      join({"--policy", "zb_h1", "--ranks", "4096", "--microbatches", "32768"}, times), "2^31");
+  check_refused(
+      join({"--policy", "zb_h1", "--ranks", "65536", "--microbatches", "1"}, times), "4096 ranks");
+  check_refused(
+      join({"--policy", "zb_h1", "--ranks", "65536", "--microbatches", "2147483647"}, times),
+      "--microbatches: found");
+  check_refused(join({"--policy", "zb_v"}, small), "needs a v placement");
+  check_refused(with({"--ascii=3"}), "ascii");
+}
+
+TEST_CASE("tasks and options that contradict are refused", "[zbpp-plan]") {
+  check_refused({"--list", "--check", "x"}, "two tasks");
+  check_refused({"--list", "--policy", "zb_h1"}, "--policy means nothing with --list");
+  check_refused({"--list", "--problem", "x"}, "--problem means nothing with --list");
+  check_refused({"--check", "x", "--svg", "y"}, "--svg means nothing with --check");
+  check_refused({"--check", "x", "--ranks", "3"}, "--ranks means nothing with --check");
+  check_refused(join({"--compare", "gpipe", "--json", "-"}, small), "--json means nothing");
+  check_refused(join({"--sweep-memory", "1:2:2", "--ascii"}, sized), "--ascii means nothing");
+  check_refused(
+      join({"--sweep-memory", "1:2:2", "--memory-limit", "3"}, sized),
+      "--memory-limit means nothing");
+  check_refused(join({"--policy", "gpipe", "--problem", "x"}, small), "beside --problem");
+  check_refused(join({"--compare", ""}, small), "no policy is called ''");
+  check_refused(join({"--compare", "gpipe,,zb_h1"}, small), "no policy is called ''");
+}
+
+TEST_CASE("sweeps without sense are refused", "[zbpp-plan]") {
+  for (auto const* bad :
+       {"",
+        "1",
+        "1:2",
+        "1:2:3:4",
+        "2:1:2",
+        "1:2:3",
+        "1:9:1",
+        "3:3:2",
+        "a:2:2",
+        "1:2:0",
+        "-1:2:2",
+        "1:2:1001",
+        "1:9223372036854775807:3"})
+    check_refused(join({"--sweep-memory", bad}, sized), "--sweep-memory: found '");
+  check_refused(
+      join({"--sweep-memory", "1:2:2", "--policy", "zb_h1"}, sized),
+      "greedy_auto or auto_placement");
+  check_refused(join({"--sweep-memory", "1:2:2"}, small), "--activation is missing");
+}
+
+TEST_CASE("files that cannot be read are refused with their name", "[zbpp-plan]") {
+  scratch_folder const files;
+  auto const empty = files.write("empty.json", "");
+  auto const broken = files.write("broken.json", "{\"ranks\": 2,\n}");
+  auto const unknown = files.write("unknown.json", "{\"ranks\": 2, \"speed\": 3}");
+  auto const letters = files.write("letters.csv", "0F0,0X0\n");
+  auto const huge = files.write("huge.csv", "2147483647F2147483647\n");
+  for (auto const& file : {empty, broken, unknown}) {
+    check_refused({"--policy", "gpipe", "--problem", file}, file + ": ");
+    check_refused({"--check", file}, file + ": ");
+    check_refused({"--check", letters, "--problem", file}, file + ": ");
+  }
+  check_refused({"--check", letters}, letters + ": line 1, cell 2: found '0X0'");
+  check_refused({"--check", huge}, huge + ": ");
+  check_refused({"--check", files / ""}, "Is a directory");
+  check_refused({"--check", files / "none"}, "No such file");
+  check_refused({"--check", ""}, "--check: found ''");
+  check_refused({"--policy", "gpipe", "--problem", files / "none"}, "No such file");
+}
+
+TEST_CASE("outputs that cannot be written are refused", "[zbpp-plan]") {
+  scratch_folder const files;
+  auto const with = [&](words const& more) {
+    return join(join({"--policy", "zb_h1"}, small), more);
+  };
+  for (auto const* option : {"--json", "--csv", "--svg", "--trace"}) {
+    check_refused(with({option, files / ""}), std::string(option) + ": found");
+    check_refused(with({option, files / "none/x"}), "a folder that exists");
+    check_refused(with({option, ""}), std::string(option) + ": found ''");
+    check_refused(with({option, "-", "--ascii"}), "both write standard output");
+    check_refused(with({option, "/dev/full"}), "/dev/full: cannot be written: No space left");
+  }
+  check_refused(with({"--json", "-", "--csv", "-"}), "both write -");
+  check_refused(with({"--svg", "x", "--trace", "x"}), "both write x");
+  scratch_folder const folder;
+  for (auto const& arguments :
+       {with({}), with({"--json", "-"}), with({"--ascii"}), words{"--list"}}) {
+    auto const full = run(folder, arguments, {.out = "/dev/full"});
+    CHECK(full.status == 2);
+    CHECK(full.err == "zbpp-plan: standard output: cannot be written: No space left on device\n");
+  }
+}
+
+TEST_CASE("a file that cannot be finished stays as it was", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const file = folder.write("plan.json", "old");
+  auto const found =
+      run(folder, join({"--policy", "zb_h1", "--json", file}, small), {.largest_file = 2000});
+  CHECK(found.status == 2);
+  CHECK(found.err == "zbpp-plan: " + file + ": cannot be written: File too large\n");
+  CHECK(read_file(file) == "old");
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("where nothing fits, the least that would is told", "[zbpp-plan]") {
+  scratch_folder const folder;
+  struct limit_case {
+    char const* policy;
+    char const* too_little;
+    char const* least;
+  };
+  for (auto const& [policy, too_little, least] :
+       {limit_case{"greedy_auto", "999", "1000"},
+        limit_case{"zb_h2", "6999", "7000"},
+        limit_case{"one_f_one_b", "3999", "4000"}}) {
+    auto const with = [&](char const* limit) {
+      return run(folder, join({"--policy", policy, "--memory-limit", limit}, sized));
+    };
+    auto const refused = with(too_little);
+    CHECK(refused.status == 3);
+    CHECK(refused.out.empty());
+    CHECK(lines_of(refused.err).size() == 1);
+    CHECK(refused.err.ends_with(" " + std::string(least) + "\n"));
+    CHECK(with(least).status == 0);
+  }
+  auto const nowhere =
+      run(folder, join({"--policy", "auto_placement", "--memory-limit", "3"}, sized));
+  CHECK(nowhere.status == 3);
+  CHECK(nowhere.out.empty());
+  CHECK(contains(nowhere.err, "the least limit that works"));
+  auto const sweep = run(folder, join({"--sweep-memory", "1:9:2"}, sized));
+  CHECK(sweep.status == 3);
+  CHECK(contains(sweep.err, "the least limit that works"));
+}
+
+TEST_CASE("a comparison gives every policy a row", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const found =
+      run(folder,
+          join(
+              {"--compare",
+               "gpipe,zb_h2,zb_v,greedy_auto",
+               "--memory-limit",
+               "7000",
+               "--svg",
+               folder / "all.svg",
+               "--trace",
+               folder / "all.json"},
+              sized));
+  CHECK(found.status == 0);
+  CHECK(found.err.empty());
+  auto const lines = lines_of(found.out);
+  REQUIRE(lines.size() == 5);
+  CHECK(lines[0].starts_with("policy "));
+  CHECK(contains(lines[1], "GPipe needs 8000, its limit is 7000"));
+  CHECK(contains(lines[2], "240 ms"));
+  CHECK(contains(lines[2], "proved optimal"));
+  CHECK(contains(lines[2], "7000"));
+  CHECK(contains(lines[3], "needs a v placement"));
+  CHECK(lines[4].starts_with("greedy_auto "));
+  auto const drawn = read_file(folder / "all.svg");
+  CHECK(contains(drawn, ">ZB-H2<"));
+  CHECK_FALSE(contains(drawn, ">GPipe<"));
+  CHECK(contains(read_file(folder / "all.json"), "ZB-H2 rank 0"));
+}
+
+TEST_CASE("a sweep tells the same as a table, as CSV and as a picture", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const swept = [&](words const& more) {
+    return run(folder, join(join({"--sweep-memory", "500:8000:4"}, sized), more));
+  };
+  auto const table = swept({"--csv", folder / "a.csv", "--svg", folder / "a.svg"});
+  CHECK(table.status == 0);
+  CHECK(table.err.empty());
+  auto const rows = lines_of(read_file(folder / "a.csv"));
+  REQUIRE(rows.size() > 4);
+  CHECK(
+      rows[0] ==
+      "placement,memory_limit,cost_ms,lower_bound_ms,bubble_rate,lower_bound_bubble_rate,optimal");
+  CHECK(lines_of(table.out).size() == rows.size());
+  std::set<std::string> placements;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    words cells;
+    std::istringstream stream(rows[i]);
+    for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+    REQUIRE(cells.size() == 7);
+    placements.insert(cells[0]);
+    CHECK((cells[1] == "500" || cells[1] == "3000" || cells[1] == "5500" || cells[1] == "8000"));
+    CHECK(std::stod(cells[2]) >= std::stod(cells[3]));
+    CHECK(std::stod(cells[4]) >= std::stod(cells[5]));
+    CHECK((cells[6] == "true") == (cells[2] == cells[3]));
+    CHECK(contains(lines_of(table.out)[i], cells[0]));
+    CHECK(contains(lines_of(table.out)[i], cells[2] + " ms"));
+    CHECK(contains(read_file(folder / "a.svg"), cells[0] + ", limit " + cells[1] + ": "));
+  }
+  CHECK(placements.contains("linear"));
+  CHECK(placements.contains("v"));
+  CHECK(contains(rows[1], "linear,3000,"));  // 500 is too little there
+  CHECK(swept({"--csv", "-"}).out == read_file(folder / "a.csv"));
+  CHECK(swept({"--svg", "-"}).out == read_file(folder / "a.svg"));
+  auto const linear = lines_of(swept({"--policy", "greedy_auto", "--csv", "-"}).out);
+  CHECK(linear.size() == 4);
+  for (std::size_t i = 0; i < linear.size(); ++i) CHECK(linear[i] == rows[i]);
+}
+
+TEST_CASE("a true plan is right, a false one is told line by line", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const file = std::string(ZBPP_TEST_DATA_DIR) + "/plan.json";
+  auto const right = run(folder, {"--check", file});
+  CHECK(right.status == 0);
+  CHECK(right.out.starts_with(file + " is right\n"));
+  CHECK(right.err.empty());
+  auto said = json::read_plan(read_file(file));
+  auto const problem_file = folder.write("p.json", json::write_problem(said.what));
+  CHECK(run(folder, {"--check", file, "--problem", problem_file}).status == 0);
+  said.cost += 1;
+  said.lower_bound += 1'000'000;
+  said.peak_memory[0] += 1;
+  auto const wrong = run(folder, {"--check", folder.write("wrong.json", json::write_plan(said))});
+  CHECK(wrong.status == 1);
+  CHECK(wrong.err.empty());
+  auto const faults = lines_of(wrong.out);
+  CHECK(faults == json::check_claims(said));
+  CHECK(faults.size() >= 3);
+  problem const other{said.what.where(), said.what.microbatches(), stage_costs{1, 1, 1}};
+  auto const other_file = folder.write("other.json", json::write_problem(other));
+  auto const elsewhere = run(folder, {"--check", file, "--problem", other_file});
+  CHECK(elsewhere.status == 1);
+  CHECK(elsewhere.out == "problem: stages differs from that in " + other_file + "\n");
+}
+
+TEST_CASE("schedules of PyTorch's form are verified, with transfers or without", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const checked = [&](std::string const& text, words const& more = {}) {
+    return run(folder, join({"--check", folder.write("order.csv", text)}, more));
+  };
+  std::string const split = "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1I0,1W0,1F1,1B1\n";
+  std::string const sent = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0I0,0W0,0RECV_B1,0B1\n"
+                           "1RECV_F0,1F0,1RECV_F1,1I0,1SEND_B0,1W0,1F1,1B1,1SEND_B1\n";
+  for (auto const& text : {split, sent}) {
+    auto const right = checked(text);
+    INFO(right.out << right.err);
+    CHECK(right.status == 0);
+    CHECK(contains(right.out, "2 ranks, 2 stages (linear), 2 microbatches"));
+  }
+  problem const what{
+      placement::linear(2),
+      2,
+      stage_costs{
+          .forward = 1'000'000,
+          .backward_input = 1'000'000,
+          .backward_weight = 1'000'000,
+          .activation = 10,
+          .weight_gradient_input = 5},
+      {},
+      {20}};
+  auto const file = folder.write("p.json", json::write_problem(what));
+  auto const order = schedule_from_csv(split);
+  auto const told = checked(split, {"--problem", file});
+  CHECK(told.status == 0);
+  CHECK(contains(
+      told.out,
+      "\ncost         " + std::to_string(cost(simulate(order, what)) / 1'000'000) + " ms\n"));
+  CHECK(contains(told.out, "\npeak memory  20 on rank 0\n"));
+  CHECK_FALSE(contains(told.out, "policy"));
+
+  auto const faulty =
+      [&](std::string const& text, std::string const& fault, words const& more = {}) {
+        auto const found = checked(text, more);
+        INFO(found.out << found.err);
+        CHECK(found.status == 1);
+        CHECK(found.err.empty());
+        CHECK(contains(found.out, fault));
+      };
+  faulty("0F0,0I0,0W0,0I0\n", "repeated at rank 0, position 3, stage 0, microbatch 0: 0B0: ");
+  faulty("0I0,0F0,0W0\n", "dependence");
+  faulty("0F0,0W0,0I0\n", "dependence");
+  faulty("0F0,0F1,0B0,0B1,0R1\n", "dependence");
+  faulty("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "deadlock");
+  faulty("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1W0\n", "missing");
+  problem const tight{
+      what.where(), 2, {what.all_costs().begin(), what.all_costs().end()}, {}, {19}};
+  faulty(
+      split,
+      "its limit is 19",
+      {"--problem", folder.write("tight.json", json::write_problem(tight))});
+  auto const many = checked("0F0,0F1,0I0\n1F0,1F1,1I0\n");
+  CHECK(many.status == 1);
+  for (auto const* absent : {"0B1", "0W0", "0W1", "1B1", "1W0", "1W1"})
+    CHECK(contains(many.out, " " + std::string(absent) + ": "));
+}
+
+TEST_CASE("a search that takes long tells how far it is, and Ctrl-C ends it", "[zbpp-plan]") {
+  scratch_folder const folder;
+  test::pseudo_terminal terminal;
+  auto const program = test::start(
+      folder,
+      {"--policy",
+       "greedy_auto",
+       "--ranks",
+       "6",
+       "--placement",
+       "v",
+       "--microbatches",
+       "24",
+       "--forward",
+       "3,4,5,7,6,5,4,3,5,6,7,5",
+       "--backward-input",
+       "7,3,5,6,4,5,3,4,5,7,6,4",
+       "--backward-weight",
+       "2,3,5,1,4,2,3,6,2,5,3,4",
+       "--transfer",
+       "0.7",
+       "--activation",
+       "1000",
+       "--memory-limit",
+       "5000",
+       "--seconds",
+       "20",
+       "--json",
+       folder / "plan.json"},
+      {.terminal = terminal.name()});
+  terminal.read_until("searching: ");
+  ::kill(program, SIGINT);
+  auto const& shown = terminal.read_until("so far");
+  CHECK(test::wait_for(program) == 0);
+  CHECK(contains(shown, " %, cost "));
+  CHECK(contains(shown, "\r\x1b[Kzbpp-plan: interrupted; "));
+  CHECK(json::check_claims(json::read_plan(read_file(folder / "plan.json"))).empty());
+}
