@@ -54,8 +54,7 @@ struct v_half {
   search_settings search = {};
 
   /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
-  /// the
-  ///         memory
+  ///         the memory
   [[nodiscard]] schedule operator()(problem const& what) const {
     return detail::find_on_v(what, title, (what.ranks() + 2) / 2, search);
   }

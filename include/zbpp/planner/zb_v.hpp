@@ -25,8 +25,7 @@ struct zb_v {
   search_settings search = {};  ///< where its own order does not fit
 
   /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
-  /// the
-  ///         memory
+  ///         the memory
   [[nodiscard]] schedule operator()(problem const& what) const {
     auto own = fixed_zb_v{}(what);
     if (what.memory_limits().empty() || detail::is_within_limits(own, what)) return own;
