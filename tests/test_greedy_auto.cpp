@@ -239,6 +239,33 @@ TEST_CASE("limits that no schedule keeps are refused with the least that works",
   CHECK(find(enough, 0).cost > 0);
 }
 
+// The scheduler sets memory aside for the largest workspace of a rank and for R; the least limits
+// do not, and are planned one microbatch after another.
+TEST_CASE("the least limits are planned, whatever shares the rank", "[greedy_auto]") {
+  for (int i = 0; i < 200; ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const ranks = static_cast<int>(random.integer(1, 3));
+    auto const where = random.chance(0.5) ? placement::v_shape(ranks) : placement::looped(ranks, 3);
+    std::vector<stage_costs> stages;
+    for (int s = 0; s < where.stages(); ++s) {
+      stage_costs c{.forward = 10, .backward_input = 10, .backward_weight = 10};
+      c.activation = random.integer(0, 100);
+      c.weight_gradient_input = random.integer(0, c.activation);
+      c.workspace = random.integer(0, 50);
+      c.static_memory = random.integer(0, 9);
+      if (random.chance(0.5)) {
+        c.recompute = 5;
+        c.recompute_input = random.integer(0, c.activation);
+      }
+      if (random.chance(0.3)) c.edge = random.integer(0, 20);
+      stages.push_back(c);
+    }
+    auto limits = zbpp::least_memory(problem(where, 3, stages));
+    for (auto& limit : limits) limit += random.chance(0.5) ? 0 : random.integer(0, 60);
+    find(problem(where, 3, stages, 1, limits), 0.0005);
+  }
+}
+
 TEST_CASE("a budget that is no time is refused", "[greedy_auto]") {
   problem const what(placement::linear(2), 2, stage_costs{});
   for (double seconds : {-1.0, 1e7, std::nan("")})

@@ -70,6 +70,7 @@ class auto_planner {
       search.try_known();
       if (!search.is_done()) search.improve(seeds_of(what_, known_orders(what_)));
       tries_ += search.tries();
+      if (!search.has_found()) break;
       auto order = fuse_where_it_pays(search.best(), what_);
       if (is_within_limits(order, what_)) {
         take(std::move(order));

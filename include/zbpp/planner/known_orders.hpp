@@ -55,7 +55,7 @@ namespace zbpp::detail {
     orders.push_back(zb_h1{}(what));
     orders.push_back(scaled_one_f_one_b(what));
   } else if (where.is_v_shape()) {
-    orders.push_back(zb_v{}(what));
+    orders.push_back(fixed_zb_v{}(what));
   } else if (where.is_looped() && what.microbatches() % what.ranks() == 0) {
     orders.push_back(interleaved{}(what));
   }

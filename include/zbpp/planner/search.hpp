@@ -73,15 +73,17 @@ class plan_search {
   /// Tries orders of F and B, then changes the best rules and orders until the budget is spent.
   void improve(std::vector<std::vector<std::vector<step_code>>> const& seeds) {
     for (auto const& seed : seeds) try_steps(seed);
-    while (!is_done()) improve();
+    while (has_found() && !is_done()) improve();
   }
 
   /// @return whether the bound is met, the budget is spent, or a stop was asked for
   [[nodiscard]] bool is_done() const {
-    if (cost() == never) return false;
+    if (!has_found()) return false;
     return cost() <= bound_ || work_ >= most_work_ || settings_.stop.stop_requested();
   }
 
+  /// @return whether any schedule was found; where memory is as short as can be there may be none
+  [[nodiscard]] bool has_found() const noexcept { return cost() != never; }
   /// @return the cost of the best schedule; `never` when none was found
   [[nodiscard]] ticks cost() const noexcept { return std::min(rules_.cost, steps_.cost); }
   /// @return how many candidates were tried

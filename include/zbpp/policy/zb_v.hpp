@@ -32,8 +32,6 @@ struct fixed_zb_v {
 
 namespace detail {
 
-using zb_v = fixed_zb_v;  // what searches begin with
-
 /// Builds ZB-V by running all ranks step by step in unit times: a fixed part for each rank, then a
 /// drain in which a rank takes a B that has arrived, or else a W.
 class zb_v_builder {
