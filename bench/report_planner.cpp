@@ -184,10 +184,10 @@ void below_1p() {
 int main() {
   std::puts("Table 5, budget 0.3 s\n");
   table_5();
-  std::puts("\nMemory sweep, budget 3 s\n");
-  sweep(3, false);
-  std::puts("\nMemory sweep, each time changed by up to 1 %, budget 3 s\n");
-  sweep(3, true);
+  std::puts("\nMemory sweep, budget 5 s\n");
+  sweep(5, false);
+  std::puts("\nMemory sweep, each time changed by up to 1 %, budget 5 s\n");
+  sweep(5, true);
   std::puts("\nBelow the memory of 1F1B, budget 0.3 s\n");
   below_1p();
   std::puts("\nOn a V, budget 1 s\n");

@@ -168,7 +168,7 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
       ++refused;
     }
   };
-  for (int trial = 0; trial < 30; ++trial) {
+  for (int trial = 0; trial < 90; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const where = random_placement(random);
     auto const count = where.stages() + static_cast<int>(random.integer(0, 3));
@@ -208,7 +208,7 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
       CHECK(not_found.code() == errc::unsupported_problem);
     }
   };
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < 120; ++trial) {
     ZBPP_SEEDED(random, trial);
     if (trial % 3 == 0)
       check(random_model(random, placement::v_shape(2), 10), zbpp::fixed_zb_v{});
@@ -223,7 +223,7 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
 
 TEST_CASE("what a partition says of itself holds", "[partition]") {
   int fitting = 0;
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < 100; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const model = random_model(random, placement::linear(4), 12);
     try {

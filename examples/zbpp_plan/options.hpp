@@ -9,6 +9,7 @@
 #include <zbpp/io/file.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/planner/search.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -45,7 +46,7 @@ struct options {
   std::string problem_file;              ///< empty: the problem comes from options
   outputs out;
   double seconds = 0.3;
-  std::uint64_t seed = 1;
+  std::uint64_t seed = zbpp::search_settings{}.seed;
 };
 
 /// Refuses what would take minutes to tell the truth about: every rank is followed through all
@@ -95,7 +96,7 @@ class command_line {
     add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
     add_flag("--ascii", "Draw the timeline on standard output");
     add("--seconds", "BUDGET", "Time to search; 0.3 if left out");
-    add("--seed", "N", "Of a search; 1 if left out");
+    add("--seed", "N", "Of a search; 3 if left out");
   }
 
   /// @return nothing when help or version was asked for, which is then printed
