@@ -143,8 +143,8 @@ void on_v() {
   for (std::size_t row : {std::size_t{3}, std::size_t{6}, std::size_t{9}, std::size_t{0}}) {
     auto const tight = zbpp::test::paper_problem_on_v(paper_rows[row], 1);
     auto const wide = zbpp::test::paper_problem_on_v(paper_rows[row], 1.5);
-    auto const a = plan(tight, 1).found;
-    auto const b = plan(wide, 1).found;
+    auto const a = plan(tight, 2).found;
+    auto const b = plan(wide, 2).found;
     std::printf(
         "| %s | %d | %.4f | %.4f | %.4f | %.4f |\n",
         paper_rows[row].model,
@@ -190,7 +190,7 @@ int main() {
   sweep(5, true);
   std::puts("\nBelow the memory of 1F1B, budget 0.3 s\n");
   below_1p();
-  std::puts("\nOn a V, budget 1 s\n");
+  std::puts("\nOn a V, budget 2 s\n");
   on_v();
   std::puts("\nUneven pipelines, budget 0.3 s\n");
   std::puts("| placement | problems | proved | mean gap | widest gap |\n|---|---|---|---|---|");
