@@ -68,6 +68,11 @@ struct stage_costs {
     return 0;
   }
 
+  /// @return whether BW takes less time than B and W apart
+  [[nodiscard]] constexpr bool gains_by_fusing() const noexcept {
+    return backward_fused && *backward_fused - backward_input < backward_weight;
+  }
+
   /// @throws error (bad_argument) naming `stage` when a number is negative or two contradict
   void check(int stage) const {
     auto refuse = [stage](std::string const& text) {

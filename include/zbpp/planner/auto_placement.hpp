@@ -69,11 +69,7 @@ namespace detail {
 
 /// @return whether every rank has the memory for one microbatch at a time
 [[nodiscard]] inline bool fits_memory(problem const& what) {
-  auto const needed = least_memory(what);
-  for (int rank = 0; rank < what.ranks(); ++rank)
-    if (auto const limit = what.memory_limit(rank); limit && needed[index(rank)] > *limit)
-      return false;
-  return true;
+  return keeps_limits(least_memory(what), what);
 }
 
 /// Makes a search the `done`-th of `all` in what it reports.

@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/rank_rules.hpp>
 
 #include <algorithm>
@@ -47,23 +48,18 @@ class candidate_maker {
       forward += what.costs(s).forward;
       weight += what.costs(s).backward_weight;
       can_recompute_ = can_recompute_ || what.costs(s).recompute;
-      can_fuse_ = can_fuse_ || pays_to_fuse(s);
+      can_fuse_ = can_fuse_ || what.costs(s).gains_by_fusing();
     }
     forward_ = forward / what.stages();
     weight_ = weight / what.stages();
-    in_flight_ = what.microbatches();
+    in_flight_ = tightest_room(what);
     for (int r = 0; r < what.ranks(); ++r) {
-      bytes kept = 0;
       ticks work = 0;
       for (int s : what.where().stages_of(r)) {
         auto const& c = what.costs(s);
-        kept += c.activation;
         work += c.forward + c.of(pass_kind::backward);
       }
       idle_.push_back(std::max<ticks>(0, bound - what.microbatches() * work));
-      auto const limit = what.memory_limit(r);
-      if (limit && kept > 0)
-        in_flight_ = static_cast<int>(std::clamp<bytes>(*limit / kept, 1, in_flight_));
     }
   }
 
@@ -208,10 +204,6 @@ class candidate_maker {
     int chunk;
   };
 
-  [[nodiscard]] bool pays_to_fuse(int stage) const noexcept {
-    auto const& c = what_.costs(stage);
-    return c.of(pass_kind::backward) < c.backward_input + c.backward_weight;
-  }
   [[nodiscard]] bool is_linear() const noexcept { return !depths_.empty(); }
   [[nodiscard]] int shapes() const noexcept { return is_linear() ? 6 : 4; }
 
@@ -252,7 +244,8 @@ class candidate_maker {
       if (s.in_flight > 0 && what_.where().chunk_of(stage) == 0) rule.in_flight = s.in_flight;
       rule.recomputes = what_.costs(stage).recompute &&
                         (s.recompute == 1 || (s.recompute == 2 && stage % 2 == 0));
-      rule.fuses = pays_to_fuse(stage) && (s.fuse == 1 || (s.fuse == 2 && stage % 2 == 1));
+      rule.fuses =
+          what_.costs(stage).gains_by_fusing() && (s.fuse == 1 || (s.fuse == 2 && stage % 2 == 1));
     }
     return rules;
   }
@@ -317,7 +310,9 @@ class candidate_maker {
       case kind::recompute:
         rules.stages[index(stage)].recomputes = c.flag && what_.costs(stage).recompute;
         break;
-      case kind::fuse: rules.stages[index(stage)].fuses = c.flag && pays_to_fuse(stage); break;
+      case kind::fuse:
+        rules.stages[index(stage)].fuses = c.flag && what_.costs(stage).gains_by_fusing();
+        break;
       case kind::patience: r.patience = c.time; break;
       case kind::warm_up: r.warm_up = c.count; break;
       case kind::warm_up_by_one:

@@ -35,10 +35,9 @@ class fusion {
     for (int rank = 0; rank < order_.ranks(); ++rank) {
       auto const row = order_.passes(rank);
       for (std::size_t i = 0; i + 1 < row.size(); ++i) {
-        auto const& c = what_.costs(row[i].stage);
         pass const own_w{pass_kind::backward_weight, row[i].stage, row[i].microbatch};
         if (row[i].kind == pass_kind::backward_input && row[i + 1] == own_w &&
-            c.of(pass_kind::backward) < c.backward_input + c.backward_weight)
+            what_.costs(row[i].stage).gains_by_fusing())
           pairs.push_back(row[i]);
       }
     }

@@ -64,22 +64,28 @@ class auto_planner {
   [[nodiscard]] found_order run() {
     auto const depths = what_.where().is_linear() ? staircase(what_).forwards : std::vector<int>{};
     std::vector<bytes> reserve(index(what_.ranks()), 0);
+    std::optional<std::vector<schedule>> known;
+    auto const known_once = [&]() -> std::vector<schedule>& {
+      if (!known) known = known_orders(what_);
+      return *known;
+    };
     constexpr int most_rounds = 8;
     for (int round = 0; round < most_rounds; ++round) {
       plan_search search(what_, bound_.cost, depths, reserve, settings_);
       search.try_known();
-      if (!search.is_done()) search.improve(seeds_of(what_, known_orders(what_)));
+      if (!search.is_done()) search.improve(seeds_of(what_, known_once()));
       tries_ += search.tries();
       if (!search.has_found()) break;
       auto order = fuse_where_it_pays(search.best(), what_);
-      if (is_within_limits(order, what_)) {
+      auto const used = memory_of(order, what_);
+      if (keeps_limits(used, what_)) {
         take(std::move(order));
         break;
       }
-      if (!set_aside_excess(order, reserve)) break;
+      if (!set_aside_excess(used, reserve)) break;
     }
     if (!best_ || cost_ > bound_.cost)
-      for (auto& order : known_orders(what_))
+      for (auto& order : known_once())
         if (is_within_limits(order, what_)) take(fuse_where_it_pays(std::move(order), what_));
     if (!best_) take(one_by_one(what_));
     return {std::move(*best_), cost_, bound_, tries_};
@@ -101,8 +107,7 @@ class auto_planner {
 
   // What edges take beyond a limit is not there for activations.
   // @return whether there is more to set aside than before
-  bool set_aside_excess(schedule const& order, std::vector<bytes>& reserve) const {
-    auto const used = memory_of(order, what_);
+  bool set_aside_excess(std::vector<bytes> const& used, std::vector<bytes>& reserve) const {
     auto const least = least_memory(without_edges(what_));
     bool any = false;
     for (int rank = 0; rank < what_.ranks(); ++rank) {

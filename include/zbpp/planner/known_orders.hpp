@@ -4,7 +4,6 @@
 // never worse than those that fit the memory.
 #pragma once
 
-#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
@@ -19,27 +18,17 @@
 #include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 namespace zbpp::detail {
 
-/// @return how many microbatches a rank has room for, all its chunks counted; at least 1
-[[nodiscard]] inline int room_of(problem const& what, int rank) {
-  bytes kept = 0;
-  for (int s : what.where().stages_of(rank)) kept += what.costs(s).activation;
-  auto const limit = what.memory_limit(rank);
-  if (!limit || kept == 0) return what.microbatches();
-  return static_cast<int>(std::clamp<bytes>(*limit / kept, 1, what.microbatches()));
-}
-
 /// 1F1B with its warm-up cut down to what the memory of every rank allows, in proportion.
 [[nodiscard]] inline schedule scaled_one_f_one_b(problem const& what) {
   auto const p = what.ranks();
-  int room = p;
-  for (int rank = 0; rank < p; ++rank) room = std::min(room, room_of(what, rank));
+  auto const room = std::min(p, tightest_room(what));
   return one_chunk(what, one_f_one_b::title, [&](int rank) {
     auto const depth = (static_cast<std::int64_t>(p - rank) * room + p - 1) / p;
     return one_chunk_rule{.warm_up = static_cast<int>(depth) - 1, .fused = true};
@@ -69,10 +58,8 @@ namespace zbpp::detail {
   std::vector<std::vector<std::vector<step_code>>> seeds;
   for (auto const& order : known) seeds.push_back(steps_of(order));
   if (!what.where().is_v_shape()) return seeds;
-  int room = what.microbatches();
-  for (int rank = 0; rank < what.ranks(); ++rank) room = std::min(room, room_of(what, rank));
   constexpr std::size_t most_blocks = 12;
-  for (auto const& block : v_blocks(what.ranks(), 2 * room, most_blocks))
+  for (auto const& block : v_blocks(what.ranks(), 2 * tightest_room(what), most_blocks))
     seeds.push_back(block.steps(what.microbatches()));
   return seeds;
 }

@@ -59,13 +59,30 @@ namespace detail {
   return totals;
 }
 
-/// @return whether a schedule stays within the limits of every rank
-[[nodiscard]] inline bool is_within_limits(schedule const& order, problem const& what) {
-  auto const used = memory_of(order, what);
+/// @param used  bytes of each rank
+/// @return whether no rank uses more than its limit
+[[nodiscard]] inline bool keeps_limits(std::vector<bytes> const& used, problem const& what) {
   for (int rank = 0; rank < what.ranks(); ++rank)
     if (auto const limit = what.memory_limit(rank); limit && used[index(rank)] > *limit)
       return false;
   return true;
+}
+
+/// @return whether a schedule stays within the limits of every rank
+[[nodiscard]] inline bool is_within_limits(schedule const& order, problem const& what) {
+  return keeps_limits(memory_of(order, what), what);
+}
+
+/// @return how many microbatches the tightest rank has room for, all its chunks counted; at least 1
+[[nodiscard]] inline int tightest_room(problem const& what) {
+  bytes room = what.microbatches();
+  for (int rank = 0; rank < what.ranks(); ++rank) {
+    bytes kept = 0;
+    for (int s : what.where().stages_of(rank)) kept += what.costs(s).activation;
+    auto const limit = what.memory_limit(rank);
+    if (limit && kept > 0) room = std::clamp<bytes>(*limit / kept, 1, room);
+  }
+  return static_cast<int>(room);
 }
 
 }  // namespace detail
