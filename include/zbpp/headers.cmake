@@ -68,6 +68,7 @@ set(ZBPP_CORE_HEADERS
   policy/zb_h.hpp
   policy/zb_v.hpp
   runtime/arena.hpp
+  runtime/crew.hpp
   runtime/engine.hpp
   runtime/failure.hpp
   runtime/flow.hpp

@@ -46,6 +46,7 @@
 #include <zbpp/policy/zb_h.hpp>
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/crew.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>

@@ -49,14 +49,14 @@ class engine {
  public:
   static constexpr ticks not_yet = Transport::not_yet;
 
-  /// Makes the engine of a rank for a verified program. `stages` are all stages of the model; all
-  /// that is referred to must outlive the engine, and memory must not move.
+  /// Makes the engine of a rank for a verified program. `stages` are those of the rank, in the
+  /// order of the model; all that is referred to must outlive the engine, and memory must not move.
   engine(
       int rank,
       program const& code,
       traffic const& messages,
       problem const& what,
-      std::vector<stage_ref> const& stages,
+      std::span<stage_ref const> stages,
       rank_memory& memory,
       Transport& carrier,
       step_status& status,
@@ -76,7 +76,7 @@ class engine {
                 .stages = code.stages(),
                 .microbatches = code.microbatches(),
                 .is_training = is_training},
-           .run = stages[detail::index(s)],
+           .run = stages[chunks_.size()],
            .costs = what.costs(s),
            .activation_in = s > 0 ? what.costs(s - 1).edge : 0,
            .next_transfer = s + 1 < code.stages() ? what.transfer_time(s, s + 1) : 0,

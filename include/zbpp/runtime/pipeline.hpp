@@ -12,6 +12,7 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/plan.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/crew.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -45,8 +46,10 @@ concept refers_to_stages =
 
 /// Holds what a step gave. It belongs to the pipeline and is overwritten by the next step.
 struct step_result {
-  std::vector<double> losses;  ///< as reported, one a microbatch; not a number where none was
-  timeline measured;           ///< when each pass ran
+  /// As reported, one a microbatch; not a number where none was, as in a process without the last
+  /// stage.
+  std::vector<double> losses;
+  timeline measured;  ///< when each pass ran; empty for ranks of other processes
 
   /// @return the mean loss, summed in ascending microbatch; not a number when one is missing
   [[nodiscard]] double loss() const noexcept {
@@ -55,30 +58,33 @@ struct step_result {
 };
 
 /// Runs the steps of a plan.
-/// @tparam Backend  `threads` or `virtual_time`
-template <class Backend>
+/// @tparam Backend  `threads` or `virtual_time`, or one of a component (`asio::tcp`)
+template <backend Backend>
 class pipeline {
  public:
   /// Verifies the plan and gets everything ready.
   ///
-  /// @param stages  all stages of the model in order: a container of one stage type or of
-  ///                `stage_ref`. They must outlive the pipeline. Ranks run at once, so one object
-  ///                may serve two stages of one rank only.
+  /// @param stages  the stages of the ranks that run in this process (most backends: of all), in
+  ///                the order of the model: a container of one stage type or of `stage_ref`. They
+  ///                must outlive the pipeline. Ranks run at once, so one object may serve two
+  ///                stages of one rank only.
   /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
-  ///         there are as many as stages
+  ///         there are as many as stages; what the backend throws
   template <class Stages>
   pipeline(plan const& planned, Backend backend, Stages&& stages)
     requires detail::refers_to_stages<Stages>
       : plan_(verified(planned)),
-        stages_(refer_to(stages, planned.what.stages())),
-        crew_(backend, planned.what.ranks()),
-        memory_(detail::index(planned.what.ranks())) {
-    training_ = std::make_unique<rig>(*this, plan_.code, true);
+        crew_(backend, plan_),
+        stages_(refer_to(stages)),
+        memory_(crew_.ranks().size()) {
     if constexpr (Backend::reserves_memory) {
-      auto const peaks = peak_memory(plan_.code, plan_.what, training_->messages);
-      for (std::size_t r = 0; r < memory_.size(); ++r)
-        memory_[r].buffers.reserve(peaks[r].activations + peaks[r].edges);
+      auto const peaks = peak_memory(plan_.code, plan_.what, traffic(plan_.code));
+      for (std::size_t here = 0; here < memory_.size(); ++here) {
+        auto const& peak = peaks[detail::index(crew_.ranks()[here])];
+        memory_[here].buffers.reserve(peak.activations + peak.edges);
+      }
     }
+    training_ = std::make_unique<rig>(*this, plan_.code, true);
   }
   pipeline(pipeline const&) = delete;
   pipeline& operator=(pipeline const&) = delete;
@@ -115,64 +121,86 @@ class pipeline {
   /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
   /// @return what a rank's arena holds, and the most it held in the last step
-  [[nodiscard]] arena_usage const& memory(int rank) const noexcept {
-    return memory_[detail::index(rank)].buffers.usage();
+  /// @throws error (bad_argument) when the rank does not run in this process
+  [[nodiscard]] arena_usage const& memory(int rank) const {
+    auto const all = crew_.ranks();
+    auto const found = std::ranges::find(all, rank);
+    detail::require(found != all.end(), "memory() is asked of a rank that runs in this process");
+    return memory_[detail::index(found - all.begin())].buffers.usage();
   }
 
  private:
-  using engine_type = engine<in_process, typename Backend::clock>;
+  using carrier_type = typename Backend::carrier;
+  using engine_type = engine<carrier_type, typename Backend::clock>;
 
   // What runs one program: engines and channels.
   struct rig {
     rig(pipeline& owner, program program_to_run, bool is_training)
         : code(std::move(program_to_run)),
           messages(code),
-          carrier(code.ranks(), messages.channels()) {
-      auto const ranks = code.ranks();
-      engines.reserve(detail::index(ranks));
-      for (int rank = 0; rank < ranks; ++rank) {
-        auto& memory = owner.memory_[detail::index(rank)];
-        carrier.bind(rank, memory.buffers, owner.crew_.bell_of(rank));
-        engines.emplace_back(
-            rank,
-            code,
-            messages,
-            owner.plan_.what,
-            owner.stages_,
-            memory,
-            carrier,
-            status,
-            is_training);
-        for (auto const& i : code.instructions(rank))
-          if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});
+          carrier(owner.crew_.make_carrier(messages, owner.plan_.what)) {
+      auto const here = owner.crew_.ranks();
+      std::span<stage_ref const> stages = owner.stages_;
+      engines.reserve(here.size());
+      for (int rank = 0; rank < code.ranks(); ++rank) {
+        if (engines.size() < here.size() && here[engines.size()] == rank) {
+          auto& memory = owner.memory_[engines.size()];
+          auto const chunks = code.where().stages_of(rank).size();
+          carrier->bind(rank, memory.buffers, owner.crew_.bell_of(rank));
+          engines.emplace_back(
+              rank,
+              code,
+              messages,
+              owner.plan_.what,
+              stages.first(chunks),
+              memory,
+              *carrier,
+              status,
+              is_training);
+          stages = stages.subspan(chunks);
+          for (auto const& i : code.instructions(rank))
+            if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});
+        }
         result.measured.end_row();
       }
       result.losses.resize(detail::index(code.microbatches()));
+      owner.crew_.connect(*carrier);
     }
 
     program code;
     traffic messages;
-    in_process carrier;
+    std::unique_ptr<carrier_type> carrier;
     step_status status;
     step_result result;
     std::vector<engine_type> engines;
   };
 
+  // Takes stages in the order of the model, gives them rank after rank.
   template <class Stages>
-  [[nodiscard]] static std::vector<stage_ref> refer_to(Stages& stages, int needed) {
-    std::vector<stage_ref> all;
+  [[nodiscard]] std::vector<stage_ref> refer_to(Stages& stages) const {
+    std::vector<stage_ref> given;
     for (auto& one : stages) {
       static_assert(
           std::constructible_from<stage_ref, decltype(one)>,
           "a pipeline takes a container of stages or of stage_ref; for pointers, stage_ref(*p)");
-      all.push_back(stage_ref(one));
+      given.push_back(stage_ref(one));
     }
-    if (all.size() != detail::index(needed))
+    auto const& where = plan_.what.where();
+    std::vector<int> here;  // the stages of this process, in the order of the model
+    for (int rank : crew_.ranks())
+      std::ranges::copy(where.stages_of(rank), std::back_inserter(here));
+    std::ranges::sort(here);
+    if (given.size() != here.size())
       throw error(
           errc::bad_argument,
-          "the pipeline got " + std::to_string(all.size()) + " stages; its placement has " +
-              std::to_string(needed));
-    return all;
+          "the pipeline got " + std::to_string(given.size()) + " stages; its placement has " +
+              std::to_string(here.size()) +
+              (crew_.ranks().size() == detail::index(where.ranks()) ? "" : " in this process"));
+    std::vector<stage_ref> by_rank;
+    for (int rank : crew_.ranks())
+      for (int s : where.stages_of(rank))
+        by_rank.push_back(given[detail::index(std::ranges::lower_bound(here, s) - here.begin())]);
+    return by_rank;
   }
 
   // A circle of waits among the forward passes alone would be one of the verified program, too.
@@ -199,27 +227,25 @@ class pipeline {
     std::fill(losses.begin(), losses.end(), std::numeric_limits<double>::quiet_NaN());
     auto const clock = crew_.start_clock();
     for (auto& e : what.engines) e.begin(steps_, clock, losses, what.result.measured[e.rank()]);
-    crew_.run(what.engines);
+    crew_.run(what.engines, *what.carrier, what.status);
     if (what.status.has_failed())
       for (auto& e : what.engines) e.abandon();
-    what.carrier.drain();
+    what.carrier->drain();
     if (what.status.has_failed()) report(what);
   }
 
   [[noreturn]] void report(rig const& what) {
-    auto add = [this](engine_type const& e) {
-      if (e.what_failed().why) failures_.push_back(e.what_failed());
-    };
-    auto const& first = what.engines[detail::index(what.status.first())];
-    add(first);
     for (auto const& e : what.engines)
-      if (&e != &first) add(e);
-    std::rethrow_exception(first.what_failed().why);
+      if (e.what_failed().why) failures_.push_back(e.what_failed());
+    std::ranges::stable_partition(
+        failures_, [&](failure const& f) { return f.at.rank == what.status.first(); });
+    crew_.settle(failures_);
+    std::rethrow_exception(failures_.front().why);
   }
 
   plan plan_;
-  std::vector<stage_ref> stages_;
   typename Backend::crew crew_;
+  std::vector<stage_ref> stages_;
   std::vector<rank_memory> memory_;
   std::unique_ptr<rig> training_;
   std::unique_ptr<rig> evaluation_;

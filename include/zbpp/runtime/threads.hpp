@@ -6,6 +6,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/crew.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -21,6 +22,7 @@ namespace zbpp {
 
 /// Runs ranks on threads.
 struct threads {
+  using carrier = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
@@ -70,14 +72,15 @@ struct threads {
 
 /// Owns the threads of a pipeline. Neighbouring ranks share a thread where there are fewer threads
 /// than ranks.
-class threads::crew {
+class threads::crew : public one_process {
  public:
   /// Starts the threads; they sleep until `run`.
   /// @throws error (bad_argument) when a setting is negative; std::system_error
-  crew(threads settings, int ranks) : settings_(settings), ranks_(ranks) {
+  crew(threads settings, plan const& planned)
+      : one_process(planned), settings_(settings), ranks_(planned.what.ranks()) {
     detail::require(settings.count >= 0, "threads.count is at least 0, which is one a rank");
     detail::require(settings.spins >= 0, "threads.spins is at least 0");
-    count_ = settings.count == 0 ? ranks : std::min(settings.count, ranks);
+    count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
     bells_ = std::make_unique<padded_bell[]>(detail::index(count_));
     workers_.reserve(detail::index(count_));
     try {
@@ -101,7 +104,7 @@ class threads::crew {
   /// Runs all engines until they are done or the step has failed. Blocks the caller; when it
   /// returns no engine is running.
   template <class Engine>
-  void run(std::vector<Engine>& engines) {
+  void run(std::vector<Engine>& engines, in_process const&, step_status const&) {
     job_ = [](crew& self, void* all, int worker) {
       self.run_ranks(*static_cast<std::vector<Engine>*>(all), worker);
     };

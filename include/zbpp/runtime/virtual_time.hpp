@@ -4,8 +4,8 @@
 // the calling thread, and each takes exactly the time that the problem says.
 #pragma once
 
-#include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/crew.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -16,6 +16,7 @@ namespace zbpp {
 
 /// Runs all ranks on the calling thread under a virtual clock.
 struct virtual_time {
+  using carrier = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = false;
 
@@ -36,9 +37,9 @@ struct virtual_time {
   };
 
   /// Polls the ranks in turn.
-  class crew {
+  class crew : public one_process {
    public:
-    crew(virtual_time, int /*ranks*/) noexcept {}
+    crew(virtual_time, plan const& planned) : one_process(planned) {}
 
     /// @return null: nobody sleeps
     [[nodiscard]] static constexpr bell* bell_of(int /*rank*/) noexcept { return nullptr; }
@@ -47,7 +48,7 @@ struct virtual_time {
 
     /// Runs all engines until they are done or the step has failed.
     template <class Engine>
-    void run(std::vector<Engine>& engines) {
+    void run(std::vector<Engine>& engines, in_process const&, step_status const&) {
       for (bool again = true; again;) {
         again = false;
         for (auto& e : engines) again |= e.advance() == progress::blocked;

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a pipeline asks of a backend: which ranks run in this process, what carries their messages,
+// who runs them, and who hears of a failure. Here stands the part that is the same for all backends
+// whose ranks run in one process.
+#pragma once
+
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/planner/plan.hpp>
+#include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+#include <concepts>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace zbpp {
+
+/// Models what runs the ranks of a pipeline. `Backend::crew` is made with the backend and the plan;
+/// its `run(engines, carrier, status)` returns when no engine is running.
+///
+/// Models also promise: `ranks()` stays the same; `make_carrier` is followed by a `bind` for each
+/// of these ranks and then one `connect`; a message rings `bell_of` its receiver; `settle` turns
+/// the failures of this process, the first one first, into those of all.
+template <class Backend>
+concept backend = requires(
+    typename Backend::crew crew,
+    traffic const& messages,
+    problem const& what,
+    typename Backend::carrier& carrier,
+    std::vector<failure>& failures,
+    int rank) {
+  requires std::constructible_from<typename Backend::crew, Backend, plan const&>;
+  requires transport<typename Backend::carrier>;
+  { Backend::reserves_memory } -> std::convertible_to<bool>;
+  { crew.ranks() } -> std::convertible_to<std::span<int const>>;
+  { crew.make_carrier(messages, what) } -> std::same_as<std::unique_ptr<typename Backend::carrier>>;
+  crew.connect(carrier);
+  { crew.bell_of(rank) } -> std::same_as<bell*>;
+  { crew.start_clock() } -> std::same_as<typename Backend::clock>;
+  crew.settle(failures);
+};
+
+/// Is the base of a crew whose ranks all run in this process.
+class one_process {
+ public:
+  explicit one_process(plan const& planned) : ranks_(detail::index(planned.what.ranks())) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+  }
+
+  /// @return the ranks that run here: all of them
+  [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
+  /// @return what carries their messages
+  [[nodiscard]] static std::unique_ptr<in_process> make_carrier(
+      traffic const& messages, problem const& what) {
+    return std::make_unique<in_process>(what.ranks(), messages.channels());
+  }
+  /// There is nobody to connect to.
+  static void connect(in_process&) noexcept {}
+  /// What failed here is all that failed.
+  static void settle(std::vector<failure> const&) noexcept {}
+
+ private:
+  std::vector<int> ranks_;
+};
+
+}  // namespace zbpp
