@@ -217,8 +217,8 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
     arena memory;
     if (random.chance(0.5)) memory.reserve(random.integer(1, 500'000));
     std::vector<piece> live;
-    std::array<bytes, 2> in_use{};
-    std::array<bytes, 2> peak{};
+    std::array<bytes, 3> in_use{};
+    std::array<bytes, 3> peak{};
     auto count = [&](purpose what, bytes change) {
       auto const i = static_cast<std::size_t>(what);
       in_use[i] += change;
@@ -262,7 +262,7 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
     for (auto const& one : live) is_right = is_right && is_filled(one.data, one.value);
     CHECK(is_right);
     live.clear();
-    CHECK(memory.usage().in_use == std::array<bytes, 2>{});
+    CHECK(memory.usage().in_use == std::array<bytes, 3>{});
   }
 }
 
@@ -279,4 +279,27 @@ TEST_CASE("a repeated sequence takes memory from the system once", "[arena]") {
     if (round == 0) reserved = memory.usage().reserved;
     CHECK(memory.usage().reserved == reserved);
   }
+}
+
+TEST_CASE("a buffer that is cut short keeps its bytes and counts as what is left", "[arena]") {
+  arena memory;
+  {
+    auto const whole = memory.allocate(200, purpose::inbox);
+    whole.data()[9] = std::byte{7};
+    auto const shared = whole;
+    whole.truncate(10);
+    whole.truncate(50);  // there is no more than 10
+    CHECK(shared.size() == 10);
+    CHECK(shared.data()[9] == std::byte{7});
+    CHECK(memory.usage().now(purpose::inbox) == 10);
+    whole.retag(purpose::edge);
+    CHECK(memory.usage().now(purpose::inbox) == 0);
+    CHECK(memory.usage().now(purpose::edge) == 10);
+    CHECK(memory.usage().most(purpose::inbox) == 200);
+  }
+  buffer{}.truncate(0);
+  CHECK(memory.usage().now(purpose::edge) == 0);
+  auto const again = memory.allocate(200);  // the whole piece is there again
+  std::fill_n(again.data(), 200, std::byte{1});
+  CHECK(again.size() == 200);
 }

@@ -129,7 +129,7 @@ struct rig {
   [[nodiscard]] bool is_clean() const {
     bool clean = shared.live == 0;
     for (int rank = 0; rank < pipe.planned().what.ranks(); ++rank)
-      clean = clean && pipe.memory(rank).in_use == std::array<bytes, 2>{};
+      clean = clean && pipe.memory(rank).in_use == std::array<bytes, 3>{};
     return clean;
   }
 

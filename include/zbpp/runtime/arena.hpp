@@ -22,13 +22,14 @@
 
 namespace zbpp {
 
-/// Says what a buffer counts as: what passes keep, or what crosses an edge.
-enum class purpose : std::uint8_t { activation, edge };
+/// Says what a buffer counts as: what passes keep, what crosses an edge, or what a transport sets
+/// aside for messages that have not come yet.
+enum class purpose : std::uint8_t { activation, edge, inbox };
 
 /// Tells how much of an arena is used, in bytes as asked for.
 struct arena_usage {
-  std::array<bytes, 2> in_use{};  ///< by `purpose`
-  std::array<bytes, 2> peak{};    ///< by `purpose`, since the last `reset_peak`
+  std::array<bytes, 3> in_use{};  ///< by `purpose`
+  std::array<bytes, 3> peak{};    ///< by `purpose`, since the last `reset_peak`
   bytes reserved = 0;             ///< taken from the system so far
   int growths = 0;                ///< how often more was taken than `reserve` had set aside
 
@@ -100,6 +101,13 @@ class arena_core {
     count(piece->what, -static_cast<bytes>(piece->size));
     piece->what = what;
     count(what, static_cast<bytes>(piece->size));
+  }
+
+  // The rest stays part of the piece, but nobody may use it.
+  void truncate(block* piece, std::size_t size) noexcept {
+    count(piece->what, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
+    poison(piece->data() + size, piece->size - size);
+    piece->size = size;
   }
 
   void count(purpose what, bytes change) noexcept {
@@ -225,6 +233,11 @@ class buffer {
   /// Counts the memory under another purpose from now on.
   void retag(purpose what) const noexcept {
     if (piece_ != nullptr) piece_->owner->retag(piece_, what);
+  }
+  /// Keeps the first `size` bytes, and counts only those from now on. The rest cannot be used again
+  /// before the memory is free. Does nothing when there are no more than `size`.
+  void truncate(std::size_t size) const noexcept {
+    if (size < this->size()) piece_->owner->truncate(piece_, size);
   }
 
  private:
