@@ -21,6 +21,11 @@ enum class errc : std::uint8_t {
   wrong_flow,           ///< a flow does not do what the program says
   wrong_size,           ///< an edge carries more than was declared
   io_failed,            ///< a file could not be read or written
+  no_rendezvous,        ///< the ranks of a run did not find each other
+  no_agreement,         ///< ranks of a run differ in what they should share
+  peer_failed,          ///< another rank failed, and with it the run
+  stalled,              ///< no rank of a step made progress
+  refused_peer,         ///< another process could not show that it belongs to the run
 };
 
 /// Names an error code in words.
@@ -33,6 +38,11 @@ enum class errc : std::uint8_t {
     case errc::wrong_flow: return "wrong flow";
     case errc::wrong_size: return "wrong size";
     case errc::io_failed: return "input or output failed";
+    case errc::no_rendezvous: return "ranks did not find each other";
+    case errc::no_agreement: return "ranks disagree";
+    case errc::peer_failed: return "another rank failed";
+    case errc::stalled: return "a step stalled";
+    case errc::refused_peer: return "refused peer";
   }
   return "unknown";
 }

@@ -96,3 +96,36 @@ set(ZBPP_JSON_HEADERS
   json/problem.hpp
   json/problem_reader.hpp
 )
+set(ZBPP_ASIO_HEADERS
+  asio/agreement.hpp
+  asio/async_step.hpp
+  asio/channel_socket.hpp
+  asio/control.hpp
+  asio/credit.hpp
+  asio/driver.hpp
+  asio/frame.hpp
+  asio/gate.hpp
+  asio/handler_memory.hpp
+  asio/handshake.hpp
+  asio/hub.hpp
+  asio/inbox.hpp
+  asio/incoming.hpp
+  asio/launch.hpp
+  asio/line.hpp
+  asio/member.hpp
+  asio/outgoing.hpp
+  asio/progress.hpp
+  asio/reception.hpp
+  asio/rendezvous.hpp
+  asio/roll.hpp
+  asio/roster.hpp
+  asio/round.hpp
+  asio/settings.hpp
+  asio/spoke.hpp
+  asio/stall.hpp
+  asio/tcp.hpp
+  asio/tcp_transport.hpp
+  asio/timers.hpp
+  asio/token.hpp
+  asio/wire.hpp
+)

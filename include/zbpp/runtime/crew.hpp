@@ -5,6 +5,7 @@
 // whose ranks run in one process.
 #pragma once
 
+#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/planner/plan.hpp>
@@ -22,12 +23,14 @@ namespace zbpp {
 /// Models what runs the ranks of a pipeline. `Backend::crew` is made with the backend and the plan;
 /// its `run(engines, carrier, status)` returns when no engine is running.
 ///
-/// Models also promise: `ranks()` stays the same; `make_carrier` is followed by a `bind` for each
-/// of these ranks and then one `connect`; a message rings `bell_of` its receiver; `settle` turns
-/// the failures of this process, the first one first, into those of all.
+/// Models also promise: `ranks()` stays the same; `make_carrier`, for a program that outlives it,
+/// is followed by a `bind` for each of these ranks and then one `connect`; a message rings
+/// `bell_of` its receiver; `settle` turns the failures of this process, the first one first, into
+/// those of all.
 template <class Backend>
 concept backend = requires(
     typename Backend::crew crew,
+    program const& code,
     traffic const& messages,
     problem const& what,
     typename Backend::carrier& carrier,
@@ -37,7 +40,9 @@ concept backend = requires(
   requires transport<typename Backend::carrier>;
   { Backend::reserves_memory } -> std::convertible_to<bool>;
   { crew.ranks() } -> std::convertible_to<std::span<int const>>;
-  { crew.make_carrier(messages, what) } -> std::same_as<std::unique_ptr<typename Backend::carrier>>;
+  {
+    crew.make_carrier(code, messages, what)
+  } -> std::same_as<std::unique_ptr<typename Backend::carrier>>;
   crew.connect(carrier);
   { crew.bell_of(rank) } -> std::same_as<bell*>;
   { crew.start_clock() } -> std::same_as<typename Backend::clock>;
@@ -55,7 +60,7 @@ class one_process {
   [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
   /// @return what carries their messages
   [[nodiscard]] static std::unique_ptr<in_process> make_carrier(
-      traffic const& messages, problem const& what) {
+      program const&, traffic const& messages, problem const& what) {
     return std::make_unique<in_process>(what.ranks(), messages.channels());
   }
   /// There is nobody to connect to.

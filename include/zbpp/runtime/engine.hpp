@@ -129,6 +129,9 @@ class engine {
     return carrier_->arrival(i.channel, i.sequence);
   }
 
+  /// @return the channel of the message that blocks the rank
+  [[nodiscard]] int blocked_on() const noexcept { return code_.instructions[next_].channel; }
+
   /// Destroys all flows and their mail; after a step that failed, when no rank is running.
   void abandon() noexcept {
     for (auto& state : flows_) {

@@ -138,7 +138,7 @@ class pipeline {
     rig(pipeline& owner, program program_to_run, bool is_training)
         : code(std::move(program_to_run)),
           messages(code),
-          carrier(owner.crew_.make_carrier(messages, owner.plan_.what)) {
+          carrier(owner.crew_.make_carrier(code, messages, owner.plan_.what)) {
       auto const here = owner.crew_.ranks();
       std::span<stage_ref const> stages = owner.stages_;
       engines.reserve(here.size());

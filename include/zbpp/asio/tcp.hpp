@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A backend for runs of many processes, one rank in each: passes run on the calling thread,
+// messages travel by TCP, and what fails in one process ends the step in all of them.
+#pragma once
+
+#include <zbpp/asio/agreement.hpp>
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/reception.hpp>
+#include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/stall.hpp>
+#include <zbpp/asio/tcp_transport.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/engine.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio {
+
+namespace detail {
+
+/// @return a failure of this process as other ranks hear of it
+[[nodiscard]] inline rank_failure describe(failure const& what) {
+  rank_failure result{what.at, what.what, errc::peer_failed, "failed for an unknown reason"};
+  try {
+    std::rethrow_exception(what.why);
+  } catch (error const& e) {
+    // Its text begins with its place, which the receiver adds again.
+    auto const place = e.where() == location{} ? std::string() : to_string(e.where()) + ": ";
+    result.code = e.code();
+    result.text = std::string(e.what()).substr(place.size());
+  } catch (std::exception const& e) {
+    result.text = e.what();
+  } catch (...) {
+  }
+  return result;
+}
+
+/// @return for each channel the largest message that the costs declare, in bytes; 0 where one of
+///         its messages has no declared size
+[[nodiscard]] inline std::vector<bytes> largest_messages(
+    traffic const& messages, problem const& what) {
+  auto const& map = messages.map();
+  std::vector<bytes> largest(index(map.size()), 0);
+  std::vector<bool> is_open(largest.size(), false);
+  auto const note = [&](int channel, bytes size) {
+    if (channel == channel_map::none) return;
+    largest[index(channel)] = std::max(largest[index(channel)], size);
+    if (size == 0) is_open[index(channel)] = true;
+  };
+  for (int s = 0; s + 1 < what.stages(); ++s) {
+    note(map.of_activation(s), what.costs(s).edge);
+    note(map.of_gradient(s + 1), what.costs(s).edge);
+  }
+  for (std::size_t c = 0; c < largest.size(); ++c)
+    if (is_open[c]) largest[c] = 0;
+  return largest;
+}
+
+}  // namespace detail
+
+/// Runs the rank of this process; each of the others runs its own.
+///
+/// All ranks make their pipelines, and take their steps, in the same order. A step that fails on
+/// one rank fails on all, with the first failure, within `rendezvous_settings::deadline` of the
+/// pass that runs; the run is over then, and every later call throws the same.
+class tcp {
+ public:
+  using carrier = tcp_transport;
+  /// Whether arenas take their planned size from the system when the pipeline is made.
+  static constexpr bool reserves_memory = true;
+
+  class clock;
+  class crew;
+
+  /// Takes part in a run, which must outlive the pipeline.
+  explicit tcp(rendezvous& run, tcp_settings settings = {}) noexcept
+      : control_(&run.control_channel()), settings_(settings) {}
+
+ private:
+  control* control_;
+  tcp_settings settings_;
+};
+
+/// Reads the time since the step began, and notes how far this rank is.
+class tcp::clock {
+ public:
+  clock() = default;
+  explicit clock(progress_board& board) noexcept
+      : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
+
+  /// Begins a pass. @return its start
+  [[nodiscard]] ticks start(ticks) const noexcept {
+    board_->start_pass();
+    return now();
+  }
+  /// Ends a pass. @return its end
+  [[nodiscard]] ticks finish(ticks) const noexcept {
+    board_->enter(progress_phase::waiting);
+    return now();
+  }
+  /// @return 0: a message has arrived once it is here
+  [[nodiscard]] static constexpr ticks arrival_of_send(ticks) noexcept { return 0; }
+  /// @return true
+  [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
+
+ private:
+  [[nodiscard]] ticks now() const noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now() - epoch_)
+        .count();
+  }
+
+  std::chrono::steady_clock::time_point epoch_;
+  progress_board* board_ = nullptr;
+};
+
+/// Runs the rank of this process on the calling thread.
+class tcp::crew {
+ public:
+  /// Checks with all ranks that they have the same plan.
+  /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
+  ///         says who differs in what; the failure of the run
+  crew(tcp by, plan const& planned)
+      : control_(by.control_), settings_(by.settings_), rank_(control_->rank()) {
+    if (control_->ranks() != planned.what.ranks())
+      throw error(
+          errc::bad_argument,
+          "the run has " + std::to_string(control_->ranks()) + " processes and the plan " +
+              std::to_string(planned.what.ranks()) + " ranks; there is one process for each rank");
+    control_->agree(fingerprint(planned));
+    reception_ = std::make_unique<detail::reception>(*control_);
+    control_->on_stop([this](rank_failure const& first) { return stop(first); });
+  }
+  crew(crew const&) = delete;
+  crew& operator=(crew const&) = delete;
+  ~crew() {
+    control_->watch(nullptr);
+    control_->on_stop(nullptr);
+  }
+
+  /// @return the rank of this process
+  [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
+  /// @return what rings when something arrives
+  [[nodiscard]] bell* bell_of(int) noexcept { return &bell_; }
+  /// @return the clock of a step, which starts now
+  [[nodiscard]] clock start_clock() const noexcept { return clock(control_->board()); }
+
+  /// @return what carries the messages of this rank; not connected yet
+  [[nodiscard]] std::unique_ptr<tcp_transport> make_carrier(
+      program const& code, traffic const& messages, problem const& what) {
+    auto& mine = links_.emplace_back();
+    mine.code = &code;
+    mine.channels = messages.channels();
+    mine.lost.resize(mine.channels.size());
+    auto made = std::make_unique<tcp_transport>(
+        control_->io_driver(),
+        rank_,
+        mine.channels,
+        detail::largest_messages(messages, what),
+        [this, &mine](int channel, std::string why) {
+          mine.lost[zbpp::detail::index(channel)] = std::move(why);
+          ring();
+        },
+        settings_);
+    mine.carrier = made.get();
+    return made;
+  }
+  /// Connects the channels of this rank with those of its neighbours; blocks until they have come.
+  /// @throws error, the failure of the run
+  void connect(tcp_transport& carrier) {
+    auto const& mine = links_of(carrier);
+    auto sockets = reception_->connect(mine.channels);
+    for (std::size_t c = 0; c < sockets.size(); ++c)
+      if (sockets[c].is_open()) carrier.connect(static_cast<int>(c), std::move(sockets[c]));
+  }
+
+  /// Runs the engine until it is done and all that it sent has left, or the run has failed.
+  template <class Engine>
+  void run(std::vector<Engine>& engines, tcp_transport& carrier, step_status& status) {
+    auto& mine = links_of(carrier);
+    auto& engine = engines.front();
+    begin(mine, status);
+    auto& board = control_->board();
+    for (;;) {
+      // Heard before looking: what rings while looking is not slept through.
+      auto const heard = bell_.load(std::memory_order_acquire);
+      auto const reached = engine.advance();
+      if (reached == progress::failed || status.has_failed()) break;
+      bool const is_done = reached == progress::done;
+      if (is_done && carrier.is_flushed()) break;
+      board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
+      carrier.flush();
+      control_->io_driver().drive_until([&] {
+        if (is_done && carrier.is_flushed()) return true;
+        report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
+        return bell_.load(std::memory_order_acquire) != heard;
+      });
+    }
+    end(engine.what_failed());
+  }
+
+  /// Blocks until all ranks know all failures, and adds those of the others.
+  void settle(std::vector<failure>& failures) {
+    auto const own = std::exchange(failures, {});
+    auto add = [&](rank_failure const& f) {
+      auto const here = std::ranges::find_if(own, [&](failure const& o) { return o.at == f.at; });
+      failures.push_back(
+          here != own.end()
+              ? *here
+              : failure{
+                    f.at, f.what.value_or(instruction{}), std::make_exception_ptr(to_error(f))});
+    };
+    std::optional<rank_failure> mine;
+    if (!own.empty()) mine = detail::describe(own.front());
+    for (auto const& f : control_->settle(std::move(mine))) add(f);
+    if (failures.empty()) failures = own;
+    for (auto const& each : links_) each.carrier->close();
+  }
+
+ private:
+  // The channels of one program.
+  struct links {
+    tcp_transport* carrier = nullptr;
+    program const* code = nullptr;
+    std::vector<channel> channels;
+    std::vector<std::string> lost;  // by channel: why it is; touched by who drives
+  };
+
+  [[nodiscard]] links& links_of(tcp_transport const& carrier) {
+    return *std::ranges::find(links_, &carrier, &links::carrier);
+  }
+
+  void begin(links const& mine, step_status& status) {
+    if (watched_ != &mine) {
+      control_->watch(stall_detector(*mine.code, control_->settings().patience));
+      watched_ = &mine;
+    }
+    control_->board().begin_step(steps_++);
+    control_->io_driver().exclusively([&] {
+      status_ = &status;
+      if (control_->has_stopped()) status.fail(rank_);
+    });
+  }
+
+  // The others hear of a failure before they can notice that connections close.
+  void end(failure const& own) {
+    control_->io_driver().exclusively([&] {
+      if (own.why) control_->report(detail::describe(own));
+      status_ = nullptr;
+    });
+    control_->board().enter(progress_phase::outside);
+  }
+
+  // Ends the step; called by who drives.
+  bool stop(rank_failure const& first) noexcept {
+    if (status_ == nullptr) return false;
+    status_->fail(first.at.rank >= 0 ? first.at.rank : rank_);
+    ring();
+    return true;
+  }
+
+  // A lost connection is a failure once something is needed of it; a rank that has all it needs may
+  // end before the others.
+  void report_needed(links& mine, int awaited) {
+    for (std::size_t c = 0; c < mine.lost.size(); ++c) {
+      if (mine.lost[c].empty()) continue;
+      auto const channel = static_cast<int>(c);
+      auto const& ends = mine.channels[c];
+      bool const is_needed =
+          ends.from == rank_ ? !mine.carrier->is_flushed(channel) : awaited == channel;
+      if (!is_needed) continue;
+      auto const peer = ends.from == rank_ ? ends.to : ends.from;
+      control_->report(
+          {{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(mine.lost[c], {})});
+    }
+  }
+
+  void ring() noexcept {
+    // Release: whoever sees the bell sees what happened before it rang.
+    bell_.fetch_add(1, std::memory_order_release);
+    bell_.notify_one();
+  }
+
+  control* control_;
+  tcp_settings settings_;
+  int rank_;
+  bell bell_{0};
+  std::unique_ptr<detail::reception> reception_;
+  std::list<links> links_;
+  links const* watched_ = nullptr;
+  std::int64_t steps_ = 0;
+  step_status* status_ = nullptr;  // of the step that runs; touched while driving
+};
+
+}  // namespace zbpp::asio

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a control connection may carry: the first byte chooses the reader, the rest is the payload.
+#include "round_trip.hpp"
+#include <zbpp/asio/agreement.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/roster.hpp>
+
+#include <span>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+// Takes or refuses the bytes; what it takes is written back to the same bytes.
+template <class Read, class Write>
+void demand_same_bytes(std::span<std::byte const> bytes, Read read, Write write) {
+  auto const value = test::read_or_refuse([&] { return read(bytes); });
+  if (!value) return;
+  asio::blob const written = write(*value);
+  if (!std::equal(written.begin(), written.end(), bytes.begin(), bytes.end())) std::abort();
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  namespace wire = asio::detail;
+  constexpr std::size_t largest_part = 256;
+  if (size < 1 || size > test::most_fuzzed_bytes) return 0;
+  auto const bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  auto const write = [](auto const& value) { return wire::write(value); };
+  switch (data[0] % 7) {
+    case 0: demand_same_bytes(bytes, wire::read_join, write); break;
+    case 1: demand_same_bytes(bytes, wire::read_roster, write); break;
+    case 2: demand_same_bytes(bytes, wire::read_failures, write); break;
+    case 3:
+      demand_same_bytes(
+          bytes, [](auto b) { return wire::read_call(b, largest_part); }, write);
+      break;
+    case 4:
+      demand_same_bytes(
+          bytes, [](auto b) { return wire::read_outcome(b, largest_part); }, write);
+      break;
+    case 5:
+      demand_same_bytes(
+          bytes,
+          [](auto b) {
+            asio::wire_reader from(b);
+            auto report = asio::get_progress(from);
+            from.expect_end();
+            return report;
+          },
+          [](asio::progress_report const& report) {
+            asio::wire_writer to;
+            asio::put(to, report);
+            return to.take();
+          });
+      break;
+    default:
+      demand_same_bytes(
+          bytes,
+          [](auto b) {
+            asio::wire_reader from(b);
+            return wire::get_list(from, [&] { return asio::agreement_item::get(from); });
+          },
+          [](std::vector<asio::agreement_item> const& items) {
+            asio::wire_writer to;
+            to.put(static_cast<std::uint32_t>(items.size()));
+            for (auto const& item : items) item.put(to);
+            return to.take();
+          });
+  }
+  return 0;
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sockets of this process, for tests that break them behind its back.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <netinet/in.h>
+#include <string>
+#include <sys/socket.h>
+
+namespace zbpp::test {
+
+/// Calls `visit(descriptor)` for every connected TCP socket, apart from those of the port that
+/// MASTER_PORT names: the sockets that messages between stages take.
+template <class Visit>
+void for_data_sockets(Visit visit) {
+  char const* const text = std::getenv("MASTER_PORT");
+  auto const meeting = text == nullptr ? 0 : std::stoi(text);
+  auto const port_of = [](sockaddr_storage const& at) -> int {
+    if (at.ss_family == AF_INET) return ntohs(reinterpret_cast<sockaddr_in const&>(at).sin_port);
+    if (at.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6 const&>(at).sin6_port);
+    return -1;
+  };
+  constexpr int most_descriptors = 1024;
+  for (int s = 3; s < most_descriptors; ++s) {
+    sockaddr_storage here{};
+    sockaddr_storage there{};
+    socklen_t size = sizeof(here);
+    if (::getsockname(s, reinterpret_cast<sockaddr*>(&here), &size) != 0) continue;
+    size = sizeof(there);
+    if (::getpeername(s, reinterpret_cast<sockaddr*>(&there), &size) != 0) continue;
+    if (port_of(here) < 0 || port_of(here) == meeting || port_of(there) == meeting) continue;
+    visit(s);
+  }
+}
+
+}  // namespace zbpp::test

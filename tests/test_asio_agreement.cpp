@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/asio/agreement.hpp>
+#include <zbpp/planner/registry.hpp>
+
+#include <support/catch.hpp>
+#include <support/policy_grid.hpp>
+#include <support/random_problem.hpp>
+#include <support/random_timeline.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+using namespace zbpp::test;
+using zbpp::asio::agreement_item;
+using zbpp::asio::differences;
+using zbpp::asio::fingerprint;
+
+namespace {
+
+using items = std::vector<agreement_item>;
+using names = std::set<std::string>;
+
+// All that a problem is made from, so that one number can be changed.
+struct parts {
+  placement where = placement::linear(1);
+  int microbatches = 1;
+  std::vector<stage_costs> costs = {};
+  int table_ranks = 0;
+  std::vector<ticks> latency = {0};
+  std::vector<double> rates = {};
+  std::vector<bytes> limits = {};
+
+  [[nodiscard]] problem make() const {
+    auto const transfer = table_ranks == 0 ? transfer_costs(latency.front())
+                                           : transfer_costs(table_ranks, latency, rates);
+    return {where, microbatches, costs, transfer, limits};
+  }
+};
+
+// Costs each of which can grow by one.
+stage_costs roomy_costs(seeded_random& random) {
+  auto costs = random_costs(random);
+  costs.backward_input += 2;
+  costs.backward_weight += 2;
+  if (costs.backward_fused)
+    costs.backward_fused = std::max(costs.backward_input, costs.backward_weight) + 1;
+  costs.activation = std::max(costs.weight_gradient_input, costs.recompute_input) + 1;
+  return costs;
+}
+
+parts random_parts(seeded_random& random, schedule const& order) {
+  parts result{.where = order.where(), .microbatches = order.microbatches()};
+  for (int s = 0; s < order.stages(); ++s) result.costs.push_back(roomy_costs(random));
+  auto const ranks = static_cast<std::size_t>(order.ranks());
+  if (random.chance(0.7)) {
+    result.table_ranks = order.ranks();
+    result.latency.resize(ranks * ranks);
+    for (auto& entry : result.latency) entry = random_magnitude(random, 9);
+    result.rates.resize(random.chance(0.7) ? ranks * ranks : 0);
+    for (auto& entry : result.rates) entry = random.real();
+  }
+  result.limits.resize(random.chance(0.3) ? 0 : random.chance(0.5) ? 1 : ranks);
+  for (auto& limit : result.limits) limit = random_magnitude(random, 15);
+  return result;
+}
+
+plan random_plan(seeded_random& random, parts& from) {
+  auto order = random_schedule(random, 0.8);
+  from = random_parts(random, order);
+  auto code = lower(order, {.receive_ahead = static_cast<int>(random.integer(0, 2))});
+  return {"some policy", from.make(), std::move(order), std::move(code), {}};
+}
+
+names changed(items const& before, items const& after) {
+  names result;
+  REQUIRE(before.size() == after.size());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    REQUIRE(before[i].name == after[i].name);
+    if (before[i] != after[i]) result.insert(before[i].name);
+  }
+  return result;
+}
+
+// Each change of one thing, with the items that name it.
+struct mutation {
+  names expected;
+  plan changed;
+};
+
+void add_cost_mutations(plan const& base, parts const& from, std::vector<mutation>& all) {
+  using change = std::function<void(stage_costs&)>;
+  auto const grow = [](auto member) { return [member](stage_costs& c) { c.*member += 1; }; };
+  auto const grow_optional = [](auto member) {
+    return [member](stage_costs& c) {
+      auto& value = c.*member;
+      if (!value)
+        value = c.backward_input + c.backward_weight - 1;
+      else
+        *value += 1;
+    };
+  };
+  std::vector<change> const changes{
+      grow(&stage_costs::forward),
+      grow(&stage_costs::backward_input),
+      grow(&stage_costs::backward_weight),
+      grow_optional(&stage_costs::backward_fused),
+      grow_optional(&stage_costs::recompute),
+      // What is not said is not the same as what follows from not saying it.
+      [](stage_costs& c) {
+        if (c.recompute)
+          c.recompute.reset();
+        else
+          c.recompute = 0;
+      },
+      [](stage_costs& c) {
+        if (c.backward_fused)
+          c.backward_fused.reset();
+        else
+          c.backward_fused = c.backward_input + c.backward_weight;
+      },
+      grow(&stage_costs::activation),
+      grow(&stage_costs::weight_gradient_input),
+      grow(&stage_costs::recompute_input),
+      grow(&stage_costs::edge),
+      grow(&stage_costs::static_memory),
+      grow(&stage_costs::workspace)};
+  for (std::size_t s = 0; s < from.costs.size(); ++s)
+    for (auto const& apply : changes) {
+      auto other = from;
+      apply(other.costs[s]);
+      mutation m{{"costs of stage " + std::to_string(s)}, base};
+      m.changed.what = other.make();
+      all.push_back(std::move(m));
+    }
+}
+
+void add_problem_mutations(plan const& base, parts const& from, std::vector<mutation>& all) {
+  auto const add = [&](char const* name, auto apply) {
+    auto other = from;
+    apply(other);
+    mutation m{{name}, base};
+    m.changed.what = other.make();
+    all.push_back(std::move(m));
+  };
+  add("number of microbatches", [](parts& p) { ++p.microbatches; });
+  for (std::size_t i = 0; i < from.latency.size(); ++i)
+    add("transfers", [i](parts& p) { ++p.latency[i]; });
+  for (std::size_t i = 0; i < from.rates.size(); ++i)
+    add("transfers", [i](parts& p) { p.rates[i] += 0x1p-40; });
+  add("transfers", [](parts& p) {
+    auto const ranks = static_cast<std::size_t>(p.where.ranks());
+    if (p.table_ranks == 0) {
+      p.latency.assign(ranks * ranks, p.latency.front());
+      p.table_ranks = p.where.ranks();
+    } else if (p.rates.empty()) {
+      p.rates.assign(ranks * ranks, 0);
+    } else {
+      p.rates.clear();
+    }
+  });
+  for (std::size_t i = 0; i < from.limits.size(); ++i)
+    add("memory limits", [i](parts& p) { ++p.limits[i]; });
+  add("memory limits", [](parts& p) {
+    if (p.limits.empty())
+      p.limits.push_back(0);
+    else
+      p.limits.clear();
+  });
+  if (from.where.ranks() > 1)
+    add("placement", [](parts& p) {
+      auto const now = p.where.rank_of_stages();
+      std::vector<int> list(now.begin(), now.end());
+      for (int& rank : list) rank = rank == 0 ? 1 : rank == 1 ? 0 : rank;
+      p.where = placement::custom(list);
+    });
+}
+
+void add_order_mutations(plan const& base, std::vector<mutation>& all) {
+  auto const passes = base.order.passes().nested();
+  for (std::size_t r = 0; r < passes.size(); ++r) {
+    auto const add = [&](auto apply) {
+      auto other = passes;
+      apply(other[r]);
+      mutation m{{"passes of rank " + std::to_string(r)}, base};
+      m.changed.order = schedule(base.order.where(), base.order.microbatches(), other);
+      all.push_back(std::move(m));
+    };
+    if (passes[r].empty()) continue;
+    add([](auto& row) { row.pop_back(); });
+    add([](auto& row) {
+      row[0].kind = row[0].kind == pass_kind::forward ? pass_kind::backward : pass_kind::forward;
+    });
+    if (passes[r].size() > 1) add([](auto& row) { std::swap(row.front(), row.back()); });
+    if (base.order.microbatches() > 1)
+      add([](auto& row) { row[0].microbatch = row[0].microbatch == 0 ? 1 : 0; });
+  }
+}
+
+void add_program_mutations(plan const& base, std::vector<mutation>& all) {
+  auto const& code = base.code;
+  auto const add = [&](auto apply) {
+    auto instructions = code.instructions().nested();
+    auto channels = code.channels();
+    apply(instructions, channels);
+    mutation m{{"program"}, base};
+    m.changed.code = program(code.where(), code.microbatches(), rows(instructions), channels);
+    all.push_back(std::move(m));
+  };
+  for (std::size_t r = 0; r < static_cast<std::size_t>(code.ranks()); ++r) {
+    if (code.instructions(static_cast<int>(r)).empty()) continue;
+    add([r](auto& i, auto&) { i[r].pop_back(); });
+    add([r](auto& i, auto&) { i[r].push_back(i[r].front()); });
+    add([r](auto& i, auto&) { ++i[r].front().stage; });
+    add([r](auto& i, auto&) { ++i[r].back().microbatch; });
+    add([r](auto& i, auto&) {
+      auto& kind = i[r].front().kind;
+      kind = kind == instruction_kind::optimizer_step ? instruction_kind::forward
+                                                      : instruction_kind::optimizer_step;
+    });
+  }
+  // The same instructions, the last of a rank given to the next one.
+  if (code.ranks() > 1 && !code.instructions(0).empty())
+    add([](auto& i, auto&) {
+      i[1].insert(i[1].begin(), i[0].back());
+      i[0].pop_back();
+    });
+  for (std::size_t c = 0; c < code.channels().size(); ++c) {
+    add([c](auto&, auto& channels) { ++channels[c].slots; });
+    add([c](auto&, auto& channels) { ++channels[c].in_flight; });
+    add([c](auto&, auto& channels) { std::swap(channels[c].from, channels[c].to); });
+  }
+}
+
+items random_items(seeded_random& random) {
+  items result;
+  for (auto left = random.integer(0, 5); left > 0; --left) {
+    agreement_item item;
+    for (auto n = random.integer(0, 3); n > 0; --n)
+      item.name += static_cast<char>(
+          random.chance(0.5) ? random.integer('a', 'b') : random.integer(-128, 127));
+    for (auto n = random.integer(0, 100); n > 0; --n)
+      item.value += static_cast<char>(random.integer(-128, 127));
+    item.digest[0] = static_cast<std::byte>(random.integer(0, 1));
+    result.push_back(std::move(item));
+  }
+  return result;
+}
+
+bool names_item(std::string const& text, std::string const& name) {
+  for (auto at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    auto const end = at + name.size();
+    if (end == text.size() || text[end] == ',' || text[end] == ' ') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("equal plans have equal fingerprints", "[asio]") {
+  for_each_schedule({1, 2, 3}, [](any_policy const& policy, problem const& what, schedule const&) {
+    if (what.microbatches() > 4) return;
+    auto const make = [&] { return fingerprint(make_plan(policy, what)); };
+    auto const one = make();
+    auto const two = make();
+    INFO(name_of(policy, what));
+    CHECK(one == two);
+    CHECK(differences(one, two).empty());
+  });
+}
+
+TEST_CASE("a fingerprint names everything once, and digests are SHA-256", "[asio]") {
+  auto const planned = make_plan(zb_h1{}, problem(placement::linear(2), 3, uneven_costs(), 87));
+  auto const list = fingerprint(planned);
+  std::vector<std::string> found;
+  for (auto const& item : list) found.push_back(item.name);
+  CHECK(
+      found == std::vector<std::string>{
+                   "version of zbpp",
+                   "number of ranks",
+                   "number of microbatches",
+                   "placement",
+                   "costs of stage 0",
+                   "costs of stage 1",
+                   "transfers",
+                   "memory limits",
+                   "policy",
+                   "passes of rank 0",
+                   "passes of rank 1",
+                   "program"});
+  CHECK(list[1].value == "2");
+  CHECK(list[2].value == "3");
+  CHECK(list[8].value == zb_h1::title);
+  // Published test value: SHA-256 of "abc".
+  auto const digest = zbpp::asio::detail::make_item("", "abc").digest;
+  CHECK(std::to_integer<int>(digest.front()) == 0xba);
+  CHECK(std::to_integer<int>(digest.back()) == 0xad);
+}
+
+TEST_CASE("every change of a plan changes the items that name it and no other", "[asio]") {
+  for (std::uint64_t trial = 0; trial < 20; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    parts from;
+    auto const base = random_plan(random, from);
+    auto const before = fingerprint(base);
+    std::vector<mutation> all;
+    add_cost_mutations(base, from, all);
+    add_problem_mutations(base, from, all);
+    add_order_mutations(base, all);
+    add_program_mutations(base, all);
+    mutation other_policy{{"policy"}, base};
+    other_policy.changed.policy += "!";
+    all.push_back(std::move(other_policy));
+    REQUIRE(all.size() > 10);
+    for (auto const& m : all) {
+      auto const after = fingerprint(m.changed);
+      CHECK(changed(before, after) == m.expected);
+      CHECK(names_item(differences(before, after), *m.expected.begin()));
+    }
+  }
+}
+
+TEST_CASE("other ranks and other stages are told", "[asio]") {
+  auto const of = [](placement const& where) {
+    return fingerprint(make_plan(greedy_auto{{.seconds = 0}}, problem(where, 2, uneven_costs())));
+  };
+  auto const text = differences(of(placement::linear(2)), of(placement::v_shape(2)));
+  CHECK(names_item(text, "placement"));
+  CHECK(text.find("number of ranks") == std::string::npos);
+  CHECK(text.find("costs of stage 3 (only there)") != std::string::npos);
+  auto const ranks = differences(
+      of(placement::linear(3)), of(placement::linear(2)), "on rank 2", "on rank 0", 100);
+  CHECK(ranks.find("number of ranks (3 on rank 2, 2 on rank 0)") == 0);
+  CHECK(ranks.find("passes of rank 2 (only on rank 2)") != std::string::npos);
+}
+
+TEST_CASE("differences are empty for equal lists only, whatever is in them", "[asio]") {
+  auto const sorted = [](items list) {
+    std::ranges::stable_sort(list, {}, &agreement_item::name);
+    return list;
+  };
+  int equal = 0;
+  for (std::uint64_t trial = 0; trial < 2000; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const mine = random_items(random);
+    auto theirs = random.chance(0.7) ? mine : random_items(random);
+    if (random.chance(0.5)) random.shuffle(std::span(theirs));
+    if (!theirs.empty() && random.chance(0.5)) {
+      auto& one = random.pick(std::span(theirs));
+      one.digest[31] ^= std::byte{1};
+    }
+    auto const text = differences(mine, theirs);
+    bool const same = sorted(mine) == sorted(theirs);
+    equal += same ? 1 : 0;
+    CHECK(text.empty() == same);
+    CHECK(text.size() < 8 * 250);
+    CHECK(std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; }));
+  }
+  CHECK(equal > 100);
+  items many(100);
+  CHECK(differences(many, {}).ends_with(" and 92 more"));
+}
+
+TEST_CASE("items go over the wire, and what is cut short is refused", "[asio]") {
+  agreement_item const item{"costs of stage 3", {std::byte{7}}, "a value"};
+  zbpp::asio::wire_writer writer;
+  item.put(writer);
+  zbpp::asio::wire_reader reader(writer.bytes());
+  CHECK(agreement_item::get(reader) == item);
+  CHECK_NOTHROW(reader.expect_end());
+  for (std::size_t size = 0; size < writer.bytes().size(); ++size) {
+    zbpp::asio::wire_reader cut(std::span(writer.bytes()).first(size));
+    CHECK_THROWS_AS(agreement_item::get(cut), error);
+  }
+  agreement_item const wordy{std::string(1000, 'n'), {}, std::string(1000, 'v')};
+  zbpp::asio::wire_writer long_writer;
+  wordy.put(long_writer);
+  zbpp::asio::wire_reader long_reader(long_writer.bytes());
+  CHECK(agreement_item::get(long_reader).name.size() == agreement_item::longest_text);
+}

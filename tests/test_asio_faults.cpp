@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happens when something goes wrong in one of several processes: every other one ends in time,
+// with a message that names the culprit.
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+
+#include <support/catch.hpp>
+#include <support/rank_processes.hpp>
+#include <support/seeded.hpp>
+#include <support/toy_run.hpp>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp::test;
+
+namespace {
+
+constexpr std::array<char const*, 4> policies{"one_f_one_b", "zb_h1", "zb_h2", "zb_v"};
+
+// How often each fault is tried; ZBPP_FAULT_RUNS says more.
+int runs() {
+  char const* const text = std::getenv("ZBPP_FAULT_RUNS");
+  return text == nullptr ? 12 : std::stoi(text);
+}
+
+struct tried {
+  int ranks;
+  int culprit;
+  std::vector<std::string> arguments;
+};
+
+// A random place of a random run for a fault.
+tried somewhere(seeded_random& random, std::string const& fault) {
+  auto const between = [&random](int low, int high) {
+    return static_cast<int>(random.integer(low, high));
+  };
+  int const ranks = between(2, 4);
+  int const culprit = between(0, ranks - 1);
+  int const microbatches = between(1, 6);
+  // A broken connection is a failure when a later step needs it.
+  bool const is_of_socket = fault == "cut" || fault == "half" || fault == "garbage";
+  int const steps = between(2, 4);
+  std::string const pass(1, "FBW"[between(0, 2)]);
+  return {
+      ranks,
+      culprit,
+      {"policy=" + std::string(policies[static_cast<std::size_t>(between(0, 3))]),
+       "microbatches=" + std::to_string(microbatches),
+       "steps=" + std::to_string(steps),
+       "deadline=3000",
+       "fault=" + fault,
+       "rank=" + std::to_string(culprit),
+       "at=" + std::to_string(between(0, steps - (is_of_socket ? 2 : 1))) + ":" +
+           std::to_string(between(0, microbatches - 1)) + ":" + pass}};
+}
+
+}  // namespace
+
+TEST_CASE("processes give the bits of one process", "[asio][faults]") {
+  for (auto const* policy : policies)
+    for (int ranks : {1, 2, 3, 4}) {
+      constexpr int microbatches = 5;
+      constexpr int steps = 3;
+      auto all = start_ranks(
+          ranks,
+          {"policy=" + std::string(policy),
+           "microbatches=" + std::to_string(microbatches),
+           "steps=" + std::to_string(steps)});
+      auto const planned = toy_plan(policy, ranks, microbatches);
+      auto model = toy::make_model(planned.what.stages());
+      std::vector<toy::passes> objects;
+      for (auto& s : model) objects.emplace_back(s);
+      std::vector<zbpp::as_flow<toy::passes>> stages;
+      for (auto& o : objects) stages.emplace_back(o);
+      zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
+      digest losses;
+      for (int i = 0; i < steps; ++i) losses.add(pipe.step().losses);
+      for (int rank = 0; rank < ranks; ++rank) {
+        auto& p = all[static_cast<std::size_t>(rank)];
+        auto const status = p.wait_until(soon());
+        INFO(policy << ", " << ranks << " ranks\n" << everything(all));
+        REQUIRE(status == 0);
+        digest gradients;
+        for (int s : planned.what.where().stages_of(rank))
+          for (auto const& l : model[static_cast<std::size_t>(s)].layers) gradients.add(l.gradient);
+        std::array<char, 64> text{};
+        std::snprintf(text.data(), text.size(), "gradients %016llx", gradients.value());
+        CHECK(p.output().find(text.data()) != std::string::npos);
+        if (planned.what.where().rank_of(planned.what.stages() - 1) == rank) {
+          std::snprintf(text.data(), text.size(), "losses %016llx", losses.value());
+          CHECK(p.output().find(text.data()) != std::string::npos);
+        }
+      }
+    }
+}
+
+TEST_CASE("a fault in one process ends all others with a message that names it", "[asio][faults]") {
+  auto const kind = GENERATE(
+      std::string("throw"),
+      std::string("kill"),
+      std::string("stop"),
+      std::string("cut"),
+      std::string("half"),
+      std::string("garbage"));
+  ZBPP_SEEDED(random, 1);
+  // Who stands still is noticed after the deadline, and so takes long.
+  int const count = kind == "stop" ? (runs() + 5) / 6 : runs();
+  for (int run = 0; run < count; ++run) {
+    auto const at = somewhere(random, kind);
+    auto all = start_ranks(at.ranks, at.arguments);
+    std::string command = std::to_string(at.ranks) + " ranks:";
+    for (auto const& a : at.arguments) command += " " + a;
+    std::vector<std::optional<int>> ended;
+    for (int rank = 0; rank < at.ranks; ++rank) {
+      bool const stays = kind == "stop" && rank == at.culprit;
+      ended.push_back(
+          stays ? std::nullopt : all[static_cast<std::size_t>(rank)].wait_until(soon()));
+    }
+    auto const name = "rank " + std::to_string(at.culprit);
+    INFO(command << "\n" << everything(all));
+    for (int rank = 0; rank < at.ranks; ++rank) {
+      auto& p = all[static_cast<std::size_t>(rank)];
+      auto const& status = ended[static_cast<std::size_t>(rank)];
+      bool const is_culprit = rank == at.culprit;
+      if (is_culprit && kind == "stop") {
+        p.signal(SIGCONT);
+        CHECK(p.wait_until(soon()) == 3);
+      } else if (is_culprit && kind == "kill") {
+        CHECK(status == 128 + SIGKILL);
+      } else {
+        CHECK(status == 3);
+        // A rank that throws ends with its own exception. Broken connections have two ends; either
+        // may be named.
+        bool const is_broken = kind == "cut" || kind == "half" || kind == "garbage";
+        auto const telling = kind == "throw" && is_culprit ? std::string("the toy broke")
+                             : is_broken                   ? std::string("channel ")
+                                                           : name;
+        CHECK(p.output().find(telling) != std::string::npos);
+        if (kind == "throw") CHECK(p.output().find("the toy broke") != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("a pass that never ends is named by all ranks' watchdog", "[asio][faults]") {
+  auto all = start_ranks(
+      3, {"steps=3", "fault=hang", "rank=1", "at=1:2:F", "deadline=3000", "patience=700"});
+  for (int rank : {0, 2}) {
+    auto& p = all[static_cast<std::size_t>(rank)];
+    auto const status = p.wait_until(soon());
+    INFO(everything(all));
+    CHECK(status == 3);
+    CHECK(p.output().find("rank 1") != std::string::npos);
+    CHECK(p.output().find("F 2") != std::string::npos);
+  }
+}

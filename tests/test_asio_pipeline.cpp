@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pipelines whose ranks are processes to each other: here threads that share nothing but sockets.
+#include <zbpp/asio/tcp.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/plan_grid.hpp>
+#include <support/toy_mlp.hpp>
+#include <support/toy_run.hpp>
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using namespace zbpp::test;
+
+namespace {
+
+constexpr int steps = 2;
+
+// What the ranks of a run give together.
+struct outcome {
+  std::vector<unsigned long long> losses;         // a digest a step, of training and of evaluation
+  std::vector<unsigned long long> gradients;      // by stage
+  std::vector<std::array<zbpp::bytes, 2>> peaks;  // by rank: of activations and of edges
+
+  friend bool operator==(outcome const&, outcome const&) = default;
+};
+
+template <class Pipeline>
+void run_steps(Pipeline& pipe, outcome& to) {
+  for (int i = 0; i < steps; ++i) {
+    digest losses;
+    losses.add(pipe.step().losses);
+    to.losses.push_back(losses.value());
+  }
+}
+
+template <class Pipeline>
+void note(Pipeline& pipe, toy::model const& all, std::span<int const> ranks, outcome& to) {
+  auto const& where = pipe.planned().what.where();
+  to.gradients.resize(static_cast<std::size_t>(where.stages()));
+  to.peaks.resize(static_cast<std::size_t>(where.ranks()));
+  for (int rank : ranks) {
+    auto const& used = pipe.memory(rank);
+    to.peaks[static_cast<std::size_t>(rank)] = {
+        used.most(zbpp::purpose::activation), used.most(zbpp::purpose::edge)};
+    for (int s : where.stages_of(rank)) {
+      digest gradient;
+      for (auto const& l : all[static_cast<std::size_t>(s)].layers) gradient.add(l.gradient);
+      to.gradients[static_cast<std::size_t>(s)] = gradient.value();
+    }
+  }
+}
+
+template <class Pipeline>
+unsigned long long evaluate(Pipeline& pipe) {
+  digest losses;
+  losses.add(pipe.evaluate().losses);
+  return losses.value();
+}
+
+outcome on_threads(zbpp::plan const& planned) {
+  auto all = toy::make_model(planned.what.stages());
+  std::vector<toy::hand_written> stages;
+  for (auto& s : all) stages.emplace_back(s);
+  zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
+  outcome result;
+  run_steps(pipe, result);
+  std::vector<int> ranks;
+  for (int r = 0; r < planned.what.ranks(); ++r) ranks.push_back(r);
+  note(pipe, all, ranks, result);
+  result.losses.push_back(evaluate(pipe));
+  return result;
+}
+
+// Each rank has a model of its own, of which it trains its stages.
+outcome on_sockets(zbpp::plan const& planned) {
+  outcome result;
+  std::mutex mutex;
+  auto const thrown =
+      run_ranks(planned.what.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(planned.what.stages());
+        std::vector<toy::hand_written> stages;
+        auto const& where = planned.what.where();
+        for (int s : where.stages_of(meeting.rank()))
+          stages.emplace_back(all[static_cast<std::size_t>(s)]);
+        zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+        outcome mine;
+        run_steps(pipe, mine);
+        std::array const here{meeting.rank()};
+        {
+          std::lock_guard const lock(mutex);
+          note(pipe, all, here, result);
+        }
+        mine.losses.push_back(evaluate(pipe));
+        bool const has_loss = where.rank_of(planned.what.stages() - 1) == meeting.rank();
+        std::lock_guard const lock(mutex);
+        if (has_loss) result.losses = mine.losses;
+      });
+  for (auto const& text : thrown) CHECK(text == "");
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are processes give the bits and the memory of threads", "[asio][pipeline]") {
+  for (int ranks : {1, 2, 3})
+    for (auto const& where : placements_to_run(ranks)) {
+      zbpp::problem const what(
+          where,
+          ranks + 2,
+          zbpp::stage_costs{
+              .forward = 10,
+              .backward_input = 10,
+              .backward_weight = 10,
+              .activation = 2,
+              .weight_gradient_input = 1,
+              .edge = toy::edge});
+      for_each_plan_of(
+          what,
+          {.fused = true, .recomputed = true, .receive_ahead = ranks - 1},
+          [&](std::string const& name, zbpp::plan const& planned) {
+            INFO(name);
+            CHECK(on_sockets(planned) == on_threads(planned));
+          });
+    }
+}
+
+TEST_CASE("edges whose sizes are not declared arrive as well", "[asio][pipeline]") {
+  auto const what = toy_plan("zb_v", 3, 4);
+  zbpp::problem const open(
+      what.what.where(), 4, zbpp::stage_costs{.forward = 1, .backward_input = 1});
+  auto const planned = zbpp::make_plan(zbpp::fixed_zb_v{}, open);
+  CHECK(on_sockets(planned) == on_threads(planned));
+}
+
+namespace {
+
+// Fails in one pass of one step.
+class fragile : public toy::passes {
+ public:
+  fragile(toy::stage_model& what, bool fails) : toy::passes(what), fails_(fails) {}
+
+  zbpp::message forward(saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
+    if (fails_ && mb.step() == 1 && mb.index() == 2) throw std::out_of_range("the toy broke");
+    return toy::passes::forward(kept, in, mb, at);
+  }
+
+ private:
+  bool fails_;
+};
+
+}  // namespace
+
+TEST_CASE("every rank gets the failures of all, and the run is over", "[asio][pipeline]") {
+  constexpr int ranks = 3;
+  for (int culprit = 0; culprit < ranks; ++culprit) {
+    auto const planned = toy_plan("zb_h1", ranks, 5);
+    auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      auto all = toy::make_model(ranks);
+      auto const rank = meeting.rank();
+      fragile mine(all[static_cast<std::size_t>(rank)], rank == culprit);
+      std::array stages{zbpp::as_flow(mine)};
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+      pipe.step();
+      std::string first;
+      std::string second;
+      std::string collective;
+      try {
+        pipe.step();
+      } catch (std::exception const& failed) {
+        first = failed.what();
+      }
+      REQUIRE_FALSE(pipe.failures().empty());
+      auto const& f = pipe.failures().front();
+      if (f.at.rank != culprit || f.at.stage != culprit || f.at.microbatch != 2 ||
+          f.what.kind != zbpp::instruction_kind::forward)
+        throw std::logic_error("another place: " + to_string(f.at));
+      try {
+        pipe.step();
+      } catch (std::exception const& failed) {
+        second = failed.what();
+      }
+      try {
+        meeting.barrier();
+      } catch (std::exception const& failed) {
+        collective = failed.what();
+      }
+      for (auto const& text : {first, second, collective})
+        if (text.find("the toy broke") == std::string::npos)
+          throw std::logic_error("another text: '" + text + "'");
+      if (pipe.steps() != 1) throw std::logic_error("another number of steps");
+    });
+    INFO("culprit " << culprit);
+    for (auto const& text : thrown) CHECK(text == "");
+  }
+}
+
+TEST_CASE("what one rank has of the others' results", "[asio][pipeline]") {
+  constexpr int ranks = 3;
+  auto const planned = toy_plan("one_f_one_b", ranks, 4);
+  auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(ranks);
+    auto const rank = meeting.rank();
+    std::array stages{toy::hand_written(all[static_cast<std::size_t>(rank)])};
+    zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    auto const& result = pipe.step();
+    for (int r = 0; r < ranks; ++r) {
+      auto const row = result.measured[r];
+      if (row.empty() != (r != rank)) throw std::logic_error("a row too many or too few");
+      for (std::size_t i = 1; i < row.size(); ++i)
+        if (row[i].start < row[i - 1].end) throw std::logic_error("passes overlap");
+    }
+    if (std::isnan(result.loss()) != (rank != ranks - 1)) throw std::logic_error("the loss");
+    bool refused = false;
+    try {
+      static_cast<void>(pipe.memory((rank + 1) % ranks));
+    } catch (zbpp::error const& wrong) {
+      refused = wrong.code() == zbpp::errc::bad_argument;
+    }
+    if (!refused) throw std::logic_error("it knows the memory of another process");
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+}
+
+TEST_CASE("mistakes in making a pipeline are told on every rank", "[asio][pipeline]") {
+  SECTION("another number of ranks") {
+    auto const planned = toy_plan("zb_h1", 3, 4);
+    auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      std::vector<toy::hand_written> stages;
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    });
+    for (auto const& text : thrown)
+      CHECK(
+          text ==
+          "bad argument: the run has 2 processes and the plan 3 ranks; there is one process for "
+          "each rank");
+  }
+  SECTION("another plan on one rank") {
+    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      auto const rank = meeting.rank();
+      auto const planned = toy_plan(rank == 1 ? "zb_h2" : "zb_h1", 3, 4);
+      auto all = toy::make_model(3);
+      std::array stages{toy::hand_written(all[static_cast<std::size_t>(rank)])};
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    });
+    for (auto const& text : thrown) {
+      INFO(text);
+      CHECK(text.find("rank 1 differs from rank 0 in: ") != std::string::npos);
+      CHECK(text.find("policy (ZB-H2 at rank 1, ZB-H1 at rank 0)") != std::string::npos);
+      CHECK(text == thrown.front());
+    }
+  }
+  SECTION("too few stages on one rank") {
+    auto const planned = toy_plan("zb_h1", 2, 4);
+    auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      auto all = toy::make_model(2);
+      std::vector<toy::hand_written> stages;
+      if (meeting.rank() == 0) stages.emplace_back(all[0]);
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    });
+    CHECK(
+        thrown[1] ==
+        "bad argument: the pipeline got 0 stages; its placement has 1 in this process");
+    CHECK(thrown[0].find("rank 1: left the run") != std::string::npos);
+  }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/asio/rendezvous.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace zbpp;
+using namespace std::chrono_literals;
+using test::run_processes;
+using test::run_ranks;
+using test::start_of_rank;
+
+namespace {
+
+std::vector<std::string> const nothing(int ranks) {
+  return std::vector<std::string>(static_cast<std::size_t>(ranks));
+}
+
+bool contains(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+asio::blob random_part(test::seeded_random& rng, std::int64_t most) {
+  asio::blob part(static_cast<std::size_t>(rng.integer(0, most)));
+  for (auto& b : part) b = static_cast<std::byte>(rng.bits());
+  return part;
+}
+
+// The part that a rank gives in a round; every rank can work out everybody's.
+asio::blob part_of(std::uint64_t seed, int round, int rank) {
+  test::seeded_random rng(seed, static_cast<std::uint64_t>(round * 100 + rank));
+  return random_part(rng, rng.chance(0.1) ? 300'000 : 200);
+}
+
+auto const idle_process = [](asio::rendezvous&, std::size_t) {};
+
+}  // namespace
+
+TEST_CASE("all ranks find each other and know the same") {
+  for (int ranks : {1, 2, 3, 5, 8}) {
+    INFO(ranks << " ranks");
+    std::vector<asio::roster> seen(static_cast<std::size_t>(ranks));
+    auto const thrown = run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+      seen[static_cast<std::size_t>(meeting.rank())] = meeting.everybody();
+      if (meeting.ranks() != ranks || meeting.local_rank() != meeting.rank())
+        throw std::runtime_error("told another place than it was given");
+    });
+    CHECK(thrown == nothing(ranks));
+    std::set<std::uint16_t> ports;
+    for (auto const& roster : seen) {
+      CHECK(roster == seen.front());
+      CHECK(roster.ranks.size() == static_cast<std::size_t>(ranks));
+    }
+    for (auto const& entry : seen.front().ranks) {
+      CHECK(entry.host == "127.0.0.1");
+      ports.insert(entry.port);
+    }
+    CHECK(ports.size() == static_cast<std::size_t>(ranks));
+    CHECK(ports.count(0) == 0);
+  }
+}
+
+TEST_CASE("two runs have different numbers") {
+  std::vector<asio::roster> seen(2);
+  for (auto& roster : seen) {
+    auto const thrown = run_ranks(1, test::patient_settings(), [&](asio::rendezvous& meeting) {
+      roster = meeting.everybody();
+    });
+    CHECK(thrown == nothing(1));
+  }
+  CHECK(seen[0].run_id != seen[1].run_id);
+}
+
+TEST_CASE("collectives give every rank what all gave") {
+  for (int ranks : {1, 2, 3, 5, 8}) {
+    ZBPP_SEEDED(rng, ranks);
+    auto const seed = rng.bits();
+    auto const thrown = run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+      test::seeded_random same(seed, 0);  // the same on all ranks
+      for (int round = 0; round < 30; ++round) {
+        auto const kind = same.integer(0, 2);
+        auto const root = static_cast<int>(same.integer(0, ranks - 1));
+        auto const mine = part_of(seed, round, meeting.rank());
+        if (kind == 0) {
+          meeting.barrier();
+        } else if (kind == 1) {
+          if (meeting.broadcast(mine, root) != part_of(seed, round, root))
+            throw std::runtime_error("a broadcast gave something else");
+        } else {
+          auto const all = meeting.all_gather(mine);
+          for (int r = 0; r < ranks; ++r)
+            if (all.at(static_cast<std::size_t>(r)) != part_of(seed, round, r))
+              throw std::runtime_error("an all_gather gave something else");
+        }
+      }
+    });
+    CHECK(thrown == nothing(ranks));
+  }
+}
+
+TEST_CASE("a barrier holds everybody until the last has come") {
+  constexpr int ranks = 4;
+  std::atomic<int> before{0};
+  auto const thrown = run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+    for (int round = 1; round <= 20; ++round) {
+      ++before;
+      meeting.barrier();
+      if (before < ranks * round) throw std::runtime_error("a rank passed a barrier too early");
+      meeting.barrier();
+    }
+  });
+  CHECK(thrown == nothing(ranks));
+}
+
+TEST_CASE("ranks that do not come are named everywhere, with where to come to") {
+  auto settings = test::patient_settings();
+  settings.join_deadline = 400ms;
+  auto const thrown = run_processes({{0, 6}, {1, 6}, {3, 6}, {4, 6}}, settings, idle_process);
+  for (auto const& text : thrown) {
+    CHECK(contains(
+        text,
+        "ranks did not find each other: ranks 2 and 5 of 6 did not come within 0.4 s to "
+        "127.0.0.1:"));
+    CHECK(contains(text, "start each with the same host, port, number of ranks and token"));
+  }
+}
+
+TEST_CASE("a rank that comes twice ends all, naming both") {
+  auto settings = test::patient_settings();
+  settings.deadline = 1200ms;
+  auto const thrown = run_processes({{0, 3}, {1, 3}, {1, 3}}, settings, idle_process);
+  for (auto const& text : thrown) {
+    CHECK(contains(text, "ranks did not find each other: rank 1 came twice: from 127.0.0.1:"));
+    CHECK(contains(text, " and from 127.0.0.1:"));
+    CHECK(contains(text, "give every process a rank of its own"));
+  }
+}
+
+TEST_CASE("a second rank 0 is told that somebody listens there, and the others who is missing") {
+  auto settings = test::patient_settings();
+  settings.join_deadline = 400ms;
+  auto const thrown = run_processes({{0, 3}, {1, 3}, {0, 3}}, settings, idle_process);
+  CHECK(contains(thrown[2], "input or output failed: cannot listen on address 127.0.0.1, port "));
+  for (std::size_t i : {0U, 1U}) CHECK(contains(thrown[i], "rank 2 of 3 did not come"));
+}
+
+TEST_CASE("ranks that expect another number, or are out of range, end all") {
+  auto settings = test::patient_settings();
+  settings.deadline = 1200ms;
+  auto const other_number = run_processes({{0, 3}, {1, 3}, {2, 4}}, settings, idle_process);
+  for (auto const& text : other_number) {
+    CHECK(contains(text, "rank 2 at 127.0.0.1:"));
+    CHECK(contains(text, " expects 4 ranks, rank 0 expects 3; start all with the same number"));
+  }
+  auto const more = run_processes({{0, 2}, {2, 3}}, settings, idle_process);
+  for (auto const& text : more) CHECK(contains(text, "expects 3 ranks, rank 0 expects 2"));
+}
+
+TEST_CASE("who holds another token is told so, and the others who is missing") {
+  auto settings = test::patient_settings();
+  settings.join_deadline = 600ms;
+  auto const wrong = asio::run_token::from_text("another token altogether");
+  auto const thrown = run_processes({{0, 3}, {1, 3}, {2, 3, wrong}}, settings, idle_process);
+  CHECK(contains(thrown[2], "refused peer: rank 2: "));
+  CHECK(contains(thrown[2], "another token"));
+  for (std::size_t i : {0U, 1U}) {
+    CHECK(contains(thrown[i], "rank 2 of 3 did not come within 0.6 s"));
+    CHECK(contains(thrown[i], "does not hold this run's token"));
+    CHECK_FALSE(contains(thrown[i], "another token altogether"));
+  }
+}
+
+TEST_CASE("who comes late is sent away, and the run goes on") {
+  constexpr int ranks = 3;
+  std::string late;
+  auto settings = test::patient_settings();
+  settings.on_listening = {};
+  auto const thrown = run_ranks(ranks, settings, [&](asio::rendezvous& meeting) {
+    if (meeting.rank() == 1) {
+      asio::launch start = meeting.control_channel().start();
+      start.rank = 2;
+      late = test::refusal(errc::no_rendezvous, [&] {
+        asio::rendezvous surplus(start, settings, test::test_token());
+      });
+      start.rank = 7;
+      start.ranks = 8;
+      late += "|" + test::refusal(errc::no_rendezvous, [&] {
+                asio::rendezvous surplus(start, settings, test::test_token());
+              });
+    }
+    for (int round = 0; round < 3; ++round) meeting.barrier();
+  });
+  CHECK(thrown == nothing(ranks));
+  CHECK(contains(late, "is complete: rank 2 came when all 3 ranks were there"));
+  CHECK(contains(late, "is complete: rank 7 came when all 3 ranks were there"));
+}
+
+TEST_CASE("who finds no rank 0 says where it looked, how often, and why it failed") {
+  // A port where nobody listens: one that was free a moment ago.
+  std::uint16_t port = 0;
+  {
+    boost::asio::io_context io;
+    boost::asio::ip::tcp::acceptor const free(io, {boost::asio::ip::address_v4::loopback(), 0});
+    port = free.local_endpoint().port();
+  }
+  auto settings = test::patient_settings();
+  settings.join_deadline = 300ms;
+  auto const text = test::refusal(errc::no_rendezvous, [&] {
+    asio::rendezvous meeting({1, 2, 0, "127.0.0.1", port, "test"}, settings, test::test_token());
+  });
+  CHECK(contains(
+      text,
+      "rank 1: did not reach rank 0 at 127.0.0.1:" + std::to_string(port) + " within 0.3 s ("));
+  CHECK(contains(text, "tries, the last one: Connection refused)"));
+}
+
+TEST_CASE("settings that cannot work are refused") {
+  auto const refused = [](asio::launch const& start, auto change) {
+    auto settings = test::patient_settings();
+    change(settings);
+    return test::refusal([&] { asio::rendezvous meeting(start, settings, test::test_token()); });
+  };
+  asio::launch const one{0, 1, 0, "127.0.0.1", 0, "test"};
+  auto const as_is = [](auto&) {};
+  CHECK(
+      refused({2, 2, 0, "127.0.0.1", 1, ""}, as_is) == "a launch needs a rank from 0 to ranks - 1");
+  CHECK(
+      refused({1, 2, 0, "127.0.0.1", 0, ""}, as_is) ==
+      "other ranks than 0 need the port of rank 0");
+  CHECK(refused(one, [](auto& s) {
+          s.deadline = 0ms;
+        }) == "the deadlines of a rendezvous are above 0 ms");
+  CHECK(
+      refused(one, [](auto& s) { s.bind = "somewhere"; }) ==
+      "rendezvous_settings::bind is 'somewhere'; it must be an address of this machine such as "
+      "127.0.0.1");
+  CHECK(refused(one, [](auto& s) {
+          s.largest_blob = std::size_t{1} << 32;
+        }) == "rendezvous_settings::largest_blob is at most 2 GiB");
+}
+
+TEST_CASE("a part that is too large, or a root that is no rank, is the caller's mistake alone") {
+  auto settings = test::patient_settings();
+  settings.largest_blob = 1000;
+  auto const thrown = run_ranks(2, settings, [&](asio::rendezvous& meeting) {
+    asio::blob const fits(1000);
+    asio::blob const large(1001);
+    auto text = test::refusal([&] { meeting.all_gather(large); });
+    if (text != "all_gather of 1001 bytes; rendezvous_settings::largest_blob allows 1000")
+      throw std::runtime_error(text);
+    text = test::refusal([&] { meeting.broadcast(fits, 2); });
+    if (text != "broadcast from rank 2; ranks go from 0 to 1") throw std::runtime_error(text);
+    meeting.all_gather(fits);
+  });
+  CHECK(thrown == nothing(2));
+}
+
+TEST_CASE("different calls are an error on all ranks that says who called what") {
+  auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
+    meeting.barrier();
+    if (meeting.rank() == 1)
+      meeting.broadcast({}, 2);
+    else
+      meeting.all_gather({});
+  });
+  for (auto const& text : thrown) {
+    CHECK(contains(text, "ranks disagree: "));
+    CHECK(contains(text, "rank 1 called broadcast from rank 2"));
+    CHECK(contains(text, " called all_gather"));
+    CHECK(contains(text, ", as collective call 1; all ranks have to make the same calls"));
+  }
+}
+
+TEST_CASE("a rank that does not come to a collective is named on all") {
+  auto settings = test::patient_settings();
+  settings.collective_deadline = 300ms;
+  std::atomic<int> failed{0};
+  auto const thrown = run_ranks(3, settings, [&](asio::rendezvous& meeting) {
+    if (meeting.rank() == 2) {
+      // Comes when the others have given up.
+      while (failed < 2) std::this_thread::yield();
+      meeting.barrier();
+    }
+    try {
+      meeting.barrier();
+    } catch (...) {
+      ++failed;
+      throw;
+    }
+  });
+  for (auto const& text : thrown)
+    CHECK(
+        text ==
+        "another rank failed: rank 2 did not come within 0.3 s: ranks 0 and 1 called barrier, as "
+        "collective call 0");
+}
+
+TEST_CASE("a rank that leaves while others need it is named on all") {
+  for (int leaver : {0, 1, 2}) {
+    auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
+      if (meeting.rank() != leaver) meeting.barrier();
+    });
+    for (int r = 0; r < 3; ++r) {
+      auto const& text = thrown[static_cast<std::size_t>(r)];
+      INFO(text);
+      if (r == leaver)
+        CHECK(text.empty());
+      else
+        CHECK(contains(
+            text, "another rank failed: rank " + std::to_string(leaver) + ": left the run; "));
+    }
+  }
+}
+
+TEST_CASE("ranks may leave in any order when nobody needs them") {
+  constexpr int ranks = 4;
+  for (int trial = 0; trial < 8; ++trial) {
+    ZBPP_SEEDED(rng, trial);
+    std::vector<int> order{0, 1, 2, 3};
+    rng.shuffle(std::span(order));
+    std::atomic<std::size_t> next{0};
+    auto const thrown = run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+      meeting.barrier();
+      while (order[next] != meeting.rank()) std::this_thread::yield();
+      ++next;
+    });
+    CHECK(thrown == nothing(ranks));
+  }
+}
+
+TEST_CASE("ranks that hold different things are told whose differ, in what, and go on") {
+  auto const item = [](std::string name, std::string value) {
+    return asio::detail::make_item(std::move(name), std::move(value));
+  };
+  auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
+    std::vector<asio::agreement_item> mine{item("placement", "in turn"), item("policy", "zb_v")};
+    meeting.agree(mine);
+    if (meeting.rank() == 2) mine[1] = item("policy", "zb_h1");
+    auto const text = test::refusal(errc::no_agreement, [&] { meeting.agree(mine); });
+    if (text !=
+        "rank 2 differs from rank 0 in: policy (zb_h1 at rank 2, zb_v at rank 0); start all ranks "
+        "with the same problem and plan")
+      throw std::runtime_error(text);
+    meeting.barrier();
+  });
+  CHECK(thrown == nothing(3));
+}
