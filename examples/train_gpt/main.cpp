@@ -5,103 +5,73 @@
 //
 // Exit status: 0 all as it should be; 1 something is not identical, or failed; 2 bad input; 130
 // interrupted.
-#include "options.hpp"
-#include "report.hpp"
+#include "command_line.hpp"
+#include "phases.hpp"
+#include "processes.hpp"
 
-#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <string>
+#include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace gpt {
 namespace {
 
-/// Prints a paragraph now, also into a pipe.
-void say(std::string const& text) {
-  std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
-}
+/// Is what a run begins with: new stages, or those of a checkpoint.
+struct beginning {
+  std::vector<chunk_stage> stages;
+  std::int64_t first = 0;
+};
 
-text read(options const& o) {
-  auto on = o.text.empty() ? read_repository(GPT_SOURCE_DIR) : read_text(o.text);
-  check(on, o.how.model);
-  return on;
-}
-
-/// Finds a placement for every policy.
-/// @throws setting_error when the user asked for one that finds none
-std::vector<choice> choose_all(options const& o) {
-  auto const known = zbpp::builtin_policies();
-  std::vector<choice> choices;
-  for (auto const& name : o.policies) {
-    choices.push_back(
-        choose(zbpp::find_policy(known, name), o.ranks, o.how.microbatches, o.how.model.layers));
-    auto const& last = choices.back();
-    if (!last.where && o.names_policies)
-      throw setting_error("--policy " + name + ": " + last.why_not);
-  }
-  return choices;
-}
-
-/// Measures every placement once, tells it, and plans.
-std::vector<contender> plan_all(options const& o, text const& on, std::vector<choice> choices) {
-  std::vector<zbpp::problem> measured;
-  auto const find = [&](zbpp::placement const& where) {
-    return std::find_if(measured.begin(), measured.end(), [&](zbpp::problem const& p) {
-      return p.where() == where;
-    });
-  };
-  for (auto const& c : choices)
-    if (c.where && find(*c.where) == measured.end())
-      measured.push_back(measure(o.how, on, c.policy, *c.where));
-  share_messages(measured);
-  for (auto const& p : measured) say(describe(p, o.how.model.layers));
-
-  std::vector<contender> all;
-  for (auto& c : choices) {
-    contender made{std::string(c.policy.title()), std::move(c.why_not), {}, {}};
-    if (c.where) made.plan = zbpp::make_plan(c.policy, *find(*c.where));
-    all.push_back(std::move(made));
-  }
-  say(predictions(all));
-  return all;
-}
-
-std::string headline(options const& o, text const& on, sequential_trainer const& trainer) {
-  auto const& m = o.how.model;
-  return "model: " + std::to_string(m.layers) + " layers, width " + std::to_string(m.width) +
-         ", context " + std::to_string(m.context) + ", " +
-         std::to_string(trainer.model().parameters().values().size()) +
-         " parameters\ntext: " + std::to_string(on.bytes().size()) +
-         " bytes, entropy of single bytes " + fixed(on.unigram_entropy(), 4) + " nats\n";
+/// Runs one plan and compares it with the reference, where there is one.
+void run(
+    contender& one,
+    options const& o,
+    beginning from,
+    saver* save,
+    std::optional<run_record> const& sequential,
+    std::optional<sequential_trainer> const& trainer) {
+  one.run = run_pipeline(*one.plan, o.how, from.stages, from.first, save);
+  if (sequential)
+    one.run->is_identical = is_identical(*one.run, from.stages, *sequential, *trainer);
 }
 
 int train(options const& o) {
   auto const on = read(o);
   auto choices = choose_all(o);
-  sequential_trainer trainer(o.how, on);
+  std::optional<saver> save;
+  std::optional<beginning> resumed;
+  if (!o.checkpoint.empty()) {
+    auto const& where = *choices.front().where;
+    auto settings = settings_of(o.how, on, o.policies.front(), where);
+    save.emplace(o.checkpoint, std::move(settings), o.every, where);
+    resumed.emplace(beginning{make_stages(o.how, on, where)});
+    resumed->first = save->begin(resumed->stages, o.resume);
+  }
+  std::optional<sequential_trainer> trainer;
+  if (o.reference) trainer.emplace(o.how, on);
   say(headline(o, on, trainer));
+  if (o.resume) say(save->told() + "\n");
   auto all = plan_all(o, on, std::move(choices));
 
   interrupt::listen();
-  auto const sequential = run_sequential(trainer, o.how);
-  bool is_identical = true;
+  std::optional<run_record> sequential;
+  if (trainer) sequential = run_sequential(*trainer, o.how);
+  run_record const* last = sequential ? &*sequential : nullptr;
   for (auto& c : all) {
     if (!c.plan || interrupt::was_raised()) continue;
-    c.run = run_pipeline(*c.plan, o.how, on, sequential, trainer);
-    if (c.run->losses.empty()) c.run.reset();
-    if (c.run && !c.run->is_identical) is_identical = false;
+    auto from =
+        resumed ? std::move(*resumed) : beginning{make_stages(o.how, on, c.plan->what.where())};
+    run(c, o, std::move(from), save ? &*save : nullptr, sequential, trainer);
+    last = &*c.run;
   }
-  if (sequential.losses.empty()) return 130;
-  say("\n" + outcome(sequential, all));
-  say("wrote " + write_files(o.out, sequential, all, on.unigram_entropy()) + " to " +
-      o.out.string());
-  if (!is_identical) {
-    std::fprintf(stderr, "train_gpt: a pipeline gave other bits than the sequential run\n");
-    return 1;
-  }
+  if (last == nullptr || (sequential && sequential->losses.empty())) return 130;
+  auto const newest = save ? save->path() : std::filesystem::path();
+  auto const status = conclude(o, on, sequential, all, *last, newest);
+  if (status != 0) return status;
   return interrupt::was_raised() ? 130 : 0;
 }
 
@@ -111,7 +81,8 @@ int train(options const& o) {
 int main(int argc, char** argv) {
   try {
     auto const o = gpt::read_options(argc, argv);
-    return o ? gpt::train(*o) : 0;
+    if (!o) return 0;
+    return o->by == gpt::transport::tcp ? gpt::train_in_processes(*o) : gpt::train(*o);
   } catch (gpt::setting_error const& wrong) {
     std::fprintf(stderr, "train_gpt: %s\n", wrong.what());
     return 2;

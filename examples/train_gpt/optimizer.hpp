@@ -58,6 +58,13 @@ class optimizer {
     ++step_;
   }
 
+  /// @return the mean gradients, one a parameter
+  [[nodiscard]] std::span<float> mean() { return mean_; }
+  /// @return the mean squared gradients, one a parameter; none where the rule is SGD
+  [[nodiscard]] std::span<float> square() { return square_; }
+  /// Goes on as if `step` steps had been taken.
+  void resume_at(std::int64_t step) { step_ = step; }
+
  private:
   [[nodiscard]] bool is_adam() const { return settings_.kind == optimizer_kind::adam; }
 

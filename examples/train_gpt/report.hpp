@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,9 @@ struct contender {
   std::string why_not;             ///< why it does not run; empty where it does
   std::optional<zbpp::plan> plan;  ///< of those that run
   std::optional<run_record> run;   ///< of those that ran
+
+  /// @return whether there are steps to tell about
+  [[nodiscard]] bool has_steps() const { return run && !run->losses.empty(); }
 };
 
 /// Writes bytes as mebibytes.
@@ -82,8 +86,9 @@ struct contender {
 }
 
 /// Tells how the runs went; times and measured bubbles are medians over the steps.
+/// @param sequential  the reference; where there is none, nothing is compared
 [[nodiscard]] inline std::string outcome(
-    run_record const& sequential, std::vector<contender> const& all) {
+    std::optional<run_record> const& sequential, std::vector<contender> const& all) {
   table lines(
       {"policy",
        "steps",
@@ -93,17 +98,23 @@ struct contender {
        "speed-up",
        "bubble measured",
        "predicted"});
-  auto const reference = quantile(sequential.milliseconds);
-  lines.add(
-      {sequential.name,
-       std::to_string(sequential.losses.size()),
-       fixed(sequential.last_loss(), 4),
-       "",
-       fixed(reference, 2),
-       "1.00"});
+  auto const reference = sequential ? quantile(sequential->milliseconds) : 0.0;
+  if (sequential)
+    lines.add(
+        {sequential->name,
+         std::to_string(sequential->losses.size()),
+         fixed(sequential->last_loss(), 4),
+         "",
+         fixed(reference, 2),
+         "1.00"});
   for (auto const& c : all) {
-    if (!c.run) {
-      lines.add(c.title, c.plan ? "interrupted before it began" : c.why_not);
+    if (!c.has_steps()) {
+      bool const was_done = c.run && c.run->first > 0 && !interrupt::was_raised();
+      lines.add(
+          c.title,
+          !c.plan    ? c.why_not
+          : was_done ? "took all its steps before"
+                     : "interrupted before it began");
       continue;
     }
     std::vector<double> bubbles;
@@ -113,21 +124,24 @@ struct contender {
         {c.title,
          std::to_string(c.run->losses.size()),
          fixed(c.run->last_loss(), 4),
-         c.run->is_identical ? "yes" : "NO",
+         !sequential           ? ""
+         : c.run->is_identical ? "yes"
+                               : "NO",
          fixed(time, 2),
-         fixed(reference / time, 2),
-         percent(quantile(bubbles)),
+         sequential ? fixed(reference / time, 2) : "",
+         bubbles.empty() ? "" : percent(quantile(bubbles)),
          percent(zbpp::bubble_rate(c.plan->predicted))});
   }
-  return "trained\n" + lines.text();
+  return "trained" + std::string(sequential ? "" : "; without the reference, nothing is compared") +
+         "\n" + lines.text();
 }
 
-/// Lists the timelines of all that ran: as planned, and the median step as measured.
+/// Lists the timelines of all that ran and were measured: as planned, and the median step.
 [[nodiscard]] inline std::vector<zbpp::named_timeline> timelines(
     std::vector<contender> const& all) {
   std::vector<zbpp::named_timeline> lines;
   for (auto const& c : all) {
-    if (!c.run) continue;
+    if (!c.has_steps() || c.run->timelines.empty()) continue;
     auto const profile = zbpp::activation_profile(c.plan->order, c.plan->what);
     lines.push_back({c.title + " predicted", c.plan->predicted, profile});
     lines.push_back({c.title + " measured", c.run->typical(), profile});
@@ -137,19 +151,26 @@ struct contender {
 
 /// Writes the pictures into a folder; each file appears as a whole or not at all.
 /// @throws zbpp::error (io_failed) with the path and the reason
-/// @return the names of the files
+/// @return the names of the files; empty where no step was taken
 [[nodiscard]] inline std::string write_files(
     std::filesystem::path const& folder,
-    run_record const& sequential,
+    std::optional<run_record> const& sequential,
     std::vector<contender> const& all,
     double entropy) {
-  chart losses{
-      "Loss in nats a byte: sequential, and the pipelines on top of it",
-      {{sequential.name, sequential.losses}},
-      entropy,
-      "entropy of single bytes"};
-  for (auto const& c : all)
-    if (c.run) losses.curves.push_back({c.title, c.run->losses});
+  chart losses{"Loss in nats a byte", {}, entropy, "entropy of single bytes"};
+  if (sequential) {
+    losses.title += ": sequential, and the pipelines on top of it";
+    losses.curves.push_back({sequential->name, sequential->losses});
+  }
+  for (auto const& c : all) {
+    if (!c.has_steps()) continue;
+    // What another program saw before is not known.
+    std::vector<double> values(
+        static_cast<std::size_t>(c.run->first), std::numeric_limits<double>::quiet_NaN());
+    values.insert(values.end(), c.run->losses.begin(), c.run->losses.end());
+    losses.curves.push_back({c.title, std::move(values)});
+  }
+  if (losses.curves.empty()) return {};
   zbpp::write_file(folder / "loss.svg", to_svg(losses));
   auto const lines = timelines(all);
   if (lines.empty()) return "loss.svg";

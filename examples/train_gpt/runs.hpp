@@ -5,6 +5,7 @@
 #pragma once
 
 #include "planning.hpp"
+#include "saving.hpp"
 #include "table.hpp"
 
 #include <algorithm>
@@ -40,24 +41,39 @@ class interrupt {
 /// Shows how far a run is: on a terminal one line that is written over, else five lines.
 class progress {
  public:
-  progress(std::string name, std::int64_t steps, index tokens_of_step)
+  /// @param first  steps taken before, by another program
+  progress(std::string name, std::int64_t first, std::int64_t steps, index tokens_of_step)
       : name_(std::move(name)),
+        first_(first),
         steps_(steps),
         tokens_of_step_(tokens_of_step),
         is_terminal_(::isatty(STDOUT_FILENO) != 0) {}
   progress(progress const&) = delete;
   progress& operator=(progress const&) = delete;
   ~progress() {
-    if (is_terminal_ && done_ > 0) std::printf("\n");
+    if (is_terminal_ && done_ > first_) std::printf("\n");
+  }
+
+  /// @return whether all of a run is done, or another fifth of it
+  [[nodiscard]] static bool is_milestone(std::int64_t done, std::int64_t steps) {
+    return done == steps || done % std::max<std::int64_t>(steps / 5, 1) == 0;
+  }
+
+  /// Shows what else there is to tell, if anything; a terminal shows only how far the run is.
+  void note(std::string const& text) const {
+    if (is_terminal_ || text.empty()) return;
+    std::printf("  %-10s %s\n", name_.c_str(), text.c_str());
+    std::fflush(stdout);
   }
 
   /// Takes note of a step.
-  void show(double loss) {
-    ++done_;
-    if (!is_terminal_ && done_ != steps_ && done_ % std::max<std::int64_t>(steps_ / 5, 1) != 0)
-      return;
+  /// @param done  steps taken so far
+  /// @param loss  of this step
+  void show(std::int64_t done, double loss) {
+    done_ = done;
+    if (!is_terminal_ && !is_milestone(done, steps_)) return;
     std::chrono::duration<double> const passed = std::chrono::steady_clock::now() - start_;
-    auto const rate = static_cast<double>(done_ * tokens_of_step_) / passed.count();
+    auto const rate = static_cast<double>((done_ - first_) * tokens_of_step_) / passed.count();
     std::printf(
         "%s  %-10s step %*lld of %lld   loss %.4f   %.0f tokens/s%s",
         is_terminal_ ? "\r" : "",
@@ -73,21 +89,26 @@ class progress {
 
  private:
   std::string name_;
+  std::int64_t first_;
   std::int64_t steps_;
   index tokens_of_step_;
   bool is_terminal_;
-  std::int64_t done_ = 0;
+  std::int64_t done_ = first_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 /// Holds what a run gave, a value a step.
 struct run_record {
   std::string name;
-  std::vector<double> losses;
-  std::vector<double> milliseconds;
+  std::int64_t first = 0;  ///< steps taken before, by another program
+  std::vector<double> losses = {};
+  std::vector<double> milliseconds = {};
   std::vector<zbpp::timeline> timelines = {};  ///< of a pipeline
+  std::uint64_t parameters = 0;                ///< digest of those at the end
   bool is_identical = true;                    ///< to the sequential run, as far as it went
 
+  /// @return steps taken, those before among them
+  [[nodiscard]] std::int64_t done() const { return first + std::ssize(losses); }
   /// @return the timeline whose cost is the median; of a run that has one
   [[nodiscard]] zbpp::timeline const& typical() const {
     auto const shorter = [](zbpp::timeline const* a, zbpp::timeline const* b) {
@@ -109,24 +130,23 @@ struct run_record {
 };
 
 /// Runs steps until there are enough or the user interrupts.
-/// @param step  runs one and returns its loss
-template <class Step>
-[[nodiscard]] run_record run_steps(std::string const& name, training const& how, Step step) {
-  run_record record{name, {}, {}};
-  progress shown(name, how.optimizer.steps, how.microbatches * how.model.tokens());
-  for (std::int64_t i = 0; i < how.optimizer.steps && !interrupt::was_raised(); ++i) {
+/// @param first  steps taken before
+/// @param step   runs one and returns its loss
+/// @param after  takes the number of steps taken, after each, and returns what there is to tell
+template <class Step, class After>
+[[nodiscard]] run_record run_steps(
+    std::string const& name, training const& how, std::int64_t first, Step step, After after) {
+  run_record record{name, first};
+  progress shown(name, first, how.optimizer.steps, how.microbatches * how.model.tokens());
+  while (record.done() < how.optimizer.steps && !interrupt::was_raised()) {
     auto const start = std::chrono::steady_clock::now();
     record.losses.push_back(step(record));
     std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
     record.milliseconds.push_back(took.count());
-    shown.show(record.losses.back());
+    shown.note(after(record.done()));
+    shown.show(record.done(), record.losses.back());
   }
   return record;
-}
-
-/// Runs the reference.
-[[nodiscard]] inline run_record run_sequential(sequential_trainer& trainer, training const& how) {
-  return run_steps("sequential", how, [&](run_record&) { return trainer.step(); });
 }
 
 /// Says whether two numbers are the same bits; nan is the same as itself.
@@ -155,28 +175,50 @@ template <class Step>
   return reference == all.end();
 }
 
-/// Runs a plan on threads and compares it with the reference: the losses of all steps, and the
-/// parameters where both ended at the same step.
+/// Runs a plan on threads.
+/// @param stages  of the plan, as they were after `first` steps; afterwards as trained
+/// @param save    keeps checkpoints; null to keep none
 [[nodiscard]] inline run_record run_pipeline(
     zbpp::plan const& planned,
     training const& how,
-    text const& on,
+    std::vector<chunk_stage>& stages,
+    std::int64_t first,
+    saver* save) {
+  zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
+  auto record = run_steps(
+      planned.policy,
+      how,
+      first,
+      [&](run_record& so_far) {
+        auto const& result = pipe.step();
+        so_far.timelines.push_back(result.measured);
+        return result.loss();
+      },
+      [&](std::int64_t done) {
+        return save != nullptr && save->is_due(done) ? save->save(done, stages) : std::string();
+      });
+  if (save != nullptr && record.done() > save->last())
+    static_cast<void>(save->save(record.done(), stages));
+  for (auto const& s : stages) record.parameters += digest(s.model().parameters());
+  return record;
+}
+
+/// Says whether a run gave the bits of the losses of the reference, for all its steps.
+[[nodiscard]] inline bool same_losses(run_record const& run, run_record const& reference) {
+  return run.done() <= reference.done() &&
+         std::equal(
+             run.losses.begin(), run.losses.end(), reference.losses.begin() + run.first, same_bits);
+}
+
+/// Says whether a run gave the bits of the reference: the losses of all its steps, and the
+/// parameters where both ended at the same step.
+[[nodiscard]] inline bool is_identical(
+    run_record const& run,
+    std::vector<chunk_stage> const& stages,
     run_record const& reference,
     sequential_trainer const& trained) {
-  auto stages = make_stages(how, on, planned.what.where());
-  zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
-  auto record = run_steps(planned.policy, how, [&](run_record& so_far) {
-    auto const& result = pipe.step();
-    so_far.timelines.push_back(result.measured);
-    return result.loss();
-  });
-  auto const steps = record.losses.size();
-  record.is_identical =
-      steps <= reference.losses.size() &&
-      std::equal(record.losses.begin(), record.losses.end(), reference.losses.begin(), same_bits);
-  if (steps == reference.losses.size() && !same_parameters(stages, trained.model()))
-    record.is_identical = false;
-  return record;
+  return same_losses(run, reference) &&
+         (run.done() < reference.done() || same_parameters(stages, trained.model()));
 }
 
 }  // namespace gpt

@@ -3,11 +3,13 @@
 // The model as stages of a pipeline: what happens to one microbatch on one chunk, as a flow.
 #pragma once
 
+#include "rank_file.hpp"
 #include "sequential.hpp"
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -45,16 +47,22 @@ class arena_memory {
 /// Is one stage: a chunk of the model and the optimizer of its parameters.
 class chunk_stage {
  public:
-  /// @param on  outlives the stage
-  chunk_stage(training const& how, text const& on, block_range blocks)
+  /// @param on     outlives the stage
+  /// @param stage  its place among all `stages` of the model
+  chunk_stage(training const& how, text const& on, int stages, int stage)
       : how_(how),
         text_(&on),
-        model_(how.model, blocks, how.microbatches, how.seed),
+        stage_(stage),
+        model_(
+            how.model,
+            blocks_of_stage(how.model.layers, stages, stage),
+            how.microbatches,
+            how.seed),
         optimizer_(how.optimizer, model_.parameters().values().size()) {}
 
   /// Is the life of one microbatch on this stage.
   zbpp::flow operator()(zbpp::microbatch mb) {
-    batch const of(how_.model, *text_, how_.seed, mb.step(), mb.index());
+    batch const of(how_.model, *text_, how_.seed, first_step_ + mb.step(), mb.index());
     chunk_saved<arena_memory> keep;
     zbpp::message mail = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::where at) {
@@ -85,6 +93,19 @@ class chunk_stage {
   /// @return the chunk as trained so far
   [[nodiscard]] chunk const& model() const { return model_; }
 
+  /// @return its place in the model
+  [[nodiscard]] int stage() const { return stage_; }
+  /// @return all that training changes, to be saved or set
+  [[nodiscard]] stage_state state() {
+    return {stage_, model_.parameters().values(), optimizer_.mean(), optimizer_.square()};
+  }
+  /// Goes on, with the state of that time, as if `step` steps had been taken; before the first
+  /// pass.
+  void resume_at(std::int64_t step) {
+    first_step_ = step;
+    optimizer_.resume_at(step);
+  }
+
   /// Says how large everything is; times are left at 0.
   [[nodiscard]] zbpp::stage_costs sizes() const {
     auto const bytes_of = [](index count) {
@@ -108,9 +129,22 @@ class chunk_stage {
  private:
   training how_;
   text const* text_;
+  int stage_;
+  std::int64_t first_step_ = 0;  // pipelines count from 0
   chunk model_;
   optimizer optimizer_;
 };
+
+/// Makes the stages of one rank, in the order of the model.
+/// @param on  outlives the stages
+[[nodiscard]] inline std::vector<chunk_stage> make_stages(
+    training const& how, text const& on, zbpp::placement const& where, int rank) {
+  std::vector<chunk_stage> stages;
+  auto const own = where.stages_of(rank);
+  stages.reserve(own.size());
+  for (int const s : own) stages.emplace_back(how, on, where.stages(), s);
+  return stages;
+}
 
 /// Cuts the model in as many stages as a placement has.
 /// @param on  outlives the stages
@@ -118,9 +152,17 @@ class chunk_stage {
     training const& how, text const& on, zbpp::placement const& where) {
   std::vector<chunk_stage> stages;
   stages.reserve(static_cast<std::size_t>(where.stages()));
-  for (int s = 0; s < where.stages(); ++s)
-    stages.emplace_back(how, on, blocks_of_stage(how.model.layers, where.stages(), s));
+  for (int s = 0; s < where.stages(); ++s) stages.emplace_back(how, on, where.stages(), s);
   return stages;
+}
+
+/// Lists the state of those stages that a rank has.
+[[nodiscard]] inline std::vector<stage_state> states_of(
+    std::vector<chunk_stage>& stages, zbpp::placement const& where, int rank) {
+  std::vector<stage_state> states;
+  for (auto& s : stages)
+    if (where.rank_of(s.stage()) == rank) states.push_back(s.state());
+  return states;
 }
 
 }  // namespace gpt

@@ -165,8 +165,8 @@ class chart_drawing {
         is_drawing = false;
         continue;
       }
-      path += (is_drawing ? "L" : "M") + fixed(x(static_cast<double>(step)), 1) + " " +
-              fixed(y(c.values[step]), 1);
+      path += is_drawing ? 'L' : 'M';
+      path += fixed(x(static_cast<double>(step)), 1) + " " + fixed(y(c.values[step]), 1);
       is_drawing = true;
     }
     return path;

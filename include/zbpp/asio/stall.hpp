@@ -60,7 +60,8 @@ class stall_report {
     std::string result;
     for (int rank = 0; rank < code_.ranks(); ++rank) {
       auto const& r = reports_[index(rank)];
-      result += "\n" + name(rank) + ": " + does_[index(rank)];
+      result += '\n';
+      result += name(rank) + ": " + does_[index(rank)];
       if (r) result += " for " + in_seconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r));
     }
     add_circles(result);

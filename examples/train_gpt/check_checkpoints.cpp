@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks checkpoints: going on from any of them gives the bits of a run that never stopped; each
+// damage is refused by name; neither SIGKILL nor a full disk costs more than the steps since the
+// last one. Exit status 1 and a line for each fault. ZBPP_SEED=... repeats the random part.
+#include "runs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+namespace gpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+int faults = 0;
+
+/// Counts a fault unless `good`, and prints it.
+void expect(bool good, std::string const& what) {
+  if (good) return;
+  ++faults;
+  std::printf("FAILED  %s\n", what.c_str());
+}
+
+/// Is a new folder that goes with the object.
+class scratch_folder {
+ public:
+  scratch_folder() {
+    auto name = (fs::temp_directory_path() / "zbpp-checkpoints-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no scratch folder: " + name);
+    path_ = name;
+  }
+  scratch_folder(scratch_folder const&) = delete;
+  scratch_folder& operator=(scratch_folder const&) = delete;
+  ~scratch_folder() {
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+
+  [[nodiscard]] fs::path const& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+constexpr std::int64_t steps = 7;
+
+training settings(optimizer_kind kind = optimizer_kind::adam) {
+  training how;
+  how.model = {.layers = 4, .width = 32, .context = 16, .sequences = 1};
+  how.optimizer.kind = kind;
+  how.optimizer.learning_rate = default_rate(kind);
+  how.optimizer.steps = steps;
+  how.microbatches = 3;
+  return how;
+}
+
+text make_text() {
+  std::vector<std::uint8_t> bytes;
+  for (std::uint64_t i = 0; i < 500; ++i)
+    bytes.push_back(static_cast<std::uint8_t>(random_bits(7, i / 3) % 7 * 31 + i % 3));
+  return text(std::move(bytes));
+}
+
+text const learned = make_text();
+
+zbpp::placement const& where() {
+  static auto const v = zbpp::placement::v_shape(2);
+  return v;
+}
+
+/// Is one run with its stages, as `train_gpt` has it.
+struct example_run {
+  explicit example_run(fs::path const& folder, training const& settings = gpt::settings())
+      : how(settings),
+        stages(make_stages(how, learned, where())),
+        save(folder, settings_of(how, learned, "zb_v", where()), 1, where()) {}
+
+  /// Trains to the end and keeps a checkpoint of each step.
+  run_record train(std::int64_t first, bool keeps) {
+    std::vector<zbpp::stage_costs> costs;
+    for (auto const& s : stages) {
+      costs.push_back(s.sizes());
+      costs.back().forward = costs.back().backward_input = costs.back().backward_weight = 1;
+    }
+    auto const planned = zbpp::make_plan(
+        zbpp::find_policy(zbpp::builtin_policies(), "zb_v"),
+        zbpp::problem(where(), how.microbatches, costs));
+    return run_pipeline(planned, how, stages, first, keeps ? &save : nullptr);
+  }
+
+  training how;
+  std::vector<chunk_stage> stages;
+  saver save;
+};
+
+/// Stops a run after some of its steps and after its last, and lets another one go on.
+void check_resuming(optimizer_kind kind) {
+  scratch_folder const none;
+  auto const how = settings(kind);
+  auto const whole = example_run(none.path(), how).train(0, false);
+  expect(whole.done() == steps && whole.parameters != 0, "a run takes its steps");
+  expect(fs::is_empty(none.path()), "nothing is saved unless asked for");
+  for (std::int64_t stop = 1; stop <= steps; stop += 2) {
+    scratch_folder const folder;
+    auto const at = "stop after step " + std::to_string(stop);
+    {
+      example_run first(folder.path(), how);
+      // The rate falls until `steps`: stopping early must not change that.
+      first.how.optimizer.steps = stop;
+      static_cast<void>(first.train(0, true));
+      expect(first.save.last() == stop, at + ": saved at the end");
+    }
+    example_run second(folder.path(), how);
+    auto const from = second.save.resume(second.stages);
+    expect(from == stop, at + ": resumed there");
+    auto const rest = second.train(from, false);
+    bool const same_losses = std::equal(
+        rest.losses.begin(),
+        rest.losses.end(),
+        whole.losses.begin() + stop,
+        whole.losses.end(),
+        same_bits);
+    expect(same_losses, at + ": same losses");
+    expect(rest.parameters == whole.parameters, at + ": same parameters");
+  }
+}
+
+std::string read(fs::path const& path) { return zbpp::read_file(path); }
+void write(fs::path const& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+/// @return what a run says that is asked to resume; empty when it does
+std::string refusal(example_run& run) {
+  try {
+    static_cast<void>(run.save.resume(run.stages));
+    return {};
+  } catch (setting_error const& refused) {
+    return refused.what();
+  }
+}
+
+/// Expects a refusal that names all of some words.
+void expect_refused(
+    std::string const& what, std::string const& says, std::vector<std::string> const& words) {
+  expect(!says.empty(), what + " is refused");
+  for (auto const& w : words)
+    expect(says.find(w) != std::string::npos, what + ": \"" + w + "\" is not in \"" + says + "\"");
+}
+
+/// Changes a file, expects a refusal, and puts the file back.
+void check_damage(
+    example_run& run,
+    fs::path const& file,
+    std::string const& what,
+    std::string const& bytes,
+    std::vector<std::string> words) {
+  auto const whole = read(file);
+  write(file, bytes);
+  words.push_back("remove " + file.parent_path().string() + " to resume from step-000006");
+  words.push_back(file.filename().string());
+  expect_refused(file.filename().string() + " " + what, refusal(run), words);
+  write(file, whole);
+}
+
+std::string with_flipped_bit(std::string bytes, std::size_t at) {
+  bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
+  return bytes;
+}
+
+/// Damages each region of a checkpoint: all of the small ones, samples of the arrays.
+void check_damages() {
+  scratch_folder const scratch;
+  auto const& folder = scratch.path();
+  static_cast<void>(example_run(folder).train(0, true));
+  example_run run(folder);
+  auto const newest = folder / "step-000007";
+  auto const older = folder / "step-000006";
+  expect(refusal(run).empty(), "a whole checkpoint is taken");
+
+  auto const list = newest / "manifest.txt";
+  auto const lines = read(list);
+  for (std::size_t at = 0; at < lines.size(); ++at) {
+    check_damage(run, list, "byte " + std::to_string(at), with_flipped_bit(lines, at), {});
+    check_damage(run, list, "cut at " + std::to_string(at), lines.substr(0, at), {"torn"});
+  }
+  check_damage(run, list, "longer", lines + "\n", {"torn"});
+  check_damage(run, list, "of another step", read(older / "manifest.txt"), {"step 6"});
+  // One that sums up, and is not as the program writes it.
+  auto const summed = [](std::string const& all) {
+    return all + "checksum: " + hex(checksum_of(std::string_view(all))) + "\n";
+  };
+  auto const cut = lines.substr(0, lines.find("rank-1.bin"));
+  check_damage(run, list, "without a rank", summed(cut), {"rank-1.bin"});
+  auto const more = lines.substr(0, lines.rfind("checksum: ")) + "rank-2.bin: 8 bytes\n";
+  check_damage(run, list, "with a rank too many", summed(more), {"do not belong"});
+
+  for (char const* const name : {"rank-0.bin", "rank-1.bin"}) {
+    auto const file = newest / name;
+    auto const bytes = read(file);
+    constexpr std::size_t header = 8 * (7 + 2 * 4);
+    std::vector<std::size_t> places;
+    for (std::size_t at = 0; at < header + 16; ++at) places.push_back(at);
+    for (std::uint64_t i = 0; i < 40; ++i)
+      places.push_back(static_cast<std::size_t>(random_bits(3, i) % bytes.size()));
+    for (std::size_t back = 1; back <= 16; ++back) places.push_back(bytes.size() - back);
+    for (auto const at : places) {
+      auto const place = std::to_string(at);
+      check_damage(run, file, "byte " + place, with_flipped_bit(bytes, at), {"damaged"});
+      check_damage(run, file, "cut at " + place, bytes.substr(0, at), {"torn"});
+    }
+    check_damage(run, file, "longer", bytes + "12345678", {"torn"});
+    check_damage(run, file, "empty", "", {"torn"});
+    check_damage(run, file, "of another step", read(older / name), {"step is 6, here belongs 7"});
+    // A header alone that sums up.
+    auto const head = bytes.substr(0, header);
+    auto const sum = checksum_of(std::string_view(head));
+    check_damage(
+        run,
+        file,
+        "without its arrays",
+        head + std::string(std::bit_cast<std::array<char, 8>>(sum).data(), 8),
+        {"torn"});
+    fs::rename(file, folder / "away");
+    expect_refused("without a file", refusal(run), {file.string() + " is missing", "step-000006"});
+    fs::rename(folder / "away", file);
+  }
+
+  auto const zero = newest / "rank-0.bin";
+  auto const one = newest / "rank-1.bin";
+  check_damage(run, zero, "of another rank", read(one), {"rank is 1, here belongs 0"});
+  {  // the same step of a run with another seed, whose files have the same sizes
+    scratch_folder const other;
+    auto how = settings();
+    how.seed = 99;
+    static_cast<void>(example_run(other.path(), how).train(0, true));
+    check_damage(
+        run, one, "of another run", read(other.path() / "step-000007" / "rank-1.bin"), {"run"});
+  }
+  expect(refusal(run).empty(), "the checkpoint is whole again");
+
+  auto how = settings();
+  how.model.width = 64;
+  how.seed = 5;
+  example_run another(folder, how);
+  expect_refused(
+      "another run",
+      refusal(another),
+      {"--width was 32 and is 64", "--seed was 1 and is 5", newest.string()});
+
+  fs::remove(list);
+  expect(run.save.resume(run.stages) == 6, "a folder without a manifest does not count");
+  fs::remove(older / "manifest.txt");
+  expect(run.save.resume(run.stages) == 0, "without any, a run begins anew");
+}
+
+/// Checks which folders stay.
+void check_keeping() {
+  scratch_folder const scratch;
+  auto const& folder = scratch.path();
+  fs::create_directory(folder / "step-000099");
+  write(folder / "step-000099" / "rank-0.bin", "half");
+  fs::create_directory(folder / "step-5");
+  write(folder / "notes", "mine");
+  example_run run(folder);
+  static_cast<void>(run.save.begin(run.stages, false));
+  static_cast<void>(run.train(0, true));
+  std::vector<std::string> names;
+  for (auto const& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  expect(
+      names == std::vector<std::string>{"notes", "step-000006", "step-000007", "step-5"},
+      "two checkpoints stay, and what is not ours");
+  bool is_refused = false;
+  try {
+    example_run next(folder);
+    static_cast<void>(next.save.begin(next.stages, false));
+  } catch (setting_error const& refused) {
+    is_refused = std::string_view(refused.what()).find("step-000007") != std::string_view::npos;
+  }
+  expect(is_refused, "a new run is refused where there are checkpoints");
+}
+
+/// Reads the file of one rank into the stages of that rank alone, as its own process would.
+void check_one_rank() {
+  scratch_folder const scratch;
+  example_run run(scratch.path());
+  auto const trained = run.train(0, true);
+  checkpoints const from(
+      scratch.path(), settings_of(run.how, learned, "zb_v", where()), where().ranks());
+  auto const newest = from.read_manifest(steps);
+  std::uint64_t parameters = 0;
+  for (int rank = 0; rank < where().ranks(); ++rank) {
+    auto own = make_stages(run.how, learned, where(), rank);
+    expect(own.size() == 2, "a rank has its chunks and no other");
+    from.read(newest, rank, states_of(own, where(), rank));
+    for (auto const& s : own) parameters += digest(s.model().parameters());
+  }
+  expect(parameters == trained.parameters, "digests of ranks add up to that of the model");
+  sequential_trainer whole(run.how, learned);
+  for (std::int64_t i = 0; i < steps; ++i) static_cast<void>(whole.step());
+  expect(
+      digest(whole.model().parameters()) == trained.parameters, "so does that of the whole model");
+}
+
+/// Fills the disk while a file of a checkpoint is written.
+void check_full_disk() {
+  scratch_folder const scratch;
+  example_run run(scratch.path());
+  static_cast<void>(run.train(0, true));
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  for (rlim_t const room : {0U, 100U, 100'000U}) {
+    rlimit limit = before;
+    limit.rlim_cur = room;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::string says;
+    try {
+      static_cast<void>(run.save.save(8, run.stages));
+    } catch (zbpp::error const& failed) {
+      says = failed.what();
+    }
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    expect_refused("a full disk", says, {(scratch.path() / "step-000008" / "rank-0.bin").string()});
+    example_run next(scratch.path());
+    expect(next.save.resume(next.stages) == 7, "the checkpoint before is whole");
+    expect(next.save.last() == 7, "the one that failed does not count");
+  }
+  static_cast<void>(run.save.save(8, run.stages));
+  expect(run.save.last() == 8, "with room again, the next one is written");
+}
+
+/// Waits; a random time is what a kill at a random point needs.
+void pause(std::uint64_t nanoseconds) {
+  timespec const time{0, static_cast<long>(nanoseconds)};
+  ::nanosleep(&time, nullptr);
+}
+
+/// Writes one checkpoint after the other, filled with their step, and tells each to a pipe.
+[[noreturn]] void save_until_killed(fs::path const& folder, int told) noexcept {
+  ::alarm(60);  // whatever happens, it does not outlive the test
+  example_run run(folder);
+  for (auto step = run.save.resume(run.stages) + 1;; ++step) {
+    for (auto& s : run.stages)
+      for (auto const array : {s.state().parameters, s.state().mean, s.state().square})
+        std::fill(array.begin(), array.end(), static_cast<float>(step));
+    static_cast<void>(run.save.save(step, run.stages));
+    if (::write(told, &step, sizeof(step)) != sizeof(step)) ::_exit(1);
+  }
+}
+
+/// Starts a program that saves, and kills it some saves and a random time later.
+/// @return the last step that it told, or `before`
+std::int64_t kill_one(fs::path const& folder, std::uint64_t random, std::int64_t before) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) throw std::runtime_error("no pipe");
+  auto const child = ::fork();
+  if (child < 0) throw std::runtime_error("no process");
+  if (child == 0) save_until_killed(folder, ends[1]);
+  ::close(ends[1]);
+  auto told = before;
+  auto const hear = [&] { return ::read(ends[0], &told, sizeof(told)) == sizeof(told); };
+  for (auto saves = random % 4; saves > 0; --saves)
+    expect(hear(), "a run saves until it is killed");
+  pause(random_bits(random) % 6'000'000);  // a save takes about so long
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "it ran until it was killed");
+  while (hear()) {
+  }
+  ::close(ends[0]);
+  return told;
+}
+
+/// Kills a program that writes checkpoints, at random points: what remains is always whole, and
+/// holds what it was when that step was saved.
+void check_kills(std::uint64_t seed) {
+  scratch_folder const scratch;
+  std::int64_t saved = 0;
+  for (std::uint64_t kill = 0; kill < 40; ++kill) {
+    auto const told = kill_one(scratch.path(), random_bits(seed, kill), saved);
+    example_run next(scratch.path());
+    auto const at = "kill " + std::to_string(kill);
+    auto const says = refusal(next);
+    expect(says.empty(), at + ": " + says);
+    saved = next.save.last();
+    expect(told <= saved && saved <= told + 1, at + ": at most the step at hand is lost");
+    for (auto& s : next.stages)
+      for (auto const array : {s.state().parameters, s.state().mean, s.state().square})
+        expect(
+            saved == 0 || std::count(array.begin(), array.end(), static_cast<float>(saved)) ==
+                              std::ssize(array),
+            at + ": the arrays are of that step");
+  }
+  std::printf("40 kills, %lld checkpoints\n", static_cast<long long>(saved));
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main() {
+  auto const* const given = std::getenv("ZBPP_SEED");
+  auto const seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20241117ULL;
+  std::printf("ZBPP_SEED=%llu\n", seed);
+  std::fflush(stdout);
+  try {
+    gpt::check_kills(seed);  // first: there are no threads yet that a fork would lose
+    gpt::check_resuming(gpt::optimizer_kind::adam);
+    gpt::check_resuming(gpt::optimizer_kind::sgd);
+    gpt::check_damages();
+    gpt::check_one_rank();
+    gpt::check_keeping();
+    gpt::check_full_disk();
+  } catch (std::exception const& failed) {
+    gpt::expect(false, failed.what());
+  }
+  std::printf(
+      "%s\n", gpt::faults == 0 ? "checkpoints: all as it should be" : "checkpoints: faults");
+  return gpt::faults == 0 ? 0 : 1;
+}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+# sh check_resuming.sh PROGRAM TEXT: train_gpt killed at random points and resumed gives the parameters
+# of a run that never stopped; a damaged checkpoint ends it with status 2, a full disk with status 1.
+# ZBPP_SEED=... repeats the random points, as far as time can be repeated.
+set -u
+program=$1
+text=$2
+every=5
+seed=${ZBPP_SEED:-20241117}
+echo "ZBPP_SEED=$seed"
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+  echo "FAILED  $*"
+  sed 's/^/  | /' "$scratch/log"
+  exit 1
+}
+
+# train LIMIT FOLDER ARGUMENT...: trains into $scratch/log, killed after LIMIT seconds.
+train() {
+  limit=$1
+  folder=$2
+  shift 2
+  mkdir -p "$folder"
+  timeout -s KILL "$limit" "$program" --steps 150 --width 32 --context 24 --layers 4 \
+    --text "$text" --out "$scratch" --policy zb_v --checkpoint "$folder" --every $every \
+    "$@" >"$scratch/log" 2>&1
+}
+
+# said WORDS: the number that the log says last after these words, without its leading zeros; or 0.
+said() { sed -n "s/.*$1 *0*\([0-9][0-9]*\).*/\1/p" "$scratch/log" | tail -n 1 | grep . || echo 0; }
+digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
+
+train 60 "$scratch/whole" || fail "a run with its reference: status $?"
+grep -q 'ZB-V.* yes ' "$scratch/log" || fail "not identical to the sequential run"
+right=$(digest)
+[ -n "$right" ] || fail "no digest of the parameters"
+start=$(date +%s%N)
+train 60 "$scratch/alone" --no-reference || fail "a run without its reference: status $?"
+grep -q 'nothing is compared' "$scratch/log" || fail "it does not say that nothing is compared"
+took=$((($(date +%s%N) - start) / 1000000))
+[ "$(digest)" = "$right" ] || fail "other parameters without the reference than with it"
+
+kills=0
+least=0
+while [ $kills -lt 8 ]; do
+  kills=$((kills + 1))
+  limit=$(awk -v s="$seed" -v n=$kills -v t=$took \
+    'BEGIN { srand(s + n); r = rand(); printf "%.3f", 0.001 + r * t / 3000 }')
+  train "$limit" "$scratch/killed" --resume --no-reference
+  status=$?
+  grep -q '^resumed: ' "$scratch/log" && {
+    resumed=$(said 'resumed:.*step-')
+    [ "$resumed" -ge $least ] || fail "resumed from step $resumed; step $least was saved or due"
+  }
+  [ $status -eq 0 ] && break
+  [ $status -eq 137 ] || fail "killed after $limit s: status $status"
+  # The next run may lose $every steps of what this one told, and no checkpoint.
+  for step in $(said ' checkpoint step-') $(($(said 'ZB-V *step') - every)); do
+    [ "$step" -gt $least ] && least=$step
+  done
+done
+echo "killed $kills times in $took ms, at step $least or after"
+train 60 "$scratch/killed" --resume || fail "the last run: status $?"
+[ "$(digest)" = "$right" ] || fail "killed and resumed: $(digest) where $right is right"
+
+# Two checkpoints are there; without the newest, training goes on from the other.
+rm -r "$scratch/alone/step-000150"
+(
+  trap '' XFSZ
+  ulimit -f 16
+  train 60 "$scratch/alone" --resume --no-reference
+)
+status=$?
+[ $status -eq 1 ] || fail "a full disk: status $status where 1 is right"
+grep -q 'step-000150/rank-0.bin: cannot be written: File too large' "$scratch/log" ||
+  fail "a full disk: the file is not named"
+printf 'half' >"$scratch/alone/step-000145/rank-1.bin"
+train 60 "$scratch/alone" --resume
+status=$?
+[ $status -eq 2 ] || fail "a torn file: status $status where 2 is right"
+grep -q 'step-000145/rank-1.bin has 4 bytes.*remove .*step-000145 to begin anew' "$scratch/log" ||
+  fail "a torn file: not named"
+train 60 "$scratch/whole"
+status=$?
+[ $status -eq 2 ] || fail "a new run among old checkpoints: status $status where 2 is right"
+rm -r "$scratch/whole/step-000150"
+train 60 "$scratch/whole" --resume || fail "resumed: status $?"
+grep -q 'ZB-V.* yes ' "$scratch/log" || fail "resumed: not identical to the sequential run"
+[ "$(digest)" = "$right" ] || fail "resumed: $(digest) where $right is right"
+echo "all as it should be"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+# sh check_tcp.sh PROGRAM TEXT SHELL_LOOP: train_gpt as processes gives the bits of the same run in one
+# process and of the sequential run; ranks that were not started alike end, all of them.
+set -u
+program=$1
+text=$2
+shell_loop=$3
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+  echo "FAILED  $*"
+  sed 's/^/  | /' "$scratch/log"
+  exit 1
+}
+
+# here ARGUMENT...: trains in one process. apart RANKS ARGUMENT...: trains in as many as ranks.
+here() {
+  timeout 60 "$program" --width 32 --context 24 --text "$text" --out "$scratch" "$@" \
+    >"$scratch/log" 2>&1
+}
+apart() {
+  ranks=$1
+  shift
+  timeout 90 sh "$shell_loop" "$ranks" "$program" --transport tcp --width 32 --context 24 \
+    --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
+}
+digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
+
+# same RANKS ARGUMENT...: trains in both ways and compares.
+same() {
+  ranks=$1
+  shift
+  here --ranks "$ranks" --no-reference "$@" || fail "one process, $ranks ranks: status $?"
+  right=$(digest)
+  [ -n "$right" ] || fail "no digest of the parameters"
+  rm -f "$scratch/loss.svg"
+  apart "$ranks" "$@" || fail "$ranks processes: status $?"
+  [ "$(digest)" = "$right" ] || fail "$ranks processes: $(digest) where $right is right"
+  grep -q ' yes ' "$scratch/log" || fail "$ranks processes: not identical to the sequential run"
+  [ -s "$scratch/loss.svg" ] || fail "$ranks processes: no loss.svg"
+  echo "$ranks processes, $*: $right"
+}
+
+same 2 --policy zb_v --layers 4 --steps 12
+# The last stage, which has the losses, is not on rank 0.
+same 3 --policy zb_h1 --layers 7 --steps 8 --microbatches 5 --optimizer sgd --seed 9
+
+apart 2 --policy zb_h1 --layers 4 --steps 4 --ranks 3 && fail "2 processes are no 3 ranks"
+[ "$(grep -c 'ranks is 3 and torchrun started 2' "$scratch/log")" -eq 2 ] ||
+  fail "not each of 2 processes says that they are no 3 ranks"
+
+# shellcheck disable=SC2016  # what $RANK is, the rank knows
+timeout 90 sh "$shell_loop" 3 sh -c '"$0" --seed "$((RANK / 2))" "$@"' "$program" --transport tcp \
+  --policy zb_h1 --width 32 --context 24 --text "$text" --out "$scratch" >"$scratch/log" 2>&1 &&
+  fail "another seed on rank 2 went unnoticed"
+for rank in 0 1 2; do
+  grep -q "^train_gpt: rank $rank: rank 2 differs from rank 0 in: --seed (1 at rank 2, 0 at" \
+    "$scratch/log" || fail "rank $rank does not say that the seed of rank 2 differs"
+done
+
+# A rank that fails by itself, its disk full: all say so.
+mkdir "$scratch/checkpoints"
+# shellcheck disable=SC2016
+timeout 90 sh "$shell_loop" 2 sh -c '
+  trap "" XFSZ
+  if [ "$RANK" = 1 ]; then ulimit -f 16; fi
+  exec "$0" "$@"' "$program" --transport tcp --policy zb_h1 --layers 4 --width 32 --context 24 \
+  --steps 9 --no-reference --checkpoint "$scratch/checkpoints" --every 4 --text "$text" \
+  --out "$scratch" >"$scratch/log" 2>&1 && fail "a full disk went unnoticed"
+for rank in 0 1; do
+  grep -q "^train_gpt: rank $rank: .*step-000004/rank-1.bin: cannot be written: File too large" \
+    "$scratch/log" || fail "rank $rank does not tell of the full disk of rank 1"
+done
+ls "$scratch"/checkpoints/step-*/manifest.txt >"$scratch/log" 2>&1 &&
+  fail "a checkpoint counts that is not whole"
+echo "all as it should be"

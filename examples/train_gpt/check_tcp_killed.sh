@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+# sh check_tcp_killed.sh PROGRAM TEXT SHELL_LOOP: three processes of train_gpt, of which one is killed at
+# a random time, again and again: the others end by themselves, and all of them together go on from the
+# last checkpoint, to the bits of a run that never stopped.
+# ZBPP_SEED=... repeats the random choices, as far as time can be repeated.
+set -u
+program=$1
+text=$2
+shell_loop=$3
+every=5
+seed=${ZBPP_SEED:-20241121}
+echo "ZBPP_SEED=$seed"
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+folder=$scratch/checkpoints
+mkdir "$folder"
+
+fail() {
+  echo "FAILED  $*"
+  sed 's/^/  | /' "$scratch/log"
+  exit 1
+}
+
+# train VICTIM LIMIT ARGUMENT...: trains, and kills one of the ranks after LIMIT seconds; -1 for none.
+# Writes the exit status of each rank, too.
+train() {
+  victim=$1
+  limit=$2
+  shift 2
+  rm -f "$scratch"/status-*
+  # shellcheck disable=SC2016  # what $RANK is, the rank knows
+  VICTIM=$victim LIMIT=$limit SCRATCH=$scratch timeout 90 sh "$shell_loop" 3 sh -c '
+    if [ "$RANK" = "$VICTIM" ]; then
+      timeout -s KILL "$LIMIT" "$0" "$@"
+    else
+      "$0" "$@"
+    fi
+    status=$?
+    echo $status >"$SCRATCH/status-$RANK"
+    exit $status' "$program" --transport tcp --join 5 --steps 100 --width 32 --context 24 --layers 6 \
+    --text "$text" --out "$scratch" --policy zb_v --no-reference "$@" >"$scratch/log" 2>&1
+}
+
+# said WORDS: the number that the log says last after these words, without its leading zeros; or 0.
+said() { sed -n "s/.*$1 *0*\([0-9][0-9]*\).*/\1/p" "$scratch/log" | tail -n 1 | grep . || echo 0; }
+digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
+random() { awk -v s="$seed" -v n="$1" 'BEGIN { srand(s + n); rand(); print rand() }'; }
+
+start=$(date +%s%N)
+train -1 0 || fail "a run that never stops"
+took=$((($(date +%s%N) - start) / 1000000))
+right=$(digest)
+[ -n "$right" ] || fail "no digest of the parameters"
+
+kills=0
+hits=0
+least=0
+while [ $kills -lt 8 ]; do
+  kills=$((kills + 1))
+  victim=$(random $((2 * kills)) | awk '{ print int(3 * $1) }')
+  limit=$(random $((2 * kills + 1)) | awk -v t=$took '{ printf "%.3f", 0.01 + $1 * t / 1500 }')
+  train "$victim" "$limit" --checkpoint "$folder" --every $every --resume
+  status=$?
+  grep -q '^resumed: ' "$scratch/log" && {
+    resumed=$(said 'resumed:.*step-')
+    [ "$resumed" -ge $least ] || fail "resumed from step $resumed; step $least was saved or due"
+  }
+  [ $status -eq 0 ] && break
+  [ "$(cat "$scratch/status-$victim")" -eq 137 ] ||
+    fail "rank $victim, to be killed after $limit s: status $(cat "$scratch/status-$victim")"
+  hits=$((hits + 1))
+  for rank in 0 1 2; do
+    [ $rank -eq "$victim" ] && continue
+    status=$(cat "$scratch/status-$rank")
+    [ "$status" -eq 0 ] && [ -n "$(digest)" ] && continue # it was killed when all was done
+    [ "$status" -eq 1 ] || fail "rank $victim killed after $limit s: status $status of rank $rank"
+    grep -q "^train_gpt: rank $rank: " "$scratch/log" || fail "rank $rank does not say why it ends"
+  done
+  # The next run may lose $every steps of what this one told, and no checkpoint.
+  for step in $(said ' checkpoint step-') $(($(said 'ZB-V *step') - every)); do
+    [ "$step" -gt $least ] && least=$step
+  done
+done
+[ $hits -gt 0 ] || fail "no rank was killed"
+echo "killed $hits times a rank of a run of $took ms, at step $least or after"
+train -1 0 --checkpoint "$folder" --every $every --resume || fail "the last run"
+[ "$(digest)" = "$right" ] || fail "killed and resumed: $(digest) where $right is right"
+echo "all as it should be"

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A folder of checkpoints, DIR/step-000020/{rank-0.bin, ..., manifest.txt}. Whenever the program or
+// the machine dies, the newest one with a manifest is whole; what has none does not count.
+#pragma once
+
+#include "manifest.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+/// Writes and reads the checkpoints of one run. To write one: `begin` on one rank, then `write` on
+/// each, then `finish` on one.
+class checkpoints {
+ public:
+  /// @param folder  exists, and nobody else writes to it
+  checkpoints(std::filesystem::path folder, std::vector<run_setting> settings, int ranks)
+      : folder_(std::move(folder)), settings_(std::move(settings)), ranks_(ranks) {}
+
+  /// @return the name of the checkpoint of a step
+  [[nodiscard]] static std::string name(std::int64_t step) {
+    std::array<char, 32> digits{};
+    std::snprintf(digits.data(), digits.size(), "step-%06lld", static_cast<long long>(step));
+    return digits.data();
+  }
+  /// @return where the checkpoint of a step lies
+  [[nodiscard]] std::filesystem::path path(std::int64_t step) const { return folder_ / name(step); }
+
+  /// @return the steps of all that have a manifest, ascending
+  /// @throws zbpp::error (io_failed) where the folder cannot be read
+  [[nodiscard]] std::vector<std::int64_t> finished() const { return list(true); }
+
+  /// Makes room for a checkpoint and removes what dead programs left unfinished.
+  /// @param step  of which there is no finished one
+  /// @throws zbpp::error (io_failed)
+  void begin(std::int64_t step) const {
+    for (auto const unfinished : list(false)) remove(unfinished);
+    std::error_code fault;
+    std::filesystem::create_directory(path(step), fault);
+    if (fault) failed(path(step), "cannot be made", fault);
+  }
+
+  /// Writes the part of a rank.
+  /// @throws zbpp::error (io_failed)
+  [[nodiscard]] file_record write(
+      std::int64_t step, int rank, std::span<stage_state const> stages) const {
+    return write_rank_file(file_of(step, rank), id_of(step, rank), stages);
+  }
+
+  /// Makes a checkpoint count, and then removes all but it and the one before.
+  /// @param files  what `write` returned, by rank
+  /// @throws zbpp::error (io_failed)
+  void finish(std::int64_t step, std::vector<file_record> files) const {
+    auto const text = to_text(manifest{step, std::move(files)}, settings_);
+    sync_folder(path(step));
+    std::array<std::span<std::byte const>, 1> const all{std::as_bytes(std::span(text))};
+    write_durably(path(step) / manifest::file_name, all);
+    sync_folder(path(step));
+    sync_folder(folder_);
+    auto old = finished();
+    old.resize(old.size() - std::min<std::size_t>(old.size(), 2));
+    for (auto const o : old) remove(o);
+  }
+
+  /// Reads the manifest of a checkpoint.
+  /// @throws setting_error when it is damaged or of another run; zbpp::error (io_failed)
+  [[nodiscard]] manifest read_manifest(std::int64_t step) const {
+    auto const path_of = path(step) / manifest::file_name;
+    auto const all = zbpp::read_file(path_of);
+    manifest_reader reader(all);
+    manifest result;
+    std::string differences;
+    try {
+      if (auto const damage = reader.find_damage()) throw setting_error(*damage);
+      if (auto const title = reader.next_line(); title != manifest::title)
+        throw setting_error(
+            "begins with \"" + std::string(title) + "\"; this program reads \"" + manifest::title +
+            "\"");
+      result.step = static_cast<std::int64_t>(manifest_reader::number(reader.value("step")));
+      if (result.step != step)
+        throw setting_error("is the one of step " + std::to_string(result.step));
+      differences = differences_in(reader);
+      if (differences.empty()) {
+        for (int r = 0; r < ranks_; ++r)
+          result.files.push_back(reader.file(static_cast<std::size_t>(r)));
+        if (to_text(result, settings_) != all)
+          throw setting_error("has lines or signs that do not belong there");
+      }
+    } catch (setting_error const& wrong) {
+      throw setting_error(path_of.string() + " " + wrong.what() + advice(step));
+    }
+    if (differences.empty()) return result;
+    throw setting_error(
+        path(step).string() + " is of another run: " + differences +
+        "; resume with the settings it began with, or give --checkpoint another folder");
+  }
+
+  /// Reads the part of a rank.
+  /// @throws setting_error when it is torn, or not the file that belongs there; zbpp::error
+  ///         (io_failed)
+  void read(manifest const& of, int rank, std::span<stage_state const> stages) const {
+    try {
+      read_rank_file(
+          file_of(of.step, rank),
+          id_of(of.step, rank),
+          of.files[static_cast<std::size_t>(rank)],
+          stages);
+    } catch (setting_error const& wrong) {
+      throw setting_error(wrong.what() + advice(of.step));
+    }
+  }
+
+ private:
+  [[nodiscard]] std::filesystem::path file_of(std::int64_t step, int rank) const {
+    return path(step) / rank_file_name(static_cast<std::size_t>(rank));
+  }
+  [[nodiscard]] rank_file_id id_of(std::int64_t step, int rank) const {
+    return {checksum_of(std::string_view(to_text(settings_))), step, ranks_, rank};
+  }
+
+  /// Reads the settings of a manifest and says which are not those of this run.
+  [[nodiscard]] std::string differences_in(manifest_reader& reader) const {
+    std::string list;
+    for (auto const& s : settings_)
+      if (auto const was = reader.value(s.name); was != s.value)
+        list +=
+            (list.empty() ? "" : "; ") + s.name + " was " + std::string(was) + " and is " + s.value;
+    return list;
+  }
+
+  [[noreturn]] static void failed(
+      std::filesystem::path const& what, char const* how, std::error_code const& why) {
+    throw zbpp::error(zbpp::errc::io_failed, what.string() + ": " + how + ": " + why.message());
+  }
+
+  /// Lists the steps of checkpoints that have a manifest, or of those that have none; ascending.
+  [[nodiscard]] std::vector<std::int64_t> list(bool with_manifest) const {
+    std::vector<std::int64_t> steps;
+    std::error_code fault;
+    std::filesystem::directory_iterator entry(folder_, fault);
+    for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
+      auto const is_called = entry->path().filename().string();
+      std::int64_t step = -1;
+      if (is_called.starts_with("step-"))
+        std::from_chars(is_called.data() + 5, is_called.data() + is_called.size(), step);
+      // Whatever else lies there is somebody's, and left alone.
+      if (step < 0 || is_called != name(step)) continue;
+      if (!entry->is_directory(fault)) continue;
+      bool const has_one = std::filesystem::exists(entry->path() / manifest::file_name, fault);
+      if (fault) break;
+      if (has_one == with_manifest) steps.push_back(step);
+    }
+    if (fault) failed(folder_, "cannot be read", fault);
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+
+  /// Removes a checkpoint, its manifest first: half of it must not count.
+  void remove(std::int64_t step) const {
+    std::error_code fault;
+    std::filesystem::remove(path(step) / manifest::file_name, fault);
+    if (!fault) sync_folder(path(step));
+    if (!fault) std::filesystem::remove_all(path(step), fault);
+    if (fault) failed(path(step), "cannot be removed", fault);
+  }
+
+  /// Says what to do about one that cannot be used. It is never skipped without a word.
+  [[nodiscard]] std::string advice(std::int64_t step) const {
+    auto const all = finished();
+    auto const older = std::lower_bound(all.begin(), all.end(), step);
+    auto const then = older == all.begin() ? "begin anew" : "resume from " + name(*(older - 1));
+    return "; remove " + path(step).string() + " to " + then;
+  }
+
+  std::filesystem::path folder_;
+  std::vector<run_setting> settings_;
+  int ranks_;
+};
+
+}  // namespace gpt

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line. Whatever is wrong with it is one line that says what, where, and what would be
+// right.
+#pragma once
+
+#include "options.hpp"
+#include <zbpp/io/file.hpp>
+#include <zbpp/planner/registry.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+/// Accepts whole numbers of a range, and of a multiple of something.
+[[nodiscard]] inline CLI::Validator whole_number(
+    std::uint64_t least, std::uint64_t most, std::uint64_t multiple_of = 1) {
+  auto const right = "a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most) +
+                     (multiple_of == 1 ? "" : ", a multiple of " + std::to_string(multiple_of));
+  return {
+      [=](std::string& given) -> std::string {
+        std::uint64_t value = 0;
+        auto const end = given.data() + given.size();
+        auto const [stop, fault] = std::from_chars(given.data(), end, value);
+        if (fault == std::errc{} && stop == end && least <= value && value <= most &&
+            value % multiple_of == 0)
+          return {};
+        return "'" + given + "' is not " + right;
+      },
+      ""};
+}
+
+/// Accepts positive decimals.
+[[nodiscard]] inline CLI::Validator positive_decimal() {
+  return {
+      [](std::string& given) -> std::string {
+        char* stop = nullptr;
+        auto const value = std::strtod(given.c_str(), &stop);
+        if (!given.empty() && *stop == '\0' && value > 0.0 && value <= 100.0) return {};
+        return "'" + given + "' is not a decimal above 0 and up to 100";
+      },
+      ""};
+}
+
+/// Accepts two words.
+[[nodiscard]] inline CLI::Validator is_one_of(std::string const& one, std::string const& other) {
+  return {
+      [=](std::string& given) -> std::string {
+        if (given == one || given == other) return {};
+        return "'" + given + "' is neither " + one + " nor " + other;
+      },
+      ""};
+}
+
+/// Accepts the path of a file that can be read.
+[[nodiscard]] inline CLI::Validator readable_file() {
+  return {
+      [](std::string& given) -> std::string {
+        std::error_code none;
+        if (std::filesystem::is_regular_file(given, none) && ::access(given.c_str(), R_OK) == 0)
+          return {};
+        return "'" + given + "' cannot be read; name a file that can";
+      },
+      ""};
+}
+
+/// Accepts the path of a folder that files can be written to.
+[[nodiscard]] inline CLI::Validator writable_folder() {
+  return {
+      [](std::string& given) -> std::string {
+        std::error_code none;
+        if (!std::filesystem::is_directory(given, none))
+          return "'" + given + "' is not a folder; name one that exists";
+        try {  // the way the files will be written, before hours of training
+          auto const probe =
+              std::filesystem::path(given) / (".train_gpt-" + std::to_string(::getpid()));
+          zbpp::write_file(probe, "");
+          std::filesystem::remove(probe);
+        } catch (std::exception const&) {
+          return "'" + given + "' cannot be written to; name a folder that can";
+        }
+        return {};
+      },
+      ""};
+}
+
+/// Accepts the names and titles of policies.
+[[nodiscard]] inline CLI::Validator policy_name() {
+  return {
+      [](std::string& given) -> std::string {
+        try {
+          given = zbpp::find_policy(zbpp::builtin_policies(), given).name();
+          return {};
+        } catch (zbpp::error const& unknown) {
+          return unknown.what();
+        }
+      },
+      ""};
+}
+
+/// Reads the command line.
+/// @return nothing when it asks for help, which is then printed
+/// @throws setting_error
+[[nodiscard]] inline std::optional<options> read_options(int argc, char const* const* argv) {
+  options o;
+  std::string optimizer = "adam";
+  std::string by = "threads";
+  float learning_rate = 0.0F;
+  CLI::App app(
+      "Trains a byte-level GPT on one thread and then through pipelines, one rank a thread, and\n"
+      "compares every loss bit for bit. Writes loss.svg, timeline.svg and trace.json.\n"
+      "With --checkpoint it keeps the last two checkpoints, and one of the end. It can be killed "
+      "at\n"
+      "any time and go on with --resume: the bits are those of a run that never stopped.\n"
+      "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
+      "a\n"
+      "shell loop starts (docs/launch.md), all with the same options. Rank 0 tells and writes, of "
+      "the\n"
+      "pictures only loss.svg; an interrupt ends them all at once, without a last checkpoint.",
+      "train_gpt");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--text", o.text, "Text to learn; without it, the repository's headers and docs")
+      ->check(readable_file())
+      ->option_text("FILE");
+  app.add_option(
+         "--transport",
+         by,
+         "threads, all ranks in this process; or tcp, this is one rank, of one --policy")
+      ->check(is_one_of("threads", "tcp"));
+  auto* const bind =
+      app.add_option("--bind", o.bind, "Address of this machine where a rank of tcp listens");
+  auto* const join =
+      app.add_option("--join", o.join_seconds, "Seconds that ranks of tcp have to find each other")
+          ->check(whole_number(1, 86'400));
+  auto* const ranks =
+      app.add_option("--ranks", o.ranks, "Ranks of the pipeline; with tcp as many as were launched")
+          ->check(whole_number(1, 64));
+  app.add_option("--microbatches", o.how.microbatches, "Microbatches of a step")
+      ->check(whole_number(1, 1024));
+  auto* const policies = app.add_option("--policy", o.policies, "Policies to run, by name")
+                             ->transform(policy_name())
+                             ->delimiter(',')
+                             ->option_text("NAME,... [one_f_one_b,zb_h1,zb_h2,zb_v]");
+  app.add_option("--steps", o.how.optimizer.steps, "Optimizer steps")
+      ->check(whole_number(1, 1'000'000));
+  app.add_option("--layers", o.how.model.layers, "Transformer blocks")->check(whole_number(1, 64));
+  app.add_option("--width", o.how.model.width, "Elements of a token")
+      ->check(whole_number(head_width, 1024, head_width));
+  app.add_option("--context", o.how.model.context, "Tokens of a sequence")
+      ->check(whole_number(16, 1024));
+  app.add_option("--sequences", o.how.model.sequences, "Sequences of a microbatch")
+      ->check(whole_number(1, 64));
+  app.add_option("--optimizer", optimizer, "adam or sgd")->check(is_one_of("adam", "sgd"));
+  app.add_option(
+         "--learning-rate", learning_rate, "Largest one; without it, what suits the optimizer")
+      ->check(positive_decimal())
+      ->default_str("");
+  app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));
+  app.add_option("--out", o.out, "Folder for the files it writes")->check(writable_folder());
+  auto* const checkpoint =
+      app.add_option("--checkpoint", o.checkpoint, "Folder for checkpoints, of one --policy")
+          ->check(writable_folder())
+          ->option_text("DIR");
+  app.add_option("--every", o.every, "Steps from one checkpoint to the next")
+      ->check(whole_number(1, 1'000'000))
+      ->needs(checkpoint);
+  app.add_flag("--resume", o.resume, "Go on from the newest checkpoint, with the same settings")
+      ->needs(checkpoint)
+      ->default_str("");
+  bool is_alone = false;
+  app.add_flag("--no-reference", is_alone, "Leave the sequential run out: nothing is compared")
+      ->default_str("");
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::CallForHelp const&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (CLI::ParseError const& wrong) {
+    std::string line = wrong.what();
+    for (auto& c : line)
+      if (c == '\n') c = ' ';
+    throw setting_error(line + "; --help lists what there is");
+  }
+  o.by = by == "tcp" ? transport::tcp : transport::threads;
+  o.reference = !is_alone;
+  o.names_ranks = ranks->count() > 0;
+  o.names_policies = policies->count() > 0;
+  bool const names_one = o.names_policies && o.policies.size() == 1;
+  if (!o.checkpoint.empty() && !names_one)
+    throw setting_error(
+        "--checkpoint keeps the run of one policy; name one, such as --policy zb_v");
+  if (o.by == transport::tcp && !names_one)
+    throw setting_error("--transport tcp runs one policy; name one, such as --policy zb_v");
+  for (auto const* const only : {bind, join})
+    if (o.by != transport::tcp && only->count() > 0)
+      throw setting_error(only->get_name() + " is for --transport tcp; threads need it not");
+  if (o.by == transport::threads) check_ranks(o);
+  auto& step = o.how.optimizer;
+  step.kind = optimizer == "adam" ? optimizer_kind::adam : optimizer_kind::sgd;
+  step.learning_rate = learning_rate > 0.0F ? learning_rate : default_rate(step.kind);
+  check(o.how.model);
+  return o;
+}
+
+}  // namespace gpt

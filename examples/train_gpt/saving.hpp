@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoints of a run: when they are due, and going on from the newest one; for ranks that are all
+// in this process, or apart.
+#pragma once
+
+#include "checkpoint.hpp"
+#include "stages.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+/// Stands for ranks that are all in this process.
+struct ranks_together {
+  /// @return those of `ranks` ranks that are in this process
+  [[nodiscard]] std::vector<int> here(int ranks) const {
+    std::vector<int> all(static_cast<std::size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  /// Does what one rank does for all; the others wait for it.
+  template <class Work>
+  void on_first(Work const& work) const {
+    work();
+  }
+  /// @param own  those of the ranks here
+  /// @return those of all ranks
+  [[nodiscard]] std::vector<file_record> gather(std::vector<file_record> own) const { return own; }
+};
+
+/// Saves the stages of all ranks now and then. Ranks that are apart call it at the same time.
+/// @tparam Ranks  says which ranks are here and how they work together, as `ranks_together`
+template <class Ranks>
+class basic_saver {
+ public:
+  /// @param folder  exists, and is the same for all ranks
+  /// @param every   steps from one checkpoint to the next
+  basic_saver(
+      std::filesystem::path const& folder,
+      std::vector<run_setting> settings,
+      std::int64_t every,
+      zbpp::placement const& where,
+      Ranks ranks = {})
+      : folder_(folder),
+        to_(folder, std::move(settings), where.ranks()),
+        every_(every),
+        where_(where),
+        ranks_(std::move(ranks)) {}
+
+  /// @return the step of the newest checkpoint; 0 where there is none
+  [[nodiscard]] std::int64_t last() const { return last_; }
+  /// @return where the newest checkpoint lies; empty where there is none
+  [[nodiscard]] std::filesystem::path path() const {
+    return last_ == 0 ? std::filesystem::path() : to_.path(last_);
+  }
+  /// @return whether a checkpoint is due after so many steps
+  [[nodiscard]] bool is_due(std::int64_t done) const { return done % every_ == 0; }
+
+  /// Begins a new run, or goes on with one as `resume` does.
+  /// @return how many steps the stages have taken
+  /// @throws setting_error when there are checkpoints of another run: they would be mixed with
+  ///         those of a new run, and go
+  [[nodiscard]] std::int64_t begin(std::vector<chunk_stage>& stages, bool resumes) {
+    if (resumes) return resume(stages);
+    auto const all = to_.finished();
+    if (!all.empty())
+      throw setting_error(
+          "--checkpoint " + folder_.string() + " has " + checkpoints::name(all.back()) +
+          "; give --resume to go on from there, or another folder to begin anew");
+    return 0;
+  }
+
+  /// Sets the stages that are here to the newest checkpoint, where there is one.
+  /// @return how many steps they have taken
+  /// @throws setting_error when it cannot be used: none is skipped
+  [[nodiscard]] std::int64_t resume(std::vector<chunk_stage>& stages) {
+    auto const all = to_.finished();
+    if (all.empty()) return 0;
+    auto const newest = to_.read_manifest(all.back());
+    for (int const rank : ranks_.here(where_.ranks()))
+      to_.read(newest, rank, states_of(stages, where_, rank));
+    for (auto& s : stages) s.resume_at(newest.step);
+    last_ = newest.step;
+    return last_;
+  }
+
+  /// Writes a checkpoint after `done` steps, more than at the last one.
+  /// @return what to tell about it
+  /// @throws zbpp::error (io_failed) with the path; those before are as they were
+  [[nodiscard]] std::string save(std::int64_t done, std::vector<chunk_stage>& stages) {
+    ranks_.on_first([&] { to_.begin(done); });
+    std::vector<file_record> own;
+    for (int const rank : ranks_.here(where_.ranks()))
+      own.push_back(to_.write(done, rank, states_of(stages, where_, rank)));
+    auto const files = ranks_.gather(std::move(own));
+    ranks_.on_first([&] { to_.finish(done, files); });
+    last_ = done;
+    return "checkpoint " + checkpoints::name(done);
+  }
+
+  /// @return what to tell after `resume`
+  [[nodiscard]] std::string told() const {
+    if (last_ == 0) return "resumed: there is no checkpoint in " + folder_.string() + " yet";
+    return "resumed: " + path().string();
+  }
+
+ private:
+  std::filesystem::path folder_;
+  checkpoints to_;
+  std::int64_t every_;
+  zbpp::placement where_;
+  Ranks ranks_;
+  std::int64_t last_ = 0;
+};
+
+/// Saves the stages of ranks that are all in this process.
+using saver = basic_saver<ranks_together>;
+
+}  // namespace gpt
