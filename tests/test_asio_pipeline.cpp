@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -204,6 +205,71 @@ TEST_CASE("every rank gets the failures of all, and the run is over", "[asio][pi
     INFO("culprit " << culprit);
     for (auto const& text : thrown) CHECK(text == "");
   }
+}
+
+namespace {
+
+using stage_type = std::array<zbpp::as_flow<fragile>, 1>;
+using pipeline_type = zbpp::pipeline<zbpp::asio::tcp>;
+
+// Makes a pipeline of one stage a rank, whose rank 1 may fail in its second step.
+std::unique_ptr<pipeline_type> make_pipeline(
+    zbpp::plan const& planned, zbpp::asio::rendezvous& meeting, stage_type& stages) {
+  return std::make_unique<pipeline_type>(planned, zbpp::asio::tcp(meeting), stages);
+}
+
+}  // namespace
+
+TEST_CASE("a run may replace its pipeline by another one", "[asio][pipeline]") {
+  constexpr int ranks = 3;
+  auto const planned = toy_plan("zb_h1", ranks, 5);
+  bool const fails = GENERATE(false, true);
+  auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(ranks);
+    auto const rank = static_cast<std::size_t>(meeting.rank());
+    fragile sound(all[rank], false);
+    fragile broken(all[rank], fails && rank == 1);
+    stage_type first{zbpp::as_flow(sound)};
+    stage_type second{zbpp::as_flow(broken)};
+    auto pipe = make_pipeline(planned, meeting, first);
+    pipe->step();
+    pipe = make_pipeline(planned, meeting, second);  // the old one goes after the new one has come
+    auto other = make_pipeline(planned, meeting, first);
+    other->step();
+    pipe->step();
+    pipe->evaluate();
+    other->evaluate();
+    other.reset();
+    pipe->step();
+  });
+  for (auto const& text : thrown) {
+    INFO(text);
+    CHECK((text.find("the toy broke") != std::string::npos) == fails);
+    CHECK(text.empty() == !fails);
+  }
+}
+
+TEST_CASE("after an evaluation that could not begin every call says why", "[asio][pipeline]") {
+  auto const planned = toy_plan("zb_h1", 2, 5);
+  auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(2);
+    fragile sound(all[static_cast<std::size_t>(meeting.rank())], false);
+    stage_type stages{zbpp::as_flow(sound)};
+    auto pipe = make_pipeline(planned, meeting, stages);
+    pipe->step();
+    if (meeting.rank() == 1) return;  // and rank 0 wants to go on
+    for (auto const call : {0, 1, 2}) {
+      std::string text;
+      try {
+        call == 1 ? pipe->step() : pipe->evaluate();
+      } catch (std::exception const& failed) {
+        text = failed.what();
+      }
+      if (text.find("rank 1: left the run") == std::string::npos)
+        throw std::logic_error("another text: '" + text + "'");
+    }
+  });
+  for (auto const& text : thrown) CHECK(text == "");
 }
 
 TEST_CASE("what one rank has of the others' results", "[asio][pipeline]") {

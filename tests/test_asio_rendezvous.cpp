@@ -322,6 +322,19 @@ TEST_CASE("a rank that leaves while others need it is named on all") {
   }
 }
 
+TEST_CASE("a rank that ends the run gives its reason to all") {
+  for (int culprit : {0, 2}) {
+    auto const thrown = run_ranks(3, patient_settings(), [&](rendezvous& meeting) {
+      if (meeting.rank() == culprit) meeting.fail("no more text to learn from");
+      meeting.barrier();
+    });
+    for (auto const& text : thrown)
+      CHECK(
+          text ==
+          "another rank failed: rank " + std::to_string(culprit) + ": no more text to learn from");
+  }
+}
+
 TEST_CASE("ranks may leave in any order when nobody needs them") {
   constexpr int ranks = 4;
   for (int trial = 0; trial < 8; ++trial) {

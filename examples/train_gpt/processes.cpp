@@ -232,8 +232,7 @@ int meet_and_train(zbpp::asio::launch const& start, options const& o) {
   try {
     return train(meeting, o);
   } catch (std::exception const& failed) {
-    meeting.control_channel().settle(
-        zbpp::asio::rank_failure{{.rank = start.rank}, {}, zbpp::errc::peer_failed, failed.what()});
+    meeting.fail(failed.what());
     throw;
   }
 }

@@ -105,8 +105,8 @@ class async_stepper {
     {
       std::lock_guard const lock(mutex_);
       is_stopping_ = true;
+      wake_.notify_one();
     }
-    wake_.notify_one();
     thread_.join();
   }
 
@@ -150,8 +150,7 @@ class async_stepper {
     waiter_ = detail::step_waiter_of<Handler>::make(std::move(handler));
     what_ = what;
     is_busy_ = true;
-    lock.unlock();
-    wake_.notify_one();
+    wake_.notify_one();  // under the lock: once the step has run, this object may go
   }
 
   void serve() {

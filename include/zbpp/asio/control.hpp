@@ -72,6 +72,7 @@ class control {
   /// quarter of a second until rank 0 has read it (on rank 0: all others).
   ~control() {
     try {
+      settle();  // if something failed, all have to hear of it first
       if (!is_shut_) {
         auto const patience = std::min(settings_.deadline / 4, std::chrono::milliseconds(250));
         driver_.exclusively([&] { member_.say_bye(patience); });
@@ -110,11 +111,17 @@ class control {
     });
   }
   /// Sets what looks at the progress of all ranks with every heartbeat, on rank 0; elsewhere
-  /// nothing. A text that it gives ends the run with `errc::stalled`.
-  void watch(watchdog call) {
+  /// nothing. A text that it gives ends the run with `errc::stalled`. `owner` says whose it is.
+  void watch(watchdog call, void const* owner = nullptr) {
+    watcher_ = owner;
     if (hub_ != nullptr) driver_.exclusively([&] { hub_->watch(std::move(call)); });
   }
-
+  /// @return who watches, or null
+  [[nodiscard]] void const* watcher() const noexcept { return watcher_; }
+  /// Ends the watch of this owner, if it is the one.
+  void unwatch(void const* owner) {
+    if (watcher_ == owner) watch(nullptr, nullptr);
+  }
   /// Reports that something failed here, or that a peer (`at.rank`) seems lost. The first report to
   /// reach rank 0 is the failure of the run. Only while driving.
   void report(rank_failure failure) { member_.report(std::move(failure)); }
@@ -336,6 +343,7 @@ class control {
   std::optional<gate> data_gate_;
   std::unique_ptr<detail::hub> hub_;      // on rank 0
   std::unique_ptr<detail::spoke> spoke_;  // elsewhere
+  void const* watcher_ = nullptr;
   bool is_shut_ = false;
 };
 

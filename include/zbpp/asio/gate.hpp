@@ -58,8 +58,8 @@ class gate {
 
   /// Listens from now on.
   /// @param by  outlives the gate
-  /// @throws error (io_failed) when the endpoint cannot be listened on, error (bad_argument) for
-  /// wrong settings
+  /// @throws error (io_failed) when the endpoint cannot be listened on; (bad_argument) for wrong
+  ///         settings
   gate(driver& by, run_token const& token, callback on_guest, gate_settings const& settings = {})
       : hall_(std::make_shared<hall>(by.io(), token, std::move(on_guest), settings)) {
     zbpp::detail::require(settings.most_strangers > 0, "a gate needs room for one stranger");

@@ -152,7 +152,6 @@ class hub final : public line_owner {
   }
 
   // Joining.
-
   void greet(tcp::socket socket, link_purpose what) {
     if (what != link_purpose::control) return;  // the socket closes
     auto const guest = std::make_shared<line>(std::move(socket), *this, most_join);
@@ -180,7 +179,8 @@ class hub final : public line_owner {
       // Those who come a little later hear it too.
       mistake_ = std::move(wrong);
       deadline_.set(
-          std::min(settings_.deadline / 4, deadline_.left()), [this] { end_joining(mistake_); });
+          std::min({settings_.deadline / 4, std::chrono::milliseconds(1000), deadline_.left()}),
+          [this] { end_joining(mistake_); });
     }
     if (all_have_come()) mistake_.empty() ? start_run() : end_joining(mistake_);
   }
@@ -315,7 +315,8 @@ class hub final : public line_owner {
       if (!was_late && !s.has_ended && silence > settings_.deadline) silent.push_back(rank);
     }
     for (auto const& s : std::vector(strangers_))
-      if (now - s->heard() > join_patience) turn_away(*s, "it did not say its rank in time");
+      if (now - s->heard() > join_patience)
+        turn_away(*s, mistake_.empty() ? "it did not say its rank in time" : mistake_);
     if (state_ != state::running) return;
     for (int rank : silent) {
       seat_of(rank).has_ended = true;  // it gets the verdict, should it wake up
@@ -328,7 +329,6 @@ class hub final : public line_owner {
   }
 
   static constexpr std::chrono::seconds join_patience{5};
-
   rendezvous_settings settings_;
   local_sender to_local_;
   std::string place_;

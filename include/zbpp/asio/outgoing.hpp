@@ -42,9 +42,8 @@ class outgoing {
   // For the engine.
 
   /// Takes a message, which `pump` is going to write.
-  /// @throws error (wrong_size) when it is larger than it may be; (bad_argument) when more are
-  /// under
-  ///         way than the channel was made for
+  /// @throws error (wrong_size) when it is larger than it may be; (bad_argument) when more of them
+  ///         are not retired than the channel was made for
   void push(message&& mail) {
     if (static_cast<std::uint64_t>(mail.total_size()) > most_)
       throw error(

@@ -187,9 +187,17 @@ class reception {
     for (auto pause = std::chrono::milliseconds(10); !mine->is_over;
          pause = std::min(pause * 2, std::chrono::milliseconds(1000))) {
       try {
-        auto const port = std::to_string(mine->to.port);
-        auto const found = co_await mine->resolver.async_resolve(mine->to.host, port, wait);
-        co_await net::async_connect(mine->socket, found, wait);
+        std::vector<tcp::endpoint> places;
+        boost::system::error_code is_name;
+        auto const address = net::ip::make_address(mine->to.host, is_name);
+        if (is_name) {
+          auto const port = std::to_string(mine->to.port);
+          auto const found = co_await mine->resolver.async_resolve(mine->to.host, port, wait);
+          for (auto const& entry : found) places.push_back(entry.endpoint());
+        } else {
+          places.emplace_back(address, mine->to.port);  // Asio resolves in a thread of its own
+        }
+        co_await net::async_connect(mine->socket, places, wait);
         mine->socket.set_option(tcp::no_delay(true));
         co_await introduce(mine->socket, token, link_purpose::data);
         auto const request = net::buffer(mine->request);

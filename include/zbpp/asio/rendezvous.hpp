@@ -6,6 +6,7 @@
 
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/reception.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +36,8 @@ class rendezvous {
       rendezvous_settings settings = {},
       run_token token = run_token::from_environment())
       : control_(
-            std::make_unique<control>(std::move(start), std::move(settings), std::move(token))) {}
+            std::make_unique<control>(std::move(start), std::move(settings), std::move(token))),
+        reception_(std::make_unique<detail::reception>(*control_)) {}
 
   /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept { return control_->rank(); }
@@ -61,16 +64,25 @@ class rendezvous {
   /// Waits until all ranks are here. @throws error, the failure of the run
   void barrier() { control_->collect(collective::barrier); }
   /// Checks that all ranks hold the same as rank 0, such as the `fingerprint` of a plan.
-  /// @throws error (no_agreement), the same on all ranks, that says whose differs and in what,
-  /// after
-  ///         which the run goes on; the failure of the run
+  /// @throws error (no_agreement), the same on all ranks, that says whose differs and in what, and
+  ///         the run goes on; the failure of the run
   void agree(std::span<agreement_item const> mine) { control_->agree(mine); }
+
+  /// Ends the run on all ranks for a reason of this one, outside a step; blocks until all know it.
+  /// Does nothing when the run has failed already.
+  void fail(std::string text) {
+    static_cast<void>(control_->settle(
+        rank_failure{{rank(), -1, -1, -1}, {}, errc::peer_failed, std::move(text)}));
+  }
 
   /// @return what backends use
   [[nodiscard]] control& control_channel() noexcept { return *control_; }
+  /// @return what makes the data connections of backends
+  [[nodiscard]] detail::reception& data_reception() noexcept { return *reception_; }
 
  private:
   std::unique_ptr<control> control_;
+  std::unique_ptr<detail::reception> reception_;
 };
 
 }  // namespace zbpp::asio

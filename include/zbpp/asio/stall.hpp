@@ -270,9 +270,8 @@ class stall_detector {
   }
 
   /// Looks at the reports of all ranks, at most one each.
-  /// @return what every rank waits for and which circle or rank is to blame, where the step has
-  /// come
-  ///         to stand still since the last call; else nothing
+  /// @return what every rank waits for and which circle or rank is to blame, if the step stands
+  ///         still and this was not said before; else nothing
   [[nodiscard]] std::optional<std::string> operator()(std::span<progress_report const> reports) {
     auto still = std::int64_t{-1};
     bool in_step = false;

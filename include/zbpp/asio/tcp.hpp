@@ -74,9 +74,10 @@ namespace detail {
 
 /// Runs the rank of this process; each of the others runs its own.
 ///
-/// All ranks make their pipelines, and take their steps, in the same order. A step that fails on
-/// one rank fails on all, with the first failure, within `rendezvous_settings::deadline` of the
-/// pass that runs; the run is over then, and every later call throws the same.
+/// All ranks make their pipelines, and take their steps, in the same order. A failure on one rank
+/// ends the step of all, within `rendezvous_settings::deadline` of the pass that runs; a rank that
+/// has run its part already hears of it in its next call. The run is over then, and every later
+/// call throws the same.
 class tcp {
  public:
   using carrier = tcp_transport;
@@ -88,10 +89,11 @@ class tcp {
 
   /// Takes part in a run, which must outlive the pipeline.
   explicit tcp(rendezvous& run, tcp_settings settings = {}) noexcept
-      : control_(&run.control_channel()), settings_(settings) {}
+      : control_(&run.control_channel()), reception_(&run.data_reception()), settings_(settings) {}
 
  private:
   control* control_;
+  detail::reception* reception_;
   tcp_settings settings_;
 };
 
@@ -135,21 +137,21 @@ class tcp::crew {
   /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
   ///         says who differs in what; the failure of the run
   crew(tcp by, plan const& planned)
-      : control_(by.control_), settings_(by.settings_), rank_(control_->rank()) {
+      : control_(by.control_),
+        reception_(by.reception_),
+        settings_(by.settings_),
+        rank_(control_->rank()) {
     if (control_->ranks() != planned.what.ranks())
       throw error(
           errc::bad_argument,
           "the run has " + std::to_string(control_->ranks()) + " processes and the plan " +
               std::to_string(planned.what.ranks()) + " ranks; there is one process for each rank");
     control_->agree(fingerprint(planned));
-    reception_ = std::make_unique<detail::reception>(*control_);
-    control_->on_stop([this](rank_failure const& first) { return stop(first); });
   }
   crew(crew const&) = delete;
   crew& operator=(crew const&) = delete;
   ~crew() {
-    control_->watch(nullptr);
-    control_->on_stop(nullptr);
+    for (auto const& mine : links_) control_->unwatch(&mine);
   }
 
   /// @return the rank of this process
@@ -176,16 +178,16 @@ class tcp::crew {
           ring();
         },
         settings_);
-    mine.carrier = made.get();
     return made;
   }
   /// Connects the channels of this rank with those of its neighbours; blocks until they have come.
   /// @throws error, the failure of the run
   void connect(tcp_transport& carrier) {
-    auto const& mine = links_of(carrier);
+    auto& mine = links_.back();
     auto sockets = reception_->connect(mine.channels);
     for (std::size_t c = 0; c < sockets.size(); ++c)
       if (sockets[c].is_open()) carrier.connect(static_cast<int>(c), std::move(sockets[c]));
+    mine.carrier = &carrier;  // last: a carrier that is not connected does not stay
   }
 
   /// Runs the engine until it is done and all that it sent has left, or the run has failed.
@@ -206,6 +208,8 @@ class tcp::crew {
       carrier.flush();
       control_->io_driver().drive_until([&] {
         if (is_done && carrier.is_flushed()) return true;
+        if (control_->has_stopped()) status.fail(rank_);
+        if (status.has_failed()) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
         return bell_.load(std::memory_order_acquire) != heard;
       });
@@ -228,13 +232,14 @@ class tcp::crew {
     if (!own.empty()) mine = detail::describe(own.front());
     for (auto const& f : control_->settle(std::move(mine))) add(f);
     if (failures.empty()) failures = own;
-    for (auto const& each : links_) each.carrier->close();
+    for (auto const& each : links_)
+      if (each.carrier != nullptr) each.carrier->close();
   }
 
  private:
   // The channels of one program.
   struct links {
-    tcp_transport* carrier = nullptr;
+    tcp_transport* carrier = nullptr;  // null where connecting failed
     program const* code = nullptr;
     std::vector<channel> channels;
     std::vector<std::string> lost;  // by channel: why it is; touched by who drives
@@ -245,13 +250,12 @@ class tcp::crew {
   }
 
   void begin(links const& mine, step_status& status) {
-    if (watched_ != &mine) {
-      control_->watch(stall_detector(*mine.code, control_->settings().patience));
-      watched_ = &mine;
-    }
+    if (control_->watcher() != &mine)
+      control_->watch(stall_detector(*mine.code, control_->settings().patience), &mine);
     control_->board().begin_step(steps_++);
+    status_ = &status;
+    control_->on_stop([this](rank_failure const& first) { return stop(first); });
     control_->io_driver().exclusively([&] {
-      status_ = &status;
       if (control_->has_stopped()) status.fail(rank_);
     });
   }
@@ -262,6 +266,7 @@ class tcp::crew {
       if (own.why) control_->report(detail::describe(own));
       status_ = nullptr;
     });
+    control_->on_stop(nullptr);
     control_->board().enter(progress_phase::outside);
   }
 
@@ -296,12 +301,11 @@ class tcp::crew {
   }
 
   control* control_;
+  detail::reception* reception_;
   tcp_settings settings_;
   int rank_;
   bell bell_{0};
-  std::unique_ptr<detail::reception> reception_;
   std::list<links> links_;
-  links const* watched_ = nullptr;
   std::int64_t steps_ = 0;
   step_status* status_ = nullptr;  // of the step that runs; touched while driving
 };
