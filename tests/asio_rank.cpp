@@ -15,7 +15,6 @@
 #include <support/toy_mlp.hpp>
 #include <support/toy_run.hpp>
 
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -85,19 +84,13 @@ struct fault {
     if (kind == "hold") hold();
     if (kind == "hang")
       for (;;) ::pause();
-    if (kind == "cut") for_data_sockets([](int s) { ::shutdown(s, SHUT_RDWR); });
+    if (kind == "cut") for_data_sockets(break_connection);
     if (kind == "half")
       for_data_sockets([](int s) {
-        std::array<char, 7> const part{};
-        static_cast<void>(::send(s, part.data(), part.size(), MSG_NOSIGNAL));
-        ::shutdown(s, SHUT_RDWR);
+        write_into(s, std::string(7, '\0'));
+        break_connection(s);
       });
-    if (kind == "garbage")
-      for_data_sockets([](int s) {
-        std::array<char, 400> part{};
-        part.fill('\x5a');
-        static_cast<void>(::send(s, part.data(), part.size(), MSG_NOSIGNAL));
-      });
+    if (kind == "garbage") for_data_sockets([](int s) { write_into(s, std::string(400, '\x5a')); });
   }
 };
 

@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sockets of this process, for tests that break them behind its back.
+// The sockets of this process, for tests that break them behind its back. They do so by system
+// calls of their own, which sanitizers do not see: that somebody else may close a socket meanwhile
+// is what such a test is about.
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
 #include <netinet/in.h>
 #include <string>
+#include <string_view>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace zbpp::test {
+
+/// Ends both directions of a connection.
+inline void break_connection(int socket) { ::syscall(SYS_shutdown, socket, SHUT_RDWR); }
+/// Writes bytes that do not belong into a connection.
+inline void write_into(int socket, std::string_view bytes) {
+  ::syscall(SYS_sendto, socket, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0);
+}
 
 /// Calls `visit(descriptor)` for every connected TCP socket, apart from those of the port that
 /// MASTER_PORT names: the sockets that messages between stages take.
@@ -27,9 +39,9 @@ void for_data_sockets(Visit visit) {
     sockaddr_storage here{};
     sockaddr_storage there{};
     socklen_t size = sizeof(here);
-    if (::getsockname(s, reinterpret_cast<sockaddr*>(&here), &size) != 0) continue;
+    if (::syscall(SYS_getsockname, s, &here, &size) != 0) continue;
     size = sizeof(there);
-    if (::getpeername(s, reinterpret_cast<sockaddr*>(&there), &size) != 0) continue;
+    if (::syscall(SYS_getpeername, s, &there, &size) != 0) continue;
     if (port_of(here) < 0 || port_of(here) == meeting || port_of(there) == meeting) continue;
     visit(s);
   }
