@@ -324,7 +324,7 @@ TEST_CASE("a rank that leaves while others need it is named on all") {
 
 TEST_CASE("a rank that ends the run gives its reason to all") {
   for (int culprit : {0, 2}) {
-    auto const thrown = run_ranks(3, patient_settings(), [&](rendezvous& meeting) {
+    auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
       if (meeting.rank() == culprit) meeting.fail("no more text to learn from");
       meeting.barrier();
     });
