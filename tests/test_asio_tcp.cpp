@@ -397,6 +397,38 @@ TEST_CASE("after a drain before all was written a connection stands still", "[as
   CHECK(count == 3 * (frame::base_size + 8 + 9));
 }
 
+TEST_CASE("what was sent arrives although its sender goes at once", "[asio]") {
+  stuck_guard const guard;
+  for (int round = 0; round < 40; ++round) {
+    arena memory;
+    bell wake{0};
+    losses lost;
+    net::io_context io;
+    zbpp::asio::driver sockets;
+    std::vector<channel> const channels{{0, 1, 2, 4}};
+    auto carrier = std::make_unique<tcp_transport>(
+        sockets, 0, channels, std::vector<zbpp::bytes>{100}, lost.handler());
+    auto ends = make_connection(sockets.io(), io);
+    auto& peer = ends.second;
+    carrier->connect(0, std::move(ends.first));
+    carrier->bind(0, memory, &wake);
+    for (std::uint32_t n = 0; n < 3; ++n) carrier->send(0, make_message(memory, n, {9}), 0);
+    // Who closes with unread bytes resets the connection: here are credits to leave unread.
+    std::vector<std::byte> credit(frame::most_size);
+    frame const given{.kind = frame_kind::credit, .has_credit = true, .credit = 3};
+    credit.resize(encode(given, credit.data()));
+    for (int i = 0; i < 20; ++i) net::write(peer, net::buffer(credit));
+    std::jthread const leaving([&] { carrier.reset(); });
+    std::vector<std::byte> all(1000);
+    boost::system::error_code failure;
+    auto const count = net::read(peer, net::buffer(all), failure);
+    CHECK(failure == net::error::eof);
+    CHECK(count == 3 * (frame::base_size + 8 + 9));
+    peer.close();
+    CHECK(lost.all().empty());
+  }
+}
+
 TEST_CASE("wrong uses of a TCP transport are refused", "[asio]") {
   stuck_guard const guard;
   lone_rank rank;

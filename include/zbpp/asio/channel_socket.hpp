@@ -72,10 +72,18 @@ class channel_socket {
     error_code ignored;
     if (socket_) socket_->close(ignored);
   }
+  /// Says that nothing more will be written. The peer closes once it has read everything, and then
+  /// nobody is told that the connection was lost.
+  void finish() noexcept {
+    error_code ignored;
+    if (is_open()) socket_->shutdown(net::socket_base::shutdown_send, ignored);
+    is_finished_ = true;
+  }
   /// Closes the socket and says why. Nobody calls the owner from then on.
   void lose(std::string const& why) {
     if (!is_open()) return;
     shut();
+    if (is_finished_) return;
     (*name_.on_lost)(
         name_.number,
         "channel " + std::to_string(name_.number) + " from rank " +
@@ -151,6 +159,7 @@ class channel_socket {
   Owner* owner_;
   std::optional<tcp_socket> socket_;
   bool is_parked_ = false;
+  bool is_finished_ = false;
   wait_state reading_;
   wait_state writing_;
 };

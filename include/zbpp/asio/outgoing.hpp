@@ -113,6 +113,8 @@ class outgoing {
     pump();
   }
   [[nodiscard]] bool was_connected() const noexcept { return socket_.was_opened(); }
+  void finish() noexcept { socket_.finish(); }
+  [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
   void park() noexcept { socket_.park(); }
   void shut() noexcept { socket_.shut(); }
   [[nodiscard]] bool is_pending() const noexcept { return socket_.is_pending(); }

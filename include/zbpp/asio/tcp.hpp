@@ -210,8 +210,10 @@ class tcp::crew {
         if (is_done && carrier.is_flushed()) return true;
         if (control_->has_stopped()) status.fail(rank_);
         if (status.has_failed()) return true;
+        // What has arrived is not missed; the last message and the end come at once.
+        if (bell_.load(std::memory_order_acquire) != heard) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
-        return bell_.load(std::memory_order_acquire) != heard;
+        return false;
       });
     }
     end(engine.what_failed());

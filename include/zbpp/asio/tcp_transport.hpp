@@ -17,7 +17,10 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/socket_base.hpp>
+#include <boost/asio/steady_timer.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <netinet/in.h>
@@ -81,8 +84,10 @@ class tcp_transport {
   }
   tcp_transport(tcp_transport const&) = delete;
   tcp_transport& operator=(tcp_transport const&) = delete;
-  /// Closes all connections and waits until no handler refers to this. The driver must still exist.
+  /// Closes all connections and waits until no handler refers to this; for a quarter of a second at
+  /// most also until the peers have read what was sent. The driver must still exist.
   ~tcp_transport() {
+    linger();
     driver_->exclusively([this] {
       shut();
       driver_->forget(this);
@@ -265,6 +270,29 @@ class tcp_transport {
     if (!failure && settings_.receive_buffer > 0)
       own.set_option(net::socket_base::receive_buffer_size(settings_.receive_buffer), failure);
     return own;
+  }
+
+  // Who closes a connection on which something has come that he did not read, such as a credit,
+  // takes back what the peer has not read yet.
+  void linger() {
+    struct alarm {
+      explicit alarm(::boost::asio::io_context& io) : timer(io) {}
+      ::boost::asio::steady_timer timer;
+      bool has_rung = false;
+    };
+    auto const limit = std::make_shared<alarm>(driver_->io());
+    driver_->exclusively([&] {
+      for (auto const& out : out_)
+        if (out) out->finish();
+      limit->timer.expires_after(std::chrono::milliseconds(250));
+      limit->timer.async_wait(
+          [limit](detail::error_code const& failed) { limit->has_rung = !failed; });
+    });
+    driver_->drive_until([&] {
+      auto const is_open = [](auto const& out) { return out && out->is_open(); };
+      return limit->has_rung || std::none_of(out_.begin(), out_.end(), is_open);
+    });
+    driver_->exclusively([&] { limit->timer.cancel(); });
   }
 
   void park() noexcept {
