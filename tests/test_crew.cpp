@@ -13,7 +13,6 @@ namespace {
 
 struct without_crew {
   using carrier = zbpp::in_process;
-  static constexpr bool reserves_memory = false;
   using clock = zbpp::virtual_time::clock;
 };
 struct with_a_crew_that_settles_nothing : zbpp::virtual_time {
