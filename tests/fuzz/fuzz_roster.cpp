@@ -22,11 +22,12 @@ void demand_same_bytes(std::span<std::byte const> bytes, Read read, Write write)
   if (!std::equal(written.begin(), written.end(), bytes.begin(), bytes.end())) std::abort();
 }
 
+constexpr std::size_t largest_part = 256;  // of a collective call, in bytes
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   namespace wire = asio::detail;
-  constexpr std::size_t largest_part = 256;
   if (size < 1 || size > test::most_fuzzed_bytes) return 0;
   auto const bytes = std::as_bytes(std::span(data, size)).subspan(1);
   auto const write = [](auto const& value) { return wire::write(value); };
