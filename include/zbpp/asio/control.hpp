@@ -21,7 +21,6 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -291,19 +290,7 @@ class control {
   // Blocks until `done` holds, which only who drives calls, or some time has passed.
   template <class Predicate>
   void wait(std::chrono::milliseconds time, Predicate done) {
-    struct alarm {
-      ::boost::asio::steady_timer timer;
-      bool has_rung = false;
-    };
-    auto const limit = std::make_shared<alarm>(::boost::asio::steady_timer(driver_.io()));
-    driver_.exclusively([&] {
-      limit->timer.expires_after(time);
-      limit->timer.async_wait([limit](boost::system::error_code const& failed) {
-        limit->has_rung = limit->has_rung || !failed;
-      });
-    });
-    driver_.drive_until([&] { return limit->has_rung || done(); });
-    driver_.exclusively([&] { limit->timer.cancel(); });
+    detail::drive_for(driver_, time, std::move(done));
   }
 
   // Who closes a socket too early takes back what is under way, such as a verdict.

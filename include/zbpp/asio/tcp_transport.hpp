@@ -9,6 +9,7 @@
 #include <zbpp/asio/driver.hpp>
 #include <zbpp/asio/incoming.hpp>
 #include <zbpp/asio/outgoing.hpp>
+#include <zbpp/asio/timers.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -17,7 +18,6 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/socket_base.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -275,24 +275,14 @@ class tcp_transport {
   // Who closes a connection on which something has come that he did not read, such as a credit,
   // takes back what the peer has not read yet.
   void linger() {
-    struct alarm {
-      explicit alarm(::boost::asio::io_context& io) : timer(io) {}
-      ::boost::asio::steady_timer timer;
-      bool has_rung = false;
-    };
-    auto const limit = std::make_shared<alarm>(driver_->io());
     driver_->exclusively([&] {
       for (auto const& out : out_)
         if (out) out->finish();
-      limit->timer.expires_after(std::chrono::milliseconds(250));
-      limit->timer.async_wait(
-          [limit](detail::error_code const& failed) { limit->has_rung = !failed; });
     });
-    driver_->drive_until([&] {
+    detail::drive_for(*driver_, std::chrono::milliseconds(250), [&] {
       auto const is_open = [](auto const& out) { return out && out->is_open(); };
-      return limit->has_rung || std::none_of(out_.begin(), out_.end(), is_open);
+      return std::none_of(out_.begin(), out_.end(), is_open);
     });
-    driver_->exclusively([&] { limit->timer.cancel(); });
   }
 
   void park() noexcept {

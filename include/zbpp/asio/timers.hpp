@@ -3,12 +3,15 @@
 // Two clocks of a control connection: one that beats, and one that ends a wait.
 #pragma once
 
+#include <zbpp/asio/driver.hpp>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -83,5 +86,24 @@ class timeout {
   net::steady_timer timer_;
   std::uint64_t number_ = 0;
 };
+
+/// Drives until `done()` holds, but not much longer than some time; not from a handler.
+template <class Predicate>
+void drive_for(driver& by, std::chrono::milliseconds time, Predicate done) {
+  struct alarm {
+    explicit alarm(::boost::asio::io_context& io) : timer(io) {}
+    ::boost::asio::steady_timer timer;
+    bool has_rung = false;
+  };
+  auto const limit = std::make_shared<alarm>(by.io());
+  by.exclusively([&] {
+    limit->timer.expires_after(time);
+    limit->timer.async_wait([limit](boost::system::error_code const& failed) {
+      limit->has_rung = limit->has_rung || !failed;
+    });
+  });
+  by.drive_until([&] { return limit->has_rung || done(); });
+  by.exclusively([&] { limit->timer.cancel(); });
+}
 
 }  // namespace zbpp::asio::detail
