@@ -88,22 +88,13 @@ class reception {
     auto& by = control_->io_driver();
     calls all;
     by.exclusively([&] { all = call_all(channels, number); });
-    auto const deadline =
-        std::chrono::steady_clock::now() + control_->settings().collective_deadline;
-    auto const alarm = std::make_shared<::boost::asio::steady_timer>(by.io());
-    by.exclusively([&] {
-      alarm->expires_at(deadline);
-      alarm->async_wait([](boost::system::error_code const&) {});
-    });
     std::vector<tcp::socket> sockets;
     std::string missing;
-    by.drive_until([&] {
+    drive_for(by, control_->settings().collective_deadline, [&] {
       missing = look(channels, number, all);
-      return missing.empty() || control_->has_stopped() ||
-             std::chrono::steady_clock::now() >= deadline;
+      return missing.empty() || control_->has_stopped();
     });
     by.exclusively([&] {
-      alarm->cancel();
       for (auto const& c : all) c->is_over = true;
       if (missing.empty()) sockets = collect(channels, number, all);
       for (auto const& c : all) c->close();
