@@ -113,10 +113,10 @@ TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]")
 
 TEST_CASE("the clock of virtual time waits for messages and never runs back", "[virtual-time]") {
   virtual_time::clock clock;
-  CHECK(clock.start(0) == 0);
+  CHECK(clock.start(0, {}) == 0);
   CHECK(clock.finish(10) == 10);
-  CHECK(clock.start(5) == 10);
-  CHECK(clock.start(25) == 25);
+  CHECK(clock.start(5, {}) == 10);
+  CHECK(clock.start(25, {}) == 25);
   CHECK(clock.finish(0) == 25);
   CHECK(clock.arrival_of_send(7) == 32);
   STATIC_REQUIRE(virtual_time::clock::has_arrived(1'000'000));

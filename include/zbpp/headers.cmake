@@ -84,6 +84,7 @@ set(ZBPP_CORE_HEADERS
   runtime/transport.hpp
   runtime/virtual_time.hpp
   runtime/where.hpp
+  runtime/workers.hpp
   zbpp.hpp
 )
 set(ZBPP_JSON_HEADERS

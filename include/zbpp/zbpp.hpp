@@ -58,3 +58,4 @@
 #include <zbpp/runtime/transport.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 #include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/workers.hpp>

@@ -105,7 +105,7 @@ class tcp::clock {
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
   /// Begins a pass. @return its start
-  [[nodiscard]] ticks start(ticks) const noexcept {
+  [[nodiscard]] ticks start(ticks, pass const&) const noexcept {
     board_->start_pass();
     return now();
   }
@@ -158,8 +158,14 @@ class tcp::crew {
   [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
   /// @return what rings when something arrives
   [[nodiscard]] bell* bell_of(int) noexcept { return &bell_; }
-  /// @return the clock of a step, which starts now
-  [[nodiscard]] clock start_clock() const noexcept { return clock(control_->board()); }
+  /// @return the memory of the rank: the heap
+  [[nodiscard]] static arena make_memory(int) { return arena(); }
+  /// @return where its passes run: on the calling thread
+  [[nodiscard]] static where place_of(int, arena& memory) noexcept { return where(memory); }
+  /// The clock starts when it is made.
+  static constexpr void start_step() noexcept {}
+  /// @return the clock of the rank, which starts now
+  [[nodiscard]] clock clock_of(int) const noexcept { return clock(control_->board()); }
 
   /// @return what carries the messages of this rank; not connected yet
   [[nodiscard]] std::unique_ptr<tcp_transport> make_carrier(
@@ -188,6 +194,12 @@ class tcp::crew {
     for (std::size_t c = 0; c < sockets.size(); ++c)
       if (sockets[c].is_open()) carrier.connect(static_cast<int>(c), std::move(sockets[c]));
     mine.carrier = &carrier;  // last: a carrier that is not connected does not stay
+  }
+
+  /// Lets the stages of the rank get ready.
+  template <class Engine>
+  static void warm_up(std::vector<Engine>& engines) {
+    engines.front().warm_up();
   }
 
   /// Runs the engine until it is done and all that it sent has left, or the run has failed.

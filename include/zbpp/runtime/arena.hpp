@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <span>
 #include <type_traits>
@@ -43,28 +44,44 @@ struct arena_usage {
   }
 };
 
+/// Says where the memory of an arena comes from; the heap unless told otherwise.
+struct memory_source {
+  /// Gives `size` bytes, aligned to `alignment`. @throws std::bad_alloc
+  void* (*take)(std::size_t size, std::uintptr_t context) = [](std::size_t size, std::uintptr_t) {
+    return ::operator new(size, std::align_val_t{64});
+  };
+  /// Takes them back.
+  void (*give_back)(void* memory, std::size_t size, std::uintptr_t context) noexcept =
+      [](void* memory, std::size_t, std::uintptr_t) noexcept {
+        ::operator delete(memory, std::align_val_t{64});
+      };
+  std::uintptr_t context = 0;  ///< handed to both; what it names outlives all buffers
+  std::size_t alignment = 64;  ///< of every buffer, in bytes; a multiple of 64
+  bool is_host = true;         ///< whether the host may touch the memory
+};
+
 namespace detail {
 
 class arena_core;
 
-/// Stands in front of every piece of an arena; data follows on the next 64-byte line.
+/// Describes a piece of an arena. It stands apart from the data, which the host may be unable to
+/// touch.
 struct alignas(64) block {
-  arena_core* owner;
-  block* next_free;
-  std::size_t size;      // as asked for
-  std::size_t capacity;  // as rounded
-  std::uint32_t references;
-  std::uint16_t size_class;
-  purpose what;
-
-  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+  arena_core* owner = nullptr;
+  block* next_free = nullptr;
+  std::byte* data = nullptr;
+  std::size_t size = 0;      // as asked for
+  std::size_t capacity = 0;  // as rounded
+  std::uint32_t references = 0;
+  std::uint16_t size_class = 0;
+  purpose what{};
 };
 
 /// Keeps free blocks in lists by size, sixteen sizes below 1 KiB and eight for each doubling above,
 /// so that finding one takes constant time and rounding wastes at most an eighth.
 class arena_core {
  public:
-  arena_core() = default;
+  explicit arena_core(memory_source source) noexcept : source_(source) {}
   arena_core(arena_core const&) = delete;
   arena_core& operator=(arena_core const&) = delete;
 
@@ -75,15 +92,13 @@ class arena_core {
     if (found != nullptr) {
       free_[size_class] = found->next_free;
     } else {
-      found = carve((lines + 1) * line);
-      found->owner = this;
+      found = carve(lines * source_.alignment);
       found->size_class = static_cast<std::uint16_t>(size_class);
-      found->capacity = lines * line;
     }
     found->size = size;
     found->references = 1;
     found->what = what;
-    unpoison(found->data(), found->size);
+    if (source_.is_host) unpoison(found->data, found->size);
     count(what, static_cast<bytes>(size));
     ++holders_;
     return found;
@@ -93,7 +108,7 @@ class arena_core {
     count(piece->what, -static_cast<bytes>(piece->size));
     piece->next_free = free_[piece->size_class];
     free_[piece->size_class] = piece;
-    poison(piece->data(), piece->capacity);
+    if (source_.is_host) poison(piece->data, piece->capacity);
     drop();
   }
 
@@ -106,7 +121,7 @@ class arena_core {
   // The rest stays part of the piece, but nobody may use it.
   void truncate(block* piece, std::size_t size) noexcept {
     count(piece->what, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
-    poison(piece->data() + size, piece->size - size);
+    if (source_.is_host) poison(piece->data + size, piece->size - size);
     piece->size = size;
   }
 
@@ -116,7 +131,7 @@ class arena_core {
     usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
   }
 
-  // Rounding takes at most an eighth; what stands in front of each piece is small beside it.
+  // Rounding takes at most an eighth.
   void reserve(std::size_t size) {
     if (size > most / 2) throw std::bad_alloc();
     if (size > 0) add_chunk(size + size / 8 + smallest_chunk);
@@ -130,9 +145,9 @@ class arena_core {
   }
 
  private:
-  static constexpr std::size_t line = 64;
   static constexpr std::size_t most = ~std::size_t{0} / 4;  // so that rounding up cannot overflow
   static constexpr std::size_t smallest_chunk = 64 * 1024;
+  static constexpr std::size_t blocks_at_once = 256;
 
   struct chunk {
     std::byte* begin;
@@ -145,12 +160,13 @@ class arena_core {
 
   ~arena_core() {
     for (auto const& c : chunks_) {
-      unpoison(c.begin, c.size);
-      ::operator delete(c.begin, std::align_val_t{line});
+      if (source_.is_host) unpoison(c.begin, c.size);
+      source_.give_back(c.begin, c.size, source_.context);
     }
   }
 
-  [[nodiscard]] static rounded round_up(std::size_t size) noexcept {
+  [[nodiscard]] rounded round_up(std::size_t size) const noexcept {
+    auto const line = source_.alignment;
     auto const lines = std::max<std::size_t>(1, (size + line - 1) / line);
     if (lines <= 16) return {lines - 1, lines};
     auto const shift = static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;
@@ -163,27 +179,40 @@ class arena_core {
       add_chunk(std::max({size, smallest_chunk, static_cast<std::size_t>(usage_.reserved) / 2}));
       ++usage_.growths;
     }
-    auto* piece = reinterpret_cast<block*>(next_);
+    auto& piece = next_block();
+    piece.owner = this;
+    piece.data = next_;
+    piece.capacity = size;
     next_ += size;
     left_ -= size;
-    unpoison(piece, sizeof(block));
-    return ::new (piece) block{};
+    return &piece;
+  }
+
+  [[nodiscard]] block& next_block() {
+    if (blocks_left_ == 0) {
+      blocks_.push_back(std::make_unique<block[]>(blocks_at_once));
+      blocks_left_ = blocks_at_once;
+    }
+    return blocks_.back()[blocks_at_once - blocks_left_--];
   }
 
   void add_chunk(std::size_t size) {
     chunks_.reserve(chunks_.size() + 1);
-    auto* begin = static_cast<std::byte*>(::operator new(size, std::align_val_t{line}));
+    auto* begin = static_cast<std::byte*>(source_.take(size, source_.context));
     chunks_.push_back({begin, size});
     usage_.reserved += static_cast<bytes>(size);
     next_ = begin;
     left_ = size;
-    poison(begin, size);
+    if (source_.is_host) poison(begin, size);
   }
 
+  memory_source source_;
   std::array<block*, 512> free_{};
   std::vector<chunk> chunks_;
   std::byte* next_ = nullptr;
   std::size_t left_ = 0;
+  std::vector<std::unique_ptr<block[]>> blocks_;
+  std::size_t blocks_left_ = 0;  // of the last ones
   arena_usage usage_;
   std::size_t holders_ = 1;
 };
@@ -192,7 +221,8 @@ class arena_core {
 
 /// Owns a piece of a rank's arena together with its copies; empty when default-made.
 ///
-/// Data is aligned to 64 bytes and not initialised. A buffer is used on its rank's thread only.
+/// Data is aligned to 64 bytes or more and not initialised. A buffer is used on its rank's thread
+/// only.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -216,7 +246,7 @@ class buffer {
   [[nodiscard]] explicit operator bool() const noexcept { return piece_ != nullptr; }
   /// @return the first byte; null when empty
   [[nodiscard]] std::byte* data() const noexcept {
-    return piece_ == nullptr ? nullptr : piece_->data();
+    return piece_ == nullptr ? nullptr : piece_->data;
   }
   /// @return how many bytes there are; 0 when empty
   [[nodiscard]] std::size_t size() const noexcept { return piece_ == nullptr ? 0 : piece_->size; }
@@ -250,7 +280,8 @@ class buffer {
 /// Owns the memory of one rank. Buffers may outlive it: the memory goes with the last of them.
 class arena {
  public:
-  arena() : core_(new detail::arena_core) {}
+  /// Makes an arena that takes its memory from `source`, in large chunks.
+  explicit arena(memory_source source = {}) : core_(new detail::arena_core(source)) {}
   arena(arena&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
   arena& operator=(arena other) noexcept {
     std::swap(core_, other.core_);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pipeline asks of a backend: which ranks run in this process, what carries their messages,
-// who runs them, and who hears of a failure. Here stands the part that is the same for all backends
-// whose ranks run in one process.
+// What a pipeline asks of a backend: which ranks run in this process and where, what carries their
+// messages, who runs them, and who hears of a failure. Here stands the part that is the same for
+// all backends whose ranks run in one process.
 #pragma once
 
 #include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/planner/plan.hpp>
+#include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/transport.hpp>
+#include <zbpp/runtime/where.hpp>
 
 #include <concepts>
 #include <memory>
@@ -21,7 +23,8 @@
 namespace zbpp {
 
 /// Models what runs the ranks of a pipeline. `Backend::crew` is made with the backend and the plan;
-/// its `run(engines, carrier, status)` returns when no engine is running.
+/// its `run(engines, carrier, status)` returns when no engine is running, and `warm_up(engines)`
+/// calls that of each.
 ///
 /// Models also promise: `ranks()` stays the same; `make_carrier`, for a program that outlives it,
 /// is followed by a `bind` for each of these ranks and then one `connect`; a message rings
@@ -35,6 +38,7 @@ concept backend = requires(
     problem const& what,
     typename Backend::carrier& carrier,
     std::vector<failure>& failures,
+    arena& memory,
     int rank) {
   requires std::constructible_from<typename Backend::crew, Backend, plan const&>;
   requires transport<typename Backend::carrier>;
@@ -45,7 +49,10 @@ concept backend = requires(
   } -> std::same_as<std::unique_ptr<typename Backend::carrier>>;
   crew.connect(carrier);
   { crew.bell_of(rank) } -> std::same_as<bell*>;
-  { crew.start_clock() } -> std::same_as<typename Backend::clock>;
+  { crew.make_memory(rank) } -> std::same_as<arena>;
+  { crew.place_of(rank, memory) } -> std::same_as<where>;
+  crew.start_step();
+  { crew.clock_of(rank) } -> std::same_as<typename Backend::clock>;
   crew.settle(failures);
 };
 
@@ -62,6 +69,17 @@ class one_process {
   [[nodiscard]] static std::unique_ptr<in_process> make_carrier(
       program const&, traffic const& messages, problem const& what) {
     return std::make_unique<in_process>(what.ranks(), messages.channels());
+  }
+  /// @return the memory of a rank: the heap, unless a crew says otherwise
+  [[nodiscard]] static arena make_memory(int /*rank*/) { return arena(); }
+  /// @return where its passes run: on the calling thread, unless a crew says otherwise
+  [[nodiscard]] static where place_of(int /*rank*/, arena& memory) noexcept {
+    return where(memory);
+  }
+  /// Lets the stages of every rank get ready.
+  template <class Engine>
+  static void warm_up(std::vector<Engine>& engines) {
+    for (auto& e : engines) e.warm_up();
   }
   /// There is nobody to connect to.
   static void connect(in_process&) noexcept {}

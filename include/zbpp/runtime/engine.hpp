@@ -18,7 +18,6 @@
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
 
-#include <coroutine>
 #include <cstdint>
 #include <exception>
 #include <span>
@@ -33,6 +32,7 @@ enum class progress : std::uint8_t {
   done,     ///< the whole program ran
   blocked,  ///< the next pass waits for a message
   failed,   ///< the step has failed, here or on another rank
+  paused,   ///< as many passes ran as were asked for
 };
 
 /// Holds the memory of one rank.
@@ -58,6 +58,7 @@ class engine {
       problem const& what,
       std::span<stage_ref const> stages,
       rank_memory& memory,
+      where at,
       Transport& carrier,
       step_status& status,
       bool is_training)
@@ -66,7 +67,7 @@ class engine {
         code_(detail::make_rank_code(code, messages, rank)),
         flows_(detail::index(code_.flow_slots)),
         memory_(&memory),
-        at_(memory.buffers),
+        at_(at),
         carrier_(&carrier),
         status_(&status) {
     for (int s : code.where().stages_of(rank)) {
@@ -105,14 +106,21 @@ class engine {
     memory_->buffers.reset_peak();
   }
 
-  /// Runs instructions until the program ends, the next pass waits for a message, or the step
-  /// fails. Call it from one thread at a time.
-  progress advance() noexcept {
+  /// Lets every stage get ready, before the first step.
+  void warm_up() {
+    for (auto const& chunk : chunks_) chunk.run.warm_up(at_);
+  }
+
+  /// Runs instructions until the program ends, the next pass waits for a message, the step fails,
+  /// or the next pass would be one more than `most`. Call it from one thread at a time.
+  progress advance(std::size_t most = ~std::size_t{0}) noexcept {
     frame_pool::scope const frames(memory_->frames);
+    auto const last = most < trace_.size() - traced_ ? traced_ + most : trace_.size();
     try {
       for (; next_ < code_.instructions.size(); ++next_) {
         if (status_->has_failed()) return progress::failed;
         auto const& i = code_.instructions[next_];
+        if (traced_ == last && i.kind <= instruction_kind::recompute) return progress::paused;
         if (!run(i)) return progress::blocked;
         if (i.frees_slot) free_slot(flows_[detail::index(i.slot)]);
       }
@@ -123,13 +131,13 @@ class engine {
     }
   }
 
-  /// @return when the message that blocks the rank will have arrived; `not_yet` before it is sent
+  /// @return when the message that blocks the rank arrives; `not_yet` before it is sent
   [[nodiscard]] ticks blocked_until() const noexcept {
     auto const& i = code_.instructions[next_];
     return carrier_->arrival(i.channel, i.sequence);
   }
 
-  /// @return the channel of the message that blocks the rank
+  /// @return the channel of that message
   [[nodiscard]] int blocked_on() const noexcept { return code_.instructions[next_].channel; }
 
   /// Destroys all flows and their mail; after a step that failed, when no rank is running.
@@ -140,6 +148,21 @@ class engine {
     }
   }
 
+  /// Fails the step, unless it has failed here, for what came to light outside of a pass.
+  void fail(std::exception_ptr why) noexcept {
+    if (failure_.why) return;
+    if (next_ == code_.instructions.size())
+      failure_ = {{.rank = rank_}, {}, std::move(why)};
+    else
+      failure_ = {place(), current(), std::move(why)};
+    status_->fail(rank_);
+    carrier_->abort();
+  }
+
+  /// @return how many passes have run in this step
+  [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
+  /// @return start and end of each pass
+  [[nodiscard]] std::span<timed_pass> trace() const noexcept { return trace_; }
   /// @return the clock that the step runs by
   [[nodiscard]] Clock const& time() const noexcept { return clock_; }
   /// @return what went wrong here; its `why` is null when nothing did
@@ -197,7 +220,7 @@ class engine {
     state.open = detail::open_passes(kind);
     state.has_received = false;
     auto& timed = trace_[traced_++];
-    timed.start = clock_.start(arrival);
+    timed.start = clock_.start(arrival, timed.what);
     state.flow.resume();
     timed.end = clock_.finish(chunk.costs.of(kind));
     state.is_running = false;
@@ -220,26 +243,11 @@ class engine {
     state.flow = chunk.run(microbatch(state)).release(state);
   }
 
-  // Before a pass the flow must stand at an await of that pass.
   void expect_flow_at(pass_kind kind, detail::flow_state const& state) const {
     auto const at = state.point;
-    bool right = false;
-    switch (kind) {
-      case pass_kind::forward: right = at == flow_point::start; break;
-      case pass_kind::recompute: right = at == flow_point::recompute; break;
-      case pass_kind::backward_weight: right = at == flow_point::backward_weight; break;
-      case pass_kind::backward:
-        right = at == flow_point::receive_gradient || at == flow_point::backward_input ||
-                at == flow_point::backward;
-        break;
-      case pass_kind::backward_input:
-        right = at == flow_point::receive_gradient || at == flow_point::backward_input;
-        break;
-    }
-    if (!right) {
+    if (!detail::may_begin(kind, at))
       refuse_flow(
           state, at == flow_point::end ? "has ended" : "awaits " + std::string(to_string(at)));
-    }
   }
 
   [[noreturn]] void refuse_flow(detail::flow_state const& state, std::string const& does) const {
@@ -254,7 +262,7 @@ class engine {
         place());
   }
 
-  // What the flow keeps of its input after the pass that consumed it is an activation from now on.
+  // What the flow keeps of its input after the pass is an activation from now on.
   void release_input(pass_kind kind, detail::flow_state& state) const {
     if (!state.has_received)
       refuse_flow(
@@ -306,7 +314,7 @@ class engine {
     std::exchange(state.flow, nullptr).destroy();
   }
 
-  // Gets a slot ready for another flow; this one is gone, and all it sent has left.
+  // Gets a slot ready for another flow; this one is gone, with all it sent.
   void free_slot(detail::flow_state& state) const {
     if (state.deposited_at != flow_point::start)
       refuse_flow(
@@ -321,12 +329,6 @@ class engine {
   [[nodiscard]] location place() const noexcept {
     auto const what = current();
     return {rank_, static_cast<std::int64_t>(next_), what.stage, what.microbatch};
-  }
-
-  void fail(std::exception_ptr why) noexcept {
-    failure_ = {place(), current(), std::move(why)};
-    status_->fail(rank_);
-    carrier_->abort();
   }
 
   int rank_;

@@ -89,6 +89,21 @@ class open_passes {
   std::uint8_t set_ = 0;
 };
 
+/// @return whether a flow that stands at this point awaits a pass of this kind
+[[nodiscard]] constexpr bool may_begin(pass_kind kind, flow_point at) noexcept {
+  switch (kind) {
+    case pass_kind::forward: return at == flow_point::start;
+    case pass_kind::recompute: return at == flow_point::recompute;
+    case pass_kind::backward_weight: return at == flow_point::backward_weight;
+    case pass_kind::backward_input:
+      return at == flow_point::receive_gradient || at == flow_point::backward_input;
+    case pass_kind::backward:
+      return at == flow_point::receive_gradient || at == flow_point::backward_input ||
+             at == flow_point::backward;
+  }
+  return false;
+}
+
 /// Holds what all flows of one stage have in common.
 struct stage_context {
   int stage = 0;

@@ -73,13 +73,16 @@ class microbatch {
 
   /// States the loss of this microbatch; the step's result carries it.
   /// @throws error (wrong_flow) when this is not the last stage
-  void report_loss(double loss) const {
+  void report_loss(double loss) const { this->loss() = loss; }
+  /// @return where the loss of this microbatch goes, for a backend that learns it later in the step
+  /// @throws error (wrong_flow) when this is not the last stage
+  [[nodiscard]] double& loss() const {
     if (!is_last_stage())
       throw error(
           errc::wrong_flow,
           "report_loss() belongs to the last stage",
           {.stage = stage(), .microbatch = index()});
-    state_->common->losses[static_cast<std::size_t>(index())] = loss;
+    return state_->common->losses[static_cast<std::size_t>(index())];
   }
 
  private:

@@ -77,6 +77,8 @@ class pipeline {
         crew_(backend, plan_),
         stages_(refer_to(stages)),
         memory_(crew_.ranks().size()) {
+    for (std::size_t here = 0; here < memory_.size(); ++here)
+      memory_[here].buffers = crew_.make_memory(crew_.ranks()[here]);
     if constexpr (Backend::reserves_memory) {
       auto const peaks = peak_memory(plan_.code, plan_.what, traffic(plan_.code));
       for (std::size_t here = 0; here < memory_.size(); ++here) {
@@ -85,6 +87,7 @@ class pipeline {
       }
     }
     training_ = std::make_unique<rig>(*this, plan_.code, true);
+    crew_.warm_up(training_->engines);
   }
   pipeline(pipeline const&) = delete;
   pipeline& operator=(pipeline const&) = delete;
@@ -154,6 +157,7 @@ class pipeline {
               owner.plan_.what,
               stages.first(chunks),
               memory,
+              owner.crew_.place_of(rank, memory.buffers),
               *carrier,
               status,
               is_training);
@@ -225,8 +229,9 @@ class pipeline {
     what.status.reset();
     auto& losses = what.result.losses;
     std::fill(losses.begin(), losses.end(), std::numeric_limits<double>::quiet_NaN());
-    auto const clock = crew_.start_clock();
-    for (auto& e : what.engines) e.begin(steps_, clock, losses, what.result.measured[e.rank()]);
+    crew_.start_step();
+    for (auto& e : what.engines)
+      e.begin(steps_, crew_.clock_of(e.rank()), losses, what.result.measured[e.rank()]);
     crew_.run(what.engines, *what.carrier, what.status);
     if (what.status.has_failed())
       for (auto& e : what.engines) e.abandon();

@@ -29,6 +29,11 @@ concept stage = requires(Stage& s, microbatch mb) {
 template <class Stage>
 concept updating_stage = stage<Stage> && requires(Stage& s, where at) { s.update(at); };
 
+/// Models a stage that gets ready before the first step: what is slow the first time, such as
+/// loading a kernel, happens there.
+template <class Stage>
+concept warming_stage = stage<Stage> && requires(Stage& s, where at) { s.warm_up(at); };
+
 namespace detail {
 
 /// Holds for a type whose `update` cannot be the optimizer step that its author meant.
@@ -55,6 +60,8 @@ class stage_ref {
         "the update of a stage is its optimizer step: void update(zbpp::where)");
     if constexpr (updating_stage<Stage>)
       update_ = [](void* object, where at) { static_cast<Stage*>(object)->update(at); };
+    if constexpr (warming_stage<Stage>)
+      warm_up_ = [](void* object, where at) { static_cast<Stage*>(object)->warm_up(at); };
   }
 
   /// Makes the flow of a microbatch.
@@ -63,11 +70,16 @@ class stage_ref {
   void update(where at) const {
     if (update_ != nullptr) update_(object_, at);
   }
+  /// Gets ready for the first step, if the stage has something to do for that.
+  void warm_up(where at) const {
+    if (warm_up_ != nullptr) warm_up_(object_, at);
+  }
 
  private:
   void* object_;
   flow (*start_)(void*, microbatch);
   void (*update_)(void*, where) = nullptr;
+  void (*warm_up_)(void*, where) = nullptr;
 };
 
 /// Models an object with plain passes instead of a flow. `Object::saved` is what one microbatch
@@ -136,6 +148,12 @@ class as_flow {
     requires requires(Object& o) { o.update(at); }
   {
     object_->update(at);
+  }
+  /// Lets the object get ready.
+  void warm_up(where at)
+    requires requires(Object& o) { o.warm_up(at); }
+  {
+    object_->warm_up(at);
   }
 
  private:

@@ -6,9 +6,11 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/crew.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
+#include <zbpp/runtime/workers.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -36,11 +38,11 @@ struct threads {
   class clock {
    public:
     clock() = default;
-    explicit clock(bool emulates_transfers) noexcept
-        : epoch_(std::chrono::steady_clock::now()), emulates_(emulates_transfers) {}
+    clock(std::chrono::steady_clock::time_point epoch, bool emulates_transfers) noexcept
+        : epoch_(epoch), emulates_(emulates_transfers) {}
 
     /// Begins a pass. @return its start
-    [[nodiscard]] ticks start(ticks) const noexcept { return now(); }
+    [[nodiscard]] ticks start(ticks, pass const&) const noexcept { return now(); }
     /// Ends a pass. @return its end
     [[nodiscard]] ticks finish(ticks) const noexcept { return now(); }
     /// @return when a message that is sent now counts as arrived
@@ -82,66 +84,32 @@ class threads::crew : public one_process {
     detail::require(settings.spins >= 0, "threads.spins is at least 0");
     count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
     bells_ = std::make_unique<padded_bell[]>(detail::index(count_));
-    workers_.reserve(detail::index(count_));
-    try {
-      for (int w = 0; w < count_; ++w) workers_.emplace_back([this, w] { serve(w); });
-    } catch (...) {
-      stop();
-      throw;
-    }
+    workers_ = std::make_unique<workers>(count_);
   }
-  crew(crew const&) = delete;
-  crew& operator=(crew const&) = delete;
-  ~crew() { stop(); }
 
   /// @return what rings when something arrives for a rank
   [[nodiscard]] bell* bell_of(int rank) noexcept {
     return &bells_[detail::index(std::int64_t{rank} * count_ / ranks_)].ring;
   }
-  /// @return the clock of every rank, which starts now
-  [[nodiscard]] clock start_clock() const noexcept { return clock(settings_.emulates_transfers); }
+  /// Starts the clocks of all ranks.
+  void start_step() noexcept { epoch_ = std::chrono::steady_clock::now(); }
+  /// @return the clock of a rank
+  [[nodiscard]] clock clock_of(int /*rank*/) const noexcept {
+    return clock(epoch_, settings_.emulates_transfers);
+  }
 
   /// Runs all engines until they are done or the step has failed. Blocks the caller; when it
   /// returns no engine is running.
   template <class Engine>
   void run(std::vector<Engine>& engines, in_process const&, step_status const&) {
-    job_ = [](crew& self, void* all, int worker) {
-      self.run_ranks(*static_cast<std::vector<Engine>*>(all), worker);
-    };
-    engines_ = &engines;
-    working_.store(count_, std::memory_order_relaxed);
-    start_round();
-    // Acquire: pairs with the last worker's release, so that all they wrote is seen.
-    for (int left = count_; left != 0; left = working_.load(std::memory_order_acquire))
-      working_.wait(left, std::memory_order_acquire);
+    auto job = [this, &engines](int worker) { run_ranks(engines, worker); };
+    workers_->run(job);
   }
 
  private:
   struct alignas(64) padded_bell {
     bell ring{0};
   };
-
-  void start_round() noexcept {
-    // Release: a worker that sees the new round sees the job.
-    round_.fetch_add(1, std::memory_order_release);
-    round_.notify_all();
-  }
-
-  void stop() noexcept {
-    stopping_.store(true, std::memory_order_relaxed);
-    start_round();
-    workers_.clear();
-  }
-
-  void serve(int worker) {
-    for (std::uint32_t seen = 0;; ++seen) {
-      round_.wait(seen, std::memory_order_acquire);
-      if (stopping_.load(std::memory_order_relaxed)) return;
-      job_(*this, engines_, worker);
-      // Release: whoever sees the count sees what this worker did.
-      if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
-    }
-  }
 
   template <class Engine>
   void run_ranks(std::vector<Engine>& engines, int worker) {
@@ -177,13 +145,9 @@ class threads::crew : public one_process {
   threads settings_;
   int ranks_;
   int count_ = 0;
+  std::chrono::steady_clock::time_point epoch_;
   std::unique_ptr<padded_bell[]> bells_;
-  void (*job_)(crew&, void*, int) = nullptr;
-  void* engines_ = nullptr;
-  std::atomic<std::uint32_t> round_{0};
-  std::atomic<int> working_{0};
-  std::atomic<bool> stopping_{false};
-  std::vector<std::jthread> workers_;
+  std::unique_ptr<workers> workers_;
 };
 
 }  // namespace zbpp

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/crew.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -24,7 +25,7 @@ struct virtual_time {
   class clock {
    public:
     /// Begins a pass once its input is there. @return its start
-    ticks start(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
+    ticks start(ticks arrival, pass const&) noexcept { return now_ = std::max(now_, arrival); }
     /// Ends a pass. @return its end
     ticks finish(ticks cost) noexcept { return now_ += cost; }
     /// @return when a message that is sent now will arrive
@@ -43,8 +44,10 @@ struct virtual_time {
 
     /// @return null: nobody sleeps
     [[nodiscard]] static constexpr bell* bell_of(int /*rank*/) noexcept { return nullptr; }
-    /// @return the clock of every rank at the start of a step
-    [[nodiscard]] static clock start_clock() noexcept { return {}; }
+    /// Every clock starts anew by itself.
+    static constexpr void start_step() noexcept {}
+    /// @return the clock of a rank at the start of a step
+    [[nodiscard]] static clock clock_of(int /*rank*/) noexcept { return {}; }
 
     /// Runs all engines until they are done or the step has failed.
     template <class Engine>

@@ -13,6 +13,7 @@ namespace zbpp {
 /// Says what the native handle of a `where` is.
 enum class backend_kind : std::uint8_t {
   host,  ///< the calling thread; the native handle is null
+  cuda,  ///< a CUDA stream; the native handle belongs to `zbpp::cuda`
 };
 
 /// Tells a pass where it runs; valid while the pass runs.
@@ -22,7 +23,8 @@ class where {
   where(arena& memory, backend_kind kind = backend_kind::host, void* native = nullptr) noexcept
       : memory_(&memory), native_(native), kind_(kind) {}
 
-  /// Gives memory that the pass or later ones keep; not initialised, aligned to 64 bytes.
+  /// Gives memory that the pass or later ones keep; not initialised, aligned to 64 bytes or more.
+  /// It is memory of the place: of the device, where the place is on one.
   /// @throws std::bad_alloc when the arena has to grow and cannot
   [[nodiscard]] buffer allocate(std::size_t size) const {
     return memory_->allocate(size, purpose::activation);
