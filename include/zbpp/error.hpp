@@ -26,6 +26,7 @@ enum class errc : std::uint8_t {
   peer_failed,          ///< another rank failed, and with it the run
   stalled,              ///< no rank of a step made progress
   refused_peer,         ///< another process could not show that it belongs to the run
+  device_failed,        ///< CUDA or NCCL reported an error
 };
 
 /// Names an error code in words.
@@ -43,6 +44,7 @@ enum class errc : std::uint8_t {
     case errc::peer_failed: return "another rank failed";
     case errc::stalled: return "a step stalled";
     case errc::refused_peer: return "refused peer";
+    case errc::device_failed: return "a device failed";
   }
   return "unknown";
 }

@@ -130,3 +130,18 @@ set(ZBPP_ASIO_HEADERS
   asio/token.hpp
   asio/wire.hpp
 )
+set(ZBPP_CUDA_HEADERS
+  cuda/clock.hpp
+  cuda/device.hpp
+  cuda/error.hpp
+  cuda/handles.hpp
+  cuda/issuer.hpp
+  cuda/memory.hpp
+  cuda/nvtx.hpp
+  cuda/peer.hpp
+  cuda/site.hpp
+  cuda/slots.hpp
+  cuda/timing.hpp
+)
+set(ZBPP_NCCL_HEADERS
+)

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What CUDA reports becomes an exception that says which call failed, and keeps CUDA's own code.
+#pragma once
+
+#include <zbpp/error.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <source_location>
+#include <string>
+#include <string_view>
+
+namespace zbpp::cuda {
+
+/// Reports that a call of CUDA failed.
+class cuda_error : public error {
+ public:
+  cuda_error(cudaError_t native, std::string const& text)
+      : error(errc::device_failed, text), native_(native) {}
+
+  /// @return CUDA's own code
+  [[nodiscard]] cudaError_t native() const noexcept { return native_; }
+
+ private:
+  cudaError_t native_;
+};
+
+namespace detail {
+
+/// @return a source location as `peer.hpp:120`
+[[nodiscard]] inline std::string to_string(std::source_location const& at) {
+  std::string_view file = at.file_name();
+  file.remove_prefix(file.find_last_of('/') + 1);
+  return std::string(file) + ":" + std::to_string(at.line());
+}
+
+[[noreturn]] inline void raise(cudaError_t status, std::source_location const& at) {
+  cudaGetLastError();  // so that the next check does not find it again
+  throw cuda_error(
+      status,
+      std::string("CUDA reports ") + cudaGetErrorName(status) + " (" +
+          std::to_string(static_cast<int>(status)) + ") at " + to_string(at) + ": " +
+          cudaGetErrorString(status));
+}
+
+}  // namespace detail
+
+/// Does nothing for success, else clears CUDA's last error and throws.
+///
+/// Kernels run later than they are launched, so the call that reports a fault may not be the one at
+/// fault; `device::synchronizes` finds the pass.
+/// @throws cuda_error (device_failed)
+inline void check(cudaError_t status, std::source_location at = std::source_location::current()) {
+  if (status != cudaSuccess) detail::raise(status, at);
+}
+
+}  // namespace zbpp::cuda

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams and events as values: `stream_ref` and `event_ref` name what somebody else owns, `stream`
+// and `event` own; and a guard for the current device.
+#pragma once
+
+#include <zbpp/cuda/error.hpp>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace zbpp::cuda {
+
+namespace detail {
+
+/// Owns a native handle and gives it back with `Release`.
+template <class Native, cudaError_t (*Release)(Native)>
+class unique_handle {
+ public:
+  unique_handle() noexcept = default;
+  explicit unique_handle(Native native) noexcept : native_(native) {}
+  unique_handle(unique_handle&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+  unique_handle& operator=(unique_handle other) noexcept {
+    std::swap(native_, other.native_);
+    return *this;
+  }
+  ~unique_handle() {
+    if (native_ != nullptr) Release(native_);  // nobody is left to hear of an error
+  }
+
+  [[nodiscard]] Native get() const noexcept { return native_; }
+
+ private:
+  Native native_ = nullptr;
+};
+
+}  // namespace detail
+
+/// Makes a device the current one for a scope.
+class [[nodiscard]] device_guard {
+ public:
+  /// @throws cuda_error when there is no such device
+  explicit device_guard(int device) {
+    check(cudaGetDevice(&previous_));
+    if (device == previous_) return;
+    check(cudaSetDevice(device));
+    is_changed_ = true;
+  }
+  device_guard(device_guard const&) = delete;
+  device_guard& operator=(device_guard const&) = delete;
+  ~device_guard() {
+    if (is_changed_) cudaSetDevice(previous_);
+  }
+
+ private:
+  int previous_ = 0;
+  bool is_changed_ = false;
+};
+
+/// Makes something with a device current.
+/// @return what `make()` gives
+template <class Make>
+[[nodiscard]] auto on_device(int device, Make const& make) {
+  device_guard const here(device);
+  return make();
+}
+
+/// Says what an event is for.
+enum class event_kind : std::uint8_t {
+  order,   ///< orders streams, and lets the host wait without spinning
+  timing,  ///< tells a time as well
+};
+
+/// Names an event.
+class event_ref {
+ public:
+  event_ref(cudaEvent_t native) noexcept : native_(native) {}
+  event_ref(std::nullptr_t) = delete;
+  event_ref(int) = delete;
+
+  /// @return the native handle
+  [[nodiscard]] cudaEvent_t get() const noexcept { return native_; }
+  /// @return whether what was last recorded is complete
+  /// @throws cuda_error when what ran before failed
+  [[nodiscard]] bool is_complete() const {
+    auto const status = cudaEventQuery(native_);
+    if (status == cudaErrorNotReady) return false;
+    check(status);
+    return true;
+  }
+  /// Blocks the host until what was last recorded is complete.
+  /// @throws cuda_error when what ran before failed
+  void synchronize() const { check(cudaEventSynchronize(native_)); }
+
+ private:
+  cudaEvent_t native_;
+};
+
+/// Owns an event of the device that was current when it was made.
+class event {
+ public:
+  event() noexcept = default;
+  /// @throws cuda_error
+  explicit event(event_kind kind) : handle_(make(kind)) {}
+
+  /// @return its name
+  [[nodiscard]] event_ref get() const noexcept { return handle_.get(); }
+  [[nodiscard]] operator event_ref() const noexcept { return get(); }
+
+ private:
+  [[nodiscard]] static cudaEvent_t make(event_kind kind) {
+    cudaEvent_t made = nullptr;
+    unsigned const flags = kind == event_kind::timing
+                               ? cudaEventDefault
+                               : cudaEventDisableTiming | cudaEventBlockingSync;
+    check(cudaEventCreateWithFlags(&made, flags));
+    return made;
+  }
+
+  detail::unique_handle<cudaEvent_t, cudaEventDestroy> handle_;
+};
+
+/// Says how urgent the work of a stream is.
+enum class stream_priority : std::uint8_t { usual, highest };
+
+/// Names a stream that does not wait for the default stream.
+class stream_ref {
+ public:
+  /// @throws error (bad_argument) for the legacy and the per-thread default stream
+  stream_ref(cudaStream_t native) : native_(native) {
+    if (native == nullptr || native == cudaStreamLegacy || native == cudaStreamPerThread)
+      throw error(
+          errc::bad_argument,
+          "the default streams order what should run side by side; give a stream made with "
+          "cudaStreamCreateWithFlags and cudaStreamNonBlocking");
+  }
+  stream_ref(std::nullptr_t) = delete;
+  stream_ref(int) = delete;
+
+  /// @return the native handle
+  [[nodiscard]] cudaStream_t get() const noexcept { return native_; }
+  [[nodiscard]] operator cudaStream_t() const noexcept { return native_; }
+  /// Lets what is enqueued from now on wait for what was last recorded in an event.
+  /// @throws cuda_error
+  void wait(event_ref what) const { check(cudaStreamWaitEvent(native_, what.get(), 0)); }
+  /// Records in an event what has been enqueued so far.
+  /// @throws cuda_error
+  void record(event_ref what) const { check(cudaEventRecord(what.get(), native_)); }
+  /// Blocks the host until all that was enqueued is complete.
+  /// @throws cuda_error
+  void synchronize() const { check(cudaStreamSynchronize(native_)); }
+
+ private:
+  cudaStream_t native_;
+};
+
+/// Owns a stream of the device that was current when it was made.
+class stream {
+ public:
+  stream() noexcept = default;
+  /// @throws cuda_error
+  explicit stream(stream_priority priority) : handle_(make(priority)) {}
+
+  /// @return its name
+  [[nodiscard]] stream_ref get() const { return handle_.get(); }
+  [[nodiscard]] operator stream_ref() const { return get(); }
+
+ private:
+  [[nodiscard]] static cudaStream_t make(stream_priority priority) {
+    int least = 0;
+    int greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithPriority(
+        &made, cudaStreamNonBlocking, priority == stream_priority::highest ? greatest : least));
+    return made;
+  }
+
+  detail::unique_handle<cudaStream_t, cudaStreamDestroy> handle_;
+};
+
+/// Refuses a stream of the caller that a rank cannot run on.
+/// @throws error (bad_argument) when it belongs to another device or waits for the default stream;
+///         cuda_error
+inline void check_adoptable(stream_ref theirs, int device) {
+  unsigned flags = 0;
+  check(cudaStreamGetFlags(theirs, &flags));
+  if ((flags & cudaStreamNonBlocking) == 0)
+    throw error(
+        errc::bad_argument,
+        "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
+  int of = 0;
+  check(cudaStreamGetDevice(theirs, &of));
+  if (of != device)
+    throw error(
+        errc::bad_argument,
+        "the adopted stream belongs to device " + std::to_string(of) + "; its site says device " +
+            std::to_string(device));
+}
+
+}  // namespace zbpp::cuda

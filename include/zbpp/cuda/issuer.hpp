@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Issues the work of the ranks that this process feeds: one thread a device, in the order in which
+// the plan has the passes start. An event is recorded before anybody is told to wait for it, so
+// what is on a device can always go on, and so can the host.
+#pragma once
+
+#include <zbpp/cuda/clock.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/planner/plan.hpp>
+#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/transport.hpp>
+#include <zbpp/runtime/workers.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Feeds the devices of some ranks.
+class issuer {
+ public:
+  /// Makes streams and events for ranks of a plan.
+  /// @param sites  one for each of `ranks`; empty: all on the current device
+  /// @throws error (bad_argument) unless there is a site for each rank, or when one cannot be used;
+  ///         cuda_error
+  issuer(
+      std::vector<site> sites, std::span<int const> ranks, plan const& planned, feeding const& how)
+      : ranks_(ranks) {
+    if (sites.empty()) {
+      int current = 0;
+      check(cudaGetDevice(&current));
+      sites.assign(ranks.size(), {.device = current});
+    }
+    if (sites.size() != ranks.size())
+      throw error(
+          errc::bad_argument,
+          "there are " + std::to_string(sites.size()) + " sites for " +
+              std::to_string(ranks.size()) + " ranks; state one for each, or none");
+    int devices = 0;
+    check(cudaGetDeviceCount(&devices));
+    for (std::size_t i = 0; i < sites.size(); ++i) {
+      auto const device = sites[i].device;
+      if (device < 0 || device >= devices)
+        throw error(
+            errc::bad_argument,
+            "rank " + std::to_string(ranks[i]) + " is to run on device " + std::to_string(device) +
+                "; there are " + std::to_string(devices));
+      device_guard const here(device);
+      places_.push_back(std::make_unique<place>(
+          sites[i], planned.what.microbatches(), planned.order.passes(ranks[i]).size(), how));
+      feeder_of(device).fed.push_back({.engine = i});
+    }
+    if (how.traces) {
+      for (auto& f : feeders_) {
+        device_guard const here(f->device);
+        f->epoch.emplace(event_kind::timing);
+      }
+    }
+    if (feeders_.size() > 1)
+      threads_ = std::make_unique<workers>(static_cast<int>(feeders_.size()));
+  }
+
+  /// @return what a rank runs with
+  [[nodiscard]] place& at(int rank) noexcept { return *places_[position(rank)]; }
+  /// @return what rings when a message for a rank was issued
+  [[nodiscard]] bell* bell_of(int rank) { return &feeder_of(at(rank).device()).ring; }
+  /// @return the clock of a rank, at the start of a step
+  [[nodiscard]] clock clock_of(int rank) noexcept { return clock(at(rank)); }
+
+  /// Sets the time that the passes of all devices are counted from, where they are measured.
+  /// @throws cuda_error
+  void start_step() {
+    for (auto& p : places_) p->start_step();
+    for (auto& f : feeders_)
+      if (f->epoch) places_[f->fed.front().engine]->compute().record(*f->epoch);
+  }
+
+  /// Lets the stages of every rank get ready, and waits for what they enqueue.
+  /// @throws what a stage throws; cuda_error
+  template <class Engine>
+  void warm_up(std::vector<Engine>& engines) {
+    for (auto& e : engines) {
+      device_guard const here(at(e.rank()).device());
+      e.warm_up();
+      at(e.rank()).compute().synchronize();
+    }
+  }
+
+  /// Issues a whole step, unless it fails. Returns when nothing is left to issue; the devices may
+  /// still be at work.
+  template <class Engine>
+  void issue(std::vector<Engine>& engines) {
+    auto job = [this, &engines](int worker) {
+      auto& mine = *feeders_[zbpp::detail::index(worker)];
+      try {
+        device_guard const here(mine.device);
+        feed(mine, engines);
+        for (auto const& f : mine.fed)
+          places_[f.engine]->compute().record(places_[f.engine]->end());
+      } catch (...) {
+        engines[mine.fed.front().engine].fail(std::current_exception());
+      }
+    };
+    if (threads_ != nullptr)
+      threads_->run(job);
+    else
+      job(0);
+  }
+
+  /// Takes in what the devices did, once they are done: losses, and times where they are measured.
+  /// @throws cuda_error
+  template <class Engine>
+  void collect(std::vector<Engine>& engines) {
+    for (auto& f : feeders_) {
+      for (auto const& each : f->fed) {
+        auto& at = *places_[each.engine];
+        at.deliver_losses();
+        if (f->epoch) at.times().read(*f->epoch, engines[each.engine].trace());
+      }
+    }
+  }
+
+  /// Blocks until the devices are done with what was issued, whether it succeeded or not.
+  void settle() noexcept {
+    for (auto& p : places_) cudaStreamSynchronize(p->compute());
+  }
+
+ private:
+  struct fed_rank {
+    std::size_t engine;  // among those of this process
+    bool is_done = false;
+    bool is_blocked = false;
+  };
+  struct feeder {
+    int device = 0;
+    std::vector<fed_rank> fed;
+    std::optional<event> epoch;
+    bell ring{0};
+  };
+
+  [[nodiscard]] std::size_t position(int rank) const noexcept {
+    return zbpp::detail::index(std::ranges::find(ranks_, rank) - ranks_.begin());
+  }
+  [[nodiscard]] feeder& feeder_of(int device) {
+    auto const found =
+        std::ranges::find_if(feeders_, [&](auto const& f) { return f->device == device; });
+    if (found != feeders_.end()) return **found;
+    feeders_.push_back(std::make_unique<feeder>());
+    feeders_.back()->device = device;
+    return *feeders_.back();
+  }
+
+  // Issues one pass after another, always of the rank whose planned time is the earliest.
+  template <class Engine>
+  static void feed(feeder& mine, std::vector<Engine>& engines) {
+    for (auto& f : mine.fed) f.is_done = f.is_blocked = false;
+    for (;;) {
+      // Heard before looking: what rings while looking is not slept through.
+      auto const heard = mine.ring.load(std::memory_order_acquire);
+      fed_rank* next = nullptr;
+      bool is_done = true;
+      for (auto& f : mine.fed) {
+        is_done = is_done && f.is_done;
+        if (f.is_done || f.is_blocked) continue;
+        if (next == nullptr || engines[f.engine].time().now() < engines[next->engine].time().now())
+          next = &f;
+      }
+      if (is_done) return;
+      if (next == nullptr) {  // all wait for messages that other devices' threads have to issue
+        mine.ring.wait(heard, std::memory_order_relaxed);
+        for (auto& f : mine.fed) f.is_blocked = false;
+        continue;
+      }
+      auto& engine = engines[next->engine];
+      auto const before = engine.passes_run();
+      auto const reached = engine.advance(1);
+      if (reached == progress::failed) return;
+      next->is_done = reached == progress::done;
+      next->is_blocked = reached == progress::blocked;
+      if (engine.passes_run() != before)
+        for (auto& f : mine.fed) f.is_blocked = false;
+    }
+  }
+
+  std::span<int const> ranks_;
+  std::vector<std::unique_ptr<place>> places_;    // one for each of the ranks
+  std::vector<std::unique_ptr<feeder>> feeders_;  // one a device
+  std::unique_ptr<workers> threads_;              // where there are several devices
+};
+
+}  // namespace zbpp::cuda

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the arenas of ranks on GPUs take their memory from, and memory of the host that a device
+// can write to.
+#pragma once
+
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/runtime/arena.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+namespace zbpp::cuda {
+
+/// @return where an arena takes memory of a device from: cudaMalloc. Pieces are aligned to 256
+///         bytes, as cudaMalloc's own are.
+[[nodiscard]] inline memory_source device_memory(int device) noexcept {
+  return {
+      .take =
+          [](std::size_t size, std::uintptr_t context) {
+            device_guard const here(static_cast<int>(context));
+            void* memory = nullptr;
+            auto const status = cudaMalloc(&memory, size);
+            if (status == cudaErrorMemoryAllocation) {
+              cudaGetLastError();
+              throw std::bad_alloc();
+            }
+            check(status);
+            return memory;
+          },
+      .give_back =
+          [](void* memory, std::size_t, std::uintptr_t) noexcept {
+            cudaFree(
+                memory);  // knows the device by the address; nobody is left to hear of an error
+          },
+      .context = static_cast<std::uintptr_t>(device),
+      .alignment = 256,
+      .is_host = false};
+}
+
+/// Owns page-locked values of the host, which copies from a device can be enqueued to.
+template <class Value>
+class pinned {
+ public:
+  pinned() noexcept = default;
+  /// @throws cuda_error when there is no such memory left
+  explicit pinned(std::size_t count) {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, count * sizeof(Value), cudaHostAllocDefault));
+    values_ = static_cast<Value*>(memory);
+  }
+  pinned(pinned&& other) noexcept : values_(std::exchange(other.values_, nullptr)) {}
+  pinned& operator=(pinned other) noexcept {
+    std::swap(values_, other.values_);
+    return *this;
+  }
+  ~pinned() {
+    if (values_ != nullptr) cudaFreeHost(values_);
+  }
+
+  /// @return the first value
+  [[nodiscard]] Value* data() const noexcept { return values_; }
+
+ private:
+  Value* values_ = nullptr;
+};
+
+}  // namespace zbpp::cuda

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names passes for NVIDIA's profilers, where ZBPP_NVTX is defined; nothing otherwise.
+#pragma once
+
+#include <zbpp/model/pass.hpp>
+
+#ifdef ZBPP_NVTX
+#include <nvtx3/nvToolsExt.h>
+#include <string>
+#endif
+
+namespace zbpp::cuda {
+
+/// Is the range of the pass that the host is issuing; ranges of different ranks may overlap.
+class nvtx_range {
+ public:
+#ifdef ZBPP_NVTX
+  /// Opens the range of a pass, named as in `2F5`.
+  void open(pass const& what) {
+    close();
+    id_ = nvtxRangeStartA(to_string(what).c_str());
+    is_open_ = true;
+  }
+  /// Closes it.
+  void close() noexcept {
+    if (is_open_) nvtxRangeEnd(id_);
+    is_open_ = false;
+  }
+
+ private:
+  nvtxRangeId_t id_ = 0;
+  bool is_open_ = false;
+#else
+  static constexpr void open(pass const&) noexcept {}
+  static constexpr void close() noexcept {}
+#endif
+};
+
+}  // namespace zbpp::cuda

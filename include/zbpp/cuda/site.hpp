@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a rank runs on a GPU: the caller's choice (`site`), what the backend makes of it (`place`),
+// and what a pass asks of it through its `where`.
+#pragma once
+
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/cuda/timing.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/where.hpp>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Says where a rank computes.
+struct site {
+  int device = 0;                  ///< of the CUDA runtime
+  cudaStream_t compute = nullptr;  ///< the caller's stream for it; null: one is made
+  int sm_count = 0;                ///< what the stream is confined to; 0: the whole device
+};
+
+/// @return sites for ranks on devices 0, 1, ... in turn
+[[nodiscard]] inline std::vector<site> one_device_a_rank(int ranks) {
+  std::vector<site> sites;
+  for (int rank = 0; rank < ranks; ++rank) sites.push_back({.device = rank});
+  return sites;
+}
+
+/// Says how ranks on GPUs are fed.
+struct feeding {
+  int run_ahead = 0;          ///< passes that the host may issue ahead of a rank; 0: the whole step
+  bool traces = false;        ///< whether passes are timed on the device
+  bool synchronizes = false;  ///< whether the host waits after each pass
+};
+
+/// Holds what one rank runs with on its device.
+class place {
+ public:
+  /// Makes it, with events for as many passes as the rank has in a step.
+  /// @throws error (bad_argument) when the site's stream cannot be adopted, or run_ahead is
+  /// negative;
+  ///         cuda_error
+  place(site const& at, int microbatches, std::size_t passes, feeding const& how)
+      : device_(at.device),
+        own_(at.compute == nullptr ? stream(stream_priority::usual) : stream()),
+        compute_(at.compute == nullptr ? own_.get() : stream_ref(at.compute)),
+        sm_count_(at.sm_count),
+        end_(event_kind::order),
+        synchronizes_(how.synchronizes),
+        timing_(how.traces ? passes : 0),
+        losses_(zbpp::detail::index(microbatches)) {
+    if (at.compute != nullptr) check_adoptable(compute_, device_);
+    if (sm_count_ == 0)
+      check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
+    late_.reserve(zbpp::detail::index(microbatches));
+    zbpp::detail::require(how.run_ahead >= 0, "run_ahead counts passes; 0 stands for a whole step");
+    for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::order);
+  }
+  place(place const&) = delete;
+  place& operator=(place const&) = delete;
+  ~place() = default;
+
+  /// @return the device
+  [[nodiscard]] int device() const noexcept { return device_; }
+  /// @return the stream of the rank's passes
+  [[nodiscard]] stream_ref compute() const noexcept { return compute_; }
+  /// @return how many multiprocessors its kernels have
+  [[nodiscard]] int sm_count() const noexcept { return sm_count_; }
+  /// @return what is recorded when the rank's part of a step is enqueued
+  [[nodiscard]] event_ref end() const noexcept { return end_; }
+  /// @return the times of its passes
+  [[nodiscard]] timing const& times() const noexcept { return timing_; }
+
+  /// Starts counting passes anew.
+  void start_step() noexcept {
+    passes_ = 0;
+    late_.clear();
+    timing_.start_step();
+  }
+  /// Notes that a pass is about to be issued; blocks while the host is too far ahead.
+  /// @throws cuda_error
+  void begin_pass() {
+    if (passes_ >= issued_.size() && !issued_.empty()) next_issued().get().synchronize();
+    timing_.mark(compute_);
+  }
+  /// Notes that a pass was issued.
+  /// @throws cuda_error
+  void end_pass() {
+    timing_.mark(compute_);
+    if (!issued_.empty()) compute_.record(next_issued());
+    if (synchronizes_) compute_.synchronize();
+    ++passes_;
+  }
+
+  /// Enqueues the copy of a loss.
+  void copy_loss(double& to, float const* from) {
+    auto* const landing = losses_.data() + late_.size();
+    check(cudaMemcpyAsync(landing, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
+    late_.push_back(&to);
+  }
+  /// Writes the losses where they belong, once the device is done.
+  void deliver_losses() noexcept {
+    for (std::size_t i = 0; i < late_.size(); ++i)
+      *late_[i] = static_cast<double>(losses_.data()[i]);
+    late_.clear();
+  }
+
+ private:
+  [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
+
+  int device_;
+  stream own_;
+  stream_ref compute_;
+  int sm_count_;
+  event end_;
+  bool synchronizes_;
+  std::vector<event> issued_;  // the ends of the last passes, where the host may not run far ahead
+  std::size_t passes_ = 0;     // issued in this step
+  timing timing_;
+  pinned<float> losses_;
+  std::vector<double*> late_;  // where the i-th landed loss belongs
+};
+
+namespace detail {
+
+[[nodiscard]] inline place& place_of(where const& at) {
+  if (at.kind() != backend_kind::cuda)
+    throw error(
+        errc::bad_argument,
+        "the pass does not run on a GPU; make the pipeline with zbpp::cuda::device or "
+        "zbpp::nccl::ranks");
+  return *static_cast<place*>(at.native());
+}
+
+}  // namespace detail
+
+/// @return the stream that a pass enqueues its work on
+/// @throws error (bad_argument) when it does not run on a GPU
+[[nodiscard]] inline stream_ref stream_of(where const& at) {
+  return detail::place_of(at).compute();
+}
+/// @return the device that a pass runs on
+/// @throws error (bad_argument) when it does not run on a GPU
+[[nodiscard]] inline int device_of(where const& at) { return detail::place_of(at).device(); }
+/// @return how many multiprocessors a pass has, for libraries that choose kernels by it
+/// @throws error (bad_argument) when it does not run on a GPU
+[[nodiscard]] inline int sm_count(where const& at) { return detail::place_of(at).sm_count(); }
+
+/// States the loss of a microbatch that is still to be computed: a copy of the value is enqueued
+/// after the work of the pass, and the step's result carries it.
+/// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
+/// not
+///         run on a GPU; cuda_error
+inline void report_loss(microbatch const& mb, where const& at, float const* on_device) {
+  detail::place_of(at).copy_loss(mb.loss(), on_device);
+}
+
+}  // namespace zbpp::cuda

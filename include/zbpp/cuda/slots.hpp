@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The receiving side of a channel on GPUs: memory and events for the messages that are opened and
+// not yet consumed, as many as the plan needs, each used again and again.
+#pragma once
+
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/runtime/message.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Holds the sizes of the buffers that a message consists of, in bytes.
+using message_shape = std::vector<bytes>;
+
+namespace detail {
+
+/// What a channel has to set aside, and what its messages look like.
+struct channel_needs {
+  channel ends;
+  std::size_t window = 1;  // from the oldest message not consumed to the newest opened
+  std::vector<message_shape> const* shapes = nullptr;  // by edge
+  std::vector<std::int32_t> edges;                     // by message: the stage before its edge
+};
+
+/// @return the shape of each edge: as declared, else one buffer of the size in the costs
+/// @throws error (bad_argument) when an edge has no size, or buffers do not add up to it
+[[nodiscard]] inline std::vector<message_shape> shapes_of(
+    problem const& what, std::vector<message_shape> const& declared) {
+  auto const edges = zbpp::detail::index(what.stages()) - 1;
+  if (!declared.empty() && declared.size() != edges)
+    throw error(
+        errc::bad_argument,
+        "there are shapes for " + std::to_string(declared.size()) + " edges; the problem has " +
+            std::to_string(edges));
+  std::vector<message_shape> shapes;
+  for (std::size_t e = 0; e < edges; ++e) {
+    auto const size = what.costs(static_cast<int>(e)).edge;
+    auto const name = "edge " + std::to_string(e) + "->" + std::to_string(e + 1);
+    if (size <= 0)
+      throw error(
+          errc::bad_argument,
+          name + " has no size; on GPUs memory is set aside before the first step, so the costs "
+                 "state every edge");
+    shapes.push_back(declared.empty() ? message_shape{size} : declared[e]);
+    auto const& shape = shapes.back();
+    bytes sum = 0;
+    for (auto const part : shape) sum += part;
+    if (sum != size || shape.size() > message::most_parts || std::ranges::min(shape) < 0)
+      throw error(
+          errc::bad_argument,
+          name + " has a shape of " + std::to_string(shape.size()) + " buffers and " +
+              std::to_string(sum) + " bytes; it takes at most 8 buffers and the " +
+              std::to_string(size) + " bytes that the costs state");
+  }
+  return shapes;
+}
+
+/// @return what each channel of a program has to set aside
+[[nodiscard]] inline std::vector<channel_needs> needs_of(
+    program const& code, traffic const& messages, std::vector<message_shape> const& shapes) {
+  std::vector<channel_needs> needs(messages.channels().size());
+  std::vector<std::vector<bool>> consumed(needs.size());
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    needs[c].ends = messages.channels()[c];
+    needs[c].shapes = &shapes;
+  }
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto const& note = messages.notes(rank)[i];
+      if (note.channel == channel_map::none || row[i].is_send()) continue;
+      auto const c = zbpp::detail::index(note.channel);
+      if (row[i].is_pass()) {
+        consumed[c][zbpp::detail::index(note.sequence)] = true;
+        continue;
+      }
+      consumed[c].push_back(false);
+      needs[c].edges.push_back(std::min(row[i].stage, row[i].other_stage()));
+      auto const oldest = std::ranges::find(consumed[c], false) - consumed[c].begin();
+      needs[c].window =
+          std::max(needs[c].window, consumed[c].size() - static_cast<std::size_t>(oldest));
+    }
+  }
+  return needs;
+}
+
+/// Is one place for a message: its buffers, and the events that order their use.
+struct slot {
+  message parts;
+  event freed;    // on the receiver's compute stream: whoever used the memory before is done
+  event arrived;  // on the channel's stream: the message is there
+};
+
+/// Keeps the slots of one channel, by the number of the message.
+class slot_ring {
+ public:
+  /// Makes slots and their events; on the receiver's device.
+  /// @throws cuda_error
+  explicit slot_ring(channel_needs needs)
+      : needs_(std::move(needs)), slots_(std::bit_ceil(needs_.window)) {
+    for (auto& s : slots_) {
+      s.freed = event(event_kind::order);
+      s.arrived = event(event_kind::order);
+    }
+  }
+
+  /// @return the slot of a message
+  [[nodiscard]] slot& at(std::int32_t sequence) noexcept {
+    return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
+  }
+  /// Opens the slot of the next message: takes memory for it, and notes that it is free once what
+  /// the receiver has issued so far is done.
+  /// @throws std::bad_alloc; cuda_error
+  slot& open(arena& memory, stream_ref compute) {
+    auto const sequence = opened_++;
+    auto& s = at(sequence);
+    for (auto const size : shape(sequence))
+      s.parts.push_back(memory.allocate(static_cast<std::size_t>(size), purpose::edge));
+    compute.record(s.freed);
+    return s;
+  }
+  /// @return the sizes of the buffers of a message
+  [[nodiscard]] message_shape const& shape(std::int32_t sequence) const noexcept {
+    return (*needs_.shapes)[zbpp::detail::index(needs_.edges[zbpp::detail::index(sequence)])];
+  }
+  /// Refuses a message that does not fit its edge.
+  /// @throws error (wrong_size)
+  void check_fits(std::int32_t sequence, message const& mail) const {
+    auto const& most = shape(sequence);
+    bool fits = mail.size() <= most.size();
+    for (std::size_t i = 0; fits && i < mail.size(); ++i)
+      fits = static_cast<bytes>(mail[i].size()) <= most[i];
+    if (fits) return;
+    auto sizes = [](auto const& list, auto const& size_of) {
+      std::string text;
+      for (auto const& one : list)
+        text += (text.empty() ? "" : " + ") + std::to_string(size_of(one));
+      return text;
+    };
+    auto const edge = needs_.edges[zbpp::detail::index(sequence)];
+    throw error(
+        errc::wrong_size,
+        "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
+            sizes(mail.parts(), [](buffer const& b) { return b.size(); }) +
+            " bytes; its shape has " + sizes(most, [](bytes size) { return size; }));
+  }
+  /// @return whether the program sends anything here
+  [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
+  /// @return who is connected
+  [[nodiscard]] channel const& ends() const noexcept { return needs_.ends; }
+  /// Lets go of all memory and starts counting anew.
+  void drain() noexcept {
+    for (auto& s : slots_) s.parts.clear();
+    opened_ = 0;
+  }
+
+ private:
+  channel_needs needs_;
+  std::vector<slot> slots_;
+  std::int32_t opened_ = 0;
+};
+
+}  // namespace detail
+}  // namespace zbpp::cuda

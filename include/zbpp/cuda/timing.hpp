@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// When the passes of a rank really ran on its GPU: events around each of them.
+#pragma once
+
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/timeline.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Holds the events around the passes of one rank.
+class timing {
+ public:
+  /// Makes the events for up to `passes` a step; 0 when passes are not measured.
+  /// @throws cuda_error
+  explicit timing(std::size_t passes) {
+    for (std::size_t i = 0; i < 2 * passes; ++i) marks_.emplace_back(event_kind::timing);
+  }
+
+  /// Starts anew.
+  void start_step() noexcept { next_ = 0; }
+  /// Records the next event, where there is one: at the start of a pass and at its end.
+  /// @throws cuda_error
+  void mark(stream_ref on) {
+    if (next_ < marks_.size()) on.record(marks_[next_++]);
+  }
+  /// Writes when passes ran, counted from an event of the same device, once all are complete.
+  /// @throws cuda_error
+  void read(event_ref epoch, std::span<timed_pass> passes) const {
+    for (std::size_t i = 0; i < passes.size() && 2 * i + 1 < next_; ++i) {
+      passes[i].start = since(epoch, marks_[2 * i]);
+      passes[i].end = since(epoch, marks_[2 * i + 1]);
+    }
+  }
+
+ private:
+  [[nodiscard]] static ticks since(event_ref epoch, event_ref mark) {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, epoch.get(), mark.get()));
+    return std::llround(static_cast<double>(milliseconds) * 1e6);
+  }
+
+  std::vector<event> marks_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace zbpp::cuda
