@@ -8,11 +8,11 @@
 
 #include <support/catch.hpp>
 #include <support/plan_grid.hpp>
+#include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_reference.hpp>
 
-#include <cstddef>
-#include <cstring>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,68 +21,12 @@ using zbpp::pipeline;
 using zbpp::plan;
 using zbpp::threads;
 using zbpp::virtual_time;
+using zbpp::test::toy::history;
+using zbpp::test::toy::is_same;
+using zbpp::test::toy::train;
+using zbpp::test::toy::train_reference;
 
 namespace {
-
-constexpr int steps = 3;
-
-bool is_same(std::vector<float> const& a, std::vector<float> const& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-bool is_same(std::vector<double> const& a, std::vector<double> const& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-}
-bool is_same(toy::model const& a, toy::model const& b) {
-  for (std::size_t s = 0; s < a.size(); ++s) {
-    for (std::size_t k = 0; k < a[s].layers.size(); ++k)
-      if (!is_same(a[s].layers[k].gradient, b[s].layers[k].gradient)) return false;
-    for (std::size_t k = 0; k < a[s].weights.size(); ++k)
-      if (!is_same(a[s].weights[k], b[s].weights[k])) return false;
-  }
-  return true;
-}
-
-// What each step gives: losses, and the model before and after its weights are updated.
-struct history {
-  std::vector<std::vector<double>> losses;
-  std::vector<toy::model> models;
-
-  friend bool operator==(history const& a, history const& b) {
-    bool same = a.losses.size() == b.losses.size() && a.models.size() == b.models.size();
-    for (std::size_t i = 0; same && i < a.losses.size(); ++i)
-      same = is_same(a.losses[i], b.losses[i]);
-    for (std::size_t i = 0; same && i < a.models.size(); ++i)
-      same = is_same(a.models[i], b.models[i]);
-    return same;
-  }
-};
-
-template <class Step>
-history train(toy::model& all, Step step) {
-  history result;
-  for (int i = 0; i < steps; ++i) {
-    result.losses.push_back(step(i));
-    result.models.push_back(all);
-    toy::update(all);
-    result.models.push_back(all);
-  }
-  return result;
-}
-
-history train_reference(plan const& planned) {
-  std::vector<std::vector<bool>> fused(
-      static_cast<std::size_t>(planned.what.stages()),
-      std::vector<bool>(static_cast<std::size_t>(planned.what.microbatches())));
-  for (auto const& p : planned.order.passes().all())
-    if (p.kind == zbpp::pass_kind::backward)
-      fused[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.microbatch)] = true;
-  auto all = toy::make_model(planned.what.stages());
-  return train(all, [&](int step) {
-    return toy::reference_step(all, step, planned.what.microbatches(), [&](int s, int m) {
-      return fused[static_cast<std::size_t>(s)][static_cast<std::size_t>(m)];
-    });
-  });
-}
 
 template <class Backend, class Stages>
 history train_pipeline(plan const& planned, Backend backend, toy::model& all, Stages& stages) {

@@ -18,6 +18,7 @@ set(ZBPP_CORE_HEADERS
   analysis/program.hpp
   analysis/simulate.hpp
   analysis/traffic.hpp
+  analysis/transfer_order.hpp
   analysis/verify.hpp
   config.hpp
   error.hpp
@@ -133,11 +134,14 @@ set(ZBPP_ASIO_HEADERS
 set(ZBPP_CUDA_HEADERS
   cuda/clock.hpp
   cuda/device.hpp
+  cuda/driver.hpp
   cuda/error.hpp
+  cuda/graph.hpp
   cuda/handles.hpp
   cuda/issuer.hpp
   cuda/memory.hpp
   cuda/nvtx.hpp
+  cuda/partition.hpp
   cuda/peer.hpp
   cuda/site.hpp
   cuda/slots.hpp

@@ -12,6 +12,7 @@
 #include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/analysis/transfer_order.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every core header is legal in a .cu, and host coroutines work in one.
-#include "core_headers.inc"  // written by CMake: one #include for each core header
+// Every header of the core and of cuda, and those of nccl that need no Asio, are legal in a .cu, and
+// host coroutines work in one.
+#include "headers.inc"  // written by CMake: one #include for each header
 
 #include <coroutine>
 #include <cstdio>

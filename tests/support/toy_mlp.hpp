@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <utility>
 #include <vector>
@@ -211,8 +212,30 @@ inline void update(model& all) {
 
 // The stages as zbpp runs them.
 
+/// Does the arithmetic of a pass at once.
+struct at_once {
+  /// Runs `work`, which reads and writes these.
+  template <class Work>
+  static void run(
+      where const&, std::initializer_list<const_floats>, std::initializer_list<floats>, Work work) {
+    work();
+  }
+  /// Runs the work of a loss, and reports what it gives.
+  template <class Work>
+  static void report(
+      microbatch mb,
+      where const&,
+      std::initializer_list<const_floats>,
+      std::initializer_list<floats>,
+      Work work) {
+    mb.report_loss(work());
+  }
+};
+
 /// The passes of one stage, for `as_flow`; recomputes where the program does.
-class passes {
+/// @tparam Runner  does the arithmetic of the passes: now, or later on a device
+template <class Runner>
+class basic_passes {
  public:
   /// What a microbatch keeps between its passes.
   struct saved {
@@ -223,16 +246,20 @@ class passes {
     buffer d_positive;
   };
 
-  explicit passes(stage_model& what) : model_(&what) {}
+  explicit basic_passes(stage_model& what) : model_(&what) {}
 
   message forward(saved& kept, message const& input, microbatch mb, where at) {
     auto const size = rows_of(mb.index()) * width;
     buffer skip;
     if (mb.is_first_stage()) {
       kept.x[0] = make(at, size);
-      fill_batch(mb.step(), mb.index(), of(kept.x[0]));
       skip = make(at, size);
-      for (std::size_t i = 0; i < size; ++i) of(skip)[i] = of(kept.x[0])[i] * 0.5F;
+      auto const x = of(kept.x[0]);
+      auto const half = of(skip);
+      Runner::run(at, {}, {x, half}, [x, half, step = mb.step(), m = mb.index()] {
+        fill_batch(step, m, x);
+        for (std::size_t i = 0; i < x.size(); ++i) half[i] = x[i] * 0.5F;
+      });
     } else {
       kept.x[0] = input[0];
       skip = input[1];
@@ -240,23 +267,35 @@ class passes {
     run_layers(kept, at);
     auto const sum = at.allocate_edge(size * sizeof(float));
     auto const positive = at.allocate_edge(size * sizeof(float));
-    split(of(kept.y[layers() - 1]), of(skip), of(sum), of(positive));
+    auto const h = of(kept.y[layers() - 1]);
+    auto const total = of(sum);
+    auto const rest = of(positive);
+    Runner::run(at, {h, of(skip)}, {total, rest}, [h, total, rest, from = of(skip)] {
+      split(h, from, total, rest);
+    });
     if (mb.is_recomputed()) forget(kept);
     if (!mb.is_last_stage()) return {sum, positive};
     kept.d_sum = make(at, size);
     kept.d_positive = make(at, size);
-    mb.report_loss(
-        loss(mb.step(), mb.index(), of(sum), of(positive), of(kept.d_sum), of(kept.d_positive)));
+    auto const d_sum = of(kept.d_sum);
+    auto const d_positive = of(kept.d_positive);
+    Runner::report(
+        mb, at, {total, rest}, {d_sum, d_positive}, [=, step = mb.step(), m = mb.index()] {
+          return loss(step, m, total, rest, d_sum, d_positive);
+        });
     return {};
   }
 
   message backward_input(saved& kept, message const& gradient, microbatch mb, where at) {
     return backward_layers(kept, gradient, mb, at, false);
   }
-  void backward_weight(saved& kept, microbatch, where) {
+  void backward_weight(saved& kept, microbatch, where at) {
     for (std::size_t k = 0; k < layers(); ++k) {
       auto& l = model_->layers[k];
-      if (!l.is_frozen) toy::backward_weight(of(kept.x[k]), of(kept.dz[k]), l.gradient);
+      if (l.is_frozen) continue;
+      auto const x = of(kept.x[k]);
+      auto const dz = of(kept.dz[k]);
+      Runner::run(at, {x, dz}, {}, [x, dz, &l] { toy::backward_weight(x, dz, l.gradient); });
     }
   }
   message backward(saved& kept, message const& gradient, microbatch mb, where at) {
@@ -277,7 +316,10 @@ class passes {
     for (std::size_t k = 0; k < layers(); ++k) {
       auto const& l = model_->layers[k];
       kept.y[k] = make(at, of(kept.x[k]).size());
-      toy::forward(l, model_->weights[l.weights], of(kept.x[k]), of(kept.y[k]));
+      auto const x = of(kept.x[k]);
+      auto const y = of(kept.y[k]);
+      Runner::run(
+          at, {x}, {y}, [x, y, &l, &w = model_->weights[l.weights]] { toy::forward(l, w, x, y); });
       if (k + 1 < layers()) kept.x[k + 1] = kept.y[k];
     }
   }
@@ -293,16 +335,28 @@ class passes {
     auto const d_positive = mb.is_last_stage() ? kept.d_positive : gradient[1];
     auto const size = of(d_sum).size();
     auto d = make(at, size);
-    split_backward(of(kept.y[layers() - 1]), of(d_sum), of(d_positive), of(d));
+    auto const h = of(kept.y[layers() - 1]);
+    auto const from = of(d_sum);
+    auto const rest = of(d_positive);
+    Runner::run(at, {h, from, rest}, {of(d)}, [h, from, rest, to = of(d)] {
+      split_backward(h, from, rest, to);
+    });
     for (std::size_t k = layers(); k-- > 0;) {
       auto& l = model_->layers[k];
       auto const& w = model_->weights[l.weights];
       kept.dz[k] = make(at, size);
       auto dx = k == 0 ? at.allocate_edge(size * sizeof(float)) : make(at, size);
+      auto const y = of(kept.y[k]);
+      auto const dy = of(d);
+      auto const dz = of(kept.dz[k]);
+      auto const to = of(dx);
       if (is_fused) {
-        backward_fused(l, w, of(kept.x[k]), of(kept.y[k]), of(d), of(kept.dz[k]), of(dx));
+        auto const x = of(kept.x[k]);
+        Runner::run(
+            at, {x, y, dy}, {dz, to}, [=, &l, &w] { backward_fused(l, w, x, y, dy, dz, to); });
       } else {
-        toy::backward_input(l, w, of(kept.y[k]), of(d), of(kept.dz[k]), of(dx));
+        Runner::run(
+            at, {y, dy}, {dz, to}, [=, &l, &w] { toy::backward_input(l, w, y, dy, dz, to); });
       }
       d = std::move(dx);
       kept.y[k].reset();  // the next layer's x may be the same memory
@@ -317,13 +371,16 @@ class passes {
   stage_model* model_;
 };
 
+using passes = basic_passes<at_once>;
+
 /// The same stage as a flow that is written by hand.
-class hand_written {
+template <class Passes>
+class basic_hand_written {
  public:
-  explicit hand_written(stage_model& what) : work_(what) {}
+  explicit basic_hand_written(stage_model& what) : work_(what) {}
 
   flow operator()(microbatch mb) {
-    passes::saved kept;
+    typename Passes::saved kept;
     message out;
     message const in = co_await mb.recv_activation();
     co_await F([&](where at) { out = work_.forward(kept, in, mb, at); });
@@ -343,7 +400,9 @@ class hand_written {
   }
 
  private:
-  passes work_;
+  Passes work_;
 };
+
+using hand_written = basic_hand_written<passes>;
 
 }  // namespace zbpp::test::toy

@@ -5,6 +5,7 @@
 // allocated and nobody waits on the host between the start of a step and its end.
 #pragma once
 
+#include <zbpp/analysis/transfer_order.hpp>
 #include <zbpp/cuda/clock.hpp>
 #include <zbpp/cuda/issuer.hpp>
 #include <zbpp/cuda/memory.hpp>
@@ -72,7 +73,10 @@ class device::crew : public one_process {
       program const& code, traffic const& messages, problem const& what) {
     std::vector<place*> places;
     for (int rank = 0; rank < what.ranks(); ++rank) places.push_back(&issuer_.at(rank));
-    return std::make_unique<peer>(std::move(places), detail::needs_of(code, messages, shapes_));
+    return std::make_unique<peer>(
+        std::move(places),
+        detail::needs_of(code, messages, shapes_),
+        transfer_waits_of(code, messages));
   }
   /// Sends a message through every channel.
   static void connect(peer& carrier) { carrier.warm_up(); }

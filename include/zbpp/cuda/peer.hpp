@@ -6,6 +6,7 @@
 #pragma once
 
 #include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/transfer_order.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/site.hpp>
 #include <zbpp/cuda/slots.hpp>
@@ -39,15 +40,20 @@ class peer {
   /// Makes streams and events for the channels of a program.
   /// @param places  by rank; they outlive the transport
   /// @param needs   of each channel
+  /// @param waits   what the copies of their messages wait for
   /// @throws cuda_error
-  peer(std::vector<place*> places, std::vector<detail::channel_needs> needs)
+  peer(
+      std::vector<place*> places,
+      std::vector<detail::channel_needs> needs,
+      std::vector<std::vector<transfer_waits>> waits)
       : ends_(places.size()) {
     for (std::size_t r = 0; r < places.size(); ++r) ends_[r].at = places[r];
-    for (auto& each : needs) {
-      auto& from = *places[zbpp::detail::index(each.ends.from)];
-      auto& to = *places[zbpp::detail::index(each.ends.to)];
+    for (std::size_t c = 0; c < needs.size(); ++c) {
+      auto& from = *places[zbpp::detail::index(needs[c].ends.from)];
+      auto& to = *places[zbpp::detail::index(needs[c].ends.to)];
       let_reach(to.device(), from.device());
-      lanes_.push_back(std::make_unique<lane>(std::move(each), from, to));
+      lanes_.push_back(std::make_unique<lane>(std::move(needs[c]), from, to));
+      lanes_.back()->waits = std::move(waits[c]);
     }
   }
 
@@ -62,7 +68,10 @@ class peer {
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto& to = receiver(l);
-    l.slots.open(*to.memory, to.at->compute());
+    if (l.waits[zbpp::detail::index(l.slots.opened())].for_slot)
+      l.slots.open(*to.memory, to.at->compute());
+    else
+      l.slots.open(*to.memory);
   }
 
   /// Ships what the sender's passes have made so far. Never blocks.
@@ -72,7 +81,8 @@ class peer {
     auto const number = l.published.load(std::memory_order_relaxed);
     l.slots.check_fits(static_cast<std::int32_t>(number), mail);
     auto& sent = l.at(number);
-    ends_[zbpp::detail::index(l.slots.ends().from)].at->compute().record(sent.made);
+    if (l.waits[number].for_sender)
+      ends_[zbpp::detail::index(l.slots.ends().from)].at->compute().record(sent.made);
     sent.mail = std::move(mail);
     sent.arrival = arrival;
     // Release: the receiver that sees the number finds the event recorded.
@@ -98,8 +108,9 @@ class peer {
     auto const& sent = l.at(static_cast<std::uint32_t>(sequence));
     auto& slot = l.slots.at(sequence);
     stream_ref const by = l.copies;
-    by.wait(sent.made);
-    by.wait(slot.freed);
+    auto const& waits = l.waits[zbpp::detail::index(sequence)];
+    if (waits.for_sender) by.wait(sent.made);
+    if (waits.for_slot) by.wait(slot.freed);
     message result;
     std::size_t part = 0;
     for (auto const& from : sent.mail.parts()) {
@@ -201,6 +212,7 @@ class peer {
     // Touched by the receiver alone.
     alignas(64) stream copies;
     detail::slot_ring slots;
+    std::vector<transfer_waits> waits;  // by message
   };
   struct rank_end {
     place* at = nullptr;

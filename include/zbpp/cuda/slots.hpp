@@ -120,17 +120,24 @@ class slot_ring {
   [[nodiscard]] slot& at(std::int32_t sequence) noexcept {
     return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
   }
-  /// Opens the slot of the next message: takes memory for it, and notes that it is free once what
-  /// the receiver has issued so far is done.
-  /// @throws std::bad_alloc; cuda_error
-  slot& open(arena& memory, stream_ref compute) {
+  /// Opens the slot of the next message: takes memory for it.
+  /// @throws std::bad_alloc
+  slot& open(arena& memory) {
     auto const sequence = opened_++;
     auto& s = at(sequence);
     for (auto const size : shape(sequence))
       s.parts.push_back(memory.allocate(static_cast<std::size_t>(size), purpose::edge));
+    return s;
+  }
+  /// The same, and notes that the memory is free once what the receiver has issued so far is done.
+  /// @throws std::bad_alloc; cuda_error
+  slot& open(arena& memory, stream_ref compute) {
+    auto& s = open(memory);
     compute.record(s.freed);
     return s;
   }
+  /// @return how many slots were opened
+  [[nodiscard]] std::int32_t opened() const noexcept { return opened_; }
   /// @return the sizes of the buffers of a message
   [[nodiscard]] message_shape const& shape(std::int32_t sequence) const noexcept {
     return (*needs_.shapes)[zbpp::detail::index(needs_.edges[zbpp::detail::index(sequence)])];
@@ -142,19 +149,15 @@ class slot_ring {
     bool fits = mail.size() <= most.size();
     for (std::size_t i = 0; fits && i < mail.size(); ++i)
       fits = static_cast<bytes>(mail[i].size()) <= most[i];
-    if (fits) return;
-    auto sizes = [](auto const& list, auto const& size_of) {
-      std::string text;
-      for (auto const& one : list)
-        text += (text.empty() ? "" : " + ") + std::to_string(size_of(one));
-      return text;
-    };
-    auto const edge = needs_.edges[zbpp::detail::index(sequence)];
-    throw error(
-        errc::wrong_size,
-        "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
-            sizes(mail.parts(), [](buffer const& b) { return b.size(); }) +
-            " bytes; its shape has " + sizes(most, [](bytes size) { return size; }));
+    if (!fits) refuse(sequence, mail, "");
+  }
+  /// Refuses a message that has another shape than its edge.
+  /// @throws error (wrong_size)
+  void check_equals(std::int32_t sequence, message const& mail) const {
+    bool const equals = std::ranges::equal(mail.parts(), shape(sequence), {}, [](buffer const& b) {
+      return static_cast<bytes>(b.size());
+    });
+    if (!equals) refuse(sequence, mail, ", and sizes do not travel: send exactly these");
   }
   /// @return whether the program sends anything here
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
@@ -167,6 +170,23 @@ class slot_ring {
   }
 
  private:
+  [[noreturn]] void refuse(
+      std::int32_t sequence, message const& mail, std::string const& because) const {
+    auto sizes = [](auto const& list, auto const& size_of) {
+      std::string text;
+      for (auto const& one : list)
+        text += (text.empty() ? "" : " + ") + std::to_string(size_of(one));
+      return text;
+    };
+    auto const edge = needs_.edges[zbpp::detail::index(sequence)];
+    throw error(
+        errc::wrong_size,
+        "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
+            sizes(mail.parts(), [](buffer const& b) { return b.size(); }) +
+            " bytes; its shape has " + sizes(shape(sequence), [](bytes size) { return size; }) +
+            because);
+  }
+
   channel_needs needs_;
   std::vector<slot> slots_;
   std::int32_t opened_ = 0;

@@ -137,6 +137,22 @@ class arena_core {
     if (size > 0) add_chunk(size + size / 8 + smallest_chunk);
   }
   void reset_peak() noexcept { usage_.peak = usage_.in_use; }
+
+  // Puts the free pieces of a device into the order in which they were made, so that a step like
+  // the one before finds each of them in the same place.
+  void sort_free() noexcept {
+    if (source_.is_host) return;
+    free_.fill(nullptr);
+    for (auto some = blocks_.size(); some-- > 0;) {
+      auto const unused = some + 1 == blocks_.size() ? blocks_left_ : 0;
+      for (auto i = blocks_at_once - unused; i-- > 0;) {
+        auto& piece = blocks_[some][i];
+        if (piece.references != 0) continue;
+        piece.next_free = free_[piece.size_class];
+        free_[piece.size_class] = &piece;
+      }
+    }
+  }
   [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
 
   // The arena itself and every piece in use hold the memory.
@@ -309,6 +325,12 @@ class arena {
 
   /// Starts measuring the peak anew, from what is in use now.
   void reset_peak() noexcept { core_->reset_peak(); }
+  /// Starts measuring the peak anew. On a device, requests like those of the step before are given
+  /// the same places from now on, as captured work has them in it.
+  void start_step() noexcept {
+    core_->reset_peak();
+    core_->sort_free();
+  }
   /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return core_->usage(); }
 

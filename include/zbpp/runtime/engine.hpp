@@ -103,7 +103,7 @@ class engine {
       chunk.common.step = step;
       chunk.common.losses = losses.data();
     }
-    memory_->buffers.reset_peak();
+    memory_->buffers.start_step();
   }
 
   /// Lets every stage get ready, before the first step.

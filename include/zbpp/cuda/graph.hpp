@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Work of passes that is captured once as a CUDA graph and replayed: the same kernels in the same
+// order with the same bits, but one launch instead of many.
+#pragma once
+
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/where.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Keeps captured work of one rank's passes, under numbers that its stages choose.
+///
+/// A capture freezes everything but what lies in device memory: values that are passed to kernels
+/// by value (a learning rate, a step's number) stay what they were. Whatever is slow the first time
+/// or allocates belongs into `warm_up`; a pass takes its memory before it calls `run`. Passes of
+/// one rank run one after another, so each rank has a cache of its own.
+class graph_cache {
+ public:
+  /// Enqueues the work of a pass: replays what was captured under the key as long as the pointers
+  /// and the stream stay the same; else lets `enqueue(stream_ref)` put the work on the stream
+  /// anew, captures it instead of running it, and then runs that.
+  ///
+  /// @param key       such as the kind of a pass and its microbatch; not a key that other work uses
+  /// @param pointers  all device memory that the work uses and that may differ from step to step
+  /// @throws what `enqueue` throws, and then nothing is kept or run; error (bad_argument) when the
+  ///         stream is being captured already, or the pass does not run on a GPU; cuda_error
+  template <class Enqueue>
+    requires std::is_invocable_v<Enqueue&, stream_ref>
+  void run(
+      where const& at, std::int64_t key, std::span<void const* const> pointers, Enqueue&& enqueue) {
+    auto const on = stream_of(at);
+    zbpp::detail::require(
+        !is_capturing_, "graph_cache::run() is called from within itself; captures do not nest");
+    auto const found = kept_.find(key);
+    if (found != kept_.end() && found->second.is_for(on, pointers)) {
+      check(cudaGraphLaunch(found->second.graph.get(), on));
+      ++replays_;
+      return;
+    }
+    auto fresh = capture(on, enqueue);
+    check(cudaGraphLaunch(fresh.get(), on));
+    auto& entry = kept_[key];
+    entry.graph = std::move(fresh);
+    entry.on = on.get();
+    entry.pointers.assign(pointers.begin(), pointers.end());
+  }
+  /// Enqueues the work of a pass, as above, with the pointers in braces.
+  template <class Enqueue>
+    requires std::is_invocable_v<Enqueue&, stream_ref>
+  void run(
+      where const& at,
+      std::int64_t key,
+      std::initializer_list<void const*> pointers,
+      Enqueue&& enqueue) {
+    run(at, key, std::span(pointers.begin(), pointers.size()), enqueue);
+  }
+
+  /// Lets go of all that was captured; graphs that still run go on.
+  void clear() noexcept { kept_.clear(); }
+  /// @return how many graphs there are
+  [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
+  /// @return how often work was captured; where it keeps growing, pointers change with every step
+  [[nodiscard]] std::int64_t captures() const noexcept { return captures_; }
+  /// @return how often captured work was used again
+  [[nodiscard]] std::int64_t replays() const noexcept { return replays_; }
+
+ private:
+  using executable = detail::unique_handle<cudaGraphExec_t, cudaGraphExecDestroy>;
+  struct captured {
+    executable graph;
+    cudaStream_t on = nullptr;
+    std::vector<void const*> pointers;
+
+    [[nodiscard]] bool is_for(
+        stream_ref stream, std::span<void const* const> others) const noexcept {
+      return on == stream.get() && std::ranges::equal(pointers, others);
+    }
+  };
+
+  // While it lives the stream is captured. Leaves no capture behind, however it ends.
+  class open_capture {
+   public:
+    open_capture(stream_ref on, bool& is_capturing) : on_(on), is_capturing_(is_capturing) {
+      cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+      check(cudaStreamIsCapturing(on_, &now));
+      zbpp::detail::require(
+          now == cudaStreamCaptureStatusNone,
+          "graph_cache::run() is called on a stream that is being captured; captures do not nest");
+      // Other threads, such as NCCL's, may call CUDA meanwhile.
+      check(cudaStreamBeginCapture(on_, cudaStreamCaptureModeThreadLocal));
+      is_capturing_ = true;
+    }
+    open_capture(open_capture const&) = delete;
+    open_capture& operator=(open_capture const&) = delete;
+    ~open_capture() {
+      if (!is_capturing_) return;
+      cudaGraph_t partial = nullptr;
+      end(&partial);
+      graph const discarded(partial);
+      cudaGetLastError();  // a broken capture is no news to whoever threw
+    }
+    [[nodiscard]] auto finish() {
+      cudaGraph_t made = nullptr;
+      check(end(&made));
+      return graph(made);
+    }
+
+   private:
+    using graph = detail::unique_handle<cudaGraph_t, cudaGraphDestroy>;
+
+    cudaError_t end(cudaGraph_t* made) noexcept {
+      is_capturing_ = false;
+      return cudaStreamEndCapture(on_, made);
+    }
+
+    stream_ref on_;
+    bool& is_capturing_;
+  };
+
+  template <class Enqueue>
+  [[nodiscard]] executable capture(stream_ref on, Enqueue& enqueue) {
+    open_capture open(on, is_capturing_);
+    enqueue(on);
+    auto const graph = open.finish();
+    cudaGraphExec_t made = nullptr;
+    check(cudaGraphInstantiate(&made, graph.get(), 0));
+    ++captures_;
+    return executable(made);
+  }
+
+  std::unordered_map<std::int64_t, captured> kept_;
+  std::int64_t captures_ = 0;
+  std::int64_t replays_ = 0;
+  bool is_capturing_ = false;
+};
+
+}  // namespace zbpp::cuda

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream capture and graphs of the model's CUDA runtime: a graph is the list of what was captured,
+// replayed in that order as one operation.
+#include "entry.hpp"
+
+#include <utility>
+
+using namespace zbpp::cuda_model;
+
+namespace zbpp::cuda_model {
+
+cudaError_t machine::unsafe_in_capture(host_state const& self) {
+  for (capture& one : captures_) {
+    bool const ours = one.mode == cudaStreamCaptureModeGlobal ||
+                      (one.mode == cudaStreamCaptureModeThreadLocal && one.host == &self);
+    if (one.origin != nullptr && ours) {
+      one.invalid = true;
+      return cudaErrorStreamCaptureUnsupported;
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace zbpp::cuda_model
+
+namespace {
+
+/// True if everything that was captured is ordered before the end of the origin.
+bool all_joined(capture const& one) {
+  for (std::size_t at = 0; at < one.streams.size(); ++at) {
+    if (one.clocks[0][at] < one.clocks[at][at]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+template <class Handle, class Objects>
+auto* find_graph(machine& in, Objects& all, unsigned tag, Handle handle, char const* by) {
+  auto* one = in.find_in(all, tag, handle);
+  if (one == nullptr || !one->alive) {
+    in.fault("handle: " + std::string(by) + " of what is no graph, or a destroyed one");
+    one = nullptr;
+  }
+  return one;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  return enter(function::cudaStreamBeginCapture, [&](machine& in, host_state& self) {
+    stream* on = in.find(handle, "cudaStreamBeginCapture");
+    if (on == nullptr) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (on->capturing != nullptr) {
+      return cudaErrorIllegalState;
+    }
+    capture& one = in.captures_.emplace_back();
+    one.origin = on;
+    one.mode = mode;
+    one.host = &self;
+    one.streams = {on};
+    one.clocks = {{0}};
+    on->capturing = &one;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  return enter(function::cudaStreamEndCapture, [&](machine& in, host_state& self) {
+    *graph = nullptr;
+    stream* on = in.find(handle, "cudaStreamEndCapture");
+    if (on == nullptr) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (on->capturing == nullptr) {
+      return cudaErrorIllegalState;
+    }
+    capture& one = *on->capturing;
+    if (one.origin != on) {
+      return cudaErrorStreamCaptureUnmatched;
+    }
+    if (one.host != &self && one.mode != cudaStreamCaptureModeRelaxed) {
+      return cudaErrorStreamCaptureWrongThread;
+    }
+    for (stream* each : one.streams) {
+      each->capturing = nullptr;
+    }
+    for (event& each : in.events_) {
+      if (each.captured.in == &one) {
+        each.captured = {};
+      }
+    }
+    one.origin = nullptr;
+    if (one.invalid) {
+      return cudaErrorStreamCaptureInvalidated;
+    }
+    if (!all_joined(one)) {
+      return cudaErrorStreamCaptureUnjoined;
+    }
+    in.graphs_.push_back({true, std::make_shared<graph_body const>(std::move(one.body))});
+    *graph = static_cast<cudaGraph_t>(in.handle_for(graph_tag, in.graphs_.size() - 1));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return enter(function::cudaStreamIsCapturing, [&](machine& in, host_state&) {
+    stream* on = in.find(handle, "cudaStreamIsCapturing");
+    if (on == nullptr) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    *status = on->capturing == nullptr ? cudaStreamCaptureStatusNone
+              : on->capturing->invalid ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  return enter(function::cudaGraphInstantiate, [&](machine& in, host_state&) {
+    graph_object* from = find_graph(in, in.graphs_, graph_tag, graph, "cudaGraphInstantiate");
+    if (from == nullptr) {
+      return cudaErrorInvalidValue;
+    }
+    in.execs_.push_back({true, from->body});
+    *made = static_cast<cudaGraphExec_t>(in.handle_for(exec_tag, in.execs_.size() - 1));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
+  return enter(function::cudaGraphLaunch, [&](machine& in, host_state&) {
+    graph_object* what = find_graph(in, in.execs_, exec_tag, exec, "cudaGraphLaunch");
+    stream* on = in.find(handle, "cudaGraphLaunch");
+    if (what == nullptr || on == nullptr) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    operation& one = in.make(kind::graph, {"graph", static_cast<int>(on->issued)}, *on);
+    one.graph = what->body;
+    // Its nodes touch memory that must still be there.
+    for (operation const& node : what->body->nodes) {
+      for (byte_access const& each : node.accesses) {
+        if (in.memory_[each.allocation].freed) {
+          in.fault(
+              "memory: " + text_of(node.label) + " in a launched graph touches allocation " +
+              std::to_string(each.allocation) + ", which has been freed");
+          in.discard(one);
+          return cudaErrorInvalidValue;
+        }
+        one.accesses.push_back(each);
+      }
+    }
+    return in.append(one);
+  });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return enter(function::cudaGraphDestroy, [&](machine& in, host_state&) {
+    graph_object* one = find_graph(in, in.graphs_, graph_tag, graph, "cudaGraphDestroy");
+    if (one == nullptr) {
+      return cudaErrorInvalidValue;
+    }
+    one->alive = false;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return enter(function::cudaGraphExecDestroy, [&](machine& in, host_state&) {
+    graph_object* one = find_graph(in, in.execs_, exec_tag, exec, "cudaGraphExecDestroy");
+    if (one == nullptr) {
+      return cudaErrorInvalidValue;
+    }
+    one->alive = false;
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

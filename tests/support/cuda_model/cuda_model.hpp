@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a test can say to the model of CUDA and NCCL, and ask it. The model defines the C functions
+// of both (cuda_entry*.cpp, nccl_entry.cpp) and is linked instead of them. Calls only append to
+// streams; a seeded scheduler runs what CUDA would allow to run, so each seed is an interleaving.
+// What a program does wrong is collected in faults(); the model neither aborts nor hangs.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp::cuda_model {
+
+/// When the scheduler runs what is ready.
+enum class mode {
+  random,  ///< a random number of random ready operations at each call, often none
+  eager,   ///< all that is ready, at each call
+  lazy,    ///< nothing, until something synchronises or queries
+};
+
+/// The machine that the model stands for.
+struct options {
+  std::uint64_t seed = 1;  ///< the interleaving; the same seed and calls of one thread repeat it
+  mode order = mode::random;
+  int devices = 1;          ///< cudaGetDeviceCount
+  int sm_count = 132;       ///< of each device; a partition is made of groups of 8
+  int connections = 32;     ///< hardware queues of a device; streams take them in turn
+  int launch_depth = 1024;  ///< pending operations a stream holds; a call beyond blocks the host
+  int hosts = 1;  ///< threads that issue; a deadlock is when all of them wait (see host_thread)
+  bool green_contexts = true;       ///< false: the driver lacks the green calls, as before 12.4
+  bool peer_access = true;          ///< cudaDeviceCanAccessPeer
+  bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
+  bool duplicate_gpus = false;      ///< NCCL: true lets ranks of one communicator share a device
+  bool lazy_connect = true;  ///< NCCL: the first message to a peer waits, on the host, for the peer
+  std::size_t device_bytes = 0;  ///< memory of a device, 0: no limit
+  std::int64_t copy_ns = 0;      ///< virtual time of a copy or a set
+  std::int64_t message_ns = 0;   ///< virtual time of a group of sends and receives
+  /// How long hosts may wait for another host that does not issue; then it counts as a deadlock.
+  std::chrono::milliseconds patience{20'000};
+};
+
+/// Forgets everything (streams, events, memory, communicators, faults, counts) and starts anew.
+/// No other thread may be inside the model.
+void reset(options const& machine = {});
+
+/// Bytes that an operation reads or writes. They must lie in one allocation of the model.
+struct range {
+  void const* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// What an operation is called in a fault: a text that lives until reset, and up to three numbers.
+struct name {
+  name(char const* what, int first = -1, int second = -1, int third = -1)
+      : text(what), numbers{first, second, third} {}
+  char const* text;
+  int numbers[3];  // below 0: not shown
+};
+
+// ---- what a test's passes do ----
+
+/// Launches a "kernel": `body` runs when the scheduler says so. Device memory is host memory here,
+/// so the body just computes on it, within the ranges that it declares; it calls no CUDA.
+/// @param ns  its virtual duration, for cudaEventElapsedTime
+/// @return what cudaLaunchKernel would; cudaGetLastError also tells
+cudaError_t launch(
+    cudaStream_t stream,
+    name label,
+    std::span<range const> reads,
+    std::span<range const> writes,
+    std::function<void()> body = {},
+    std::int64_t ns = 0);
+
+/// The same, with the ranges in braces.
+inline cudaError_t launch(
+    cudaStream_t stream,
+    name label,
+    std::initializer_list<range> reads,
+    std::initializer_list<range> writes,
+    std::function<void()> body = {},
+    std::int64_t ns = 0) {
+  return launch(
+      stream,
+      label,
+      std::span<range const>(reads.begin(), reads.size()),
+      std::span<range const>(writes.begin(), writes.size()),
+      std::move(body),
+      ns);
+}
+
+/// Declares that the host reads these bytes now (pinned memory, say): a race is a fault.
+void host_reads(void const* data, std::size_t bytes);
+
+/// Declares that the host writes these bytes now: a race is a fault.
+void host_writes(void* data, std::size_t bytes);
+
+/// Makes the bytes count as never written, such as a freed piece of an arena.
+void uninitialise(void const* data, std::size_t bytes);
+
+// ---- what was wrong ----
+
+/// Everything that the program did wrong since reset, in order; each starts with its kind: "race",
+/// "deadlock", "uninitialised", "memory", "handle", "unrecorded", "capture", "nccl", "callback".
+std::vector<std::string> faults();
+
+/// Takes the faults out, so that a test can go on after those that it expected.
+std::vector<std::string> take_faults();
+
+/// What is still alive: a line for each stream, event, allocation, graph, green context and
+/// communicator.
+std::vector<std::string> leaks();
+
+/// Appended operations that have not run yet.
+std::size_t pending();
+
+// ---- making things fail ----
+
+/// The next call of the function, such as "cudaEventRecord" or "ncclGroupEnd", does nothing and
+/// returns the error (an ncclResult_t for NCCL's). One after which CUDA cannot go on (such as
+/// cudaErrorIllegalAddress) poisons the current device: every later call there returns it.
+/// @throws std::invalid_argument when the model has no such function
+void fail_next(std::string_view function, int error);
+
+/// The n-th kernel to run from now on (0: the first) poisons its device.
+void kernel_fault(std::uint64_t n, cudaError_t error = cudaErrorIllegalAddress);
+
+/// Makes a communicator of this rank fail asynchronously: ncclCommGetAsyncError tells.
+/// @param comm  an ncclComm_t
+/// @param error  an ncclResult_t, such as ncclRemoteError
+void comm_fault(void* comm, int error);
+
+/// The i-th call of the function from start_counting on (0: the first) does nothing and returns
+/// success: a mutation of the program under test.
+/// @throws std::invalid_argument when the model has no such function
+void skip(std::string_view function, std::uint64_t index);
+
+// ---- counting calls ----
+
+/// A call that was made.
+struct called {
+  std::string_view function;
+  std::uint64_t index = 0;  ///< among the calls of this function
+};
+
+/// Counts and logs calls from here on; forgets the counts, the log and the skips so far.
+void start_counting();
+
+/// How often the function (or "launch") was called since start_counting.
+/// @throws std::invalid_argument when the model has no such function
+std::uint64_t count(std::string_view function);
+
+/// All calls since start_counting, in order, over all threads.
+std::vector<called> calls();
+
+/// True for the functions that make the host wait for a device.
+bool is_synchronising(std::string_view function);
+
+/// True for the functions that make or free memory, streams, events, graphs or communicators.
+bool is_allocating(std::string_view function);
+
+/// The calls since start_counting that is_synchronising or is_allocating, such as
+/// "cudaStreamSynchronize 2": what has no business inside a step.
+std::vector<std::string> heavy_calls();
+
+// ---- time and threads ----
+
+/// The host's virtual time: it moves when the host synchronises, to the end of what it waited for.
+std::int64_t now_ns();
+
+/// While it lives, there is one more thread that issues, beside `options::hosts`: a host that waits
+/// then waits for it too. Make all of them (with hosts = 0, say) before the threads start, and end
+/// each in its thread. With one host in all, the model is deterministic by its seed.
+class [[nodiscard]] host_thread {
+ public:
+  host_thread();
+  ~host_thread();
+  host_thread(host_thread const&) = delete;
+  host_thread& operator=(host_thread const&) = delete;
+};
+
+}  // namespace zbpp::cuda_model

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace zbpp::cuda_model {
+
+machine& machine::the() {
+  static machine one;
+  return one;
+}
+
+void machine::reset(options const& machine_options) {
+  std::lock_guard lock(mutex_);
+  options_ = machine_options;
+  ++generation_;
+  streams_.clear();
+  events_.clear();
+  graphs_.clear();
+  execs_.clear();
+  greens_.clear();
+  communicators_.clear();
+  worlds_.clear();
+  groups_.clear();
+  descriptors_.clear();
+  splits_ = 0;
+  unique_ids_ = 0;
+  captures_.clear();
+  memory_.clear();
+  auto const devices = static_cast<std::size_t>(options_.devices);
+  queues_.assign(
+      devices, std::vector<hardware_queue>(static_cast<std::size_t>(options_.connections)));
+  next_queue_.assign(devices, 0);
+  sticky_.assign(devices, cudaSuccess);
+  peers_.assign(devices, std::vector<bool>(devices, false));
+  faults_.clear();
+  unreported_ = 0;
+  failing_.fill(0);
+  counts_.fill(0);
+  skips_.clear();
+  log_.clear();
+  counting_ = false;
+  kernel_fault_in_ = -1;
+  host_clock_ = {};
+  host_moved_ = true;
+  host_ns_ = 0;
+  pending_ = 0;
+  sleepers_ = 0;
+  callbacks_running_ = 0;
+  idle_polls_ = 0;
+  random_ = (options_.seed + 1) * 0x9e3779b97f4a7c15U | 1U;
+  for (int warm = 0; warm < 4; ++warm) {
+    random();
+  }
+  burst_ = static_cast<unsigned>(random() & 15U);
+  ready_.clear();
+  operations_.clear();
+  free_operations_.clear();
+  records_.clear();
+  free_records_.clear();
+  snapshots_.clear();
+}
+
+host_state& machine::host() {
+  thread_local host_state state;
+  if (state.generation != generation_) {
+    state = {};
+    state.generation = generation_;
+  }
+  return state;
+}
+
+void machine::progressed() {
+  ++progress_;
+  idle_polls_ = 0;
+  if (sleepers_ > 0) {
+    sleepers_ = 0;
+    changed_.notify_all();
+  }
+}
+
+void machine::consider(stream* one) {
+  if (one->head == nullptr || one->ready_index >= 0 || one->head->started) {
+    return;
+  }
+  operation& next = *one->head;
+  if (next.queued && one->queue->head != &next) {
+    return;
+  }
+  if (next.what == kind::wait && !next.mark->done) {
+    if (!next.parked) {
+      next.parked = true;
+      next.mark->waiting.push_back(one);
+    }
+    return;
+  }
+  if (next.what == kind::group && !next.cancelled) {
+    communicator const& over = *next.messages->over;
+    if (over.broken || over.fifo.front() != next.messages) {
+      return;
+    }
+  }
+  one->ready_index = static_cast<int>(ready_.size());
+  ready_.push_back(one);
+}
+
+bool machine::step() {
+  if (ready_.empty()) {
+    return false;
+  }
+  std::size_t at = static_cast<std::size_t>(random() % ready_.size());
+  // In each case some streams are slow: that makes long delays likely, not only short ones.
+  if (((options_.seed >> (ready_[at]->index & 31)) & 1U) != 0) {
+    at = static_cast<std::size_t>(random() % ready_.size());
+  }
+  stream* on = ready_[at];
+  ready_[at] = ready_.back();
+  ready_[at]->ready_index = static_cast<int>(at);
+  ready_.pop_back();
+  on->ready_index = -1;
+  run(*on->head);
+  return true;
+}
+
+void machine::run_some() {
+  switch (options_.order) {
+    case mode::lazy: return;
+    case mode::eager:
+      while (step()) {
+      }
+      return;
+    case mode::random:
+      while ((random() & 15U) < burst_ && step()) {
+      }
+  }
+}
+
+void machine::run(operation& one) {
+  stream& on = *one.on;
+  if (on.host_snapshot < one.host_snapshot) {
+    on.clock.join(snapshots_[one.host_snapshot - 1]);
+    on.host_snapshot = one.host_snapshot;
+  }
+  on.clock.set(on.slot, on.done + 1);
+  std::int64_t const start = std::max({on.ns, one.issued_ns, on.queue->ns});
+  on.ns = on.queue->ns = start;
+  switch (one.what) {
+    case kind::record:
+      one.mark->clock = on.clock;
+      one.mark->ns = start;
+      done(*one.mark);
+      break;
+    case kind::wait:
+      on.clock.join(one.mark->clock);
+      on.ns = on.queue->ns = std::max(start, one.mark->ns);
+      break;
+    case kind::group:
+      if (!one.cancelled) {
+        start_group(one);
+        return;
+      }
+      break;
+    case kind::host_function: {
+      one.started = true;
+      ++callbacks_running_;
+      host_state& self = host();
+      self.inside = host_state::callback::unlocked;
+      bool threw = false;
+      mutex_.unlock();  // it may take a lock that another thread holds in a call of ours
+      try {
+        one.call(one.to);
+      } catch (...) {
+        threw = true;
+      }
+      mutex_.lock();
+      self.inside = host_state::callback::none;
+      --callbacks_running_;
+      if (threw) {
+        fault("callback: an exception left " + text_of(one.label));
+      }
+      break;
+    }
+    case kind::kernel:
+      if (kernel_fault_in_ >= 0 && kernel_fault_in_-- == 0) {
+        int const device = on.device;
+        finish(one);
+        poison(device, kernel_fault_error_);
+        return;
+      }
+      [[fallthrough]];
+    default: run_body(one, on); break;
+  }
+  finish(one);
+}
+
+void machine::run_body(operation& one, stream& on) {
+  if (one.what != kind::graph) {  // its nodes touch for themselves
+    touch(one, on, one.accesses);
+  }
+  host_state& self = host();
+  self.inside = host_state::callback::locked;
+  try {
+    switch (one.what) {
+      case kind::kernel:
+        if (one.body) {
+          one.body();
+        }
+        break;
+      case kind::copy:
+        std::copy_n(static_cast<char const*>(one.from), one.bytes, static_cast<char*>(one.to));
+        break;
+      case kind::set:
+        std::fill_n(
+            static_cast<unsigned char*>(one.to), one.bytes, static_cast<unsigned char>(one.value));
+        break;
+      case kind::host_function: one.call(one.to); break;
+      case kind::graph:
+        for (operation const& node : one.graph->nodes) {
+          operation copy = node;
+          run_body(copy, on);
+          self.inside = host_state::callback::locked;
+        }
+        break;
+      default: break;
+    }
+  } catch (...) {
+    fault("callback: an exception left " + text_of(one.label));
+  }
+  self.inside = host_state::callback::none;
+  on.ns += one.ns;
+}
+
+void machine::done(record& one) {
+  one.done = true;
+  for (stream* waiter : one.waiting) {
+    consider(waiter);
+  }
+  one.waiting.clear();
+}
+
+void machine::leave_queue(operation& one) {
+  if (!one.queued) {
+    return;
+  }
+  one.queued = false;
+  hardware_queue& queue = *one.on->queue;
+  queue.head = one.next_in_queue;
+  one.next_in_queue = nullptr;
+  if (queue.head != nullptr && queue.head->on != one.on) {
+    consider(queue.head->on);
+  }
+}
+
+void machine::finish(operation& one) {
+  stream& on = *one.on;
+  leave_queue(one);
+  on.head = one.next;
+  ++on.done;
+  --pending_;
+  for (byte_access const& each : one.accesses) {
+    --memory_[each.allocation].pending;
+  }
+  if (one.mark != nullptr) {
+    if (one.what == kind::wait && one.mark->event != no_event) {
+      --events_[one.mark->event].waits;
+    }
+    hold(one.mark, nullptr);
+  }
+  discard(one);
+  progressed();
+  consider(&on);
+}
+
+cudaError_t machine::wait_until_erased(int device, std::function<bool()> const& reached) {
+  for (;;) {
+    // First the error: what was dropped counts as done.
+    cudaError_t const error = sticky_[static_cast<std::size_t>(device)];
+    if (error != cudaSuccess || reached()) {
+      return error;
+    }
+    if (step()) {
+      continue;
+    }
+    bool stuck = callbacks_running_ == 0 && sleepers_ + 1 >= hosts();
+    if (!stuck) {
+      std::uint64_t const seen = progress_;
+      ++sleepers_;
+      std::unique_lock lock(mutex_, std::adopt_lock);
+      stuck = !changed_.wait_for(lock, options_.patience, [&] { return progress_ != seen; });
+      lock.release();
+      sleepers_ -= stuck ? 1 : 0;
+    }
+    if (stuck) {
+      deadlock("a host that waits");
+    }
+  }
+}
+
+void machine::polled_in_vain() {
+  if ((options_.order == mode::lazy || (random() & 1U) != 0) && step()) {
+    return;
+  }
+  if (!ready_.empty() || callbacks_running_ > 0) {
+    return;
+  }
+  auto const now = std::chrono::steady_clock::now();
+  if (idle_polls_++ == 0) {
+    idle_since_ = now;
+  }
+  // A single host can only wait for itself; others may be slow.
+  auto const limit = hosts() > 1 ? options_.patience
+                                 : std::min(options_.patience, std::chrono::milliseconds(1000));
+  if (idle_polls_ > 10'000 && now - idle_since_ > limit) {
+    deadlock("a host that polls");
+  }
+}
+
+void machine::host_saw(stream const& one) {
+  host_clock_.join(one.clock);
+  host_ns_ = std::max(host_ns_, one.ns);
+  host_moved_ = true;
+}
+
+void machine::host_saw(record const& one) {
+  host_clock_.join(one.clock);
+  host_ns_ = std::max(host_ns_, one.ns);
+  host_moved_ = true;
+}
+
+void machine::drop_all(int device) {
+  // A host function under way ends by itself; what stands behind it goes.
+  std::vector<operation*> kept(streams_.size(), nullptr);
+  for (stream& one : streams_) {
+    if (one.device != device) {
+      continue;
+    }
+    if (one.head != nullptr && one.head->started && one.head->what == kind::host_function) {
+      kept[static_cast<std::size_t>(one.index)] = one.head;
+    }
+    one.queue->head = one.queue->tail = nullptr;
+    for (operation* each = one.head; each != nullptr; each = each->next) {
+      each->queued = false;
+      each->next_in_queue = nullptr;
+      each->started = true;  // so that nothing makes it ready
+    }
+    if (one.ready_index >= 0) {
+      ready_[static_cast<std::size_t>(one.ready_index)] = ready_.back();
+      ready_.back()->ready_index = one.ready_index;
+      ready_.pop_back();
+      one.ready_index = -1;
+    }
+  }
+  for (stream& one : streams_) {
+    if (one.device != device) {
+      continue;
+    }
+    operation* const running = kept[static_cast<std::size_t>(one.index)];
+    if (running != nullptr) {
+      one.head = std::exchange(running->next, nullptr);
+    }
+    while (one.head != nullptr) {
+      operation& next = *one.head;
+      if (next.what == kind::record) {
+        next.mark->clock = one.clock;
+        next.mark->ns = one.ns;
+        done(*next.mark);
+      }
+      if (next.what == kind::group && !next.cancelled) {
+        finish_group(*next.messages);
+      } else {
+        finish(next);
+      }
+    }
+    one.head = one.tail = running;
+  }
+}
+
+void machine::poison(int device, cudaError_t error) {
+  cudaError_t& sticky = sticky_[static_cast<std::size_t>(device)];
+  if (sticky == cudaSuccess) {
+    sticky = error;
+    drop_all(device);
+    progressed();
+  }
+}
+
+void machine::deadlock(std::string const& who) {
+  fault("deadlock: " + who + " cannot go on\n" + wait_graph());
+  for (int device = 0; device < options_.devices; ++device) {
+    poison(device, cudaErrorLaunchTimeout);
+  }
+}
+
+}  // namespace zbpp::cuda_model

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine.hpp"
+
+#include <algorithm>
+
+namespace zbpp::cuda_model {
+
+namespace {
+
+/// The first message of the group that is still to meet this peer, in this direction.
+message* next_to(message_group& of, int peer, bool send) {
+  for (message& each : of.messages) {
+    if (!each.matched && each.send == send && each.peer == peer) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+message_group* active(communicator& of) {
+  bool const some = !of.fifo.empty() && of.fifo.front()->started && !of.fifo.front()->cancelled;
+  return some ? of.fifo.front() : nullptr;
+}
+
+bool complete(message_group const& one) {
+  return std::all_of(
+      one.messages.begin(), one.messages.end(), [](message const& each) { return each.matched; });
+}
+
+}  // namespace
+
+void machine::start_group(operation& one) {
+  message_group& group = *one.messages;
+  stream& on = *one.on;
+  one.started = group.started = true;
+  group.clock = on.clock;
+  group.started_ns = on.ns;
+  leave_queue(one);  // its kernel runs, so the queue goes on; its stream does not
+  std::vector<byte_access> reads;
+  for (message const& each : group.messages) {
+    if (each.send && each.bytes > 0) {
+      reads.push_back(each.touched);
+    }
+  }
+  touch(one, on, reads);
+  progressed();
+  match(*group.over);
+}
+
+void machine::match(communicator& of) {
+  message_group* mine = active(of);
+  std::vector<message_group*> met{mine};
+  for (std::size_t at = 0; at < mine->messages.size(); ++at) {
+    message& own = mine->messages[at];
+    if (own.matched || next_to(*mine, own.peer, own.send) != &own) {
+      continue;
+    }
+    communicator* peer = of.of->members[static_cast<std::size_t>(own.peer)];
+    message_group* theirs = peer == nullptr ? nullptr : active(*peer);
+    message* other = theirs == nullptr ? nullptr : next_to(*theirs, of.rank, !own.send);
+    if (other == nullptr) {
+      continue;
+    }
+    own.matched = other->matched = true;
+    message& sent = own.send ? own : *other;
+    message& received = own.send ? *other : own;
+    message_group& receiver = own.send ? *theirs : *mine;
+    message_group const& sender = own.send ? *mine : *theirs;
+    if (sent.count != received.count || sent.type != received.type) {
+      fault(
+          "nccl: " + text_of(sender.launch->label) + " sends " + std::to_string(sent.count) +
+          " of type " + std::to_string(sent.type) + " and " + text_of(receiver.launch->label) +
+          " receives " + std::to_string(received.count) + " of type " +
+          std::to_string(received.type));
+    }
+    // What the sender did before is known to the receiver, not the other way round: a send may
+    // end, in NCCL's buffers, before anyone has taken the message.
+    stream& on = *receiver.launch->on;
+    on.clock.join(sender.clock);
+    std::size_t const bytes = std::min(sent.bytes, received.bytes);
+    if (received.bytes > 0) {
+      std::copy_n(static_cast<char const*>(sent.data), bytes, static_cast<char*>(received.data));
+      touch(*receiver.launch, on, {received.touched});
+    }
+    std::int64_t const end = std::max(sender.started_ns, receiver.started_ns) + options_.message_ns;
+    on.ns = std::max(on.ns, end);
+    stream& from = *sender.launch->on;
+    from.ns = std::max(from.ns, end);
+    if (theirs != mine) {
+      met.push_back(theirs);
+    }
+  }
+  for (std::size_t at = 0; at < met.size(); ++at) {
+    bool const again =
+        std::find(met.begin(), met.begin() + static_cast<std::ptrdiff_t>(at), met[at]) !=
+        met.begin() + static_cast<std::ptrdiff_t>(at);
+    if (!again && complete(*met[at])) {
+      finish_group(*met[at]);
+    }
+  }
+}
+
+void machine::finish_group(message_group& one) {
+  communicator& over = *one.over;
+  std::erase(over.fifo, &one);
+  operation& launch = *one.launch;
+  finish(launch);
+  if (!over.fifo.empty() && over.fifo.front()->launch != nullptr) {
+    consider(over.fifo.front()->launch->on);
+  }
+}
+
+void machine::launch_group(message_group& one) {
+  stream& on = *one.streams.front();
+  auto const joins = [&](stream& later, stream& earlier) {
+    record* made = new_record();
+    operation& mark = make(kind::record, {"record by NCCL"}, earlier);
+    hold(mark.mark, made);
+    hold(made_by_nccl_, made);
+    append(mark);
+    operation& wait = make(kind::wait, {"wait by NCCL"}, later);
+    hold(wait.mark, made);
+    append(wait);
+    hold(made_by_nccl_, nullptr);
+  };
+  for (std::size_t other = 1; other < one.streams.size(); ++other) {
+    joins(on, *one.streams[other]);
+  }
+  operation& launch = make(
+      kind::group,
+      {"group of communicator, rank", static_cast<int>(one.over->index), one.over->rank},
+      on);
+  launch.messages = &one;
+  one.launch = &launch;
+  for (message& each : one.messages) {
+    if (touches(launch, each.data, each.bytes, !each.send) && each.bytes > 0) {
+      each.touched = launch.accesses.back();
+    } else {
+      each.bytes = 0;  // the fault is noted; the message still meets its peer
+    }
+  }
+  one.over->fifo.push_back(&one);
+  if (append(launch) != cudaSuccess) {
+    std::erase(one.over->fifo, &one);
+    return;
+  }
+  for (std::size_t other = 1; other < one.streams.size(); ++other) {
+    joins(*one.streams[other], on);
+  }
+}
+
+bool machine::connected(message_group const& one) const {
+  communicator const& mine = *one.over;
+  return std::all_of(one.messages.begin(), one.messages.end(), [&](message const& each) {
+    if (each.peer == mine.rank || !options_.lazy_connect) {
+      return true;
+    }
+    communicator const* peer = mine.of->members[static_cast<std::size_t>(each.peer)];
+    auto const me = static_cast<std::size_t>(mine.rank);
+    return peer != nullptr && (each.send ? peer->receives_from[me] : peer->sends_to[me]);
+  });
+}
+
+void machine::try_deferred(communicator& of) {
+  message_group* const group = of.deferred;
+  if (group == nullptr || of.polls_left > 0 || !connected(*group)) {
+    return;
+  }
+  of.deferred = nullptr;
+  for (stream* on : group->streams) {
+    --on->deferred;
+  }
+  launch_group(*group);
+}
+
+void machine::cancel_all(communicator& of) {
+  if (message_group* const group = std::exchange(of.deferred, nullptr); group != nullptr) {
+    for (stream* on : group->streams) {
+      --on->deferred;
+    }
+  }
+  of.polls_left = 0;
+  while (!of.fifo.empty()) {
+    message_group& group = *of.fifo.front();
+    group.cancelled = true;
+    if (group.started) {
+      finish_group(group);
+      continue;
+    }
+    of.fifo.pop_front();
+    group.launch->cancelled = true;
+    consider(group.launch->on);
+  }
+  progressed();
+}
+
+}  // namespace zbpp::cuda_model

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Communicators of the model. Every rank of one keeps a single FIFO of groups; a send and its
+// receive are a rendezvous: the k-th send to a peer meets the peer's k-th receive from it, when
+// both groups have started.
+#pragma once
+
+#include "clock.hpp"
+#include "shadow.hpp"
+
+#include <nccl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace zbpp::cuda_model {
+
+struct operation;
+struct communicator;
+struct stream;
+
+struct message {
+  bool send = false;
+  int peer = 0;
+  void* data = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclInt8;
+  std::size_t bytes = 0;
+  byte_access touched;
+  bool matched = false;
+};
+
+/// The messages of one ncclGroup that go over one communicator: one launch.
+struct message_group {
+  communicator* over = nullptr;
+  operation* launch = nullptr;
+  std::vector<message> messages;
+  std::vector<stream*> streams;  // the first carries the launch, the others join it
+  vector_clock clock;            // of the stream when the group started
+  std::int64_t started_ns = 0;
+  bool started = false;
+  bool cancelled = false;
+};
+
+/// What the ranks of one communicator share.
+struct world {
+  std::uint64_t id = 0;
+  int ranks = 0;
+  int joined = 0;
+  bool duplicate_gpu = false;
+  std::vector<communicator*> members;
+};
+
+struct communicator {
+  std::uint32_t index = 0;
+  world* of = nullptr;
+  int rank = 0;
+  int device = 0;
+  bool blocking = true;
+  bool alive = true;
+  bool revoked = false;
+  bool finalizing = false;
+  bool broken = false;  // comm_fault: nothing progresses any more
+  ncclResult_t failure = ncclSuccess;
+  std::string last_error;
+  std::deque<message_group*> fifo;
+  message_group* deferred = nullptr;  // issued, but ncclCommGetAsyncError is still ncclInProgress
+  int polls_left = 0;                 // ... for this many calls more
+  // What this rank has asked of each peer, and whether both ends have.
+  std::vector<bool> sends_to;
+  std::vector<bool> receives_from;
+};
+
+}  // namespace zbpp::cuda_model

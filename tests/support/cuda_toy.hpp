@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The toy network on the model of CUDA: the same passes, whose arithmetic is launched on the stream
+// of the rank with all that it reads and writes.
+#pragma once
+
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/slots.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/where.hpp>
+
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/toy_history.hpp>
+#include <support/toy_mlp.hpp>
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+namespace zbpp::test::toy {
+
+/// Launches the arithmetic of a pass.
+struct launched {
+  template <class Work>
+  static void run(
+      where const& at,
+      std::initializer_list<const_floats> reads,
+      std::initializer_list<floats> writes,
+      Work work) {
+    std::vector<cuda_model::range> read;
+    std::vector<cuda_model::range> written;
+    for (auto const r : reads) read.push_back({r.data(), r.size_bytes()});
+    for (auto const w : writes) written.push_back({w.data(), w.size_bytes()});
+    cuda::check(cuda_model::launch(cuda::stream_of(at), "toy", read, written, std::move(work)));
+  }
+
+  template <class Work>
+  static void report(
+      microbatch mb,
+      where const& at,
+      std::initializer_list<const_floats> reads,
+      std::initializer_list<floats> writes,
+      Work work) {
+    auto const value =
+        at.allocate(sizeof(float));  // free for what the rank launches after the copy
+    std::vector<floats> written(writes);
+    auto const result = value.as<float>();
+    std::vector<cuda_model::range> read;
+    std::vector<cuda_model::range> all{{result.data(), result.size_bytes()}};
+    for (auto const r : reads) read.push_back({r.data(), r.size_bytes()});
+    for (auto const w : written) all.push_back({w.data(), w.size_bytes()});
+    cuda::check(cuda_model::launch(cuda::stream_of(at), "toy loss", read, all, [work, result] {
+      result[0] = static_cast<float>(work());
+    }));
+    cuda::report_loss(mb, at, result.data());
+  }
+};
+
+using launched_stage = basic_hand_written<basic_passes<launched>>;
+
+/// The passes of a stage that use all memory which is free when they end: whatever a slot gets was
+/// in use a moment ago.
+class launched_passes_with_scratch : public basic_passes<launched> {
+ public:
+  using basic_passes::basic_passes;
+
+  message forward(saved& kept, message const& input, microbatch mb, where at) {
+    auto out = basic_passes::forward(kept, input, mb, at);
+    work(at);
+    return out;
+  }
+  message backward_input(saved& kept, message const& gradient, microbatch mb, where at) {
+    auto out = basic_passes::backward_input(kept, gradient, mb, at);
+    work(at);
+    return out;
+  }
+  message backward(saved& kept, message const& gradient, microbatch mb, where at) {
+    auto out = basic_passes::backward(kept, gradient, mb, at);
+    work(at);
+    return out;
+  }
+  void backward_weight(saved& kept, microbatch mb, where at) {
+    basic_passes::backward_weight(kept, mb, at);
+    kept = {};
+    work(at);
+  }
+  void recompute(saved& kept, microbatch mb, where at) {
+    basic_passes::recompute(kept, mb, at);
+    work(at);
+  }
+  void update(where at) { work(at); }
+
+ private:
+  static void work(where at) {
+    std::array<buffer, 16> pieces;
+    for (auto& piece : pieces) {
+      piece = at.allocate(edge / 2);
+      auto const all = piece.as<float>();
+      launched::run(at, {}, {all}, [] {});
+    }
+  }
+};
+
+/// @return what the messages of the toy network look like
+[[nodiscard]] inline std::vector<cuda::message_shape> edge_shapes(problem const& what) {
+  return std::vector<cuda::message_shape>(
+      zbpp::detail::index(what.stages()) - 1, cuda::message_shape{edge / 2, edge / 2});
+}
+
+/// @return a training with losses as a device gives them: in single precision
+[[nodiscard]] inline history in_single_precision(history what) {
+  for (auto& step : what.losses)
+    for (auto& loss : step) loss = static_cast<double>(static_cast<float>(loss));
+  return what;
+}
+
+}  // namespace zbpp::test::toy

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks on the model of CUDA: several devices, what a step calls and when, times, what happens when
+// something fails, and what is refused.
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_toy.hpp>
+#include <support/cuda_training.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using namespace zbpp::test;
+namespace cuda = zbpp::cuda;
+namespace model = zbpp::cuda_model;
+using zbpp::pipeline;
+using zbpp::plan;
+using zbpp::problem;
+
+namespace {
+
+plan plan_of(zbpp::placement where, int microbatches, std::string const& title, int ahead = 0) {
+  std::vector<plan> found;
+  for_each_plan_of(
+      problem(std::move(where), microbatches, launched_costs(), 87),
+      {.fused = false, .receive_ahead = ahead},
+      [&](std::string const&, plan const& planned) {
+        if (planned.policy == title) found.push_back(planned);
+      });
+  if (found.empty()) throw std::invalid_argument("there is no policy " + title + " for that");
+  return found.front();
+}
+
+}  // namespace
+
+TEST_CASE("ranks on several devices are fed by a thread each", "[cuda]") {
+  auto const seed = run_seed();
+  std::uint64_t n = seed;
+  for (bool peer_access : {true, false})
+    for (int p : {2, 4})
+      for (auto const& where : placements_to_run(p))
+        for_each_plan_of(
+            problem(where, 2 * p, launched_costs(), 87),
+            {},
+            [&](std::string const& name, plan const& planned) {
+              INFO(name);
+              auto const expected = toy::in_single_precision(toy::train_reference(planned));
+              check_training(
+                  planned,
+                  expected,
+                  {.seed = ++n, .devices = p, .hosts = p, .peer_access = peer_access},
+                  {.sites = cuda::one_device_a_rank(p)});
+              auto two = std::vector<cuda::site>(static_cast<std::size_t>(p));
+              for (std::size_t i = 1; i < two.size(); i += 2) two[i].device = 1;
+              check_training(
+                  planned,
+                  expected,
+                  {.seed = ++n, .devices = 2, .hosts = 2, .peer_access = peer_access},
+                  {.sites = two});
+            });
+}
+
+TEST_CASE("a step allocates nothing on the device, and waits at its end only", "[cuda]") {
+  for (auto const* title : {"1F1B", "ZB-H2", "ZB-V"}) {
+    auto const where =
+        std::string(title) == "ZB-V" ? zbpp::placement::v_shape(4) : zbpp::placement::linear(4);
+    auto const planned = plan_of(where, 12, title);
+    INFO(title);
+    model::reset({.seed = 5});
+    auto all = toy::make_model(planned.what.stages());
+    std::vector<toy::launched_stage> stages(all.begin(), all.end());
+    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.what)}, stages};
+    pipe.step();
+    model::start_counting();
+    pipe.step();
+    auto const heavy = model::heavy_calls();
+    std::vector<std::string> const expected{
+        "cudaEventSynchronize 0",
+        "cudaEventSynchronize 1",
+        "cudaEventSynchronize 2",
+        "cudaEventSynchronize 3"};
+    CHECK(heavy == expected);
+    // Behind the last launch.
+    auto const calls = model::calls();
+    REQUIRE(calls.size() > 4);
+    bool at_the_end = true;
+    for (std::size_t i = calls.size() - 4; i < calls.size(); ++i)
+      at_the_end = at_the_end && calls[i].function == "cudaEventSynchronize";
+    CHECK(at_the_end);
+    for (int rank = 0; rank < 4; ++rank) CHECK(pipe.memory(rank).growths == 0);
+  }
+}
+
+TEST_CASE("the host runs ahead as far as it is told", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(3), 9, "ZB-H1");
+  for (int ahead : {1, 2, 5}) {
+    model::reset({.seed = 5});
+    auto all = toy::make_model(3);
+    std::vector<toy::launched_stage> stages(all.begin(), all.end());
+    pipeline pipe{
+        planned, cuda::device{.edges = toy::edge_shapes(planned.what), .run_ahead = ahead}, stages};
+    pipe.step();
+    model::start_counting();
+    pipe.step();
+    // Each rank has 27 passes; it waits before each of them but the first `ahead`, and at the end.
+    CHECK(model::count("cudaEventSynchronize") == static_cast<std::uint64_t>(3 * (27 - ahead) + 3));
+    CHECK(model::faults().empty());
+  }
+}
+
+namespace {
+
+// Passes that do nothing but take the time that the problem says.
+struct timed_passes {
+  struct saved {};
+  problem const* what;
+  int stage;
+
+  using message = zbpp::message;
+  using microbatch = zbpp::microbatch;
+  using where = zbpp::where;
+
+  message forward(saved&, message const& in, microbatch mb, where at) const {
+    return run(zbpp::pass_kind::forward, in, mb.is_last_stage(), at);
+  }
+  message backward_input(saved&, message const& in, microbatch mb, where at) const {
+    return run(zbpp::pass_kind::backward_input, in, mb.is_first_stage(), at);
+  }
+  message backward(saved&, message const& in, microbatch mb, where at) const {
+    return run(zbpp::pass_kind::backward, in, mb.is_first_stage(), at);
+  }
+  void backward_weight(saved&, microbatch, where at) const {
+    static_cast<void>(run(zbpp::pass_kind::backward_weight, {}, true, at));
+  }
+  void recompute(saved&, microbatch, where at) const {
+    static_cast<void>(run(zbpp::pass_kind::recompute, {}, true, at));
+  }
+
+ private:
+  message run(zbpp::pass_kind kind, message const& in, bool is_end, where at) const {
+    std::vector<model::range> reads;
+    std::vector<model::range> writes;
+    if (!in.empty()) reads.push_back({in[0].data(), in[0].size()});
+    message out;
+    if (!is_end) {
+      out.push_back(at.allocate_edge(static_cast<std::size_t>(what->costs(0).edge)));
+      writes.push_back({out[0].data(), out[0].size()});
+    }
+    auto const cost = what->costs(stage).of(kind);
+    cuda::check(model::launch(cuda::stream_of(at), "timed", reads, writes, {}, cost));
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("measured times are those of the plan where the device keeps to its costs", "[cuda]") {
+  auto costs = launched_costs();
+  costs.edge = 8;
+  for (int devices : {1, 4})
+    for (auto const& where : placements_to_run(4))
+      for_each_plan_of(
+          problem(where, 8, costs, 0),
+          {.fused = false},
+          [&](std::string const& name, plan const& planned) {
+            INFO(name);
+            model::reset({.seed = 3, .devices = devices, .hosts = devices});
+            std::vector<timed_passes> objects;
+            for (int s = 0; s < planned.what.stages(); ++s) objects.push_back({&planned.what, s});
+            std::vector<zbpp::as_flow<timed_passes>> stages(objects.begin(), objects.end());
+            cuda::device backend{.traces = true};
+            if (devices > 1) backend.sites = cuda::one_device_a_rank(devices);
+            pipeline pipe{planned, backend, stages};
+            for (int step = 0; step < 2; ++step) {
+              auto const& measured = pipe.step().measured;
+              CHECK(measured == planned.predicted);
+            }
+            CHECK(first_of(model::faults()) == "");
+          });
+}
+
+namespace {
+
+struct expected_failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Runs steps of a V of chunks, some of which `spoil(step)` makes fail, and checks that nobody is
+// left waiting and that the steps between are right.
+struct failing_run {
+  explicit failing_run(model::options const& machine, cuda::device backend = {})
+      : planned(plan_of(zbpp::placement::v_shape(4), 8, "ZB-V")),
+        all((model::reset(machine), toy::make_model(planned.what.stages()))),
+        stages(all.begin(), all.end()),
+        expected(all) {
+    backend.edges = toy::edge_shapes(planned.what);
+    pipe = std::make_unique<pipeline<cuda::device>>(planned, backend, stages);
+  }
+
+  // Whether a step gives what the reference does; gradients start at zero.
+  [[nodiscard]] bool is_right() {
+    toy::clear_gradients(all);
+    toy::clear_gradients(expected);
+    auto const step = pipe->steps();
+    auto reference = toy::reference_step(expected, step, 8, [](int, int) { return false; });
+    for (auto& loss : reference) loss = static_cast<double>(static_cast<float>(loss));
+    return toy::is_same(pipe->step().losses, reference) && toy::is_same(all, expected);
+  }
+
+  plan planned;
+  toy::model all;
+  std::vector<toy::launched_stage> stages;
+  toy::model expected;
+  std::unique_ptr<pipeline<cuda::device>> pipe;
+};
+
+}  // namespace
+
+TEST_CASE("a call of CUDA that fails ends the step, and the next one works", "[cuda]") {
+  std::uint64_t n = run_seed();
+  for (auto const* function :
+       {"cudaEventRecord",
+        "cudaStreamWaitEvent",
+        "cudaMemcpyAsync",
+        "cudaEventSynchronize",
+        "launch"}) {
+    INFO(function);
+    failing_run run({.seed = ++n});
+    CHECK(run.is_right());
+    for (int k = 0; k < 3; ++k) {
+      model::fail_next(function, cudaErrorInvalidValue);
+      CHECK_THROWS_AS(run.pipe->step(), cuda::cuda_error);
+      REQUIRE_FALSE(run.pipe->failures().empty());
+      CHECK(model::pending() == 0);
+      CHECK(run.is_right());
+    }
+    CHECK(first_of(model::faults()) == "");
+  }
+}
+
+TEST_CASE("a kernel that fails ends the step on all ranks, and CUDA cannot go on", "[cuda]") {
+  std::uint64_t n = run_seed();
+  for (std::uint64_t kernel : {0U, 7U, 60U, 150U}) {
+    INFO("kernel " << kernel);
+    failing_run run({.seed = ++n});
+    CHECK(run.is_right());
+    model::start_counting();
+    model::kernel_fault(kernel);
+    for (int k = 0; k < 2; ++k) {
+      try {
+        run.pipe->step();
+        FAIL("the step succeeded");
+      } catch (cuda::cuda_error const& e) {
+        CHECK(e.native() == cudaErrorIllegalAddress);
+        CHECK(std::string(e.what()).find("cudaErrorIllegalAddress (700)") != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("the host finds the pass of a failed kernel where it waits after each", "[cuda]") {
+  failing_run run({.seed = 3}, {.synchronizes = true});
+  CHECK(run.is_right());
+  model::start_counting();
+  model::kernel_fault(0);
+  CHECK_THROWS_AS(run.pipe->step(), cuda::cuda_error);
+  REQUIRE(run.pipe->failures().size() == 1);
+  CHECK(to_string(run.pipe->failures().front().at) == "rank 0, position 0, stage 0, microbatch 0");
+}
+
+namespace {
+
+// Fails in one of its passes, as long as it is told to.
+class throwing_stage {
+ public:
+  throwing_stage(toy::stage_model& what, bool const& throws) : work_(what), throws_(&throws) {}
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    toy::basic_passes<toy::launched>::saved kept;
+    zbpp::message out;
+    zbpp::message const in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::where at) { out = work_.forward(kept, in, mb, at); });
+    co_await mb.send_activation(std::move(out));
+    zbpp::message const back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::where at) {
+      if (*throws_ && mb.stage() == 3 && mb.index() == 2) throw expected_failure("B of stage 3");
+      out = work_.backward_input(kept, back, mb, at);
+    });
+    co_await mb.send_gradient(std::move(out));
+    co_await zbpp::W([&](zbpp::where at) { work_.backward_weight(kept, mb, at); });
+  }
+
+ private:
+  toy::basic_passes<toy::launched> work_;
+  bool const* throws_;
+};
+
+}  // namespace
+
+TEST_CASE("a pass that throws ends the step on all ranks, and the next one works", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::v_shape(4), 8, "ZB-V");
+  for (int devices : {1, 4}) {
+    INFO(devices << " devices");
+    model::reset({.seed = run_seed(), .devices = devices, .hosts = devices});
+    bool throws = false;
+    auto all = toy::make_model(planned.what.stages());
+    auto expected = all;
+    std::vector<throwing_stage> stages;
+    for (auto& each : all) stages.emplace_back(each, throws);
+    cuda::device backend{.edges = toy::edge_shapes(planned.what)};
+    if (devices > 1) backend.sites = cuda::one_device_a_rank(devices);
+    pipeline pipe{planned, backend, stages};
+    for (int round = 0; round < 3; ++round) {
+      throws = true;
+      CHECK_THROWS_AS(pipe.step(), expected_failure);
+      CHECK(
+          to_string(pipe.failures().front().at).find("stage 3, microbatch 2") != std::string::npos);
+      CHECK(model::pending() == 0);
+      throws = false;
+      toy::clear_gradients(all);
+      toy::clear_gradients(expected);
+      static_cast<void>(
+          toy::reference_step(expected, pipe.steps(), 8, [](int, int) { return false; }));
+      pipe.step();
+      CHECK(toy::is_same(all, expected));
+    }
+    CHECK(first_of(model::faults()) == "");
+  }
+}
+
+TEST_CASE("what a GPU backend cannot use is refused with what would be right", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "1F1B");
+  auto all = toy::make_model(2);
+  std::vector<toy::launched_stage> stages(all.begin(), all.end());
+  auto refused = [&](cuda::device backend) {
+    return refusal([&] { pipeline pipe{planned, backend, stages}; });
+  };
+  model::reset({.devices = 2});
+  cudaStream_t blocking = nullptr;
+  cudaStream_t elsewhere = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault) == cudaSuccess);
+  {
+    cuda::device_guard const other(1);
+    REQUIRE(cudaStreamCreateWithFlags(&elsewhere, cudaStreamNonBlocking) == cudaSuccess);
+  }
+  CHECK(refused({.sites = {{}}}) == "there are 1 sites for 2 ranks; state one for each, or none");
+  CHECK(refused({.sites = {{}, {.device = 2}}}) == "rank 1 is to run on device 2; there are 2");
+  CHECK(
+      refused({.sites = {{}, {.compute = cudaStreamPerThread}}}) ==
+      "the default streams order what should run side by side; give a stream made with "
+      "cudaStreamCreateWithFlags and cudaStreamNonBlocking");
+  CHECK(
+      refused({.sites = {{}, {.compute = blocking}}}) ==
+      "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
+  CHECK(
+      refused({.sites = {{}, {.compute = elsewhere}}}) ==
+      "the adopted stream belongs to device 1; its site says device 0");
+  CHECK(refused({.run_ahead = -1}) == "run_ahead counts passes; 0 stands for a whole step");
+  CHECK(refused({.edges = {{96}, {96}}}) == "there are shapes for 2 edges; the problem has 1");
+  CHECK(
+      refused({.edges = {{48, 40}}}) ==
+      "edge 0->1 has a shape of 2 buffers and 88 bytes; it takes at most 8 buffers and the 96 "
+      "bytes that the costs state");
+  auto costs = launched_costs();
+  costs.edge = 0;
+  auto const sizeless =
+      zbpp::make_plan("as it is", planned.order, problem(zbpp::placement::linear(2), 4, costs));
+  CHECK(
+      refusal([&] {
+        pipeline pipe{sizeless, cuda::device{}, stages};
+      }) ==
+      "edge 0->1 has no size; on GPUs memory is set aside before the first step, so the costs "
+      "state every edge");
+  REQUIRE(cudaStreamDestroy(blocking) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(elsewhere) == cudaSuccess);
+  CHECK(first_of(model::leaks()) == "");
+
+  // The toy sends two buffers; by itself an edge has one.
+  model::reset();
+  pipeline pipe{planned, cuda::device{}, stages};
+  CHECK(refusal(zbpp::errc::wrong_size, [&] {
+          pipe.step();
+        }) == "edge 0->1 carries 16 + 16 bytes; its shape has 96");
+}
+
+TEST_CASE("a pass on the host has no stream", "[cuda]") {
+  zbpp::arena memory;
+  CHECK(
+      refusal([&] { static_cast<void>(cuda::stream_of(zbpp::where(memory))); }) ==
+      "the pass does not run on a GPU; make the pipeline with zbpp::cuda::device or "
+      "zbpp::nccl::ranks");
+}
+
+TEST_CASE("ranks run on the caller's streams", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(3), 6, "ZB-H1");
+  auto const expected = toy::in_single_precision(toy::train_reference(planned));
+  model::reset({.seed = run_seed()});
+  {
+    std::vector<cuda::stream> mine;
+    std::vector<cuda::site> sites;
+    for (int rank = 0; rank < 3; ++rank) {
+      mine.emplace_back(cuda::stream_priority::usual);
+      sites.push_back({.compute = mine.back().get(), .sm_count = 40 + rank});
+    }
+    CHECK(train_on(planned, {.sites = sites}) == expected);
+    for (auto const& each : mine) each.get().synchronize();  // still there
+  }
+  CHECK(first_of(model::faults()) == "");
+  CHECK(first_of(model::leaks()) == "");
+}

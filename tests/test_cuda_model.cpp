@@ -1,0 +1,1320 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The model of CUDA and NCCL is right: what it says of programs whose answer is known.
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/seeded.hpp>
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace {
+
+namespace model = zbpp::cuda_model;
+
+constexpr std::size_t block = 64;  // bytes of a test's buffer
+
+cudaStream_t new_stream() {
+  cudaStream_t made = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking) == cudaSuccess);
+  return made;
+}
+
+cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
+  cudaEvent_t made = nullptr;
+  REQUIRE(cudaEventCreateWithFlags(&made, flags) == cudaSuccess);
+  return made;
+}
+
+char* new_memory(std::size_t bytes = block) {
+  void* made = nullptr;
+  REQUIRE(cudaMalloc(&made, bytes) == cudaSuccess);
+  return static_cast<char*>(made);
+}
+
+/// The faults of a kind; the empty kind means all.
+std::size_t faults_of(std::string_view kind) {
+  std::vector<std::string> const all = model::faults();
+  return static_cast<std::size_t>(std::count_if(
+      all.begin(), all.end(), [&](auto const& text) { return text.starts_with(kind); }));
+}
+
+std::string all_faults() {
+  std::vector<std::string> const all = model::faults();
+  return std::accumulate(all.begin(), all.end(), std::string{}, [](auto sum, auto const& text) {
+    return sum + text + "\n";
+  });
+}
+
+cudaError_t write(cudaStream_t on, char* data, int number = -1, std::size_t bytes = block) {
+  return model::launch(on, {"write", number}, {}, {{data, bytes}}, [data, bytes, number] {
+    std::fill_n(data, bytes, static_cast<char>(number));
+  });
+}
+
+cudaError_t read(cudaStream_t on, char* data, int number = -1, std::size_t bytes = block) {
+  return model::launch(on, {"read", number}, {{data, bytes}}, {});
+}
+
+/// Orders what `later` does next behind what `earlier` has done.
+void order(cudaStream_t earlier, cudaStream_t later) {
+  cudaEvent_t const event = new_event();
+  REQUIRE(cudaEventRecord(event, earlier) == cudaSuccess);
+  REQUIRE(cudaStreamWaitEvent(later, event, 0) == cudaSuccess);
+}
+
+void reset(std::uint64_t seed, model::mode order = model::mode::random) {
+  model::options machine;
+  machine.seed = seed;
+  machine.order = order;
+  model::reset(machine);
+}
+
+/// Runs the case under many interleavings and all three modes.
+template <class Case>
+void each_interleaving(Case&& one, model::options machine = {}) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    for (auto order : {model::mode::random, model::mode::eager, model::mode::lazy}) {
+      machine.seed = seed;
+      machine.order = order;
+      model::reset(machine);
+      INFO("seed " << seed << " mode " << static_cast<int>(order));
+      one();
+    }
+  }
+}
+
+/// Two ranks of one communicator, both driven by this thread.
+struct pair {
+  std::array<ncclComm_t, 2> comm{};
+
+  pair() {
+    ncclUniqueId id;
+    REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    for (int rank = 0; rank < 2; ++rank) {
+      ncclComm_t& made = comm[static_cast<std::size_t>(rank)];
+      ncclResult_t const result = ncclCommInitRankConfig(&made, 2, id, rank, &config);
+      REQUIRE(result == (rank == 0 ? ncclInProgress : ncclSuccess));
+      if (rank == 0) {
+        CHECK(state(0) == ncclInProgress);
+      }
+    }
+    CHECK(state(0) == ncclSuccess);
+  }
+
+  ncclResult_t state(std::size_t rank) const {
+    ncclResult_t result = ncclSuccess;
+    REQUIRE(ncclCommGetAsyncError(comm[rank], &result) == ncclSuccess);
+    return result;
+  }
+
+  /// Waits until the rank may go on.
+  void settle(std::size_t rank) const {
+    for (int polls = 0; state(rank) == ncclInProgress; ++polls) {
+      REQUIRE(polls < 1000);
+    }
+  }
+
+  void send(std::size_t rank, char* data, cudaStream_t on, std::size_t count = block) const {
+    ncclResult_t const result =
+        ncclSend(data, count, ncclInt8, 1 - static_cast<int>(rank), comm[rank], on);
+    REQUIRE((result == ncclSuccess || result == ncclInProgress));
+    settle(rank);
+  }
+
+  void receive(std::size_t rank, char* data, cudaStream_t on, std::size_t count = block) const {
+    ncclResult_t const result =
+        ncclRecv(data, count, ncclInt8, 1 - static_cast<int>(rank), comm[rank], on);
+    REQUIRE((result == ncclSuccess || result == ncclInProgress));
+    settle(rank);
+  }
+};
+
+model::options one_gpu() {
+  model::options machine;
+  machine.duplicate_gpus = true;
+  machine.lazy_connect = false;
+  return machine;
+}
+
+// ---- streams and events ----
+
+TEST_CASE("A stream runs its operations in order, whatever the interleaving") {
+  each_interleaving([] {
+    std::array<cudaStream_t, 3> streams{new_stream(), new_stream(), new_stream()};
+    std::array<std::vector<int>, 3> ran;
+    for (int i = 0; i < 20; ++i) {
+      for (std::size_t on = 0; on < 3; ++on) {
+        model::launch(streams[on], {"note", i}, {}, {}, [&ran, on, i] { ran[on].push_back(i); });
+      }
+    }
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    for (std::vector<int> const& each : ran) {
+      REQUIRE(each.size() == 20);
+      CHECK(std::is_sorted(each.begin(), each.end()));
+    }
+    CHECK(model::pending() == 0);
+    CHECK(all_faults().empty());
+  });
+}
+
+TEST_CASE("Seeds give different interleavings, and the same seed the same one") {
+  auto const run = [](std::uint64_t seed) {
+    reset(seed);
+    std::array<cudaStream_t, 3> streams{new_stream(), new_stream(), new_stream()};
+    std::string ran;
+    for (int i = 0; i < 8; ++i) {
+      for (std::size_t on = 0; on < 3; ++on) {
+        model::launch(
+            streams[on], "note", {}, {}, [&ran, on] { ran += static_cast<char>('a' + on); });
+      }
+    }
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    return ran;
+  };
+  std::vector<std::string> all;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    all.push_back(run(seed));
+    REQUIRE(run(seed) == all.back());
+  }
+  std::sort(all.begin(), all.end());
+  CHECK(std::unique(all.begin(), all.end()) - all.begin() > 40);
+}
+
+TEST_CASE("The lazy mode runs nothing before a synchronise, the eager one everything at once") {
+  int ran = 0;
+  reset(1, model::mode::lazy);
+  cudaStream_t stream = new_stream();
+  model::launch(stream, "count", {}, {}, [&] { ++ran; });
+  CHECK(ran == 0);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(ran == 1);
+  reset(1, model::mode::eager);
+  stream = new_stream();
+  model::launch(stream, "count", {}, {}, [&] { ++ran; });
+  CHECK(ran == 2);
+}
+
+TEST_CASE("A wait takes the last record before it; recording again does not move it") {
+  each_interleaving([] {
+    cudaStream_t const first = new_stream();
+    cudaStream_t const second = new_stream();
+    cudaEvent_t const event = new_event();
+    int step = 0;
+    int seen = -1;
+    model::launch(first, "one", {}, {}, [&] { step = 1; });
+    REQUIRE(cudaEventRecord(event, first) == cudaSuccess);
+    REQUIRE(cudaStreamWaitEvent(second, event, 0) == cudaSuccess);
+    model::launch(second, "see", {}, {}, [&] { seen = step; });
+    cudaEvent_t const back = new_event();
+    REQUIRE(cudaEventRecord(back, second) == cudaSuccess);
+    // Were the wait for this record, the two streams would wait for each other.
+    REQUIRE(cudaStreamWaitEvent(first, back, 0) == cudaSuccess);
+    REQUIRE(cudaEventRecord(event, first) == cudaSuccess);
+    REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
+    CHECK(seen == 1);
+    CHECK(all_faults().empty());
+  });
+}
+
+TEST_CASE("Waiting for an event that was never recorded does not wait, and is a fault") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  REQUIRE(cudaStreamWaitEvent(stream, new_event(), 0) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(faults_of("unrecorded") == 1);
+  CHECK(faults_of("") == 1);
+}
+
+TEST_CASE("An event is complete only when its last record has run") {
+  reset(3, model::mode::lazy);
+  cudaStream_t const stream = new_stream();
+  cudaEvent_t const event = new_event();
+  CHECK(cudaEventQuery(event) == cudaSuccess);  // never recorded
+  for (int i = 0; i < 4; ++i) {
+    write(stream, new_memory());
+  }
+  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  CHECK(cudaEventQuery(event) == cudaErrorNotReady);
+  CHECK(cudaGetLastError() == cudaSuccess);  // not ready is no error
+  REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
+  CHECK(cudaEventQuery(event) == cudaSuccess);
+  CHECK(cudaStreamQuery(stream) == cudaSuccess);
+}
+
+TEST_CASE("Polling makes progress in every mode") {
+  each_interleaving([] {
+    cudaStream_t const stream = new_stream();
+    cudaEvent_t const event = new_event();
+    for (int i = 0; i < 20; ++i) {
+      write(stream, new_memory());
+    }
+    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    int polls = 0;
+    while (cudaEventQuery(event) == cudaErrorNotReady) {
+      REQUIRE(++polls < 100'000);
+    }
+    CHECK(all_faults().empty());
+  });
+}
+
+TEST_CASE("Virtual time is that of the longest path, in every interleaving") {
+  each_interleaving([] {
+    cudaStream_t const a = new_stream();
+    cudaStream_t const b = new_stream();
+    cudaEvent_t const start = new_event(cudaEventDefault);
+    cudaEvent_t const end = new_event(cudaEventDefault);
+    REQUIRE(cudaEventRecord(start, a) == cudaSuccess);
+    model::launch(a, "short", {}, {}, {}, 1'000'000);
+    model::launch(b, "long", {}, {}, {}, 5'000'000);
+    order(b, a);
+    model::launch(a, "last", {}, {}, {}, 2'000'000);
+    REQUIRE(cudaEventRecord(end, a) == cudaSuccess);
+    REQUIRE(cudaEventSynchronize(end) == cudaSuccess);
+    float milliseconds = 0;
+    REQUIRE(cudaEventElapsedTime(&milliseconds, start, end) == cudaSuccess);
+    CHECK(milliseconds == 7.0F);
+    CHECK(model::now_ns() == 7'000'000);
+    CHECK(
+        cudaEventElapsedTime(&milliseconds, start, new_event()) == cudaErrorInvalidResourceHandle);
+  });
+}
+
+// ---- races ----
+
+enum class touch { reads, writes };
+
+void do_touch(cudaStream_t on, char* data, touch how, int number) {
+  (how == touch::reads ? read : write)(on, data, number, block);
+}
+
+TEST_CASE("Two touches without an order are a race if one writes, in either order of issue") {
+  for (touch first : {touch::reads, touch::writes}) {
+    for (touch second : {touch::reads, touch::writes}) {
+      each_interleaving([&] {
+        cudaStream_t const a = new_stream();
+        cudaStream_t const b = new_stream();
+        char* const data = new_memory();
+        write(a, data, 0);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        do_touch(a, data, first, 1);
+        do_touch(b, data, second, 2);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        bool const race = first == touch::writes || second == touch::writes;
+        CHECK(faults_of("race") == (race ? 1U : 0U));
+        CHECK(faults_of("") == (race ? 1U : 0U));
+        if (race) {
+          CHECK(
+              all_faults().find(first == touch::reads ? "read(1)" : "write(1)") !=
+              std::string::npos);
+          CHECK(
+              all_faults().find(second == touch::reads ? "read(2)" : "write(2)") !=
+              std::string::npos);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("An event orders them, so does a chain of events, and the host's synchronise") {
+  for (touch first : {touch::reads, touch::writes}) {
+    for (touch second : {touch::reads, touch::writes}) {
+      for (int way = 0; way < 3; ++way) {
+        each_interleaving([&] {
+          cudaStream_t const a = new_stream();
+          cudaStream_t const b = new_stream();
+          char* const data = new_memory();
+          write(a, data, 0);
+          do_touch(a, data, first, 1);
+          if (way == 0) {
+            order(a, b);
+          } else if (way == 1) {
+            cudaStream_t const middle = new_stream();
+            cudaStream_t const other = new_stream();
+            order(a, middle);
+            order(middle, other);
+            order(other, b);
+          } else {
+            REQUIRE(cudaStreamSynchronize(a) == cudaSuccess);
+          }
+          do_touch(b, data, second, 2);
+          REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+          CHECK(all_faults().empty());
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("An event recorded before the first touch does not order it") {
+  each_interleaving([] {
+    cudaStream_t const a = new_stream();
+    cudaStream_t const b = new_stream();
+    char* const data = new_memory();
+    order(a, b);
+    write(a, data, 1);
+    write(b, data, 2);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(faults_of("race") == 1);
+  });
+}
+
+TEST_CASE("Only bytes that overlap race") {
+  each_interleaving([] {
+    cudaStream_t const a = new_stream();
+    cudaStream_t const b = new_stream();
+    char* const data = new_memory(100);
+    write(a, data, 1, 50);
+    write(b, data + 50, 2, 50);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(all_faults().empty());
+    read(a, data + 10, 3, 50);  // its bytes from 50 on are known to the host, hence to all
+    write(b, data + 59, 4, 1);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(faults_of("race") == 1);
+    CHECK(all_faults().find("[59, 60)") != std::string::npos);
+  });
+}
+
+TEST_CASE("The host's reads and writes of pinned memory are checked") {
+  for (bool synchronised : {false, true}) {
+    each_interleaving([&] {
+      cudaStream_t const stream = new_stream();
+      void* pinned = nullptr;
+      REQUIRE(cudaHostAlloc(&pinned, block, cudaHostAllocDefault) == cudaSuccess);
+      char* const data = new_memory();
+      write(stream, data, 7);
+      REQUIRE(cudaMemcpyAsync(pinned, data, block, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
+      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      CHECK(static_cast<char*>(pinned)[block - 1] == 7);
+      model::host_reads(pinned, block);
+      CHECK(all_faults().empty());
+      REQUIRE(cudaMemcpyAsync(data, pinned, block, cudaMemcpyHostToDevice, stream) == cudaSuccess);
+      if (synchronised) {
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      }
+      model::host_writes(pinned, block);
+      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      CHECK(faults_of("race") == (synchronised ? 0U : 1U));
+    });
+  }
+}
+
+TEST_CASE("Random programs: the model finds a race exactly where the order has none") {
+  // Independent: a matrix of what comes before what, closed over the edges.
+  for (std::uint64_t trial = 0; trial < 300; ++trial) {
+    ZBPP_SEEDED(rng, trial);
+    reset(trial);
+    constexpr std::size_t count = 4;
+    std::array<cudaStream_t, count> streams{};
+    for (cudaStream_t& each : streams) {
+      each = new_stream();
+    }
+    std::array<char*, 3> data{new_memory(), new_memory(), new_memory()};
+    for (char* each : data) {
+      write(streams[0], each);
+    }
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    struct node {
+      std::size_t data;
+      bool writes;
+    };
+    std::vector<node> nodes;
+    std::array<std::vector<bool>, count> known;  // by a stream
+    for (std::vector<bool>& each : known) {
+      each.assign(64, false);
+    }
+    bool race = false;
+    for (int step = 0; step < 14; ++step) {
+      auto const on = static_cast<std::size_t>(rng.integer(0, count - 1));
+      if (rng.chance(0.55)) {
+        auto const from = static_cast<std::size_t>(rng.integer(0, count - 1));
+        if (from != on) {
+          order(streams[from], streams[on]);
+          for (std::size_t i = 0; i < nodes.size(); ++i) {
+            known[on][i] = known[on][i] || known[from][i];
+          }
+        }
+        continue;
+      }
+      auto const what = static_cast<std::size_t>(rng.integer(0, 2));
+      bool const writes = rng.chance(0.4);
+      do_touch(streams[on], data[what], writes ? touch::writes : touch::reads, step);
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        race = race || (nodes[i].data == what && (nodes[i].writes || writes) && !known[on][i]);
+      }
+      known[on][nodes.size()] = true;
+      nodes.push_back({what, writes});
+    }
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK((faults_of("race") > 0) == race);
+    CHECK(faults_of("") == faults_of("race"));
+  }
+}
+
+// ---- memory and handles ----
+
+TEST_CASE("Reading what nobody wrote is a fault, until someone has") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  char* const data = new_memory();
+  write(stream, data, 1, block / 2);
+  read(stream, data, 2, block / 2);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(all_faults().empty());
+  read(stream, data, 3, block);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(faults_of("uninitialised") == 1);
+  REQUIRE(cudaMemsetAsync(data, 0, block, stream) == cudaSuccess);
+  read(stream, data, 4, block);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(faults_of("") == 1);
+  model::uninitialise(data, 1);
+  read(stream, data, 5, block);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(faults_of("uninitialised") == 2);
+}
+
+TEST_CASE("Memory that is not there is a fault, and its kernel does not run") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  char* const data = new_memory();
+  write(stream, data, 1, block + 1);
+  CHECK(faults_of("memory") == 1);
+  std::array<char, block> nowhere{};
+  write(stream, nowhere.data());
+  CHECK(faults_of("memory") == 2);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(nowhere[0] == 0);
+  REQUIRE(cudaFree(data) == cudaSuccess);
+  CHECK(faults_of("") == 2);
+  write(stream, data);
+  CHECK(faults_of("memory") == 3);
+  CHECK(cudaFree(data) == cudaErrorInvalidValue);
+  CHECK(faults_of("memory") == 4);
+  CHECK(cudaMemcpyAsync(nowhere.data(), data, 1, cudaMemcpyDefault, stream) != cudaSuccess);
+  CHECK(faults_of("memory") == 5);
+}
+
+TEST_CASE("Freeing memory before the host knows its work to be done is a fault in any order") {
+  for (bool synchronised : {false, true}) {
+    each_interleaving([&] {
+      cudaStream_t const stream = new_stream();
+      char* const data = new_memory();
+      write(stream, data);
+      if (synchronised) {
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      }
+      cudaFree(data);
+      CHECK(faults_of("") == (synchronised ? 0U : 1U));
+    });
+  }
+}
+
+TEST_CASE("A copy with the wrong direction is a fault") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  char* const from = new_memory();
+  char* const to = new_memory();
+  write(stream, from);
+  REQUIRE(cudaMemcpyAsync(to, from, block, cudaMemcpyDeviceToDevice, stream) == cudaSuccess);
+  CHECK(all_faults().empty());
+  cudaMemcpyAsync(to, from, block, cudaMemcpyDeviceToHost, stream);
+  CHECK(faults_of("memory") == 1);
+}
+
+TEST_CASE("Destroyed handles, default streams and unfinished work are faults") {
+  each_interleaving([] {
+    cudaStream_t const stream = new_stream();
+    cudaEvent_t const event = new_event();
+    write(stream, new_memory());
+    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    REQUIRE(cudaEventDestroy(event) == cudaSuccess);
+    CHECK(faults_of("handle") == 1);
+    REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+    CHECK(faults_of("handle") == 2);
+    CHECK(cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(faults_of("handle") == 3);
+    for (cudaStream_t bad : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+      model::take_faults();
+      CHECK(write(bad, new_memory()) == cudaErrorInvalidResourceHandle);
+      CHECK(faults_of("handle") == 1);
+    }
+  });
+}
+
+TEST_CASE("What is still alive is listed") {
+  reset(1);
+  CHECK(model::leaks().empty());
+  cudaStream_t const stream = new_stream();
+  cudaEvent_t const event = new_event();
+  char* const data = new_memory();
+  CHECK(model::leaks().size() == 3);
+  write(stream, data);
+  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  REQUIRE(cudaFree(data) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(event) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+  CHECK(model::leaks().empty());
+  CHECK(all_faults().empty());
+}
+
+TEST_CASE("Devices: streams, events, memory and peers belong to one") {
+  model::options machine;
+  machine.devices = 2;
+  model::reset(machine);
+  cudaStream_t const first = new_stream();
+  char* const here = new_memory();
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  CHECK(cudaSetDevice(2) == cudaErrorInvalidDevice);
+  CHECK(write(first, here) == cudaErrorInvalidResourceHandle);
+  CHECK(faults_of("handle") == 1);
+  cudaStream_t const second = new_stream();
+  char* const there = new_memory();
+  CHECK(cudaEventRecord(new_event(), first) == cudaErrorInvalidResourceHandle);
+  model::take_faults();
+  write(second, there);
+  CHECK(cudaMemcpyPeerAsync(here, 0, there, 1, block, second) == cudaSuccess);
+  CHECK(all_faults().empty());
+  order(second, first);
+  write(second, here);
+  CHECK(faults_of("memory") == 1);  // no peer access
+  int can = 0;
+  REQUIRE(cudaDeviceCanAccessPeer(&can, 1, 0) == cudaSuccess);
+  CHECK(can == 1);
+  REQUIRE(cudaDeviceEnablePeerAccess(0, 0) == cudaSuccess);
+  CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessAlreadyEnabled);
+  write(second, here);
+  CHECK(faults_of("") == 1);
+  REQUIRE(cudaStreamSynchronize(second) == cudaSuccess);
+}
+
+// ---- limits ----
+
+TEST_CASE("A full stream blocks the host until there is room") {
+  model::options machine;
+  machine.launch_depth = 4;
+  machine.order = model::mode::lazy;
+  model::reset(machine);
+  cudaStream_t const stream = new_stream();
+  for (int i = 0; i < 20; ++i) {
+    write(stream, new_memory());
+    CHECK(model::pending() <= 4);
+  }
+  CHECK(model::pending() == 4);
+  CHECK(all_faults().empty());
+}
+
+TEST_CASE("A full stream that cannot move is a deadlock, and so is polling for what cannot come") {
+  for (bool polls : {false, true}) {
+    model::options machine = one_gpu();
+    machine.launch_depth = 4;
+    machine.patience = std::chrono::milliseconds(1);
+    each_interleaving(
+        [&] {
+          pair const link;
+          cudaStream_t const stream = new_stream();
+          cudaEvent_t const event = new_event();
+          link.receive(1, new_memory(), stream);
+          REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+          cudaError_t result = cudaSuccess;
+          for (int calls = 0; result == cudaSuccess || result == cudaErrorNotReady; ++calls) {
+            REQUIRE(calls < 10'000'000);
+            result = polls ? cudaEventQuery(event) : model::launch(stream, "more", {}, {});
+          }
+          CHECK(result == cudaErrorLaunchTimeout);
+          CHECK(faults_of("deadlock") == 1);
+          CHECK(model::pending() == 0);
+        },
+        machine);
+  }
+}
+
+// ---- errors ----
+
+TEST_CASE("A failing call returns its error once; one that is sticky stays") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  cudaEvent_t const event = new_event();
+  model::fail_next("cudaEventRecord", cudaErrorInvalidValue);
+  CHECK(cudaEventRecord(event, stream) == cudaErrorInvalidValue);
+  CHECK(cudaPeekAtLastError() == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  CHECK(cudaEventRecord(event, stream) == cudaSuccess);
+  model::fail_next("cudaEventRecord", cudaErrorIllegalAddress);
+  CHECK(cudaEventRecord(event, stream) == cudaErrorIllegalAddress);
+  CHECK(cudaEventRecord(event, stream) == cudaErrorIllegalAddress);
+  CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
+  CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+  CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+  int device = -1;
+  CHECK(cudaGetDevice(&device) == cudaSuccess);
+  CHECK(cudaEventDestroy(event) == cudaErrorIllegalAddress);
+  CHECK(cudaStreamDestroy(stream) == cudaErrorIllegalAddress);
+  CHECK(model::leaks().empty());
+  CHECK(all_faults().empty());
+  CHECK_THROWS_AS(model::fail_next("cudaNoSuchThing", 1), std::invalid_argument);
+}
+
+TEST_CASE("A kernel that faults poisons its device: nothing behind it runs, nothing hangs") {
+  each_interleaving([] {
+    cudaStream_t const stream = new_stream();
+    cudaStream_t const other = new_stream();
+    cudaEvent_t const event = new_event();
+    char* const data = new_memory();
+    void* pinned = nullptr;
+    REQUIRE(cudaHostAlloc(&pinned, block, cudaHostAllocDefault) == cudaSuccess);
+    model::kernel_fault(3);
+    write(stream, data);
+    cudaMemcpyAsync(pinned, data, block, cudaMemcpyDeviceToHost, stream);
+    int ran = 0;
+    bool called = false;
+    for (int i = 0; i < 5; ++i) {
+      model::launch(stream, {"count", i}, {}, {}, [&] { ++ran; });
+    }
+    cudaLaunchHostFunc(
+        stream, [](void* flag) { *static_cast<bool*>(flag) = true; }, &called);
+    cudaEventRecord(event, stream);
+    cudaStreamWaitEvent(other, event, 0);
+    CHECK(cudaStreamSynchronize(other) == cudaErrorIllegalAddress);
+    CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
+    CHECK(ran == 2);
+    CHECK_FALSE(called);
+    CHECK(model::pending() == 0);
+    // Nothing of a dead device is under way any more, so all may go.
+    cudaFree(data);
+    cudaFreeHost(pinned);
+    cudaEventDestroy(event);
+    cudaStreamDestroy(stream);
+    cudaStreamDestroy(other);
+    CHECK(model::leaks().empty());
+    CHECK(all_faults().empty());
+  });
+}
+
+TEST_CASE("Host functions run in order and may not call CUDA nor throw") {
+  each_interleaving([] {
+    cudaStream_t const stream = new_stream();
+    int value = 0;
+    model::launch(stream, "set", {}, {}, [&] { value = 1; });
+    cudaLaunchHostFunc(
+        stream, [](void* data) { *static_cast<int*>(data) *= 10; }, &value);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(value == 10);
+    CHECK(all_faults().empty());
+    cudaLaunchHostFunc(
+        stream, [](void*) { cudaGetLastError(); }, nullptr);
+    cudaLaunchHostFunc(
+        stream, [](void*) { throw std::runtime_error("no"); }, nullptr);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(faults_of("callback") == 2);
+  });
+}
+
+// ---- counting and mutation ----
+
+TEST_CASE("Calls are counted, and the heavy ones listed") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  cudaEvent_t const event = new_event();
+  model::start_counting();
+  cudaEventRecord(event, stream);
+  cudaEventRecord(event, stream);
+  CHECK(model::heavy_calls().empty());
+  cudaStreamSynchronize(stream);
+  cudaFree(nullptr);
+  CHECK(model::count("cudaEventRecord") == 2);
+  CHECK(model::count("cudaStreamWaitEvent") == 0);
+  CHECK(model::heavy_calls() == std::vector<std::string>{"cudaStreamSynchronize 0", "cudaFree 0"});
+  REQUIRE(model::calls().size() == 4);
+  CHECK(model::calls()[1].function == "cudaEventRecord");
+  CHECK(model::calls()[1].index == 1);
+  CHECK_THROWS_AS(model::count("launches"), std::invalid_argument);
+}
+
+TEST_CASE("Removing either half of an edge is found in every interleaving") {
+  for (std::string_view half : {"", "cudaEventRecord", "cudaStreamWaitEvent"}) {
+    each_interleaving([&] {
+      cudaStream_t const a = new_stream();
+      cudaStream_t const b = new_stream();
+      char* const data = new_memory();
+      cudaEvent_t const event = new_event();
+      model::start_counting();
+      if (!half.empty()) {
+        model::skip(half, 0);
+      }
+      write(a, data);
+      REQUIRE(cudaEventRecord(event, a) == cudaSuccess);
+      REQUIRE(cudaStreamWaitEvent(b, event, 0) == cudaSuccess);
+      write(b, data);
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      CHECK(faults_of("race") == (half.empty() ? 0U : 1U));
+    });
+  }
+}
+
+// ---- graphs ----
+
+TEST_CASE("A captured graph does not run when captured, and runs in order when launched") {
+  each_interleaving([] {
+    cudaStream_t const stream = new_stream();
+    cudaStream_t const side = new_stream();
+    char* const data = new_memory();
+    int value = 1;
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    model::launch(stream, "add", {}, {{data, block}}, [&] { value += 1; });
+    order(stream, side);
+    model::launch(side, "double", {{data, block}}, {}, [&] { value *= 2; });
+    order(side, stream);
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    cudaGraphExec_t exec = nullptr;
+    REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(value == 1);
+    REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
+    REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(value == 10);
+    CHECK(all_faults().empty());
+    // Its accesses are checked like any others.
+    REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
+    read(side, data);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(faults_of("race") == 1);
+    REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
+    cudaFree(data);
+    CHECK(faults_of("") == 2);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    REQUIRE(cudaGraphExecDestroy(exec) == cudaSuccess);
+  });
+}
+
+TEST_CASE("What a capture forbids fails and spoils it") {
+  reset(1);
+  cudaStream_t const stream = new_stream();
+  cudaStream_t const side = new_stream();
+  cudaGraph_t graph = nullptr;
+  auto const begin = [&] {
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  };
+  begin();
+  CHECK(cudaStreamSynchronize(stream) == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  CHECK(graph == nullptr);
+  begin();
+  void* data = nullptr;
+  CHECK(cudaMalloc(&data, block) == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  begin();
+  cudaEvent_t const event = new_event();
+  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  CHECK(cudaEventSynchronize(event) == cudaErrorCapturedEvent);
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  REQUIRE(cudaEventRecord(event, side) == cudaSuccess);
+  begin();
+  CHECK(cudaStreamWaitEvent(stream, event, 0) == cudaErrorStreamCaptureIsolation);
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  begin();
+  order(stream, side);
+  model::launch(side, "lost", {}, {});
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureUnjoined);
+  begin();
+  model::launch(stream, "fine", {}, {});
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+}
+
+// ---- green contexts ----
+
+template <class Function>
+Function entry_point(char const* text, unsigned version) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult status{};
+  REQUIRE(
+      cudaGetDriverEntryPointByVersion(text, &address, version, cudaEnableDefault, &status) ==
+      cudaSuccess);
+  REQUIRE((status == cudaDriverEntryPointSuccess) == (address != nullptr));
+  return reinterpret_cast<Function>(address);
+}
+
+TEST_CASE("132 SMs split as those of an H200 do") {
+  reset(1);
+  auto const get = entry_point<PFN_cuDeviceGetDevResource_v12040>("cuDeviceGetDevResource", 12040);
+  auto const split =
+      entry_point<PFN_cuDevSmResourceSplitByCount_v12040>("cuDevSmResourceSplitByCount", 12040);
+  auto const describe =
+      entry_point<PFN_cuDevResourceGenerateDesc_v12040>("cuDevResourceGenerateDesc", 12040);
+  auto const create = entry_point<PFN_cuGreenCtxCreate_v12040>("cuGreenCtxCreate", 12040);
+  auto const stream =
+      entry_point<PFN_cuGreenCtxStreamCreate_v12050>("cuGreenCtxStreamCreate", 12050);
+  auto const destroy = entry_point<PFN_cuGreenCtxDestroy_v12040>("cuGreenCtxDestroy", 12040);
+  REQUIRE(get != nullptr);
+  REQUIRE(split != nullptr);
+  REQUIRE(describe != nullptr);
+  REQUIRE(create != nullptr);
+  REQUIRE(stream != nullptr);
+  REQUIRE(destroy != nullptr);
+  CUdevResource whole{};
+  REQUIRE(get(0, &whole, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
+  CHECK(whole.sm.smCount == 132);
+  unsigned const sizes[][3] = {
+      {2, 64, 64}, {4, 32, 32}, {8, 16, 16}, {16, 8, 8}, {16, 8, 1}, {3, 40, 34}};
+  for (auto const& [parts, size, least] : sizes) {
+    unsigned groups = 0;
+    REQUIRE(split(nullptr, &groups, &whole, nullptr, 0, least) == CUDA_SUCCESS);
+    CHECK(groups == parts);
+    std::vector<CUdevResource> made(parts);
+    CUdevResource rest{};
+    REQUIRE(split(made.data(), &groups, &whole, &rest, 0, least) == CUDA_SUCCESS);
+    CHECK(groups == parts);
+    CHECK(made[parts - 1].sm.smCount == size);
+    CHECK(rest.sm.smCount == 132 - parts * size);
+  }
+  std::array<CUdevResource, 2> halves{};
+  std::array<CUdevResource, 2> others{};
+  unsigned two = 2;
+  REQUIRE(split(halves.data(), &two, &whole, nullptr, 0, 64) == CUDA_SUCCESS);
+  REQUIRE(split(others.data(), &two, &whole, nullptr, 0, 64) == CUDA_SUCCESS);
+  CHECK(split(nullptr, &two, halves.data(), nullptr, 0, 8) != CUDA_SUCCESS);
+  std::array<CUdevResource, 2> mixed{halves[0], others[1]};
+  CUdevResourceDesc desc = nullptr;
+  CHECK(describe(&desc, mixed.data(), 2) == CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+  std::array<CUgreenCtx, 2> contexts{};
+  for (std::size_t at = 0; at < 2; ++at) {
+    REQUIRE(describe(&desc, &halves[at], 1) == CUDA_SUCCESS);
+    CHECK(create(&contexts[at], desc, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(create(&contexts[at], desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
+  }
+  CHECK(all_faults().empty());
+  CUstream made = nullptr;
+  CHECK(stream(&made, contexts[0], 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(stream(&made, contexts[0], CU_STREAM_NON_BLOCKING, -1) == CUDA_SUCCESS);
+  write(made, new_memory());
+  REQUIRE(cudaStreamSynchronize(made) == cudaSuccess);
+  CHECK(all_faults().empty());
+  REQUIRE(destroy(contexts[1]) == CUDA_SUCCESS);
+  destroy(contexts[0]);
+  CHECK(faults_of("handle") == 1);  // its stream lives
+  CUgreenCtx overlapping = nullptr;
+  REQUIRE(describe(&desc, others.data(), 1) == CUDA_SUCCESS);
+  REQUIRE(create(&overlapping, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
+  CUgreenCtx again = nullptr;
+  REQUIRE(create(&again, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
+  CHECK(faults_of("green") == 1);
+}
+
+TEST_CASE("An old driver lacks the green calls") {
+  model::options machine;
+  machine.green_contexts = false;
+  model::reset(machine);
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult status{};
+  REQUIRE(
+      cudaGetDriverEntryPointByVersion("cuGreenCtxCreate", &address, 12040, 0, &status) ==
+      cudaSuccess);
+  CHECK(status == cudaDriverEntryPointSymbolNotFound);
+  CHECK(address == nullptr);
+  REQUIRE(
+      cudaGetDriverEntryPointByVersion("cuDeviceGet", &address, 12040, 0, &status) == cudaSuccess);
+  CHECK(status == cudaDriverEntryPointSuccess);
+}
+
+// ---- NCCL ----
+
+TEST_CASE("The k-th send meets the k-th receive and carries order with it") {
+  each_interleaving(
+      [] {
+        pair const link;
+        cudaStream_t const from = new_stream();
+        cudaStream_t const to = new_stream();
+        std::array<char*, 4> sent{};
+        std::array<char*, 4> received{};
+        for (int i = 0; i < 4; ++i) {
+          auto const at = static_cast<std::size_t>(i);
+          sent[at] = new_memory();
+          received[at] = new_memory();
+          write(from, sent[at], i + 1);
+          link.send(0, sent[at], from);
+        }
+        for (int i = 0; i < 4; ++i) {
+          auto const at = static_cast<std::size_t>(i);
+          link.receive(1, received[at], to);
+          // The message is behind what the sender did, so this is no race.
+          write(to, sent[at], 9);
+        }
+        REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
+        for (int i = 0; i < 4; ++i) {
+          CHECK(received[static_cast<std::size_t>(i)][block - 1] == i + 1);
+        }
+        CHECK(faults_of("") == 0);
+      },
+      one_gpu());
+}
+
+TEST_CASE("A receive does not order the sender behind the receiver") {
+  each_interleaving(
+      [] {
+        pair const link;
+        cudaStream_t const from = new_stream();
+        cudaStream_t const to = new_stream();
+        char* const sent = new_memory();
+        char* const received = new_memory();
+        char* const other = new_memory();
+        write(from, sent, 1);
+        link.send(0, sent, from);
+        write(to, other, 1);
+        link.receive(1, received, to);
+        write(from, other, 2);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(faults_of("race") == 1);
+      },
+      one_gpu());
+}
+
+TEST_CASE("The receive writes its buffer: a reader without an order races") {
+  each_interleaving(
+      [] {
+        pair const link;
+        cudaStream_t const from = new_stream();
+        cudaStream_t const to = new_stream();
+        cudaStream_t const reader = new_stream();
+        char* const sent = new_memory();
+        char* const received = new_memory();
+        write(from, sent, 1);
+        write(reader, received, 0);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        link.send(0, sent, from);
+        link.receive(1, received, to);
+        read(reader, received);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(faults_of("race") == 1);
+      },
+      one_gpu());
+}
+
+/// Both ranks send first and receive then, each on a stream of its own a message.
+void crossed(std::array<pair const*, 2> links) {
+  std::array<cudaStream_t, 2> out{new_stream(), new_stream()};
+  std::array<cudaStream_t, 2> in{new_stream(), new_stream()};
+  std::array<char*, 4> data{new_memory(), new_memory(), new_memory(), new_memory()};
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    write(out[rank], data[rank], 1);
+    links[rank]->send(rank, data[rank], out[rank]);
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    links[1 - rank]->receive(rank, data[2 + rank], in[rank]);
+  }
+}
+
+TEST_CASE("Crossed sends over one communicator deadlock, whatever the streams; over two not") {
+  each_interleaving(
+      [] {
+        pair const one;
+        crossed({&one, &one});
+        CHECK(cudaDeviceSynchronize() == cudaErrorLaunchTimeout);
+        REQUIRE(faults_of("deadlock") == 1);
+        CHECK(all_faults().find("in the FIFO of communicator") != std::string::npos);
+        CHECK(all_faults().find("the receive of rank 1") != std::string::npos);
+      },
+      one_gpu());
+  each_interleaving(
+      [] {
+        pair const first;
+        pair const second;
+        crossed({&first, &second});
+        CHECK(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(all_faults().empty());
+      },
+      one_gpu());
+}
+
+TEST_CASE("In a group the two directions progress independently") {
+  each_interleaving(
+      [] {
+        pair const link;
+        std::array<cudaStream_t, 2> streams{new_stream(), new_stream()};
+        std::array<char*, 4> data{new_memory(), new_memory(), new_memory(), new_memory()};
+        for (std::size_t rank = 0; rank < 2; ++rank) {
+          write(streams[rank], data[rank], static_cast<int>(rank) + 1);
+          REQUIRE(ncclGroupStart() == ncclSuccess);
+          int const peer = 1 - static_cast<int>(rank);
+          REQUIRE(
+              ncclSend(data[rank], block, ncclInt8, peer, link.comm[rank], streams[rank]) ==
+              ncclSuccess);
+          REQUIRE(
+              ncclRecv(data[2 + rank], block, ncclInt8, peer, link.comm[rank], streams[rank]) ==
+              ncclSuccess);
+          ncclGroupEnd();
+          link.settle(rank);
+        }
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(data[2][0] == 2);
+        CHECK(data[3][0] == 1);
+        CHECK(all_faults().empty());
+      },
+      one_gpu());
+}
+
+TEST_CASE("All streams of a group join it: before and after") {
+  each_interleaving(
+      [] {
+        pair const link;
+        std::array<cudaStream_t, 2> mine{new_stream(), new_stream()};
+        cudaStream_t const theirs = new_stream();
+        std::array<char*, 4> data{new_memory(), new_memory(), new_memory(), new_memory()};
+        write(mine[0], data[0], 1);
+        write(mine[1], data[1], 2);
+        ncclGroupStart();
+        ncclSend(data[0], block, ncclInt8, 1, link.comm[0], mine[0]);
+        ncclSend(data[1], block, ncclInt8, 1, link.comm[0], mine[1]);
+        ncclGroupEnd();
+        link.settle(0);
+        write(mine[1], data[0], 3);
+        write(mine[0], data[1], 4);
+        link.receive(1, data[2], theirs);
+        CHECK(all_faults().empty());
+        CHECK(cudaStreamSynchronize(theirs) == cudaSuccess);
+        CHECK(data[2][0] == 1);
+        link.receive(1, data[3], theirs);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(data[3][0] == 2);
+        CHECK(all_faults().empty());
+      },
+      one_gpu());
+}
+
+TEST_CASE("Streams of one hardware queue block each other: aliasing can deadlock") {
+  for (int connections : {1, 32}) {
+    model::options machine = one_gpu();
+    machine.connections = connections;
+    each_interleaving(
+        [&] {
+          pair const link;
+          cudaStream_t const from = new_stream();
+          cudaStream_t const to = new_stream();
+          char* const sent = new_memory();
+          char* const received = new_memory();
+          write(from, sent, 1);
+          link.send(0, sent, from);
+          write(from, sent, 2);  // stands in the queue until the send has met its receive ...
+          link.receive(1, received, to);  // ... which stands behind it
+          bool const alone = connections > 1;
+          CHECK(cudaDeviceSynchronize() == (alone ? cudaSuccess : cudaErrorLaunchTimeout));
+          CHECK(faults_of("deadlock") == (alone ? 0U : 1U));
+          CHECK((all_faults().find("in their hardware queue") != std::string::npos) == !alone);
+        },
+        machine);
+  }
+}
+
+TEST_CASE("A message that nobody takes is a deadlock; aborting frees it") {
+  each_interleaving(
+      [] {
+        pair const link;
+        cudaStream_t const from = new_stream();
+        char* const sent = new_memory();
+        write(from, sent, 1);
+        link.send(0, sent, from);
+        link.send(0, sent, from);
+        REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
+        CHECK(cudaStreamSynchronize(from) == cudaSuccess);
+        CHECK(all_faults().empty());
+        ncclSend(sent, block, ncclInt8, 1, link.comm[0], from);
+        CHECK(faults_of("handle") == 1);
+        cudaStream_t const to = new_stream();
+        link.receive(1, new_memory(), to);
+        CHECK(cudaStreamSynchronize(to) == cudaErrorLaunchTimeout);
+        CHECK(faults_of("deadlock") == 1);
+      },
+      one_gpu());
+}
+
+TEST_CASE("Revoking ends what is under way and refuses more") {
+  model::reset(one_gpu());
+  pair const link;
+  cudaStream_t const to = new_stream();
+  link.receive(1, new_memory(), to);
+  REQUIRE(ncclCommRevoke(link.comm[1], NCCL_REVOKE_DEFAULT) == ncclSuccess);
+  CHECK(cudaStreamSynchronize(to) == cudaSuccess);
+  CHECK(ncclRecv(new_memory(), block, ncclInt8, 0, link.comm[1], to) == ncclInvalidUsage);
+  REQUIRE(ncclCommDestroy(link.comm[1]) == ncclSuccess);
+  REQUIRE(ncclCommDestroy(link.comm[0]) == ncclSuccess);
+  CHECK(all_faults().empty());
+}
+
+TEST_CASE("A failed communicator says so, and its messages hang until it is aborted") {
+  model::reset(one_gpu());
+  pair const link;
+  cudaStream_t const from = new_stream();
+  char* const sent = new_memory();
+  write(from, sent);
+  model::comm_fault(link.comm[0], ncclRemoteError);
+  CHECK(link.state(0) == ncclRemoteError);
+  CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclRemoteError);
+  REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
+  CHECK(cudaStreamSynchronize(from) == cudaSuccess);
+}
+
+TEST_CASE("Messages of different sizes are a fault") {
+  model::reset(one_gpu());
+  pair const link;
+  cudaStream_t const from = new_stream();
+  cudaStream_t const to = new_stream();
+  char* const sent = new_memory();
+  write(from, sent);
+  link.send(0, sent, from, block);
+  link.receive(1, new_memory(), to, block / 2);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(faults_of("nccl") == 1);
+}
+
+TEST_CASE("A message to oneself needs both ends in one group") {
+  each_interleaving(
+      [] {
+        ncclUniqueId id;
+        REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+        ncclComm_t self = nullptr;
+        REQUIRE(ncclCommInitRankConfig(&self, 1, id, 0, nullptr) == ncclSuccess);
+        cudaStream_t const stream = new_stream();
+        char* const from = new_memory();
+        char* const to = new_memory();
+        write(stream, from, 5);
+        REQUIRE(ncclGroupStart() == ncclSuccess);
+        REQUIRE(ncclSend(from, block, ncclInt8, 0, self, stream) == ncclSuccess);
+        REQUIRE(ncclRecv(to, block, ncclInt8, 0, self, stream) == ncclSuccess);
+        REQUIRE(ncclGroupEnd() == ncclSuccess);
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+        CHECK(to[3] == 5);
+        CHECK(ncclSend(from, block, ncclInt8, 0, self, stream) == ncclInvalidUsage);
+        CHECK(all_faults().empty());
+        REQUIRE(ncclCommDestroy(self) == ncclSuccess);
+      },
+      one_gpu());
+}
+
+TEST_CASE("The first message to a peer is in progress until the peer has asked for its own") {
+  model::options machine = one_gpu();
+  machine.lazy_connect = true;
+  each_interleaving(
+      [] {
+        pair const link;
+        cudaStream_t const from = new_stream();
+        cudaStream_t const to = new_stream();
+        char* const sent = new_memory();
+        char* const received = new_memory();
+        write(from, sent, 3);
+        CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+        CHECK(link.state(0) == ncclInProgress);
+        link.receive(1, received, to);
+        link.settle(0);
+        REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
+        CHECK(received[0] == 3);
+        link.send(0, sent, from);  // connected now
+        link.receive(1, received, to);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(all_faults().empty());
+        CHECK(ncclRecv(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+        write(from, sent, 4);
+        CHECK(faults_of("nccl") == 1);  // the stream is not to be touched yet
+      },
+      machine);
+}
+
+TEST_CASE("NCCL 2.28 refuses two ranks on one device") {
+  reset(1);
+  ncclUniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  std::array<ncclComm_t, 2> comm{};
+  CHECK(ncclCommInitRankConfig(&comm[0], 2, id, 0, &config) == ncclInProgress);
+  CHECK(ncclCommInitRankConfig(&comm[1], 2, id, 1, &config) == ncclInvalidUsage);
+  ncclResult_t state = ncclSuccess;
+  REQUIRE(ncclCommGetAsyncError(comm[0], &state) == ncclSuccess);
+  CHECK(state == ncclInvalidUsage);
+}
+
+// ---- threads ----
+
+TEST_CASE("Ranks as threads: a host that waits waits for the others, and a deadlock is found") {
+  for (bool answered : {true, false}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      model::options machine;
+      machine.seed = seed;
+      machine.devices = 2;
+      machine.hosts = 0;  // the registered ones only
+      model::reset(machine);
+      ncclUniqueId id;
+      REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+      std::array<cudaError_t, 2> results{};
+      std::array<char, 2> last{};
+      std::array<std::optional<model::host_thread>, 2> hosts;
+      hosts[0].emplace();
+      hosts[1].emplace();
+      auto const rank = [&](int self) {
+        cudaSetDevice(self);
+        ncclComm_t comm = nullptr;
+        ncclCommInitRankConfig(&comm, 2, id, self, nullptr);
+        cudaStream_t stream = nullptr;
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        void* memory = nullptr;
+        cudaMalloc(&memory, block);
+        char* const data = static_cast<char*>(memory);
+        for (int i = 0; i < 10; ++i) {
+          if (self == 0) {
+            write(stream, data, i);
+            ncclSend(data, block, ncclInt8, 1, comm, stream);
+          } else {
+            ncclRecv(data, block, ncclInt8, 0, comm, stream);
+          }
+        }
+        if (!answered && self == 0) {
+          ncclSend(data, block, ncclInt8, 1, comm, stream);
+        }
+        auto const at = static_cast<std::size_t>(self);
+        results[at] = cudaStreamSynchronize(stream);
+        if (!answered && self == 1) {
+          // The other waits for ever; only when this one waits too is that known.
+          void* more = nullptr;
+          cudaMalloc(&more, block);
+          ncclRecv(more, block, ncclInt8, 0, comm, stream);
+          ncclRecv(more, block, ncclInt8, 0, comm, stream);
+          results[at] = cudaStreamSynchronize(stream);
+        }
+        last[at] = data[0];
+        ncclCommAbort(comm);
+        hosts[at].reset();
+      };
+      std::thread other([&] { rank(1); });
+      rank(0);
+      other.join();
+      CHECK(results[0] == cudaSuccess);
+      CHECK(results[1] == (answered ? cudaSuccess : cudaErrorLaunchTimeout));
+      CHECK(last[1] == 9);
+      CHECK(faults_of("deadlock") == (answered ? 0U : 1U));
+    }
+  }
+}
+
+}  // namespace

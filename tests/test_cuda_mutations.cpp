@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every wait and every record that a step on GPUs issues is there for a reason: leave out any one
+// of them, and the model of CUDA finds a race, a wrong bit, or a step that returns too early.
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_toy.hpp>
+#include <support/cuda_training.hpp>
+#include <support/plan_grid.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace zbpp::test;
+namespace cuda = zbpp::cuda;
+namespace model = zbpp::cuda_model;
+using zbpp::pipeline;
+using zbpp::plan;
+using zbpp::problem;
+
+namespace {
+
+struct outcome {
+  bool is_clean = false;
+  std::uint64_t waits = 0;
+  std::uint64_t records = 0;
+};
+
+// Runs three steps; leaves out one call of the last one.
+outcome run(plan const& planned, std::string_view function, std::uint64_t index) {
+  model::reset({.seed = 9});
+  auto all = toy::make_model(planned.what.stages());
+  using passes = toy::launched_passes_with_scratch;
+  std::vector<passes> objects(all.begin(), all.end());
+  std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());
+  outcome result;
+  {
+    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.what)}, stages};
+    // Memory is used for the second time from the second step on at the latest.
+    for (int i = 0; i < 2; ++i) {
+      pipe.step();
+      toy::clear_gradients(all);
+    }
+    model::start_counting();
+    if (!function.empty()) model::skip(function, index);
+    pipe.step();
+    result.waits = model::count("cudaStreamWaitEvent");
+    result.records = model::count("cudaEventRecord");
+  }
+  // Whoever destroys what the host has not waited for is told, too.
+  result.is_clean = model::faults().empty();
+  return result;
+}
+
+void check_all(std::string const& name, plan const& planned) {
+  INFO(name);
+  auto const whole = run(planned, "", 0);
+  REQUIRE(whole.is_clean);
+  REQUIRE(whole.waits > 0);
+  int missed = 0;
+  auto leave_out = [&](std::string_view function, std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (!run(planned, function, i).is_clean) continue;
+      ++missed;
+      UNSCOPED_INFO(function << " " << i << " of " << count << " was not missed");
+    }
+  };
+  leave_out("cudaStreamWaitEvent", whole.waits);
+  leave_out("cudaEventRecord", whole.records);
+  CHECK(missed == 0);
+}
+
+}  // namespace
+
+TEST_CASE("no wait and no record of a step on GPUs can be left out", "[cuda]") {
+  for (auto const& where : placements_to_run(3))
+    for_each_plan_of(problem(where, 7, launched_costs(), 87), {.fused = false}, check_all);
+}
+
+TEST_CASE("nor can one where receives are opened early", "[cuda]") {
+  for (auto const& where : placements_to_run(3))
+    for_each_plan_of(
+        problem(where, 7, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
+}

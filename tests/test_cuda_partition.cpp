@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parts of one GPU on the model of CUDA: how large they are, that ranks run on them, what is
+// refused, and that nothing is left behind whatever fails.
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/partition.hpp>
+#include <zbpp/planner/plan.hpp>
+#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_toy.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/toy_run.hpp>
+
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace zbpp::test;
+namespace cuda = zbpp::cuda;
+namespace model = zbpp::cuda_model;
+
+namespace {
+
+// The environment as it was, once a test is done with it.
+class connections_in_environment {
+ public:
+  connections_in_environment() {
+    if (char const* const was = std::getenv(name)) was_ = was;
+  }
+  ~connections_in_environment() { set(was_ ? was_->c_str() : nullptr); }
+
+  static void set(char const* value) {
+    if (value == nullptr)
+      ::unsetenv(name);
+    else
+      ::setenv(name, value, 1);
+  }
+
+ private:
+  static constexpr char const* name = "CUDA_DEVICE_MAX_CONNECTIONS";
+  std::optional<std::string> was_;
+};
+
+// A driver whose processing clusters hold 18 multiprocessors each, so that groups of 16 waste two
+// of every 18 and larger ones more.
+constexpr unsigned cluster = 18;
+constexpr unsigned clusters = 7;
+
+CUresult CUDAAPI split_by_cluster(
+    CUdevResource* result,
+    unsigned* groups,
+    CUdevResource const* input,
+    CUdevResource*,
+    unsigned,
+    unsigned size) {
+  if (result != nullptr || input->sm.smCount != cluster * clusters) return CUDA_ERROR_INVALID_VALUE;
+  *groups = size <= cluster ? clusters * (cluster / size) : input->sm.smCount / size / 2;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+TEST_CASE("parts are equal, disjoint and as large as they can be", "[cuda]") {
+  for (int trial = 0; trial < 60; ++trial) {
+    ZBPP_SEEDED(rng, trial);
+    auto const sms = static_cast<int>(rng.integer(8, 160));
+    auto const parts = static_cast<int>(rng.integer(1, sms / 8));
+    model::reset({.seed = rng.bits(), .devices = 2, .sm_count = sms});
+    auto const device = static_cast<int>(rng.integer(0, 1));
+    {
+      cuda::partition const cut(device, parts);
+      int const share = sms / 8 / parts * 8;
+      REQUIRE(cut.parts() == parts);
+      REQUIRE(cut.unused_sms() == sms - parts * share);
+      auto const sites = cut.sites();
+      REQUIRE(sites.size() == static_cast<std::size_t>(parts));
+      for (int part = 0; part < parts; ++part) {
+        auto const& at = sites[static_cast<std::size_t>(part)];
+        REQUIRE(cut.sm_count(part) == share);
+        REQUIRE(at.sm_count == share);
+        REQUIRE(at.device == device);
+        cuda::check_adoptable(at.compute, device);
+      }
+      int current = -1;
+      cuda::check(cudaGetDevice(&current));
+      CHECK(current == 0);
+    }
+    CHECK(model::faults() == std::vector<std::string>{});
+    CHECK(model::leaks() == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("several small groups make a part where that gives more", "[cuda]") {
+  CUdevResource whole{};
+  whole.type = CU_DEV_RESOURCE_TYPE_SM;
+  whole.sm.smCount = cluster * clusters;
+  whole.sm.minSmPartitionSize = 8;
+  whole.sm.smCoscheduledAlignment = 8;
+  auto const best = [&](unsigned parts) {
+    return cuda::detail::best_grouping(split_by_cluster, whole, parts);
+  };
+  // Groups of 8: 14 of them. Groups of 16: 7. Larger ones: half of what would fit.
+  CHECK(best(14).share() == 8);
+  CHECK(best(7).share() == 16);
+  CHECK(best(7).groups == 1);  // of 16, not two of 8
+  CHECK(best(4).share() == 24);
+  CHECK(best(4).groups == 3);
+  CHECK(best(2).share() == 56);
+  CHECK(best(2).groups == 7);
+  CHECK(
+      refusal([&] { static_cast<void>(best(15)); }) ==
+      "the device cannot be cut into 15 parts; with 126 multiprocessors in groups of at least 8 "
+      "there are at most 14");
+}
+
+TEST_CASE("ranks on the parts of one GPU give the bits of one process", "[cuda]") {
+  for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) {
+    for (int const ranks : {2, 4}) {
+      auto const planned = toy_plan(policy, ranks, 2 * ranks);
+      auto const expected = toy::in_single_precision(toy::train_reference(planned));
+      for (std::uint64_t seed = 0; seed < 10; ++seed) {
+        INFO(policy << " on " << ranks << " ranks, interleaving " << seed);
+        model::reset({.seed = seed});
+        {
+          cuda::partition const cut(0, ranks);
+          auto all = toy::make_model(planned.what.stages());
+          std::vector<toy::launched_stage> stages(all.begin(), all.end());
+          zbpp::pipeline pipe{
+              planned,
+              cuda::device{.sites = cut.sites(), .edges = toy::edge_shapes(planned.what)},
+              stages};
+          auto const trained = toy::train(all, [&](int) { return pipe.step().losses; });
+          REQUIRE(trained == expected);
+        }
+        REQUIRE(model::faults() == std::vector<std::string>{});
+        REQUIRE(model::leaks() == std::vector<std::string>{});
+      }
+    }
+  }
+}
+
+TEST_CASE("what cannot be cut is refused", "[cuda]") {
+  model::reset({.sm_count = 132});
+  CHECK(refusal([] { cuda::partition(0, 0); }) == "a device is cut into at least 1 part");
+  CHECK(
+      refusal([] { cuda::partition(0, 17); }) ==
+      "the device cannot be cut into 17 parts; with 132 multiprocessors in groups of at least 8 "
+      "there are at most 16");
+  CHECK_THROWS_AS(cuda::partition(1, 2), cuda::cuda_error);
+  CHECK(model::leaks() == std::vector<std::string>{});
+
+  model::reset({.green_contexts = false});
+  auto const text = refusal(zbpp::errc::device_failed, [] { cuda::partition(0, 2); });
+  CHECK(text.find("the driver has no cuDeviceGetDevResource; it comes with CUDA 12.4") == 0);
+  CHECK(text.find("the installed driver is of CUDA ") != std::string::npos);
+  CHECK(model::leaks() == std::vector<std::string>{});
+}
+
+TEST_CASE("whatever call of a partition fails, it is named and nothing is left", "[cuda]") {
+  model::reset();
+  model::start_counting();
+  { cuda::partition const cut(0, 3); }
+  std::map<std::string_view, std::uint64_t> functions;
+  for (auto const& call : model::calls())
+    functions[call.function] = std::max(functions[call.function], call.index + 1);
+  // The destructor's calls have nobody to tell.
+  functions.erase("cudaStreamDestroy");
+  functions.erase("cuGreenCtxDestroy");
+  REQUIRE(functions.count("cuGreenCtxStreamCreate") == 1);
+  for (auto const& [function, count] : functions) {
+    INFO(function << ", " << count << " calls");
+    model::reset();
+    // An out-of-memory error is none that CUDA cannot go on after.
+    model::fail_next(function, cudaErrorMemoryAllocation);
+    try {
+      cuda::partition const cut(0, 3);
+      FAIL_CHECK("the failure was not noticed");
+    } catch (cuda::cuda_error const& failed) {
+      CHECK(failed.native() == cudaErrorMemoryAllocation);
+    }
+    CHECK(model::faults() == std::vector<std::string>{});
+    CHECK(model::leaks() == std::vector<std::string>{});
+    CHECK(cudaGetLastError() == cudaSuccess);
+  }
+}
+
+TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
+  connections_in_environment const before;
+  // Four ranks in a line: four streams of ranks, six channels.
+  auto const planned = toy_plan("zb_h1", 4, 8);
+  before.set(nullptr);
+  CHECK(cuda::device_connections() == 8);
+  CHECK(
+      cuda::queue_shortage(planned) ==
+      "10 streams share 8 hardware queues of a device, and one that waits may hold up another; set "
+      "CUDA_DEVICE_MAX_CONNECTIONS to 10 in the environment before the program starts");
+  before.set("9");
+  CHECK_FALSE(cuda::queue_shortage(planned).empty());
+  before.set("10");
+  CHECK(cuda::queue_shortage(planned) == "");
+  before.set("99");
+  CHECK(cuda::device_connections() == 32);
+  before.set("none");
+  CHECK(cuda::device_connections() == 8);
+
+  // On a GPU each: a rank in the middle receives on two channels.
+  before.set("3");
+  CHECK(cuda::queue_shortage(planned, cuda::one_device_a_rank(4)) == "");
+  before.set("2");
+  CHECK(cuda::queue_shortage(planned, cuda::one_device_a_rank(4)).find("3 streams share 2 ") == 0);
+  CHECK(refusal([&] {
+          static_cast<void>(cuda::queue_shortage(planned, cuda::one_device_a_rank(3)));
+        }) == "there are 3 sites for 4 ranks; state one for each, or none");
+
+  before.set("32");
+  CHECK(
+      cuda::queue_shortage(toy_plan("zb_h1", 16, 16)) ==
+      "46 streams share 32 hardware queues of a device, and one that waits may hold up another; "
+      "set CUDA_DEVICE_MAX_CONNECTIONS to 32 in the environment before the program starts (CUDA "
+      "has no more than 32)");
+}
