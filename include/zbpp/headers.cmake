@@ -116,6 +116,7 @@ set(ZBPP_ASIO_HEADERS
   asio/line.hpp
   asio/member.hpp
   asio/outgoing.hpp
+  asio/participation.hpp
   asio/progress.hpp
   asio/reception.hpp
   asio/rendezvous.hpp
@@ -148,4 +149,13 @@ set(ZBPP_CUDA_HEADERS
   cuda/timing.hpp
 )
 set(ZBPP_NCCL_HEADERS
+  nccl/breaker.hpp
+  nccl/communicator.hpp
+  nccl/error.hpp
+  nccl/links.hpp
+  nccl/pass_marks.hpp
+  nccl/ranks.hpp
+  nccl/settings.hpp
+  nccl/transport.hpp
+  nccl/wiring.hpp
 )

@@ -4,13 +4,12 @@
 // messages travel by TCP, and what fails in one process ends the step in all of them.
 #pragma once
 
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/participation.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/reception.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/roster.hpp>
-#include <zbpp/asio/stall.hpp>
 #include <zbpp/asio/tcp_transport.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/runtime/crew.hpp>
@@ -31,23 +30,6 @@
 namespace zbpp::asio {
 
 namespace detail {
-
-/// @return a failure of this process as other ranks hear of it
-[[nodiscard]] inline rank_failure describe(failure const& what) {
-  rank_failure result{what.at, what.what, errc::peer_failed, "failed for an unknown reason"};
-  try {
-    std::rethrow_exception(what.why);
-  } catch (error const& e) {
-    // Its text begins with its place, which the receiver adds again.
-    auto const place = e.where() == location{} ? std::string() : to_string(e.where()) + ": ";
-    result.code = e.code();
-    result.text = std::string(e.what()).substr(place.size());
-  } catch (std::exception const& e) {
-    result.text = e.what();
-  } catch (...) {
-  }
-  return result;
-}
 
 /// @return for each channel the largest message that the costs declare, in bytes; 0 where one of
 ///         its messages has no declared size
@@ -140,14 +122,7 @@ class tcp::crew {
       : control_(by.control_),
         reception_(by.reception_),
         settings_(by.settings_),
-        rank_(control_->rank()) {
-    if (control_->ranks() != planned.what.ranks())
-      throw error(
-          errc::bad_argument,
-          "the run has " + std::to_string(control_->ranks()) + " processes and the plan " +
-              std::to_string(planned.what.ranks()) + " ranks; there is one process for each rank");
-    control_->agree(fingerprint(planned));
-  }
+        part_(*by.control_, planned, [this] { ring(); }) {}
   crew(crew const&) = delete;
   crew& operator=(crew const&) = delete;
   ~crew() {
@@ -155,7 +130,7 @@ class tcp::crew {
   }
 
   /// @return the rank of this process
-  [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
+  [[nodiscard]] std::span<int const> ranks() const noexcept { return part_.ranks(); }
   /// @return what rings when something arrives
   [[nodiscard]] bell* bell_of(int) noexcept { return &bell_; }
   /// @return the memory of the rank: the heap
@@ -176,7 +151,7 @@ class tcp::crew {
     mine.lost.resize(mine.channels.size());
     auto made = std::make_unique<tcp_transport>(
         control_->io_driver(),
-        rank_,
+        part_.rank(),
         mine.channels,
         detail::largest_messages(messages, what),
         [this, &mine](int channel, std::string why) {
@@ -207,7 +182,7 @@ class tcp::crew {
   void run(std::vector<Engine>& engines, tcp_transport& carrier, step_status& status) {
     auto& mine = links_of(carrier);
     auto& engine = engines.front();
-    begin(mine, status);
+    part_.begin(&mine, *mine.code, status);
     auto& board = control_->board();
     for (;;) {
       // Heard before looking: what rings while looking is not slept through.
@@ -220,32 +195,20 @@ class tcp::crew {
       carrier.flush();
       control_->io_driver().drive_until([&] {
         if (is_done && carrier.is_flushed()) return true;
-        if (control_->has_stopped()) status.fail(rank_);
-        if (status.has_failed()) return true;
+        if (part_.has_stopped() || status.has_failed()) return true;
         // What has arrived is not missed; the last message and the end come at once.
         if (bell_.load(std::memory_order_acquire) != heard) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
         return false;
       });
     }
-    end(engine.what_failed());
+    part_.report(engine.what_failed());
+    part_.end();
   }
 
   /// Blocks until all ranks know all failures, and adds those of the others.
   void settle(std::vector<failure>& failures) {
-    auto const own = std::exchange(failures, {});
-    auto add = [&](rank_failure const& f) {
-      auto const here = std::ranges::find_if(own, [&](failure const& o) { return o.at == f.at; });
-      failures.push_back(
-          here != own.end()
-              ? *here
-              : failure{
-                    f.at, f.what.value_or(instruction{}), std::make_exception_ptr(to_error(f))});
-    };
-    std::optional<rank_failure> mine;
-    if (!own.empty()) mine = detail::describe(own.front());
-    for (auto const& f : control_->settle(std::move(mine))) add(f);
-    if (failures.empty()) failures = own;
+    part_.settle(failures);
     for (auto const& each : links_)
       if (each.carrier != nullptr) each.carrier->close();
   }
@@ -263,35 +226,6 @@ class tcp::crew {
     return *std::ranges::find(links_, &carrier, &links::carrier);
   }
 
-  void begin(links const& mine, step_status& status) {
-    if (control_->watcher() != &mine)
-      control_->watch(stall_detector(*mine.code, control_->settings().patience), &mine);
-    control_->board().begin_step(steps_++);
-    status_ = &status;
-    control_->on_stop([this](rank_failure const& first) { return stop(first); });
-    control_->io_driver().exclusively([&] {
-      if (control_->has_stopped()) status.fail(rank_);
-    });
-  }
-
-  // The others hear of a failure before they can notice that connections close.
-  void end(failure const& own) {
-    control_->io_driver().exclusively([&] {
-      if (own.why) control_->report(detail::describe(own));
-      status_ = nullptr;
-    });
-    control_->on_stop(nullptr);
-    control_->board().enter(progress_phase::outside);
-  }
-
-  // Ends the step; called by who drives.
-  bool stop(rank_failure const& first) noexcept {
-    if (status_ == nullptr) return false;
-    status_->fail(first.at.rank >= 0 ? first.at.rank : rank_);
-    ring();
-    return true;
-  }
-
   // A lost connection is a failure once something is needed of it; a rank that has all it needs may
   // end before the others.
   void report_needed(links& mine, int awaited) {
@@ -300,9 +234,9 @@ class tcp::crew {
       auto const channel = static_cast<int>(c);
       auto const& ends = mine.channels[c];
       bool const is_needed =
-          ends.from == rank_ ? !mine.carrier->is_flushed(channel) : awaited == channel;
+          ends.from == part_.rank() ? !mine.carrier->is_flushed(channel) : awaited == channel;
       if (!is_needed) continue;
-      auto const peer = ends.from == rank_ ? ends.to : ends.from;
+      auto const peer = ends.from == part_.rank() ? ends.to : ends.from;
       control_->report(
           {{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(mine.lost[c], {})});
     }
@@ -317,11 +251,9 @@ class tcp::crew {
   control* control_;
   detail::reception* reception_;
   tcp_settings settings_;
-  int rank_;
+  detail::participation part_;
   bell bell_{0};
   std::list<links> links_;
-  std::int64_t steps_ = 0;
-  step_status* status_ = nullptr;  // of the step that runs; touched while driving
 };
 
 }  // namespace zbpp::asio

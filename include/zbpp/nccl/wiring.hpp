@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which communicators the channels of a program take: one a channel, one a pair of ranks, or one
+// for all. Every rank comes to the same list in the same order, so they can be made one by one.
+#pragma once
+
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/program.hpp>
+#include <zbpp/error.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::nccl {
+
+/// Says who is in a communicator.
+struct membership {
+  std::vector<int> ranks;  ///< by their number in the communicator; the first makes its id
+  std::string name;
+
+  /// @return the number of a rank in it, from 0; as many as it has when the rank is not in it
+  [[nodiscard]] int number_of(int rank) const noexcept {
+    return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+  }
+  /// @return whether a rank is in it
+  [[nodiscard]] bool has(int rank) const noexcept {
+    return zbpp::detail::index(number_of(rank)) < ranks.size();
+  }
+};
+
+/// Maps channels to communicators.
+struct wiring {
+  std::vector<membership> communicators;  ///< in the order in which all ranks make them
+  std::vector<int> of_channel;            ///< by channel: the number of its communicator
+};
+
+/// @return the communicators for channels of a run, in one order for all its ranks
+[[nodiscard]] inline wiring wire(
+    std::span<channel const> channels, int ranks, channel_layout layout) {
+  wiring result;
+  if (layout == channel_layout::one_per_rank) {
+    membership all{std::vector<int>(zbpp::detail::index(ranks)), "zbpp"};
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    result.communicators.push_back(std::move(all));
+    result.of_channel.assign(channels.size(), 0);
+    return result;
+  }
+  for (auto const& c : channels) {
+    std::vector<int> ends{c.from, c.to};
+    auto separator = ">";
+    if (layout == channel_layout::one_per_pair) {
+      std::ranges::sort(ends);
+      separator = "-";
+    }
+    auto const known = std::ranges::find(result.communicators, ends, &membership::ranks);
+    result.of_channel.push_back(static_cast<int>(known - result.communicators.begin()));
+    if (known == result.communicators.end())
+      result.communicators.push_back(
+          {ends, "zbpp:" + std::to_string(ends[0]) + separator + std::to_string(ends[1])});
+  }
+  return result;
+}
+
+}  // namespace zbpp::nccl

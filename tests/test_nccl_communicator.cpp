@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Communicators on the model of NCCL: how they are made, watched, ended and given back, and the
+// links that a process makes of them.
+#include <zbpp/nccl/breaker.hpp>
+#include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/links.hpp>
+
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/nccl_in_one_process.hpp>
+#include <support/refusal.hpp>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace zbpp::test;
+namespace model = zbpp::cuda_model;
+namespace nccl = zbpp::nccl;
+using zbpp::channel;
+using zbpp::channel_layout;
+using zbpp::errc;
+
+namespace {
+
+bool has(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+ncclUniqueId new_id() {
+  ncclUniqueId id{};
+  nccl::check(ncclGetUniqueId(&id));
+  return id;
+}
+
+// Both ends of a communicator of two.
+struct pair_of_ends {
+  pair_of_ends() {
+    auto const id = new_id();
+    nccl::detail::group together;
+    for (int rank : {0, 1}) {
+      zbpp::cuda::device_guard const there(rank);
+      ends.push_back(std::make_unique<nccl::communicator>(
+          id, 2, rank, nccl::communicator_settings{.name = "test"}));
+    }
+    together.end();
+    for (auto const& end : ends) end->wait(brief_pause());
+  }
+
+  std::vector<nccl::communicator*> all() const { return {ends[0].get(), ends[1].get()}; }
+
+  std::vector<std::unique_ptr<nccl::communicator>> ends;
+};
+
+// Neighbours in a row of three, and back.
+std::vector<channel> const row{{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 2, 1, 1}, {2, 1, 1, 1}};
+
+}  // namespace
+
+TEST_CASE("a communicator is made without blocking and given back", "[nccl]") {
+  model::reset({.devices = 2});
+  {
+    pair_of_ends const two;
+    CHECK(two.ends[1]->rank() == 1);
+    CHECK(two.ends[1]->ranks() == 2);
+    CHECK(two.ends[1]->name() == "test");
+    CHECK(two.ends[1]->is_own());
+    CHECK(two.ends[1]->async_error() == ncclSuccess);
+    nccl::communicator::close(two.all(), std::chrono::seconds(1));
+    CHECK(two.ends[1]->get() == nullptr);
+  }
+  CHECK(model::faults().empty());
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("an end alone is waited for, and then given up", "[nccl]") {
+  model::reset({.devices = 2});
+  {
+    nccl::communicator const alone(new_id(), 2, 0, {.name = "test"});
+    CHECK_FALSE(alone.is_ready());
+    auto const wait = [&] {
+      alone.wait(nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
+    };
+    CHECK(refusal(errc::no_rendezvous, wait) == "nobody came");
+  }
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("what NCCL reports is thrown with its code and its words", "[nccl]") {
+  model::reset({.devices = 2});
+  try {
+    model::fail_next("ncclCommInitRankConfig", ncclSystemError);
+    nccl::communicator const none(new_id(), 2, 0, {.name = "test"});
+    FAIL("nothing was thrown");
+  } catch (nccl::nccl_error const& failed) {
+    CHECK(failed.native() == ncclSystemError);
+    CHECK(failed.code() == errc::device_failed);
+    CHECK(has(failed.what(), "unhandled system error"));
+    CHECK(has(failed.what(), "communicator.hpp:"));
+  }
+  pair_of_ends two;
+  model::comm_fault(two.ends[0]->get(), ncclRemoteError);
+  CHECK(two.ends[0]->async_error() == ncclRemoteError);
+  CHECK(two.ends[1]->async_error() == ncclSuccess);
+  CHECK_THROWS_AS(two.ends[0]->is_ready(), nccl::nccl_error);
+  two.ends.clear();
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("settings that make no communicator are refused", "[nccl]") {
+  model::reset({.devices = 2});
+  auto const id = new_id();
+  for (auto const& [ranks, rank, ctas] : {std::array{2, 2, 1}, {2, -1, 1}, {2, 0, 0}}) {
+    auto const make = [&, r = ranks, n = rank, c = ctas] {
+      nccl::communicator const none(id, r, n, {.name = "test", .most_ctas = c});
+    };
+    CHECK(
+        refusal(make) == "a communicator needs a rank from 0 to ranks - 1, and most_ctas above 0");
+  }
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("an adopted communicator stays its owner's", "[nccl]") {
+  model::reset({.devices = 2});
+  {
+    pair_of_ends const owner;
+    {
+      nccl::communicator const theirs(owner.ends[1]->get());
+      CHECK(theirs.rank() == 1);
+      CHECK(theirs.ranks() == 2);
+      CHECK_FALSE(theirs.is_own());
+    }
+    CHECK(owner.ends[1]->async_error() == ncclSuccess);
+    model::start_counting();
+    nccl::communicator theirs(owner.ends[1]->get());
+    nccl::communicator* const one = &theirs;
+    nccl::communicator::abort({&one, 1});
+    CHECK(model::count("ncclCommRevoke") == 1);
+    CHECK(model::count("ncclCommAbort") == 0);
+  }
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("channels take communicators by their layout", "[nccl]") {
+  auto const directed = nccl::wire(row, 3, channel_layout::one_per_directed_pair);
+  REQUIRE(directed.communicators.size() == 4);
+  CHECK(directed.of_channel == std::vector{0, 1, 2, 3});
+  CHECK(directed.communicators[3].ranks == std::vector{2, 1});
+  CHECK(directed.communicators[3].name == "zbpp:2>1");
+  auto const paired = nccl::wire(row, 3, channel_layout::one_per_pair);
+  REQUIRE(paired.communicators.size() == 2);
+  CHECK(paired.of_channel == std::vector{0, 0, 1, 1});
+  CHECK(paired.communicators[1].ranks == std::vector{1, 2});
+  CHECK(paired.communicators[1].number_of(2) == 1);
+  CHECK_FALSE(paired.communicators[1].has(0));
+  auto const single = nccl::wire(row, 3, channel_layout::one_per_rank);
+  REQUIRE(single.communicators.size() == 1);
+  CHECK(single.of_channel == std::vector{0, 0, 0, 0});
+  CHECK(single.communicators[0].ranks == std::vector{0, 1, 2});
+}
+
+TEST_CASE("links are made, connected and given back on every layout", "[nccl]") {
+  for (auto const layout :
+       {channel_layout::one_per_directed_pair,
+        channel_layout::one_per_pair,
+        channel_layout::one_per_rank})
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      model::reset({.seed = seed, .devices = 3});
+      {
+        auto const made = link_up(row, {{0, 0}, {1, 1}, {2, 2}}, layout);
+        CHECK((made->end_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
+        CHECK(made->end_of(2, 2)->device == 2);
+        // Two ends a communicator, or all three.
+        CHECK(
+            made->ends().size() == 2 * nccl::wire(row, 3, layout).communicators.size() +
+                                       (layout == channel_layout::one_per_rank ? 1 : 0));
+        made->check_errors();
+      }
+      CHECK(model::faults().empty());
+      CHECK(model::leaks().empty());
+    }
+}
+
+TEST_CASE("links whose other ranks do not come are given up", "[nccl]") {
+  model::reset({.devices = 2});
+  auto how = nccl::wire(row, 3, channel_layout::one_per_directed_pair);
+  std::vector<ncclUniqueId> ids(4);
+  for (auto& id : ids) id = new_id();
+  auto const make = [&] {
+    nccl::links const none(
+        row,
+        {{0, 0}, {1, 1}},
+        how,
+        ids,
+        1,
+        nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
+  };
+  CHECK(refusal(errc::no_rendezvous, make) == "communicator zbpp:1>2: nobody came");
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]") {
+  for (auto const* function :
+       {"ncclCommInitRankConfig", "ncclSend", "ncclRecv", "ncclGroupEnd", "ncclGroupStart"}) {
+    INFO(function);
+    model::reset({.devices = 3});
+    model::fail_next(function, ncclInternalError);
+    CHECK_THROWS_AS(
+        link_up(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair),
+        nccl::nccl_error);
+    CHECK(model::leaks().empty());
+  }
+}
+
+TEST_CASE("links that are aborted are not used any more", "[nccl]") {
+  model::reset({.devices = 3});
+  {
+    auto const made = link_up(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
+    int used = 0;
+    made->use([&] { ++used; });
+    made->abort();
+    made->abort();
+    made->use([&] { ++used; });
+    CHECK(used == 1);
+    CHECK(made->is_aborted());
+    made->check_errors();
+  }
+  CHECK(model::faults().empty());
+  CHECK(model::leaks().empty());
+}
+
+TEST_CASE("a breaker acts once, or never", "[nccl]") {
+  std::atomic<int> acted{0};
+  {
+    nccl::breaker const idle([&] { ++acted; });
+  }
+  CHECK(acted == 0);
+  {
+    nccl::breaker tripped([&] { ++acted; });
+    tripped.trip();
+    tripped.trip();
+    tripped.finish();
+    CHECK(acted == 1);
+    tripped.finish();
+  }
+  {
+    nccl::breaker finished([&] { ++acted; });
+    finished.finish();
+  }
+  CHECK(acted == 2);
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that are processes to each other, each with a GPU of the model, and NCCL between them: the
+// bits of one process, and one failure for all whatever goes wrong.
+#include <zbpp/nccl/ranks.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/padded_toy.hpp>
+#include <support/plan_grid.hpp>
+#include <support/policy_grid.hpp>
+#include <support/seeded.hpp>
+#include <support/toy_run.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp::test;
+namespace model = zbpp::cuda_model;
+namespace nccl = zbpp::nccl;
+using zbpp::plan;
+using zbpp::problem;
+
+namespace {
+
+constexpr int steps = 2;
+
+std::string first_of(std::vector<std::string> const& faults) {
+  return faults.empty() ? "" : faults.front();
+}
+
+model::options machine_of(int ranks, std::uint64_t seed) {
+  return {.seed = seed, .devices = ranks, .connections = 256, .hosts = ranks};
+}
+
+nccl::ranks_settings settings_of(plan const& planned, int rank) {
+  nccl::ranks_settings settings;
+  settings.site = {.device = rank};
+  settings.edges = toy::edge_shapes(planned.what);
+  return settings;
+}
+
+// What the ranks of a run give together.
+struct outcome {
+  std::vector<std::vector<double>> losses;    // of each step, then of an evaluation
+  std::vector<unsigned long long> gradients;  // by stage
+
+  friend bool operator==(outcome const& a, outcome const& b) {
+    bool same = a.gradients == b.gradients && a.losses.size() == b.losses.size();
+    for (std::size_t i = 0; same && i < a.losses.size(); ++i)
+      same = toy::is_same(a.losses[i], b.losses[i]);
+    return same;
+  }
+};
+
+unsigned long long digest_of(toy::stage_model const& stage) {
+  digest gradient;
+  for (auto const& l : stage.layers) gradient.add(l.gradient);
+  return gradient.value();
+}
+
+outcome reference(plan const& planned) {
+  std::vector<std::vector<bool>> fused(
+      zbpp::detail::index(planned.what.stages()),
+      std::vector<bool>(zbpp::detail::index(planned.what.microbatches())));
+  for (auto const& p : planned.order.passes().all())
+    if (p.kind == zbpp::pass_kind::backward)
+      fused[zbpp::detail::index(p.stage)][zbpp::detail::index(p.microbatch)] = true;
+  auto all = toy::make_model(planned.what.stages());
+  outcome result;
+  auto run = [&](int step) {
+    auto losses = toy::reference_step(all, step, planned.what.microbatches(), [&](int s, int m) {
+      return fused[zbpp::detail::index(s)][zbpp::detail::index(m)];
+    });
+    for (auto& loss : losses) loss = static_cast<double>(static_cast<float>(loss));
+    result.losses.push_back(std::move(losses));
+  };
+  for (int i = 0; i < steps; ++i) run(i);
+  for (auto const& stage : all) result.gradients.push_back(digest_of(stage));
+  run(steps);  // an evaluation has the losses of a step
+  return result;
+}
+
+// Each rank has a model of its own, of which it trains its stages.
+outcome on_ranks(
+    plan const& planned, std::function<void(nccl::ranks_settings&)> const& change = {}) {
+  outcome result;
+  result.gradients.resize(zbpp::detail::index(planned.what.stages()));
+  std::mutex mutex;
+  auto const thrown =
+      run_ranks(planned.what.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(planned.what.stages());
+        std::vector<toy::padded_stage> stages;
+        auto const& where = planned.what.where();
+        for (int s : where.stages_of(meeting.rank()))
+          stages.emplace_back(all[zbpp::detail::index(s)]);
+        auto settings = settings_of(planned, meeting.rank());
+        if (change) change(settings);
+        zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
+        outcome mine;
+        for (int i = 0; i < steps; ++i) mine.losses.push_back(pipe.step().losses);
+        for (int s : where.stages_of(meeting.rank()))
+          result.gradients[zbpp::detail::index(s)] = digest_of(all[zbpp::detail::index(s)]);
+        mine.losses.push_back(pipe.evaluate().losses);
+        std::lock_guard const lock(mutex);
+        if (where.rank_of(planned.what.stages() - 1) == meeting.rank()) result.losses = mine.losses;
+      });
+  for (auto const& text : thrown) CHECK(text == "");
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("ranks in processes of their own give the bits of one process", "[nccl]") {
+  std::uint64_t seed = run_seed();
+  for (auto const& [policy, ranks] : {std::pair("zb_h1", 1), {"one_f_one_b", 2}, {"zb_v", 3}}) {
+    auto const planned = toy_plan(policy, ranks, 5);
+    model::reset(machine_of(ranks, ++seed));
+    INFO(policy);
+    CHECK(on_ranks(planned) == reference(planned));
+    CHECK(first_of(model::faults()) == "");
+    CHECK(first_of(model::leaks()) == "");
+  }
+}
+
+TEST_CASE("layouts, an adopted communicator and other settings change no bit", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 4);
+  auto const expected = reference(planned);
+  std::uint64_t seed = run_seed() + 100;
+  auto const check = [&](std::string const& name, auto const& change) {
+    model::reset(machine_of(3, ++seed));
+    INFO(name);
+    CHECK(on_ranks(planned, change) == expected);
+    CHECK(first_of(model::faults()) == "");
+    CHECK(first_of(model::leaks()) == "");
+  };
+  using settings = nccl::ranks_settings;
+  for (auto const layout :
+       {zbpp::channel_layout::one_per_pair, zbpp::channel_layout::one_per_rank}) {
+    if (verify(planned.code, planned.what, layout).empty())
+      check("a layout", [&](settings& s) { s.layout = layout; });
+  }
+  check("a host that runs one pass ahead", [](settings& s) { s.run_ahead = 1; });
+  check("traces", [](settings& s) { s.traces = true; });
+  check("a wait after each pass", [](settings& s) { s.synchronizes = true; });
+  check("more thread blocks", [](settings& s) { s.most_ctas = 4; });
+}
+
+namespace {
+
+// What happens to a rank in a step.
+struct accident {
+  int rank = 0;
+  std::function<void(zbpp::where)> happens = {};
+};
+
+// Comes to harm in one pass of its second step.
+class fragile : public toy::padded_passes<toy::basic_passes<toy::launched>> {
+ public:
+  fragile(toy::stage_model& what, std::function<void(zbpp::where)> harm)
+      : padded_passes(what), harm_(std::move(harm)) {}
+
+  zbpp::message forward(saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
+    if (harm_ && mb.step() == 1 && mb.index() == 2) harm_(at);
+    return padded_passes::forward(kept, in, mb, at);
+  }
+
+ private:
+  std::function<void(zbpp::where)> harm_;
+};
+
+// Runs two steps, of which the second fails, and a third one; gives what each rank heard: of both,
+// and in a collective call after them.
+std::vector<std::array<std::string, 3>> fail(
+    plan const& planned,
+    accident const& what,
+    zbpp::asio::rendezvous_settings const& meeting_settings = patient_settings(),
+    std::function<void(nccl::ranks_settings&)> const& change = {}) {
+  auto const ranks = planned.what.ranks();
+  std::vector<std::array<std::string, 3>> heard(zbpp::detail::index(ranks));
+  auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(ranks);
+    auto const rank = zbpp::detail::index(meeting.rank());
+    fragile mine(
+        all[rank], meeting.rank() == what.rank ? what.happens : std::function<void(zbpp::where)>{});
+    std::array stages{zbpp::as_flow(mine)};
+    auto settings = settings_of(planned, meeting.rank());
+    if (change) change(settings);
+    zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
+    pipe.step();
+    meeting.barrier();  // or a rank may hear of the second step while it is in its first
+    auto const hear = [&](std::size_t which, auto const& call) {
+      try {
+        call();
+      } catch (std::exception const& failed) {
+        heard[rank][which] = failed.what();
+      }
+    };
+    hear(0, [&] { pipe.step(); });
+    hear(1, [&] { pipe.step(); });
+    hear(2, [&] { meeting.barrier(); });
+    if (pipe.steps() != 1) throw std::logic_error("another number of steps");
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  return heard;
+}
+
+bool has(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// What was wrong, but for what passes do with the messages of an aborted communicator: those are
+// garbage, and in no order.
+std::string first_of_serious() {
+  for (auto const& fault : model::faults())
+    if (!fault.starts_with("race") && !fault.starts_with("uninitialised")) return fault;
+  return "";
+}
+
+// All ranks have heard the same each time, and it has this part.
+void check_heard(std::vector<std::array<std::string, 3>> const& heard, std::string const& part) {
+  for (auto const& of_rank : heard)
+    for (auto const& text : of_rank) {
+      INFO(text);
+      CHECK(has(text, part));
+    }
+  CHECK(first_of_serious() == "");
+  CHECK(first_of(model::leaks()) == "");
+}
+
+}  // namespace
+
+TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  for (int culprit : {0, 1, 2}) {
+    model::reset(machine_of(3, run_seed() + static_cast<std::uint64_t>(culprit)));
+    INFO("culprit " << culprit);
+    check_heard(
+        fail(planned, {culprit, [](zbpp::where) { throw std::out_of_range("the toy broke"); }}),
+        "the toy broke");
+  }
+}
+
+TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  for (int culprit : {0, 2}) {
+    auto machine = machine_of(3, run_seed() + static_cast<std::uint64_t>(culprit));
+    machine.launch_depth = 4;  // a launch more waits, as on a GPU whose queue is full
+    machine.hosts = 4;         // none of the ranks can be all that issue
+    model::reset(machine);
+    INFO("culprit " << culprit);
+    check_heard(
+        fail(
+            planned,
+            {culprit, [](zbpp::where) { throw std::out_of_range("the toy broke"); }},
+            patient_settings(),
+            [](nccl::ranks_settings& s) { s.run_ahead = 1; }),
+        "the toy broke");
+  }
+}
+
+namespace {
+
+// As a kernel does that has failed before.
+void poison(zbpp::where at) {
+  model::fail_next("cudaStreamQuery", cudaErrorIllegalAddress);
+  static_cast<void>(cudaStreamQuery(zbpp::cuda::stream_of(at)));
+}
+
+}  // namespace
+
+TEST_CASE("a fault of a device reaches every rank", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  model::reset(machine_of(3, run_seed()));
+  check_heard(fail(planned, {1, poison}), "cudaErrorIllegalAddress");
+}
+
+namespace {
+
+// A communicator that the test makes and owns.
+ncclComm_t make_own(zbpp::asio::rendezvous& meeting) {
+  ncclUniqueId id{};
+  if (meeting.rank() == 0) nccl::check(ncclGetUniqueId(&id));
+  auto const bytes = meeting.broadcast(std::as_bytes(std::span(&id, 1)), 0);
+  std::memcpy(&id, bytes.data(), sizeof(id));
+  zbpp::cuda::device_guard const here(meeting.rank());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t made = nullptr;
+  nccl::detail::check_started(
+      ncclCommInitRankConfig(&made, meeting.ranks(), id, meeting.rank(), &config));
+  auto const pause = nccl::limited_pause(std::chrono::seconds(20), "nobody came");
+  auto state = ncclInProgress;
+  nccl::detail::poll(
+      [&] {
+        nccl::check(ncclCommGetAsyncError(made, &state));
+        return state == ncclSuccess;
+      },
+      pause);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
+  // One queue a rank is safe for what one rank, or two with one message under way, do.
+  problem const what(
+      zbpp::placement::linear(2),
+      3,
+      zbpp::stage_costs{
+          .forward = 1, .backward_input = 1, .backward_weight = 1, .edge = toy::edge});
+  auto const planned = zbpp::make_plan(zbpp::gpipe{}, what);
+  REQUIRE(verify(planned.code, planned.what, zbpp::channel_layout::one_per_rank).empty());
+  bool const fails = GENERATE(false, true);
+  model::reset(machine_of(2, run_seed()));
+  auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto* const mine = make_own(meeting);
+    {
+      auto all = toy::make_model(2);
+      fragile stage(all[zbpp::detail::index(meeting.rank())], [&](zbpp::where) {
+        if (fails && meeting.rank() == 1) model::comm_fault(mine, ncclRemoteError);
+      });
+      std::array stages{zbpp::as_flow(stage)};
+      auto settings = settings_of(planned, meeting.rank());
+      settings.adopted = mine;
+      zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
+      pipe.step();
+      meeting.barrier();
+      std::string heard;
+      try {
+        pipe.step();
+      } catch (zbpp::error const& failed) {
+        heard = failed.what();
+      }
+      if (has(heard, "remote process exited") != fails) throw std::logic_error("heard: " + heard);
+    }
+    nccl::check(fails ? ncclCommAbort(mine) : ncclCommDestroy(mine));
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  CHECK(first_of_serious() == "");
+  CHECK(first_of(model::leaks()) == "");
+}
+
+TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  auto meeting_settings = patient_settings();
+  meeting_settings.patience = std::chrono::milliseconds(400);
+  model::reset(machine_of(3, run_seed()));
+  auto const heard = fail(
+      planned,
+      {1,
+       [](zbpp::where) {
+         model::start_counting();
+         model::skip("ncclSend", 1);  // whoever sends next but one does not
+       }},
+      meeting_settings);
+  check_heard(heard, "the step stands still");
+}
+
+TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 2, 4);
+  model::reset(machine_of(2, run_seed()));
+  auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(2);
+    toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
+    std::array stages{zbpp::stage_ref(mine)};
+    auto settings = settings_of(planned, meeting.rank());
+    if (meeting.rank() == 1) settings.layout = zbpp::channel_layout::one_per_pair;
+    zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
+  });
+  for (auto const& text : thrown)
+    CHECK(
+        has(text,
+            "communicators (one channel a rank pair at rank 1, "
+            "one channel a directed pair at rank 0)"));
+}
+
+TEST_CASE("what goes wrong while communicators are made reaches every rank", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 4);
+  for (auto const* function : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclRecv"}) {
+    INFO(function);
+    model::reset(machine_of(3, run_seed()));
+    model::fail_next(function, ncclSystemError);
+    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      auto all = toy::make_model(3);
+      toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
+      std::array stages{zbpp::stage_ref(mine)};
+      zbpp::pipeline const pipe(
+          planned, nccl::ranks(meeting, settings_of(planned, meeting.rank())), stages);
+      meeting.barrier();  // a rank whose own channels are ready hears of it here
+    });
+    for (auto const& text : thrown) CHECK(has(text, "unhandled system error"));
+    CHECK(first_of(model::leaks()) == "");
+  }
+}
+
+TEST_CASE("a program that a layout does not carry is refused before anything is made", "[nccl]") {
+  auto const planned = toy_plan("zb_v", 3, 5);
+  REQUIRE_FALSE(verify(planned.code, planned.what, zbpp::channel_layout::one_per_rank).empty());
+  model::reset(machine_of(3, run_seed()));
+  auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(6);
+    std::vector<toy::padded_stage> stages;
+    for (int s : planned.what.where().stages_of(meeting.rank()))
+      stages.emplace_back(all[zbpp::detail::index(s)]);
+    auto settings = settings_of(planned, meeting.rank());
+    settings.layout = zbpp::channel_layout::one_per_rank;
+    zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
+  });
+  for (auto const& text : thrown)
+    CHECK(has(text, "with one channel a rank the ranks wait in a circle"));
+  CHECK(model::leaks().empty());
+}
