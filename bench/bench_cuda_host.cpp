@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host does to feed GPUs, apart from CUDA itself: the calls of CUDA are replaced by some
+// that do nothing, so no GPU is needed. Reports nanoseconds an instruction, the calls that would
+// enqueue something, and heap allocations a step.
+#include "idle_cuda.hpp"
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/zbpp.hpp>
+
+#include <support/count_allocations.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t edge = 1 << 20;
+
+// A stage that takes the memory of one, and computes nothing.
+struct idle_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::buffer x;
+    zbpp::buffer y;
+    zbpp::buffer kept;
+    zbpp::buffer dx;
+    zbpp::message in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::where at) {
+      x = in[0];
+      kept = at.allocate(4 * edge);
+      y = at.allocate_edge(edge);
+    });
+    co_await mb.send_activation(std::move(y));
+    zbpp::message back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::where at) { dx = at.allocate_edge(edge); });
+    co_await mb.send_gradient(std::move(dx));
+    co_await zbpp::W([](zbpp::where) {});
+  }
+};
+
+void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
+  auto const ranks = static_cast<int>(state.range(0));
+  auto const microbatches = static_cast<int>(state.range(1));
+  zbpp::problem const what(
+      is_v ? zbpp::placement::v_shape(ranks) : zbpp::placement::linear(ranks),
+      microbatches,
+      zbpp::stage_costs{
+          .forward = 1000,
+          .backward_input = 1000,
+          .backward_weight = 1000,
+          .activation = 4 * edge,
+          .weight_gradient_input = 2 * edge,
+          .edge = edge});
+  auto const plan = zbpp::make_plan(decide, what);
+  std::vector<idle_stage> stages(static_cast<std::size_t>(what.stages()));
+  zbpp::pipeline pipe{plan, zbpp::cuda::device{}, stages};
+  pipe.step();
+  auto const calls = idle_cuda::calls_so_far();
+  auto const start = std::chrono::steady_clock::now();
+  auto const allocated = zbpp::test::count_allocations([&] {
+    for (auto _ : state) benchmark::DoNotOptimize(pipe.step());
+  });
+  std::chrono::duration<double, std::nano> const took = std::chrono::steady_clock::now() - start;
+  auto const steps = static_cast<double>(state.iterations());
+  auto const instructions = static_cast<double>(plan.code.instructions().size());
+  state.counters["allocations_a_step"] = static_cast<double>(allocated) / steps;
+  state.counters["ns_an_instruction"] = took.count() / steps / instructions;
+  state.counters["calls_an_instruction"] =
+      static_cast<double>(idle_cuda::calls_so_far() - calls) / steps / instructions;
+}
+
+}  // namespace
+
+BENCHMARK_CAPTURE(issuing, one_f_one_b, zbpp::one_f_one_b{}, false)
+    ->ArgNames({"ranks", "microbatches"})
+    ->Args({4, 16})
+    ->Args({8, 64});
+BENCHMARK_CAPTURE(issuing, zb_h1, zbpp::zb_h1{}, false)
+    ->ArgNames({"ranks", "microbatches"})
+    ->Args({4, 16})
+    ->Args({8, 64});
+BENCHMARK_CAPTURE(issuing, zb_v, zbpp::zb_v{}, true)
+    ->ArgNames({"ranks", "microbatches"})
+    ->Args({4, 16})
+    ->Args({8, 64});

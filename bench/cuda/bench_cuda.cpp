@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pipelines of 2 and 4 ranks on the parts of one GPU: what their steps take beside what was
+// planned, and what issuing them costs the host. Needs a GPU; `./run gpu` starts it.
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/graph.hpp>
+#include <zbpp/cuda/partition.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/registry.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <bench/cuda/issuing.hpp>
+#include <bench/cuda/measuring.hpp>
+#include <bench/cuda/report.hpp>
+#include <bench/cuda/work.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp::bench {
+namespace {
+
+constexpr int warm_steps = 2;
+constexpr int steps = 5;
+constexpr double least_pass = 1.5;  // milliseconds, of the shortest pass
+constexpr bytes edge = bytes{4} << 20;
+
+struct choices {
+  std::string json;
+  std::string markdown;
+  bool is_short = false;  // few sizes, to see that all works
+};
+
+// What a kind of work is on some parts: for a stage that is half of a rank's, and for one that is
+// all of it.
+struct load {
+  std::string name;
+  work half;
+  work whole;
+};
+
+// Makes the shortest pass of half a rank's work as long as it should be; `make(n)` is work n times
+// as long as `make(1)`.
+template <class Make>
+load sized(std::string name, std::vector<cuda::site> const& sites, Make const& make) {
+  work const once = make(1);
+  auto const times = measure(sites, once, {0}).front();
+  auto const shortest = std::min({times[0], times[1], times[2]});
+  auto const count = std::max(1, static_cast<int>(std::ceil(least_pass / shortest)));
+  return {std::move(name), make(count), make(2 * count)};
+}
+
+std::vector<load> loads_on(std::vector<cuda::site> const& sites) {
+  std::vector<load> all;
+  all.push_back(sized(
+      "arithmetic in registers", sites, [&](int n) { return arithmetic(sites, 20'000 * n); }));
+#ifdef ZBPP_BENCH_CUBLAS
+  all.push_back(sized("bf16 products by cuBLAS", sites, [&](int n) { return products(sites, n); }));
+#endif
+  return all;
+}
+
+struct run_result {
+  double wall = 0;  // milliseconds a step, the median
+  double cost = 0;  // as `cost` of the measured timeline, the median
+  double bubble = 0;
+  double host_share = 0;  // of the time that the issuing thread computes
+};
+
+// Streams take the hardware queues in turn, so a pipeline's are made one after another, parts
+// first: then no two of them share a queue while there are enough.
+run_result run(plan const& planned, work const& does, bool traces) {
+  cuda::partition const parts(0, planned.what.ranks());
+  auto const sites = parts.sites();
+  auto stages = stages_of(planned.what, &does);
+  pipeline pipe{planned, cuda::device{.sites = sites, .traces = traces}, stages};
+  for (int i = 0; i < warm_steps; ++i) pipe.step();
+  std::vector<double> walls;
+  std::vector<double> costs;
+  std::vector<double> bubbles;
+  std::vector<double> shares;
+  for (int i = 0; i < steps; ++i) {
+    auto const computed = thread_seconds();
+    auto const start = wall_seconds();
+    auto const& line = pipe.step().measured;
+    auto const wall = wall_seconds() - start;
+    shares.push_back((thread_seconds() - computed) / wall);
+    walls.push_back(1e3 * wall);
+    costs.push_back(to_milliseconds(cost(line)));
+    bubbles.push_back(bubble_rate(line));
+  }
+  return {median(walls), median(costs), median(bubbles), median(shares)};
+}
+
+class policies_on_parts {
+ public:
+  void add(int ranks, std::vector<int> const& multiples) {
+    for (auto const& each : measured_loads(ranks)) {
+      for (int const multiple : multiples) {
+        auto const m = multiple * ranks;
+        problem const line = problem_of(placement::linear(ranks), m, each.busy, transfer_, edge);
+        problem const v = problem_of(placement::v_shape(ranks), m, each.busy_half, transfer_, edge);
+        std::optional<double> reference;
+        auto const compare = [&](auto const& decide, problem const& what, work const& does) {
+          compare_with_plan(each.what.name, make_plan(decide, what), does, reference);
+        };
+        compare(one_f_one_b{}, line, each.what.whole);
+        compare(gpipe{}, line, each.what.whole);
+        compare(zb_h1{}, line, each.what.whole);
+        compare(zb_h2{}, line, each.what.whole);
+        compare(zb_v{}, v, each.what.half);
+        compare(greedy_auto{}, line, each.what.whole);
+      }
+    }
+  }
+
+  void collect(std::vector<table>& into) {
+    into.push_back(std::move(costs_));
+    into.push_back(std::move(steps_));
+  }
+
+ private:
+  struct measured_load {
+    load what;
+    std::vector<pass_times> busy;       // of all of a rank's work
+    std::vector<pass_times> busy_half;  // of half of it
+  };
+
+  std::vector<measured_load> measured_loads(int ranks) {
+    cuda::partition const parts(0, ranks);
+    auto const sites = parts.sites();
+    sms_ = parts.sm_count(0);
+    transfer_ = measure_transfer(sites, edge);
+    std::vector<int> everybody;
+    for (int r = 0; r < ranks; ++r) everybody.push_back(r);
+    std::vector<measured_load> all;
+    for (auto& load : loads_on(sites)) {
+      auto busy = measure(sites, load.whole, everybody);
+      auto busy_half = measure(sites, load.half, everybody);
+      for (int r = 0; r < ranks; ++r) {
+        auto const alone = measure(sites, load.whole, {r}).front();
+        add_cost_row(load.name, ranks, r, alone, busy[zbpp::detail::index(r)]);
+      }
+      all.push_back({std::move(load), std::move(busy), std::move(busy_half)});
+    }
+    return all;
+  }
+
+  void add_cost_row(
+      std::string const& load,
+      int ranks,
+      int rank,
+      pass_times const& alone,
+      pass_times const& busy) {
+    costs_.add(
+        {load,
+         std::int64_t{ranks},
+         std::int64_t{rank},
+         std::int64_t{sms_},
+         alone[0],
+         alone[1],
+         alone[2],
+         busy[0],
+         busy[1],
+         busy[2],
+         1e3 * transfer_});
+  }
+
+  // The first call for a size is 1F1B's, which the others are compared with.
+  void compare_with_plan(
+      std::string const& load,
+      plan const& planned,
+      work const& does,
+      std::optional<double>& reference) {
+    auto const traced = run(planned, does, true);
+    auto const plain = run(planned, does, false);
+    if (!reference) reference = plain.wall;
+    double most_work = 0;
+    for (int r = 0; r < planned.what.ranks(); ++r)
+      most_work = std::max(most_work, to_milliseconds(busy(planned.predicted, r)));
+    auto const cost_planned = to_milliseconds(cost(planned.predicted));
+    steps_.add(
+        {load,
+         std::int64_t{planned.what.ranks()},
+         std::int64_t{planned.what.microbatches()},
+         planned.policy,
+         cost_planned,
+         traced.cost,
+         traced.cost / cost_planned,
+         plain.wall,
+         plain.wall / to_milliseconds(makespan(planned.predicted)),
+         bubble_rate(planned.predicted),
+         traced.bubble,
+         *reference / plain.wall,
+         most_work / plain.wall,
+         plain.host_share,
+         cuda::queue_shortage(planned).empty() ? std::string("enough") : std::string("too few")});
+    std::fprintf(
+        stderr,
+        "%s, %d ranks, %d microbatches, %s: %.3f of the plan\n",
+        load.c_str(),
+        planned.what.ranks(),
+        planned.what.microbatches(),
+        planned.policy.c_str(),
+        traced.cost / cost_planned);
+  }
+
+  int sms_ = 0;
+  double transfer_ = 0;  // milliseconds
+  table costs_{
+      "Costs of passes, medians: alone, and while all parts are busy",
+      {"work",
+       "ranks",
+       "rank",
+       "multiprocessors",
+       "F alone, ms",
+       "B alone, ms",
+       "W alone, ms",
+       "F busy, ms",
+       "B busy, ms",
+       "W busy, ms",
+       "transfer of 4 MiB, us"}};
+  table steps_{
+      "Steps on the parts of one GPU: medians of 5 after 2",
+      {"work",
+       "ranks",
+       "microbatches",
+       "policy",
+       "planned cost, ms",
+       "measured cost, ms",
+       "measured over planned",
+       "step by the host's clock, untraced, ms",
+       "that over planned",
+       "bubble planned",
+       "bubble measured",
+       "throughput over 1F1B",
+       "over no bubble at all",
+       "busy share of the issuing thread",
+       "hardware queues"}};
+};
+
+choices read(int count, char** arguments) {
+  choices result;
+  for (int i = 1; i < count; ++i) {
+    std::string_view const name = arguments[i];
+    if (name == "--short") {
+      result.is_short = true;
+    } else if (name == "--json" && i + 1 < count) {
+      result.json = arguments[++i];
+    } else if (name == "--markdown" && i + 1 < count) {
+      result.markdown = arguments[++i];
+    } else {
+      throw error(
+          errc::bad_argument,
+          "'" + std::string(name) +
+              "' is not understood; there are --short, --json FILE and --markdown FILE");
+    }
+  }
+  return result;
+}
+
+int run_all(choices const& chosen) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::cerr << "bench_cuda: there is no CUDA device\n";
+    return 3;
+  }
+  policies_on_parts policies;
+  for (int const ranks : {2, 4})
+    policies.add(ranks, chosen.is_short ? std::vector{2} : std::vector{1, 2, 4, 8});
+  std::vector<table> tables;
+  policies.collect(tables);
+  tables.push_back(issue_times());
+  tables.push_back(graph_times());
+  for (auto const& t : tables) t.write_markdown(std::cout);
+  write(tables, chosen.markdown, chosen.json);
+  return 0;
+}
+
+}  // namespace
+}  // namespace zbpp::bench
+
+int main(int count, char** arguments) {
+  try {
+    return zbpp::bench::run_all(zbpp::bench::read(count, arguments));
+  } catch (zbpp::error const& failed) {
+    std::cerr << "bench_cuda: " << failed.what() << '\n';
+    return failed.code() == zbpp::errc::bad_argument ? 2 : 1;
+  } catch (std::exception const& failed) {
+    std::cerr << "bench_cuda: " << failed.what() << '\n';
+    return 1;
+  }
+}

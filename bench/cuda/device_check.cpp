@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests show on a model of CUDA, shown on a real device: parts of it, pipelines to the
+// bit, captured passes, faults. Exit status: 0 good, 1 something failed, 3 no device.
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/graph.hpp>
+#include <zbpp/cuda/partition.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/registry.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <algorithm>
+#include <bench/cuda/measuring.hpp>
+#include <bench/cuda/toy.hpp>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zbpp::bench {
+namespace {
+
+// Is thrown by a check that cannot be made here.
+struct skipped {
+  std::string why;
+};
+
+void expect(bool good, std::string const& what) {
+  if (!good) throw std::runtime_error(what);
+}
+
+class checks {
+ public:
+  void operator()(std::string const& name, std::function<void()> const& check) {
+    std::cout << name << ": " << std::flush;
+    try {
+      check();
+      std::cout << "ok\n";
+    } catch (skipped const& reason) {
+      std::cout << "skipped, " << reason.why << '\n';
+    } catch (std::exception const& failed) {
+      all_good_ = false;
+      std::cout << "FAILED, " << failed.what() << '\n';
+    }
+  }
+  [[nodiscard]] bool all_good() const { return all_good_; }
+
+ private:
+  bool all_good_ = true;
+};
+
+// All parts burn at once; no multiprocessor may show up in two of them.
+void parts_are_disjoint(int count) {
+  cuda::partition const parts(0, count);
+  constexpr int blocks = 1024;
+  device_memory const seen(sizeof(unsigned) * blocks * zbpp::detail::index(count));
+  auto const sites = parts.sites();
+  for (int part = 0; part < count; ++part)
+    cuda::check(burn_and_note(
+        sites[zbpp::detail::index(part)].compute,
+        blocks,
+        20'000,
+        seen.get<unsigned>() + part * blocks));
+  std::set<unsigned> all;
+  std::size_t sum = 0;
+  for (int part = 0; part < count; ++part) {
+    cuda::stream_ref(sites[zbpp::detail::index(part)].compute).synchronize();
+    std::vector<unsigned> ids(blocks);
+    cuda::check(cudaMemcpy(
+        ids.data(),
+        seen.get<unsigned>() + part * blocks,
+        sizeof(unsigned) * blocks,
+        cudaMemcpyDeviceToHost));
+    std::set<unsigned> const own(ids.begin(), ids.end());
+    expect(
+        own.size() <= zbpp::detail::index(parts.sm_count(part)),
+        "part " + std::to_string(part) + " ran on " + std::to_string(own.size()) +
+            " multiprocessors; it has " + std::to_string(parts.sm_count(part)));
+    sum += own.size();
+    all.insert(own.begin(), own.end());
+  }
+  expect(all.size() == sum, "two parts ran on the same multiprocessor");
+  std::cout << parts.sm_count(0) << " multiprocessors each, " << parts.unused_sms() << " unused, ";
+}
+
+void parts_run_at_once(int count) {
+  cuda::partition const parts(0, count);
+  auto const sites = parts.sites();
+  auto const does = arithmetic(sites, 200'000);
+  std::vector<int> everybody;
+  for (int r = 0; r < count; ++r) everybody.push_back(r);
+  auto const alone = measure(sites, does, {0}).front()[0];
+  auto const busy = measure(sites, does, everybody).front()[0];
+  std::cout << busy / alone << " of the time alone, ";
+  expect(busy < 1.5 * alone, "the parts hold each other up");
+}
+
+void gives_right_bits(
+    plan const& planned, cuda::device const& backend, bool captures, int steps = 3) {
+  auto const& what = planned.what;
+  std::vector<toy::sum> sums;
+  std::vector<cuda::graph_cache> graphs(zbpp::detail::index(what.ranks()));
+  std::vector<toy::stage> stages;
+  for (int s = 0; s < what.stages(); ++s) {
+    auto const rank = zbpp::detail::index(what.where().rank_of(s));
+    auto const on = backend.sites.empty() ? 0 : backend.sites[rank].device;
+    sums.push_back(cuda::on_device(on, [] { return toy::sum(); }));
+    stages.emplace_back(s, sums.back().get(), captures ? &graphs[rank] : nullptr);
+  }
+  pipeline pipe{planned, backend, stages};
+  toy::outcome found;
+  for (int i = 0; i < steps; ++i)
+    for (double const loss : pipe.step().losses) found.losses.push_back(loss);
+  for (auto const& sum : sums) found.sums.push_back(sum.value());
+  expect(
+      found == toy::expected(what.stages(), what.microbatches(), steps),
+      planned.policy + " on " + std::to_string(what.ranks()) + " ranks gave other bits");
+}
+
+void all_policies(int ranks, cuda::device const& backend, bool is_short, bool captures = false) {
+  std::vector<any_policy> linear{one_f_one_b{}, zb_h1{}};
+  if (!is_short) linear.insert(linear.end(), {gpipe{}, zb_h2{}, greedy_auto{}});
+  auto const m = is_short ? ranks : 4 * ranks;
+  for (auto const& decide : linear)
+    gives_right_bits(
+        make_plan(decide, toy::problem_of(placement::linear(ranks), m)), backend, captures);
+  gives_right_bits(
+      make_plan(zb_v{}, toy::problem_of(placement::v_shape(ranks), m)), backend, captures);
+}
+
+int check_all(bool is_short, int devices) {
+  checks check;
+  for (int const count : {2, 4, 8}) {
+    auto const parts = std::to_string(count) + " parts";
+    check(parts + " are disjoint", [&] { parts_are_disjoint(count); });
+    if (!is_short) check(parts + " run at once", [&] { parts_run_at_once(count); });
+    check("the same bits on " + parts, [&] {
+      cuda::partition const cut(0, count);
+      all_policies(count, {.sites = cut.sites()}, is_short);
+    });
+    check("the same bits of captured passes on " + parts, [&] {
+      cuda::partition const cut(0, count);
+      all_policies(count, {.sites = cut.sites()}, is_short, true);
+    });
+  }
+  check("the same bits on a whole device", [&] { all_policies(4, {}, is_short); });
+  check("the same bits with few passes issued ahead", [&] {
+    all_policies(4, {.run_ahead = 2}, is_short);
+  });
+  check(
+      "the same bits while passes are timed", [&] { all_policies(4, {.traces = true}, is_short); });
+  check("the same bits with a wait after each pass", [&] {
+    all_policies(4, {.synchronizes = true}, is_short);
+  });
+  check("the same bits on several devices", [&] {
+    if (devices < 2) throw skipped{"there is one device only"};
+    auto const ranks = std::min(devices, 8);
+    all_policies(ranks, {.sites = cuda::one_device_a_rank(ranks)}, is_short);
+  });
+  return check.all_good() ? 0 : 1;
+}
+
+// A kernel that writes where nothing is ends the step; CUDA cannot go on, and says so every time.
+int check_fault() {
+  checks check;
+  check("a kernel's fault ends the step", [] {
+    auto const planned = make_plan(zb_h1{}, toy::problem_of(placement::linear(2), 4));
+    work const breaks = [](cuda::stream_ref on, int rank, pass_kind what) {
+      static int calls = 0;
+      if (rank == 1 && what == pass_kind::backward_input && ++calls > 3) cuda::check(fault(on));
+    };
+    auto stages = stages_of(planned.what, &breaks);
+    pipeline pipe{planned, cuda::device{}, stages};
+    for (int i = 0; i < 2; ++i) {
+      try {
+        pipe.step();
+        expect(i == 0, "the fault was not noticed");
+      } catch (cuda::cuda_error const& failed) {
+        std::cout << failed.what() << ", ";
+        return;
+      }
+    }
+    expect(false, "the fault was not noticed");
+  });
+  return check.all_good() ? 0 : 1;
+}
+
+void describe() {
+  cudaDeviceProp about{};
+  cuda::check(cudaGetDeviceProperties(&about, 0));
+  int driver = 0;
+  int runtime = 0;
+  cuda::check(cudaDriverGetVersion(&driver));
+  cuda::check(cudaRuntimeGetVersion(&runtime));
+  std::cout << "{\"name\": \"" << about.name
+            << "\", \"multiprocessors\": " << about.multiProcessorCount
+            << ", \"memory_bytes\": " << about.totalGlobalMem << ", \"compute_capability\": \""
+            << about.major << '.' << about.minor << "\", \"driver_cuda\": \""
+            << cuda::detail::version_text(driver) << "\", \"runtime_cuda\": \""
+            << cuda::detail::version_text(runtime) << "\"}\n";
+}
+
+}  // namespace
+}  // namespace zbpp::bench
+
+int main(int count, char** arguments) {
+  std::string_view const does = count > 1 ? arguments[1] : "--all";
+  if (count > 2 ||
+      (does != "--all" && does != "--short" && does != "--fault" && does != "--describe")) {
+    std::cerr << "usage: device_check [--all | --short | --fault | --describe]\n";
+    return 2;
+  }
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::cerr << "device_check: there is no CUDA device\n";
+    return 3;
+  }
+  try {
+    if (does == "--describe") {
+      zbpp::bench::describe();
+      return 0;
+    }
+    return does == "--fault" ? zbpp::bench::check_fault()
+                             : zbpp::bench::check_all(does == "--short", devices);
+  } catch (std::exception const& failed) {
+    std::cerr << "device_check: " << failed.what() << '\n';
+    return 1;
+  }
+}

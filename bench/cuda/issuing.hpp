@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host spends on issuing a step: the library beside the calls of CUDA alone, and passes of
+// many kernels with and without captured graphs.
+#pragma once
+
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/graph.hpp>
+#include <zbpp/cuda/partition.hpp>
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <bench/cuda/measuring.hpp>
+#include <bench/cuda/report.hpp>
+#include <bench/cuda/work.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zbpp::bench {
+
+/// Makes the calls of CUDA that a step on one GPU makes, and nothing else.
+class bare_calls {
+ public:
+  explicit bare_calls(plan const& planned) : messages_(planned.code) {
+    for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+      computes_.emplace_back(cuda::stream_priority::usual);
+      ends_.emplace_back(cuda::event_kind::order);
+    }
+    for (auto const& c : messages_.channels()) {
+      lanes_.emplace_back();
+      auto& lane = lanes_.back();
+      lane.from = zbpp::detail::index(c.from);
+      lane.to = zbpp::detail::index(c.to);
+    }
+    for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+      auto const row = planned.code.instructions(rank);
+      for (std::size_t i = 0; i < row.size(); ++i)
+        if (row[i].is_send())
+          sends_.push_back(zbpp::detail::index(messages_.notes(rank)[i].channel));
+    }
+  }
+
+  /// Makes them, and waits for the end of what they enqueue.
+  void run() {
+    for (auto const channel : sends_) {
+      auto& lane = lanes_[channel];
+      cuda::stream_ref const from = computes_[lane.from];
+      cuda::stream_ref const to = computes_[lane.to];
+      cuda::stream_ref const copies = lane.copies;
+      to.record(lane.freed);
+      from.record(lane.made);
+      copies.wait(lane.made);
+      copies.wait(lane.freed);
+      cuda::check(cudaMemcpyAsync(
+          lane.memory.get<std::byte>() + size,
+          lane.memory.get(),
+          size,
+          cudaMemcpyDeviceToDevice,
+          copies.get()));
+      copies.record(lane.arrived);
+      to.wait(lane.arrived);
+    }
+    for (std::size_t rank = 0; rank < ends_.size(); ++rank)
+      computes_[rank].get().record(ends_[rank]);
+    for (auto const& end : ends_) end.get().synchronize();
+  }
+
+  static constexpr std::size_t size = 256;  // of a message
+
+ private:
+  struct channel_calls {
+    std::size_t from = 0;
+    std::size_t to = 0;
+    cuda::stream copies{cuda::stream_priority::highest};
+    cuda::event freed{cuda::event_kind::order};
+    cuda::event made{cuda::event_kind::order};
+    cuda::event arrived{cuda::event_kind::order};
+    device_memory memory{2 * size};
+  };
+
+  traffic messages_;
+  std::vector<cuda::stream> computes_;
+  std::vector<cuda::event> ends_;
+  std::vector<channel_calls> lanes_;
+  std::vector<std::size_t> sends_;  // their channels
+};
+
+/// Holds what a step costs the host.
+struct host_time {
+  double computing = 0;  // microseconds of the issuing thread
+  double wall = 0;       // microseconds
+
+  template <class Step>
+  [[nodiscard]] static host_time of(int repeats, Step step) {
+    std::vector<double> computing;
+    std::vector<double> walls;
+    for (int i = 0; i < 5; ++i) step();
+    for (int i = 0; i < repeats; ++i) {
+      auto const computed = thread_seconds();
+      auto const start = wall_seconds();
+      step();
+      walls.push_back(1e6 * (wall_seconds() - start));
+      computing.push_back(1e6 * (thread_seconds() - computed));
+    }
+    return {median(computing), median(walls)};
+  }
+};
+
+[[nodiscard]] inline std::int64_t instructions_of(plan const& planned) {
+  std::int64_t count = 0;
+  for (int rank = 0; rank < planned.what.ranks(); ++rank)
+    count += static_cast<std::int64_t>(planned.code.instructions(rank).size());
+  return count;
+}
+
+/// @return the time of a step whose passes do nothing, an instruction
+[[nodiscard]] inline table issue_times() {
+  table result(
+      "Host time an instruction, passes that do nothing, one GPU: medians of 50 steps",
+      {"ranks",
+       "microbatches",
+       "policy",
+       "instructions",
+       "the library, us",
+       "the CUDA calls alone, us",
+       "difference, us",
+       "step by the clock, us"});
+  for (int const ranks : {2, 4, 8}) {
+    auto const size = static_cast<bytes>(bare_calls::size);
+    auto const planned = make_plan(
+        zb_h1{},
+        problem_of(
+            placement::linear(ranks),
+            8 * ranks,
+            std::vector<pass_times>(zbpp::detail::index(ranks), {1, 1, 1}),
+            0.01,
+            size));
+    auto const count = static_cast<double>(instructions_of(planned));
+    auto stages = stages_of(planned.what, nullptr);
+    pipeline pipe{planned, cuda::device{}, stages};
+    auto const ours = host_time::of(50, [&] { pipe.step(); });
+    bare_calls bare(planned);
+    auto const theirs = host_time::of(50, [&] { bare.run(); });
+    result.add(
+        {std::int64_t{ranks},
+         std::int64_t{planned.what.microbatches()},
+         planned.policy,
+         instructions_of(planned),
+         ours.computing / count,
+         theirs.computing / count,
+         (ours.computing - theirs.computing) / count,
+         ours.wall});
+  }
+  return result;
+}
+
+/// @return the time of a step whose passes are many short kernels, launched one by one and as
+/// graphs
+[[nodiscard]] inline table graph_times() {
+  constexpr int ranks = 4;
+  constexpr int kernels = 64;
+  table result(
+      "Passes of 64 short kernels on 4 parts of one GPU, ZB-H1, 16 microbatches: medians of 20 "
+      "steps",
+      {"passes",
+       "host time a pass, us",
+       "step by the clock, ms",
+       "busy share of the issuing thread",
+       "captures",
+       "replays"});
+  cuda::partition const parts(0, ranks);
+  auto const sites = parts.sites();
+  auto const does = arithmetic(sites, 100, kernels);
+  auto const planned = make_plan(
+      zb_h1{},
+      problem_of(
+          placement::linear(ranks), 16, std::vector<pass_times>(ranks, {1, 1, 1}), 0.01, 4096));
+  for (bool const captures : {false, true}) {
+    std::vector<cuda::graph_cache> graphs(ranks);
+    auto stages = stages_of(planned.what, &does, captures ? &graphs : nullptr);
+    pipeline pipe{planned, cuda::device{.sites = sites}, stages};
+    auto const time = host_time::of(20, [&] { pipe.step(); });
+    std::int64_t made = 0;
+    std::int64_t replayed = 0;
+    for (auto const& cache : graphs) {
+      made += cache.captures();
+      replayed += cache.replays();
+    }
+    result.add(
+        {std::string(captures ? "captured once" : "launched kernel by kernel"),
+         time.computing / (3 * 16 * ranks),
+         1e-3 * time.wall,
+         time.computing / time.wall,
+         made,
+         replayed});
+  }
+  return result;
+}
+
+}  // namespace zbpp::bench

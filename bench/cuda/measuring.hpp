@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What passes and messages take on the parts of a GPU, alone and while all parts are busy, and a
+// problem made of it.
+#pragma once
+
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/model/problem.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bench/cuda/work.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <ctime>
+#include <vector>
+
+namespace zbpp::bench {
+
+inline constexpr std::array kinds{
+    pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
+
+[[nodiscard]] inline double median(std::vector<double> of) {
+  auto const middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
+  std::nth_element(of.begin(), middle, of.end());
+  return *middle;
+}
+
+/// @return what the calling thread has computed so far, in seconds; waiting does not count
+[[nodiscard]] inline double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// @return the time by a clock that never goes back, in seconds
+[[nodiscard]] inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// @return milliseconds between two complete events
+[[nodiscard]] inline double between(cuda::event_ref first, cuda::event_ref second) {
+  float milliseconds = 0;
+  cuda::check(cudaEventElapsedTime(&milliseconds, first.get(), second.get()));
+  return static_cast<double>(milliseconds);
+}
+
+/// Holds milliseconds of F, B and W.
+using pass_times = std::array<double, 3>;
+
+/// Measures the passes of some ranks while these, and only these, are busy. The kinds of pass take
+/// turns, and ranks are not at the same kind, as in a pipeline.
+/// @return medians, in the order of the ranks
+[[nodiscard]] inline std::vector<pass_times> measure(
+    std::vector<cuda::site> const& sites, work const& does, std::vector<int> const& ranks) {
+  constexpr std::size_t warm = 6;
+  constexpr std::size_t counted = 30;
+  constexpr std::size_t all = warm + counted + warm;  // the last ones keep the others company
+  std::vector<std::vector<cuda::event>> marks(ranks.size());
+  for (auto& row : marks)
+    for (std::size_t i = 0; i <= all; ++i) row.emplace_back(cuda::event_kind::timing);
+  auto const kind_of = [](std::size_t position, std::size_t i) { return (position + i) % 3; };
+  for (std::size_t i = 0; i <= all; ++i) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      cuda::stream_ref const on = sites[zbpp::detail::index(ranks[r])].compute;
+      on.record(marks[r][i]);
+      if (i < all) does(on, ranks[r], kinds[kind_of(r, i)]);
+    }
+  }
+  std::vector<pass_times> result(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    marks[r].back().get().synchronize();
+    std::array<std::vector<double>, 3> times;
+    for (std::size_t i = warm; i < warm + counted; ++i)
+      times[kind_of(r, i)].push_back(between(marks[r][i], marks[r][i + 1]));
+    for (std::size_t k = 0; k < 3; ++k) result[r][k] = median(times[k]);
+  }
+  return result;
+}
+
+/// @return milliseconds from the end of a pass until a pass of another rank can start that waits
+///         for its message
+[[nodiscard]] inline double measure_transfer(std::vector<cuda::site> const& sites, bytes size) {
+  constexpr int hops = 100;
+  device_memory const from(zbpp::detail::index(size));
+  device_memory const to(zbpp::detail::index(size));
+  cuda::stream const copies(cuda::stream_priority::highest);
+  cuda::event const made(cuda::event_kind::order);
+  cuda::event const arrived(cuda::event_kind::order);
+  cuda::event const start(cuda::event_kind::timing);
+  cuda::event const end(cuda::event_kind::timing);
+  cuda::stream_ref const sender = sites.front().compute;
+  cuda::stream_ref const receiver = sites.back().compute;
+  sender.record(start);
+  for (int i = 0; i < hops; ++i) {
+    cuda::stream_ref const now = i % 2 == 0 ? sender : receiver;
+    cuda::stream_ref const then = i % 2 == 0 ? receiver : sender;
+    now.record(made);
+    copies.get().wait(made);
+    cuda::check(cudaMemcpyAsync(
+        to.get(),
+        from.get(),
+        zbpp::detail::index(size),
+        cudaMemcpyDeviceToDevice,
+        copies.get().get()));
+    copies.get().record(arrived);
+    then.wait(arrived);
+  }
+  sender.record(end);  // after an even number of hops
+  end.get().synchronize();
+  return between(start, end) / hops;
+}
+
+/// Makes the problem of stages that all do the same work: `share` of a rank's each.
+[[nodiscard]] inline problem problem_of(
+    placement const& where,
+    int microbatches,
+    std::vector<pass_times> const& by_rank,
+    double transfer,
+    bytes edge) {
+  std::vector<stage_costs> costs;
+  for (int s = 0; s < where.stages(); ++s) {
+    auto const& times = by_rank[zbpp::detail::index(where.rank_of(s))];
+    costs.push_back(
+        {.forward = from_milliseconds(times[0]),
+         .backward_input = from_milliseconds(times[1]),
+         .backward_weight = from_milliseconds(times[2]),
+         .activation = edge,
+         .weight_gradient_input = edge,
+         .edge = edge});
+  }
+  return {where, microbatches, std::move(costs), from_milliseconds(transfer)};
+}
+
+}  // namespace zbpp::bench

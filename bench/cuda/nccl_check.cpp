@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests show on a model of NCCL, shown with NCCL itself: a message to oneself, or one rank
+// of a run of several processes, which `./run gpu` starts. Exit status: 0 good, 1 not, 3 no device.
+#include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/ranks.hpp>
+#include <zbpp/planner/registry.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <bench/cuda/toy.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace zbpp::bench {
+namespace {
+
+constexpr int steps = 3;
+constexpr std::chrono::seconds patience{20};
+
+void expect(bool good, std::string const& what) {
+  if (!good) throw std::runtime_error(what);
+}
+
+// Sends to itself; send and receive stand in one group, or neither could end.
+void message_to_oneself() {
+  int version = 0;
+  nccl::check(ncclGetVersion(&version));
+  std::printf("NCCL %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
+  ncclUniqueId id;
+  nccl::check(ncclGetUniqueId(&id));
+  nccl::communicator own(id, 1, 0, {.name = "self"});
+  auto const deadline = std::chrono::steady_clock::now() + patience;
+  while (!own.is_ready()) {
+    expect(std::chrono::steady_clock::now() < deadline, "the communicator does not get ready");
+    std::this_thread::yield();
+  }
+  cuda::stream const on(cuda::stream_priority::usual);
+  device_memory const from(toy::message_size);
+  device_memory const to(toy::message_size);
+  cuda::check(scale(on.get(), from.get<float>(), nullptr, 3, 1, toy::width));
+  cuda::check(cudaMemsetAsync(to.get(), 0, toy::message_size, on.get().get()));
+  nccl::check(ncclGroupStart());
+  nccl::check(ncclSend(from.get(), toy::message_size, ncclInt8, 0, own.get(), on.get().get()));
+  nccl::check(ncclRecv(to.get(), toy::message_size, ncclInt8, 0, own.get(), on.get().get()));
+  auto const status = ncclGroupEnd();
+  expect(
+      status == ncclSuccess || status == ncclInProgress,
+      std::string("ncclGroupEnd gives ") + ncclGetErrorString(status));
+  while (!own.is_ready())
+    expect(std::chrono::steady_clock::now() < deadline, "the group does not get launched");
+  on.get().synchronize();
+  std::vector<float> received(toy::width);
+  cuda::check(cudaMemcpy(received.data(), to.get(), toy::message_size, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < toy::width; ++i)
+    expect(
+        received[zbpp::detail::index(i)] == static_cast<float>(3 * i + 1),
+        "another message arrived than was sent");
+}
+
+// Is a toy's stage on which a rank stops in the middle of the second step, by an exception or with
+// the whole process.
+class stopping_stage {
+ public:
+  stopping_stage(toy::stage does, bool is_here, bool kills)
+      : does_(std::move(does)), is_here_(is_here), kills_(kills) {}
+
+  flow operator()(microbatch mb) {
+    if (is_here_ && mb.step() == 1 && mb.index() == 2) {
+      if (kills_) std::_Exit(9);
+      throw std::runtime_error("stopped on purpose");
+    }
+    return does_(mb);
+  }
+
+ private:
+  toy::stage does_;
+  bool is_here_;
+  bool kills_;
+};
+
+plan plan_of(std::string_view policy, int ranks) {
+  bool const is_v = policy == "zb_v";
+  auto const where = is_v ? placement::v_shape(ranks) : placement::linear(ranks);
+  return make_plan(find_policy(builtin_policies(), policy), toy::problem_of(where, 4 * ranks));
+}
+
+void train(asio::rendezvous& run, std::string_view policy) {
+  auto const planned = plan_of(policy, run.ranks());
+  auto const& what = planned.what;
+  auto const own = what.where().stages_of(run.rank());
+  std::vector<toy::sum> sums(own.size());
+  std::vector<toy::stage> stages;
+  for (std::size_t i = 0; i < own.size(); ++i) stages.emplace_back(own[i], sums[i].get());
+  toy::outcome found;
+  {
+    pipeline pipe{planned, nccl::ranks(run), stages};
+    for (int i = 0; i < steps; ++i)
+      for (double const loss : pipe.step().losses) found.losses.push_back(loss);
+  }
+  auto const right = toy::expected(what.stages(), what.microbatches(), steps);
+  for (std::size_t i = 0; i < own.size(); ++i)
+    expect(
+        sums[i].value() == right.sums[zbpp::detail::index(own[i])],
+        planned.policy + ": stage " + std::to_string(own[i]) + " gave other bits");
+  if (what.where().rank_of(what.stages() - 1) == run.rank())
+    expect(found.losses == right.losses, planned.policy + ": other losses");
+}
+
+// Every rank that lives has to learn of the failure, in time.
+void stop(asio::rendezvous& run, bool kills) {
+  auto const planned = plan_of("zb_h1", run.ranks());
+  toy::sum sum;
+  std::vector<stopping_stage> stages{
+      stopping_stage(toy::stage(run.rank(), sum.get()), run.rank() == 1, kills)};
+  pipeline pipe{planned, nccl::ranks(run), stages};
+  pipe.step();
+  auto const start = std::chrono::steady_clock::now();
+  try {
+    pipe.step();
+  } catch (std::exception const& failed) {
+    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+    std::printf("rank %d after %.1f s: %s\n", run.rank(), took.count(), failed.what());
+    expect(took < 2 * patience, "the failure was noticed too late");
+    return;
+  }
+  expect(false, "the failure was not noticed");
+}
+
+void take_part(std::string_view act, int devices) {
+  auto const start = asio::find_launch();
+  auto const local = start.local_rank < 0 ? start.rank : start.local_rank;
+  cuda::check(cudaSetDevice(local % devices));
+  asio::rendezvous_settings settings;
+  settings.patience = patience;
+  asio::rendezvous run(start, settings);
+  if (act == "train") {
+    for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) train(run, policy);
+  } else {
+    stop(run, act == "kill");
+  }
+}
+
+}  // namespace
+}  // namespace zbpp::bench
+
+int main(int count, char** arguments) {
+  std::string_view const act = count == 2 ? arguments[1] : "";
+  if (act != "self" && act != "train" && act != "throw" && act != "kill") {
+    std::fputs("usage: nccl_check self | train | throw | kill\n", stderr);
+    return 2;
+  }
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::fputs("nccl_check: there is no CUDA device\n", stderr);
+    return 3;
+  }
+  try {
+    if (act == "self")
+      zbpp::bench::message_to_oneself();
+    else
+      zbpp::bench::take_part(act, devices);
+    std::printf("nccl_check %s: ok\n", arguments[1]);
+    return 0;
+  } catch (std::exception const& failed) {
+    std::fprintf(stderr, "nccl_check %s: %s\n", arguments[1], failed.what());
+    return 1;
+  }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small network of exact arithmetic in single precision for checks on real devices: its stages,
+// and what a plain loop on the host gives, to the bit.
+#pragma once
+
+#include <zbpp/cuda/graph.hpp>
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+
+#include <bench/cuda/kernels.hpp>
+#include <bench/cuda/work.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace zbpp::bench::toy {
+
+inline constexpr int width = 256;
+inline constexpr std::size_t message_size = width * sizeof(float);
+
+/// @return the problem of a toy
+[[nodiscard]] inline problem problem_of(placement const& where, int microbatches) {
+  return {
+      where,
+      microbatches,
+      stage_costs{
+          .forward = 10,
+          .backward_input = 10,
+          .backward_weight = 10,
+          .activation = 2 * message_size,
+          .weight_gradient_input = 2 * message_size,
+          .edge = message_size},
+      1};
+}
+
+/// Is a stage: F doubles and adds its number, B adds one to the gradient, W folds both into a sum,
+/// in which the order of microbatches shows.
+class stage {
+ public:
+  /// @param sum     one float on the stage's device; outlives the stage
+  /// @param graphs  of its rank; null: nothing is captured
+  explicit stage(int number, float* sum, cuda::graph_cache* graphs = nullptr)
+      : number_(number), sum_(sum), graphs_(graphs) {}
+
+  flow operator()(microbatch mb) {
+    buffer kept;
+    buffer out;
+    auto const input = co_await mb.recv_activation();
+    auto forward = [&](where at) {
+      kept = at.allocate(message_size);
+      out = at.allocate_edge(message_size);
+      auto* const keeps = floats(kept);
+      auto* const gives = floats(out);
+      auto const* const from = mb.is_first_stage() ? nullptr : floats(input[0]);
+      auto const first = mb.is_first_stage() ? static_cast<float>(mb.index()) : 0.0F;
+      enqueue(at, mb, pass_kind::forward, {from, keeps, gives}, [=, this](cuda::stream_ref on) {
+        cuda::check(scale(on, keeps, from, 1, first, width));
+        cuda::check(scale(on, gives, keeps, 2, static_cast<float>(number_), width));
+      });
+      if (mb.is_last_stage()) cuda::report_loss(mb, at, gives + 1);
+    };
+    co_await F(forward);
+    co_await mb.send_activation(std::move(out));
+    auto const back = co_await mb.recv_gradient();
+    buffer gradient;
+    auto backward_input = [&](where at) {
+      gradient = at.allocate_edge(message_size);
+      auto* const gives = floats(gradient);
+      auto const* const from = mb.is_last_stage() ? nullptr : floats(back[0]);
+      float const factor = mb.is_last_stage() ? 0 : 1;
+      enqueue(at, mb, pass_kind::backward_input, {from, gives}, [=](cuda::stream_ref on) {
+        cuda::check(scale(on, gives, from, factor, 1, width));
+      });
+    };
+    co_await B(backward_input);
+    buffer const own = gradient;
+    co_await mb.send_gradient(std::move(gradient));
+    auto backward_weight = [&](where at) {
+      auto const* const x = floats(kept);
+      auto const* const g = floats(own);
+      enqueue(at, mb, pass_kind::backward_weight, {x, g}, [=, this](cuda::stream_ref on) {
+        cuda::check(fold(on, sum_, x, g, width));
+      });
+    };
+    co_await W(backward_weight);
+  }
+
+ private:
+  static float* floats(buffer const& of) { return of.as<float>().data(); }
+
+  template <class Work>
+  void enqueue(
+      where at, microbatch mb, pass_kind what, std::initializer_list<void const*> uses, Work work) {
+    if (graphs_ == nullptr) return work(cuda::stream_of(at));
+    auto const key = (std::int64_t{number_} * mb.count() + mb.index()) * 8;
+    graphs_->run(at, key + static_cast<std::int64_t>(what), uses, work);
+  }
+
+  int number_;
+  float* sum_;
+  cuda::graph_cache* graphs_;
+};
+
+/// Holds what steps give.
+struct outcome {
+  std::vector<double> losses;  // of all steps
+  std::vector<float> sums;     // by stage, at the end
+
+  friend bool operator==(outcome const&, outcome const&) = default;
+};
+
+/// @return what a plain loop gives
+[[nodiscard]] inline outcome expected(int stages, int microbatches, int steps) {
+  outcome result;
+  result.sums.assign(zbpp::detail::index(stages), 0.0F);
+  for (int i = 0; i < steps * microbatches; ++i) {
+    auto const first = static_cast<float>(i % microbatches);
+    std::vector<float> x(width);
+    for (int e = 0; e < width; ++e) x[zbpp::detail::index(e)] = static_cast<float>(e) + first;
+    for (int s = 0; s < stages; ++s) {
+      auto const gradient = static_cast<float>(stages - s);
+      auto& sum = result.sums[zbpp::detail::index(s)];
+      for (auto& value : x) {
+        float const halved = sum * 0.5F;
+        float const product = value * gradient;
+        sum = halved + product;
+        value = 2 * value + static_cast<float>(s);
+      }
+    }
+    result.losses.push_back(static_cast<double>(x[1]));
+  }
+  return result;
+}
+
+/// Owns the sum of a stage, on the device that was current when it was made.
+class sum {
+ public:
+  sum() {
+    cuda::check(cudaMemset(get(), 0, sizeof(float)));
+    cuda::check(cudaDeviceSynchronize());  // the streams of ranks do not wait for it
+  }
+
+  [[nodiscard]] float* get() const noexcept { return memory_.get<float>(); }
+  [[nodiscard]] float value() const {
+    float result = 0;
+    cuda::check(cudaMemcpy(&result, get(), sizeof(float), cudaMemcpyDeviceToHost));
+    return result;
+  }
+
+ private:
+  device_memory memory_{sizeof(float)};
+};
+
+}  // namespace zbpp::bench::toy

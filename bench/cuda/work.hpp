@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the passes of the benchmark do: nothing, arithmetic in registers, or products of matrices;
+// and a stage made of it.
+#pragma once
+
+#include <zbpp/cuda/graph.hpp>
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+
+#include <bench/cuda/kernels.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::bench {
+
+/// Enqueues what one pass of a rank does.
+using work = std::function<void(cuda::stream_ref on, int rank, pass_kind what)>;
+
+/// Owns memory of the current device.
+class device_memory {
+ public:
+  /// @throws cuda_error
+  explicit device_memory(std::size_t size) {
+    void* taken = nullptr;
+    cuda::check(cudaMalloc(&taken, size));
+    memory_.reset(taken);
+  }
+
+  /// @return its address
+  template <class Value = void>
+  [[nodiscard]] Value* get() const noexcept {
+    return static_cast<Value*>(memory_.get());
+  }
+
+ private:
+  struct give_back {
+    void operator()(void* memory) const noexcept { cudaFree(memory); }
+  };
+  std::unique_ptr<void, give_back> memory_;
+};
+
+/// Makes work that fills all multiprocessors of a rank with arithmetic: `kernels` launches of
+/// `rounds` each, whatever the pass.
+[[nodiscard]] inline work arithmetic(
+    std::vector<cuda::site> const& sites, int rounds, int kernels = 1) {
+  auto const sink = std::make_shared<device_memory>(sizeof(float));
+  return [=](cuda::stream_ref on, int rank, pass_kind) {
+    auto const blocks = 8 * sites[zbpp::detail::index(rank)].sm_count;  // as many as run at once
+    for (int i = 0; i < kernels; ++i) cuda::check(burn(on, blocks, rounds, sink->get<float>()));
+  };
+}
+
+/// Makes work of products of square matrices in bf16 by cuBLAS, `products` a pass: F multiplies by
+/// the weights, B by their transpose, W adds up in single precision. Defined where cuBLAS is.
+[[nodiscard]] work products(std::vector<cuda::site> const& sites, int products);
+
+/// Lets passes do some work, and exchanges messages of the size that the costs state.
+class working_stage {
+ public:
+  /// @param does    null: nothing
+  /// @param graphs  null: nothing is captured
+  working_stage(work const* does, int rank, stage_costs costs, cuda::graph_cache* graphs = nullptr)
+      : does_(does), rank_(rank), costs_(std::move(costs)), graphs_(graphs) {}
+
+  flow operator()(microbatch mb) {
+    buffer kept;
+    buffer out;
+    auto const input = co_await mb.recv_activation();
+    auto forward = [&](where at) {
+      kept = at.allocate(zbpp::detail::index(costs_.activation));
+      out = at.allocate_edge(zbpp::detail::index(costs_.edge));
+      act(at, mb, pass_kind::forward);
+    };
+    co_await F(forward);
+    co_await mb.send_activation(std::move(out));
+    auto const back = co_await mb.recv_gradient();
+    auto backward_input = [&](where at) {
+      out = at.allocate_edge(zbpp::detail::index(costs_.edge));
+      act(at, mb, pass_kind::backward_input);
+    };
+    co_await B(backward_input);
+    co_await mb.send_gradient(std::move(out));
+    auto backward_weight = [&](where at) {
+      act(at, mb, pass_kind::backward_weight);
+      kept.reset();
+    };
+    co_await W(backward_weight);
+  }
+
+  /// Loads the kernels.
+  void warm_up(where at) {
+    if (does_ == nullptr) return;
+    for (auto const what :
+         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
+      (*does_)(cuda::stream_of(at), rank_, what);
+  }
+
+ private:
+  void act(where at, microbatch mb, pass_kind what) {
+    if (does_ == nullptr) return;
+    auto const enqueue = [&](cuda::stream_ref on) { (*does_)(on, rank_, what); };
+    if (graphs_ == nullptr) return enqueue(cuda::stream_of(at));
+    auto const key = std::int64_t{8} * mb.index() + static_cast<std::int64_t>(what);
+    graphs_->run(at, key, std::span<void const* const>(), enqueue);  // no memory of the arena
+  }
+
+  work const* does_;
+  int rank_;
+  stage_costs costs_;
+  cuda::graph_cache* graphs_;
+};
+
+/// @return a stage for each of a problem's
+[[nodiscard]] inline std::vector<working_stage> stages_of(
+    problem const& what, work const* does, std::vector<cuda::graph_cache>* graphs = nullptr) {
+  std::vector<working_stage> stages;
+  for (int s = 0; s < what.stages(); ++s) {
+    auto const rank = what.where().rank_of(s);
+    stages.emplace_back(
+        does,
+        rank,
+        what.costs(s),
+        graphs == nullptr ? nullptr : &(*graphs)[zbpp::detail::index(rank)]);
+  }
+  return stages;
+}
+
+}  // namespace zbpp::bench

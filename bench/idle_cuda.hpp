@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a benchmark asks of the CUDA that does nothing.
+#pragma once
+
+#include <cstdint>
+
+namespace idle_cuda {
+
+/// @return how many calls have enqueued something: records, waits, copies
+std::int64_t calls_so_far();
+
+}  // namespace idle_cuda
