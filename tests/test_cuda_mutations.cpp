@@ -80,11 +80,11 @@ void check_all(std::string const& name, plan const& planned) {
 
 TEST_CASE("no wait and no record of a step on GPUs can be left out", "[cuda]") {
   for (auto const& where : placements_to_run(3))
-    for_each_plan_of(problem(where, 7, launched_costs(), 87), {.fused = false}, check_all);
+    for_each_plan_of(problem(where, 5, launched_costs(), 87), {.fused = false}, check_all);
 }
 
 TEST_CASE("nor can one where receives are opened early", "[cuda]") {
   for (auto const& where : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 7, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
+        problem(where, 4, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
 }

@@ -7,6 +7,7 @@
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
@@ -17,7 +18,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,16 +34,6 @@ constexpr channel_layout layouts[] = {
     channel_layout::one_per_directed_pair,
     channel_layout::one_per_pair,
     channel_layout::one_per_rank};
-
-zbpp::stage_costs toy_costs() {
-  auto costs = uneven_costs();
-  costs.edge = toy::edge;
-  return costs;
-}
-
-std::string first_of(std::vector<std::string> const& faults) {
-  return faults.empty() ? "" : faults.front();
-}
 
 // Ranks of one communicator share a device, which NCCL does not allow and the model does.
 model::options one_device(std::uint64_t seed) {
@@ -90,7 +80,7 @@ TEST_CASE("every policy gives the bits of one process on every layout that is sa
       for (int m : {1, 2 * p + 1})
         for (int ahead : {0, 2})
           for_each_plan_of(
-              problem(where, m, toy_costs(), 87),
+              problem(where, m, launched_costs(), 87),
               {.fused = true, .recomputed = p == 2, .receive_ahead = ahead},
               [&](std::string const& name, plan const& planned) {
                 INFO(name);
@@ -156,7 +146,7 @@ TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
     ZBPP_SEEDED(values, trial);
     auto const wheres = placements_to_run(static_cast<int>(values.integer(2, 4)));
     auto const& where = wheres[static_cast<std::size_t>(values.integer(0, 2))];
-    problem const what(where, static_cast<int>(values.integer(1, 4)), toy_costs(), 87);
+    problem const what(where, static_cast<int>(values.integer(1, 4)), launched_costs(), 87);
     auto const planned = make_plan(
         "random",
         random_order(where, what.microbatches(), values),
@@ -174,74 +164,4 @@ TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
     CHECK(works[i] > 5);
     CHECK(refused[i] > 5);
   }
-}
-
-namespace {
-
-// Whether something is found to be wrong when the i-th call of a function in three steps is left
-// out, under one of some interleavings.
-bool is_missed(
-    plan const& planned, toy::history const& expected, std::string_view function, std::uint64_t i) {
-  for (std::uint64_t seed = 1; seed < 12; ++seed) {
-    auto machine = one_device(seed);
-    if (seed % 3 == 0) machine.order = model::mode::lazy;
-    model::reset(machine);
-    bool is_right = false;
-    try {
-      auto all = toy::make_model(planned.what.stages());
-      std::vector<toy::padded_stage> stages(all.begin(), all.end());
-      nccl_in_one_process backend;
-      backend.edges = toy::edge_shapes(planned.what);
-      zbpp::pipeline pipe{planned, std::move(backend), stages};
-      model::start_counting();
-      model::skip(function, i);
-      is_right = toy::train(all, [&](int) { return pipe.step().losses; }) == expected;
-    } catch (zbpp::error const&) {
-    }
-    if (!is_right || !model::faults().empty()) return true;
-  }
-  return false;
-}
-
-// The calls of three steps.
-std::vector<model::called> calls_of(plan const& planned) {
-  model::reset(one_device(1));
-  auto all = toy::make_model(planned.what.stages());
-  std::vector<toy::padded_stage> stages(all.begin(), all.end());
-  nccl_in_one_process backend;
-  backend.edges = toy::edge_shapes(planned.what);
-  zbpp::pipeline pipe{planned, std::move(backend), stages};
-  model::start_counting();
-  static_cast<void>(toy::train(all, [&](int) { return pipe.step().losses; }));
-  return model::calls();
-}
-
-}  // namespace
-
-TEST_CASE("no wait, record or message that is issued can be left out", "[nccl]") {
-  for (auto const& [where, title] :
-       {std::pair(zbpp::placement::linear(3), "ZB-H1"), {zbpp::placement::v_shape(2), "ZB-V"}})
-    for_each_plan_of(
-        problem(where, 3, toy_costs(), 87),
-        {.fused = false},
-        [&, wanted = std::string(title)](std::string const&, plan const& planned) {
-          if (planned.policy != wanted) return;
-          INFO(wanted);
-          auto const expected = toy::in_single_precision(toy::train_reference(planned));
-          auto const calls = calls_of(planned);
-          int waits = 0;
-          int needed = 0;
-          for (auto const& [function, index] : calls) {
-            bool const is_wait = function == "cudaStreamWaitEvent";
-            if (!is_wait && function != "ncclSend" && function != "ncclRecv") continue;
-            bool const missed = is_missed(planned, expected, function, index);
-            INFO(function << " " << index);
-            if (!is_wait) CHECK(missed);
-            // What one wait says may follow from others by chance: two messages in a row, or a slot
-            // in memory that nobody has used in this step. So these are looked at in sum.
-            waits += is_wait ? 1 : 0;
-            needed += is_wait && missed ? 1 : 0;
-          }
-          CHECK(needed > waits * 8 / 10);
-        });
 }

@@ -47,7 +47,11 @@ struct two_ranks {
     std::vector<cuda::detail::channel_needs> needs;
     for (auto const& c : channels)
       needs.push_back(
-          {c, zbpp::detail::index(depth), &shapes, std::vector<std::int32_t>(messages, 0)});
+          {c,
+           zbpp::detail::index(depth),
+           &shapes,
+           std::vector<std::int32_t>(messages, 0),
+           std::vector<zbpp::transfer_waits>(messages)});
     for (auto& place : places) place = std::make_unique<cuda::place>(cuda::site{}, 1, 0, how);
     carrier.emplace(
         link_up(channels, {{0, 0}, {1, 0}}, layout),

@@ -83,7 +83,9 @@ class nccl_in_one_process::crew : public one_process {
     }
     if (links_ == nullptr) links_ = link_up(messages.channels(), std::move(here), settings_.layout);
     return std::make_unique<nccl::transport>(
-        links_, std::move(places), cuda::detail::needs_of(code, messages, shapes_));
+        links_,
+        std::move(places),
+        cuda::detail::needs_of(code, messages, shapes_, slot_filling::by_receptions));
   }
   static void connect(nccl::transport&) noexcept {}
   [[nodiscard]] bell* bell_of(int rank) { return issuer_.bell_of(rank); }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a copy on a device has to wait for: the pass that made the message, and the passes that used
-// the slot's memory before, unless the order of the program says that they are over.
+// What the transfer of a message on devices has to wait for: the pass that made the message, and
+// the passes that used the slot's memory before, unless the order of the program says that they are
+// over.
 #pragma once
 
 #include <zbpp/analysis/program.hpp>
@@ -15,10 +16,17 @@
 
 namespace zbpp {
 
-/// Says what the copy of a message waits for, besides the copies of its channel before it.
+/// Says how the slots of a channel are filled on a device, one after the other.
+enum class slot_filling : std::uint8_t {
+  by_copies,      ///< in the order in which messages are consumed, each once it is there
+  by_receptions,  ///< in the order of their numbers, each from the moment it is opened
+};
+
+/// Says what the transfer of a message waits for, besides those of its channel before it.
 struct transfer_waits {
-  bool for_sender = true;  ///< for what the sender ran before it sent
-  bool for_slot = true;    ///< for what the receiver ran before it opened the slot
+  bool for_sender = true;   ///< for what the sender ran before it sent
+  bool for_slot = true;     ///< for what the receiver ran before it opened the slot
+  bool by_receiver = true;  ///< not a wait of it, but one for it: whether the receiver needs one
 };
 
 namespace detail {
@@ -27,9 +35,10 @@ namespace detail {
 /// work, and what the messages it has consumed bring along.
 class transfer_order {
  public:
-  transfer_order(program const& code, traffic const& messages)
+  transfer_order(program const& code, traffic const& messages, slot_filling filling)
       : code_(code),
         messages_(messages),
+        filling_(filling),
         known_(index(code.ranks()), knowledge(index(code.ranks()), 0)),
         lanes_(messages.channels().size()),
         next_(index(code.ranks()), 0) {
@@ -61,7 +70,8 @@ class transfer_order {
     std::vector<knowledge> sent;        // what the sender knew, by message
     std::vector<knowledge> opened;      // what the receiver knew as it opened the slot, by message
     std::vector<transfer_waits> waits;  // by message
-    knowledge after;                    // what all further copies of the channel come after
+    knowledge after;                    // what all further transfers of the channel come after
+    std::size_t received = 0;           // messages whose receptions are over
   };
 
   // @return whether the rank's next instruction could be taken
@@ -89,9 +99,27 @@ class transfer_order {
     return true;
   }
 
-  // Copies of a channel run in the order in which their messages are consumed.
-  static bool consume(lane& l, std::size_t sequence, knowledge& known) {
+  // Fills the slot of a message that is consumed, and with receptions those before it.
+  bool consume(lane& l, std::size_t sequence, knowledge& known) const {
     if (sequence >= l.sent.size()) return false;
+    if (filling_ == slot_filling::by_copies) {
+      fill_by_copy(l, sequence);
+    } else {
+      l.waits[sequence].by_receiver = sequence >= l.received;
+      for (; l.received <= sequence; ++l.received) receive(l, l.received);
+    }
+    join(known, l.after);
+    return true;
+  }
+
+  static void receive(lane& l, std::size_t sequence) {
+    auto const to = index(l.to);
+    l.waits[sequence].for_slot = l.opened[sequence][to] > l.after[to];
+    join(l.after, std::exchange(l.opened[sequence], {}));
+    join(l.after, std::exchange(l.sent[sequence], {}));
+  }
+
+  static void fill_by_copy(lane& l, std::size_t sequence) {
     auto const sent = std::exchange(l.sent[sequence], {});
     auto const opened = std::exchange(l.opened[sequence], {});
     auto const from = index(l.from);
@@ -102,8 +130,6 @@ class transfer_order {
         sent[from] > std::max(l.after[from], waits.for_slot ? opened[from] : std::int32_t{0});
     join(l.after, sent);
     join(l.after, opened);
-    join(known, l.after);
-    return true;
   }
 
   static void join(knowledge& what, knowledge const& other) {
@@ -112,6 +138,7 @@ class transfer_order {
 
   program const& code_;
   traffic const& messages_;
+  slot_filling filling_;
   std::vector<knowledge> known_;   // by rank
   std::vector<lane> lanes_;        // by channel
   std::vector<std::size_t> next_;  // by rank
@@ -119,15 +146,15 @@ class transfer_order {
 
 }  // namespace detail
 
-/// Says what the copy of each message has to wait for, by channel and number.
+/// Says what the transfer of each message has to wait for, by channel and number.
 ///
 /// Left out is only what holds in every timing, such as a wait for a slot whose memory the sender
 /// knows to be free from the messages it got.
 /// @param code  a program that `verify` accepts
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& code, traffic const& messages) {
-  return detail::transfer_order(code, messages).run();
+    program const& code, traffic const& messages, slot_filling filling = slot_filling::by_copies) {
+  return detail::transfer_order(code, messages, filling).run();
 }
 
 }  // namespace zbpp

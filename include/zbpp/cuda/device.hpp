@@ -74,9 +74,7 @@ class device::crew : public one_process {
     std::vector<place*> places;
     for (int rank = 0; rank < what.ranks(); ++rank) places.push_back(&issuer_.at(rank));
     return std::make_unique<peer>(
-        std::move(places),
-        detail::needs_of(code, messages, shapes_),
-        transfer_waits_of(code, messages));
+        std::move(places), detail::needs_of(code, messages, shapes_, slot_filling::by_copies));
   }
   /// Sends a message through every channel.
   static void connect(peer& carrier) { carrier.warm_up(); }

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <zbpp/analysis/program.hpp>
-#include <zbpp/analysis/transfer_order.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/site.hpp>
 #include <zbpp/cuda/slots.hpp>
@@ -40,12 +39,8 @@ class peer {
   /// Makes streams and events for the channels of a program.
   /// @param places  by rank; they outlive the transport
   /// @param needs   of each channel
-  /// @param waits   what the copies of their messages wait for
   /// @throws cuda_error
-  peer(
-      std::vector<place*> places,
-      std::vector<detail::channel_needs> needs,
-      std::vector<std::vector<transfer_waits>> waits)
+  peer(std::vector<place*> places, std::vector<detail::channel_needs> needs)
       : ends_(places.size()) {
     for (std::size_t r = 0; r < places.size(); ++r) ends_[r].at = places[r];
     for (std::size_t c = 0; c < needs.size(); ++c) {
@@ -53,7 +48,6 @@ class peer {
       auto& to = *places[zbpp::detail::index(needs[c].ends.to)];
       let_reach(to.device(), from.device());
       lanes_.push_back(std::make_unique<lane>(std::move(needs[c]), from, to));
-      lanes_.back()->waits = std::move(waits[c]);
     }
   }
 
@@ -68,10 +62,7 @@ class peer {
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto& to = receiver(l);
-    if (l.waits[zbpp::detail::index(l.slots.opened())].for_slot)
-      l.slots.open(*to.memory, to.at->compute());
-    else
-      l.slots.open(*to.memory);
+    l.slots.open(*to.memory, to.at->compute());
   }
 
   /// Ships what the sender's passes have made so far. Never blocks.
@@ -81,7 +72,7 @@ class peer {
     auto const number = l.published.load(std::memory_order_relaxed);
     l.slots.check_fits(static_cast<std::int32_t>(number), mail);
     auto& sent = l.at(number);
-    if (l.waits[number].for_sender)
+    if (l.slots.waits(static_cast<std::int32_t>(number)).for_sender)
       ends_[zbpp::detail::index(l.slots.ends().from)].at->compute().record(sent.made);
     sent.mail = std::move(mail);
     sent.arrival = arrival;
@@ -108,7 +99,7 @@ class peer {
     auto const& sent = l.at(static_cast<std::uint32_t>(sequence));
     auto& slot = l.slots.at(sequence);
     stream_ref const by = l.copies;
-    auto const& waits = l.waits[zbpp::detail::index(sequence)];
+    auto const waits = l.slots.waits(sequence);
     if (waits.for_sender) by.wait(sent.made);
     if (waits.for_slot) by.wait(slot.freed);
     message result;
@@ -212,7 +203,6 @@ class peer {
     // Touched by the receiver alone.
     alignas(64) stream copies;
     detail::slot_ring slots;
-    std::vector<transfer_waits> waits;  // by message
   };
   struct rank_end {
     place* at = nullptr;

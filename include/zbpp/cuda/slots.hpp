@@ -6,6 +6,7 @@
 
 #include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/analysis/transfer_order.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
@@ -26,12 +27,13 @@ using message_shape = std::vector<bytes>;
 
 namespace detail {
 
-/// What a channel has to set aside, and what its messages look like.
+/// What a channel has to set aside, what its messages look like, and what their transfers wait for.
 struct channel_needs {
   channel ends;
   std::size_t window = 1;  // from the oldest message not consumed to the newest opened
   std::vector<message_shape> const* shapes = nullptr;  // by edge
   std::vector<std::int32_t> edges;                     // by message: the stage before its edge
+  std::vector<transfer_waits> waits;                   // by message
 };
 
 /// @return the shape of each edge: as declared, else one buffer of the size in the costs
@@ -67,14 +69,19 @@ struct channel_needs {
   return shapes;
 }
 
-/// @return what each channel of a program has to set aside
+/// @return what each channel of a program needs, whose slots are filled like that
 [[nodiscard]] inline std::vector<channel_needs> needs_of(
-    program const& code, traffic const& messages, std::vector<message_shape> const& shapes) {
+    program const& code,
+    traffic const& messages,
+    std::vector<message_shape> const& shapes,
+    slot_filling filling) {
   std::vector<channel_needs> needs(messages.channels().size());
+  auto waits = transfer_waits_of(code, messages, filling);
   std::vector<std::vector<bool>> consumed(needs.size());
   for (std::size_t c = 0; c < needs.size(); ++c) {
     needs[c].ends = messages.channels()[c];
     needs[c].shapes = &shapes;
+    needs[c].waits = std::move(waits[c]);
   }
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const row = code.instructions(rank);
@@ -120,21 +127,20 @@ class slot_ring {
   [[nodiscard]] slot& at(std::int32_t sequence) noexcept {
     return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
   }
-  /// Opens the slot of the next message: takes memory for it.
-  /// @throws std::bad_alloc
-  slot& open(arena& memory) {
+  /// Opens the slot of the next message: takes memory for it, and notes, where the transfer waits
+  /// for that, that it is free once what the receiver has issued so far is done.
+  /// @throws std::bad_alloc; cuda_error
+  slot& open(arena& memory, stream_ref compute) {
     auto const sequence = opened_++;
     auto& s = at(sequence);
     for (auto const size : shape(sequence))
       s.parts.push_back(memory.allocate(static_cast<std::size_t>(size), purpose::edge));
+    if (waits(sequence).for_slot) compute.record(s.freed);
     return s;
   }
-  /// The same, and notes that the memory is free once what the receiver has issued so far is done.
-  /// @throws std::bad_alloc; cuda_error
-  slot& open(arena& memory, stream_ref compute) {
-    auto& s = open(memory);
-    compute.record(s.freed);
-    return s;
+  /// @return what the transfer of a message waits for
+  [[nodiscard]] transfer_waits waits(std::int32_t sequence) const noexcept {
+    return needs_.waits[zbpp::detail::index(sequence)];
   }
   /// @return how many slots were opened
   [[nodiscard]] std::int32_t opened() const noexcept { return opened_; }

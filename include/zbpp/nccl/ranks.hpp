@@ -169,7 +169,7 @@ class ranks::crew {
   /// @throws error, the failure of the run
   [[nodiscard]] std::unique_ptr<transport> make_carrier(
       program const& code, traffic const& messages, problem const& what) {
-    auto needs = cuda::detail::needs_of(code, messages, shapes_);
+    auto needs = cuda::detail::needs_of(code, messages, shapes_, slot_filling::by_receptions);
     if (links_ == nullptr) or_fail([&] { make_links(messages.channels()); });
     std::vector<cuda::place*> places(zbpp::detail::index(what.ranks()));
     places[zbpp::detail::index(part_.rank())] = &place();

@@ -71,14 +71,16 @@ class transport {
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
-    auto& slot = l.slots->open(*to.memory, to.at->compute());
     cuda::stream_ref const by = l.receiver->messages;
-    by.wait(slot.freed);
+    // A reception may write from its start on, so it waits for whoever used the memory.
+    auto const waits = l.slots->waits(l.slots->opened());
+    auto& slot = l.slots->open(*to.memory, to.at->compute());
+    if (waits.for_slot) by.wait(slot.freed);
     transfer(*l.receiver, slot.parts, [&](buffer const& part) {
       return ncclRecv(
           part.data(), part.size(), ncclInt8, l.sender_number, l.receiver->comm.get(), by);
     });
-    by.record(slot.arrived);
+    if (waits.by_receiver) by.record(slot.arrived);
   }
 
   /// Enqueues the shipment of what the sender's passes have made so far. Never blocks.
@@ -106,7 +108,8 @@ class transport {
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
     auto& slot = l.slots->at(sequence);
-    at_rank(l.slots->ends().to).at->compute().wait(slot.arrived);
+    if (l.slots->waits(sequence).by_receiver)
+      at_rank(l.slots->ends().to).at->compute().wait(slot.arrived);
     return std::exchange(slot.parts, {});
   }
 

@@ -36,13 +36,14 @@ void machine::start_group(operation& one) {
   group.clock = on.clock;
   group.started_ns = on.ns;
   leave_queue(one);  // its kernel runs, so the queue goes on; its stream does not
-  std::vector<byte_access> reads;
+  // A receive may write from its start on, whenever the message comes.
+  std::vector<byte_access> all;
   for (message const& each : group.messages) {
-    if (each.send && each.bytes > 0) {
-      reads.push_back(each.touched);
+    if (each.bytes > 0) {
+      all.push_back(each.touched);
     }
   }
-  touch(one, on, reads);
+  touch(one, on, all);
   progressed();
   match(*group.over);
 }
