@@ -418,3 +418,33 @@ TEST_CASE("ranks run on the caller's streams", "[cuda]") {
   CHECK(first_of(model::faults()) == "");
   CHECK(first_of(model::leaks()) == "");
 }
+
+TEST_CASE("a loss may be reported more than once; the last one counts", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  struct reporter {
+    zbpp::flow operator()(zbpp::microbatch mb) {
+      zbpp::message const in = co_await mb.recv_activation();
+      zbpp::buffer out;
+      co_await zbpp::F([&](zbpp::where at) {
+        out = at.allocate_edge(toy::edge);
+        auto const values = out.as<float>();
+        cuda::check(model::launch(
+            cuda::stream_of(at), "values", {}, {{values.data(), values.size_bytes()}}, [=] {
+              for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+            }));
+        for (int i = 0; mb.is_last_stage() && i < 5; ++i)
+          cuda::report_loss(mb, at, values.data() + i + mb.index());
+      });
+      co_await mb.send_activation(out);
+      zbpp::message const back = co_await mb.recv_gradient();
+      co_await zbpp::B([] {});
+      co_await mb.send_gradient(out);
+      co_await zbpp::W([] {});
+    }
+  };
+  model::reset({.seed = run_seed()});
+  std::vector<reporter> stages(2);
+  pipeline pipe{planned, cuda::device{}, stages};
+  for (int step = 0; step < 2; ++step) CHECK(pipe.step().losses == std::vector<double>{4, 5, 6, 7});
+  CHECK(first_of(model::faults()) == "");
+}

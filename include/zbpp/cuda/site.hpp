@@ -11,6 +11,7 @@
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/where.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -53,11 +54,11 @@ class place {
         end_(event_kind::order),
         synchronizes_(how.synchronizes),
         timing_(how.traces ? passes : 0),
-        losses_(zbpp::detail::index(microbatches)) {
+        losses_(zbpp::detail::index(microbatches)),
+        late_(zbpp::detail::index(microbatches), nullptr) {
     if (at.compute != nullptr) check_adoptable(compute_, device_);
     if (sm_count_ == 0)
       check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
-    late_.reserve(zbpp::detail::index(microbatches));
     zbpp::detail::require(how.run_ahead >= 0, "run_ahead counts passes; 0 stands for a whole step");
     for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::order);
   }
@@ -79,7 +80,7 @@ class place {
   /// Starts counting passes anew.
   void start_step() noexcept {
     passes_ = 0;
-    late_.clear();
+    std::ranges::fill(late_, nullptr);
     timing_.start_step();
   }
   /// Notes that a pass is about to be issued; blocks while the host is too far ahead.
@@ -97,17 +98,18 @@ class place {
     ++passes_;
   }
 
-  /// Enqueues the copy of a loss.
-  void copy_loss(double& to, float const* from) {
-    auto* const landing = losses_.data() + late_.size();
-    check(cudaMemcpyAsync(landing, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
-    late_.push_back(&to);
+  /// Enqueues the copy of a microbatch's loss; the last one counts.
+  /// @throws cuda_error
+  void copy_loss(int microbatch, double& to, float const* from) {
+    auto const i = zbpp::detail::index(microbatch);
+    check(
+        cudaMemcpyAsync(losses_.data() + i, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
+    late_[i] = &to;
   }
   /// Writes the losses where they belong, once the device is done.
   void deliver_losses() noexcept {
     for (std::size_t i = 0; i < late_.size(); ++i)
-      *late_[i] = static_cast<double>(losses_.data()[i]);
-    late_.clear();
+      if (late_[i] != nullptr) *late_[i] = static_cast<double>(losses_.data()[i]);
   }
 
  private:
@@ -123,7 +125,7 @@ class place {
   std::size_t passes_ = 0;     // issued in this step
   timing timing_;
   pinned<float> losses_;
-  std::vector<double*> late_;  // where the i-th landed loss belongs
+  std::vector<double*> late_;  // where the loss of a microbatch belongs, if it has landed
 };
 
 namespace detail {
@@ -157,7 +159,7 @@ namespace detail {
 /// not
 ///         run on a GPU; cuda_error
 inline void report_loss(microbatch const& mb, where const& at, float const* on_device) {
-  detail::place_of(at).copy_loss(mb.loss(), on_device);
+  detail::place_of(at).copy_loss(mb.index(), mb.loss(), on_device);
 }
 
 }  // namespace zbpp::cuda
