@@ -5,8 +5,8 @@
 #pragma once
 
 #include "options.hpp"
+#include "validators.hpp"
 #include <zbpp/io/file.hpp>
-#include <zbpp/planner/registry.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -54,16 +54,6 @@ namespace gpt {
       ""};
 }
 
-/// Accepts two words.
-[[nodiscard]] inline CLI::Validator is_one_of(std::string const& one, std::string const& other) {
-  return {
-      [=](std::string& given) -> std::string {
-        if (given == one || given == other) return {};
-        return "'" + given + "' is neither " + one + " nor " + other;
-      },
-      ""};
-}
-
 /// Accepts the path of a file that can be read.
 [[nodiscard]] inline CLI::Validator readable_file() {
   return {
@@ -92,20 +82,6 @@ namespace gpt {
           return "'" + given + "' cannot be written to; name a folder that can";
         }
         return {};
-      },
-      ""};
-}
-
-/// Accepts the names and titles of policies.
-[[nodiscard]] inline CLI::Validator policy_name() {
-  return {
-      [](std::string& given) -> std::string {
-        try {
-          given = zbpp::find_policy(zbpp::builtin_policies(), given).name();
-          return {};
-        } catch (zbpp::error const& unknown) {
-          return unknown.what();
-        }
       },
       ""};
 }

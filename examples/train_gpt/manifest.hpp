@@ -7,10 +7,10 @@
 #include "checksum.hpp"
 #include "rank_file.hpp"
 #include "sequential.hpp"
+#include "table.hpp"
 #include <zbpp/model/placement.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -32,9 +32,6 @@ struct run_setting {
 /// Lists what decides the bits of a run and what each rank holds.
 [[nodiscard]] inline std::vector<run_setting> settings_of(
     training const& how, text const& on, std::string policy, zbpp::placement const& where) {
-  std::array<char, 32> rate{};  // the shortest decimal that is read back as the same float
-  auto const end =
-      std::to_chars(rate.data(), rate.data() + rate.size(), how.optimizer.learning_rate).ptr;
   auto const number = [](auto value) { return std::to_string(value); };
   return {
       {"--text",
@@ -50,7 +47,7 @@ struct run_setting {
       {"--context", number(how.model.context)},
       {"--sequences", number(how.model.sequences)},
       {"--optimizer", how.optimizer.kind == optimizer_kind::adam ? "adam" : "sgd"},
-      {"--learning-rate", std::string(rate.data(), end)},
+      {"--learning-rate", exact(how.optimizer.learning_rate)},
       {"--seed", number(how.seed)}};
 }
 

@@ -4,19 +4,15 @@
 // the model, its part of each checkpoint, and the same plan. Rank 0 measures, compares and tells.
 #include "processes.hpp"
 
+#include "meeting.hpp"
 #include "phases.hpp"
-#include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/tcp.hpp>
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <exception>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,16 +52,6 @@ constexpr std::array measured_costs{
   zbpp::transfer_costs const transfer(from.get<zbpp::ticks>());
   from.expect_end();
   return {where, microbatches, std::move(all), transfer};
-}
-
-/// Gives every rank the losses after the first `known`, which `root` has.
-void share_losses(
-    zbpp::asio::rendezvous& meeting, int root, std::size_t known, std::vector<double>& losses) {
-  auto const unknown = std::span(losses).subspan(known);
-  auto const told = meeting.broadcast(std::as_bytes(unknown), root);
-  zbpp::asio::wire_reader from(told);
-  for (auto& loss : unknown) loss = from.get<double>();
-  from.expect_end();
 }
 
 /// Adds up the digests of all ranks, which gives that of the whole model.
@@ -205,56 +191,21 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
   return zbpp::asio::wire_reader(told).get<std::int32_t>();
 }
 
-/// Finds out which rank this is, of how many.
-/// @throws setting_error
-[[nodiscard]] zbpp::asio::launch find_launch(options const& o) {
-  zbpp::asio::launch start;
-  try {
-    start = zbpp::asio::find_launch();
-  } catch (zbpp::error const& wrong) {
-    throw setting_error(std::string("--transport tcp: ") + wrong.what());
-  }
-  if (o.names_ranks && o.ranks != start.ranks)
-    throw setting_error(
-        "--ranks is " + std::to_string(o.ranks) + " and " + start.source + " started " +
-        std::to_string(start.ranks) + "; start as many, or leave --ranks out");
-  return start;
-}
+}  // namespace
 
-/// Meets the others and trains; what fails here is told to all of them.
-int meet_and_train(zbpp::asio::launch const& start, options const& o) {
+int train_in_processes(options o) {
+  auto const start = find_launch("tcp", o.names_ranks ? std::optional(o.ranks) : std::nullopt);
+  o.ranks = start.ranks;
+  check_ranks(o);
   zbpp::asio::rendezvous_settings settings;
   settings.bind = o.bind;
   settings.join_deadline = std::chrono::seconds(o.join_seconds);
   // The others wait while rank 0 runs the reference; who dies meanwhile is noticed all the same.
   settings.collective_deadline = std::chrono::hours(1000);
-  zbpp::asio::rendezvous meeting(start, std::move(settings));
-  try {
-    return train(meeting, o);
-  } catch (std::exception const& failed) {
-    meeting.fail(failed.what());
-    throw;
-  }
-}
-
-}  // namespace
-
-int train_in_processes(options o) {
-  auto const start = find_launch(o);
-  o.ranks = start.ranks;
-  check_ranks(o);
-  auto const tell = [&](char const* what) {
-    std::fprintf(stderr, "train_gpt: rank %d: %s\n", start.rank, what);
-  };
-  try {
-    return meet_and_train(start, o);
-  } catch (setting_error const& wrong) {
-    tell(wrong.what());
-    return 2;
-  } catch (std::exception const& failed) {
-    tell(failed.what());
-    return 1;
-  }
+  return status_of("train_gpt", start.rank, [&] {
+    zbpp::asio::rendezvous meeting(start, settings);
+    return take_part(meeting, [&] { return train(meeting, o); });
+  });
 }
 
 }  // namespace gpt

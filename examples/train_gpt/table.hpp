@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -18,6 +19,13 @@ namespace gpt {
   std::array<char, 64> digits{};
   std::snprintf(digits.data(), digits.size(), "%.*f", decimals, value);
   return digits.data();
+}
+
+/// Writes the shortest decimal that is read back as the same number.
+[[nodiscard]] inline std::string exact(float value) {
+  std::array<char, 32> digits{};
+  auto const end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  return {digits.data(), end};
 }
 
 /// Writes a share of one as a percentage.

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The model of examples 10 to 12: a chain of layers y = w x + b on 64 numbers, trained with
+// momentum. Each piece of work is an object that a GPU runs for many i at once and a plain loop on
+// the host for one after another, so both give the same bits.
+#pragma once
+
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/cuda/site.hpp>
+#include <zbpp/zbpp.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace toy {
+
+inline constexpr int width = 64;
+inline constexpr std::size_t size = width * sizeof(float);  // of a message, in bytes
+
+struct parameters {
+  float w[width], b[width], dw[width], db[width];
+  friend bool operator==(parameters const&, parameters const&) = default;
+};
+
+struct initial {
+  parameters* p;
+  int stage;
+  __host__ __device__ void operator()(int i) const {
+    p->w[i] = 1.0F + static_cast<float>((i + stage) % 7) / 16;
+    p->b[i] = static_cast<float>((i + 3 * stage) % 5) / 8;
+    p->dw[i] = p->db[i] = 0;
+  }
+};
+struct batch {
+  float* x;
+  int microbatch;
+  __host__ __device__ void operator()(int i) const {
+    x[i] = static_cast<float>((7 * i + 5 * microbatch) % 16) / 16;
+  }
+};
+struct forward {
+  parameters const* p;
+  float const* x;
+  float* y;
+  __host__ __device__ void operator()(int i) const { y[i] = p->w[i] * x[i] + p->b[i]; }
+};
+struct loss_gradient {
+  float const* y;
+  float* dy;
+  __host__ __device__ void operator()(int i) const { dy[i] = (y[i] - 0.5F) / width; }
+};
+struct loss {  // for i = 0 alone: the order of a sum is part of its bits
+  float const* y;
+  float* value;
+  __host__ __device__ void operator()(int) const {
+    *value = 0;
+    for (int i = 0; i < width; ++i) *value += (y[i] - 0.5F) * (y[i] - 0.5F) / (2 * width);
+  }
+};
+struct backward_input {
+  parameters const* p;
+  float const* dy;
+  float* dx;
+  __host__ __device__ void operator()(int i) const { dx[i] = p->w[i] * dy[i]; }
+};
+struct backward_weight {
+  parameters* p;
+  float const* x;
+  float const* dy;
+  __host__ __device__ void operator()(int i) const {
+    p->dw[i] += x[i] * dy[i];
+    p->db[i] += dy[i];
+  }
+};
+struct update {
+  parameters* p;
+  __host__ __device__ void operator()(int i) const {
+    p->w[i] -= 0.05F * p->dw[i];
+    p->b[i] -= 0.05F * p->db[i];
+    p->dw[i] *= 0.5F;  // what the next step adds to
+    p->db[i] *= 0.5F;
+  }
+};
+
+/// Enqueues work for each i below `count`; toy_chain.cu has it for all of the above.
+template <class Work>
+void run(cudaStream_t on, Work const& work, int count = width);
+
+/// Owns the parameters of a layer on a device.
+class layer {
+ public:
+  explicit layer(int stage, int device = 0)
+      : device_(device),
+        memory_(zbpp::arena(zbpp::cuda::device_memory(device)).allocate(sizeof(parameters))) {
+    zbpp::cuda::device_guard const here(device_);
+    zbpp::cuda::stream const on(zbpp::cuda::stream_priority::usual);
+    run(on.get(), initial{get(), stage});
+    on.get().synchronize();
+  }
+
+  [[nodiscard]] parameters* get() const { return memory_.as<parameters>().data(); }
+
+  [[nodiscard]] parameters read() const {
+    zbpp::cuda::device_guard const here(device_);
+    zbpp::cuda::stream const on(zbpp::cuda::stream_priority::usual);
+    zbpp::cuda::pinned<parameters> const copy(1);
+    zbpp::cuda::check(cudaMemcpyAsync(
+        copy.data(), get(), sizeof(parameters), cudaMemcpyDeviceToHost, on.get().get()));
+    on.get().synchronize();
+    return *copy.data();
+  }
+
+ private:
+  int device_;
+  zbpp::buffer memory_;
+};
+
+/// Trains the same model in a plain loop on the host.
+class plain_loop {
+ public:
+  explicit plain_loop(int stages) : layers_(static_cast<std::size_t>(stages)) {
+    for (int s = 0; s < stages; ++s) each(initial{&layers_[static_cast<std::size_t>(s)], s});
+  }
+
+  /// @return the losses of a step
+  std::vector<double> step(int microbatches) {
+    std::vector<double> losses;
+    std::vector<float> x((layers_.size() + 1) * width);  // of all layers, and what the last gives
+    std::vector<float> dy(width);
+    float value = 0;
+    for (int m = 0; m < microbatches; ++m) {
+      each(batch{x.data(), m});
+      auto* y = x.data();
+      for (auto& p : layers_) {
+        each(forward{&p, y, y + width});
+        y += width;
+      }
+      loss{y, &value}(0);
+      losses.push_back(static_cast<double>(value));
+      each(loss_gradient{y, dy.data()});
+      for (auto p = layers_.rbegin(); p != layers_.rend(); ++p) {
+        y -= width;
+        each(backward_weight{&*p, y, dy.data()});
+        each(backward_input{&*p, dy.data(), dy.data()});
+      }
+    }
+    for (auto& p : layers_) each(update{&p});
+    return losses;
+  }
+  [[nodiscard]] parameters const& of(int stage) const {
+    return layers_[static_cast<std::size_t>(stage)];
+  }
+
+ private:
+  template <class Work>
+  static void each(Work const& work) {
+    for (int i = 0; i < width; ++i) work(i);
+  }
+
+  std::vector<parameters> layers_;
+};
+
+/// @return how many GPUs there are; 0 where CUDA cannot say
+inline int devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // so that nobody finds it later
+  return 0;
+}
+
+/// The problem of such a chain; on GPUs every edge has a size.
+inline zbpp::problem chain(int ranks, int microbatches) {
+  return {
+      zbpp::placement::linear(ranks),
+      microbatches,
+      zbpp::stage_costs{
+          .forward = 1,
+          .backward_input = 1,
+          .backward_weight = 1,
+          .activation = 2 * size,
+          .weight_gradient_input = 2 * size,
+          .edge = size}};
+}
+
+// [gpu_stage
+/// One layer on a GPU. Passes only enqueue; none of them waits for the device.
+class chain_stage {
+ public:
+  explicit chain_stage(layer const& own) : p_(own.get()) {}
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::buffer x, y, dy, dx;
+    auto const in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::where at) {
+      auto const on = zbpp::cuda::stream_of(at);  // where all work of the pass goes
+      x = mb.is_first_stage() ? at.allocate(size) : zbpp::buffer(in);
+      if (mb.is_first_stage()) run(on, batch{floats(x), mb.index()});
+      y = at.allocate_edge(size);  // device memory
+      run(on, forward{p_, floats(x), floats(y)});
+    });
+    co_await mb.send_activation(y);
+    auto const back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::where at) {
+      auto const on = zbpp::cuda::stream_of(at);
+      dy = mb.is_last_stage() ? at.allocate(size) : zbpp::buffer(back);
+      if (mb.is_last_stage()) {
+        auto const value = at.allocate(sizeof(float));  // may go while kernels still use it
+        run(on, loss{floats(y), floats(value)}, 1);
+        zbpp::cuda::report_loss(mb, at, floats(value));
+        run(on, loss_gradient{floats(y), floats(dy)});
+      }
+      dx = at.allocate_edge(size);
+      run(on, backward_input{p_, floats(dy), floats(dx)});
+      y.reset();
+    });
+    co_await mb.send_gradient(std::move(dx));
+    co_await zbpp::W([&](zbpp::where at) {
+      run(zbpp::cuda::stream_of(at), backward_weight{p_, floats(x), floats(dy)});
+    });
+  }
+
+  /// Has every kernel loaded before the first step: during one, that may wait for what runs.
+  void warm_up(zbpp::where at) {
+    auto const on = zbpp::cuda::stream_of(at);
+    auto const scratch = at.allocate(sizeof(parameters));
+    auto* const p = scratch.as<parameters>().data();
+    run(on, initial{p, 0});
+    run(on, batch{p->dw, 0});
+    run(on, forward{p, p->dw, p->db});
+    run(on, loss{p->dw, p->db}, 1);
+    run(on, loss_gradient{p->dw, p->db});
+    run(on, backward_input{p, p->dw, p->db});
+    run(on, backward_weight{p, p->w, p->b});
+    run(on, toy::update{p});
+  }
+  void update(zbpp::where at) { run(zbpp::cuda::stream_of(at), toy::update{p_}); }
+
+ private:
+  static float* floats(zbpp::buffer const& of) { return of.as<float>().data(); }
+
+  parameters* p_;
+};
+// gpu_stage]
+
+}  // namespace toy

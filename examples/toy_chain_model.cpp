@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The same kernels for the tests' model of CUDA, where there is no GPU: with what each reads and
+// writes, so that the model finds races; at the end of the program it says what was wrong.
+#include "toy_chain.hpp"
+
+#include <support/cuda_model/cuda_model.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace toy {
+namespace {
+
+namespace model = zbpp::cuda_model;
+
+struct touched {
+  std::vector<model::range> reads;
+  std::vector<model::range> writes;
+};
+
+model::range all(float const* of) { return {of, size}; }
+model::range weights(parameters const* of) { return {of->w, 2 * size}; }
+model::range gradients(parameters const* of) { return {of->dw, 2 * size}; }
+
+touched by(initial const& of) { return {{}, {{of.p, sizeof(parameters)}}}; }
+touched by(batch const& of) { return {{}, {all(of.x)}}; }
+touched by(forward const& of) { return {{weights(of.p), all(of.x)}, {all(of.y)}}; }
+touched by(loss const& of) { return {{all(of.y)}, {{of.value, sizeof(float)}}}; }
+touched by(loss_gradient const& of) { return {{all(of.y)}, {all(of.dy)}}; }
+touched by(backward_input const& of) { return {{weights(of.p), all(of.dy)}, {all(of.dx)}}; }
+touched by(backward_weight const& of) {
+  return {{gradients(of.p), all(of.x), all(of.dy)}, {gradients(of.p)}};
+}
+touched by(update const& of) {
+  model::range const whole{of.p, sizeof(parameters)};
+  return {{whole}, {whole}};
+}
+
+class machine {
+ public:
+  machine() { model::reset({.devices = TOY_DEVICES, .hosts = TOY_DEVICES}); }
+  machine(machine const&) = delete;
+  machine& operator=(machine const&) = delete;
+  ~machine() {
+    tell(model::faults());
+    tell(model::leaks());
+    if (is_wrong_) std::_Exit(1);
+  }
+
+ private:
+  void tell(std::vector<std::string> const& what) {
+    for (auto const& line : what) std::fprintf(stderr, "%s\n", line.c_str());
+    is_wrong_ = is_wrong_ || !what.empty();
+  }
+
+  bool is_wrong_ = false;
+};
+
+machine const of_this_program;
+
+}  // namespace
+
+template <class Work>
+void run(cudaStream_t on, Work const& work, int count) {
+  auto const memory = by(work);
+  zbpp::cuda::check(model::launch(on, "toy", memory.reads, memory.writes, [work, count] {
+    for (int i = 0; i < count; ++i) work(i);
+  }));
+}
+
+template void run(cudaStream_t, initial const&, int);
+template void run(cudaStream_t, batch const&, int);
+template void run(cudaStream_t, forward const&, int);
+template void run(cudaStream_t, loss const&, int);
+template void run(cudaStream_t, loss_gradient const&, int);
+template void run(cudaStream_t, backward_input const&, int);
+template void run(cudaStream_t, backward_weight const&, int);
+template void run(cudaStream_t, update const&, int);
+
+}  // namespace toy

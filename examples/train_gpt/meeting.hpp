@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a program that is one rank of several does around its work: which rank it is, and what
+// becomes of failures and losses, which the others want to know.
+#pragma once
+
+#include "config.hpp"
+#include <zbpp/asio/rendezvous.hpp>
+
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+/// Finds out which rank this process is, of how many.
+/// @param transport  what the user chose, as an error shall name it
+/// @param ranks      what the user said, if anything
+/// @throws setting_error
+[[nodiscard]] inline zbpp::asio::launch find_launch(
+    std::string const& transport, std::optional<int> ranks) {
+  zbpp::asio::launch start;
+  try {
+    start = zbpp::asio::find_launch();
+  } catch (zbpp::error const& wrong) {
+    throw setting_error("--transport " + transport + ": " + wrong.what());
+  }
+  if (ranks && *ranks != start.ranks)
+    throw setting_error(
+        "--ranks is " + std::to_string(*ranks) + " and " + start.source + " started " +
+        std::to_string(start.ranks) + "; start as many, or leave --ranks out");
+  return start;
+}
+
+/// Does the work of a rank; what fails is told to all of them.
+template <class Work>
+int take_part(zbpp::asio::rendezvous& meeting, Work const& work) {
+  try {
+    return work();
+  } catch (std::exception const& failed) {
+    meeting.fail(failed.what());
+    throw;
+  }
+}
+
+/// Turns what fails in a rank into a line on standard error and an exit status.
+template <class Work>
+[[nodiscard]] int status_of(char const* program, int rank, Work const& work) {
+  auto const tell = [&](char const* what) {
+    std::fprintf(stderr, "%s: rank %d: %s\n", program, rank, what);
+  };
+  try {
+    return work();
+  } catch (setting_error const& wrong) {
+    tell(wrong.what());
+    return 2;
+  } catch (std::exception const& failed) {
+    tell(failed.what());
+    return 1;
+  }
+}
+
+/// Gives every rank the losses after the first `known`, which `root` has.
+inline void share_losses(
+    zbpp::asio::rendezvous& meeting, int root, std::size_t known, std::vector<double>& losses) {
+  auto const unknown = std::span(losses).subspan(known);
+  auto const told = meeting.broadcast(std::as_bytes(unknown), root);
+  zbpp::asio::wire_reader from(told);
+  for (auto& loss : unknown) loss = from.get<double>();
+  from.expect_end();
+}
+
+}  // namespace gpt

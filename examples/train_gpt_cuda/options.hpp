@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the user chose.
+#pragma once
+
+#include "sequential.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gpt::cuda {
+
+/// Says what carries the messages: copies between the ranks of one process, or NCCL between
+/// processes, one a rank.
+enum class transport { peer, nccl };
+
+/// Holds what the command line says.
+struct options {
+  training how;
+  transport by = transport::peer;
+  std::string bind = "127.0.0.1";  ///< where a process listens
+  std::optional<int> device;       ///< of the rank of a process; none: by its local rank
+  int ranks = 2;
+  bool names_ranks = false;      ///< whether the user chose their number
+  bool one_device_each = false;  ///< else all ranks are on one device, each on its part
+  bool partitions = false;       ///< whether the user said so
+  std::vector<std::string> policies = {"one_f_one_b", "zb_h1", "zb_v", "greedy_auto"};
+  bool names_policies = false;     ///< whether the user chose them: then each has to work
+  std::filesystem::path text;      ///< empty: the repository's own
+  bool check = false;              ///< run sequentially too, and compare
+  bool measure = false;            ///< plan by measured times
+  std::filesystem::path trace;     ///< empty: none is written
+  std::uint64_t interleaving = 1;  ///< under the model of CUDA: its seed
+};
+
+/// Refuses more ranks than layers.
+/// @throws setting_error
+inline void check_ranks(options const& o) {
+  if (o.ranks > o.how.model.layers)
+    throw setting_error(
+        "--ranks is " + std::to_string(o.ranks) + " and --layers is " +
+        std::to_string(o.how.model.layers) + "; each rank needs a layer at least");
+}
+
+}  // namespace gpt::cuda

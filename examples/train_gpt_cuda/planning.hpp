@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the names of policies to plans: which placement a policy takes, or why it takes none, and
+// what the passes cost there.
+#pragma once
+
+#include "measure.hpp"
+#include "options.hpp"
+#include <zbpp/planner/registry.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt::cuda {
+
+/// Is one policy on its way through the program.
+struct contender {
+  std::string title;
+  std::string why_not;             ///< why it does not run; empty where it does
+  std::optional<zbpp::plan> plan;  ///< of those that run
+};
+
+/// Measures the stages of a placement.
+using measure_call = std::function<measured_times(zbpp::placement const&)>;
+
+/// Plans for the policies that the user named; measures each placement once.
+class planner {
+ public:
+  /// @param o        outlives the planner, as does the text
+  /// @param measure  is called where the user wants that
+  planner(options const& o, text const& on, measure_call measure)
+      : o_(&o), on_(&on), measure_(std::move(measure)) {}
+
+  /// Finds the first placement that a policy takes (two chunks a rank as a V, two in a loop, one)
+  /// and plans there.
+  /// @throws setting_error when the user asked for a policy that takes none
+  [[nodiscard]] contender plan(std::string const& name) {
+    auto const policy = zbpp::find_policy(zbpp::builtin_policies(), name);
+    contender found{std::string(policy.title()), {}, {}};
+    for (auto const& where :
+         {zbpp::placement::v_shape(o_->ranks),
+          zbpp::placement::looped(o_->ranks, 2),
+          zbpp::placement::linear(o_->ranks)}) {
+      if (where.stages() > o_->how.model.layers) {
+        found.why_not = "needs " + std::to_string(where.stages()) +
+                        " stages with a block each; --layers is " +
+                        std::to_string(o_->how.model.layers);
+        continue;
+      }
+      try {
+        found.plan = zbpp::make_plan(policy, problem(where));
+        found.why_not.clear();
+        return found;
+      } catch (zbpp::error const& refused) {
+        if (refused.code() != zbpp::errc::unsupported_problem) throw;
+        // With more layers it might have taken another placement, which is the better advice.
+        if (found.why_not.empty()) found.why_not = refused.what();
+      }
+    }
+    if (o_->names_policies) throw setting_error("--policy " + name + ": " + found.why_not);
+    return found;
+  }
+
+  /// @return what was measured, as text
+  [[nodiscard]] std::string const& told() const { return told_; }
+
+ private:
+  [[nodiscard]] zbpp::problem const& problem(zbpp::placement const& where) {
+    auto const known = std::find_if(
+        problems_.begin(), problems_.end(), [&](auto const& p) { return p.where() == where; });
+    if (known != problems_.end()) return *known;
+    auto stages = make_stages(o_->how, *on_, where);
+    auto costs = guessed_costs(o_->how, stages);
+    stages.clear();
+    if (o_->measure) {
+      auto const times = measure_(where);
+      told_ += describe(times, where) + "\n";
+      set_times(costs, times.together);
+    }
+    return problems_.emplace_back(where, o_->how.microbatches, std::move(costs));
+  }
+
+  options const* o_;
+  text const* on_;
+  measure_call measure_;
+  std::vector<zbpp::problem> problems_;
+  std::string told_;
+};
+
+}  // namespace gpt::cuda

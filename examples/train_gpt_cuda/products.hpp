@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products in row-major terms: bf16 in, fp32 sums, bf16 or fp32 out. Two implementations:
+// products_cublas.cpp for a GPU and products_model.cpp for the model of CUDA.
+#pragma once
+
+#include "lanes.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace gpt::cuda {
+
+/// Is a factor of a product: a matrix whose rows lie `stride` elements apart, or one a product of a
+/// batch, `next` elements apart.
+struct factor {
+  bf16 const* data;
+  index stride;
+  index next = 0;
+  bool transposed = false;  ///< whether its transpose is meant
+};
+
+/// Is where a product goes, laid out as a factor is.
+struct product_result {
+  product_result(bf16* data, index stride_, index next_ = 0)
+      : narrow(data), stride(stride_), next(next_) {}
+  product_result(float* data, index stride_) : wide(data), stride(stride_) {}
+
+  bf16* narrow = nullptr;
+  float* wide = nullptr;
+  index stride;
+  index next = 0;
+};
+
+/// Says which product: to [rows, columns] = scale * a [rows, inner] b [inner, columns], plus what
+/// was there where it `adds`.
+struct product {
+  index rows;
+  index columns;
+  index inner;
+  factor a;
+  factor b;
+  product_result to;
+  float scale = 1.0F;
+  bool adds = false;
+  index batch = 1;
+};
+
+/// Multiplies, always in the same order for the same sizes and the same number of multiprocessors.
+class products {
+ public:
+  /// Bytes of device memory that it works in; cuBLAS wants 32 MiB on compute capability 9.0.
+  static constexpr std::size_t workspace = std::size_t{32} << 20U;
+
+  /// Makes a handle and its workspace on the current device.
+  /// @param sm_count  multiprocessors that the streams have
+  /// @throws zbpp::error (device_failed)
+  explicit products(int sm_count);
+  products(products&&) noexcept;
+  products& operator=(products&&) noexcept;
+  ~products();
+
+  /// Enqueues a product.
+  /// @throws zbpp::error (device_failed)
+  void operator()(cudaStream_t on, product const& what);
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace gpt::cuda

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that are processes, each with a GPU, and NCCL between them; this one has one of them. All
+// do the same in the same order, and know in the end what all found out.
+#pragma once
+
+#include "options.hpp"
+#include "runs.hpp"
+#include "sites.hpp"
+#include "train_gpt/checksum.hpp"
+#include "train_gpt/meeting.hpp"
+#include <zbpp/nccl/ranks.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt::cuda {
+
+/// Chooses the device of a rank: what the user says, else devices in turn by the local rank.
+/// @throws setting_error when there is no such device; zbpp::error (device_failed)
+[[nodiscard]] inline int device_of(zbpp::asio::rendezvous const& meeting, options const& o) {
+  int devices = 0;
+  zbpp::cuda::check(cudaGetDeviceCount(&devices));
+  if (o.device && *o.device >= devices)
+    throw setting_error(
+        "--device is " + std::to_string(*o.device) + "; this machine has " +
+        std::to_string(devices) + " devices, numbered from 0");
+  if (o.device) return *o.device;
+  return (meeting.local_rank() < 0 ? meeting.rank() : meeting.local_rank()) % devices;
+}
+
+/// Runs the stages of this rank.
+class ranks_apart {
+ public:
+  /// Checks that all ranks were started alike.
+  /// @param o   outlives the object, as do the others
+  /// @throws zbpp::error (no_agreement) that names the options that differ; setting_error;
+  ///         zbpp::error, the failure of the run
+  ranks_apart(zbpp::asio::rendezvous& meeting, options const& o, text const& on)
+      : meeting_(&meeting), o_(&o), on_(&on), where_({.device = device_of(meeting, o)}) {
+    meeting.agree(settings());
+  }
+
+  /// @return whether this process tells the user
+  [[nodiscard]] bool tells() const { return meeting_->rank() == 0; }
+  /// @return where the rank is, and its reference runs
+  [[nodiscard]] zbpp::cuda::site const& site() const { return where_.all().front(); }
+  /// @return how many there are, and where
+  [[nodiscard]] std::string description() const {
+    return std::to_string(meeting_->ranks()) +
+           ", a process and a device each, multiprocessors of the first " +
+           std::to_string(site().sm_count);
+  }
+
+  /// Measures the passes of all stages, each on its rank, all ranks at a time.
+  /// @throws zbpp::error (device_failed), or the failure of the run
+  [[nodiscard]] measured_times measure(zbpp::placement const& where) const {
+    meeting_->barrier();
+    auto const own = cuda::measure(o_->how, *on_, own_stages(where), own_sites(where));
+    zbpp::asio::wire_writer to;
+    for (auto const* const times : {&own.alone, &own.together})
+      for (auto const& of_stage : *times)
+        for (auto const time : of_stage) to.put(time);
+    auto const parts = meeting_->all_gather(to.bytes());
+    measured_times all;
+    all.alone.resize(static_cast<std::size_t>(where.stages()));
+    all.together = all.alone;
+    for (int rank = 0; rank < where.ranks(); ++rank) {
+      zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
+      for (auto* const times : {&all.alone, &all.together})
+        for (int const s : where.stages_of(rank))
+          for (auto& time : (*times)[static_cast<std::size_t>(s)]) time = from.get<zbpp::ticks>();
+      from.expect_end();
+    }
+    return all;
+  }
+
+  /// Runs a plan; the rank with the last stage shows how far it is.
+  /// @return the losses on all ranks, and the parameters of the own stages
+  /// @throws zbpp::error, the failure of the run
+  [[nodiscard]] run_record run(zbpp::plan const& planned) const {
+    auto const& where = planned.what.where();
+    auto const root = where.rank_of(where.stages() - 1);
+    run_record record{planned.policy};
+    auto stages = own_stages(where);
+    {
+      zbpp::nccl::ranks_settings settings;
+      settings.site = site();
+      zbpp::pipeline pipe(planned, zbpp::nccl::ranks(*meeting_, settings), stages);
+      run_steps(record, o_->how, meeting_->rank() == root, [&] { return pipe.step().loss(); });
+    }
+    share_losses(*meeting_, root, 0, record.losses);
+    record.parameters = parameters_of(stages, own_sites(where));
+    return record;
+  }
+
+  /// Says whether a run gave the bits of the reference on all ranks; where this one did not, it
+  /// tells.
+  /// @throws zbpp::error, the failure of the run
+  [[nodiscard]] bool is_identical(
+      run_record const& run, run_record const& reference, zbpp::placement const& where) const {
+    bool const same = cuda::is_identical(run, own_part(reference, where));
+    if (!same)
+      std::fprintf(
+          stderr,
+          "train_gpt_cuda: rank %d: %s gave other bits than the sequential run\n",
+          meeting_->rank(),
+          run.title.c_str());
+    auto const parts = meeting_->all_gather(
+        zbpp::asio::wire_writer().put(static_cast<std::uint8_t>(same)).bytes());
+    return std::ranges::all_of(parts, [](auto const& part) {
+      return zbpp::asio::wire_reader(part).template get<std::uint8_t>() != 0;
+    });
+  }
+
+ private:
+  [[nodiscard]] std::vector<chunk_stage> own_stages(zbpp::placement const& where) const {
+    return make_stages(o_->how, *on_, where, where.stages_of(meeting_->rank()));
+  }
+  [[nodiscard]] std::vector<zbpp::cuda::site> own_sites(zbpp::placement const& where) const {
+    return std::vector(where.stages_of(meeting_->rank()).size(), site());
+  }
+
+  // The reference with the parameters of the own stages alone.
+  [[nodiscard]] run_record own_part(
+      run_record const& reference, zbpp::placement const& where) const {
+    auto part = reference;
+    part.parameters.clear();
+    auto first = reference.parameters.begin();
+    auto stages = make_stages(o_->how, *on_, where);
+    for (int s = 0; s < where.stages(); ++s) {
+      auto const& parameters = stages[static_cast<std::size_t>(s)].model().parameters();
+      auto const last = first + static_cast<std::ptrdiff_t>(parameters.size());
+      if (where.rank_of(s) == meeting_->rank())
+        part.parameters.insert(part.parameters.end(), first, last);
+      first = last;
+    }
+    return part;
+  }
+
+  [[nodiscard]] std::vector<zbpp::asio::agreement_item> settings() const {
+    auto const number = [](auto value) { return std::to_string(value); };
+    auto const& s = o_->how.model;
+    auto const& adam = o_->how.optimizer;
+    std::string policies;
+    for (auto const& name : o_->policies) policies += (policies.empty() ? "" : ",") + name;
+    std::vector<std::pair<char const*, std::string>> const all{
+        {"--text",
+         number(on_->bytes().size()) + " bytes, checksum " +
+             hex(checksum_of(std::as_bytes(on_->bytes())))},
+        {"--policy", policies},
+        {"--microbatches", number(o_->how.microbatches)},
+        {"--layers", number(s.layers)},
+        {"--heads", number(s.heads)},
+        {"--width", number(s.width)},
+        {"--context", number(s.context)},
+        {"--batch", number(s.sequences)},
+        {"--steps", number(adam.base.steps)},
+        {"--learning-rate", exact(adam.base.learning_rate)},
+        {"--weight-decay", exact(adam.weight_decay)},
+        {"--seed", number(o_->how.seed)},
+        {"--measure", o_->measure ? "yes" : "no"},
+        // Products may add in another order on another GPU, and messages carry the bits around.
+        {"--check", o_->check ? number(site().sm_count) + " multiprocessors" : "no"}};
+    std::vector<zbpp::asio::agreement_item> items;
+    for (auto const& [name, value] : all)
+      items.push_back({name, zbpp::asio::detail::sha256(std::as_bytes(std::span(value))), value});
+    return items;
+  }
+
+  zbpp::asio::rendezvous* meeting_;
+  options const* o_;
+  text const* on_;
+  rank_sites where_;
+};
+
+}  // namespace gpt::cuda

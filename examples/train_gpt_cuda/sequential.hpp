@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reference: the whole model on one stream, microbatch after microbatch. It shares kernels and
+// products with the pipeline and nothing else, so that being identical to it says something.
+#pragma once
+
+#include "chunk.hpp"
+#include <zbpp/cuda/handles.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gpt::cuda {
+
+/// Says what is trained, on what, and how.
+struct training {
+  shape model;
+  adam_settings optimizer;
+  int microbatches = 8;
+  std::uint64_t seed = 1;
+};
+
+/// Hands out the same memory in every round of the same requests: right on one stream, where a
+/// round is through with it before the next begins.
+class reused_memory {
+ public:
+  /// Is memory that nobody frees.
+  struct tensor {
+    std::byte* first = nullptr;
+    /// @return the first byte
+    [[nodiscard]] std::byte* data() const { return first; }
+  };
+
+  /// @return memory; made when this round asks for more pieces than the ones before, or larger ones
+  /// @throws zbpp::cuda::cuda_error
+  [[nodiscard]] tensor allocate(std::size_t bytes) {
+    if (next_ == all_.size()) all_.emplace_back(bytes);
+    if (all_[next_].size() < bytes) all_[next_] = device_array<std::byte>(bytes);
+    return {all_[next_++].data()};
+  }
+  /// @return memory; nothing is sent anywhere
+  [[nodiscard]] tensor allocate_edge(std::size_t bytes) { return allocate(bytes); }
+  /// Starts a round.
+  void begin() { next_ = 0; }
+
+ private:
+  std::vector<device_array<std::byte>> all_;
+  std::size_t next_ = 0;
+};
+
+/// Trains the whole model on one stream.
+class sequential_trainer {
+ public:
+  /// @param on        outlives the trainer
+  /// @param stream    of the current device
+  /// @param sm_count  multiprocessors that the stream has
+  /// @throws zbpp::error (device_failed)
+  sequential_trainer(
+      training const& how, text const& on, zbpp::cuda::stream_ref stream, int sm_count)
+      : how_(how),
+        text_(&on),
+        stream_(stream),
+        model_(how.model, on, {0, how.model.layers}, how.microbatches, how.seed),
+        losses_(static_cast<std::size_t>(how.microbatches)) {
+    model_.prepare(stream, sm_count);
+  }
+
+  /// Runs every microbatch to its end, in order.
+  /// @return the mean loss, in nats a byte
+  /// @throws zbpp::error (device_failed)
+  double accumulate() {
+    for (int i = 0; i < how_.microbatches; ++i) {
+      batch const of(how_.model.of_text(), *text_, how_.seed, step_, i);
+      chunk_saved<reused_memory::tensor> keep;
+      memory_.begin();
+      auto const out = model_.forward(memory_, stream_, keep, of, nullptr);
+      auto* const loss = losses_.data() + i;
+      zbpp::cuda::check(
+          cudaMemcpyAsync(loss, out.loss, sizeof(float), cudaMemcpyDeviceToDevice, stream_));
+      static_cast<void>(model_.backward_input(memory_, stream_, keep, {}));
+      model_.backward_weight(stream_, keep, of);
+    }
+    double total = 0.0;
+    for (float const loss : losses_.download(stream_)) total += static_cast<double>(loss);
+    return total / how_.microbatches;
+  }
+
+  /// Runs every microbatch and takes one optimizer step.
+  /// @return the mean loss of the step, in nats a byte
+  /// @throws zbpp::error (device_failed)
+  double step() {
+    auto const loss = accumulate();
+    model_.parameters().update(stream_, how_.optimizer, step_);
+    stream_.synchronize();
+    ++step_;
+    return loss;
+  }
+
+  /// @return the model as trained so far
+  [[nodiscard]] chunk const& model() const { return model_; }
+  /// @return the stream it is on
+  [[nodiscard]] zbpp::cuda::stream_ref stream() const { return stream_; }
+
+ private:
+  training how_;
+  text const* text_;
+  zbpp::cuda::stream_ref stream_;
+  chunk model_;
+  device_array<float> losses_;
+  reused_memory memory_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace gpt::cuda

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The model as stages of a pipeline: what happens to one microbatch on one chunk, as a flow whose
+// passes enqueue.
+#pragma once
+
+#include "rehearsal.hpp"
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/zbpp.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <ranges>
+#include <utility>
+#include <vector>
+
+namespace gpt::cuda {
+
+/// Is one stage: a chunk of the model and the optimizer of its parameters.
+class chunk_stage {
+ public:
+  /// @param on     outlives the stage
+  /// @param stage  its place among all `stages` of the model
+  chunk_stage(training const& how, text const& on, int stages, int stage)
+      : how_(how),
+        text_(&on),
+        model_(
+            how.model,
+            on,
+            blocks_of_stage(how.model.layers, stages, stage),
+            how.microbatches,
+            how.seed) {}
+
+  /// Is the life of one microbatch on this stage.
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    batch const of(how_.model.of_text(), *text_, how_.seed, mb.step(), mb.index());
+    chunk_saved<zbpp::buffer> keep;
+    zbpp::message mail = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::where at) {
+      auto const* const x = reinterpret_cast<bf16 const*>(mail[0].data());
+      auto out = model_.forward(at, zbpp::cuda::stream_of(at), keep, of, x);
+      if (mb.is_last_stage()) zbpp::cuda::report_loss(mb, at, out.loss);
+      mail = std::move(out.y);
+    });
+    co_await mb.send_activation(std::move(mail));
+    mail = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::where at) {
+      mail = model_.backward_input(at, zbpp::cuda::stream_of(at), keep, mail[0]);
+    });
+    co_await mb.send_gradient(std::move(mail));
+    co_await zbpp::W(
+        [&](zbpp::where at) { model_.backward_weight(zbpp::cuda::stream_of(at), keep, of); });
+  }
+
+  /// Moves the stage to the device of its rank, the first time, and loads what it needs there.
+  void warm_up(zbpp::where at) {
+    get_ready(model_, how_, *text_, zbpp::cuda::stream_of(at), zbpp::cuda::sm_count(at));
+  }
+
+  /// Enqueues the optimizer step of this stage, after its last W.
+  void update(zbpp::where at) {
+    model_.parameters().update(zbpp::cuda::stream_of(at), how_.optimizer, updates_++);
+  }
+
+  /// @return the chunk as trained so far
+  [[nodiscard]] chunk& model() { return model_; }
+
+ private:
+  training how_;
+  text const* text_;
+  chunk model_;
+  std::int64_t updates_ = 0;
+};
+
+/// Says how large everything of a chunk is, and guesses its times from the multiplications: enough
+/// to plan by where nothing was measured, as only ratios count.
+/// @param blocks  how many it has
+[[nodiscard]] inline zbpp::stage_costs costs_of(chunk const& of, shape const& s, index blocks) {
+  auto const bytes_of = [](std::size_t count) { return static_cast<zbpp::bytes>(count); };
+  auto const& keeps = of.keeps();
+  auto const rows = of.row_bytes();
+  zbpp::stage_costs costs;
+  costs.weight_gradient_input =
+      bytes_of(keeps.until_w + keeps.gradients + (of.is_last() ? 0 : rows));
+  // A problem says what passes free, and nothing of what B adds before it frees anything: room for
+  // that is counted from F on, so that no step has to allocate.
+  costs.activation = costs.weight_gradient_input + bytes_of(keeps.until_b);
+  costs.edge = bytes_of(rows);
+  costs.workspace = 0;  // belongs to the stage
+  costs.static_memory =
+      bytes_of(of.parameters().size() * weights::bytes_each + keeps.scratch + products::workspace);
+  auto const linear = blocks * 12 * s.width * s.width + (of.is_last() ? vocabulary * s.width : 0);
+  auto const scores = blocks * 2 * s.context * s.width;
+  auto const ticks_of = [&](index products_a_token) {
+    return 1 + static_cast<zbpp::ticks>(s.tokens() * products_a_token / 1000);
+  };
+  costs.forward = ticks_of(linear + scores);
+  costs.backward_input = ticks_of(linear + 2 * scores);
+  costs.backward_weight = ticks_of(linear);
+  return costs;
+}
+
+/// Cuts the model in as many stages as a placement has, and makes some of them.
+/// @param on     outlives the stages
+/// @param which  those to make
+template <class Numbers>
+[[nodiscard]] std::vector<chunk_stage> make_stages(
+    training const& how, text const& on, zbpp::placement const& where, Numbers const& which) {
+  std::vector<chunk_stage> stages;
+  stages.reserve(static_cast<std::size_t>(std::ranges::size(which)));
+  for (int const s : which) stages.emplace_back(how, on, where.stages(), s);
+  return stages;
+}
+
+/// Makes all stages of a placement.
+/// @param on  outlives the stages
+[[nodiscard]] inline std::vector<chunk_stage> make_stages(
+    training const& how, text const& on, zbpp::placement const& where) {
+  return make_stages(how, on, where, std::views::iota(0, where.stages()));
+}
+
+/// @return the costs of all stages, as sizes and guesses say
+[[nodiscard]] inline std::vector<zbpp::stage_costs> guessed_costs(
+    training const& how, std::vector<chunk_stage>& stages) {
+  std::vector<zbpp::stage_costs> costs;
+  auto const count = std::ssize(stages);
+  for (std::ptrdiff_t s = 0; s < count; ++s) {
+    auto const blocks = blocks_of_stage(how.model.layers, count, s);
+    auto const& model = stages[static_cast<std::size_t>(s)].model();
+    costs.push_back(costs_of(model, how.model, blocks.last - blocks.first));
+  }
+  return costs;
+}
+
+}  // namespace gpt::cuda
