@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every header of the core and of cuda, and those of nccl that need no Asio, are legal in a .cu, and
-// host coroutines work in one.
+// Every header of the core and of cuda, and those of nccl that need no Asio, are legal in a .cu,
+// and host coroutines work in one.
 #include "headers.inc"  // written by CMake: one #include for each header
 
 #include <coroutine>
