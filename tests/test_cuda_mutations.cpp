@@ -9,9 +9,9 @@
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/cuda_training.hpp>
+#include <support/needless_calls.hpp>
 #include <support/plan_grid.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,20 +26,13 @@ using zbpp::problem;
 
 namespace {
 
-struct outcome {
-  bool is_clean = false;
-  std::uint64_t waits = 0;
-  std::uint64_t records = 0;
-};
-
-// Runs three steps; leaves out one call of the last one.
-outcome run(plan const& planned, std::string_view function, std::uint64_t index) {
+// Runs three steps; leaves out one call of the last one. @return whether nothing was found
+bool is_clean(plan const& planned, std::string_view function, std::uint64_t index) {
   model::reset({.seed = 9});
   auto all = toy::make_model(planned.what.stages());
   using passes = toy::launched_passes_with_scratch;
   std::vector<passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());
-  outcome result;
   {
     pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.what)}, stages};
     // Memory is used for the second time from the second step on at the latest.
@@ -50,30 +43,17 @@ outcome run(plan const& planned, std::string_view function, std::uint64_t index)
     model::start_counting();
     if (!function.empty()) model::skip(function, index);
     pipe.step();
-    result.waits = model::count("cudaStreamWaitEvent");
-    result.records = model::count("cudaEventRecord");
   }
   // Whoever destroys what the host has not waited for is told, too.
-  result.is_clean = model::faults().empty();
-  return result;
+  return model::faults().empty();
 }
 
 void check_all(std::string const& name, plan const& planned) {
   INFO(name);
-  auto const whole = run(planned, "", 0);
-  REQUIRE(whole.is_clean);
-  REQUIRE(whole.waits > 0);
-  int missed = 0;
-  auto leave_out = [&](std::string_view function, std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      if (!run(planned, function, i).is_clean) continue;
-      ++missed;
-      UNSCOPED_INFO(function << " " << i << " of " << count << " was not missed");
-    }
-  };
-  leave_out("cudaStreamWaitEvent", whole.waits);
-  leave_out("cudaEventRecord", whole.records);
-  CHECK(missed == 0);
+  auto const needless = needless_calls(
+      {"cudaStreamWaitEvent", "cudaEventRecord"},
+      [&](std::string_view function, std::uint64_t i) { return is_clean(planned, function, i); });
+  CHECK(needless == "");
 }
 
 }  // namespace

@@ -9,12 +9,11 @@
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
+#include <support/needless_calls.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,16 +53,9 @@ bool is_clean(plan const& planned, std::string_view function, std::uint64_t inde
 
 void check_all(std::string const& name, plan const& planned) {
   INFO(name);
-  REQUIRE(is_clean(planned, "", 0));
-  std::vector<std::pair<std::string_view, std::uint64_t>> counts;
-  for (std::string_view const function :
-       {"cudaStreamWaitEvent", "cudaEventRecord", "ncclSend", "ncclRecv"})
-    counts.emplace_back(function, model::count(function));
-  std::string needless;
-  for (auto const& [function, count] : counts)
-    for (std::uint64_t i = 0; i < count; ++i)
-      if (is_clean(planned, function, i))
-        needless.append(function).append(" ").append(std::to_string(i)).append(", ");
+  auto const needless = needless_calls(
+      {"cudaStreamWaitEvent", "cudaEventRecord", "ncclSend", "ncclRecv"},
+      [&](std::string_view function, std::uint64_t i) { return is_clean(planned, function, i); });
   CHECK(needless == "");
 }
 

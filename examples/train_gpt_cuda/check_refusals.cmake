@@ -1,17 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -Dprogram=FILE -P check_refusals.cmake: bad input ends train_gpt_cuda with status 2, nothing
-# on standard output, and one line on standard error that names the culprit.
-function(refuses culprit)
-  execute_process(COMMAND "${program}" ${ARGN}
-    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors TIMEOUT 60)
-  string(REGEX MATCHALL "\n" line_ends "${errors}")
-  list(LENGTH line_ends lines)
-  string(FIND "${errors}" "${culprit}" found)
-  if(NOT status STREQUAL 2 OR NOT output STREQUAL "" OR NOT lines EQUAL 1 OR found EQUAL -1)
-    message(SEND_ERROR "train_gpt_cuda ${ARGN}: expected one line with '${culprit}' and status 2, "
-      "got status ${status}, output '${output}', errors '${errors}'")
-  endif()
-endfunction()
+# cmake -Dprogram=FILE -P check_refusals.cmake: train_gpt_cuda refuses bad input.
+include("${CMAKE_CURRENT_LIST_DIR}/../refuses.cmake")
 
 refuses("--ranks" --ranks 0)
 refuses("--ranks" --ranks two)
