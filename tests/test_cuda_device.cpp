@@ -3,6 +3,7 @@
 // Ranks on the model of CUDA: several devices, what a step calls and when, times, what happens when
 // something fails, and what is refused.
 #include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/graph.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
@@ -68,6 +69,18 @@ TEST_CASE("ranks on several devices are fed by a thread each", "[cuda]") {
                   {.seed = ++n, .devices = 2, .hosts = 2, .peer_access = peer_access},
                   {.sites = two});
             });
+}
+
+TEST_CASE("no thread sleeps through a message for one of its ranks", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::v_shape(4), 8, "ZB-V");
+  auto const expected = toy::in_single_precision(toy::train_reference(planned));
+  std::uint64_t n = run_seed();
+  for (int i = 0; i < 150; ++i)
+    check_training(
+        planned,
+        expected,
+        {.seed = ++n, .devices = 2, .hosts = 2},
+        {.sites = {{.device = 0}, {.device = 1}, {.device = 0}, {.device = 1}}});
 }
 
 TEST_CASE("a step allocates nothing on the device, and waits at its end only", "[cuda]") {
@@ -446,5 +459,88 @@ TEST_CASE("a loss may be reported more than once; the last one counts", "[cuda]"
   std::vector<reporter> stages(2);
   pipeline pipe{planned, cuda::device{}, stages};
   for (int step = 0; step < 2; ++step) CHECK(pipe.step().losses == std::vector<double>{4, 5, 6, 7});
+  CHECK(first_of(model::faults()) == "");
+}
+
+namespace {
+
+// Keeps all memory that is free at the end of a step for its owner, who lets it go.
+struct keeper {
+  toy::launched_stage work;
+  std::vector<zbpp::buffer>* kept;
+
+  zbpp::flow operator()(zbpp::microbatch mb) { return work(mb); }
+  void update(zbpp::where at) const {
+    for (int i = 0; i < 64; ++i) {
+      auto const& one = kept->emplace_back(at.allocate(toy::edge / 2));
+      toy::launched::run(at, {}, {one.as<float>()}, [] {});
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a step waits for what the caller has enqueued on an adopted stream", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  auto const expected = toy::in_single_precision(toy::train_reference(planned));
+  model::reset({.seed = run_seed()});
+  {
+    cuda::stream const first(cuda::stream_priority::usual);
+    cuda::stream const second(cuda::stream_priority::usual);
+    auto all = toy::make_model(2);
+    std::vector<std::vector<zbpp::buffer>> kept(2);
+    std::vector<keeper> stages;
+    for (std::size_t s = 0; s < 2; ++s) stages.push_back({toy::launched_stage(all[s]), &kept[s]});
+    pipeline pipe{
+        planned,
+        cuda::device{
+            .sites = {{.compute = first.get()}, {.compute = second.get()}},
+            .edges = toy::edge_shapes(planned.what)},
+        stages};
+    auto const history = toy::train(all, [&](int) {
+      for (std::size_t s = 0; s < 2; ++s) {
+        for (auto const& one : kept[s])
+          cuda::check(model::launch(
+              s == 0 ? first.get() : second.get(), "caller", {{one.data(), one.size()}}, {}));
+        kept[s].clear();  // as within a pass, while the kernel may still read
+      }
+      return pipe.step().losses;
+    });
+    CHECK(history == expected);
+  }
+  CHECK(first_of(model::faults()) == "");
+}
+
+TEST_CASE("a loss is not reported from captured work", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  struct reporter {
+    cuda::graph_cache* graphs;
+
+    zbpp::flow operator()(zbpp::microbatch mb) {
+      zbpp::message const in = co_await mb.recv_activation();
+      zbpp::buffer out;
+      co_await zbpp::F([&](zbpp::where at) {
+        out = at.allocate_edge(toy::edge);
+        auto const values = out.as<float>();
+        auto const report = [&](cuda::stream_ref on) {
+          cuda::check(model::launch(on, "value", {}, {{values.data(), values.size_bytes()}}));
+          if (mb.is_last_stage()) cuda::report_loss(mb, at, values.data());
+        };
+        graphs->run(at, mb.index(), {values.data()}, report);
+      });
+      co_await mb.send_activation(out);
+      zbpp::message const back = co_await mb.recv_gradient();
+      co_await zbpp::B([] {});
+      co_await mb.send_gradient(out);
+      co_await zbpp::W([] {});
+    }
+  };
+  model::reset({.seed = run_seed()});
+  std::vector<cuda::graph_cache> graphs(2);
+  std::vector<reporter> stages{{&graphs[0]}, {&graphs[1]}};
+  pipeline pipe{planned, cuda::device{}, stages};
+  CHECK(refusal([&] {
+          pipe.step();
+        }) == "report_loss() is called while work is captured; call it behind graph_cache::run()");
   CHECK(first_of(model::faults()) == "");
 }

@@ -88,6 +88,7 @@ TEST_CASE("an end alone is waited for, and then given up", "[nccl]") {
     };
     CHECK(refusal(errc::no_rendezvous, wait) == "nobody came");
   }
+  CHECK(model::faults().empty());
   CHECK(model::leaks().empty());
 }
 
@@ -201,6 +202,7 @@ TEST_CASE("links whose other ranks do not come are given up", "[nccl]") {
         nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
   };
   CHECK(refusal(errc::no_rendezvous, make) == "communicator zbpp:1>2: nobody came");
+  CHECK(model::faults().empty());
   CHECK(model::leaks().empty());
 }
 
@@ -213,6 +215,7 @@ TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]")
     CHECK_THROWS_AS(
         link_up(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair),
         nccl::nccl_error);
+    for (auto const& fault : model::faults()) CHECK(fault.find("nccl") == std::string::npos);
     CHECK(model::leaks().empty());
   }
 }

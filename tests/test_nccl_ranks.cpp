@@ -209,9 +209,12 @@ std::vector<std::array<std::string, 3>> fail(
       }
     };
     hear(0, [&] { pipe.step(); });
+    // Who had run its part before the failure hears of it in its next call.
+    bool const is_late = heard[rank][0].empty();
+    if (is_late) hear(0, [&] { pipe.step(); });
     hear(1, [&] { pipe.step(); });
     hear(2, [&] { meeting.barrier(); });
-    if (pipe.steps() != 1) throw std::logic_error("another number of steps");
+    if (pipe.steps() != (is_late ? 2 : 1)) throw std::logic_error("another number of steps");
   });
   for (auto const& text : thrown) CHECK(text == "");
   return heard;

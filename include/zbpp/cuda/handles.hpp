@@ -162,6 +162,8 @@ class stream {
   /// @throws cuda_error
   explicit stream(stream_priority priority) : handle_(make(priority)) {}
 
+  /// @return whether there is one
+  [[nodiscard]] bool is_made() const noexcept { return handle_.get() != nullptr; }
   /// @return its name
   [[nodiscard]] stream_ref get() const { return handle_.get(); }
   [[nodiscard]] operator stream_ref() const { return get(); }

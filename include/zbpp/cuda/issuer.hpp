@@ -77,12 +77,9 @@ class issuer {
   /// @return the clock of a rank, at the start of a step
   [[nodiscard]] clock clock_of(int rank) noexcept { return clock(at(rank)); }
 
-  /// Sets the time that the passes of all devices are counted from, where they are measured.
-  /// @throws cuda_error
-  void start_step() {
+  /// Starts counting the passes of all ranks anew.
+  void start_step() noexcept {
     for (auto& p : places_) p->start_step();
-    for (auto& f : feeders_)
-      if (f->epoch) places_[f->fed.front().engine]->compute().record(*f->epoch);
   }
 
   /// Lets the stages of every rank get ready, and waits for what they enqueue.
@@ -100,6 +97,15 @@ class issuer {
   /// still be at work.
   template <class Engine>
   void issue(std::vector<Engine>& engines) {
+    try {
+      for (auto& p : places_) p->wait_for_caller();
+      // What the passes of all devices are counted from, where they are measured.
+      for (auto& f : feeders_)
+        if (f->epoch) places_[f->fed.front().engine]->compute().record(*f->epoch);
+    } catch (...) {
+      engines.front().fail(std::current_exception());
+      return;
+    }
     auto job = [this, &engines](int worker) {
       auto& mine = *feeders_[zbpp::detail::index(worker)];
       try {
@@ -146,6 +152,13 @@ class issuer {
     std::vector<fed_rank> fed;
     std::optional<event> epoch;
     bell ring{0};
+
+    // Forgets who was blocked. What was heard counts from before they are looked at again: what
+    // rings after that is not slept through, whoever it is for.
+    [[nodiscard]] std::uint32_t look_again() noexcept {
+      for (auto& f : fed) f.is_blocked = false;
+      return ring.load(std::memory_order_acquire);
+    }
   };
 
   [[nodiscard]] std::size_t position(int rank) const noexcept {
@@ -163,10 +176,9 @@ class issuer {
   // Issues one pass after another, always of the rank whose planned time is the earliest.
   template <class Engine>
   static void feed(feeder& mine, std::vector<Engine>& engines) {
-    for (auto& f : mine.fed) f.is_done = f.is_blocked = false;
+    for (auto& f : mine.fed) f.is_done = false;
+    auto heard = mine.look_again();
     for (;;) {
-      // Heard before looking: what rings while looking is not slept through.
-      auto const heard = mine.ring.load(std::memory_order_acquire);
       fed_rank* next = nullptr;
       bool is_done = true;
       for (auto& f : mine.fed) {
@@ -178,7 +190,7 @@ class issuer {
       if (is_done) return;
       if (next == nullptr) {  // all wait for messages that other devices' threads have to issue
         mine.ring.wait(heard, std::memory_order_relaxed);
-        for (auto& f : mine.fed) f.is_blocked = false;
+        heard = mine.look_again();
         continue;
       }
       auto& engine = engines[next->engine];
@@ -187,8 +199,7 @@ class issuer {
       if (reached == progress::failed) return;
       next->is_done = reached == progress::done;
       next->is_blocked = reached == progress::blocked;
-      if (engine.passes_run() != before)
-        for (auto& f : mine.fed) f.is_blocked = false;
+      if (engine.passes_run() != before) heard = mine.look_again();
     }
   }
 

@@ -154,6 +154,7 @@ class peer {
       if (!l.slots.is_used()) continue;
       auto& from = ends_[zbpp::detail::index(l.slots.ends().from)];
       message mail;
+      device_guard const there(l.from_device);
       for (auto const size : l.slots.shape(0)) {
         mail.push_back(from.memory->allocate(static_cast<std::size_t>(size), purpose::edge));
         auto const& part = mail.parts().back();

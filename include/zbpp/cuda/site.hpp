@@ -77,6 +77,12 @@ class place {
   /// @return the times of its passes
   [[nodiscard]] timing const& times() const noexcept { return timing_; }
 
+  /// Blocks until what the caller has enqueued on an adopted stream is done: within a step,
+  /// messages may use its memory before the stream comes to the first pass.
+  /// @throws cuda_error
+  void wait_for_caller() const {
+    if (!own_.is_made()) compute_.synchronize();
+  }
   /// Starts counting passes anew.
   void start_step() noexcept {
     passes_ = 0;
@@ -99,8 +105,13 @@ class place {
   }
 
   /// Enqueues the copy of a microbatch's loss; the last one counts.
-  /// @throws cuda_error
+  /// @throws error (bad_argument) while the stream is captured; cuda_error
   void copy_loss(int microbatch, double& to, float const* from) {
+    auto captured = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(compute_, &captured));
+    zbpp::detail::require(
+        captured == cudaStreamCaptureStatusNone,
+        "report_loss() is called while work is captured; call it behind graph_cache::run()");
     auto const i = zbpp::detail::index(microbatch);
     check(
         cudaMemcpyAsync(losses_.data() + i, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
@@ -156,8 +167,7 @@ namespace detail {
 /// States the loss of a microbatch that is still to be computed: a copy of the value is enqueued
 /// after the work of the pass, and the step's result carries it.
 /// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
-/// not
-///         run on a GPU; cuda_error
+///         not run on a GPU, or while its work is captured; cuda_error
 inline void report_loss(microbatch const& mb, where const& at, float const* on_device) {
   detail::place_of(at).copy_loss(mb.index(), mb.loss(), on_device);
 }

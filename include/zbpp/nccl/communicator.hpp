@@ -103,10 +103,12 @@ class communicator {
     detail::check_started(ncclCommInitRankConfig(&native_, ranks, id, rank, &config));
   }
   /// Uses the caller's, which outlives this object and is neither finalized nor destroyed by it;
-  /// where a run fails it is revoked, so that nothing hangs on the device.
+  /// where a run fails it is revoked, so that nothing hangs on the device. It is one made with
+  /// `blocking = 0`: others block the host until a peer comes, however long that takes.
   /// @throws error (bad_argument) where NCCL is older than 2.28.7 and cannot do that; nccl_error
   explicit communicator(ncclComm_t theirs) : native_(theirs) {
 #if NCCL_VERSION_CODE >= 22807
+    detail::check_library(22807);
     check(ncclCommCount(theirs, &ranks_));
     check(ncclCommUserRank(theirs, &rank_));
 #else
@@ -157,8 +159,8 @@ class communicator {
     abort_own(all);
 #if NCCL_VERSION_CODE >= 22807
     for (auto* one : all)
-      if (auto* const theirs = std::exchange(one->native_, nullptr); theirs != nullptr)
-        ncclCommRevoke(theirs, NCCL_REVOKE_DEFAULT);
+      if (!one->is_own_ && one->native_ != nullptr)
+        ncclCommRevoke(std::exchange(one->native_, nullptr), NCCL_REVOKE_DEFAULT);
 #endif
   }
 
@@ -191,8 +193,11 @@ class communicator {
   static void abort_own(std::span<communicator* const> all) noexcept {
     ncclGroupStart();
     for (auto* one : all)
-      if (one->is_left()) ncclCommAbort(std::exchange(one->native_, nullptr));
+      if (one->is_left()) ncclCommAbort(one->native_);
     ncclGroupEnd();
+    // Not before: NCCL writes the handle once more where it was still being made.
+    for (auto* one : all)
+      if (one->is_own_) one->native_ = nullptr;
   }
 
   std::string name_;  // NCCL may keep its address

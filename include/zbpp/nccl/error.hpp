@@ -59,16 +59,16 @@ inline void check(ncclResult_t status, std::source_location at = std::source_loc
 
 namespace detail {
 
-/// Refuses a library that is older than what the headers promise to work with.
+/// Refuses a library that is older than what the headers promise to work with, or than `least`.
 /// @throws error (bad_argument); nccl_error
-inline void check_library() {
+inline void check_library(int least = 22200) {
   int version = 0;
   check(ncclGetVersion(&version));
-  if (version < 22200)
+  if (version < least)
     throw error(
         errc::bad_argument,
         "the NCCL that this process has loaded is version " + std::to_string(version) +
-            "; it must be 2.22 (22200) or newer");
+            "; what is asked of it takes " + std::to_string(least) + " or newer");
 }
 
 }  // namespace detail

@@ -113,6 +113,13 @@ class links {
           "the adopted communicator has rank " + std::to_string(comm.rank()) + " of " +
               std::to_string(comm.ranks()) + "; the run has rank " + std::to_string(here.rank) +
               " of " + std::to_string(ranks));
+    int device = 0;
+    check(ncclCommCuDevice(theirs, &device));
+    if (device != here.device)
+      throw error(
+          errc::bad_argument,
+          "the adopted communicator is on device " + std::to_string(device) +
+              "; the rank is to run on device " + std::to_string(here.device));
     or_abort([&] { connect(pause); });
   }
   links(links const&) = delete;
@@ -228,6 +235,7 @@ class links {
       detail::group together;
       if (sender != nullptr) {
         auto const& e = *sender;
+        cuda::device_guard const there(e.device);
         cuda::check(cudaMemsetAsync(e.probe.data(), 0, e.probe_size, e.messages.get()));
         detail::check_started(ncclSend(
             e.probe.data(),

@@ -50,8 +50,8 @@ namespace zbpp::nccl {
 ///
 /// All ranks make their pipelines, and take their steps, in the same order. A failure on one rank,
 /// an error of a communicator or a step that stands still ends the step of all: communicators are
-/// aborted, and every rank gets the first failure. The run is over then, and every later call
-/// throws the same.
+/// aborted, and every rank gets the first failure; one that has run its part already, in its next
+/// call. The run is over then, and every later call throws the same.
 class ranks {
  public:
   using carrier = transport;
@@ -174,6 +174,12 @@ class ranks::crew {
     std::vector<cuda::place*> places(zbpp::detail::index(what.ranks()));
     places[zbpp::detail::index(part_.rank())] = &place();
     auto made = std::make_unique<transport>(links_, std::move(places), std::move(needs));
+    // A program that could not be made ready is gone, and may have stood at the same place.
+    programs_.remove_if([&](running const& gone) {
+      if (gone.carrier != made.get()) return false;
+      part_.channel().unwatch(&gone);
+      return true;
+    });
     programs_.push_back({&code, made.get()});
     return made;
   }

@@ -60,6 +60,7 @@ struct communicator {
   int rank = 0;
   int device = 0;
   bool blocking = true;
+  void** made = nullptr;  // where the caller's handle is, which the end of its making writes again
   bool alive = true;
   bool revoked = false;
   bool finalizing = false;

@@ -275,6 +275,7 @@ ncclResult_t ncclCommInitRankConfig(
     member = &one;
     ++found->joined;
     *made = static_cast<ncclComm_t>(in.handle_for(communicator_tag, one.index));
+    one.made = reinterpret_cast<void**>(made);
     in.wake_hosts();
     if (self.group_depth > 0) {
       self.joining.push_back(&one);
@@ -324,9 +325,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   return with_communicator(
-      function::ncclCommAbort, handle, [](machine& in, host_state&, communicator& one) {
+      function::ncclCommAbort, handle, [&](machine& in, host_state&, communicator& one) {
         in.cancel_all(one);
         one.alive = false;
+        if (one.of->joined < one.of->ranks) {
+          *one.made = handle;  // by the thread that was making it, as it ends
+        }
         return ncclSuccess;
       });
 }
