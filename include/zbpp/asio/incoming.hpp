@@ -245,10 +245,7 @@ class incoming {
     place.is_full.store(true, std::memory_order_relaxed);
     // Release: the engine that sees the number sees the message.
     arrived_.store(number + 1, std::memory_order_release);
-    if (wake_ == nullptr) return;
-    // Release: whoever sees the bell sees what was published before it rang.
-    wake_->fetch_add(1, std::memory_order_release);
-    wake_->notify_one();
+    ring(wake_);
   }
 
   // The engine writes these. Who drives reads the round, which changes when nobody else drives.

@@ -122,7 +122,7 @@ class tcp::crew {
       : control_(by.control_),
         reception_(by.reception_),
         settings_(by.settings_),
-        part_(*by.control_, planned, [this] { ring(); }) {}
+        part_(*by.control_, planned, [this] { ring(&bell_); }) {}
   crew(crew const&) = delete;
   crew& operator=(crew const&) = delete;
   ~crew() {
@@ -156,7 +156,7 @@ class tcp::crew {
         detail::largest_messages(messages, what),
         [this, &mine](int channel, std::string why) {
           mine.lost[zbpp::detail::index(channel)] = std::move(why);
-          ring();
+          ring(&bell_);
         },
         settings_);
     return made;
@@ -240,12 +240,6 @@ class tcp::crew {
       control_->report(
           {{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(mine.lost[c], {})});
     }
-  }
-
-  void ring() noexcept {
-    // Release: whoever sees the bell sees what happened before it rang.
-    bell_.fetch_add(1, std::memory_order_release);
-    bell_.notify_one();
   }
 
   control* control_;

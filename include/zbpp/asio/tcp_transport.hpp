@@ -184,12 +184,7 @@ class tcp_transport {
   }
 
   /// Wakes the engine; for a step that failed.
-  void abort() noexcept {
-    if (wake_ == nullptr) return;
-    // Release: as when a message arrives.
-    wake_->fetch_add(1, std::memory_order_release);
-    wake_->notify_one();
-  }
+  void abort() noexcept { ring(wake_); }
 
   /// Lets go of all messages, closes all slots and starts counting anew. Messages of the peers'
   /// next step that are there already stay. Where something is not flushed the step has failed:

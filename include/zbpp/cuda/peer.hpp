@@ -239,13 +239,6 @@ class peer {
       check(status);
   }
 
-  static void ring(bell* wake) noexcept {
-    if (wake == nullptr) return;
-    // Release: whoever sees the bell sees what was published before it rang.
-    wake->fetch_add(1, std::memory_order_release);
-    wake->notify_one();
-  }
-
   std::vector<rank_end> ends_;
   std::vector<std::unique_ptr<lane>> lanes_;
 };

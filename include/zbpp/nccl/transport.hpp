@@ -124,11 +124,7 @@ class transport {
   /// Wakes everybody who waits; for a step that failed. What is on the devices goes on:
   /// `links::abort` ends it.
   void abort() noexcept {
-    for (auto const& e : ends_) {
-      if (e.wake == nullptr) continue;
-      e.wake->fetch_add(1, std::memory_order_release);
-      e.wake->notify_one();
-    }
+    for (auto const& e : ends_) ring(e.wake);
   }
 
   /// Lets go of all messages and slots; only when no rank is running and the devices are done.

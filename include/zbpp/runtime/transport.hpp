@@ -25,6 +25,14 @@ namespace zbpp {
 /// Counts rings; whoever waits for messages parks on it.
 using bell = std::atomic<std::uint32_t>;
 
+/// Wakes whoever waits at a bell; null when nobody does.
+inline void ring(bell* wake) noexcept {
+  if (wake == nullptr) return;
+  // Release: whoever sees the bell sees what was published before it rang.
+  wake->fetch_add(1, std::memory_order_release);
+  wake->notify_one();
+}
+
 /// Models a way to move messages.
 ///
 /// Models also promise: messages of a channel arrive in the order of their sends; a send never
@@ -175,13 +183,6 @@ class in_process {
   void open(int channel, bytes change) noexcept {
     lanes_[detail::index(channel)]->open += change;
     receiver(channel).memory->count_edge(change);
-  }
-
-  static void ring(bell* wake) noexcept {
-    if (wake == nullptr) return;
-    // Release: whoever sees the bell sees what was published before it rang.
-    wake->fetch_add(1, std::memory_order_release);
-    wake->notify_one();
   }
 
   std::vector<rank_end> ranks_;
