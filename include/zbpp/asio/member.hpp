@@ -100,7 +100,7 @@ class member final : public line_owner {
       case control_kind::outcome: return take(read_outcome(payload, settings_.largest_blob));
       case control_kind::stop: return stop(read_failure(payload));
       case control_kind::verdict: return end(read_failures(payload));
-      case control_kind::bye: return lose_hub({}, "left the run");
+      case control_kind::bye: return lose_hub({}, left_text());
       default: throw wrong_kind(kind, "is for rank 0");
     }
   }
@@ -118,7 +118,7 @@ class member final : public line_owner {
   void report(rank_failure failure) {
     if (state_ != state::running && state_ != state::stopping) return;
     attach(own_, failure, failure.at.rank != rank_);
-    if (hub_left_) return end_alone({0, -1, -1, -1}, "left the run");
+    if (hub_left_) return end_alone({0, -1, -1, -1}, left_text());
     send(control_kind::report, write(failure));
   }
   /// Says that nothing runs here any more: rank 0 need not wait for further failures of this rank.
@@ -133,7 +133,7 @@ class member final : public line_owner {
     collective_call const mine{sequence_++, kind, root, blob(part.begin(), part.end())};
     pending_ = mine.name();
     if (hub_left_)
-      end_alone({0, -1, -1, -1}, "left the run; this rank called " + pending_);
+      end_alone({0, -1, -1, -1}, left_text());
     else
       send(control_kind::call, write(mine));
   }
@@ -243,9 +243,12 @@ class member final : public line_owner {
     }
   }
 
+  [[nodiscard]] bool waits_for_outcome() const noexcept { return !pending_.empty() && !outcome_; }
   // Whether a call or a report waits for what rank 0 makes of it.
-  [[nodiscard]] bool needs_hub() const noexcept {
-    return (!pending_.empty() && !outcome_) || !own_.empty();
+  [[nodiscard]] bool needs_hub() const noexcept { return waits_for_outcome() || !own_.empty(); }
+  // What is wrong where rank 0 said goodbye and is needed.
+  [[nodiscard]] std::string left_text() const {
+    return waits_for_outcome() ? "left the run; this rank called " + pending_ : "left the run";
   }
 
   void beat(bool was_late) {
@@ -283,7 +286,7 @@ class member final : public line_owner {
   state state_ = state::joining;
   roster roster_;
   std::uint64_t sequence_ = 0;
-  std::string pending_;  // the last collective call, for people
+  std::string pending_;  // the collective call whose outcome was not taken, for people
   std::optional<collective_outcome> outcome_;
   bool hub_left_ = false;
   bool is_settled_ = false;
