@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention.hpp"
+#include "kernels.hpp"
 #include "parameters.hpp"
 
 #include <algorithm>

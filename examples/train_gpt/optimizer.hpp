@@ -7,7 +7,7 @@
 #include "memory.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -69,30 +69,9 @@ class optimizer {
   [[nodiscard]] bool is_adam() const { return settings_.kind == optimizer_kind::adam; }
 
   /// @source Sutskever et al., ICML 2013 sec. 2
-  void sgd(float* x, float const* g) {
-    auto const rate = settings_.rate(step_);
-    for (std::size_t i = 0; i < mean_.size(); ++i) {
-      mean_[i] = settings_.momentum * mean_[i] + g[i];
-      x[i] -= rate * mean_[i];
-    }
-  }
-
+  void sgd(float* x, float const* g);
   /// @source Kingma and Ba, arXiv 1412.6980 sec. 2, algorithm 1
-  void adam(float* x, float const* g) {
-    constexpr float epsilon = 1e-8F;
-    auto const keep = settings_.momentum;
-    auto const keep_square = settings_.mean_square;
-    auto const steps = static_cast<float>(step_ + 1);
-    auto const rate = settings_.rate(step_) / (1.0F - std::pow(keep, steps));
-    auto const unbias = 1.0F / (1.0F - std::pow(keep_square, steps));
-    auto* const mean = mean_.data();
-    auto* const square = square_.data();
-    for (std::size_t i = 0; i < mean_.size(); ++i) {
-      mean[i] = keep * mean[i] + (1.0F - keep) * g[i];
-      square[i] = keep_square * square[i] + (1.0F - keep_square) * g[i] * g[i];
-      x[i] -= rate * mean[i] / (std::sqrt(square[i] * unbias) + epsilon);
-    }
-  }
+  void adam(float* x, float const* g);
 
   optimizer_settings settings_;
   floats mean_;
