@@ -441,7 +441,8 @@ TEST_CASE("a rank says itself that rank 0 is lost") {
   // Before the call, or while this rank waits for its outcome.
   for (auto when : {control_kind::join, control_kind::call})
     CHECK(
-        thrown_under(settings, [](line& to) { to.send(control_kind::bye); }, when) ==
+        thrown_under(
+            settings, [](line& to) { to.send(control_kind::bye); }, when) ==
         "rank 0: left the run; this rank called barrier");
   settings.deadline = 500ms;
   CHECK(thrown_under(settings, [](line&) {
