@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -264,6 +265,35 @@ TEST_CASE("nothing is issued on links that are aborted, and what waits there end
   pair.finish();
   CHECK_FALSE(pair.carrier->is_busy());
   CHECK(first_fault() == "");
+}
+
+TEST_CASE("an abort while NCCL has a call in hand leaves its stream alone", "[nccl]") {
+  for (int const channel : {0, 1}) {
+    reset(run_seed());
+    two_ranks pair({16});
+    auto& over = pair.carrier->over();
+    model::hold_groups();
+    std::thread issuing([&] {
+      if (channel == 0)
+        pair.carrier->post_receive(0, 0);
+      else
+        pair.send(1, 0);
+    });
+    // In the model, unlike NCCL, a second thread may look.
+    auto const is_in_hand = [](auto const* end) { return !end->comm.is_ready(); };
+    while (std::ranges::none_of(over.ends(), is_in_hand)) std::this_thread::yield();
+    std::thread breaking([&] { over.abort(); });
+    issuing.join();
+    // All of this finds the call still in hand, or the links aborted.
+    static_cast<void>(pair.carrier->take(0, 0, 0));
+    pair.carrier->post_receive(0, 0);
+    pair.send(1, 1);
+    pair.carrier->mark_end();
+    breaking.join();
+    pair.finish();
+    CHECK_FALSE(pair.carrier->is_busy());
+    CHECK(first_fault() == "");
+  }
 }
 
 TEST_CASE("a step that fails wakes who waits for messages", "[nccl]") {

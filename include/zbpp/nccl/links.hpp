@@ -169,13 +169,15 @@ class links {
       for (auto const* end : present_) detail::check_started(end->comm.async_error());
     });
   }
-  /// Waits, within `use`, until a communicator has done what it was last asked for; returns early
-  /// when all is aborted.
+  /// Waits, within `use`, until a communicator has done what it was last asked for.
+  /// @return no, early, when all is aborted
   /// @throws nccl_error
-  void await(communicator const& one) const {
+  [[nodiscard]] bool await(communicator const& one) const {
+    bool is_ready = false;
     detail::poll(
-        [&] { return is_aborted() || one.is_ready(); },
+        [&] { return is_aborted() || (is_ready = one.is_ready()); },
         [](std::chrono::microseconds time) { std::this_thread::sleep_for(time); });
+    return is_ready;
   }
 
  private:

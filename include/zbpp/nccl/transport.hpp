@@ -75,12 +75,13 @@ class transport {
     // A reception may write from its start on, so it waits for whoever used the memory.
     auto const waits = l.slots->waits(l.slots->opened());
     auto& slot = l.slots->open(*to.memory, to.at->compute());
+    if (over_->is_aborted()) return;
     if (waits.for_slot) by.wait(slot.freed);
-    transfer(*l.receiver, slot.parts, [&](buffer const& part) {
+    bool const is_through = transfer(*l.receiver, slot.parts, [&](buffer const& part) {
       return ncclRecv(
           part.data(), part.size(), ncclInt8, l.sender_number, l.receiver->comm.get(), by);
     });
-    if (waits.by_receiver) by.record(slot.arrived);
+    if (is_through && waits.by_receiver) by.record(slot.arrived);
   }
 
   /// Enqueues the shipment of what the sender's passes have made so far. Never blocks.
@@ -90,13 +91,15 @@ class transport {
     auto& l = at(channel);
     l.slots->check_equals(static_cast<std::int32_t>(l.sent), mail);
     cuda::stream_ref const by = l.sender->messages;
-    // One event is enough: a wait takes what was recorded last before it.
-    at_rank(l.slots->ends().from).at->compute().record(l.made);
-    by.wait(l.made);
-    transfer(*l.sender, mail, [&](buffer const& part) {
-      return ncclSend(
-          part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
-    });
+    if (!over_->is_aborted()) {
+      // One event is enough: a wait takes what was recorded last before it.
+      at_rank(l.slots->ends().from).at->compute().record(l.made);
+      by.wait(l.made);
+      transfer(*l.sender, mail, [&](buffer const& part) {
+        return ncclSend(
+            part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
+      });
+    }
     l.at(l.sent++) = std::move(mail);
   }
 
@@ -108,7 +111,7 @@ class transport {
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
     auto& slot = l.slots->at(sequence);
-    if (l.slots->waits(sequence).by_receiver)
+    if (l.slots->waits(sequence).by_receiver && !over_->is_aborted())
       at_rank(l.slots->ends().to).at->compute().wait(slot.arrived);
     return std::exchange(slot.parts, {});
   }
@@ -139,6 +142,7 @@ class transport {
 
   /// Notes what was issued, for `is_done`. @throws cuda_error
   void mark_end() {
+    if (over_->is_aborted()) return;
     for (std::size_t i = 0; i < last_.size(); ++i)
       over_->ends()[i]->messages.get().record(last_[i]);
   }
@@ -202,18 +206,23 @@ class transport {
   [[nodiscard]] rank_end& at_rank(int rank) noexcept { return ends_[zbpp::detail::index(rank)]; }
 
   // Issues a call for each buffer of a message. Nothing happens once all is aborted.
+  // @return whether all of it is in the stream; if not, an abort has come, NCCL may still have a
+  //         call in hand, and the stream is not to be touched any more
   template <class Call>
-  void transfer(link_end const& by, message const& mail, Call const& call) {
+  bool transfer(link_end const& by, message const& mail, Call const& call) {
+    bool is_through = false;
     over_->use([&] {
-      for (std::size_t begin = 0; begin < mail.size(); begin += most_grouped) {
+      is_through = true;
+      for (std::size_t begin = 0; is_through && begin < mail.size(); begin += most_grouped) {
         detail::group together;
         auto const parts = mail.parts().subspan(begin);
         for (auto const& part : parts.first(std::min(parts.size(), most_grouped)))
           if (part.size() > 0) detail::check_started(call(part));
         together.end();
-        over_->await(by.comm);  // or what is recorded next would not be behind it
+        is_through = over_->await(by.comm);  // or what is recorded next would not be behind it
       }
     });
+    return is_through;
   }
 
   std::shared_ptr<links> over_;

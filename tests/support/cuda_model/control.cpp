@@ -215,6 +215,12 @@ void fail_next(std::string_view which, int error) {
   in.failing_[at(function_named(which))] = error;
 }
 
+void hold_groups() {
+  machine& in = machine::the();
+  std::lock_guard lock(in.mutex());
+  in.holds_groups_ = true;
+}
+
 void kernel_fault(std::uint64_t n, cudaError_t error) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());

@@ -131,6 +131,9 @@ std::size_t pending();
 /// @throws std::invalid_argument when the model has no such function
 void fail_next(std::string_view function, int error);
 
+/// Groups of NCCL calls that begin from now on stay ncclInProgress until they are aborted.
+void hold_groups();
+
 /// The n-th kernel to run from now on (0: the first) poisons its device.
 void kernel_fault(std::uint64_t n, cudaError_t error = cudaErrorIllegalAddress);
 

@@ -41,6 +41,7 @@ void machine::reset(options const& machine_options) {
   skips_.clear();
   log_.clear();
   counting_ = false;
+  holds_groups_ = false;
   kernel_fault_in_ = -1;
   host_clock_ = {};
   host_moved_ = true;

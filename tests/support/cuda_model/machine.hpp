@@ -231,6 +231,7 @@ class machine {
   }
 
   options options_;
+  bool holds_groups_ = false;
   std::uint32_t generation_ = 1;
   int registered_hosts_ = 0;
 

@@ -164,7 +164,7 @@ bool machine::connected(message_group const& one) const {
 
 void machine::try_deferred(communicator& of) {
   message_group* const group = of.deferred;
-  if (group == nullptr || of.polls_left > 0 || !connected(*group)) {
+  if (group == nullptr || of.polls_left > 0 || holds_groups_ || !connected(*group)) {
     return;
   }
   of.deferred = nullptr;
