@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # zbpp_strict: warnings as errors and sanitizers for our own tests, examples and benchmarks.
 # Never part of zbpp::zbpp: a user's flags are the user's.
+option(ZBPP_WERROR "Take warnings for errors; OFF where an untried compiler only has to build" ON)
 add_library(zbpp_strict INTERFACE)
-set(zbpp_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+set(zbpp_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+# What nvcc takes, for itself and for the compiler behind it; not every warning suits its output.
+set(zbpp_cuda_warnings "SHELL:-Xcompiler=-Wall,-Wextra")
+if(ZBPP_WERROR)
+  list(APPEND zbpp_warnings -Werror)
+  list(APPEND zbpp_cuda_warnings "SHELL:-Werror all-warnings -Xcompiler=-Werror")
+endif()
 target_compile_options(zbpp_strict INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${zbpp_warnings}>")
 
 if(ZBPP_SANITIZE)

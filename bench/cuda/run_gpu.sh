@@ -36,6 +36,7 @@ note() {
   printf '%s{"part": "%s", "result": "%s", "why": "%s"}' \
     "$([ -s "$work/parts.json" ] && printf ',\n  ')" "$1" "$2" "$why" >>"$work/parts.json"
   echo "| $1 | $2 | $why |" >>"$work/parts.md"
+  write_results # whoever ends this early keeps what is known
 }
 
 # part NAME SECONDS COMMAND...: its output goes to the log of that name
@@ -49,6 +50,7 @@ part() {
   sed 's/^/  /' "$work/$name.log" >&2
   case $status in
     0) note "$name" ok "" ;;
+    77) note "$name" skipped "$(tail -n 1 "$work/$name.log")" ;;
     124 | 137) failed=yes; note "$name" failed "it took more than $limit s" ;;
     *) failed=yes; note "$name" failed "status $status: $(tail -n 1 "$work/$name.log")" ;;
   esac
@@ -105,6 +107,10 @@ processes() {
   fi
 }
 
+if [ ! -x "$programs/device_check" ]; then
+  echo "run: device_check does not build; nothing was measured" >&2
+  exit 2
+fi
 if ! device=$("$programs/device_check" --describe); then
   echo "run: CUDA cannot use the GPU; nothing was measured" >&2
   exit 3
@@ -116,23 +122,65 @@ slug=$(printf '%s' "$model" | tr '[:upper:]' '[:lower:]' | tr -cs '[:lower:][:di
 day=$(date -u +%F)
 toolkit=$("${CUDACXX:-nvcc}" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 
+mkdir -p "$results"
+file=$results/$day-gpu-$slug$(printf '%s' "${groups:+ $groups}" | tr ' ' '-')
+nccl=
+
+# Writes what is known by now.
+write_results() {
+  {
+    printf '{"date": "%s", "device": %s,\n "gpus": %s, "driver": "%s", "toolkit": "%s", "nccl": "%s",\n' \
+      "$day" "$device" "${gpus:-0}" "$driver" "$toolkit" "$nccl"
+    printf ' "parts": [\n  %s],\n "figures": ' "$(cat "$work/parts.json")"
+    if [ -s "$work/figures.json" ]; then cat "$work/figures.json"; else echo '[]'; fi
+    echo '}'
+  } >"$file.json"
+  {
+    echo "# $day, $model"
+    echo
+    echo "Written by \`./run gpu\`; $file.json holds the same for programs." | sed "s#$results/##"
+    echo
+    echo "Driver $driver, CUDA $toolkit, NCCL ${nccl:-not used}, ${gpus:-0} GPU(s): \`$device\`."
+    echo
+    echo "| part | result | why |"
+    echo "|---|---|---|"
+    cat "$work/parts.md"
+    if [ -s "$work/figures.md" ]; then cat "$work/figures.md"; fi
+    for log in device_check train_gpt_cuda train_gpt_cuda_compare; do
+      if [ -s "$work/$log.log" ]; then
+        printf '\n## %s\n\n```text\n' "$log"
+        tail -n 60 "$work/$log.log"
+        echo '```'
+      fi
+    done
+  } >"$file.md"
+}
+
 if wants device; then
+  for example in 10_one_gpu 11_many_gpus; do
+    if [ -x "$build/examples/$example" ]; then
+      part "$example" 60 "$build/examples/$example"
+    else
+      note "$example" skipped "it was not built"
+    fi
+  done
   part device_check 300 "$programs/device_check" --all
   part device_fault 60 "$programs/device_check" --fault
 fi
 
 if wants sanitizer; then
-  if command -v compute-sanitizer >/dev/null; then
+  if ! command -v compute-sanitizer >/dev/null; then
+    note compute-sanitizer skipped "compute-sanitizer is not on the PATH"
+  elif ! compute-sanitizer "$programs/device_check" --describe >"$work/sanitizer.log" 2>&1; then
+    note compute-sanitizer skipped "$(tail -n 1 "$work/sanitizer.log")"
+  else
     for tool in memcheck racecheck; do
       part "$tool" 400 compute-sanitizer --tool "$tool" --error-exitcode 9 \
         "$programs/device_check" --short
     done
-  else
-    note compute-sanitizer skipped "compute-sanitizer is not on the PATH"
   fi
 fi
 
-nccl=
 if wants nccl; then
   if [ -x "$programs/nccl_check" ]; then
     part nccl_self 60 "$programs/nccl_check" self
@@ -154,40 +202,20 @@ if wants train_gpt; then
   else
     note train_gpt_cuda skipped "$(reason '\(examples\/\)\{0,1\}train_gpt_cuda' train_gpt_cuda)"
   fi
+  if [ -x "${gpt}_compare" ]; then
+    part train_gpt_cuda_compare 200 "${gpt}_compare" "$build/../../examples/train_gpt_cuda/lanes.hpp"
+  else
+    note train_gpt_cuda_compare skipped "$(reason 'examples\/train_gpt' train_gpt_cuda_compare)"
+  fi
 fi
 
-if wants bench; then
+if wants bench && [ ! -x "$programs/bench_cuda" ]; then
+  failed=yes
+  note bench_cuda failed "it does not build"
+elif wants bench; then
   part bench_cuda 580 "$programs/bench_cuda" --json "$work/figures.json" \
     --markdown "$work/figures.md"
 fi
 
-mkdir -p "$results"
-file=$results/$day-gpu-$slug$(printf '%s' "${groups:+ $groups}" | tr ' ' '-')
-{
-  printf '{"date": "%s", "device": %s,\n "gpus": %s, "driver": "%s", "toolkit": "%s", "nccl": "%s",\n' \
-    "$day" "$device" "${gpus:-0}" "$driver" "$toolkit" "$nccl"
-  printf ' "parts": [\n  %s],\n "figures": ' "$(cat "$work/parts.json")"
-  if [ -s "$work/figures.json" ]; then cat "$work/figures.json"; else echo '[]'; fi
-  echo '}'
-} >"$file.json"
-{
-  echo "# $day, $model"
-  echo
-  echo "Written by \`./run gpu\`; $file.json holds the same for programs." | sed "s#$results/##"
-  echo
-  echo "Driver $driver, CUDA $toolkit, NCCL ${nccl:-not used}, ${gpus:-0} GPU(s): \`$device\`."
-  echo
-  echo "| part | result | why |"
-  echo "|---|---|---|"
-  cat "$work/parts.md"
-  if [ -s "$work/figures.md" ]; then cat "$work/figures.md"; fi
-  for log in device_check train_gpt_cuda; do
-    if [ -s "$work/$log.log" ]; then
-      printf '\n## %s\n\n```text\n' "$log"
-      tail -n 60 "$work/$log.log"
-      echo '```'
-    fi
-  done
-} >"$file.md"
 echo "run: wrote $file.md and $file.json" >&2
 [ "$failed" = no ]

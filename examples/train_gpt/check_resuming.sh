@@ -32,12 +32,12 @@ train() {
 said() { sed -n "s/.*$1 *0*\([0-9][0-9]*\).*/\1/p" "$scratch/log" | tail -n 1 | grep . || echo 0; }
 digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
 
-train 60 "$scratch/whole" || fail "a run with its reference: status $?"
+train 250 "$scratch/whole" || fail "a run with its reference: status $?"
 grep -q 'ZB-V.* yes ' "$scratch/log" || fail "not identical to the sequential run"
 right=$(digest)
 [ -n "$right" ] || fail "no digest of the parameters"
 start=$(date +%s%N)
-train 60 "$scratch/alone" --no-reference || fail "a run without its reference: status $?"
+train 250 "$scratch/alone" --no-reference || fail "a run without its reference: status $?"
 grep -q 'nothing is compared' "$scratch/log" || fail "it does not say that nothing is compared"
 took=$((($(date +%s%N) - start) / 1000000))
 [ "$(digest)" = "$right" ] || fail "other parameters without the reference than with it"
@@ -62,7 +62,7 @@ while [ $kills -lt 8 ]; do
   done
 done
 echo "killed $kills times in $took ms, at step $least or after"
-train 60 "$scratch/killed" --resume || fail "the last run: status $?"
+train 250 "$scratch/killed" --resume || fail "the last run: status $?"
 [ "$(digest)" = "$right" ] || fail "killed and resumed: $(digest) where $right is right"
 
 # Two checkpoints are there; without the newest, training goes on from the other.
@@ -70,23 +70,23 @@ rm -r "$scratch/alone/step-000150"
 (
   trap '' XFSZ
   ulimit -f 16
-  train 60 "$scratch/alone" --resume --no-reference
+  train 250 "$scratch/alone" --resume --no-reference
 )
 status=$?
 [ $status -eq 1 ] || fail "a full disk: status $status where 1 is right"
 grep -q 'step-000150/rank-0.bin: cannot be written: File too large' "$scratch/log" ||
   fail "a full disk: the file is not named"
 printf 'half' >"$scratch/alone/step-000145/rank-1.bin"
-train 60 "$scratch/alone" --resume
+train 250 "$scratch/alone" --resume
 status=$?
 [ $status -eq 2 ] || fail "a torn file: status $status where 2 is right"
 grep -q 'step-000145/rank-1.bin has 4 bytes.*remove .*step-000145 to begin anew' "$scratch/log" ||
   fail "a torn file: not named"
-train 60 "$scratch/whole"
+train 250 "$scratch/whole"
 status=$?
 [ $status -eq 2 ] || fail "a new run among old checkpoints: status $status where 2 is right"
 rm -r "$scratch/whole/step-000150"
-train 60 "$scratch/whole" --resume || fail "resumed: status $?"
+train 250 "$scratch/whole" --resume || fail "resumed: status $?"
 grep -q 'ZB-V.* yes ' "$scratch/log" || fail "resumed: not identical to the sequential run"
 [ "$(digest)" = "$right" ] || fail "resumed: $(digest) where $right is right"
 echo "all as it should be"

@@ -16,13 +16,13 @@ fail() {
 
 # here ARGUMENT...: trains in one process. apart RANKS ARGUMENT...: trains in as many as ranks.
 here() {
-  timeout 60 "$program" --width 32 --context 24 --text "$text" --out "$scratch" "$@" \
+  timeout 250 "$program" --width 32 --context 24 --text "$text" --out "$scratch" "$@" \
     >"$scratch/log" 2>&1
 }
 apart() {
   ranks=$1
   shift
-  timeout 90 sh "$shell_loop" "$ranks" "$program" --transport tcp --width 32 --context 24 \
+  timeout 280 sh "$shell_loop" "$ranks" "$program" --transport tcp --width 32 --context 24 \
     --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
 }
 digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
@@ -51,7 +51,7 @@ apart 2 --policy zb_h1 --layers 4 --steps 4 --ranks 3 && fail "2 processes are n
   fail "not each of 2 processes says that they are no 3 ranks"
 
 # shellcheck disable=SC2016  # what $RANK is, the rank knows
-timeout 90 sh "$shell_loop" 3 sh -c '"$0" --seed "$((RANK / 2))" "$@"' "$program" --transport tcp \
+timeout 280 sh "$shell_loop" 3 sh -c '"$0" --seed "$((RANK / 2))" "$@"' "$program" --transport tcp \
   --policy zb_h1 --width 32 --context 24 --text "$text" --out "$scratch" >"$scratch/log" 2>&1 &&
   fail "another seed on rank 2 went unnoticed"
 for rank in 0 1 2; do
@@ -62,7 +62,7 @@ done
 # A rank that fails by itself, its disk full: all say so.
 mkdir "$scratch/checkpoints"
 # shellcheck disable=SC2016
-timeout 90 sh "$shell_loop" 2 sh -c '
+timeout 280 sh "$shell_loop" 2 sh -c '
   trap "" XFSZ
   if [ "$RANK" = 1 ]; then ulimit -f 16; fi
   exec "$0" "$@"' "$program" --transport tcp --policy zb_h1 --layers 4 --width 32 --context 24 \

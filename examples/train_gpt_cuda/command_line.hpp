@@ -98,6 +98,12 @@ inline void add_options(CLI::App& app, options& o) {
       ->transform(policy_name())
       ->delimiter(',')
       ->option_text("NAME,... [one_f_one_b,zb_h1,zb_v,greedy_auto]");
+  app.add_option(
+         "--receive-ahead",
+         o.receive_ahead,
+         "Passes before its consumer that a message's memory is set aside [1; with nccl 0]")
+      ->check(CLI::Range(0, 1024))
+      ->option_text("PASSES");
   app.add_option("--layers", s.layers, "Transformer blocks")->check(CLI::Range(1, 256));
   app.add_option("--heads", s.heads, "Heads of attention")->check(CLI::Range(1, 256));
   app.add_option("--width", s.width, "Elements of a token, a multiple of 8 * heads")

@@ -28,13 +28,20 @@ struct options {
   bool one_device_each = false;  ///< else all ranks are on one device, each on its part
   bool partitions = false;       ///< whether the user said so
   std::vector<std::string> policies = {"one_f_one_b", "zb_h1", "zb_v", "greedy_auto"};
-  bool names_policies = false;     ///< whether the user chose them: then each has to work
-  std::filesystem::path text;      ///< empty: the repository's own
-  bool check = false;              ///< run sequentially too, and compare
-  bool measure = false;            ///< plan by measured times
-  std::filesystem::path trace;     ///< empty: none is written
-  std::uint64_t interleaving = 1;  ///< under the model of CUDA: its seed
+  bool names_policies = false;       ///< whether the user chose them: then each has to work
+  std::optional<int> receive_ahead;  ///< passes; none: what suits the transport
+  std::filesystem::path text;        ///< empty: the repository's own
+  bool check = false;                ///< run sequentially too, and compare
+  bool measure = false;              ///< plan by measured times
+  std::filesystem::path trace;       ///< empty: none is written
+  std::uint64_t interleaving = 1;    ///< under the model of CUDA: its seed
 };
+
+/// @return how many passes before its consumer a message's slot is opened: copies wait without a
+/// multiprocessor, NCCL with one
+[[nodiscard]] inline int receive_ahead_of(options const& o) {
+  return o.receive_ahead.value_or(o.by == transport::peer ? 1 : 0);
+}
 
 /// Refuses more ranks than layers.
 /// @throws setting_error

@@ -52,7 +52,8 @@ class planner {
         continue;
       }
       try {
-        found.plan = zbpp::make_plan(policy, problem(where));
+        found.plan =
+            zbpp::make_plan(policy, problem(where), {.receive_ahead = receive_ahead_of(*o_)});
         found.why_not.clear();
         return found;
       } catch (zbpp::error const& refused) {

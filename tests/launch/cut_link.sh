@@ -43,8 +43,8 @@ export ZBPP_TOKEN WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400
 
 # rank SPACE RANK ADDRESS; the time is far beyond all deadlines
 rank() {
-  RANK=$2 exec ip netns exec "$1" timeout -s KILL 60 \
-    "$program" "bind=$3" steps=100000000 deadline=2000 >"$out/$2" 2>&1
+  RANK=$2 exec ip netns exec "$1" timeout -s KILL 110 \
+    "$program" "bind=$3" steps=100000000 deadline=5000 >"$out/$2" 2>&1
 }
 rank "$left" 0 10.77.0.1 &
 first=$!
@@ -58,7 +58,7 @@ packets() {
 tries=0
 while [ "$(packets)" -lt 2000 ]; do
   tries=$((tries + 1))
-  if [ "$tries" -gt 300 ]; then
+  if [ "$tries" -gt 800 ]; then
     fail "the ranks exchange nothing"
   fi
   sleep 0.1

@@ -19,7 +19,7 @@ for attempt in 1 2 3 4 5; do
   MASTER_PORT=$((20000 + ($$ * 31 + attempt * 1009) % 12000)) # below what the kernel gives away
   export MASTER_PORT
   # $root is one option or none.
-  if timeout 60 mpirun $root --oversubscribe -x ZBPP_TOKEN -x MASTER_PORT -n "$ranks" "$@" \
+  if timeout 250 mpirun $root --oversubscribe -x ZBPP_TOKEN -x MASTER_PORT -n "$ranks" "$@" \
     >"$out" 2>&1; then
     cat "$out"
     exit 0

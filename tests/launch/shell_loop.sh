@@ -39,7 +39,7 @@ for attempt in 1 2 3 4 5; do
   rank=0
   while [ "$rank" -lt "$ranks" ]; do
     # Each variable is a word.
-    env $(variables "$rank") timeout 60 "$@" >"$out/$rank" 2>&1 &
+    env $(variables "$rank") timeout 250 "$@" >"$out/$rank" 2>&1 &
     pids="$pids $!"
     rank=$((rank + 1))
   done

@@ -85,7 +85,10 @@ class event_ref {
   /// @throws cuda_error when what ran before failed
   [[nodiscard]] bool is_complete() const {
     auto const status = cudaEventQuery(native_);
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // an answer, which nobody is to take for an error of a later call
+      return false;
+    }
     check(status);
     return true;
   }

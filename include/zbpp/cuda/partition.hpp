@@ -53,13 +53,20 @@ struct grouping {
 /// @throws error (bad_argument) when there are no so many parts; cuda_error
 [[nodiscard]] inline grouping best_grouping(
     PFN_cuDevSmResourceSplitByCount_v12040 split, CUdevResource const& whole, unsigned parts) {
+#if CUDA_VERSION >= 13000
   auto const least = std::max(whole.sm.minSmPartitionSize, 1U);
   auto const stride = std::max(whole.sm.smCoscheduledAlignment, 1U);
+#else  // which does not tell; this suits every device
+  constexpr unsigned least = 8;
+  constexpr unsigned stride = 8;
+#endif
   grouping best;
   unsigned most_parts = 0;
   for (unsigned size = least; size <= whole.sm.smCount; size += stride) {
     unsigned possible = 0;
-    check_driver(split(nullptr, &possible, &whole, nullptr, 0, size));
+    auto const status = split(nullptr, &possible, &whole, nullptr, 0, size);
+    if (status == CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) continue;  // another size may do
+    check_driver(status);
     most_parts = std::max(most_parts, possible);
     grouping const now{size, possible / parts};
     if (now.groups > 0 && now.share() >= best.share()) best = now;
@@ -104,6 +111,11 @@ class partition {
     auto count = static_cast<unsigned>(parts) * each.groups;
     std::vector<CUdevResource> groups(count);
     detail::check_driver(driver.split(groups.data(), &count, &whole, nullptr, 0, each.size));
+    if (count != groups.size())
+      throw error(
+          errc::device_failed,
+          "the driver made " + std::to_string(count) + " groups of multiprocessors where it had " +
+              "promised " + std::to_string(groups.size()));
     unused_ = static_cast<int>(whole.sm.smCount);
     for (std::size_t first = 0; first < groups.size(); first += each.groups) {
       parts_.push_back(make_part(driver, native, std::span(groups).subspan(first, each.groups)));

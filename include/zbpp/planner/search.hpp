@@ -199,9 +199,10 @@ class plan_search {
   }
 
   void report() {
-    constexpr double step = 1.0 / 64;
     if (!settings_.on_progress || work_ < next_report_ || cost() == never) return;
-    next_report_ = work_ + step * most_work_;
+    // Own choice: often enough that whoever watches a long search sees it move.
+    constexpr double most_between = 1e6;
+    next_report_ = work_ + std::min(most_work_ / 64, most_between);
     settings_.on_progress(
         {.cost = cost(), .lower_bound = bound_, .spent = std::min(1.0, work_ / most_work_)});
   }
