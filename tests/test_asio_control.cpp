@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/timers.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
@@ -10,6 +11,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
@@ -275,14 +277,14 @@ TEST_CASE("a connection that is reset is named on all ranks") {
 
 TEST_CASE("a process that joins and then says nothing is named on all ranks, and told why") {
   auto settings = test::patient_settings();
-  settings.deadline = 800ms;
+  settings.deadline = 3s;
   bool is_told = false;
   auto const thrown = run_with_raw(3, settings, [&](raw_member& raw) {
     auto const verdict = raw.read(control_kind::verdict);
     is_told = verdict && asio::detail::read_failures(*verdict).front().at.rank == 2;
   });
   for (auto const& text : thrown)
-    CHECK(text == "rank 2: has not been heard for 0.8 s; it is stopped, overloaded or cut off");
+    CHECK(text == "rank 2: has not been heard for 3.0 s; it is stopped, overloaded or cut off");
   CHECK(is_told);
 }
 
@@ -428,6 +430,22 @@ std::string thrown_under(
 }
 
 }  // namespace
+
+TEST_CASE("a deadline that passes while this process stands still waits for what has come") {
+  boost::asio::io_context io;
+  asio::detail::timeout deadline(io);
+  std::string order;
+  auto const start = std::chrono::steady_clock::now();
+  deadline.set(300ms, [&] { order += "late"; });
+  // Like a frame: its payload is read after its head.
+  boost::asio::post(io, [&] {
+    order += "head ";
+    boost::asio::post(io, [&] { order += "payload "; });
+  });
+  while (std::chrono::steady_clock::now() < start + 500ms) std::this_thread::yield();
+  io.run();
+  CHECK(order == "head payload late");
+}
 
 TEST_CASE("a rank says itself that rank 0 is lost") {
   using line = asio::detail::line;

@@ -242,7 +242,7 @@ TEST_CASE("who does not hold the token is refused, counted and told", "[asio][ga
 }
 
 TEST_CASE("two hundred that say nothing keep nobody out", "[asio][gate]") {
-  place here({.patience = 300ms, .most_strangers = 16});
+  place here({.patience = 2s, .most_strangers = 16});
   net::io_context io;
   std::vector<visitor> silent;
   silent.reserve(200);
@@ -275,7 +275,7 @@ TEST_CASE("with room for one, the last to come has it", "[asio][gate]") {
 }
 
 TEST_CASE("a stranger that sends a byte and no more is dropped", "[asio][gate]") {
-  place here({.patience = 200ms});
+  place here({.patience = 2s});
   net::io_context io;
   std::vector<visitor> slow;
   slow.reserve(20);

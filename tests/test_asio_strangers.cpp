@@ -162,7 +162,7 @@ bool all_end_with(std::vector<process>& all, int status) {
 TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers]") {
   ZBPP_SEEDED(random, 1);
   constexpr int ranks = 3;
-  std::vector<std::string> const usual{"steps=2000", "deadline=20000"};
+  std::vector<std::string> const usual{"steps=300", "deadline=20000"};
   auto undisturbed = start_ranks(ranks, usual);
   auto const reached_end = all_end_with(undisturbed, 0);
   INFO(everything(undisturbed));

@@ -166,7 +166,7 @@ TEST_CASE("large messages come in one piece, through small and large buffers", "
   stuck_guard const guard;
   for (int const buffers : {0, 32768})
     for (bool const declared : {true, false}) {
-      auto const size = buffers == 0 ? std::size_t{64} << 20 : std::size_t{300000};
+      auto const size = buffers == 0 ? std::size_t{8} << 20 : std::size_t{300000};
       std::vector<std::size_t> const whole{size};
       std::vector<std::size_t> const parts{size / 2, 0, 4096, 1, size / 4};
       std::array<arena, 2> memory;
@@ -386,6 +386,7 @@ TEST_CASE("after a drain before all was written a connection stands still", "[as
   for (std::uint32_t n = 0; n < 4; ++n) rank.carrier.send(1, make_message(rank.memory, n, {9}), 0);
   CHECK_FALSE(rank.carrier.is_flushed());  // there is room for three
   CHECK(rank.memory.usage().now(purpose::edge) == 36);
+  rank.sockets.exclusively([] {});  // writes what nobody may have had the time to
   rank.carrier.drain();
   CHECK(rank.memory.usage().now(purpose::edge) == 0);
   CHECK(rank.lost.all().empty());

@@ -89,6 +89,14 @@ class stage {
     co_await W(backward_weight);
   }
 
+  /// Has both kernels loaded before the first step, in which that may wait for what runs.
+  void warm_up(where at) {
+    auto const on = cuda::stream_of(at);
+    auto const scratch = at.allocate(message_size);
+    cuda::check(scale(on, floats(scratch), nullptr, 1, 0, width));
+    cuda::check(fold(on, floats(scratch), floats(scratch), floats(scratch), width));
+  }
+
  private:
   static float* floats(buffer const& of) { return of.as<float>().data(); }
 

@@ -66,6 +66,9 @@ template <class Body>
       } catch (std::exception const& wrong) {
         thrown[i] = wrong.what();
       }
+      // Without a rank 0 that listens, nobody waits for its port.
+      if (i == 0 && port.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+        listening.set_value(0);
     });
   for (auto& t : threads) t.join();
   return thrown;

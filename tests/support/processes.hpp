@@ -118,16 +118,19 @@ class process {
   std::optional<int> status_;
 };
 
-/// @return a TCP port of this host that nobody listened at a moment ago
+/// @return a TCP port of this host for who binds to it with SO_REUSEADDR; the system gives it to
+///         nobody else as long as this process lives
 [[nodiscard]] inline std::uint16_t free_port() {
-  int const s = ::socket(AF_INET, SOCK_STREAM, 0);
+  // Stays bound, and does not listen, so that whoever connects too early is refused.
+  int const s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int const on = 1;
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(at);
   auto* const address = reinterpret_cast<sockaddr*>(&at);
-  bool const good = ::bind(s, address, size) == 0 && ::getsockname(s, address, &size) == 0;
-  ::close(s);
+  bool const good = ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                    ::bind(s, address, size) == 0 && ::getsockname(s, address, &size) == 0;
   if (!good) throw std::system_error(errno, std::generic_category(), "bind");
   return ntohs(at.sin_port);
 }

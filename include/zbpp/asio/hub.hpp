@@ -176,11 +176,10 @@ class hub final : public line_owner {
       if (here.data.host.empty()) here.data.host = from.address().to_string();
       here.to->expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
-      // Those who come a little later hear it too.
+      // Those who come a little later hear it too, also who has just begun his longest pause.
       mistake_ = std::move(wrong);
       deadline_.set(
-          std::min({settings_.deadline / 4, std::chrono::milliseconds(1000), deadline_.left()}),
-          [this] { end_joining(mistake_); });
+          std::min(2 * longest_join_pause, deadline_.left()), [this] { end_joining(mistake_); });
     }
     if (all_have_come()) mistake_.empty() ? start_run() : end_joining(mistake_);
   }
@@ -274,7 +273,7 @@ class hub final : public line_owner {
     failures_ = {std::move(failure)};
     send_all(control_kind::stop, write(failures_.front()));
     deadline_.set(
-        std::min(settings_.deadline / 4, std::chrono::milliseconds(1000)), [this] { conclude(); });
+        std::min(settings_.deadline / 4, std::chrono::milliseconds(3000)), [this] { conclude(); });
     conclude_if_all_ended();
   }
 

@@ -40,6 +40,9 @@ struct rendezvous_settings {
 
 namespace detail {
 
+/// How long a rank that did not reach rank 0 waits at most before it tries again.
+inline constexpr std::chrono::milliseconds longest_join_pause{1000};
+
 /// @throws error (bad_argument) unless a launch is one that can work
 inline void check(launch const& start) {
   zbpp::detail::require(

@@ -142,7 +142,7 @@ class spoke {
   // Half of the interval is left to chance, so that ranks started at once do not call at once.
   [[nodiscard]] std::chrono::milliseconds next_pause() {
     auto const half = interval_ / 2;
-    interval_ = std::min(interval_ * 2, longest_interval);
+    interval_ = std::min(interval_ * 2, longest_join_pause);
     return half + std::chrono::milliseconds(random_() % static_cast<unsigned>(half.count() + 1));
   }
 
@@ -167,7 +167,6 @@ class spoke {
     socket_.close(ignored);
   }
 
-  static constexpr std::chrono::milliseconds longest_interval{1000};
   static constexpr std::chrono::milliseconds attempt_limit{5000};
 
   launch start_;

@@ -271,8 +271,11 @@ class tcp_transport {
   // takes back what the peer has not read yet.
   void linger() {
     driver_->exclusively([&] {
-      for (auto const& out : out_)
-        if (out) out->finish();
+      for (auto const& out : out_) {
+        if (!out) continue;
+        out->pump();  // what was sent, and nobody has had the time to write
+        out->finish();
+      }
     });
     detail::drive_for(*driver_, std::chrono::milliseconds(250), [&] {
       auto const is_open = [](auto const& out) { return out && out->is_open(); };

@@ -58,6 +58,16 @@ class pulse {
   bool is_on_ = false;
 };
 
+/// @return how much longer a time that is over is to last, because this process stood still when it
+///         ended: what others sent in time has to be looked at first; none where it did not
+[[nodiscard]] inline std::chrono::milliseconds excuse(
+    steady::time_point expiry, std::chrono::milliseconds time) {
+  // Own choices: later than a busy machine wakes a thread; long enough to read what has come.
+  constexpr std::chrono::milliseconds late{100};
+  constexpr std::chrono::milliseconds grace{1000};
+  return steady::now() - expiry > late ? std::min(time, grace) : std::chrono::milliseconds{0};
+}
+
 /// Calls once, after a time. Setting it again forgets what was set before.
 class timeout {
  public:
@@ -65,13 +75,7 @@ class timeout {
 
   /// @param then  called by who drives; must not throw
   void set(std::chrono::milliseconds after, std::function<void()> then) {
-    auto const number = ++number_;
-    timer_.expires_after(after);
-    timer_.async_wait(
-        [this, number, call = std::move(then)](boost::system::error_code const& failed) {
-          // One that has expired already cannot be cancelled; its number tells.
-          if (!failed && number == number_) call();
-        });
+    arm(after, ++number_, true, std::move(then));
   }
   void cancel() {
     ++number_;
@@ -83,6 +87,23 @@ class timeout {
   }
 
  private:
+  void arm(
+      std::chrono::milliseconds after,
+      std::uint64_t number,
+      bool may_be_excused,
+      std::function<void()> then) {
+    timer_.expires_after(after);
+    timer_.async_wait([this, after, number, may_be_excused, call = std::move(then)](
+                          boost::system::error_code const& failed) mutable {
+      // One that has expired already cannot be cancelled; its number tells.
+      if (failed || number != number_) return;
+      auto const more = may_be_excused ? excuse(timer_.expiry(), after) : no_time;
+      more > no_time ? arm(more, number, false, std::move(call)) : call();
+    });
+  }
+
+  static constexpr std::chrono::milliseconds no_time{0};
+
   net::steady_timer timer_;
   std::uint64_t number_ = 0;
 };
@@ -91,19 +112,14 @@ class timeout {
 template <class Predicate>
 void drive_for(driver& by, std::chrono::milliseconds time, Predicate done) {
   struct alarm {
-    explicit alarm(::boost::asio::io_context& io) : timer(io) {}
-    ::boost::asio::steady_timer timer;
+    explicit alarm(net::io_context& io) : limit(io) {}
+    timeout limit;
     bool has_rung = false;
   };
-  auto const limit = std::make_shared<alarm>(by.io());
-  by.exclusively([&] {
-    limit->timer.expires_after(time);
-    limit->timer.async_wait([limit](boost::system::error_code const& failed) {
-      limit->has_rung = limit->has_rung || !failed;
-    });
-  });
-  by.drive_until([&] { return limit->has_rung || done(); });
-  by.exclusively([&] { limit->timer.cancel(); });
+  auto const one = std::make_shared<alarm>(by.io());
+  by.exclusively([&] { one->limit.set(time, [one] { one->has_rung = true; }); });
+  by.drive_until([&] { return one->has_rung || done(); });
+  by.exclusively([&] { one->limit.cancel(); });
 }
 
 }  // namespace zbpp::asio::detail
