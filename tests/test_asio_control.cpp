@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -114,9 +115,13 @@ class raw_member {
 };
 
 // Runs `ranks` ranks, the last one of which is raw: `act(raw_member&)` when the run is complete.
-// The others wait in a barrier. @return what those threw
+// The others wait in a barrier, or as stated. @return what those threw
 template <class Act>
-std::vector<std::string> run_with_raw(int ranks, asio::rendezvous_settings settings, Act act) {
+std::vector<std::string> run_with_raw(
+    int ranks,
+    asio::rendezvous_settings settings,
+    Act act,
+    std::function<void(asio::rendezvous&)> const& others = &asio::rendezvous::barrier) {
   std::vector<std::string> thrown(static_cast<std::size_t>(ranks - 1));
   std::promise<std::uint16_t> listening;
   auto const port = listening.get_future().share();
@@ -131,7 +136,7 @@ std::vector<std::string> run_with_raw(int ranks, asio::rendezvous_settings setti
         else
           start.port = port.get();
         asio::rendezvous meeting(start, own, test::test_token());
-        meeting.barrier();
+        others(meeting);
       } catch (std::exception const& wrong) {
         thrown[static_cast<std::size_t>(r)] = wrong.what();
       }
@@ -250,6 +255,24 @@ TEST_CASE("hearsay about a rank that failed is left out, its own words are not")
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].text == "channel closed");
   CHECK(seen[1].text == "the stage threw");
+}
+
+TEST_CASE("a rank 0 that leaves after a large outcome waits for those who are slow to read it") {
+  asio::blob const large(std::size_t{48} << 20);
+  bool is_whole = false;
+  auto const thrown = run_with_raw(
+      2,
+      test::patient_settings(),
+      [&](raw_member& raw) {
+        asio::detail::collective_call const mine{0, asio::collective::broadcast, 0, {}};
+        raw.send(control_kind::call, write(mine));
+        ::poll(nullptr, 0, 1000);  // is slow: longer than a rank lingers when it leaves
+        auto const outcome = raw.read(control_kind::outcome);
+        is_whole = outcome && outcome->size() > large.size();
+      },
+      [&](asio::rendezvous& meeting) { meeting.broadcast(large, 0); });
+  CHECK(thrown == std::vector<std::string>(1));
+  CHECK(is_whole);
 }
 
 TEST_CASE("a process that ends is named on all ranks") {

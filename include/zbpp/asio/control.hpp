@@ -68,11 +68,13 @@ class control {
   control(control const&) = delete;
   control& operator=(control const&) = delete;
   /// Leaves the run, which is no failure unless another rank still needs this one. Waits at most a
-  /// quarter of a second until rank 0 has read it (on rank 0: all others).
+  /// quarter of a second until rank 0 has read it (on rank 0: all others); rank 0 also for outcomes
+  /// of collectives that are still on their way, at most the deadline of the settings.
   ~control() {
     try {
       settle();  // if something failed, all have to hear of it first
       if (!is_shut_) {
+        wait(settings_.deadline, [&] { return !is_sending(); });
         auto const patience = std::min(settings_.deadline / 4, std::chrono::milliseconds(250));
         driver_.exclusively([&] { member_.say_bye(patience); });
         wait(patience, [&] { return !is_connected(); });
@@ -303,6 +305,11 @@ class control {
   }
   [[nodiscard]] bool is_connected() const noexcept {
     return hub_ != nullptr ? hub_->is_connected() : member_.is_connected();
+  }
+
+  // As rank 0, in a run that is sound.
+  [[nodiscard]] bool is_sending() const noexcept {
+    return hub_ != nullptr && member_.now() == detail::member::state::running && hub_->is_behind();
   }
 
   // Closes everything; nobody drives afterwards.

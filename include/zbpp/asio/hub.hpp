@@ -115,19 +115,15 @@ class hub final : public line_owner {
   /// @return the port for the other ranks
   [[nodiscard]] std::uint16_t port() const noexcept { return gate_.endpoint().port(); }
   /// @return whether some other rank's connection is still open
-  [[nodiscard]] bool is_connected() const noexcept {
-    auto const is_open = [](auto const& l) { return l != nullptr && l->is_open(); };
-    return std::any_of(seats_.begin(), seats_.end(), [&](auto& s) { return is_open(s.to); }) ||
-           std::any_of(strangers_.begin(), strangers_.end(), is_open);
-  }
+  [[nodiscard]] bool is_connected() const noexcept { return has_line(&line::is_open); }
+  /// @return whether frames for other ranks wait to be written
+  [[nodiscard]] bool is_behind() const noexcept { return has_line(&line::is_behind); }
   /// Ends at once.
   void close() {
     pulse_.stop();
     deadline_.cancel();
     gate_.stop();
-    for (auto const& s : seats_)
-      if (s.to != nullptr) s.to->close();
-    for (auto const& s : strangers_) s->close();
+    each_line([](line& l) { l.close(); });
   }
 
  private:
@@ -140,9 +136,7 @@ class hub final : public line_owner {
         std::find_if(seats_.begin(), seats_.end(), [&](auto const& s) { return s.to.get() == &l; });
     return found == seats_.end() ? -1 : static_cast<int>(found - seats_.begin());
   }
-  [[nodiscard]] bool all_have_come() const {
-    return std::all_of(seats_.begin(), seats_.end(), [](auto const& s) { return s.has_come; });
-  }
+  [[nodiscard]] bool all_have_come() const { return std::ranges::all_of(seats_, &seat::has_come); }
 
   void send_all(control_kind kind, blob payload = {}) {
     auto const shared = std::make_shared<blob const>(std::move(payload));
@@ -188,9 +182,7 @@ class hub final : public line_owner {
     if (auto const wrong = unreachable_text(seats_); !wrong.empty()) return end_joining(wrong);
     state_ = state::running;
     deadline_.cancel();
-    auto const now = steady::now();
-    for (auto const& s : seats_)
-      if (s.to != nullptr) s.to->excuse(now);
+    each_line([now = steady::now()](line& l) { l.excuse(now); });
     send_all(control_kind::welcome, write(roster_of(seats_)));
   }
 
@@ -278,9 +270,7 @@ class hub final : public line_owner {
   }
 
   void conclude_if_all_ended() {
-    auto const has_ended = [](auto const& s) { return s.has_ended; };
-    if (state_ == state::stopping && std::all_of(seats_.begin(), seats_.end(), has_ended))
-      conclude();
+    if (state_ == state::stopping && std::ranges::all_of(seats_, &seat::has_ended)) conclude();
   }
 
   void conclude() {
@@ -294,9 +284,18 @@ class hub final : public line_owner {
   void finish_all() {
     pulse_.stop();
     deadline_.cancel();
+    each_line([](line& l) { l.finish(std::chrono::seconds(1)); });
+  }
+  template <class Do>
+  void each_line(Do act) const {
     for (auto const& s : seats_)
-      if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
-    for (auto const& s : strangers_) s->finish(std::chrono::seconds(1));
+      if (s.to != nullptr) act(*s.to);
+    for (auto const& s : strangers_) act(*s);
+  }
+  [[nodiscard]] bool has_line(bool (line::*is_so)() const noexcept) const noexcept {
+    bool has = false;
+    each_line([&](line const& l) { has = has || (l.*is_so)(); });
+    return has;
   }
 
   void beat(bool was_late) {
