@@ -162,6 +162,14 @@ TEST_CASE("what cannot be cut is refused", "[cuda]") {
   CHECK(model::leaks() == std::vector<std::string>{});
 }
 
+TEST_CASE("a size of groups that the driver refuses does not refuse the others", "[cuda]") {
+  model::reset();
+  model::fail_next("cuDevSmResourceSplitByCount", CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+  cuda::partition const parts(0, 2);
+  for (auto const& site : parts.sites()) CHECK(site.sm_count == 64);
+  CHECK(model::faults() == std::vector<std::string>{});
+}
+
 TEST_CASE("whatever call of a partition fails, it is named and nothing is left", "[cuda]") {
   model::reset();
   model::start_counting();

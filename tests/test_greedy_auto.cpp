@@ -225,6 +225,21 @@ TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto
   CHECK(verify(zbpp::lower(found.order), what).empty());
 }
 
+TEST_CASE("a long search tells of its progress as often as a short one", "[greedy_auto]") {
+  auto const what = paper_problem(paper_rows[10], 1.125);
+  std::stop_source source;
+  auto policy = with_budget(1000);
+  policy.search.stop = source.get_token();
+  std::vector<double> spent;
+  policy.search.on_progress = [&](zbpp::search_progress const& now) {
+    spent.push_back(now.spent);
+    if (spent.size() == 3) source.request_stop();
+  };
+  static_cast<void>(policy.find(what));
+  REQUIRE(spent.size() == 3);
+  CHECK(spent.back() < 1e-3);  // a second of those thousand
+}
+
 TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {
   stage_costs const costs{.forward = 5, .activation = 10, .static_memory = 3, .workspace = 2};
   std::vector<bytes> limits{50, 24, 50};
