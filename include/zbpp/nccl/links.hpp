@@ -169,15 +169,13 @@ class links {
       for (auto const* end : present_) detail::check_started(end->comm.async_error());
     });
   }
-  /// Waits, within `use`, until a communicator has done what it was last asked for.
-  /// @return no, early, when all is aborted
+  /// Waits, within `use`, until a communicator has done what it was last asked for; returns early
+  /// when all is aborted, and then NCCL may still have that in hand.
   /// @throws nccl_error
-  [[nodiscard]] bool await(communicator const& one) const {
-    bool is_ready = false;
+  void await(communicator const& one) const {
     detail::poll(
-        [&] { return is_aborted() || (is_ready = one.is_ready()); },
+        [&] { return is_aborted() || one.is_ready(); },
         [](std::chrono::microseconds time) { std::this_thread::sleep_for(time); });
-    return is_ready;
   }
 
  private:

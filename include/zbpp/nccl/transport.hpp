@@ -77,11 +77,11 @@ class transport {
     auto& slot = l.slots->open(*to.memory, to.at->compute());
     if (over_->is_aborted()) return;
     if (waits.for_slot) by.wait(slot.freed);
-    bool const is_through = transfer(*l.receiver, slot.parts, [&](buffer const& part) {
+    transfer(*l.receiver, slot.parts, [&](buffer const& part) {
       return ncclRecv(
           part.data(), part.size(), ncclInt8, l.sender_number, l.receiver->comm.get(), by);
     });
-    if (is_through && waits.by_receiver) by.record(slot.arrived);
+    if (waits.by_receiver && !over_->is_aborted()) by.record(slot.arrived);
   }
 
   /// Enqueues the shipment of what the sender's passes have made so far. Never blocks.
@@ -205,24 +205,21 @@ class transport {
   [[nodiscard]] lane& at(int channel) noexcept { return *lanes_[zbpp::detail::index(channel)]; }
   [[nodiscard]] rank_end& at_rank(int rank) noexcept { return ends_[zbpp::detail::index(rank)]; }
 
-  // Issues a call for each buffer of a message. Nothing happens once all is aborted.
-  // @return whether all of it is in the stream; if not, an abort has come, NCCL may still have a
-  //         call in hand, and the stream is not to be touched any more
+  // Issues a call for each buffer of a message. Once all is aborted nothing happens, NCCL may still
+  // have a call in hand, and the stream is not to be touched any more.
   template <class Call>
-  bool transfer(link_end const& by, message const& mail, Call const& call) {
-    bool is_through = false;
+  void transfer(link_end const& by, message const& mail, Call const& call) {
     over_->use([&] {
-      is_through = true;
-      for (std::size_t begin = 0; is_through && begin < mail.size(); begin += most_grouped) {
+      for (std::size_t begin = 0; begin < mail.size() && !over_->is_aborted();
+           begin += most_grouped) {
         detail::group together;
         auto const parts = mail.parts().subspan(begin);
         for (auto const& part : parts.first(std::min(parts.size(), most_grouped)))
           if (part.size() > 0) detail::check_started(call(part));
         together.end();
-        is_through = over_->await(by.comm);  // or what is recorded next would not be behind it
+        over_->await(by.comm);  // or what is recorded next would not be behind it
       }
     });
-    return is_through;
   }
 
   std::shared_ptr<links> over_;
