@@ -24,3 +24,11 @@ macro(zbpp_enable_cuda why_not)
     endif()
   endif()
 endmacro()
+
+# zbpp_gpu_programs(name...): programs that `run gpu` builds.
+function(zbpp_gpu_programs)
+  if(NOT TARGET gpu_programs)
+    add_custom_target(gpu_programs)
+  endif()
+  add_dependencies(gpu_programs ${ARGN})
+endfunction()

@@ -56,6 +56,19 @@ part() {
   esac
 }
 
+# part_if_built NAME SECONDS WHY PROGRAM [ARGUMENT...]: the part; where the program is not there it is
+# skipped, and WHY says for what reason
+part_if_built() {
+  if [ -x "$4" ]; then
+    name=$1
+    limit=$2
+    shift 3
+    part "$name" "$limit" "$@"
+  else
+    note "$1" skipped "$3"
+  fi
+}
+
 # reason WHAT PROGRAM: why CMake left a program out
 reason() {
   why=$(sed -n "s/.*zbpp: without $1[:,] *//p" "$build/configure.log" | head -n 1)
@@ -158,11 +171,7 @@ write_results() {
 
 if wants device; then
   for example in 10_one_gpu 11_many_gpus; do
-    if [ -x "$build/examples/$example" ]; then
-      part "$example" 60 "$build/examples/$example"
-    else
-      note "$example" skipped "it was not built"
-    fi
+    part_if_built "$example" 60 "it was not built" "$build/examples/$example"
   done
   part device_check 300 "$programs/device_check" --all
   part device_fault 60 "$programs/device_check" --fault
@@ -197,16 +206,11 @@ fi
 
 if wants train_gpt; then
   gpt=$build/examples/train_gpt_cuda/train_gpt_cuda
-  if [ -x "$gpt" ]; then
-    part train_gpt_cuda 500 "$gpt" --check
-  else
-    note train_gpt_cuda skipped "$(reason '\(examples\/\)\{0,1\}train_gpt_cuda' train_gpt_cuda)"
-  fi
-  if [ -x "${gpt}_compare" ]; then
-    part train_gpt_cuda_compare 200 "${gpt}_compare" "$build/../../examples/train_gpt_cuda/lanes.hpp"
-  else
-    note train_gpt_cuda_compare skipped "$(reason 'examples\/train_gpt' train_gpt_cuda_compare)"
-  fi
+  part_if_built train_gpt_cuda 500 \
+    "$(reason '\(examples\/\)\{0,1\}train_gpt_cuda' train_gpt_cuda)" "$gpt" --check
+  part_if_built train_gpt_cuda_compare 200 \
+    "$(reason 'examples\/train_gpt' train_gpt_cuda_compare)" \
+    "${gpt}_compare" "$build/../../examples/train_gpt_cuda/lanes.hpp"
 fi
 
 if wants bench && [ ! -x "$programs/bench_cuda" ]; then
