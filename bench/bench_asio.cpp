@@ -128,7 +128,7 @@ class rank {
   }
 
   exchange what_;
-  zbpp::asio::driver sockets_;
+  zbpp::asio::io_loop sockets_;
   zbpp::bench::side side_;
 };
 
@@ -184,11 +184,11 @@ struct idle_stage {
   zbpp::flow operator()(zbpp::microbatch mb) {
     auto in = co_await mb.recv_activation();
     zbpp::buffer out;
-    co_await zbpp::F([&](zbpp::where at) { out = at.allocate_edge(size); });
+    co_await zbpp::F([&](zbpp::pass_context ctx) { out = ctx.allocate_edge(size); });
     co_await mb.send_activation(std::move(out));
     auto back = co_await mb.recv_gradient();
     zbpp::buffer down;
-    co_await zbpp::B([&](zbpp::where at) { down = at.allocate_edge(size); });
+    co_await zbpp::B([&](zbpp::pass_context ctx) { down = ctx.allocate_edge(size); });
     co_await mb.send_gradient(std::move(down));
     co_await zbpp::W([] {});
   }

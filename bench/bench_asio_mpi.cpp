@@ -5,8 +5,8 @@
 // a table each time: medians over the turns, where ratios are those of neighbouring turns; and in
 // brackets the best turn, or the ratio of the best ones, which other work disturbs less.
 #include "between_processes.hpp"
+#include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/reception.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/token.hpp>
 
@@ -77,7 +77,7 @@ class run {
     side me(
         meeting_.rank(),
         what,
-        meeting_.control_channel().io_driver(),
+        meeting_.control_channel().loop(),
         {std::move(of_transport[0]), std::move(of_transport[1])},
         {std::move(of_bare[0]), std::move(of_bare[1])},
         [&is_over](int, std::string const& why) {
@@ -121,7 +121,7 @@ class run {
   }
 
   zbpp::asio::rendezvous meeting_;
-  zbpp::asio::detail::reception reception_;
+  zbpp::asio::detail::data_connector reception_;
 };
 
 void print(

@@ -27,23 +27,23 @@ struct idle_stage {
     zbpp::buffer kept;
     zbpp::buffer dx;
     zbpp::message in = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::where at) {
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
       x = in[0];
-      kept = at.allocate(4 * edge);
-      y = at.allocate_edge(edge);
+      kept = ctx.allocate(4 * edge);
+      y = ctx.allocate_edge(edge);
     });
     co_await mb.send_activation(std::move(y));
     zbpp::message back = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::where at) { dx = at.allocate_edge(edge); });
+    co_await zbpp::B([&](zbpp::pass_context ctx) { dx = ctx.allocate_edge(edge); });
     co_await mb.send_gradient(std::move(dx));
-    co_await zbpp::W([](zbpp::where) {});
+    co_await zbpp::W([](zbpp::pass_context) {});
   }
 };
 
 void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
   auto const ranks = static_cast<int>(state.range(0));
   auto const microbatches = static_cast<int>(state.range(1));
-  zbpp::problem const what(
+  zbpp::problem const problem(
       is_v ? zbpp::placement::v_shape(ranks) : zbpp::placement::linear(ranks),
       microbatches,
       zbpp::stage_costs{
@@ -53,8 +53,8 @@ void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v)
           .activation = 4 * edge,
           .weight_gradient_input = 2 * edge,
           .edge = edge});
-  auto const plan = zbpp::make_plan(decide, what);
-  std::vector<idle_stage> stages(static_cast<std::size_t>(what.stages()));
+  auto const plan = zbpp::make_plan(decide, problem);
+  std::vector<idle_stage> stages(static_cast<std::size_t>(problem.stages()));
   zbpp::pipeline pipe{plan, zbpp::cuda::device{}, stages};
   pipe.step();
   auto const calls = idle_cuda::calls_so_far();
@@ -64,7 +64,7 @@ void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v)
   });
   std::chrono::duration<double, std::nano> const took = std::chrono::steady_clock::now() - start;
   auto const steps = static_cast<double>(state.iterations());
-  auto const instructions = static_cast<double>(plan.code.instructions().size());
+  auto const instructions = static_cast<double>(plan.program().instructions().size());
   state.counters["allocations_a_step"] = static_cast<double>(allocated) / steps;
   state.counters["ns_an_instruction"] = took.count() / steps / instructions;
   state.counters["calls_an_instruction"] =

@@ -28,13 +28,13 @@ struct idle_stage {
 void engine(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
   auto const ranks = static_cast<int>(state.range(0));
   auto const microbatches = static_cast<int>(state.range(1));
-  zbpp::problem const what(
+  zbpp::problem const problem(
       is_v ? zbpp::placement::v_shape(ranks) : zbpp::placement::linear(ranks),
       microbatches,
       zbpp::stage_costs{.forward = 3, .backward_input = 3, .backward_weight = 2},
       1);
-  auto const plan = zbpp::make_plan(decide, what);
-  std::vector<idle_stage> stages(static_cast<std::size_t>(what.stages()));
+  auto const plan = zbpp::make_plan(decide, problem);
+  std::vector<idle_stage> stages(static_cast<std::size_t>(problem.stages()));
   zbpp::pipeline pipe{plan, zbpp::virtual_time{}, stages};
   pipe.step();
   auto const start = std::chrono::steady_clock::now();
@@ -43,7 +43,7 @@ void engine(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) 
   });
   std::chrono::duration<double, std::nano> const took = std::chrono::steady_clock::now() - start;
   auto const steps = static_cast<double>(state.iterations());
-  auto const instructions = static_cast<double>(plan.code.instructions().size());
+  auto const instructions = static_cast<double>(plan.program().instructions().size());
   state.counters["allocations_a_step"] = static_cast<double>(allocated) / steps;
   state.counters["ns_an_instruction"] = took.count() / steps / instructions;
 }

@@ -39,16 +39,17 @@ struct waiting_stage {
 };
 
 void fidelity(
-    benchmark::State& state, zbpp::any_policy const& decide, zbpp::placement const& where) {
-  auto const share = where.stages() / where.ranks();  // of a rank's work that one stage is
+    benchmark::State& state, zbpp::any_policy const& decide, zbpp::placement const& placement) {
+  auto const share = placement.stages() / placement.ranks();  // of a rank's work that one stage is
   auto const pass = zbpp::from_milliseconds(5) / share;
   zbpp::stage_costs const costs{.forward = pass, .backward_input = pass, .backward_weight = pass};
   auto const plan =
-      zbpp::make_plan(decide, zbpp::problem(where, 32, costs, zbpp::from_milliseconds(0.2)));
-  std::vector<waiting_stage> stages(static_cast<std::size_t>(where.stages()), waiting_stage{costs});
+      zbpp::make_plan(decide, zbpp::problem(placement, 32, costs, zbpp::from_milliseconds(0.2)));
+  std::vector<waiting_stage> stages(
+      static_cast<std::size_t>(placement.stages()), waiting_stage{costs});
   zbpp::pipeline pipe{plan, zbpp::threads{.emulates_transfers = true}, stages};
   pipe.step();
-  auto const simulated = zbpp::cost(plan.predicted);
+  auto const simulated = zbpp::cost(plan.timeline());
   std::vector<double> ratios;
   std::vector<double> lateness;
   for (auto _ : state) {
@@ -56,7 +57,7 @@ void fidelity(
     auto const measured = zbpp::cost(line);
     lateness.push_back(
         static_cast<double>(zbpp::busy(line, 0)) /
-        static_cast<double>(zbpp::busy(plan.predicted, 0)));
+        static_cast<double>(zbpp::busy(plan.timeline(), 0)));
     state.SetIterationTime(1e-9 * static_cast<double>(measured));
     ratios.push_back(static_cast<double>(measured) / static_cast<double>(simulated));
   }

@@ -5,9 +5,9 @@
 // or one for both, whose acknowledgements travel with the answers.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/asio/driver.hpp>
-#include <zbpp/asio/tcp_transport.hpp>
+#include <zbpp/asio/detail/tcp_transport.hpp>
+#include <zbpp/asio/io_loop.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -85,18 +85,18 @@ class side {
   using bare_socket = net::basic_stream_socket<net::ip::tcp, net::io_context::executor_type>;
 
  public:
-  /// @param on_lost  called by who drives `sockets`
+  /// @param on_lost  called on the I/O thread `sockets`
   side(
       int rank,
       exchange const& what,
-      asio::driver& sockets,
+      asio::io_loop& sockets,
       connections of_transport,
       connections of_bare,
       asio::lost_handler on_lost)
       : rank_(rank),
         what_(what),
-        driver_(sockets),
-        carrier_(
+        loop_(sockets),
+        transport_(
             sockets,
             rank,
             there_and_back(what.writes),
@@ -104,12 +104,12 @@ class side {
             std::move(on_lost)),
         into_(what.size) {
     for (std::size_t way = 0; way < bare_.size(); ++way) {
-      carrier_.connect(static_cast<int>(way), std::move(of_transport[way]));
+      transport_.connect(static_cast<int>(way), std::move(of_transport[way]));
       auto const protocol = of_bare[way].local_endpoint().protocol();
       bare_[way].assign(protocol, sockets.exclusively([&] { return of_bare[way].release(); }));
       bare_[way].set_option(net::ip::tcp::no_delay(true));
     }
-    carrier_.bind(rank, memory_, &bell_);
+    transport_.bind(rank, memory_, &wakeup_);
     data_ = memory_.allocate(what.size);
     std::fill_n(data_.data(), what.size, std::byte{1});
   }
@@ -139,23 +139,23 @@ class side {
   /// @return where messages of others than the transport go
   [[nodiscard]] std::byte* into() { return into_.data(); }
 
-  void close() { carrier_.close(); }
+  void close() { transport_.close(); }
 
  private:
   void send() {
-    carrier_.send(rank_, message(data_), 0);
+    transport_.send(rank_, message(data_), 0);
     ++sent_;
   }
   void receive() {
-    auto const is_there = [this] { return carrier_.arrival(1 - rank_, received_) == 0; };
+    auto const is_there = [this] { return transport_.arrival(1 - rank_, received_) == 0; };
     if (!is_there()) {
-      carrier_.flush();
-      driver_.drive_until(is_there);
+      transport_.flush();
+      loop_.run_until(is_there);
     }
-    static_cast<void>(carrier_.take(1 - rank_, received_, 0));
+    static_cast<void>(transport_.take(1 - rank_, received_, 0));
     ++received_;
     // Each side answers what it has received, so the peer has consumed what was sent before.
-    carrier_.retire(rank_, sent_);
+    transport_.retire(rank_, sent_);
   }
 
   static void check(boost::system::error_code const& failure) {
@@ -192,10 +192,10 @@ class side {
 
   int rank_;
   exchange what_;
-  asio::driver& driver_;
+  asio::io_loop& loop_;
   arena memory_;
-  bell bell_{0};
-  asio::tcp_transport carrier_;
+  wakeup wakeup_{0};
+  asio::tcp_transport transport_;
   net::io_context io_{1};
   std::array<bare_socket, 2> bare_{bare_socket(io_), bare_socket(io_)};
   bare_socket* out_ = nullptr;

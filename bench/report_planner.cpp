@@ -27,11 +27,11 @@ struct answer {
   double seconds;
 };
 
-answer plan(problem const& what, double budget) {
+answer plan(problem const& problem, double budget) {
   zbpp::greedy_auto policy;
   policy.search.seconds = budget;
   auto const start = std::chrono::steady_clock::now();
-  auto found = policy.find(what);
+  auto found = policy.find(problem);
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
   return {std::move(found), took.count()};
 }
@@ -163,13 +163,13 @@ void below_1p() {
   even.activation = 1000;
   even.weight_gradient_input = 500;
   for (zbpp::bytes room : {6, 4}) {
-    problem const what(zbpp::placement::linear(8), 24, even, 0, {room * 1000});
-    auto const found = plan(what, 0.3).found;
+    problem const problem(zbpp::placement::linear(8), 24, even, 0, {room * 1000});
+    auto const found = plan(problem, 0.3).found;
     std::printf(
         "| F = B = W, p = 8, m = 24 | %gp | %.4f | %.4f |\n",
         static_cast<double>(room) / 8,
-        even_bubble(what, found.cost),
-        even_bubble(what, found.bound.cost));
+        even_bubble(problem, found.cost),
+        even_bubble(problem, found.bound.cost));
   }
   auto const what = paper_problem(paper_rows[6], 0.75);
   auto const found = plan(what, 0.3).found;

@@ -14,7 +14,7 @@ int main() {
   auto const before = make_plan(one_f_one_b{}, problem(placement::linear(4), 8, stage));
   auto const after = make_plan(zb_v{}, problem(placement::v_shape(4), 8, chunk));
 
-  std::cout << to_ascii({{"1F1B", before.predicted}, {"ZB-V", after.predicted}}, {.width = 120});
+  std::cout << to_ascii({{"1F1B", before.timeline()}, {"ZB-V", after.timeline()}}, {.width = 120});
 
-  return bubble_rate(after.predicted) < bubble_rate(before.predicted) / 4 ? 0 : 1;
+  return bubble_rate(after.timeline()) < bubble_rate(before.timeline()) / 4 ? 0 : 1;
 }

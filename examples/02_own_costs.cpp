@@ -40,12 +40,12 @@ int main() {
       auto const plan = make_plan(decide, what);
       std::printf(
           "%-11s  %9.1f  %5.1f%%",
-          plan.policy.c_str(),
-          to_milliseconds(cost(plan.predicted)),
-          100 * bubble_rate(plan.predicted));
-      for (auto const& peak : peak_memory(plan.code, what))
+          plan.policy().c_str(),
+          to_milliseconds(cost(plan.timeline())),
+          100 * bubble_rate(plan.timeline()));
+      for (auto const& peak : peak_memory(plan.program(), what))
         std::printf("  %5ld", static_cast<long>(peak.total / mebibyte));
-      auto const faults = verify(plan.code, what);
+      auto const faults = verify(plan.program(), what);
       std::printf("  %s\n", faults.empty() ? "fits" : to_string(faults.front()).c_str());
       ++(faults.empty() ? fitting : refused);
     } catch (error const& e) {

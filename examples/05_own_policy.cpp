@@ -15,12 +15,12 @@ struct all_w_last {
   static constexpr std::string_view title = "W last";
   static constexpr std::string_view summary = "1F1B, then every W";
 
-  schedule operator()(problem const& what) const {
+  schedule operator()(problem const& problem) const {
     std::vector<std::vector<pass>> ranks;
-    for (int rank = 0; rank < what.ranks(); ++rank) {
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
       auto& row = ranks.emplace_back();
-      auto const m = what.microbatches();
-      auto const warm_up = std::min(what.ranks() - 1 - rank, m);
+      auto const m = problem.microbatches();
+      auto const warm_up = std::min(problem.ranks() - 1 - rank, m);
       for (int f = 0; f < warm_up; ++f) row.push_back({pass_kind::forward, rank, f});
       for (int b = 0; b < m; ++b) {
         if (b + warm_up < m) row.push_back({pass_kind::forward, rank, b + warm_up});
@@ -28,13 +28,13 @@ struct all_w_last {
       }
       for (int w = 0; w < m; ++w) row.push_back({pass_kind::backward_weight, rank, w});
     }
-    return {what.where(), what.microbatches(), ranks};
+    return {problem.placement(), problem.microbatches(), ranks};
   }
 };
 static_assert(policy<all_w_last>);
 
 int main() {
-  problem const what(
+  problem const problem(
       placement::linear(4),
       8,
       stage_costs{
@@ -47,12 +47,12 @@ int main() {
   policies.push_back(all_w_last{});
   bool good = true;
   for (auto const* name : {"one_f_one_b", "zb_h1", "all_w_last"}) {
-    auto const plan = make_plan(find_policy(policies, name), what);
-    auto const peaks = peak_activations(plan.order, what);
-    std::cout << to_ascii({{plan.policy, plan.predicted}}, {.legend = false})
+    auto const plan = make_plan(find_policy(policies, name), problem);
+    auto const peaks = peak_activations(plan.schedule(), problem);
+    std::cout << to_ascii({{plan.policy(), plan.timeline()}}, {.legend = false})
               << "most activations on a rank: " << *std::max_element(peaks.begin(), peaks.end())
               << "\n\n";
-    good = good && verify(plan.code, what).empty();
+    good = good && verify(plan.program(), problem).empty();
   }
   return good ? 0 : 1;
 }

@@ -56,8 +56,8 @@ std::vector<layer_costs> layers_of_model() {
   return layers;
 }
 
-layered_problem model(placement const& where, bytes limit) {
-  return {where, microbatches, layers_of_model(), from_milliseconds(0.4), {limit}};
+layered_problem model(placement const& placement, bytes limit) {
+  return {placement, microbatches, layers_of_model(), from_milliseconds(0.4), {limit}};
 }
 
 // The same number of blocks for every stage; the embedding goes with the first, the head with the
@@ -70,13 +70,13 @@ std::vector<int> even_cut(int stages) {
 
 ticks show(char const* title, plan const& made, std::vector<int> const& first) {
   bytes most = 0;
-  for (auto const& peak : peak_memory(made.code, made.what)) most = std::max(most, peak.total);
-  auto const took = cost(made.predicted);
+  for (auto const& peak : peak_memory(made.program(), made.problem())) most = std::max(most, peak.total);
+  auto const took = cost(made.timeline());
   std::printf(
       "  %-10s  %7.1f ms  bubble %4.1f%%  %4.1f GiB  layers",
       title,
       to_milliseconds(took),
-      100 * bubble_rate(made.predicted),
+      100 * bubble_rate(made.timeline()),
       static_cast<double>(most) / static_cast<double>(gibibyte));
   for (std::size_t s = 0; s < first.size(); ++s)
     std::printf(" %d", (s + 1 < first.size() ? first[s + 1] : blocks + 2) - first[s]);
@@ -86,17 +86,17 @@ ticks show(char const* title, plan const& made, std::vector<int> const& first) {
 
 // Whether cutting for the policy beats cutting evenly, and is no worse than the least bottleneck.
 template <class Policy>
-bool compare(Policy const& decide, placement const& where) {
-  auto const uncut = model(where, 80 * gibibyte);
+bool compare(Policy const& decide, placement const& placement) {
+  auto const uncut = model(placement, 80 * gibibyte);
   std::printf("%s\n", std::string(Policy::title).c_str());
-  auto const even = even_cut(where.stages());
-  auto const balanced = bottleneck_partition(uncut.layers(), where).first_layer;
+  auto const even = even_cut(placement.stages());
+  auto const balanced = bottleneck_partition(uncut.layers(), placement).first_layer;
   auto const found = partition(uncut, decide);
   auto const even_cost = show("even", make_plan(decide, uncut.with(even)), even);
   auto const balanced_cost = show("bottleneck", make_plan(decide, uncut.with(balanced)), balanced);
   auto const plan = make_plan(std::string(Policy::title), found.order, found.what);
   auto const found_cost = show("partition", plan, found.first_layer);
-  return verify(plan.code, found.what).empty() && found_cost <= balanced_cost &&
+  return verify(plan.program(), found.what).empty() && found_cost <= balanced_cost &&
          4 * found_cost < 3 * even_cost;
 }
 
@@ -110,7 +110,7 @@ bool recompute_to_fit() {
   bool refused = false;
   try {
     (void)partition(
-        {uncut.where(), microbatches, keeping, from_milliseconds(0.4), {limit}}, zb_h1{});
+        {uncut.placement(), microbatches, keeping, from_milliseconds(0.4), {limit}}, zb_h1{});
   } catch (error const& nothing_fits) {
     std::printf("  keeping all activations, %s\n", nothing_fits.what());
     refused = true;
@@ -121,7 +121,7 @@ bool recompute_to_fit() {
   std::printf("  recompute ");
   for (bool r : found.recompute) std::printf(" %s", r ? "yes" : "no");
   std::printf("\n");
-  return refused && verify(plan.code, found.what).empty() &&
+  return refused && verify(plan.program(), found.what).empty() &&
          std::count(found.recompute.begin(), found.recompute.end(), true) > 0;
 }
 

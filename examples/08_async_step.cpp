@@ -73,9 +73,9 @@ net::awaitable<double> train(net::io_context& host, Pipeline& pipe) {
 
 int main() {
   zbpp::stage_costs const costs{.forward = 1, .backward_input = 1, .backward_weight = 1};
-  zbpp::problem const what(zbpp::placement::linear(2), 4, costs);
+  zbpp::problem const problem(zbpp::placement::linear(2), 4, costs);
   std::vector<patient_stage> stages(2);
-  zbpp::pipeline pipe{zbpp::make_plan(zbpp::zb_h1{}, what), zbpp::threads{}, stages};
+  zbpp::pipeline pipe{zbpp::make_plan(zbpp::zb_h1{}, problem), zbpp::threads{}, stages};
   net::io_context host;
   auto sum = net::co_spawn(host, train(host, pipe), net::use_future);
   net::co_spawn(host, tick(), net::detached);

@@ -24,31 +24,31 @@ struct mlp_stage {
   zbpp::flow operator()(zbpp::microbatch mb) {
     zbpp::buffer x, y, dy, dx;
     auto in = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::where at) {
-      x = mb.is_first_stage() ? toy::batch(mb.index(), at) : zbpp::buffer(in);
-      y = fc.forward(x, at);
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = mb.is_first_stage() ? toy::batch(mb.index(), ctx) : zbpp::buffer(in);
+      y = fc.forward(x, ctx);
     });
     co_await mb.send_activation(y);
     auto back = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::where at) {
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
       if (mb.is_last_stage()) mb.report_loss(toy::loss(y));
-      dy = mb.is_last_stage() ? toy::loss_gradient(y, at) : zbpp::buffer(back);
-      dx = fc.backward_input(y, dy, at);
+      dy = mb.is_last_stage() ? toy::loss_gradient(y, ctx) : zbpp::buffer(back);
+      dx = fc.backward_input(y, dy, ctx);
       y.reset();
     });
     co_await mb.send_gradient(std::move(dx));
     co_await zbpp::W([&] { fc.backward_weight(x, dy); });
   }
 
-  void update(zbpp::where) { fc.update(); }
+  void update(zbpp::pass_context) { fc.update(); }
 };
 
 int run() {
   // [one_rank
   zbpp::asio::rendezvous meeting(zbpp::asio::find_launch());
   zbpp::stage_costs const costs{.forward = 1, .backward_input = 1, .backward_weight = 1};
-  zbpp::problem const what(zbpp::placement::linear(meeting.ranks()), 8, costs);
-  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, what);
+  zbpp::problem const problem(zbpp::placement::linear(meeting.ranks()), 8, costs);
+  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, problem);
 
   std::vector<mlp_stage> own(1);  // of this rank; the others have theirs
   zbpp::pipeline pipe{plan, zbpp::asio::tcp(meeting), own};

@@ -26,14 +26,14 @@ int run() {
 
   // [one_gpu
   std::optional<zbpp::cuda::partition> parts;  // outlives the pipeline, which uses its streams
-  zbpp::cuda::device backend;                  // without sites: all ranks on the current device
+  zbpp::cuda::device backend;                  // without devices: all ranks on the current device
   try {
     parts.emplace(0, ranks);
-    backend.sites = parts->sites();
+    backend.devices = parts->devices();
   } catch (zbpp::error const& cannot) {
     std::printf("the GPU stays whole: %s\n", cannot.what());
   }
-  if (auto const shortage = zbpp::cuda::queue_shortage(plan, backend.sites); !shortage.empty())
+  if (auto const shortage = zbpp::cuda::queue_shortage(plan, backend.devices); !shortage.empty())
     std::printf("%s\n", shortage.c_str());
   zbpp::pipeline pipe{plan, backend, stages};
   // one_gpu]

@@ -24,13 +24,13 @@ int run(int ranks) {
   std::vector<toy::chain_stage> stages(layers.begin(), layers.end());
 
   // [many_gpus
-  auto sites = zbpp::cuda::one_device_a_rank(ranks);
+  auto devices = zbpp::cuda::one_device_per_rank(ranks);
   std::vector<zbpp::cuda::stream> own;  // of the program; any cudaStream_t that does not block
-  for (auto& site : sites) {
-    zbpp::cuda::device_guard const here(site.device);
-    site.compute = own.emplace_back(zbpp::cuda::stream_priority::usual).get();
+  for (auto& device : devices) {
+    zbpp::cuda::device_guard const here(device.device);
+    device.compute = own.emplace_back(zbpp::cuda::stream_priority::usual).get();
   }
-  zbpp::pipeline pipe{plan, zbpp::cuda::device{.sites = sites}, stages};
+  zbpp::pipeline pipe{plan, zbpp::cuda::device{.devices = devices}, stages};
   // many_gpus]
 
   toy::plain_loop plain(ranks);

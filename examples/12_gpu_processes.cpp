@@ -26,7 +26,7 @@ int run(zbpp::asio::launch const& start, int device) {
   toy::layer const own(meeting.rank(), device);  // of this rank; the others have theirs
   std::vector<toy::chain_stage> stages{toy::chain_stage(own)};
   zbpp::nccl::ranks_settings settings;
-  settings.site = zbpp::cuda::site{.device = device};
+  settings.device = zbpp::cuda::rank_device{.device = device};
   zbpp::pipeline pipe{plan, zbpp::nccl::ranks(meeting, settings), stages};
   // one_process]
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <zbpp/cuda/memory.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <cuda_runtime_api.h>
@@ -193,38 +193,38 @@ class chain_stage {
   zbpp::flow operator()(zbpp::microbatch mb) {
     zbpp::buffer x, y, dy, dx;
     auto const in = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::where at) {
-      auto const on = zbpp::cuda::stream_of(at);  // where all work of the pass goes
-      x = mb.is_first_stage() ? at.allocate(size) : zbpp::buffer(in);
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      auto const on = zbpp::cuda::stream_of(ctx);  // where all work of the pass goes
+      x = mb.is_first_stage() ? ctx.allocate(size) : zbpp::buffer(in);
       if (mb.is_first_stage()) run(on, batch{floats(x), mb.index()});
-      y = at.allocate_edge(size);  // device memory
+      y = ctx.allocate_edge(size);  // device memory
       run(on, forward{p_, floats(x), floats(y)});
     });
     co_await mb.send_activation(y);
     auto const back = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::where at) {
-      auto const on = zbpp::cuda::stream_of(at);
-      dy = mb.is_last_stage() ? at.allocate(size) : zbpp::buffer(back);
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      auto const on = zbpp::cuda::stream_of(ctx);
+      dy = mb.is_last_stage() ? ctx.allocate(size) : zbpp::buffer(back);
       if (mb.is_last_stage()) {
-        auto const value = at.allocate(sizeof(float));  // may go while kernels still use it
+        auto const value = ctx.allocate(sizeof(float));  // may go while kernels still use it
         run(on, loss{floats(y), floats(value)}, 1);
-        zbpp::cuda::report_loss(mb, at, floats(value));
+        zbpp::cuda::report_loss(mb, ctx, floats(value));
         run(on, loss_gradient{floats(y), floats(dy)});
       }
-      dx = at.allocate_edge(size);
+      dx = ctx.allocate_edge(size);
       run(on, backward_input{p_, floats(dy), floats(dx)});
       y.reset();
     });
     co_await mb.send_gradient(std::move(dx));
-    co_await zbpp::W([&](zbpp::where at) {
-      run(zbpp::cuda::stream_of(at), backward_weight{p_, floats(x), floats(dy)});
+    co_await zbpp::W([&](zbpp::pass_context ctx) {
+      run(zbpp::cuda::stream_of(ctx), backward_weight{p_, floats(x), floats(dy)});
     });
   }
 
   /// Has every kernel loaded before the first step: during one, that may wait for what runs.
-  void warm_up(zbpp::where at) {
-    auto const on = zbpp::cuda::stream_of(at);
-    auto const scratch = at.allocate(sizeof(parameters));
+  void warm_up(zbpp::pass_context ctx) {
+    auto const on = zbpp::cuda::stream_of(ctx);
+    auto const scratch = ctx.allocate(sizeof(parameters));
     auto* const p = scratch.as<parameters>().data();
     run(on, initial{p, 0});
     run(on, batch{p->dw, 0});
@@ -235,7 +235,7 @@ class chain_stage {
     run(on, backward_weight{p, p->w, p->b});
     run(on, toy::update{p});
   }
-  void update(zbpp::where at) { run(zbpp::cuda::stream_of(at), toy::update{p_}); }
+  void update(zbpp::pass_context ctx) { run(zbpp::cuda::stream_of(ctx), toy::update{p_}); }
 
  private:
   static float* floats(zbpp::buffer const& of) { return of.as<float>().data(); }

@@ -3,7 +3,7 @@
 // The maths of example 04: a dense layer with tanh on vectors of 16 floats, its three passes apart.
 #pragma once
 
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <array>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace toy {
 inline constexpr std::size_t width = 16;
 
 /// Gives a buffer for one vector.
-inline zbpp::buffer vector(zbpp::where at) { return at.allocate(width * sizeof(float)); }
+inline zbpp::buffer vector(zbpp::pass_context ctx) { return ctx.allocate(width * sizeof(float)); }
 
 /// Computes y = tanh(W x), shapes [width, width] and [width].
 class layer {
@@ -25,8 +25,8 @@ class layer {
     for (std::size_t i = 0; i < w_.size(); ++i) w_[i] = 0.2F * std::sin(1.0F + float(i));
   }
 
-  zbpp::buffer forward(zbpp::buffer const& x, zbpp::where at) const {
-    auto y = vector(at);
+  zbpp::buffer forward(zbpp::buffer const& x, zbpp::pass_context ctx) const {
+    auto y = vector(ctx);
     for (std::size_t o = 0; o < width; ++o) {
       float sum = 0;
       for (std::size_t i = 0; i < width; ++i) sum += w_[o * width + i] * x.as<float>()[i];
@@ -36,8 +36,9 @@ class layer {
   }
 
   /// Turns dy into the gradient of W x and gives the gradient of x.
-  zbpp::buffer backward_input(zbpp::buffer const& y, zbpp::buffer const& dy, zbpp::where at) const {
-    auto dx = vector(at);
+  zbpp::buffer backward_input(
+      zbpp::buffer const& y, zbpp::buffer const& dy, zbpp::pass_context ctx) const {
+    auto dx = vector(ctx);
     for (std::size_t i = 0; i < width; ++i) dx.as<float>()[i] = 0;
     for (std::size_t o = 0; o < width; ++o) {
       auto& d = dy.as<float>()[o];
@@ -63,8 +64,8 @@ class layer {
 };
 
 /// Gives the input of a microbatch.
-inline zbpp::buffer batch(int microbatch, zbpp::where at) {
-  auto x = vector(at);
+inline zbpp::buffer batch(int microbatch, zbpp::pass_context ctx) {
+  auto x = vector(ctx);
   for (std::size_t i = 0; i < width; ++i) x.as<float>()[i] = std::cos(float(microbatch) + float(i));
   return x;
 }
@@ -76,8 +77,8 @@ inline double loss(zbpp::buffer const& y) {
   return sum;
 }
 
-inline zbpp::buffer loss_gradient(zbpp::buffer const& y, zbpp::where at) {
-  auto dy = vector(at);
+inline zbpp::buffer loss_gradient(zbpp::buffer const& y, zbpp::pass_context ctx) {
+  auto dy = vector(ctx);
   for (std::size_t i = 0; i < width; ++i) dy.as<float>()[i] = y.as<float>()[i] - 0.5F;
   return dy;
 }

@@ -7,8 +7,8 @@
 // fault=hold is none: the pass waits for SIGUSR1, so that a test finds the run in the middle.
 // Ends with 0 and prints digests of all losses and of its gradients; or with 3 and one line that
 // says what failed.
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/tcp.hpp>
-#include <zbpp/planner/plan.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/sockets_of_process.hpp>
@@ -99,25 +99,26 @@ class faulty : public toy::passes {
  public:
   faulty(toy::stage_model& what, fault const& where) : toy::passes(what), fault_(where) {}
 
-  zbpp::message forward(saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
+  zbpp::message forward(
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
     strike(mb, 'F');
-    return toy::passes::forward(kept, in, mb, at);
+    return toy::passes::forward(kept, in, mb, ctx);
   }
   zbpp::message backward_input(
-      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
     strike(mb, 'B');
-    return toy::passes::backward_input(kept, in, mb, at);
+    return toy::passes::backward_input(kept, in, mb, ctx);
   }
-  void backward_weight(saved& kept, zbpp::microbatch mb, zbpp::where at) {
+  void backward_weight(saved& kept, zbpp::microbatch mb, zbpp::pass_context ctx) {
     strike(mb, 'W');
-    toy::passes::backward_weight(kept, mb, at);
+    toy::passes::backward_weight(kept, mb, ctx);
   }
 
   zbpp::message backward(
-      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
     strike(mb, 'B');
     strike(mb, 'W');
-    return toy::passes::backward(kept, in, mb, at);
+    return toy::passes::backward(kept, in, mb, ctx);
   }
 
  private:
@@ -152,10 +153,10 @@ int run(int argc, char** argv) {
        .patience = std::chrono::milliseconds(std::stoi(given.at("patience")))});
   auto const planned =
       toy_plan(given.at("policy"), meeting.ranks(), std::stoi(given.at("microbatches")));
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   auto const strikes = read_fault(given, meeting.rank());
   std::vector<faulty> objects;
-  for (int s : planned.what.where().stages_of(meeting.rank()))
+  for (int s : planned.problem().placement().stages_of(meeting.rank()))
     objects.emplace_back(all[static_cast<std::size_t>(s)], strikes);
   std::vector<zbpp::as_flow<faulty>> stages;
   for (auto& o : objects) stages.emplace_back(o);
@@ -163,7 +164,7 @@ int run(int argc, char** argv) {
   digest losses;
   for (int i = std::stoi(given.at("steps")); i > 0; --i) losses.add(pipe.step().losses);
   digest gradients;
-  for (int s : planned.what.where().stages_of(meeting.rank()))
+  for (int s : planned.problem().placement().stages_of(meeting.rank()))
     for (auto const& l : all[static_cast<std::size_t>(s)].layers) gradients.add(l.gradient);
   std::printf(
       "rank %d losses %016llx gradients %016llx\n",

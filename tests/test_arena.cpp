@@ -284,18 +284,18 @@ TEST_CASE("a repeated sequence takes memory from the system once", "[arena]") {
 TEST_CASE("a buffer that is cut short keeps its bytes and counts as what is left", "[arena]") {
   arena memory;
   {
-    auto const whole = memory.allocate(200, purpose::inbox);
+    auto const whole = memory.allocate(200, purpose::receive);
     whole.data()[9] = std::byte{7};
     auto const shared = whole;
     whole.truncate(10);
     whole.truncate(50);  // there is no more than 10
     CHECK(shared.size() == 10);
     CHECK(shared.data()[9] == std::byte{7});
-    CHECK(memory.usage().now(purpose::inbox) == 10);
+    CHECK(memory.usage().now(purpose::receive) == 10);
     whole.retag(purpose::edge);
-    CHECK(memory.usage().now(purpose::inbox) == 0);
+    CHECK(memory.usage().now(purpose::receive) == 0);
     CHECK(memory.usage().now(purpose::edge) == 10);
-    CHECK(memory.usage().most(purpose::inbox) == 200);
+    CHECK(memory.usage().most(purpose::receive) == 200);
   }
   buffer{}.truncate(0);
   CHECK(memory.usage().now(purpose::edge) == 0);

@@ -33,7 +33,7 @@ using names = std::set<std::string>;
 
 // All that a problem is made from, so that one number can be changed.
 struct parts {
-  placement where = placement::linear(1);
+  placement placement = placement::linear(1);
   int microbatches = 1;
   std::vector<stage_costs> costs = {};
   int table_ranks = 0;
@@ -44,7 +44,7 @@ struct parts {
   [[nodiscard]] problem make() const {
     auto const transfer = table_ranks == 0 ? transfer_costs(latency.front())
                                            : transfer_costs(table_ranks, latency, rates);
-    return {where, microbatches, costs, transfer, limits};
+    return {placement, microbatches, costs, transfer, limits};
   }
 };
 
@@ -60,7 +60,7 @@ stage_costs roomy_costs(seeded_random& random) {
 }
 
 parts random_parts(seeded_random& random, schedule const& order) {
-  parts result{.where = order.where(), .microbatches = order.microbatches()};
+  parts result{.where = order.placement(), .microbatches = order.microbatches()};
   for (int s = 0; s < order.stages(); ++s) result.costs.push_back(roomy_costs(random));
   auto const ranks = static_cast<std::size_t>(order.ranks());
   if (random.chance(0.7)) {
@@ -193,7 +193,7 @@ void add_order_mutations(plan const& base, std::vector<mutation>& all) {
       auto other = passes;
       apply(other[r]);
       mutation m{{"passes of rank " + std::to_string(r)}, base};
-      m.changed.order = schedule(base.order.where(), base.order.microbatches(), other);
+      m.changed.order = schedule(base.order.placement(), base.order.microbatches(), other);
       all.push_back(std::move(m));
     };
     if (passes[r].empty()) continue;
@@ -214,7 +214,7 @@ void add_program_mutations(plan const& base, std::vector<mutation>& all) {
     auto channels = code.channels();
     apply(instructions, channels);
     mutation m{{"program"}, base};
-    m.changed.code = program(code.where(), code.microbatches(), rows(instructions), channels);
+    m.changed.code = program(code.placement(), code.microbatches(), rows(instructions), channels);
     all.push_back(std::move(m));
   };
   for (std::size_t r = 0; r < static_cast<std::size_t>(code.ranks()); ++r) {
@@ -268,15 +268,16 @@ bool names_item(std::string const& text, std::string const& name) {
 }  // namespace
 
 TEST_CASE("equal plans have equal fingerprints", "[asio]") {
-  for_each_schedule({1, 2, 3}, [](any_policy const& policy, problem const& what, schedule const&) {
-    if (what.microbatches() > 4) return;
-    auto const make = [&] { return fingerprint(make_plan(policy, what)); };
-    auto const one = make();
-    auto const two = make();
-    INFO(name_of(policy, what));
-    CHECK(one == two);
-    CHECK(differences(one, two).empty());
-  });
+  for_each_schedule(
+      {1, 2, 3}, [](any_policy const& policy, problem const& problem, schedule const&) {
+        if (problem.microbatches() > 4) return;
+        auto const make = [&] { return fingerprint(make_plan(policy, problem)); };
+        auto const one = make();
+        auto const two = make();
+        INFO(name_of(policy, problem));
+        CHECK(one == two);
+        CHECK(differences(one, two).empty());
+      });
 }
 
 TEST_CASE("a fingerprint names everything once, and digests are SHA-256", "[asio]") {
@@ -331,8 +332,9 @@ TEST_CASE("every change of a plan changes the items that name it and no other", 
 }
 
 TEST_CASE("other ranks and other stages are told", "[asio]") {
-  auto const of = [](placement const& where) {
-    return fingerprint(make_plan(greedy_auto{{.seconds = 0}}, problem(where, 2, uneven_costs())));
+  auto const of = [](placement const& placement) {
+    return fingerprint(
+        make_plan(greedy_auto{{.seconds = 0}}, problem(placement, 2, uneven_costs())));
   };
   auto const text = differences(of(placement::linear(2)), of(placement::v_shape(2)));
   CHECK(names_item(text, "placement"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/rendezvous.hpp>
-#include <zbpp/asio/timers.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
@@ -242,7 +242,7 @@ TEST_CASE("hearsay about a rank that failed is left out, its own words are not")
     meeting.barrier();
     rank_failure const lost{{2, -1, -1, -1}, {}, errc::peer_failed, "channel closed"};
     if (meeting.rank() == 0) {
-      line.io_driver().exclusively([&] { line.report(lost); });
+      line.loop().exclusively([&] { line.report(lost); });
       seen = step.wait_and_settle();
     } else {
       step.has_stopped.wait_for(test_limit);
@@ -401,23 +401,23 @@ class raw_hub final : public asio::detail::line_owner {
 
   template <class Act>
   raw_hub(control_kind when, Act act) : when_(when), act_(act) {
-    driver_.exclusively([&] {
-      gate_.emplace(
-          driver_, test::test_token(), [this](boost_tcp::socket socket, asio::link_purpose) {
+    loop_.exclusively([&] {
+      listener_.emplace(
+          loop_, test::test_token(), [this](boost_tcp::socket socket, asio::link_purpose) {
             guest_ = std::make_shared<line>(std::move(socket), *this, 1000);
             guest_->start();
           });
     });
   }
   ~raw_hub() {
-    driver_.exclusively([&] {
-      gate_->stop();
+    loop_.exclusively([&] {
+      listener_->stop();
       if (guest_ != nullptr) guest_->close();
     });
-    driver_.stop();
+    loop_.stop();
   }
 
-  [[nodiscard]] std::uint16_t port() const { return gate_->endpoint().port(); }
+  [[nodiscard]] std::uint16_t port() const { return listener_->endpoint().port(); }
 
  private:
   void on_frame(line& from, control_kind kind, std::span<std::byte const>) override {
@@ -430,10 +430,10 @@ class raw_hub final : public asio::detail::line_owner {
   }
   void on_lost(line&, std::string const&) override {}
 
-  asio::driver driver_;
+  asio::io_loop loop_;
   control_kind when_;
   std::function<void(line&)> act_;
-  std::optional<asio::gate> gate_;
+  std::optional<asio::listener> listener_;
   std::shared_ptr<line> guest_;
 };
 
@@ -441,10 +441,10 @@ class raw_hub final : public asio::detail::line_owner {
 template <class Act>
 std::string thrown_under(
     asio::rendezvous_settings const& settings, Act act, control_kind when = control_kind::join) {
-  raw_hub const hub(when, act);
+  raw_hub const coordinator(when, act);
   try {
     asio::rendezvous meeting(
-        {1, 2, 1, "127.0.0.1", hub.port(), "test"}, settings, test::test_token());
+        {1, 2, 1, "127.0.0.1", coordinator.port(), "test"}, settings, test::test_token());
     meeting.barrier();
   } catch (error const& wrong) {
     return wrong.what();
@@ -584,8 +584,7 @@ TEST_CASE("a hundred runs in which something goes wrong all end") {
           if (meeting.rank() == 0 && (act == 0 || act == 3)) has_first_left = true;
           if (act == 0) return;  // leaves
           if (act == 1) line.settle(failure_of(meeting.rank()));
-          if (act == 2)
-            line.io_driver().exclusively([&] { line.report(failure_of(meeting.rank())); });
+          if (act == 2) line.loop().exclusively([&] { line.report(failure_of(meeting.rank())); });
           if (act == 3) throw std::runtime_error("of the user");
           if (act == 4)
             meeting.all_gather(asio::blob(1000));

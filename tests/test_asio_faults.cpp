@@ -76,7 +76,7 @@ TEST_CASE("processes give the bits of one process", "[asio][faults]") {
            "microbatches=" + std::to_string(microbatches),
            "steps=" + std::to_string(steps)});
       auto const planned = toy_plan(policy, ranks, microbatches);
-      auto model = toy::make_model(planned.what.stages());
+      auto model = toy::make_model(planned.problem().stages());
       std::vector<toy::passes> objects;
       for (auto& s : model) objects.emplace_back(s);
       std::vector<zbpp::as_flow<toy::passes>> stages;
@@ -90,12 +90,12 @@ TEST_CASE("processes give the bits of one process", "[asio][faults]") {
         INFO(policy << ", " << ranks << " ranks\n" << everything(all));
         REQUIRE(status == 0);
         digest gradients;
-        for (int s : planned.what.where().stages_of(rank))
+        for (int s : planned.problem().placement().stages_of(rank))
           for (auto const& l : model[static_cast<std::size_t>(s)].layers) gradients.add(l.gradient);
         std::array<char, 64> text{};
         std::snprintf(text.data(), text.size(), "gradients %016llx", gradients.value());
         CHECK(p.output().find(text.data()) != std::string::npos);
-        if (planned.what.where().rank_of(planned.what.stages() - 1) == rank) {
+        if (planned.problem().placement().rank_of(planned.problem().stages() - 1) == rank) {
           std::snprintf(text.data(), text.size(), "losses %016llx", losses.value());
           CHECK(p.output().find(text.data()) != std::string::npos);
         }

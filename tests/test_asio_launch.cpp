@@ -154,7 +154,7 @@ TEST_CASE("the first host of Slurm's lists is found", "[asio][launch]") {
            {"rack[1-2]n[004-005]-ib", "rack1n004-ib"},
            {"a-b-01.example.org,c", "a-b-01.example.org"},
            {"n[08],n09", "n08"},
-           // One machine only: the ranks meet on loopback, where a gate listens untold.
+           // One machine only: the ranks meet on loopback, where a listener listens untold.
            {"node12", "127.0.0.1"},
            {"node[12]", "127.0.0.1"}}) {
     CAPTURE(r.list);

@@ -22,17 +22,17 @@ void exchange(zbpp::test::tcp_pair& pair, int rank, arena& memory, int turns) {
   auto& end = pair.end(rank);
   for (std::int32_t n = 0; n < turns; ++n) {
     auto const send = [&] {
-      message mail(memory.allocate(rank == 0 ? std::size_t{8} << 20 : 100, purpose::edge));
-      if (n % 2 == 1) mail.push_back(memory.allocate(50, purpose::edge));
-      end.send(rank, std::move(mail), 0);
+      message msg(memory.allocate(rank == 0 ? std::size_t{8} << 20 : 100, purpose::edge));
+      if (n % 2 == 1) msg.push_back(memory.allocate(50, purpose::edge));
+      end.send(rank, std::move(msg), 0);
     };
     if (rank == 0) send();
-    pair.driver(rank).drive_until([&] { return end.arrival(1 - rank, n) == 0; });
+    pair.io_loop(rank).run_until([&] { return end.arrival(1 - rank, n) == 0; });
     static_cast<void>(end.take(1 - rank, n, 0));
     end.retire(rank, n);
     if (rank == 1) send();
   }
-  pair.driver(rank).drive_until([&] { return end.is_flushed(); });
+  pair.io_loop(rank).run_until([&] { return end.is_flushed(); });
   end.drain();
 }
 

@@ -48,7 +48,7 @@ void run_steps(Pipeline& pipe, outcome& to) {
 
 template <class Pipeline>
 void note(Pipeline& pipe, toy::model const& all, std::span<int const> ranks, outcome& to) {
-  auto const& where = pipe.planned().what.where();
+  auto const& where = pipe.planned().problem().placement();
   to.gradients.resize(static_cast<std::size_t>(where.stages()));
   to.peaks.resize(static_cast<std::size_t>(where.ranks()));
   for (int rank : ranks) {
@@ -71,14 +71,14 @@ unsigned long long evaluate(Pipeline& pipe) {
 }
 
 outcome on_threads(zbpp::plan const& planned) {
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   std::vector<toy::hand_written> stages;
   for (auto& s : all) stages.emplace_back(s);
   zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
   outcome result;
   run_steps(pipe, result);
   std::vector<int> ranks;
-  for (int r = 0; r < planned.what.ranks(); ++r) ranks.push_back(r);
+  for (int r = 0; r < planned.problem().ranks(); ++r) ranks.push_back(r);
   note(pipe, all, ranks, result);
   result.losses.push_back(evaluate(pipe));
   return result;
@@ -88,11 +88,11 @@ outcome on_threads(zbpp::plan const& planned) {
 outcome on_sockets(zbpp::plan const& planned) {
   outcome result;
   std::mutex mutex;
-  auto const thrown =
-      run_ranks(planned.what.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-        auto all = toy::make_model(planned.what.stages());
+  auto const thrown = run_ranks(
+      planned.problem().ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(planned.problem().stages());
         std::vector<toy::hand_written> stages;
-        auto const& where = planned.what.where();
+        auto const& where = planned.problem().placement();
         for (int s : where.stages_of(meeting.rank()))
           stages.emplace_back(all[static_cast<std::size_t>(s)]);
         zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
@@ -104,7 +104,7 @@ outcome on_sockets(zbpp::plan const& planned) {
           note(pipe, all, here, result);
         }
         mine.losses.push_back(evaluate(pipe));
-        bool const has_loss = where.rank_of(planned.what.stages() - 1) == meeting.rank();
+        bool const has_loss = where.rank_of(planned.problem().stages() - 1) == meeting.rank();
         std::lock_guard const lock(mutex);
         if (has_loss) result.losses = mine.losses;
       });
@@ -117,7 +117,7 @@ outcome on_sockets(zbpp::plan const& planned) {
 TEST_CASE("ranks that are processes give the bits and the memory of threads", "[asio][pipeline]") {
   for (int ranks : {1, 2, 3})
     for (auto const& where : placements_to_run(ranks)) {
-      zbpp::problem const what(
+      zbpp::problem const problem(
           where,
           ranks + 2,
           zbpp::stage_costs{
@@ -128,7 +128,7 @@ TEST_CASE("ranks that are processes give the bits and the memory of threads", "[
               .weight_gradient_input = 1,
               .edge = toy::edge});
       for_each_plan_of(
-          what,
+          problem,
           {.fused = true, .recomputed = true, .receive_ahead = ranks - 1},
           [&](std::string const& name, zbpp::plan const& planned) {
             INFO(name);
@@ -140,7 +140,7 @@ TEST_CASE("ranks that are processes give the bits and the memory of threads", "[
 TEST_CASE("edges whose sizes are not declared arrive as well", "[asio][pipeline]") {
   auto const what = toy_plan("zb_v", 3, 4);
   zbpp::problem const open(
-      what.what.where(), 4, zbpp::stage_costs{.forward = 1, .backward_input = 1});
+      what.what.placement(), 4, zbpp::stage_costs{.forward = 1, .backward_input = 1});
   auto const planned = zbpp::make_plan(zbpp::fixed_zb_v{}, open);
   CHECK(on_sockets(planned) == on_threads(planned));
 }
@@ -152,9 +152,10 @@ class fragile : public toy::passes {
  public:
   fragile(toy::stage_model& what, bool fails) : toy::passes(what), fails_(fails) {}
 
-  zbpp::message forward(saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
+  zbpp::message forward(
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
     if (fails_ && mb.step() == 1 && mb.index() == 2) throw std::out_of_range("the toy broke");
-    return toy::passes::forward(kept, in, mb, at);
+    return toy::passes::forward(kept, in, mb, ctx);
   }
 
  private:

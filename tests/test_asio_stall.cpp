@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/stall.hpp>
+#include <zbpp/asio/detail/stall.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
@@ -55,8 +55,8 @@ bool begins_with(std::string const& text, std::string const& begin) {
   return text.compare(0, begin.size(), begin) == 0;
 }
 
-program of(placement const& where, int microbatches, std::vector<std::string> const& rows) {
-  return lower(schedule(where, microbatches, passes(rows)), {.optimizer_steps = false});
+program of(placement const& placement, int microbatches, std::vector<std::string> const& rows) {
+  return lower(schedule(placement, microbatches, passes(rows)), {.optimizer_steps = false});
 }
 
 // Runs programs pass by pass from the notes of their messages; knows nothing of the report.
@@ -180,7 +180,7 @@ TEST_CASE("a pass that does not end is blamed, wherever it stands", "[asio]") {
             CHECK(begins_with(line, name + "is outside step()"));
           }
         }
-        // Whoever is still in the step waits for the held pass in the end, and nobody in a circle.
+        // Whoever is still in the step waits for the held pass in the end, and nobody in a cycle.
         auto const ends = text.size() - static_cast<std::size_t>(code.ranks()) - 1;
         CHECK(ends <= 1);
         if (ends == 1)
@@ -196,7 +196,7 @@ TEST_CASE("a pass that does not end is blamed, wherever it stands", "[asio]") {
   CHECK(everybody > 20);
 }
 
-TEST_CASE("a circle of two is told from its lowest rank", "[asio]") {
+TEST_CASE("a cycle of two is told from its lowest rank", "[asio]") {
   auto const code =
       of(placement::linear(3), 2, {"0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1", "2F1 2BW1 2F0 2BW0"});
   auto const text = lines_of(
@@ -215,7 +215,7 @@ TEST_CASE("a circle of two is told from its lowest rank", "[asio]") {
   CHECK(text[4] == "waiting cycle: rank 1 -> rank 2 -> rank 1");
 }
 
-TEST_CASE("a circle of three, and two circles at once", "[asio]") {
+TEST_CASE("a cycle of three, and two cycles at once", "[asio]") {
   auto const three = of(placement::looped(3, 2), 2, {"3F1 0F0", "1F0 4F0", "2F0 5F0"});
   auto const start = progress_phase::waiting;
   auto const text = lines_of(three, {at(0, start, 0), at(1, start, 0), at(2, start, 0)});

@@ -2,7 +2,7 @@
 //
 // Processes that do not belong to a run, or do not fit into it: those without the token disturb
 // nobody, and those that made a mistake hear which one, in time.
-#include <zbpp/asio/handshake.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
 
 #include <support/catch.hpp>
 #include <support/rank_processes.hpp>

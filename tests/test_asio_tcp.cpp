@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/asio/tcp_transport.hpp>
+#include <zbpp/asio/detail/tcp_transport.hpp>
 
 #include <support/catch.hpp>
 #include <support/seeded.hpp>
@@ -29,14 +29,14 @@ namespace {
 
 namespace net = boost::asio;
 using zbpp::arena;
-using zbpp::bell;
 using zbpp::bytes;
 using zbpp::channel;
 using zbpp::errc;
 using zbpp::message;
 using zbpp::purpose;
+using zbpp::wakeup;
 using zbpp::asio::frame;
-using zbpp::asio::frame_kind;
+using zbpp::asio::message_frame_kind;
 using zbpp::asio::tcp_transport;
 using zbpp::test::holds_soon;
 using zbpp::test::losses;
@@ -48,29 +48,29 @@ constexpr auto not_yet = tcp_transport::not_yet;
 
 // A message whose bytes follow from its number.
 message make_message(arena& memory, std::uint32_t number, std::vector<std::size_t> const& sizes) {
-  message mail;
+  message msg;
   for (auto size : sizes) {
     auto part = memory.allocate(size, purpose::edge);
     for (std::size_t i = 0; i < size; ++i)
       part.data()[i] = static_cast<std::byte>(number * 31 + i + (i >> 8));
-    mail.push_back(std::move(part));
+    msg.push_back(std::move(part));
   }
-  return mail;
+  return msg;
 }
 
-bool is_message(message const& mail, std::uint32_t number, std::vector<std::size_t> const& sizes) {
-  bool right = mail.size() == sizes.size();
+bool is_message(message const& msg, std::uint32_t number, std::vector<std::size_t> const& sizes) {
+  bool right = msg.size() == sizes.size();
   for (std::size_t p = 0; right && p < sizes.size(); ++p) {
-    right = mail[p].size() == sizes[p] && mail[p].use_count() == 1;
+    right = msg[p].size() == sizes[p] && msg[p].use_count() == 1;
     for (std::size_t i = 0; right && i < sizes[p]; ++i)
-      right = mail[p].data()[i] == static_cast<std::byte>(number * 31 + i + (i >> 8));
+      right = msg[p].data()[i] == static_cast<std::byte>(number * 31 + i + (i >> 8));
   }
   return right;
 }
 
 // Waits as an engine does: it drives until the message is there.
 [[nodiscard]] bool wait_for(tcp_pair& pair, int rank, int channel, std::int32_t sequence) {
-  pair.driver(rank).drive_until([&] {
+  pair.io_loop(rank).run_until([&] {
     return pair.end(rank).arrival(channel, sequence) != not_yet || !pair.lost.all().empty();
   });
   return pair.end(rank).arrival(channel, sequence) != not_yet;
@@ -80,21 +80,21 @@ bool is_message(message const& mail, std::uint32_t number, std::vector<std::size
 struct lone_rank {
   // Channel 0 comes in, channel 1 goes out; three blocks, 100 bytes each.
   explicit lone_rank(bytes largest = 100)
-      : carrier(
+      : transport(
             sockets, 1, {{0, 1, 2, 4}, {1, 0, 2, 4}}, {largest, largest}, lost.handler(), {4096}) {
     for (int c : {0, 1}) {
       auto ends = make_connection(sockets.io(), io);
-      carrier.connect(c, std::move(ends.first));
+      transport.connect(c, std::move(ends.first));
       peer.push_back(std::move(ends.second));
     }
-    carrier.bind(1, memory, &wake);
+    transport.bind(1, memory, &wake);
   }
 
   void write(int channel, std::span<std::byte const> what) {
     net::write(peer[static_cast<std::size_t>(channel)], net::buffer(what.data(), what.size()));
   }
-  void write(int channel, frame const& f, std::size_t payload = 0) {
-    std::vector<std::byte> all(frame::most_size);
+  void write(int channel, message_frame const& f, std::size_t payload = 0) {
+    std::vector<std::byte> all(message_frame::most_size);
     all.resize(encode(f, all.data()));
     all.resize(all.size() + payload, std::byte{7});
     write(channel, all);
@@ -113,15 +113,15 @@ struct lone_rank {
 
   losses lost;
   arena memory;
-  bell wake{0};
+  wakeup wake{0};
   net::io_context io;
-  zbpp::asio::driver sockets;
-  tcp_transport carrier;
+  zbpp::asio::io_loop sockets;
+  tcp_transport transport;
   std::vector<net::ip::tcp::socket> peer;
 };
 
 frame header(std::uint32_t sequence, std::vector<std::uint64_t> const& sizes) {
-  frame f{.sequence = sequence};
+  message_frame f{.sequence = sequence};
   for (auto size : sizes) f.sizes[f.parts++] = size;
   return f;
 }
@@ -151,7 +151,7 @@ TEST_CASE("a receiver that takes nothing bounds what its sender writes", "[asio]
   REQUIRE(wait_for(pair, 1, 0, slots));
   for (std::int32_t n = 0; n < count; ++n) {
     // Whatever else is under way gets a chance; it must not be there.
-    for (int rank : {0, 1, 0, 1}) pair.driver(rank).exclusively([] {});
+    for (int rank : {0, 1, 0, 1}) pair.io_loop(rank).exclusively([] {});
     if (n + slots + 1 < count) {
       CHECK(pair.arrival(0, n + slots + 1) == not_yet);
       CHECK_FALSE(pair.end(0).is_flushed());
@@ -181,13 +181,14 @@ TEST_CASE("large messages come in one piece, through small and large buffers", "
       std::int32_t number = 0;
       for (auto const& sizes : {whole, parts, std::vector<std::size_t>{5}}) {
         REQUIRE(wait_for(pair, 1, 0, number));
-        auto const mail = pair.take(0, number++, 0);
-        CHECK(is_message(mail, static_cast<std::uint32_t>(number), sizes));
+        auto const msg = pair.take(0, number++, 0);
+        CHECK(is_message(msg, static_cast<std::uint32_t>(number), sizes));
       }
       pair.retire(0, 3);
       CHECK(memory[0].usage().now(purpose::edge) == 0);
       CHECK(memory[1].usage().now(purpose::edge) == 0);
-      CHECK(memory[1].usage().now(purpose::inbox) == (declared ? 2 * static_cast<bytes>(size) : 0));
+      CHECK(
+          memory[1].usage().now(purpose::receive) == (declared ? 2 * static_cast<bytes>(size) : 0));
     }
 }
 
@@ -242,12 +243,12 @@ TEST_CASE("two ranks exchange random messages for many steps", "[asio]") {
                 rank, make_message(own, static_cast<std::uint32_t>(sent), shape_of(sent, step)), 0);
           end.post_receive(1 - rank, 100);
           if (!wait_for(pair, rank, 1 - rank, taken)) return;
-          auto const mail = end.take(1 - rank, taken, 100);
+          auto const msg = end.take(1 - rank, taken, 100);
           right[static_cast<std::size_t>(rank)] +=
-              is_message(mail, static_cast<std::uint32_t>(taken), shape_of(taken, step)) ? 1 : 0;
+              is_message(msg, static_cast<std::uint32_t>(taken), shape_of(taken, step)) ? 1 : 0;
           if (taken >= depth) end.retire(rank, taken - depth + 1);
         }
-        pair.driver(rank).drive_until([&] { return end.is_flushed() || !pair.lost.all().empty(); });
+        pair.io_loop(rank).run_until([&] { return end.is_flushed() || !pair.lost.all().empty(); });
         end.drain();
       }
     };
@@ -265,18 +266,18 @@ TEST_CASE("two ranks exchange random messages for many steps", "[asio]") {
 TEST_CASE("a message that comes byte by byte arrives", "[asio]") {
   stuck_guard const guard;
   lone_rank rank;
-  std::vector<std::byte> all(frame::most_size);
-  all.resize(encode(header(0, {3, frame::no_buffer, 20}), all.data()));
+  std::vector<std::byte> all(message_frame::most_size);
+  all.resize(encode(header(0, {3, message_frame::no_buffer, 20}), all.data()));
   all.resize(all.size() + 23, std::byte{9});
   for (auto const& one : all) {
-    CHECK(rank.carrier.arrival(0, 0) == not_yet);
+    CHECK(rank.transport.arrival(0, 0) == not_yet);
     rank.write(0, {&one, 1});
     rank.sockets.exclusively([] {});
   }
-  REQUIRE(holds_soon([&] { return rank.carrier.arrival(0, 0) != not_yet; }));
-  auto const mail = rank.carrier.take(0, 0, 0);
-  REQUIRE(mail.size() == 3);
-  CHECK(mail[2].data()[19] == std::byte{9});
+  REQUIRE(holds_soon([&] { return rank.transport.arrival(0, 0) != not_yet; }));
+  auto const msg = rank.transport.take(0, 0, 0);
+  REQUIRE(msg.size() == 3);
+  CHECK(msg[2].data()[19] == std::byte{9});
   CHECK(rank.wake.load() == 1);
 }
 
@@ -296,8 +297,8 @@ TEST_CASE("what is no valid frame closes the channel, with a reason", "[asio]") 
     rank.write(0, header(0, {5}), 5);
     rank.write(0, header(2, {5}), 5);
     CHECK(rank.loses(0, "found message 2 of step 0; expected message 1 of step 0"));
-    CHECK(rank.carrier.arrival(0, 0) != not_yet);
-    CHECK(rank.carrier.take(0, 0, 0).total_size() == 5);
+    CHECK(rank.transport.arrival(0, 0) != not_yet);
+    CHECK(rank.transport.take(0, 0, 0).total_size() == 5);
   }
   SECTION("more bytes than declared") {
     rank.write(0, header(0, {101}));
@@ -311,14 +312,14 @@ TEST_CASE("what is no valid frame closes the channel, with a reason", "[asio]") 
     rank.write(0, header(0, {50}), 20);
     rank.peer[0].close();
     CHECK(rank.loses(0, "the peer closed the connection"));
-    CHECK(rank.carrier.arrival(0, 0) == not_yet);
+    CHECK(rank.transport.arrival(0, 0) == not_yet);
   }
   SECTION("the end of the channel that goes out") {
     rank.peer[1].close();
     CHECK(rank.loses(1, "the peer closed the connection"));
   }
   SECTION("a credit for more than there can be room for") {
-    rank.write(1, {.kind = frame_kind::credit, .has_credit = true, .credit = 4});
+    rank.write(1, {.kind = message_frame_kind::credit, .has_credit = true, .credit = 4});
     CHECK(rank.loses(1, "the receiver allows message 4, counted from 1; after 0 messages"));
   }
   SECTION("such a credit with a message") {
@@ -347,7 +348,7 @@ TEST_CASE("random bytes end a channel and nothing else", "[asio]") {
     ZBPP_SEEDED(random, trial);
     lone_rank rank(random.chance(0.5) ? 100 : 0);
     auto const c = static_cast<int>(random.integer(0, 1));
-    std::vector<std::byte> all(frame::most_size);
+    std::vector<std::byte> all(message_frame::most_size);
     encode(header(0, {1, 2, 3}), all.data());
     for (auto at = static_cast<std::size_t>(random.integer(0, 40)); at < all.size(); ++at)
       all[at] = static_cast<std::byte>(random.integer(0, 255));
@@ -366,65 +367,66 @@ TEST_CASE("random bytes end a channel and nothing else", "[asio]") {
 TEST_CASE("a channel that is lost wakes who waits for it", "[asio]") {
   stuck_guard const guard;
   losses lost;
-  zbpp::asio::driver sockets;
+  zbpp::asio::io_loop sockets;
   net::io_context io;
   bool is_lost = false;
-  tcp_transport carrier(
+  tcp_transport transport(
       sockets, 1, {{0, 1, 1, 1}}, {8}, [&](int, std::string const&) { is_lost = true; });
   arena memory;
   auto ends = make_connection(sockets.io(), io);
-  carrier.connect(0, std::move(ends.first));
-  carrier.bind(1, memory, nullptr);
+  transport.connect(0, std::move(ends.first));
+  transport.bind(1, memory, nullptr);
   std::jthread const closer([&] { ends.second.close(); });
-  sockets.drive_until([&] { return is_lost || carrier.arrival(0, 0) != not_yet; });
+  sockets.run_until([&] { return is_lost || transport.arrival(0, 0) != not_yet; });
   CHECK(is_lost);
 }
 
 TEST_CASE("after a drain before all was written a connection stands still", "[asio]") {
   stuck_guard const guard;
   lone_rank rank;
-  for (std::uint32_t n = 0; n < 4; ++n) rank.carrier.send(1, make_message(rank.memory, n, {9}), 0);
-  CHECK_FALSE(rank.carrier.is_flushed());  // there is room for three
+  for (std::uint32_t n = 0; n < 4; ++n)
+    rank.transport.send(1, make_message(rank.memory, n, {9}), 0);
+  CHECK_FALSE(rank.transport.is_flushed());  // there is room for three
   CHECK(rank.memory.usage().now(purpose::edge) == 36);
   rank.sockets.exclusively([] {});  // writes what nobody may have had the time to
-  rank.carrier.drain();
+  rank.transport.drain();
   CHECK(rank.memory.usage().now(purpose::edge) == 0);
   CHECK(rank.lost.all().empty());
-  rank.carrier.close();  // without which the peer would wait
+  rank.transport.close();  // without which the peer would wait
   std::vector<std::byte> all(1000);
   boost::system::error_code failure;
   auto const count = net::read(rank.peer[1], net::buffer(all), failure);
   CHECK(failure == net::error::eof);
-  CHECK(count == 3 * (frame::base_size + 8 + 9));
+  CHECK(count == 3 * (message_frame::base_size + 8 + 9));
 }
 
 TEST_CASE("what was sent arrives although its sender goes at once", "[asio]") {
   stuck_guard const guard;
   for (int round = 0; round < 40; ++round) {
     arena memory;
-    bell wake{0};
+    wakeup wake{0};
     losses lost;
     net::io_context io;
-    zbpp::asio::driver sockets;
+    zbpp::asio::io_loop sockets;
     std::vector<channel> const channels{{0, 1, 2, 4}};
-    auto carrier = std::make_unique<tcp_transport>(
+    auto transport = std::make_unique<tcp_transport>(
         sockets, 0, channels, std::vector<zbpp::bytes>{100}, lost.handler());
     auto ends = make_connection(sockets.io(), io);
     auto& peer = ends.second;
-    carrier->connect(0, std::move(ends.first));
-    carrier->bind(0, memory, &wake);
-    for (std::uint32_t n = 0; n < 3; ++n) carrier->send(0, make_message(memory, n, {9}), 0);
+    transport->connect(0, std::move(ends.first));
+    transport->bind(0, memory, &wake);
+    for (std::uint32_t n = 0; n < 3; ++n) transport->send(0, make_message(memory, n, {9}), 0);
     // Who closes with unread bytes resets the connection: here are credits to leave unread.
-    std::vector<std::byte> credit(frame::most_size);
-    frame const given{.kind = frame_kind::credit, .has_credit = true, .credit = 3};
+    std::vector<std::byte> credit(message_frame::most_size);
+    frame const given{.kind = message_frame_kind::credit, .has_credit = true, .credit = 3};
     credit.resize(encode(given, credit.data()));
     for (int i = 0; i < 20; ++i) net::write(peer, net::buffer(credit));
-    std::jthread const leaving([&] { carrier.reset(); });
+    std::jthread const leaving([&] { transport.reset(); });
     std::vector<std::byte> all(1000);
     boost::system::error_code failure;
     auto const count = net::read(peer, net::buffer(all), failure);
     CHECK(failure == net::error::eof);
-    CHECK(count == 3 * (frame::base_size + 8 + 9));
+    CHECK(count == 3 * (message_frame::base_size + 8 + 9));
     peer.close();
     CHECK(lost.all().empty());
   }
@@ -443,16 +445,17 @@ TEST_CASE("wrong uses of a TCP transport are refused", "[asio]") {
   };
   auto const bad = static_cast<int>(errc::bad_argument);
   CHECK(code_of([&] {
-          rank.carrier.send(1, make_message(rank.memory, 1, {60, 41}), 0);
+          rank.transport.send(1, make_message(rank.memory, 1, {60, 41}), 0);
         }) == static_cast<int>(errc::wrong_size));
   CHECK(code_of([&] {
-          for (int i = 0; i < 9; ++i) rank.carrier.send(1, make_message(rank.memory, 1, {1}), 0);
+          for (int i = 0; i < 9; ++i) rank.transport.send(1, make_message(rank.memory, 1, {1}), 0);
         }) == bad);
-  CHECK(code_of([&] { rank.carrier.bind(0, rank.memory, nullptr); }) == bad);
-  CHECK(code_of([&] { rank.carrier.bind(1, rank.memory, nullptr); }) == bad);
+  CHECK(code_of([&] { rank.transport.bind(0, rank.memory, nullptr); }) == bad);
+  CHECK(code_of([&] { rank.transport.bind(1, rank.memory, nullptr); }) == bad);
   for (int c : {-1, 0, 2})
-    CHECK(
-        code_of([&] { rank.carrier.connect(c, net::ip::tcp::socket(rank.sockets.io())); }) == bad);
+    CHECK(code_of([&] {
+            rank.transport.connect(c, net::ip::tcp::socket(rank.sockets.io()));
+          }) == bad);
   tcp_transport other(rank.sockets, 1, {{0, 1, 1, 1}}, {8}, rank.lost.handler());
   CHECK(code_of([&] {
           other.connect(0, net::ip::tcp::socket(rank.sockets.io()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/asio/handshake.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/token.hpp>
 
 #include <support/catch.hpp>
@@ -620,7 +620,7 @@ TEST_CASE("who speaks something else is told apart from a rank", "[asio][handsha
   ending guest_end;
   start_introduce(io, other.connecting, token, link_purpose::control, guest_end);
   raw_end server(other.accepting, io);
-  server.write(to_bytes("220 mail.example.org ESMTP, whom do you want to write to?"));
+  server.write(to_bytes("220 messages.example.org ESMTP, whom do you want to write to?"));
   finish(io);
   REQUIRE(guest_end);
   CHECK(guest_end->find("refused peer: does not speak as a rank of zbpp;") == 0);

@@ -44,32 +44,32 @@ stage_costs some_costs(test::seeded_random& random) {
 
 problem some_problem(
     test::seeded_random& random,
-    placement const& where,
+    placement const& placement,
     int microbatches,
     bool splits_only = false) {
   std::vector<stage_costs> stages;
-  for (int s = 0; s < where.stages(); ++s) {
+  for (int s = 0; s < placement.stages(); ++s) {
     stages.push_back(some_costs(random));
     if (!splits_only) continue;
     stages.back().backward_fused.reset();
     stages.back().recompute.reset();
     stages.back().recompute_input = 0;
   }
-  return {where, microbatches, stages, random.integer(0, 20)};
+  return {placement, microbatches, stages, random.integer(0, 20)};
 }
 
-problem with_limits(problem const& what, std::vector<bytes> limits) {
+problem with_limits(problem const& problem, std::vector<bytes> limits) {
   return {
-      what.where(),
-      what.microbatches(),
-      {what.all_costs().begin(), what.all_costs().end()},
-      what.transfer(),
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer(),
       std::move(limits)};
 }
 
-problem even(placement const& where, int microbatches, ticks hop = 0, bytes limit = 1 << 20) {
+problem even(placement const& placement, int microbatches, ticks hop = 0, bytes limit = 1 << 20) {
   return {
-      where,
+      placement,
       microbatches,
       stage_costs{
           .forward = 100,
@@ -82,11 +82,11 @@ problem even(placement const& where, int microbatches, ticks hop = 0, bytes limi
 }
 
 // Placement and stages of each way to place a model, such as `linear 4`.
-std::string names(problem const& what, bool halve = true) {
+std::string names(problem const& problem, bool halve = true) {
   std::string text;
-  for (auto const& one : detail::regroupings(what, halve))
+  for (auto const& one : detail::regroupings(problem, halve))
     text.append(text.empty() ? "" : ", ")
-        .append(one.where().name() + " " + std::to_string(one.stages()));
+        .append(one.placement().name() + " " + std::to_string(one.stages()));
   return text;
 }
 
@@ -189,13 +189,13 @@ TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_pl
     }
     CHECK(best.cost <= greedy_auto{.search = settings.search}.find(what).cost);
     CHECK(settings(what).order == best.order);
-    moved += best.what.where() != what.where() ? 1 : 0;
+    moved += best.what.placement() != what.placement() ? 1 : 0;
   }
   CHECK(moved > 5);
 }
 
 TEST_CASE("which placement is best depends on memory and transfers", "[auto_placement]") {
-  auto const best = [](problem const& what) { return brief()(what).what.where(); };
+  auto const best = [](problem const& problem) { return brief()(problem).what.placement(); };
   CHECK(best(even(placement::linear(4), 12, 0, 400)) == placement::v_shape(4));
   CHECK(best(even(placement::looped(4, 2), 12, 0, 800)) == placement::v_shape(4));
   // With so long a hop chunks only wait for each other.
@@ -206,19 +206,21 @@ TEST_CASE("which placement is best depends on memory and transfers", "[auto_plac
 
 TEST_CASE("placements without enough memory are left out", "[auto_placement]") {
   // A custom placement has its first three stages on rank 0, so it needs more there.
-  problem const what(
+  problem const problem(
       placement::custom({0, 0, 0, 1}), 4, stage_costs{.forward = 1, .activation = 100}, {}, {250});
   std::vector<std::string> fitting;
-  for (auto const& one : brief().candidates(what)) fitting.push_back(one.what.where().name());
+  for (auto const& one : brief().candidates(problem))
+    fitting.push_back(one.what.placement().name());
   CHECK(fitting == std::vector<std::string>{"linear", "v", "looped"});
-  auto const refused = [](problem const& tight) {
+  auto const refused = [](zbpp::problem const& tight) {
     return test::refusal(errc::unsupported_problem, [&] { (void)brief()(tight); });
   };
-  CHECK(brief().candidates(with_limits(what, {199})).empty());
+  CHECK(brief().candidates(with_limits(problem, {199})).empty());
   CHECK(
-      refused(with_limits(what, {199})) == "rank 0: no schedule fits: the rank needs 200 bytes for "
-                                           "one microbatch at a time, its limit is "
-                                           "199; the least limit that works for every rank is 200");
+      refused(with_limits(problem, {199})) ==
+      "rank 0: no schedule fits: the rank needs 200 bytes for "
+      "one microbatch at a time, its limit is "
+      "199; the least limit that works for every rank is 200");
 }
 
 TEST_CASE("a search of all placements tells how far it is and can be stopped", "[auto_placement]") {
@@ -280,7 +282,7 @@ TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
       for (auto const& one : brief().candidates(with_limits(what, {limit}))) {
         auto const same = std::find_if(sweep.begin(), sweep.end(), [&](sweep_point const& point) {
           return point.memory_limit == limit &&
-                 point.placement == detail::sweep_name(one.what.where());
+                 point.placement == detail::sweep_name(one.what.placement());
         });
         REQUIRE(same != sweep.end());
         CHECK(same->cost <= one.cost);

@@ -41,14 +41,14 @@ history train_pipeline(plan const& planned, Backend backend, toy::model& all, St
 
 template <class Backend>
 history train_by_hand(plan const& planned, Backend backend) {
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   std::vector<toy::hand_written> stages(all.begin(), all.end());
   return train_pipeline(planned, backend, all, stages);
 }
 
 template <class Backend>
 history train_as_flow(plan const& planned, Backend backend) {
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   std::vector<toy::passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<toy::passes>> stages(objects.begin(), objects.end());
   return train_pipeline(planned, backend, all, stages);

@@ -44,18 +44,19 @@ TEST_CASE("no cut has less than the bottleneck that is found", "[bottleneck]") {
 
 TEST_CASE("the bottleneck of models as they are is proved", "[bottleneck]") {
   // Equal blocks of 29 between a light embedding of 1 and a head of 150.
-  auto const check = [](int blocks, placement const& where, ticks least) {
+  auto const check = [](int blocks, placement const& placement, ticks least) {
     std::vector<layer_costs> layers(
         static_cast<std::size_t>(blocks) + 2,
         {.forward = 10, .backward_input = 10, .backward_weight = 9, .static_memory = 3});
     layers.front() = {.backward_weight = 1, .static_memory = 17};
     layers.back() = {
         .forward = 50, .backward_input = 50, .backward_weight = 50, .static_memory = 17};
-    auto const found = bottleneck_partition(layers, where);
-    CAPTURE(where.name(), where.stages(), blocks);
+    auto const found = bottleneck_partition(layers, placement);
+    CAPTURE(placement.name(), placement.stages(), blocks);
     CHECK(found.optimal);
     CHECK(found.work == least);
-    CHECK(greatest_load(layers, where, found.first_layer) == std::pair(found.work, found.memory));
+    CHECK(
+        greatest_load(layers, placement, found.first_layer) == std::pair(found.work, found.memory));
   };
   check(32, placement::linear(8), 150);       // the head alone
   check(32, placement::v_shape(8), 150 + 1);  // head and embedding share a rank

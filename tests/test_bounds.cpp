@@ -46,9 +46,9 @@ problem paper_problem(zbpp::test::paper_row const& row, double times_pipeline) {
       {static_cast<bytes>(limit)}};
 }
 
-double bubble_of(problem const& what, ticks cost) {
-  auto const& c = what.costs(0);
-  auto const work = what.microbatches() * (c.forward + c.backward_input + c.backward_weight);
+double bubble_of(problem const& problem, ticks cost) {
+  auto const& c = problem.costs(0);
+  auto const work = problem.microbatches() * (c.forward + c.backward_input + c.backward_weight);
   return 1 - static_cast<double>(work) / static_cast<double>(cost);
 }
 
@@ -57,11 +57,11 @@ std::string text_of(cost_bound const& b) {
          std::to_string(b.rank) + " through " + std::to_string(b.through);
 }
 
-void check_certificate(cost_bound const& claim, problem const& what) {
-  CHECK(holds(claim, what));
+void check_certificate(cost_bound const& claim, problem const& problem) {
+  CHECK(holds(claim, problem));
   auto more = claim;
   ++more.cost;
-  CHECK_FALSE(holds(more, what));
+  CHECK_FALSE(holds(more, problem));
 }
 
 // How often a bound is the optimum, over random problems of a few shapes.
@@ -218,9 +218,9 @@ TEST_CASE("a staircase costs what its depths need, and not less", "[bounds]") {
 }
 
 TEST_CASE("a staircase needs a linear placement", "[bounds]") {
-  problem const what(placement::v_shape(2), 3, stage_costs{});
+  problem const problem(placement::v_shape(2), 3, stage_costs{});
   CHECK(zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
-          (void)zbpp::staircase(what);
+          (void)zbpp::staircase(problem);
         }) == "a staircase needs a linear placement, one stage a rank; this one is v");
 }
 
@@ -231,9 +231,9 @@ TEST_CASE("each rule gives what docs/bounds.md works out", "[bounds]") {
       .backward_weight = 3,
       .activation = 10,
       .weight_gradient_input = 4};
-  auto const most = [](problem const& what, bound_rule rule, int rank, int through = -1) {
+  auto const most = [](problem const& problem, bound_rule rule, int rank, int through = -1) {
     cost_bound claim{1000, rule, rank, through};
-    while (!holds(claim, what)) --claim.cost;
+    while (!holds(claim, problem)) --claim.cost;
     return claim.cost;
   };
   problem const tight(placement::linear(3), 6, costs, 1, {30});
@@ -297,16 +297,16 @@ TEST_CASE("a certificate that was tampered with is refused", "[bounds]") {
   for (auto& s : stages) s.activation = 10, s.weight_gradient_input = 4;
   stages[1].forward = 8;
   for (auto const& where : {placement::linear(4), placement::v_shape(2)}) {
-    problem const what(where, 8, stages, 2, {20});
-    auto const claim = lower_bound(what);
+    problem const problem(where, 8, stages, 2, {20});
+    auto const claim = lower_bound(problem);
     INFO(text_of(claim));
-    CHECK(claim.cost > lower_bound(problem(where, 8, stages, 2)).cost);
-    check_certificate(claim, what);
-    for (int rank : {-1, claim.rank + 1, what.ranks(), 1 << 30}) {
+    CHECK(claim.cost > lower_bound(zbpp::problem(where, 8, stages, 2)).cost);
+    check_certificate(claim, problem);
+    for (int rank : {-1, claim.rank + 1, problem.ranks(), 1 << 30}) {
       auto wrong = claim;
       wrong.rank = rank;
       INFO("rank " << rank);
-      CHECK_FALSE(holds(wrong, what));
+      CHECK_FALSE(holds(wrong, problem));
     }
     for (auto rule :
          {bound_rule::work,
@@ -319,36 +319,37 @@ TEST_CASE("a certificate that was tampered with is refused", "[bounds]") {
       auto wrong = claim;
       wrong.rule = rule;
       INFO("rule " << to_string(rule));
-      CHECK(holds(wrong, what) == (rule == claim.rule));
+      CHECK(holds(wrong, problem) == (rule == claim.rule));
     }
     // Without the limit the same claim is wrong.
-    CHECK_FALSE(holds(claim, problem(where, 8, stages, 2)));
+    CHECK_FALSE(holds(claim, zbpp::problem(where, 8, stages, 2)));
   }
 }
 
 TEST_CASE("a claim about heads can name any times without harm", "[bounds]") {
   constexpr auto most = std::numeric_limits<ticks>::max();
-  problem const what(
+  problem const problem(
       placement::v_shape(2),
       3,
       stage_costs{.forward = 3, .backward_input = 4, .backward_weight = 2});
-  auto const claim = lower_bound(what);
+  auto const claim = lower_bound(problem);
   for (ticks head : {ticks{-1}, ticks{0}, most})
     for (ticks tail : {ticks{-1}, ticks{0}, most})
       for (int through : {-2, -1, 0, 1, 2})
-        CHECK_FALSE(holds({claim.cost + 1, bound_rule::heads, 0, through, head, tail}, what));
-  CHECK_FALSE(holds({most, bound_rule::staircase, 0}, what));
-  CHECK_FALSE(holds({most, bound_rule::path, 0, 1}, what));
+        CHECK_FALSE(holds({claim.cost + 1, bound_rule::heads, 0, through, head, tail}, problem));
+  CHECK_FALSE(holds({most, bound_rule::staircase, 0}, problem));
+  CHECK_FALSE(holds({most, bound_rule::path, 0, 1}, problem));
 }
 
 TEST_CASE("no built-in policy beats the bound of its own memory", "[bounds]") {
   int tight = 0;
-  auto const check = [&](problem const& what, zbpp::schedule const& order) {
+  auto const check = [&](problem const& problem, zbpp::schedule const& order) {
     auto const code = zbpp::lower(order);
     std::vector<bytes> limits;
-    for (auto const& peak : zbpp::peak_memory(code, what)) limits.push_back(peak.total);
-    std::vector<stage_costs> stages(what.all_costs().begin(), what.all_costs().end());
-    problem const limited(what.where(), what.microbatches(), stages, what.transfer(), limits);
+    for (auto const& peak : zbpp::peak_memory(code, problem)) limits.push_back(peak.total);
+    std::vector<stage_costs> stages(problem.all_costs().begin(), problem.all_costs().end());
+    zbpp::problem const limited(
+        problem.placement(), problem.microbatches(), stages, problem.transfer(), limits);
     auto const bound = lower_bound(limited);
     auto const reached = cost(zbpp::simulate(order, limited));
     INFO(text_of(bound));
@@ -371,7 +372,7 @@ TEST_CASE("no built-in policy beats the bound of its own memory", "[bounds]") {
           c.static_memory = rng.integer(0, 500);
           c.workspace = rng.integer(0, 500);
         }
-        problem const uneven(even.where(), even.microbatches(), stages, rng.integer(0, 200));
+        problem const uneven(even.placement(), even.microbatches(), stages, rng.integer(0, 200));
         auto const order = policy(uneven);
         check(uneven, order);
         check(uneven, zbpp::fuse_backward(order));
@@ -413,10 +414,10 @@ TEST_CASE("limits that admit no schedule do no harm", "[bounds]") {
     costs.workspace = rng.integer(0, 200);
     costs.edge = rng.integer(0, 50);
     for (auto const& where : {placement::linear(3), placement::v_shape(3)}) {
-      problem const what(where, 5, costs, 1, {rng.integer(0, 99)});
-      auto const bound = lower_bound(what);
+      problem const problem(where, 5, costs, 1, {rng.integer(0, 99)});
+      auto const bound = lower_bound(problem);
       CHECK(bound.cost >= 5 * 6);
-      CHECK(holds(bound, what));
+      CHECK(holds(bound, problem));
     }
   }
 }
@@ -445,22 +446,22 @@ TEST_CASE("the greatest times and sizes do not overflow", "[bounds]") {
     }
     std::vector<bytes> limits;
     if (round % 3 != 0) limits = {rng.integer(0, std::numeric_limits<bytes>::max())};
-    problem const what(where, m, stages, hop, limits);
-    auto const bound = lower_bound(what);
+    problem const problem(where, m, stages, hop, limits);
+    auto const bound = lower_bound(problem);
     INFO("round " << round << ": " << text_of(bound));
     CHECK(bound.cost > 0);
     CHECK(bound.cost <= most);
-    check_certificate(bound, what);
+    check_certificate(bound, problem);
   }
 }
 
 TEST_CASE("a problem of any size gets a bound", "[bounds]") {
   stage_costs const costs{.forward = 3, .backward_input = 2, .backward_weight = 1, .activation = 1};
   for (auto const& where : {placement::linear(20000), placement::looped(2, 10000)}) {
-    problem const what(where, 3, costs, 1, {20000});
-    auto const bound = lower_bound(what);
+    problem const problem(where, 3, costs, 1, {20000});
+    auto const bound = lower_bound(problem);
     CHECK(bound.cost >= 18);
-    CHECK(holds(bound, what));
+    CHECK(holds(bound, problem));
   }
 }
 

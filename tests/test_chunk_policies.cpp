@@ -24,11 +24,14 @@ constexpr double brief = 0.002;  // a search that is over before anybody looks u
 
 // Everything that takes memory takes some; no two stages are alike.
 problem uneven(
-    test::seeded_random& random, placement const& where, int microbatches, bool in_rates = false) {
+    test::seeded_random& random,
+    placement const& placement,
+    int microbatches,
+    bool in_rates = false) {
   std::vector<stage_costs> stages;
   auto const sizes = random.integer(0, 40);
   auto const workspace = random.integer(0, 90);
-  for (int s = 0; s < where.stages(); ++s) {
+  for (int s = 0; s < placement.stages(); ++s) {
     stage_costs c;
     c.forward = random.integer(50, 150);
     c.backward_input = random.integer(50, 150);
@@ -42,29 +45,29 @@ problem uneven(
     c.edge = in_rates ? sizes : random.integer(0, sizes);
     stages.push_back(c);
   }
-  if (!in_rates) return {where, microbatches, stages, random.integer(0, 20)};
-  auto const pairs = static_cast<std::size_t>(where.ranks()) * detail::index(where.ranks());
+  if (!in_rates) return {placement, microbatches, stages, random.integer(0, 20)};
+  auto const pairs = static_cast<std::size_t>(placement.ranks()) * detail::index(placement.ranks());
   return {
-      where,
+      placement,
       microbatches,
       stages,
       transfer_costs(
-          where.ranks(), std::vector<ticks>(pairs, 5), std::vector<double>(pairs, 0.25))};
+          placement.ranks(), std::vector<ticks>(pairs, 5), std::vector<double>(pairs, 0.25))};
 }
 
-problem with_limits(problem const& what, std::vector<bytes> limits) {
+problem with_limits(problem const& problem, std::vector<bytes> limits) {
   return {
-      what.where(),
-      what.microbatches(),
-      {what.all_costs().begin(), what.all_costs().end()},
-      what.transfer(),
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer(),
       std::move(limits)};
 }
 
 // What a rank holds of one microbatch between F and B.
-bytes microbatch_of(problem const& what, int rank) {
+bytes microbatch_of(problem const& problem, int rank) {
   bytes sum = 0;
-  for (int s : what.where().stages_of(rank)) sum += what.costs(s).activation;
+  for (int s : problem.placement().stages_of(rank)) sum += problem.costs(s).activation;
   return sum;
 }
 
@@ -77,14 +80,16 @@ bool w_ascends(schedule const& order) {
   return true;
 }
 
-ticks cost_of(schedule const& order, problem const& what) { return cost(simulate(order, what)); }
+ticks cost_of(schedule const& order, problem const& problem) {
+  return cost(simulate(order, problem));
+}
 
 // A limit for each rank, between what it needs at least and what an order without limits takes.
 std::vector<bytes> some_limits(
-    test::seeded_random& random, problem const& what, schedule const& free) {
-  auto const most = peak_memory(lower(free), what);
-  auto least = least_memory(what);
-  for (int rank = 0; rank < what.ranks(); ++rank) {
+    test::seeded_random& random, problem const& problem, schedule const& free) {
+  auto const most = peak_memory(lower(free), problem);
+  auto least = least_memory(problem);
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
     auto& limit = least[detail::index(rank)];
     limit = random.integer(limit, std::max(limit, most[detail::index(rank)].total));
   }
@@ -122,7 +127,7 @@ TEST_CASE(
     for (int m : {3 * p, 8 * p})
       for (bytes kept_for_w : {50, 100}) {
         INFO("p " << p << ", m " << m << ", W keeps " << kept_for_w << " of 100");
-        problem const what(
+        problem const problem(
             placement::v_shape(p),
             m,
             stage_costs{
@@ -133,9 +138,9 @@ TEST_CASE(
                 .weight_gradient_input = kept_for_w});
         search_settings const search{.seconds = p < 8 ? 0.02 : 0.15};
         // (cost - work) / cost <= p / (2m), and 2p / (3m)
-        auto const half = cost_of(v_half{.search = search}(what), what);
+        auto const half = cost_of(v_half{.search = search}(problem), problem);
         CHECK(2 * m * (half - 600 * m) <= p * half);
-        auto const least = cost_of(v_min{.search = search}(what), what);
+        auto const least = cost_of(v_min{.search = search}(problem), problem);
         CHECK(3 * m * (least - 600 * m) <= 2 * p * least);
       }
 }
@@ -230,7 +235,7 @@ TEST_CASE("ZB-I takes any number of microbatches and keeps limits", "[chunk_poli
     CHECK(verify(lower(order), what).empty());
     CHECK(w_ascends(order));
     problem const whole_groups(
-        free.where(), (m + p - 1) / p * p, {free.all_costs().begin(), free.all_costs().end()});
+        free.placement(), (m + p - 1) / p * p, {free.all_costs().begin(), free.all_costs().end()});
     auto const most = peak_activations(interleaved{}(whole_groups), whole_groups);
     auto const peaks = peak_activations(order, what);
     for (int rank = 0; rank < p; ++rank)
@@ -239,10 +244,11 @@ TEST_CASE("ZB-I takes any number of microbatches and keeps limits", "[chunk_poli
 }
 
 TEST_CASE("policies of several chunks say what they need", "[chunk_policies]") {
-  auto const refused = [](auto const& decide, placement const& where, std::vector<bytes> limits) {
-    problem const what(where, 3, stage_costs{.activation = 10}, {}, std::move(limits));
-    return test::refusal(errc::unsupported_problem, [&] { (void)decide(what); });
-  };
+  auto const refused =
+      [](auto const& decide, placement const& placement, std::vector<bytes> limits) {
+        problem const problem(placement, 3, stage_costs{.activation = 10}, {}, std::move(limits));
+        return test::refusal(errc::unsupported_problem, [&] { (void)decide(problem); });
+      };
   CHECK(
       refused(v_half{}, placement::linear(2), {}) ==
       "V-Half needs a v placement, two stages a rank; this one is linear");

@@ -61,21 +61,21 @@ TEST_CASE("1F1B costs what its closed form says, to the tick", "[classic]") {
 TEST_CASE("without transfers GPipe costs what 1F1B costs", "[classic]") {
   for (int p : {1, 2, 3, 4, 8})
     for (int m : {p, 2 * p, 3 * p + 1}) {
-      problem const what(
+      problem const problem(
           placement::linear(p),
           m,
           stage_costs{.forward = 5, .backward_input = 7, .backward_weight = 3});
-      CHECK(cost(zbpp::simulate(zbpp::gpipe{}(what), what)) == (m + p - 1) * 15);
-      CHECK(cost(zbpp::simulate(zbpp::one_f_one_b{}(what), what)) == (m + p - 1) * 15);
+      CHECK(cost(zbpp::simulate(zbpp::gpipe{}(problem), problem)) == (m + p - 1) * 15);
+      CHECK(cost(zbpp::simulate(zbpp::one_f_one_b{}(problem), problem)) == (m + p - 1) * 15);
     }
 }
 
 TEST_CASE("1F1B keeps p - i microbatches on rank i, GPipe all", "[classic]") {
   for (int p : {1, 2, 3, 4, 8, 16})
     for (int m : {1, p, 2 * p, 3 * p + 1}) {
-      problem const what(placement::linear(p), m, stage_costs{.activation = 100});
-      auto const peaks = zbpp::peak_activations(zbpp::one_f_one_b{}(what), what);
-      auto const all = zbpp::peak_activations(zbpp::gpipe{}(what), what);
+      problem const problem(placement::linear(p), m, stage_costs{.activation = 100});
+      auto const peaks = zbpp::peak_activations(zbpp::one_f_one_b{}(problem), problem);
+      auto const all = zbpp::peak_activations(zbpp::gpipe{}(problem), problem);
       for (int i = 0; i < p; ++i) {
         INFO("p = " << p << ", m = " << m << ", rank " << i);
         CHECK(peaks[static_cast<std::size_t>(i)] == 100 * std::min(p - i, m));
@@ -85,12 +85,12 @@ TEST_CASE("1F1B keeps p - i microbatches on rank i, GPipe all", "[classic]") {
 }
 
 TEST_CASE("GPipe and 1F1B need a linear placement", "[classic]") {
-  problem const what(placement::looped(2, 2), 2, stage_costs{});
+  problem const problem(placement::looped(2, 2), 2, stage_costs{});
   auto const unsupported = zbpp::errc::unsupported_problem;
   CHECK(zbpp::test::refusal(unsupported, [&] {
-          (void)zbpp::gpipe{}(what);
+          (void)zbpp::gpipe{}(problem);
         }) == "GPipe needs a linear placement, one stage a rank; this one is looped");
   CHECK(zbpp::test::refusal(unsupported, [&] {
-          (void)zbpp::one_f_one_b{}(what);
+          (void)zbpp::one_f_one_b{}(problem);
         }) == "1F1B needs a linear placement, one stage a rank; this one is looped");
 }

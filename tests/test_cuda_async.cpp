@@ -40,14 +40,14 @@ TEST_CASE("the executor's thread goes on while a device is at work", "[cuda][asi
   std::atomic<bool> is_late{false};
   struct gated {
     toy::launched_stage work;
-    std::atomic<bool>* gate;
+    std::atomic<bool>* listener;
     std::atomic<bool>* is_late;
 
     zbpp::flow operator()(zbpp::microbatch mb) { return work(mb); }
-    void update(zbpp::where at) {
-      cuda::check(model::launch(cuda::stream_of(at), "gate", {}, {}, [this] {
+    void update(zbpp::pass_context ctx) {
+      cuda::check(model::launch(cuda::stream_of(ctx), "listener", {}, {}, [this] {
         auto const limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-        while (!*gate && !*is_late) {
+        while (!*listener && !*is_late) {
           *is_late = std::chrono::steady_clock::now() > limit;
           std::this_thread::yield();
         }
@@ -57,7 +57,7 @@ TEST_CASE("the executor's thread goes on while a device is at work", "[cuda][asi
   auto all = toy::make_model(3);
   std::vector<gated> stages;
   for (auto& each : all) stages.push_back({toy::launched_stage(each), &has_gone_on, &is_late});
-  zbpp::pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.what)}, stages};
+  zbpp::pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.problem())}, stages};
 
   net::io_context io;
   zbpp::asio::async_stepper stepper(pipe);

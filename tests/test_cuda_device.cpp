@@ -30,10 +30,10 @@ using zbpp::problem;
 
 namespace {
 
-plan plan_of(zbpp::placement where, int microbatches, std::string const& title, int ahead = 0) {
+plan plan_of(zbpp::placement placement, int microbatches, std::string const& title, int ahead = 0) {
   std::vector<plan> found;
   for_each_plan_of(
-      problem(std::move(where), microbatches, launched_costs(), 87),
+      problem(std::move(placement), microbatches, launched_costs(), 87),
       {.fused = false, .receive_ahead = ahead},
       [&](std::string const&, plan const& planned) {
         if (planned.policy == title) found.push_back(planned);
@@ -60,14 +60,14 @@ TEST_CASE("ranks on several devices are fed by a thread each", "[cuda]") {
                   planned,
                   expected,
                   {.seed = ++n, .devices = p, .hosts = p, .peer_access = peer_access},
-                  {.sites = cuda::one_device_a_rank(p)});
-              auto two = std::vector<cuda::site>(static_cast<std::size_t>(p));
+                  {.devices = cuda::one_device_per_rank(p)});
+              auto two = std::vector<cuda::rank_device>(static_cast<std::size_t>(p));
               for (std::size_t i = 1; i < two.size(); i += 2) two[i].device = 1;
               check_training(
                   planned,
                   expected,
                   {.seed = ++n, .devices = 2, .hosts = 2, .peer_access = peer_access},
-                  {.sites = two});
+                  {.devices = two});
             });
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("no thread sleeps through a message for one of its ranks", "[cuda]") {
         planned,
         expected,
         {.seed = ++n, .devices = 2, .hosts = 2},
-        {.sites = {{.device = 0}, {.device = 1}, {.device = 0}, {.device = 1}}});
+        {.devices = {{.device = 0}, {.device = 1}, {.device = 0}, {.device = 1}}});
 }
 
 TEST_CASE("a step allocates nothing on the device, and waits at its end only", "[cuda]") {
@@ -90,9 +90,9 @@ TEST_CASE("a step allocates nothing on the device, and waits at its end only", "
     auto const planned = plan_of(where, 12, title);
     INFO(title);
     model::reset({.seed = 5});
-    auto all = toy::make_model(planned.what.stages());
+    auto all = toy::make_model(planned.problem().stages());
     std::vector<toy::launched_stage> stages(all.begin(), all.end());
-    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.what)}, stages};
+    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.problem())}, stages};
     pipe.step();
     model::start_counting();
     pipe.step();
@@ -121,7 +121,9 @@ TEST_CASE("the host runs ahead as far as it is told", "[cuda]") {
     auto all = toy::make_model(3);
     std::vector<toy::launched_stage> stages(all.begin(), all.end());
     pipeline pipe{
-        planned, cuda::device{.edges = toy::edge_shapes(planned.what), .run_ahead = ahead}, stages};
+        planned,
+        cuda::device{.edges = toy::edge_shapes(planned.problem()), .run_ahead = ahead},
+        stages};
     pipe.step();
     model::start_counting();
     pipe.step();
@@ -141,36 +143,36 @@ struct timed_passes {
 
   using message = zbpp::message;
   using microbatch = zbpp::microbatch;
-  using where = zbpp::where;
+  using where = zbpp::pass_context;
 
-  message forward(saved&, message const& in, microbatch mb, where at) const {
-    return run(zbpp::pass_kind::forward, in, mb.is_last_stage(), at);
+  message forward(saved&, message const& in, microbatch mb, pass_context ctx) const {
+    return run(zbpp::pass_kind::forward, in, mb.is_last_stage(), ctx);
   }
-  message backward_input(saved&, message const& in, microbatch mb, where at) const {
-    return run(zbpp::pass_kind::backward_input, in, mb.is_first_stage(), at);
+  message backward_input(saved&, message const& in, microbatch mb, pass_context ctx) const {
+    return run(zbpp::pass_kind::backward_input, in, mb.is_first_stage(), ctx);
   }
-  message backward(saved&, message const& in, microbatch mb, where at) const {
-    return run(zbpp::pass_kind::backward, in, mb.is_first_stage(), at);
+  message backward(saved&, message const& in, microbatch mb, pass_context ctx) const {
+    return run(zbpp::pass_kind::backward, in, mb.is_first_stage(), ctx);
   }
-  void backward_weight(saved&, microbatch, where at) const {
-    static_cast<void>(run(zbpp::pass_kind::backward_weight, {}, true, at));
+  void backward_weight(saved&, microbatch, pass_context ctx) const {
+    static_cast<void>(run(zbpp::pass_kind::backward_weight, {}, true, ctx));
   }
-  void recompute(saved&, microbatch, where at) const {
-    static_cast<void>(run(zbpp::pass_kind::recompute, {}, true, at));
+  void recompute(saved&, microbatch, pass_context ctx) const {
+    static_cast<void>(run(zbpp::pass_kind::recompute, {}, true, ctx));
   }
 
  private:
-  message run(zbpp::pass_kind kind, message const& in, bool is_end, where at) const {
+  message run(zbpp::pass_kind kind, message const& in, bool is_end, pass_context ctx) const {
     std::vector<model::range> reads;
     std::vector<model::range> writes;
     if (!in.empty()) reads.push_back({in[0].data(), in[0].size()});
     message out;
     if (!is_end) {
-      out.push_back(at.allocate_edge(static_cast<std::size_t>(what->costs(0).edge)));
+      out.push_back(ctx.allocate_edge(static_cast<std::size_t>(what->costs(0).edge)));
       writes.push_back({out[0].data(), out[0].size()});
     }
     auto const cost = what->costs(stage).of(kind);
-    cuda::check(model::launch(cuda::stream_of(at), "timed", reads, writes, {}, cost));
+    cuda::check(model::launch(cuda::stream_of(ctx), "timed", reads, writes, {}, cost));
     return out;
   }
 };
@@ -189,14 +191,15 @@ TEST_CASE("measured times are those of the plan where the device keeps to its co
             INFO(name);
             model::reset({.seed = 3, .devices = devices, .hosts = devices});
             std::vector<timed_passes> objects;
-            for (int s = 0; s < planned.what.stages(); ++s) objects.push_back({&planned.what, s});
+            for (int s = 0; s < planned.problem().stages(); ++s)
+              objects.push_back({&planned.problem(), s});
             std::vector<zbpp::as_flow<timed_passes>> stages(objects.begin(), objects.end());
             cuda::device backend{.traces = true};
-            if (devices > 1) backend.sites = cuda::one_device_a_rank(devices);
+            if (devices > 1) backend.devices = cuda::one_device_per_rank(devices);
             pipeline pipe{planned, backend, stages};
             for (int step = 0; step < 2; ++step) {
               auto const& measured = pipe.step().measured;
-              CHECK(measured == planned.predicted);
+              CHECK(measured == planned.timeline());
             }
             CHECK(first_of(model::faults()) == "");
           });
@@ -213,10 +216,10 @@ struct expected_failure : std::runtime_error {
 struct failing_run {
   explicit failing_run(model::options const& machine, cuda::device backend = {})
       : planned(plan_of(zbpp::placement::v_shape(4), 8, "ZB-V")),
-        all((model::reset(machine), toy::make_model(planned.what.stages()))),
+        all((model::reset(machine), toy::make_model(planned.problem().stages()))),
         stages(all.begin(), all.end()),
         expected(all) {
-    backend.edges = toy::edge_shapes(planned.what);
+    backend.edges = toy::edge_shapes(planned.problem());
     pipe = std::make_unique<pipeline<cuda::device>>(planned, backend, stages);
   }
 
@@ -302,15 +305,15 @@ class throwing_stage {
     toy::basic_passes<toy::launched>::saved kept;
     zbpp::message out;
     zbpp::message const in = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::where at) { out = work_.forward(kept, in, mb, at); });
+    co_await zbpp::F([&](zbpp::pass_context ctx) { out = work_.forward(kept, in, mb, ctx); });
     co_await mb.send_activation(std::move(out));
     zbpp::message const back = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::where at) {
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
       if (*throws_ && mb.stage() == 3 && mb.index() == 2) throw expected_failure("B of stage 3");
-      out = work_.backward_input(kept, back, mb, at);
+      out = work_.backward_input(kept, back, mb, ctx);
     });
     co_await mb.send_gradient(std::move(out));
-    co_await zbpp::W([&](zbpp::where at) { work_.backward_weight(kept, mb, at); });
+    co_await zbpp::W([&](zbpp::pass_context ctx) { work_.backward_weight(kept, mb, ctx); });
   }
 
  private:
@@ -326,12 +329,12 @@ TEST_CASE("a pass that throws ends the step on all ranks, and the next one works
     INFO(devices << " devices");
     model::reset({.seed = run_seed(), .devices = devices, .hosts = devices});
     bool throws = false;
-    auto all = toy::make_model(planned.what.stages());
+    auto all = toy::make_model(planned.problem().stages());
     auto expected = all;
     std::vector<throwing_stage> stages;
     for (auto& each : all) stages.emplace_back(each, throws);
-    cuda::device backend{.edges = toy::edge_shapes(planned.what)};
-    if (devices > 1) backend.sites = cuda::one_device_a_rank(devices);
+    cuda::device backend{.edges = toy::edge_shapes(planned.problem())};
+    if (devices > 1) backend.devices = cuda::one_device_per_rank(devices);
     pipeline pipe{planned, backend, stages};
     for (int round = 0; round < 3; ++round) {
       throws = true;
@@ -366,18 +369,18 @@ TEST_CASE("what a GPU backend cannot use is refused with what would be right", "
     cuda::device_guard const other(1);
     REQUIRE(cudaStreamCreateWithFlags(&elsewhere, cudaStreamNonBlocking) == cudaSuccess);
   }
-  CHECK(refused({.sites = {{}}}) == "there are 1 sites for 2 ranks; state one for each, or none");
-  CHECK(refused({.sites = {{}, {.device = 2}}}) == "rank 1 is to run on device 2; there are 2");
+  CHECK(refused({.devices = {{}}}) == "there are 1 devices for 2 ranks; state one for each, or none");
+  CHECK(refused({.devices = {{}, {.device = 2}}}) == "rank 1 is to run on device 2; there are 2");
   CHECK(
-      refused({.sites = {{}, {.compute = cudaStreamPerThread}}}) ==
+      refused({.devices = {{}, {.compute = cudaStreamPerThread}}}) ==
       "the default streams order what should run side by side; give a stream made with "
       "cudaStreamCreateWithFlags and cudaStreamNonBlocking");
   CHECK(
-      refused({.sites = {{}, {.compute = blocking}}}) ==
+      refused({.devices = {{}, {.compute = blocking}}}) ==
       "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
   CHECK(
-      refused({.sites = {{}, {.compute = elsewhere}}}) ==
-      "the adopted stream belongs to device 1; its site says device 0");
+      refused({.devices = {{}, {.compute = elsewhere}}}) ==
+      "the adopted stream belongs to device 1; its device says device 0");
   CHECK(refused({.run_ahead = -1}) == "run_ahead counts passes; 0 stands for a whole step");
   CHECK(refused({.edges = {{96}, {96}}}) == "there are shapes for 2 edges; the problem has 1");
   CHECK(
@@ -386,8 +389,8 @@ TEST_CASE("what a GPU backend cannot use is refused with what would be right", "
       "bytes that the costs state");
   auto costs = launched_costs();
   costs.edge = 0;
-  auto const sizeless =
-      zbpp::make_plan("as it is", planned.order, problem(zbpp::placement::linear(2), 4, costs));
+  auto const sizeless = zbpp::make_plan(
+      "as it is", planned.schedule(), problem(zbpp::placement::linear(2), 4, costs));
   CHECK(
       refusal([&] {
         pipeline pipe{sizeless, cuda::device{}, stages};
@@ -409,7 +412,7 @@ TEST_CASE("what a GPU backend cannot use is refused with what would be right", "
 TEST_CASE("a pass on the host has no stream", "[cuda]") {
   zbpp::arena memory;
   CHECK(
-      refusal([&] { static_cast<void>(cuda::stream_of(zbpp::where(memory))); }) ==
+      refusal([&] { static_cast<void>(cuda::stream_of(zbpp::pass_context(memory))); }) ==
       "the pass does not run on a GPU; make the pipeline with zbpp::cuda::device or "
       "zbpp::nccl::ranks");
 }
@@ -420,12 +423,12 @@ TEST_CASE("ranks run on the caller's streams", "[cuda]") {
   model::reset({.seed = run_seed()});
   {
     std::vector<cuda::stream> mine;
-    std::vector<cuda::site> sites;
+    std::vector<cuda::rank_device> devices;
     for (int rank = 0; rank < 3; ++rank) {
       mine.emplace_back(cuda::stream_priority::usual);
-      sites.push_back({.compute = mine.back().get(), .sm_count = 40 + rank});
+      devices.push_back({.compute = mine.back().get(), .sm_count = 40 + rank});
     }
-    CHECK(train_on(planned, {.sites = sites}) == expected);
+    CHECK(train_on(planned, {.devices = devices}) == expected);
     for (auto const& each : mine) each.get().synchronize();  // still there
   }
   CHECK(first_of(model::faults()) == "");
@@ -438,15 +441,15 @@ TEST_CASE("a loss may be reported more than once; the last one counts", "[cuda]"
     zbpp::flow operator()(zbpp::microbatch mb) {
       zbpp::message const in = co_await mb.recv_activation();
       zbpp::buffer out;
-      co_await zbpp::F([&](zbpp::where at) {
-        out = at.allocate_edge(toy::edge);
+      co_await zbpp::F([&](zbpp::pass_context ctx) {
+        out = ctx.allocate_edge(toy::edge);
         auto const values = out.as<float>();
         cuda::check(model::launch(
-            cuda::stream_of(at), "values", {}, {{values.data(), values.size_bytes()}}, [=] {
+            cuda::stream_of(ctx), "values", {}, {{values.data(), values.size_bytes()}}, [=] {
               for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
             }));
         for (int i = 0; mb.is_last_stage() && i < 5; ++i)
-          cuda::report_loss(mb, at, values.data() + i + mb.index());
+          cuda::report_loss(mb, ctx, values.data() + i + mb.index());
       });
       co_await mb.send_activation(out);
       zbpp::message const back = co_await mb.recv_gradient();
@@ -470,10 +473,10 @@ struct keeper {
   std::vector<zbpp::buffer>* kept;
 
   zbpp::flow operator()(zbpp::microbatch mb) { return work(mb); }
-  void update(zbpp::where at) const {
+  void update(zbpp::pass_context ctx) const {
     for (int i = 0; i < 64; ++i) {
-      auto const& one = kept->emplace_back(at.allocate(toy::edge / 2));
-      toy::launched::run(at, {}, {one.as<float>()}, [] {});
+      auto const& one = kept->emplace_back(ctx.allocate(toy::edge / 2));
+      toy::launched::run(ctx, {}, {one.as<float>()}, [] {});
     }
   }
 };
@@ -494,8 +497,8 @@ TEST_CASE("a step waits for what the caller has enqueued on an adopted stream", 
     pipeline pipe{
         planned,
         cuda::device{
-            .sites = {{.compute = first.get()}, {.compute = second.get()}},
-            .edges = toy::edge_shapes(planned.what)},
+            .devices = {{.compute = first.get()}, {.compute = second.get()}},
+            .edges = toy::edge_shapes(planned.problem())},
         stages};
     auto const history = toy::train(all, [&](int) {
       for (std::size_t s = 0; s < 2; ++s) {
@@ -519,14 +522,14 @@ TEST_CASE("a loss is not reported from captured work", "[cuda]") {
     zbpp::flow operator()(zbpp::microbatch mb) {
       zbpp::message const in = co_await mb.recv_activation();
       zbpp::buffer out;
-      co_await zbpp::F([&](zbpp::where at) {
-        out = at.allocate_edge(toy::edge);
+      co_await zbpp::F([&](zbpp::pass_context ctx) {
+        out = ctx.allocate_edge(toy::edge);
         auto const values = out.as<float>();
         auto const report = [&](cuda::stream_ref on) {
           cuda::check(model::launch(on, "value", {}, {{values.data(), values.size_bytes()}}));
-          if (mb.is_last_stage()) cuda::report_loss(mb, at, values.data());
+          if (mb.is_last_stage()) cuda::report_loss(mb, ctx, values.data());
         };
-        graphs->run(at, mb.index(), {values.data()}, report);
+        graphs->run(ctx, mb.index(), {values.data()}, report);
       });
       co_await mb.send_activation(out);
       zbpp::message const back = co_await mb.recv_gradient();

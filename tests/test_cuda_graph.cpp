@@ -51,9 +51,9 @@ struct rig {
     return {numbers, numbers + count};
   }
 
-  cuda::place place{{}, 1, 1, {}};
+  cuda::device_context place{{}, 1, 1, {}};
   zbpp::arena memory{cuda::device_memory(0)};
-  zbpp::where at{memory, zbpp::backend_kind::cuda, &place};
+  zbpp::pass_context ctx{memory, zbpp::backend_kind::cuda, &place};
   int* numbers = nullptr;
 };
 
@@ -132,8 +132,8 @@ TEST_CASE("work of another stream is captured anew", "[cuda]") {
   {
     rig r;
     r.stream().synchronize();
-    cuda::place other({}, 1, 1, {});
-    zbpp::where const there(r.memory, zbpp::backend_kind::cuda, &other);
+    cuda::device_context other({}, 1, 1, {});
+    zbpp::pass_context const there(r.memory, zbpp::backend_kind::cuda, &other);
     cuda::graph_cache graphs;
     auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
     graphs.run(r.at, 0, {r.numbers}, work);
@@ -263,7 +263,7 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
 
 TEST_CASE("a pass on the host has no stream to capture", "[cuda]") {
   zbpp::arena memory;
-  zbpp::where const at(memory);
+  zbpp::pass_context const at(memory);
   cuda::graph_cache graphs;
   CHECK_THROWS_AS(graphs.run(at, 0, {&memory}, [](cuda::stream_ref) {}), zbpp::error);
 }
@@ -282,15 +282,15 @@ class doubling_stage {
     zbpp::buffer kept;
     zbpp::buffer out;
     auto in = co_await mb.recv_activation();
-    auto forward = [&](zbpp::where at) {
-      kept = at.allocate(message_size);
-      out = at.allocate_edge(message_size);
+    auto forward = [&](zbpp::pass_context ctx) {
+      kept = ctx.allocate(message_size);
+      out = ctx.allocate_edge(message_size);
       bool const is_first = mb.is_first_stage();
       float const* const from = is_first ? nullptr : in[0].as<float const>().data();
       auto* const keeps = floats(kept);
       auto* const gives = floats(out);
       auto const index = static_cast<float>(mb.index());
-      enqueue(at, 3 * mb.index(), {from, keeps, gives}, [=](cuda::stream_ref on) {
+      enqueue(ctx, 3 * mb.index(), {from, keeps, gives}, [=](cuda::stream_ref on) {
         std::vector<model::range> reads;
         if (from != nullptr) reads.push_back({from, message_size});
         model::range const kept_range[] = {{keeps, message_size}};
@@ -303,17 +303,17 @@ class doubling_stage {
               for (std::size_t i = 0; i < width; ++i) gives[i] = 2 * keeps[i];
             }));
       });
-      if (mb.is_last_stage()) cuda::report_loss(mb, at, gives + 1);
+      if (mb.is_last_stage()) cuda::report_loss(mb, ctx, gives + 1);
     };
     co_await zbpp::F(forward);
     co_await mb.send_activation(std::move(out));
     auto back = co_await mb.recv_gradient();
     zbpp::buffer gradient;
-    auto backward = [&](zbpp::where at) {
-      gradient = at.allocate_edge(message_size);
+    auto backward = [&](zbpp::pass_context ctx) {
+      gradient = ctx.allocate_edge(message_size);
       float const* const from = mb.is_last_stage() ? nullptr : back[0].as<float const>().data();
       auto* const gives = floats(gradient);
-      enqueue(at, 3 * mb.index() + 1, {from, gives}, [=](cuda::stream_ref on) {
+      enqueue(ctx, 3 * mb.index() + 1, {from, gives}, [=](cuda::stream_ref on) {
         std::vector<model::range> reads;
         if (from != nullptr) reads.push_back({from, message_size});
         model::range const given[] = {{gives, message_size}};
@@ -325,11 +325,11 @@ class doubling_stage {
     co_await zbpp::B(backward);
     zbpp::buffer const own = gradient;
     co_await mb.send_gradient(std::move(gradient));
-    auto weights = [&](zbpp::where at) {
+    auto weights = [&](zbpp::pass_context ctx) {
       auto const* const x = floats(kept);
       auto const* const g = floats(own);
       auto* const to = sum_;
-      enqueue(at, 3 * mb.index() + 2, {x, g}, [=](cuda::stream_ref on) {
+      enqueue(ctx, 3 * mb.index() + 2, {x, g}, [=](cuda::stream_ref on) {
         cuda::check(model::launch(
             on,
             "add up",
@@ -348,11 +348,14 @@ class doubling_stage {
 
   template <class Work>
   void enqueue(
-      zbpp::where at, std::int64_t key, std::initializer_list<void const*> uses, Work work) {
+      zbpp::pass_context ctx,
+      std::int64_t key,
+      std::initializer_list<void const*> uses,
+      Work work) {
     if (graphs_ != nullptr)
-      graphs_->run(at, key, uses, work);
+      graphs_->run(ctx, key, uses, work);
     else
-      work(cuda::stream_of(at));
+      work(cuda::stream_of(ctx));
   }
 
   cuda::graph_cache* graphs_;
@@ -373,7 +376,7 @@ struct outcome {
 outcome run(bool captures, std::uint64_t seed) {
   constexpr int ranks = 3;
   constexpr int microbatches = 7;
-  zbpp::problem const what(
+  zbpp::problem const problem(
       zbpp::placement::linear(ranks),
       microbatches,
       zbpp::stage_costs{
@@ -383,7 +386,7 @@ outcome run(bool captures, std::uint64_t seed) {
           .activation = 2 * message_size,
           .weight_gradient_input = 2 * message_size,
           .edge = message_size});
-  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, what);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
   model::reset({.seed = seed});
   outcome result;
   {

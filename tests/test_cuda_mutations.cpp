@@ -29,12 +29,12 @@ namespace {
 // Runs three steps; leaves out one call of the last one. @return whether nothing was found
 bool is_clean(plan const& planned, std::string_view function, std::uint64_t index) {
   model::reset({.seed = 9});
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   using passes = toy::launched_passes_with_scratch;
   std::vector<passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());
   {
-    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.what)}, stages};
+    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.problem())}, stages};
     // Memory is used for the second time from the second step on at the latest.
     for (int i = 0; i < 2; ++i) {
       pipe.step();

@@ -2,9 +2,9 @@
 //
 // Parts of one GPU on the model of CUDA: how large they are, that ranks run on them, what is
 // refused, and that nothing is left behind whatever fails.
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/partition.hpp>
-#include <zbpp/planner/plan.hpp>
 #include <zbpp/policy/zb_h.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -78,10 +78,10 @@ TEST_CASE("parts are equal, disjoint and as large as they can be", "[cuda]") {
       int const share = sms / 8 / parts * 8;
       REQUIRE(cut.parts() == parts);
       REQUIRE(cut.unused_sms() == sms - parts * share);
-      auto const sites = cut.sites();
-      REQUIRE(sites.size() == static_cast<std::size_t>(parts));
+      auto const devices = cut.devices();
+      REQUIRE(devices.size() == static_cast<std::size_t>(parts));
       for (int part = 0; part < parts; ++part) {
-        auto const& at = sites[static_cast<std::size_t>(part)];
+        auto const& at = devices[static_cast<std::size_t>(part)];
         REQUIRE(cut.sm_count(part) == share);
         REQUIRE(at.sm_count == share);
         REQUIRE(at.device == device);
@@ -129,11 +129,11 @@ TEST_CASE("ranks on the parts of one GPU give the bits of one process", "[cuda]"
         model::reset({.seed = seed});
         {
           cuda::partition const cut(0, ranks);
-          auto all = toy::make_model(planned.what.stages());
+          auto all = toy::make_model(planned.problem().stages());
           std::vector<toy::launched_stage> stages(all.begin(), all.end());
           zbpp::pipeline pipe{
               planned,
-              cuda::device{.sites = cut.sites(), .edges = toy::edge_shapes(planned.what)},
+              cuda::device{.devices = cut.devices(), .edges = toy::edge_shapes(planned.problem())},
               stages};
           auto const trained = toy::train(all, [&](int) { return pipe.step().losses; });
           REQUIRE(trained == expected);
@@ -166,7 +166,7 @@ TEST_CASE("a size of groups that the driver refuses does not refuse the others",
   model::reset();
   model::fail_next("cuDevSmResourceSplitByCount", CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
   cuda::partition const parts(0, 2);
-  for (auto const& site : parts.sites()) CHECK(site.sm_count == 64);
+  for (auto const& device : parts.devices()) CHECK(device.sm_count == 64);
   CHECK(model::faults() == std::vector<std::string>{});
 }
 
@@ -219,12 +219,13 @@ TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
 
   // On a GPU each: a rank in the middle receives on two channels.
   before.set("3");
-  CHECK(cuda::queue_shortage(planned, cuda::one_device_a_rank(4)) == "");
+  CHECK(cuda::queue_shortage(planned, cuda::one_device_per_rank(4)) == "");
   before.set("2");
-  CHECK(cuda::queue_shortage(planned, cuda::one_device_a_rank(4)).find("3 streams share 2 ") == 0);
+  CHECK(
+      cuda::queue_shortage(planned, cuda::one_device_per_rank(4)).find("3 streams share 2 ") == 0);
   CHECK(refusal([&] {
-          static_cast<void>(cuda::queue_shortage(planned, cuda::one_device_a_rank(3)));
-        }) == "there are 3 sites for 4 ranks; state one for each, or none");
+          static_cast<void>(cuda::queue_shortage(planned, cuda::one_device_per_rank(3)));
+        }) == "there are 3 devices for 4 ranks; state one for each, or none");
 
   before.set("32");
   CHECK(

@@ -31,11 +31,11 @@ std::vector<diagnostic> search(program const& code, channel_layout layout) {
   return zbpp::detail::find_deadlock(code, traffic(code), layout);
 }
 
-// Whether a text shows a circle: names joined by "waits for", the last of which is the first.
+// Whether a text shows a cycle: names joined by "waits for", the last of which is the first.
 bool shows_circle(std::string text) {
-  auto const start = text.find(" wait in a circle: ");
+  auto const start = text.find(" wait in a cycle: ");
   if (start == std::string::npos) return false;
-  text = text.substr(start + std::string(" wait in a circle: ").size());
+  text = text.substr(start + std::string(" wait in a cycle: ").size());
   std::string const joint = " waits for ";
   auto const first = text.substr(0, text.find(joint));
   auto const last = text.substr(text.rfind(joint) + joint.size());
@@ -69,7 +69,7 @@ TEST_CASE("two sends that cross stand still in one queue and pass in two", "[dea
   CHECK(found.front().at == zbpp::location{0, 3, 0, 1});
   CHECK(
       found.front().text ==
-      "0SEND_F1: with one channel a rank the ranks wait in a circle: "
+      "0SEND_F1: with one channel a rank the ranks wait in a cycle: "
       "rank 0 position 3 (0SEND_F1) waits for rank 1 position 2 (1SEND_F0) waits for "
       "rank 0 position 3 (0SEND_F1)");
   CHECK(search(code, channel_layout::one_per_pair).size() == 1);  // two ranks are one pair
@@ -89,7 +89,7 @@ TEST_CASE(
   }
   CHECK(
       search(code, channel_layout::one_per_directed_pair).front().text ==
-      "0BW0: with one channel a directed pair the ranks wait in a circle: "
+      "0BW0: with one channel a directed pair the ranks wait in a cycle: "
       "rank 0 position 2 (0BW0) waits for rank 1 position 1 (1F0) waits for "
       "rank 0 position 2 (0BW0)");
 }
@@ -111,7 +111,7 @@ TEST_CASE(
   auto const found = search(code, channel_layout::one_per_rank);
   REQUIRE(found.size() == 1);
   CHECK(
-      found.front().text == "2F0: with one channel a rank the ranks wait in a circle: "
+      found.front().text == "2F0: with one channel a rank the ranks wait in a cycle: "
                             "rank 2 position 1 (2F0) waits for rank 1 position 1 (1F0) waits for "
                             "rank 0 position 0 (3RECV_F0) waits for rank 2 position 1 (2F0)");
 }
@@ -122,11 +122,11 @@ TEST_CASE(
   std::map<channel_layout, std::pair<int, int>> found;  // fine and stuck
   for (auto const& [name, code] : zbpp::test::small_programs()) {
     auto const examine = [&](zbpp::test::nested_rows const& rows, std::string const& text) {
-      independent_check const check(code.where(), code.microbatches(), rows);
+      independent_check const check(code.placement(), code.microbatches(), rows);
       if (!check.has_each_once() || !check.keeps_dependences() || !check.keeps_channel_order())
         return;
       program const spoilt(
-          code.where(), code.microbatches(), zbpp::rows<zbpp::instruction>(rows), {});
+          code.placement(), code.microbatches(), zbpp::rows<zbpp::instruction>(rows), {});
       for (auto layout : layouts) {
         auto const stuck = search(spoilt, layout);
         bool const is_right = stuck.empty() != check.can_deadlock(layout);
@@ -137,7 +137,7 @@ TEST_CASE(
     };
     examine(code.instructions().nested(), "as it is");
     zbpp::test::for_each_mutant(
-        code.where(),
+        code.placement(),
         code.microbatches(),
         code.instructions().nested(),
         [&](zbpp::test::mutant const& spoilt) { examine(spoilt.rows, spoilt.text); });

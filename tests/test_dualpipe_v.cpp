@@ -24,10 +24,10 @@ problem even(int ranks, int microbatches, stage_costs const& costs) {
   return {placement::v_shape(ranks), microbatches, costs};
 }
 
-ticks bubble(problem const& what) {
-  auto const& c = what.costs(0);
+ticks bubble(problem const& problem) {
+  auto const& c = problem.costs(0);
   auto const work = c.forward + c.backward_input + c.backward_weight;
-  return cost(simulate(dualpipe_v{}(what), what)) - 2 * what.microbatches() * work;
+  return cost(simulate(dualpipe_v{}(problem), problem)) - 2 * problem.microbatches() * work;
 }
 
 }  // namespace
@@ -97,9 +97,9 @@ TEST_CASE("every rank of DualPipeV keeps 2p + 1 chunks", "[dualpipe_v]") {
 }
 
 TEST_CASE("DualPipeV needs a v and two microbatches a rank", "[dualpipe_v]") {
-  auto const refused = [](placement const& where, int microbatches) {
+  auto const refused = [](placement const& placement, int microbatches) {
     return zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
-      (void)dualpipe_v{}(problem(where, microbatches, stage_costs{}));
+      (void)dualpipe_v{}(problem(placement, microbatches, stage_costs{}));
     });
   };
   CHECK(

@@ -33,15 +33,15 @@ struct sender {
   flow operator()(microbatch mb) {
     message const in = co_await mb.recv_activation();
     message out;
-    co_await F([&](where at) {
+    co_await F([&](pass_context ctx) {
       if (!mb.is_first_stage()) expect(in, forward(mb.stage() - 1, mb.index()));
-      out = make(at, forward(mb.stage(), mb.index()));
+      out = make(ctx, forward(mb.stage(), mb.index()));
     });
     co_await mb.send_activation(out);
     message const back = co_await mb.recv_gradient();
-    auto work = [&](where at) {
+    auto work = [&](pass_context ctx) {
       if (!mb.is_last_stage()) expect(back, backward(mb.stage() + 1, mb.index()));
-      out = make(at, backward(mb.stage(), mb.index()));
+      out = make(ctx, backward(mb.stage(), mb.index()));
     };
     if (mb.is_fused()) {
       co_await BW(work);
@@ -53,27 +53,27 @@ struct sender {
     }
   }
 
-  static message make(where at, sizes const& all) {
-    message mail;
+  static message make(pass_context ctx, sizes const& all) {
+    message msg;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      mail.push_back(at.allocate_edge(all[i]));
-      for (auto& byte : mail[i].as<std::uint8_t>()) byte = static_cast<std::uint8_t>(all[i] + i);
+      msg.push_back(ctx.allocate_edge(all[i]));
+      for (auto& byte : msg[i].as<std::uint8_t>()) byte = static_cast<std::uint8_t>(all[i] + i);
     }
-    return mail;
+    return msg;
   }
-  void expect(message const& mail, sizes const& all) {
-    bool right = mail.size() == all.size();
-    for (std::size_t i = 0; i < mail.size() && right; ++i) {
-      right = mail[i].size() == all[i];
-      for (auto byte : mail[i].as<std::uint8_t>())
+  void expect(message const& msg, sizes const& all) {
+    bool right = msg.size() == all.size();
+    for (std::size_t i = 0; i < msg.size() && right; ++i) {
+      right = msg[i].size() == all[i];
+      for (auto byte : msg[i].as<std::uint8_t>())
         right = right && byte == static_cast<std::uint8_t>(all[i] + i);
     }
     if (!right) ++wrong;
   }
 };
 
-problem with_edge(placement where, int microbatches, bytes edge) {
-  return {std::move(where), microbatches, stage_costs{.forward = 1, .edge = edge}, 1};
+problem with_edge(placement placement, int microbatches, bytes edge) {
+  return {std::move(placement), microbatches, stage_costs{.forward = 1, .edge = edge}, 1};
 }
 
 sender::sizes constant(int, int) { return {16}; }
@@ -81,20 +81,20 @@ sender::sizes constant(int, int) { return {16}; }
 // What a step says when one message of a pipeline has `size` bytes where 16 are declared.
 template <class Backend>
 std::string refusal_of(
-    placement const& where, Backend backend, bool is_forward, int stage, std::size_t size) {
+    placement const& placement, Backend backend, bool is_forward, int stage, std::size_t size) {
   auto const wrong = [=](int s, int m) {
     return s == stage && m == 1 ? sender::sizes{size - 9, 9} : constant(s, m);
   };
   auto const right = [](int s, int m) { return constant(s, m); };
   std::string text;
   test::for_each_plan_of(
-      with_edge(where, 2, 16), {.fused = false}, [&](auto const&, plan const& p) {
+      with_edge(placement, 2, 16), {.fused = false}, [&](auto const&, plan const& p) {
         if (!text.empty()) return;
-        std::vector<sender> stages(detail::index(where.stages()), {right, right});
+        std::vector<sender> stages(detail::index(placement.stages()), {right, right});
         for (auto& s : stages) (is_forward ? s.forward : s.backward) = wrong;
         pipeline pipe{p, backend, stages};
         text = test::refusal(errc::wrong_size, [&] { pipe.step(); });
-        for (int rank = 0; rank < where.ranks(); ++rank)
+        for (int rank = 0; rank < placement.ranks(); ++rank)
           CHECK(pipe.memory(rank).in_use == std::array<bytes, 3>{});
         for (auto& s : stages) (is_forward ? s.forward : s.backward) = right;
         CHECK_NOTHROW(pipe.step());
@@ -172,13 +172,13 @@ TEST_CASE("an edge whose size is not declared carries anything", "[edges]") {
 
 TEST_CASE("channels may be listed in any order", "[edges]") {
   auto planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 7, 16));
-  auto const original = planned.code;
+  auto const original = planned.program();
   auto channels = original.channels();
   REQUIRE(channels.size() == 4);
   std::swap(channels[0], channels[3]);
   channels[1].in_flight += 5;
-  planned.code =
-      program(original.where(), original.microbatches(), original.instructions(), channels);
+  planned.program() =
+      program(original.placement(), original.microbatches(), original.instructions(), channels);
   auto const sizes = [](int s, int m) { return constant(s, m); };
   std::vector<sender> stages(3, {sizes, sizes});
   pipeline pipe{planned, virtual_time{}, stages};

@@ -11,7 +11,7 @@ TEST_CASE("an error says where in front of what", "[error]") {
       zbpp::errc::wrong_flow, "it awaits B", {.rank = 1, .position = 4, .stage = 2});
   CHECK(refused.what() == std::string("rank 1, position 4, stage 2: it awaits B"));
   CHECK(refused.code() == zbpp::errc::wrong_flow);
-  CHECK(refused.where() == zbpp::location{.rank = 1, .position = 4, .stage = 2});
+  CHECK(refused.location() == zbpp::location{.rank = 1, .position = 4, .stage = 2});
 }
 
 TEST_CASE("an error without a place is its text alone", "[error]") {

@@ -30,44 +30,45 @@ using zbpp::test::tiny_problem;
 
 namespace {
 
-std::optional<ticks> least_of_all(problem const& what, bool in_turn) {
-  return zbpp::test::least_of_orders(
-      what, in_turn, [&](schedule const& order) { return cost(zbpp::simulate(order, what)); });
+std::optional<ticks> least_of_all(problem const& problem, bool in_turn) {
+  return zbpp::test::least_of_orders(problem, in_turn, [&](schedule const& order) {
+    return cost(zbpp::simulate(order, problem));
+  });
 }
 
-std::optional<zbpp::mean_ticks> least_period(problem const& what, bool in_turn) {
+std::optional<zbpp::mean_ticks> least_period(problem const& problem, bool in_turn) {
   return zbpp::test::least_of_orders(
-      what, in_turn, [&](schedule const& order) { return zbpp::period(order, what).period; });
+      problem, in_turn, [&](schedule const& order) { return zbpp::period(order, problem).period; });
 }
 
 // The order that was found has the cost that was found, and keeps within the limits.
-void check_order(zbpp::test::optimum const& found, problem const& what) {
-  schedule const order(what.where(), what.microbatches(), found.order);
-  CHECK(cost(zbpp::simulate(order, what)) == found.cost);
+void check_order(zbpp::test::optimum const& found, problem const& problem) {
+  schedule const order(problem.placement(), problem.microbatches(), found.order);
+  CHECK(cost(zbpp::simulate(order, problem)) == found.cost);
   CHECK(
-      order.passes().size() ==
-      3 * static_cast<std::size_t>(what.stages()) * static_cast<std::size_t>(what.microbatches()));
-  auto const peaks = peak_activations(order, what);
-  for (int rank = 0; rank < what.ranks(); ++rank) {
+      order.passes().size() == 3 * static_cast<std::size_t>(problem.stages()) *
+                                   static_cast<std::size_t>(problem.microbatches()));
+  auto const peaks = peak_activations(order, problem);
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
     auto held = peaks[static_cast<std::size_t>(rank)];
-    for (int s : what.where().stages_of(rank)) held += what.costs(s).static_memory;
-    CHECK(held <= what.memory_limit(rank).value_or(held));
+    for (int s : problem.placement().stages_of(rank)) held += problem.costs(s).static_memory;
+    CHECK(held <= problem.memory_limit(rank).value_or(held));
   }
 }
 
 // Takes some memory away, so that now and then no order fits.
-problem with_less_memory(problem const& what, zbpp::test::seeded_random& random) {
+problem with_less_memory(problem const& problem, zbpp::test::seeded_random& random) {
   std::vector<zbpp::bytes> limits;
-  for (int rank = 0; rank < what.ranks(); ++rank) {
-    auto const limit = what.memory_limit(rank);
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
+    auto const limit = problem.memory_limit(rank);
     limits.push_back(std::max<zbpp::bytes>(0, limit.value_or(12) - random.integer(0, 4)));
   }
-  auto const costs = what.all_costs();
+  auto const costs = problem.all_costs();
   return {
-      what.where(),
-      what.microbatches(),
+      problem.placement(),
+      problem.microbatches(),
       std::vector<stage_costs>(costs.begin(), costs.end()),
-      what.transfer(),
+      problem.transfer(),
       limits};
 }
 
@@ -132,8 +133,8 @@ TEST_CASE("the search finds orders that make a rank begin late", "[exhaustive]")
           {.forward = random.integer(0, s < 2 ? 15 : 4),
            .backward_input = random.integer(0, 10),
            .backward_weight = s < 2 ? random.integer(0, 8) : random.integer(8, 30)});
-    problem const what(where, 2, costs);
-    CHECK(optimal_cost(what) == least_of_all(what, true));
+    problem const problem(where, 2, costs);
+    CHECK(optimal_cost(problem) == least_of_all(problem, true));
   }
 }
 
@@ -144,12 +145,12 @@ TEST_CASE("a rank that begins late may cost less", "[exhaustive]") {
   std::vector<stage_costs> const costs{
       {.forward = 11, .backward_input = 11, .backward_weight = 0},
       {.forward = 2, .backward_input = 5, .backward_weight = 18}};
-  problem const what(placement::linear(2), 2, costs);
-  CHECK(optimal_cost(what) == 54);
-  CHECK(least_of_all(what, true) == 54);
-  CHECK(least_of_all(what, false) == 51);
-  CHECK(least_period(what, true) == zbpp::mean_ticks{50});
-  CHECK(least_period(what, false) == zbpp::mean_ticks{50});
+  problem const problem(placement::linear(2), 2, costs);
+  CHECK(optimal_cost(problem) == 54);
+  CHECK(least_of_all(problem, true) == 54);
+  CHECK(least_of_all(problem, false) == 51);
+  CHECK(least_period(problem, true) == zbpp::mean_ticks{50});
+  CHECK(least_period(problem, false) == zbpp::mean_ticks{50});
 }
 
 TEST_CASE("turns and waiting can only help, and hardly do", "[exhaustive]") {
@@ -187,16 +188,16 @@ TEST_CASE("no policy is better than the optimum", "[exhaustive]") {
           limits[static_cast<std::size_t>(rank)] += given.costs(s).static_memory;
       auto const costs = given.all_costs();
       // What a policy fuses, the optimum may split and put side by side.
-      problem const what(
+      problem const problem(
           where,
           given.microbatches(),
           std::vector<stage_costs>(costs.begin(), costs.end()),
           given.transfer(),
           limits);
-      auto const best = optimal_cost(what);
+      auto const best = optimal_cost(problem);
       REQUIRE(best);
-      auto const its = cost(zbpp::simulate(order, what));
-      INFO(zbpp::test::name_of(decide, what));
+      auto const its = cost(zbpp::simulate(order, problem));
+      INFO(zbpp::test::name_of(decide, problem));
       CHECK(*best <= its);
       equal += *best == its ? 1 : 0;
       ++compared;
@@ -208,23 +209,23 @@ TEST_CASE("no policy is better than the optimum", "[exhaustive]") {
 
 TEST_CASE("known optima", "[exhaustive]") {
   SECTION("one rank has no bubble") {
-    problem const what(
+    problem const problem(
         placement::linear(1),
         5,
         stage_costs{.forward = 7, .backward_input = 3, .backward_weight = 2});
-    CHECK(optimal_cost(what) == 5 * 12);
+    CHECK(optimal_cost(problem) == 5 * 12);
   }
   SECTION("with as much memory as it likes, the first rank waits for nothing") {
-    problem const what(
+    problem const problem(
         placement::linear(2),
         8,
         stage_costs{.forward = 1, .backward_input = 1, .backward_weight = 1});
-    CHECK(optimal_cost(what) == 8 * 3);
+    CHECK(optimal_cost(problem) == 8 * 3);
   }
   // @source arXiv 2401.10241 sec. 5.4: m(F+B+W) + (p-1)(F+B-W) + 4 (p-1) T_comm, of ZB-H1
   SECTION("with p activations a rank, ZB-H1 is as good as anything") {
     for (auto const& [p, m] : {std::pair{2, 6}, std::pair{3, 9}, std::pair{4, 10}}) {
-      problem const what(
+      problem const problem(
           placement::linear(p),
           m,
           stage_costs{
@@ -235,7 +236,7 @@ TEST_CASE("known optima", "[exhaustive]") {
               .weight_gradient_input = 100},
           1,
           {273 * p});
-      CHECK(optimal_cost(what) == m * 50 + (p - 1) * (20 + 19 - 11) + 4 * (p - 1));
+      CHECK(optimal_cost(problem) == m * 50 + (p - 1) * (20 + 19 - 11) + 4 * (p - 1));
     }
   }
   SECTION("a rank that lacks memory for one microbatch can do nothing") {
@@ -272,21 +273,21 @@ TEST_CASE("more memory never costs more", "[exhaustive]") {
 }
 
 TEST_CASE("a search that gives up says so", "[exhaustive]") {
-  problem const what(
+  problem const problem(
       placement::linear(4),
       6,
       stage_costs{.forward = 20, .backward_input = 19, .backward_weight = 11, .activation = 1},
       1,
       {5});
-  auto const whole = find_optimum(what);
+  auto const whole = find_optimum(problem);
   REQUIRE(whole.complete);
   REQUIRE(whole.nodes > 80);
-  auto const part = find_optimum(what, {.nodes = 80});
+  auto const part = find_optimum(problem, {.nodes = 80});
   CHECK_FALSE(part.complete);
   if (part.cost) CHECK(*part.cost >= *whole.cost);
-  CHECK_FALSE(find_optimum(what, {.nodes = 3}).cost);
+  CHECK_FALSE(find_optimum(problem, {.nodes = 3}).cost);
   try {
-    (void)optimal_cost(what, {.nodes = 3});
+    (void)optimal_cost(problem, {.nodes = 3});
     FAIL("an optimum was stated");
   } catch (std::runtime_error const& refused) {
     CHECK(std::string(refused.what()) == "exhaustive search: gave up after 3 states");

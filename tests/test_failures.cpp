@@ -73,9 +73,9 @@ struct worker {
     buffer kept;
     buffer out;
     message const in = co_await mb.recv_activation();
-    co_await F([&](where at) {
-      kept = at.allocate(100);
-      out = at.allocate_edge(8);
+    co_await F([&](pass_context ctx) {
+      kept = ctx.allocate(100);
+      out = ctx.allocate_edge(8);
       auto const value = mb.is_first_stage() ? mb.index() : in[0].as<std::int64_t>()[0];
       out.as<std::int64_t>()[0] = value * 3 + mb.stage();
       shared->enter(pass_kind::forward, mb);
@@ -86,15 +86,15 @@ struct worker {
     co_await R([&] { shared->enter(pass_kind::recompute, mb); });
     message const back = co_await mb.recv_gradient();
     if (mb.is_fused()) {
-      co_await BW([&](where at) {
-        out = at.allocate_edge(8);
+      co_await BW([&](pass_context ctx) {
+        out = ctx.allocate_edge(8);
         shared->enter(pass_kind::backward, mb);
         ++weights_done;
       });
       co_await mb.send_gradient(std::move(out));
     } else {
-      co_await B([&](where at) {
-        out = at.allocate_edge(8);
+      co_await B([&](pass_context ctx) {
+        out = ctx.allocate_edge(8);
         shared->enter(pass_kind::backward_input, mb);
       });
       co_await mb.send_gradient(std::move(out));
@@ -111,9 +111,9 @@ struct worker {
   }
 };
 
-problem small(placement where, int microbatches) {
+problem small(placement placement, int microbatches) {
   return {
-      std::move(where),
+      std::move(placement),
       microbatches,
       stage_costs{
           .forward = 3, .backward_input = 2, .backward_weight = 1, .activation = 100, .edge = 8},
@@ -123,12 +123,12 @@ problem small(placement where, int microbatches) {
 template <class Backend>
 struct rig {
   rig(plan const& planned, Backend backend)
-      : stages(detail::index(planned.what.stages()), worker{&shared}),
+      : stages(detail::index(planned.problem().stages()), worker{&shared}),
         pipe(planned, backend, stages) {}
 
   [[nodiscard]] bool is_clean() const {
     bool clean = shared.live == 0;
-    for (int rank = 0; rank < pipe.planned().what.ranks(); ++rank)
+    for (int rank = 0; rank < pipe.planned().problem().ranks(); ++rank)
       clean = clean && pipe.memory(rank).in_use == std::array<bytes, 3>{};
     return clean;
   }
@@ -136,11 +136,11 @@ struct rig {
   [[nodiscard]] bool next_step_works() {
     for (auto& s : stages) s.weights_done = s.updates = 0;
     auto const& result = pipe.step();
-    auto const m = pipe.planned().what.microbatches();
+    auto const m = pipe.planned().problem().microbatches();
     bool right = pipe.failures().empty() && is_clean();
     for (int i = 0; i < m; ++i) {
       std::int64_t value = i;
-      for (int s = 0; s < pipe.planned().what.stages(); ++s) value = value * 3 + s;
+      for (int s = 0; s < pipe.planned().problem().stages(); ++s) value = value * 3 + s;
       right = right && result.losses[detail::index(i)] == static_cast<double>(value);
     }
     for (auto const& s : stages) right = right && s.weights_done == m && s.updates == 1;
@@ -158,8 +158,8 @@ void check_every_pass(std::string const& name, plan const& planned, Backend back
   INFO(name);
   rig r(planned, backend);
   REQUIRE(r.next_step_works());
-  for (int rank = 0; rank < planned.what.ranks(); ++rank) {
-    auto const row = planned.code.instructions(rank);
+  for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
+    auto const row = planned.program().instructions(rank);
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (!row[i].is_pass()) continue;
       auto const culprit = row[i].as_pass();
@@ -216,7 +216,9 @@ TEST_CASE("any pass may throw under virtual time", "[failures]") {
   check_every_plan(virtual_time{});
 }
 
-TEST_CASE("any pass may throw on one thread a rank", "[failures]") { check_every_plan(threads{}); }
+TEST_CASE("any pass may throw on one thread per rank", "[failures]") {
+  check_every_plan(threads{});
+}
 
 TEST_CASE("any pass may throw where ranks share threads", "[failures]") {
   check_every_plan(threads{.count = 2, .emulates_transfers = true});

@@ -27,7 +27,7 @@ plan plan_of(std::vector<std::string> const& lines, int microbatches = 1) {
 
 // Runs one step of a function as every stage.
 void run(plan const& planned, flow (*stage)(microbatch)) {
-  std::vector<flow (*)(microbatch)> stages(detail::index(planned.what.stages()), stage);
+  std::vector<flow (*)(microbatch)> stages(detail::index(planned.problem().stages()), stage);
   pipeline pipe{planned, virtual_time{}, stages};
   pipe.step();
 }
@@ -84,9 +84,9 @@ TEST_CASE("a closure may take the place or nothing, be named or not, and change 
   story.clear();
   run(plan_of({"0F0 0B0 0W0"}), [](microbatch) -> flow {
     int calls = 0;
-    auto named = [&calls](where at) {
+    auto named = [&calls](pass_context ctx) {
       ++calls;
-      if (at.kind() == backend_kind::host && at.native() == nullptr) tell("host");
+      if (ctx.kind() == backend_kind::host && ctx.native() == nullptr) tell("host");
     };
     co_await F(named);
     co_await B([calls]() mutable { tell(std::to_string(++calls)); });

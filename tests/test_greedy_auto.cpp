@@ -40,12 +40,12 @@ greedy_auto with_budget(double seconds) {
 }
 
 // What every answer must be.
-found_order find(problem const& what, double seconds) {
-  auto found = with_budget(seconds).find(what);
-  CHECK(cost(zbpp::simulate(found.order, what)) == found.cost);
+found_order find(problem const& problem, double seconds) {
+  auto found = with_budget(seconds).find(problem);
+  CHECK(cost(zbpp::simulate(found.order, problem)) == found.cost);
   CHECK(found.cost >= found.bound.cost);
-  CHECK(holds(found.bound, what));
-  auto const faults = verify(zbpp::lower(found.order), what);
+  CHECK(holds(found.bound, problem));
+  auto const faults = verify(zbpp::lower(found.order), problem);
   INFO((faults.empty() ? std::string() : to_string(faults.front())));
   CHECK(faults.empty());
   return found;
@@ -243,13 +243,13 @@ TEST_CASE("a long search tells of its progress as often as a short one", "[greed
 TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {
   stage_costs const costs{.forward = 5, .activation = 10, .static_memory = 3, .workspace = 2};
   std::vector<bytes> limits{50, 24, 50};
-  problem const what(placement::v_shape(3), 4, costs, 0, limits);
+  problem const problem(placement::v_shape(3), 4, costs, 0, limits);
   CHECK(
       zbpp::test::refusal(
-          zbpp::errc::unsupported_problem, [&] { static_cast<void>(greedy_auto{}(what)); }) ==
+          zbpp::errc::unsupported_problem, [&] { static_cast<void>(greedy_auto{}(problem)); }) ==
       "rank 1: no schedule fits: the rank needs 28 bytes for one microbatch at a time, its limit "
       "is 24; the least limit that works for every rank is 28");
-  problem const enough(placement::v_shape(3), 4, costs, 0, {28});
+  zbpp::problem const enough(placement::v_shape(3), 4, costs, 0, {28});
   CHECK(find(enough, 0).cost > 0);
 }
 
@@ -281,9 +281,9 @@ TEST_CASE("the least limits are planned, whatever shares the rank", "[greedy_aut
 }
 
 TEST_CASE("a budget that is no time is refused", "[greedy_auto]") {
-  problem const what(placement::linear(2), 2, stage_costs{});
+  problem const problem(placement::linear(2), 2, stage_costs{});
   for (double seconds : {-1.0, 1e7, std::nan("")})
-    CHECK_THROWS_AS(with_budget(seconds).find(what), zbpp::error);
+    CHECK_THROWS_AS(with_budget(seconds).find(problem), zbpp::error);
 }
 
 TEST_CASE("edges count against the limits", "[greedy_auto]") {

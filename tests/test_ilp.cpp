@@ -38,11 +38,11 @@ struct answer {
 };
 
 // At most 20 seconds. `name` keeps the files of tests apart that run at the same time.
-answer ask_cbc(problem const& what, std::string const& name) {
+answer ask_cbc(problem const& problem, std::string const& name) {
   auto const path = std::string(ZBPP_SCRATCH_DIR "/") + name;
   {
     std::ofstream text(path + ".lp");
-    text << ilp(what).text();
+    text << ilp(problem).text();
   }
   std::ofstream(path + ".solution").close();
   auto const command = "\"" ZBPP_CBC "\" \"" + path + ".lp\" sec 20 solve solution \"" + path +
@@ -57,9 +57,10 @@ answer ask_cbc(problem const& what, std::string const& name) {
   return {line.substr(0, line.find(' ')), std::stod(line.substr(at + before.size()))};
 }
 
-std::optional<mean_ticks> least_period(problem const& what) {
-  return zbpp::test::least_of_orders(
-      what, true, [&](zbpp::schedule const& order) { return zbpp::period(order, what).period; });
+std::optional<mean_ticks> least_period(problem const& problem) {
+  return zbpp::test::least_of_orders(problem, true, [&](zbpp::schedule const& order) {
+    return zbpp::period(order, problem).period;
+  });
 }
 
 bool is_equal(double objective, mean_ticks const& mean) {

@@ -31,8 +31,8 @@ TEST_CASE(
 TEST_CASE("with one chunk interleaved 1F1B is 1F1B", "[interleaved]") {
   for (int p : {1, 2, 5})
     for (int m : {p, 4 * p}) {
-      problem const what(placement::linear(p), m, stage_costs{});
-      CHECK(zbpp::interleaved{}(what) == zbpp::one_f_one_b{}(what));
+      problem const problem(placement::linear(p), m, stage_costs{});
+      CHECK(zbpp::interleaved{}(problem) == zbpp::one_f_one_b{}(problem));
     }
 }
 
@@ -55,8 +55,8 @@ TEST_CASE(
     INFO(row.model << ", m = " << row.microbatches << ": " << rate);
     CHECK(zbpp::test::is_printed_as(rate, row.bubble_1f1b_i));
 
-    problem const what(placement::looped(p, v), row.microbatches, costs, hop);
-    CHECK(cost(zbpp::simulate(zbpp::interleaved{}(what), what)) == closed_form + p * hop);
+    problem const problem(placement::looped(p, v), row.microbatches, costs, hop);
+    CHECK(cost(zbpp::simulate(zbpp::interleaved{}(problem), problem)) == closed_form + p * hop);
   }
 }
 
@@ -64,8 +64,8 @@ TEST_CASE("interleaved 1F1B keeps its warm-up and one chunk more", "[interleaved
   for (int p : {1, 2, 4, 8})
     for (int v : {2, 3, 4})
       for (int groups : {1, 2, 4}) {
-        problem const what(placement::looped(p, v), groups * p, stage_costs{.activation = 10});
-        auto const peaks = zbpp::peak_activations(zbpp::interleaved{}(what), what);
+        problem const problem(placement::looped(p, v), groups * p, stage_costs{.activation = 10});
+        auto const peaks = zbpp::peak_activations(zbpp::interleaved{}(problem), problem);
         for (int i = 0; i < p; ++i) {
           INFO("p = " << p << ", v = " << v << ", m = " << groups * p << ", rank " << i);
           auto const chunks = std::min((v - 1) * p + 2 * (p - 1 - i) + 1, v * groups * p);
@@ -75,9 +75,9 @@ TEST_CASE("interleaved 1F1B keeps its warm-up and one chunk more", "[interleaved
 }
 
 TEST_CASE("interleaved 1F1B needs a looped placement and whole groups", "[interleaved]") {
-  auto const refused = [](placement const& where, int m) {
+  auto const refused = [](placement const& placement, int m) {
     return zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
-      (void)zbpp::interleaved{}(problem(where, m, stage_costs{}));
+      (void)zbpp::interleaved{}(problem(placement, m, stage_costs{}));
     });
   };
   CHECK(refused(placement::v_shape(2), 2) == "1F1B-I needs a looped placement; this one is v");

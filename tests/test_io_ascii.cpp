@@ -45,13 +45,14 @@ std::string without_colours(std::string const& text) {
 }
 
 timeline run_1f1b(int ranks, int microbatches) {
-  problem const what{placement::linear(ranks), microbatches, stage_costs{2 * ms, 2 * ms, 2 * ms}};
-  return simulate(one_f_one_b{}(what), what);
+  problem const problem{
+      placement::linear(ranks), microbatches, stage_costs{2 * ms, 2 * ms, 2 * ms}};
+  return simulate(one_f_one_b{}(problem), problem);
 }
 
 timeline run_zb_v(int ranks, int microbatches) {
-  problem const what{placement::v_shape(ranks), microbatches, stage_costs{ms, ms, ms}};
-  return simulate(zb_v{}(what), what);
+  problem const problem{placement::v_shape(ranks), microbatches, stage_costs{ms, ms, ms}};
+  return simulate(zb_v{}(problem), problem);
 }
 
 }  // namespace
@@ -72,8 +73,8 @@ BW both   lower case: 2nd chunk   . bubble
 }
 
 TEST_CASE("idle time outside a step of the pipeline is not bubble", "[io][ascii]") {
-  problem const what{placement::linear(3), 5, stage_costs{ms, ms, ms}};
-  auto const line = simulate(zb_h2{}(what), what);
+  problem const problem{placement::linear(3), 5, stage_costs{ms, ms, ms}};
+  auto const line = simulate(zb_h2{}(problem), problem);
   REQUIRE(bubble_rate(line) == 0);
   CHECK("\n" + to_ascii(line, {.width = 40, .legend = false}) == R"(
 cost 15 ms, bubble rate 0.0 %

@@ -268,8 +268,8 @@ TEST_CASE("planned and measured are groups of processes with names and lanes", "
 TEST_CASE("a transfer never outlasts a measured wait", "[io][trace]") {
   timeline const line(
       {{{{pass_kind::forward, 0, 0}, 0, 100}}, {{{pass_kind::forward, 1, 0}, 130, 200}}});
-  problem const what{placement::linear(2), 1, stage_costs{}, ticks{50}};
-  auto const slices = events_of(to_chrome_trace({{"", line}}, what), "X");
+  problem const problem{placement::linear(2), 1, stage_costs{}, ticks{50}};
+  auto const slices = events_of(to_chrome_trace({{"", line}}, problem), "X");
   REQUIRE(slices.size() == 3);
   CHECK(slices[2]["dur"].time() == 30);
   CHECK(events_of(to_chrome_trace({{"", line}}), "X").size() == 2);
@@ -288,8 +288,8 @@ TEST_CASE("empty timelines make a trace", "[io][trace]") {
 
 TEST_CASE("what does not fit is refused", "[io][trace]") {
   timeline const line({{{{pass_kind::forward, 2, 0}, 0, 100}}});
-  problem const what{placement::linear(2), 1, stage_costs{}};
-  CHECK_THROWS_AS(to_chrome_trace({{"", line}}, what), error);
+  problem const problem{placement::linear(2), 1, stage_costs{}};
+  CHECK_THROWS_AS(to_chrome_trace({{"", line}}, problem), error);
   CHECK_THROWS_AS(to_chrome_trace({{"", timeline({{{{}, 2, 1}}})}}), error);
   rows<bytes> const memory({{1, 2}});
   CHECK_THROWS_AS(to_chrome_trace({{"", line, memory}}), error);

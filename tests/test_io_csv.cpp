@@ -26,8 +26,8 @@ std::string refusal(Read read) {
 
 bool is_read(std::string const& refused) { return refused == "<nothing was refused>"; }
 
-problem unit_problem(placement where, int microbatches) {
-  return {std::move(where), microbatches, stage_costs{1, 1, 1}};
+problem unit_problem(placement placement, int microbatches) {
+  return {std::move(placement), microbatches, stage_costs{1, 1, 1}};
 }
 
 }  // namespace
@@ -54,15 +54,15 @@ TEST_CASE("a program is written with its transfers and steps", "[io][csv]") {
 
 TEST_CASE("idle cells, spaces and lines that end in CR LF are read", "[io][csv]") {
   auto const order = schedule_from_csv("0F0,,0F1,\r\n, 1F0 ,\t1F1");
-  CHECK(order.where() == placement::linear(2));
+  CHECK(order.placement() == placement::linear(2));
   CHECK(order.microbatches() == 2);
   CHECK(to_csv(order) == "0F0,0F1\n1F0,1F1\n");
 }
 
 TEST_CASE("the placement is seen in the cells", "[io][csv]") {
   auto const order = schedule_from_csv("0F0,3F0\n1F0,2F0\n");
-  CHECK(order.where() == placement::v_shape(2));
-  CHECK(schedule_from_csv("2F0,1F0\n0F0\n").where() == placement::custom({1, 0, 0}));
+  CHECK(order.placement() == placement::v_shape(2));
+  CHECK(schedule_from_csv("2F0,1F0\n0F0\n").placement() == placement::custom({1, 0, 0}));
 }
 
 TEST_CASE("random schedules read back to the same value", "[io][csv]") {
@@ -71,7 +71,7 @@ TEST_CASE("random schedules read back to the same value", "[io][csv]") {
     auto const whole = test::random_schedule(values);
     CHECK(schedule_from_csv(to_csv(whole)) == whole);
     auto const part = test::random_schedule(values, 0.2);
-    CHECK(schedule_from_csv(to_csv(part), part.where(), part.microbatches()) == part);
+    CHECK(schedule_from_csv(to_csv(part), part.placement(), part.microbatches()) == part);
   }
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("programs of all policies read back to the same value", "[io][csv]") {
     for (lower_options options : {lower_options{}, lower_options{2, false}}) {
       auto const code = lower(order, options);
       CHECK(program_from_csv(to_csv(code)) == code);
-      CHECK(program_from_csv(to_csv(code), code.where(), code.microbatches()) == code);
+      CHECK(program_from_csv(to_csv(code), code.placement(), code.microbatches()) == code);
     }
     CHECK(schedule_from_csv(to_csv(order)) == order);
     CHECK(to_csv(program_from_csv(to_csv(order))) == to_csv(order));
@@ -174,9 +174,10 @@ TEST_CASE("a schedule does not take transfers and steps", "[io][csv]") {
 
 TEST_CASE("a file that does not fit the given placement or count is refused", "[io][csv]") {
   auto const two = placement::linear(2);
-  auto read = [](char const* text, placement const& where, std::optional<int> microbatches = {}) {
-    return refusal([&] { return schedule_from_csv(text, where, microbatches); });
-  };
+  auto read =
+      [](char const* text, placement const& placement, std::optional<int> microbatches = {}) {
+        return refusal([&] { return schedule_from_csv(text, placement, microbatches); });
+      };
   CHECK(is_read(read("0F0\n1F0\n", two)));
   CHECK(
       read("0F0\n", two) ==

@@ -131,9 +131,10 @@ TEST_CASE("every pass is in the picture once, with its times", "[io][svg]") {
 }
 
 TEST_CASE("what is hatched and not covered is the bubble", "[io][svg]") {
-  problem const what{placement::v_shape(4), 8, stage_costs{ms, ms, ms}};
-  problem const flat{placement::linear(4), 8, stage_costs{2 * ms, 2 * ms, 2 * ms}};
-  for (auto const& line : {simulate(zb_v{}(what), what), simulate(one_f_one_b{}(flat), flat)}) {
+  problem const problem{placement::v_shape(4), 8, stage_costs{ms, ms, ms}};
+  zbpp::problem const flat{placement::linear(4), 8, stage_costs{2 * ms, 2 * ms, 2 * ms}};
+  for (auto const& line :
+       {simulate(zb_v{}(problem), problem), simulate(one_f_one_b{}(flat), flat)}) {
     auto const text = to_svg(line);
     double covered = 0;
     for (auto const* style : {"F", "B0", "B1", "BW", "W"}) covered += total_width(text, style);
@@ -155,11 +156,11 @@ TEST_CASE("timelines share one scale, one axis and one legend", "[io][svg]") {
 }
 
 TEST_CASE("numbers are left out where they do not fit", "[io][svg]") {
-  problem const what{placement::linear(4), 200, stage_costs{ms, ms, ms}};
-  auto const text = to_svg(simulate(one_f_one_b{}(what), what), {.width = 300});
+  problem const problem{placement::linear(4), 200, stage_costs{ms, ms, ms}};
+  auto const text = to_svg(simulate(one_f_one_b{}(problem), problem), {.width = 300});
   CHECK(count(text, ">199</text>") == 0);
   CHECK(count(text, "<title>F 199 on stage") == 4);
-  problem const little{placement::linear(4), 8, stage_costs{ms, ms, ms}};
+  zbpp::problem const little{placement::linear(4), 8, stage_costs{ms, ms, ms}};
   CHECK(count(to_svg(simulate(one_f_one_b{}(little), little)), ">7</text>") == 8);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/io/round_axis.hpp>
+#include <zbpp/io/detail/round_axis.hpp>
 #include <zbpp/io/sweep_svg.hpp>
 
 #include <support/catch.hpp>

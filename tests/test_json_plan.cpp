@@ -73,11 +73,11 @@ TEST_CASE("a plan file says what the format says", "[json]") {
 
 TEST_CASE("plans of all policies read back to the same value, and all they say holds", "[json]") {
   test::for_each_schedule(
-      {1, 2, 3, 5}, [](any_policy const& policy, problem const& what, schedule const& order) {
-        if (what.microbatches() > 6) return;
-        INFO(test::name_of(policy, what));
+      {1, 2, 3, 5}, [](any_policy const& policy, problem const& problem, schedule const& order) {
+        if (problem.microbatches() > 6) return;
+        INFO(test::name_of(policy, problem));
         for (auto const& variant : {order, fuse_backward(order), test::with_recompute(order)}) {
-          auto const plan = make_plan_file(std::string(policy.title()), variant, what, 0.25);
+          auto const plan = make_plan_file(std::string(policy.title()), variant, problem, 0.25);
           CHECK(check_claims(plan).empty());
           for (auto unit : {time_unit::nanoseconds, time_unit::milliseconds, time_unit::seconds})
             CHECK(read_plan(write_plan(plan, unit)) == plan);
@@ -90,12 +90,12 @@ TEST_CASE("plans that say anything at all read back to the same value", "[json]"
     ZBPP_SEEDED(values, trial);
     auto const order = test::random_schedule(values);
     auto const line = test::random_timeline(values, order, 1'000'000'000'000);
-    problem const what(order.where(), order.microbatches(), test::random_costs(values));
+    problem const problem(order.placement(), order.microbatches(), test::random_costs(values));
     std::vector<bytes> peaks(static_cast<std::size_t>(order.ranks()));
     for (auto& peak : peaks) peak = test::random_magnitude(values, 18);
     plan_file const plan{
         "a \"title\"\n\t\\ \xC3\xA9 \x01",
-        what,
+        problem,
         order,
         line,
         test::random_magnitude(values, 18),
@@ -160,7 +160,7 @@ TEST_CASE("an order that could not run is told as verify tells it", "[json]") {
     auto plan = zb_h1_plan();
     auto passes = plan.order.passes().nested();
     change(passes[0]);
-    plan.order = {plan.what.where(), plan.what.microbatches(), passes};
+    plan.order = {plan.what.placement(), plan.what.microbatches(), passes};
     rows<timed_pass> line;
     for (auto const& row : passes) {
       for (auto const& p : row) line.push({p, 0, 0});

@@ -99,7 +99,7 @@ TEST_CASE("what is left out has a default", "[json]") {
 
 TEST_CASE("placements are read by name or as a list", "[json]") {
   auto where = [](std::string const& placement) {
-    return read_problem(text_with("", ", \"placement\": " + placement)).where();
+    return read_problem(text_with("", ", \"placement\": " + placement)).placement();
   };
   CHECK(where(R"("linear")") == placement::linear(2));
   CHECK(where(R"("linear", "chunks": 1)") == placement::linear(2));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/list_scheduler.hpp>
+#include <zbpp/planner/detail/list_scheduler.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/planner/candidates.hpp>
+#include <zbpp/planner/detail/candidates.hpp>
 
 #include <support/catch.hpp>
 #include <support/count_allocations.hpp>
@@ -163,19 +163,19 @@ TEST_CASE("a run gives up where the cost is more than asked for, and only there"
 }
 
 TEST_CASE("an order in which a rank waits for itself ends as never", "[planner]") {
-  problem const what(placement::linear(2), 2, stage_costs{.forward = 1});
+  problem const problem(placement::linear(2), 2, stage_costs{.forward = 1});
   planner_rules rules(2, 2);
   rules.steps = {{1, 0, 1, 0}, {0, 1, 0, 1}};  // rank 0 begins with a B
-  CHECK(list_scheduler(what).run(rules) == never);
+  CHECK(list_scheduler(problem).run(rules) == never);
 }
 
 TEST_CASE("memory that is set aside is not used", "[planner]") {
   stage_costs const costs{
       .forward = 1, .backward_input = 1, .backward_weight = 1, .activation = 10};
-  problem const what(placement::linear(3), 9, costs, 0, {60});
-  list_scheduler engine(what, {0, 30, 0});
+  problem const problem(placement::linear(3), 9, costs, 0, {60});
+  list_scheduler engine(problem, {0, 30, 0});
   REQUIRE(engine.run(planner_rules(3, 3)) != never);
-  auto const peaks = peak_activations(engine.order(), what);
+  auto const peaks = peak_activations(engine.order(), problem);
   CHECK(peaks[0] > 30);
   CHECK(peaks[1] == 30);
 }

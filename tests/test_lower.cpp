@@ -150,8 +150,8 @@ TEST_CASE("a program without optimizer steps differs in nothing else", "[lower]"
 TEST_CASE("lowering keeps its promises on every policy and shape", "[lower]") {
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4, 8},
-      [](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
-        INFO(zbpp::test::name_of(decide, what));
+      [](zbpp::any_policy const& decide, problem const& problem, schedule const& order) {
+        INFO(zbpp::test::name_of(decide, problem));
         for (int ahead : {0, 2}) {
           auto const code = lower(order, {.receive_ahead = ahead});
           for (int rank = 0; rank < code.ranks(); ++rank) {
@@ -162,7 +162,7 @@ TEST_CASE("lowering keeps its promises on every policy and shape", "[lower]") {
           CHECK(sends_at_once(code));
           CHECK(steps_after_last_w(code));
           independent_check const check(
-              code.where(), code.microbatches(), code.instructions().nested());
+              code.placement(), code.microbatches(), code.instructions().nested());
           CHECK(check.has_each_once());
           CHECK(check.keeps_channel_order());
         }
@@ -170,9 +170,9 @@ TEST_CASE("lowering keeps its promises on every policy and shape", "[lower]") {
 }
 
 TEST_CASE("a microbatch takes two messages for each pair of stages on two ranks", "[lower]") {
-  auto const messages = [](zbpp::any_policy const& decide, zbpp::placement const& where) {
-    auto const m = 2 * where.ranks();
-    auto const code = lower(decide(problem(where, m, zbpp::stage_costs{})));
+  auto const messages = [](zbpp::any_policy const& decide, zbpp::placement const& placement) {
+    auto const m = 2 * placement.ranks();
+    auto const code = lower(decide(problem(placement, m, zbpp::stage_costs{})));
     auto const all = code.instructions().all();
     auto const sends =
         std::count_if(all.begin(), all.end(), [](auto const& i) { return i.is_send(); });

@@ -35,10 +35,10 @@ namespace {
 // and every message, whether it is alive there.
 class brute_force {
  public:
-  brute_force(program const& code, problem const& what)
+  brute_force(program const& code, problem const& problem)
       : code_(code),
-        what_(what),
-        check_(code.where(), code.microbatches(), code.instructions().nested()) {
+        problem_(problem),
+        check_(code.placement(), code.microbatches(), code.instructions().nested()) {
     for (int rank = 0; rank < code.ranks(); ++rank) {
       int position = 0;
       for (auto const& i : code.instructions(rank)) at_[i] = position++;
@@ -52,12 +52,12 @@ class brute_force {
       auto const& now = row[static_cast<std::size_t>(i)];
       bytes held = 0;
       bytes fixed = 0;
-      for (int s : code_.where().stages_of(rank)) {
-        fixed += what_.costs(s).static_memory;
+      for (int s : code_.placement().stages_of(rank)) {
+        fixed += problem_.costs(s).static_memory;
         for (int m = 0; m < code_.microbatches(); ++m) held += activation(s, m, i);
       }
       auto const moving = edges(rank, i);
-      auto const workspace = now.is_pass() ? what_.costs(now.stage).workspace : 0;
+      auto const workspace = now.is_pass() ? problem_.costs(now.stage).workspace : 0;
       if (now.is_pass()) most.activations = std::max(most.activations, held);
       most.edges = std::max(most.edges, moving);
       if (auto const total = held + fixed + moving + workspace; total > most.total) {
@@ -78,7 +78,7 @@ class brute_force {
 
   [[nodiscard]] bytes activation(int s, int m, int now) const {
     using enum instruction_kind;
-    auto const& c = what_.costs(s);
+    auto const& c = problem_.costs(s);
     if (now < at({forward, s, m})) return 0;
     if (auto const again = at({recompute, s, m}); again != never && now < again)
       return c.recompute_input;
@@ -93,8 +93,8 @@ class brute_force {
       for (int m = 0; m < code_.microbatches(); ++m)
         for (instruction const& send :
              {instruction{send_activation, s, m}, instruction{send_gradient, s + 1, m}}) {
-          auto const from = code_.where().rank_of(send.stage);
-          auto const to = code_.where().rank_of(send.other_stage());
+          auto const from = code_.placement().rank_of(send.stage);
+          auto const to = code_.placement().rank_of(send.other_stage());
           auto const made = at(check_.producer_of(send));
           auto const used = at(check_.consumer_of(send));
           bool alive = false;
@@ -111,7 +111,7 @@ class brute_force {
                 m};
             alive = at(receive) <= now && now <= used;
           }
-          if (alive) sum += what_.costs(s).edge;
+          if (alive) sum += problem_.costs(s).edge;
         }
     return sum;
   }
@@ -119,7 +119,7 @@ class brute_force {
   [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
   program const& code_;
-  problem const& what_;
+  problem const& problem_;
   independent_check check_;
   std::map<instruction, int> at_;
 };
@@ -138,16 +138,16 @@ problem uneven(problem const& shape) {
          .edge = 10 + 3 * s,
          .static_memory = 5000 + s,
          .workspace = 400 - 13 * s});
-  return {shape.where(), shape.microbatches(), stages};
+  return {shape.placement(), shape.microbatches(), stages};
 }
 
 }  // namespace
 
 TEST_CASE("F keeps an activation, B frees all but what W needs, W frees that", "[memory]") {
   auto const where = placement::linear(1);
-  problem const what(where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3});
+  problem const problem(where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3});
   auto const profile = [&](std::string const& row) {
-    return zbpp::activation_profile(schedule(where, 2, passes({row})), what).nested().front();
+    return zbpp::activation_profile(schedule(where, 2, passes({row})), problem).nested().front();
   };
   CHECK(profile("0F0 0F1 0B0 0W0 0BW1") == std::vector<bytes>{10, 20, 20, 13, 10});
   CHECK(profile("0F0 0B0 0F1 0B1 0W0 0W1") == std::vector<bytes>{10, 10, 13, 13, 6, 3});
@@ -155,32 +155,32 @@ TEST_CASE("F keeps an activation, B frees all but what W needs, W frees that", "
 
 TEST_CASE("with R a forward keeps its input, and R adds the rest", "[memory]") {
   auto const where = placement::linear(1);
-  problem const what(
+  problem const problem(
       where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3, .recompute_input = 2});
   schedule const order(where, 2, passes({"0F0 0F1 0R1 0B1 0W1 0B0 0W0"}));
   CHECK(
-      zbpp::activation_profile(order, what).nested().front() ==
+      zbpp::activation_profile(order, problem).nested().front() ==
       std::vector<bytes>{10, 12, 20, 20, 13, 10, 3});
-  CHECK(zbpp::peak_activations(order, what) == std::vector<bytes>{20});
+  CHECK(zbpp::peak_activations(order, problem) == std::vector<bytes>{20});
 }
 
 TEST_CASE("a rank without passes holds no activations", "[memory]") {
   schedule const order(placement::linear(2), 1, passes({"0F0", ""}));
-  problem const what(placement::linear(2), 1, stage_costs{.activation = 4});
-  CHECK(zbpp::peak_activations(order, what) == std::vector<bytes>{4, 0});
+  problem const problem(placement::linear(2), 1, stage_costs{.activation = 4});
+  CHECK(zbpp::peak_activations(order, problem) == std::vector<bytes>{4, 0});
 }
 
 TEST_CASE(
     "edges count on both ends, from the pass that makes them to the one that consumes them",
     "[memory]") {
   auto const where = placement::linear(2);
-  problem const what(
+  problem const problem(
       where, 1, stage_costs{.activation = 100, .edge = 7, .static_memory = 1000, .workspace = 30});
   auto const code = zbpp::lower(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})));
   // Rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0W0 0STEP. The gradient tells that the activation was used.
   // Rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1W0 1STEP. Nothing tells that the gradient was used.
   CHECK(
-      zbpp::peak_memory(code, what) ==
+      zbpp::peak_memory(code, problem) ==
       std::vector<memory_peak>{
           {.activations = 100, .edges = 14, .total = 1137, .position = 0},
           {.activations = 100, .edges = 7, .total = 1137, .position = 1}});

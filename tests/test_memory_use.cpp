@@ -27,8 +27,8 @@ namespace {
 std::size_t size_of(bytes count) { return static_cast<std::size_t>(count); }
 
 // Ships `size` bytes in two buffers.
-message two_parts(where at, bytes size) {
-  return {at.allocate_edge(size_of(size / 3)), at.allocate_edge(size_of(size - size / 3))};
+message two_parts(pass_context ctx, bytes size) {
+  return {ctx.allocate_edge(size_of(size / 3)), ctx.allocate_edge(size_of(size - size / 3))};
 }
 
 // Allocates what the costs of its stage say, no more and no less.
@@ -43,24 +43,24 @@ struct declared {
     buffer for_w;
     message in = co_await mb.recv_activation();
     message out;
-    co_await F([&](where at) {
+    co_await F([&](pass_context ctx) {
       if (mb.is_recomputed()) {
-        start = at.allocate(size_of(c.recompute_input));
+        start = ctx.allocate(size_of(c.recompute_input));
       } else {
-        for_b = at.allocate(size_of(c.activation - c.weight_gradient_input));
-        for_w = at.allocate(size_of(c.weight_gradient_input));
+        for_b = ctx.allocate(size_of(c.activation - c.weight_gradient_input));
+        for_w = ctx.allocate(size_of(c.weight_gradient_input));
       }
-      if (!mb.is_last_stage()) out = two_parts(at, c.edge);
+      if (!mb.is_last_stage()) out = two_parts(ctx, c.edge);
       in.clear();
     });
     co_await mb.send_activation(std::move(out));
-    co_await R([&](where at) {
-      for_b = at.allocate(size_of(c.activation - c.weight_gradient_input - c.recompute_input));
-      for_w = at.allocate(size_of(c.weight_gradient_input));
+    co_await R([&](pass_context ctx) {
+      for_b = ctx.allocate(size_of(c.activation - c.weight_gradient_input - c.recompute_input));
+      for_w = ctx.allocate(size_of(c.weight_gradient_input));
     });
     message back = co_await mb.recv_gradient();
-    auto backward_input = [&](where at) {
-      if (!mb.is_first_stage()) out = two_parts(at, edge_before);
+    auto backward_input = [&](pass_context ctx) {
+      if (!mb.is_first_stage()) out = two_parts(ctx, edge_before);
       for_b.reset();
       start.reset();
       back.clear();
@@ -87,17 +87,17 @@ struct keeps_its_input {
     buffer for_b;
     message out;
     message dy;
-    co_await F([&](where at) {
-      if (mb.is_first_stage()) x = at.allocate(size_of(edge));
-      if (mb.is_last_stage()) dy = at.allocate(size_of(edge));
-      for_b = at.allocate(size_of(activation - (mb.is_last_stage() ? 2 : 1) * edge));
-      if (!mb.is_last_stage()) out = at.allocate_edge(size_of(edge));
+    co_await F([&](pass_context ctx) {
+      if (mb.is_first_stage()) x = ctx.allocate(size_of(edge));
+      if (mb.is_last_stage()) dy = ctx.allocate(size_of(edge));
+      for_b = ctx.allocate(size_of(activation - (mb.is_last_stage() ? 2 : 1) * edge));
+      if (!mb.is_last_stage()) out = ctx.allocate_edge(size_of(edge));
     });
     co_await mb.send_activation(std::move(out));
     message back = co_await mb.recv_gradient();
-    auto backward_input = [&](where at) {
+    auto backward_input = [&](pass_context ctx) {
       if (!mb.is_last_stage()) dy = std::move(back);
-      if (!mb.is_first_stage()) out = at.allocate_edge(size_of(edge));
+      if (!mb.is_first_stage()) out = ctx.allocate_edge(size_of(edge));
       for_b.reset();
     };
     co_await B(backward_input);
@@ -111,12 +111,12 @@ struct keeps_its_input {
 
 template <class Backend, class Stage>
 void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
-  std::vector<Stage> stages(detail::index(planned.what.stages()), stage);
+  std::vector<Stage> stages(detail::index(planned.problem().stages()), stage);
   pipeline pipe{planned, backend, stages};
-  auto const expected = peak_memory(planned.code, planned.what);
+  auto const expected = peak_memory(planned.program(), planned.problem());
   for (int repeat = 0; repeat < 2; ++repeat) {
     pipe.step();
-    for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+    for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
       INFO("rank " << rank << ", step " << repeat);
       auto const& usage = pipe.memory(rank);
       CHECK(usage.most(purpose::activation) == expected[detail::index(rank)].activations);
@@ -127,15 +127,15 @@ void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
 }
 
 // Costs of every stage of its own.
-problem uneven_problem(test::seeded_random& random, placement where, int microbatches) {
-  std::vector<stage_costs> costs(detail::index(where.stages()), test::uneven_costs());
+problem uneven_problem(test::seeded_random& random, placement placement, int microbatches) {
+  std::vector<stage_costs> costs(detail::index(placement.stages()), test::uneven_costs());
   for (auto& c : costs) {
     c.activation = random.integer(500, 2000);
     c.weight_gradient_input = random.integer(0, 300);
     c.recompute_input = random.integer(0, 200);
     c.edge = random.integer(0, 500);
   }
-  return {std::move(where), microbatches, std::move(costs), 87};
+  return {std::move(placement), microbatches, std::move(costs), 87};
 }
 
 }  // namespace
@@ -151,16 +151,16 @@ TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
           {.recomputed = true, .receive_ahead = m % 3},
           [](std::string const& name, plan const& planned) {
             INFO(name);
-            check_peaks(planned, virtual_time{}, declared{&planned.what});
-            check_peaks(planned, threads{}, declared{&planned.what});
-            check_peaks(planned, threads{.count = 2}, declared{&planned.what});
+            check_peaks(planned, virtual_time{}, declared{&planned.problem()});
+            check_peaks(planned, threads{}, declared{&planned.problem()});
+            check_peaks(planned, threads{.count = 2}, declared{&planned.problem()});
           });
     }
 }
 
 TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use]") {
   for (auto const& where : test::placements_to_run(3)) {
-    problem const what(
+    problem const problem(
         where,
         6,
         stage_costs{
@@ -169,8 +169,8 @@ TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use
             .weight_gradient_input = keeps_its_input::weight_gradient_input,
             .edge = keeps_its_input::edge});
     test::for_each_plan_of(
-        what, {.fused = false}, [](std::string const& name, plan const& planned) {
-          auto const& all = planned.order.passes().all();
+        problem, {.fused = false}, [](std::string const& name, plan const& planned) {
+          auto const& all = planned.schedule().passes().all();
           if (std::any_of(
                   all.begin(), all.end(), [](pass p) { return p.kind == pass_kind::backward; }))
             return;
@@ -183,12 +183,12 @@ TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use
 
 TEST_CASE("what only B needs is free after B", "[memory-use]") {
   auto const where = placement::linear(1);
-  problem const what(
+  problem const problem(
       where, 3, stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
   auto const peak_of = [&](std::string const& row) {
-    auto const planned = make_plan("by hand", schedule(where, 3, test::passes({row})), what);
-    check_peaks(planned, virtual_time{}, declared{&planned.what});
-    return peak_memory(planned.code, what)[0].activations;
+    auto const planned = make_plan("by hand", schedule(where, 3, test::passes({row})), problem);
+    check_peaks(planned, virtual_time{}, declared{&planned.problem()});
+    return peak_memory(planned.program(), problem)[0].activations;
   };
   CHECK(peak_of("0F0 0F1 0F2 0B0 0B1 0B2 0W0 0W1 0W2") == 3000);
   CHECK(peak_of("0F0 0B0 0F1 0B1 0F2 0B2 0W0 0W1 0W2") == 1020);
@@ -196,12 +196,12 @@ TEST_CASE("what only B needs is free after B", "[memory-use]") {
 }
 
 TEST_CASE("the peak of a rank is that of the last step", "[memory-use]") {
-  problem const what(
+  problem const problem(
       placement::linear(1),
       4,
       stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
-  auto const planned = make_plan(gpipe{}, what);
-  std::vector<declared> stages(1, declared{&planned.what});
+  auto const planned = make_plan(gpipe{}, problem);
+  std::vector<declared> stages(1, declared{&planned.problem()});
   pipeline pipe{planned, virtual_time{}, stages};
   pipe.step();
   CHECK(pipe.memory(0).most(purpose::activation) == 4000);
@@ -223,8 +223,8 @@ struct keeps_both {
   flow operator()(microbatch mb) {
     message const in = co_await mb.recv_activation();
     buffer y;
-    co_await F([&](where at) {
-      y = at.allocate_edge(64);
+    co_await F([&](pass_context ctx) {
+      y = ctx.allocate_edge(64);
       for (auto& word : y.as<int>()) word = 100 * mb.stage() + mb.index();
       outputs->push_back(y.data());
       inputs->push_back(in[0].data());
@@ -232,8 +232,8 @@ struct keeps_both {
     co_await mb.send_activation(y);
     message const back = co_await mb.recv_gradient();
     buffer dx;
-    co_await B([&](where at) {
-      dx = at.allocate_edge(64);
+    co_await B([&](pass_context ctx) {
+      dx = ctx.allocate_edge(64);
       for (auto& word : dx.as<int>()) word = -100 * mb.stage() - mb.index();
     });
     co_await mb.send_gradient(dx);

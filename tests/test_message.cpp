@@ -39,15 +39,15 @@ TEST_CASE("a message gives its buffers in order", "[message]") {
   arena memory;
   auto const first = memory.allocate(1);
   auto const second = memory.allocate(2);
-  message const mail(first, second);
-  CHECK(mail.size() == 2);
-  CHECK_FALSE(mail.empty());
-  CHECK(mail[0].data() == first.data());
-  CHECK(mail[1].data() == second.data());
-  CHECK_FALSE(mail[2]);
-  CHECK(mail.total_size() == 3);
-  CHECK(mail.parts().size() == 2);
-  buffer const only = mail;
+  message const msg(first, second);
+  CHECK(msg.size() == 2);
+  CHECK_FALSE(msg.empty());
+  CHECK(msg[0].data() == first.data());
+  CHECK(msg[1].data() == second.data());
+  CHECK_FALSE(msg[2]);
+  CHECK(msg.total_size() == 3);
+  CHECK(msg.buffers().size() == 2);
+  buffer const only = msg;
   CHECK(only.data() == first.data());
 }
 
@@ -61,58 +61,58 @@ TEST_CASE("an empty message is an empty buffer", "[message]") {
 
 TEST_CASE("copying a message keeps all its buffers, from whatever it is copied", "[message]") {
   arena memory;
-  message mail(memory.allocate(1), memory.allocate(2), memory.allocate(3));
-  message const& fixed = mail;
-  message const from_variable(mail);
+  message msg(memory.allocate(1), memory.allocate(2), memory.allocate(3));
+  message const& fixed = msg;
+  message const from_variable(msg);
   message const from_const(fixed);
   message from_assignment(memory.allocate(9));
-  from_assignment = mail;
+  from_assignment = msg;
   for (auto const* copy :
        std::array<message const*, 3>{&from_variable, &from_const, &from_assignment}) {
     REQUIRE(copy->size() == 3);
-    for (std::size_t i = 0; i < 3; ++i) CHECK((*copy)[i].data() == mail[i].data());
+    for (std::size_t i = 0; i < 3; ++i) CHECK((*copy)[i].data() == msg[i].data());
   }
-  CHECK(mail[2].use_count() == 4);
+  CHECK(msg[2].use_count() == 4);
 }
 
 TEST_CASE("moving a message leaves an empty one", "[message]") {
   arena memory;
-  message mail(memory.allocate(1), memory.allocate(2));
-  auto moved = std::move(mail);
-  CHECK(mail.empty());  // NOLINT(bugprone-use-after-move): it is specified to be empty
+  message msg(memory.allocate(1), memory.allocate(2));
+  auto moved = std::move(msg);
+  CHECK(msg.empty());  // NOLINT(bugprone-use-after-move): it is specified to be empty
   CHECK(moved.size() == 2);
   CHECK(moved[0].use_count() == 1);
-  mail = std::move(moved);
+  msg = std::move(moved);
   CHECK(moved.empty());  // NOLINT(bugprone-use-after-move)
-  CHECK(mail.total_size() == 3);
-  auto& same = mail;
-  mail = std::move(same);
-  CHECK(mail.total_size() == 3);
-  mail = same;
-  CHECK(mail.total_size() == 3);
-  mail.clear();
+  CHECK(msg.total_size() == 3);
+  auto& same = msg;
+  msg = std::move(same);
+  CHECK(msg.total_size() == 3);
+  msg = same;
+  CHECK(msg.total_size() == 3);
+  msg.clear();
   CHECK(memory.usage().now(purpose::activation) == 0);
 }
 
 TEST_CASE("assigning a message lets go of what it held", "[message]") {
   arena memory;
-  message mail(memory.allocate(10), memory.allocate(20), memory.allocate(30));
-  mail = message(memory.allocate(1));
-  CHECK(mail.size() == 1);
+  message msg(memory.allocate(10), memory.allocate(20), memory.allocate(30));
+  msg = message(memory.allocate(1));
+  CHECK(msg.size() == 1);
   CHECK(memory.usage().now(purpose::activation) == 1);
-  mail = message{};
+  msg = message{};
   CHECK(memory.usage().now(purpose::activation) == 0);
 }
 
 TEST_CASE("a message takes eight buffers and refuses a ninth", "[message]") {
   arena memory;
-  message mail;
-  for (std::size_t i = 0; i < message::most_parts; ++i) mail.push_back(memory.allocate(i));
-  CHECK(mail.size() == 8);
-  CHECK(mail.total_size() == 28);
+  message msg;
+  for (std::size_t i = 0; i < message::max_buffers; ++i) msg.push_back(memory.allocate(i));
+  CHECK(msg.size() == 8);
+  CHECK(msg.total_size() == 28);
   auto const text =
-      zbpp::test::refusal(zbpp::errc::wrong_size, [&] { mail.push_back(memory.allocate(1)); });
+      zbpp::test::refusal(zbpp::errc::wrong_size, [&] { msg.push_back(memory.allocate(1)); });
   CHECK(text == "a message carries at most 8 buffers");
-  CHECK(mail.total_size() == 28);
+  CHECK(msg.total_size() == 28);
   CHECK(memory.usage().now(purpose::activation) == 28);
 }

@@ -41,9 +41,9 @@ model::options one_device(std::uint64_t seed) {
 }
 
 toy::history train(plan const& planned, nccl_in_one_process backend) {
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   std::vector<toy::padded_stage> stages(all.begin(), all.end());
-  backend.edges = toy::edge_shapes(planned.what);
+  backend.edges = toy::edge_shapes(planned.problem());
   zbpp::pipeline pipe{planned, std::move(backend), stages};
   return toy::train(all, [&](int) { return pipe.step().losses; });
 }
@@ -85,7 +85,7 @@ TEST_CASE("every policy gives the bits of one process on every layout that is sa
               [&](std::string const& name, plan const& planned) {
                 INFO(name);
                 for (auto const layout : layouts) {
-                  if (verify(planned.code, planned.what, layout).empty()) {
+                  if (verify(planned.program(), planned.problem(), layout).empty()) {
                     ++works;
                     check_works(planned, layout, ++seed);
                   } else {
@@ -101,13 +101,14 @@ TEST_CASE("every policy gives the bits of one process on every layout that is sa
 namespace {
 
 // Puts passes in any order that keeps what each of them needs before it.
-zbpp::schedule random_order(zbpp::placement const& where, int microbatches, seeded_random& values) {
+zbpp::schedule random_order(
+    zbpp::placement const& placement, int microbatches, seeded_random& values) {
   using zbpp::pass;
   using enum zbpp::pass_kind;
-  std::vector<std::vector<pass>> of_rank(zbpp::detail::index(where.ranks()));
+  std::vector<std::vector<pass>> of_rank(zbpp::detail::index(placement.ranks()));
   std::set<pass> done;
   std::vector<pass> left;
-  for (int s = 0; s < where.stages(); ++s)
+  for (int s = 0; s < placement.stages(); ++s)
     for (int m = 0; m < microbatches; ++m)
       for (auto const kind : {forward, backward_input, backward_weight})
         left.push_back({kind, s, m});
@@ -118,14 +119,14 @@ zbpp::schedule random_order(zbpp::placement const& where, int microbatches, seed
     auto const [kind, s, m] = p;
     if (kind == forward) return s == 0 || has(forward, s - 1, m);
     if (kind == backward_input)
-      return has(forward, s, m) && (s + 1 == where.stages() || has(backward_input, s + 1, m));
+      return has(forward, s, m) && (s + 1 == placement.stages() || has(backward_input, s + 1, m));
     return has(backward_input, s, m) && (m == 0 || has(backward_weight, s, m - 1));
   };
   while (!left.empty()) {
     auto const at =
         static_cast<std::size_t>(values.integer(0, static_cast<std::int64_t>(left.size()) - 1));
     if (!is_ready(left[at])) continue;
-    of_rank[zbpp::detail::index(where.rank_of(left[at].stage))].push_back(left[at]);
+    of_rank[zbpp::detail::index(placement.rank_of(left[at].stage))].push_back(left[at]);
     done.insert(left[at]);
     left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
   }
@@ -134,7 +135,7 @@ zbpp::schedule random_order(zbpp::placement const& where, int microbatches, seed
     for (auto const& p : row) passes.push(p);
     passes.end_row();
   }
-  return {where, microbatches, std::move(passes)};
+  return {placement, microbatches, std::move(passes)};
 }
 
 }  // namespace
@@ -146,15 +147,15 @@ TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
     ZBPP_SEEDED(values, trial);
     auto const wheres = placements_to_run(static_cast<int>(values.integer(2, 4)));
     auto const& where = wheres[static_cast<std::size_t>(values.integer(0, 2))];
-    problem const what(where, static_cast<int>(values.integer(1, 4)), launched_costs(), 87);
+    problem const problem(where, static_cast<int>(values.integer(1, 4)), launched_costs(), 87);
     auto const planned = make_plan(
         "random",
-        random_order(where, what.microbatches(), values),
-        what,
+        random_order(where, problem.microbatches(), values),
+        problem,
         {.receive_ahead = static_cast<int>(values.integer(0, 3))});
-    REQUIRE(verify(planned.code, planned.what).empty());
+    REQUIRE(verify(planned.program(), planned.problem()).empty());
     for (std::size_t i = 0; i < 3; ++i) {
-      bool const is_safe = verify(planned.code, planned.what, layouts[i]).empty();
+      bool const is_safe = verify(planned.program(), planned.problem(), layouts[i]).empty();
       ++(is_safe ? works : refused)[i];
       (is_safe ? check_works : check_stands_still)(planned, layouts[i], trial);
     }

@@ -31,11 +31,11 @@ using passes = toy::padded_passes<toy::launched_passes_with_scratch>;
 // Runs three steps; leaves out one call of the last one. @return whether nothing was found
 bool is_clean(plan const& planned, std::string_view function, std::uint64_t index) {
   model::reset({.seed = 9, .connections = 256, .duplicate_gpus = true});
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   std::vector<passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());
   nccl_in_one_process backend;
-  backend.edges = toy::edge_shapes(planned.what);
+  backend.edges = toy::edge_shapes(planned.problem());
   try {
     zbpp::pipeline pipe{planned, std::move(backend), stages};
     for (int i = 0; i < 2; ++i) {

@@ -47,8 +47,8 @@ model::options machine_of(int ranks, std::uint64_t seed) {
 
 nccl::ranks_settings settings_of(plan const& planned, int rank) {
   nccl::ranks_settings settings;
-  settings.site = {.device = rank};
-  settings.edges = toy::edge_shapes(planned.what);
+  settings.device = {.device = rank};
+  settings.edges = toy::edge_shapes(planned.problem());
   return settings;
 }
 
@@ -73,17 +73,18 @@ unsigned long long digest_of(toy::stage_model const& stage) {
 
 outcome reference(plan const& planned) {
   std::vector<std::vector<bool>> fused(
-      zbpp::detail::index(planned.what.stages()),
-      std::vector<bool>(zbpp::detail::index(planned.what.microbatches())));
-  for (auto const& p : planned.order.passes().all())
+      zbpp::detail::index(planned.problem().stages()),
+      std::vector<bool>(zbpp::detail::index(planned.problem().microbatches())));
+  for (auto const& p : planned.schedule().passes().all())
     if (p.kind == zbpp::pass_kind::backward)
       fused[zbpp::detail::index(p.stage)][zbpp::detail::index(p.microbatch)] = true;
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   outcome result;
   auto run = [&](int step) {
-    auto losses = toy::reference_step(all, step, planned.what.microbatches(), [&](int s, int m) {
-      return fused[zbpp::detail::index(s)][zbpp::detail::index(m)];
-    });
+    auto losses =
+        toy::reference_step(all, step, planned.problem().microbatches(), [&](int s, int m) {
+          return fused[zbpp::detail::index(s)][zbpp::detail::index(m)];
+        });
     for (auto& loss : losses) loss = static_cast<double>(static_cast<float>(loss));
     result.losses.push_back(std::move(losses));
   };
@@ -97,13 +98,13 @@ outcome reference(plan const& planned) {
 outcome on_ranks(
     plan const& planned, std::function<void(nccl::ranks_settings&)> const& change = {}) {
   outcome result;
-  result.gradients.resize(zbpp::detail::index(planned.what.stages()));
+  result.gradients.resize(zbpp::detail::index(planned.problem().stages()));
   std::mutex mutex;
-  auto const thrown =
-      run_ranks(planned.what.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-        auto all = toy::make_model(planned.what.stages());
+  auto const thrown = run_ranks(
+      planned.problem().ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(planned.problem().stages());
         std::vector<toy::padded_stage> stages;
-        auto const& where = planned.what.where();
+        auto const& where = planned.problem().placement();
         for (int s : where.stages_of(meeting.rank()))
           stages.emplace_back(all[zbpp::detail::index(s)]);
         auto settings = settings_of(planned, meeting.rank());
@@ -115,7 +116,8 @@ outcome on_ranks(
           result.gradients[zbpp::detail::index(s)] = digest_of(all[zbpp::detail::index(s)]);
         mine.losses.push_back(pipe.evaluate().losses);
         std::lock_guard const lock(mutex);
-        if (where.rank_of(planned.what.stages() - 1) == meeting.rank()) result.losses = mine.losses;
+        if (where.rank_of(planned.problem().stages() - 1) == meeting.rank())
+          result.losses = mine.losses;
       });
   for (auto const& text : thrown) CHECK(text == "");
   return result;
@@ -149,7 +151,7 @@ TEST_CASE("layouts, an adopted communicator and other settings change no bit", "
   using settings = nccl::ranks_settings;
   for (auto const layout :
        {zbpp::channel_layout::one_per_pair, zbpp::channel_layout::one_per_rank}) {
-    if (verify(planned.code, planned.what, layout).empty())
+    if (verify(planned.program(), planned.problem(), layout).empty())
       check("a layout", [&](settings& s) { s.layout = layout; });
   }
   check("a host that runs one pass ahead", [](settings& s) { s.run_ahead = 1; });
@@ -163,22 +165,23 @@ namespace {
 // What happens to a rank in a step.
 struct accident {
   int rank = 0;
-  std::function<void(zbpp::where)> happens = {};
+  std::function<void(zbpp::pass_context)> happens = {};
 };
 
 // Comes to harm in one pass of its second step.
 class fragile : public toy::padded_passes<toy::basic_passes<toy::launched>> {
  public:
-  fragile(toy::stage_model& what, std::function<void(zbpp::where)> harm)
+  fragile(toy::stage_model& what, std::function<void(zbpp::pass_context)> harm)
       : padded_passes(what), harm_(std::move(harm)) {}
 
-  zbpp::message forward(saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::where at) {
-    if (harm_ && mb.step() == 1 && mb.index() == 2) harm_(at);
-    return padded_passes::forward(kept, in, mb, at);
+  zbpp::message forward(
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
+    if (harm_ && mb.step() == 1 && mb.index() == 2) harm_(ctx);
+    return padded_passes::forward(kept, in, mb, ctx);
   }
 
  private:
-  std::function<void(zbpp::where)> harm_;
+  std::function<void(zbpp::pass_context)> harm_;
 };
 
 // Runs two steps, of which the second fails, and a third one; gives what each rank heard: of both,
@@ -188,13 +191,14 @@ std::vector<std::array<std::string, 3>> fail(
     accident const& what,
     zbpp::asio::rendezvous_settings const& meeting_settings = patient_settings(),
     std::function<void(nccl::ranks_settings&)> const& change = {}) {
-  auto const ranks = planned.what.ranks();
+  auto const ranks = planned.problem().ranks();
   std::vector<std::array<std::string, 3>> heard(zbpp::detail::index(ranks));
   auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(ranks);
     auto const rank = zbpp::detail::index(meeting.rank());
     fragile mine(
-        all[rank], meeting.rank() == what.rank ? what.happens : std::function<void(zbpp::where)>{});
+        all[rank],
+        meeting.rank() == what.rank ? what.happens : std::function<void(zbpp::pass_context)>{});
     std::array stages{zbpp::as_flow(mine)};
     auto settings = settings_of(planned, meeting.rank());
     if (change) change(settings);
@@ -251,7 +255,9 @@ TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]"
     model::reset(machine_of(3, run_seed() + static_cast<std::uint64_t>(culprit)));
     INFO("culprit " << culprit);
     check_heard(
-        fail(planned, {culprit, [](zbpp::where) { throw std::out_of_range("the toy broke"); }}),
+        fail(
+            planned,
+            {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }}),
         "the toy broke");
   }
 }
@@ -267,7 +273,7 @@ TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nc
     check_heard(
         fail(
             planned,
-            {culprit, [](zbpp::where) { throw std::out_of_range("the toy broke"); }},
+            {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }},
             patient_settings(),
             [](nccl::ranks_settings& s) { s.run_ahead = 1; }),
         "the toy broke");
@@ -277,9 +283,9 @@ TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nc
 namespace {
 
 // As a kernel does that has failed before.
-void poison(zbpp::where at) {
+void poison(zbpp::pass_context ctx) {
   model::fail_next("cudaStreamQuery", cudaErrorIllegalAddress);
-  static_cast<void>(cudaStreamQuery(zbpp::cuda::stream_of(at)));
+  static_cast<void>(cudaStreamQuery(zbpp::cuda::stream_of(ctx)));
 }
 
 }  // namespace
@@ -319,20 +325,20 @@ ncclComm_t make_own(zbpp::asio::rendezvous& meeting) {
 
 TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
   // One queue a rank is safe for what one rank, or two with one message under way, do.
-  problem const what(
+  problem const problem(
       zbpp::placement::linear(2),
       3,
       zbpp::stage_costs{
           .forward = 1, .backward_input = 1, .backward_weight = 1, .edge = toy::edge});
-  auto const planned = zbpp::make_plan(zbpp::gpipe{}, what);
-  REQUIRE(verify(planned.code, planned.what, zbpp::channel_layout::one_per_rank).empty());
+  auto const planned = zbpp::make_plan(zbpp::gpipe{}, problem);
+  REQUIRE(verify(planned.program(), planned.problem(), zbpp::channel_layout::one_per_rank).empty());
   bool const fails = GENERATE(false, true);
   model::reset(machine_of(2, run_seed()));
   auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto* const mine = make_own(meeting);
     {
       auto all = toy::make_model(2);
-      fragile stage(all[zbpp::detail::index(meeting.rank())], [&](zbpp::where) {
+      fragile stage(all[zbpp::detail::index(meeting.rank())], [&](zbpp::pass_context) {
         if (fails && meeting.rank() == 1) model::comm_fault(mine, ncclRemoteError);
       });
       std::array stages{zbpp::as_flow(stage)};
@@ -364,7 +370,7 @@ TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
   auto const heard = fail(
       planned,
       {1,
-       [](zbpp::where) {
+       [](zbpp::pass_context) {
          model::start_counting();
          model::skip("ncclSend", 1);  // whoever sends next but one does not
        }},
@@ -411,18 +417,19 @@ TEST_CASE("what goes wrong while communicators are made reaches every rank", "[n
 
 TEST_CASE("a program that a layout does not carry is refused before anything is made", "[nccl]") {
   auto const planned = toy_plan("zb_v", 3, 5);
-  REQUIRE_FALSE(verify(planned.code, planned.what, zbpp::channel_layout::one_per_rank).empty());
+  REQUIRE_FALSE(
+      verify(planned.program(), planned.problem(), zbpp::channel_layout::one_per_rank).empty());
   model::reset(machine_of(3, run_seed()));
   auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(6);
     std::vector<toy::padded_stage> stages;
-    for (int s : planned.what.where().stages_of(meeting.rank()))
+    for (int s : planned.problem().placement().stages_of(meeting.rank()))
       stages.emplace_back(all[zbpp::detail::index(s)]);
     auto settings = settings_of(planned, meeting.rank());
     settings.layout = zbpp::channel_layout::one_per_rank;
     zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
   });
   for (auto const& text : thrown)
-    CHECK(has(text, "with one channel a rank the ranks wait in a circle"));
+    CHECK(has(text, "with one channel a rank the ranks wait in a cycle"));
   CHECK(model::leaks().empty());
 }

@@ -53,13 +53,14 @@ struct two_ranks {
            &shapes,
            std::vector<std::int32_t>(messages, 0),
            std::vector<zbpp::transfer_waits>(messages)});
-    for (auto& place : places) place = std::make_unique<cuda::place>(cuda::site{}, 1, 0, how);
-    carrier.emplace(
+    for (auto& place : places)
+      place = std::make_unique<cuda::device_context>(cuda::rank_device{}, 1, 0, how);
+    transport.emplace(
         link_up(channels, {{0, 0}, {1, 0}}, layout),
         std::vector{places[0].get(), places[1].get()},
         std::move(needs));
     for (int rank : {0, 1})
-      carrier->bind(rank, memory[zbpp::detail::index(rank)], &bells[zbpp::detail::index(rank)]);
+      transport->bind(rank, memory[zbpp::detail::index(rank)], &wakeups[zbpp::detail::index(rank)]);
   }
 
   [[nodiscard]] cuda::stream_ref compute(int rank) const {
@@ -68,7 +69,7 @@ struct two_ranks {
 
   // A message of a rank, whose words follow from `number` once the device has made them.
   [[nodiscard]] message write(int rank, std::uint64_t number) {
-    message mail;
+    message msg;
     for (auto const size : shapes[0]) {
       auto part =
           memory[zbpp::detail::index(rank)].allocate(static_cast<std::size_t>(size), purpose::edge);
@@ -77,18 +78,18 @@ struct two_ranks {
           model::launch(compute(rank), "write", {}, {{to.data(), to.size_bytes()}}, [to, number] {
             std::iota(to.begin(), to.end(), number * 1000);
           }));
-      mail.push_back(std::move(part));
+      msg.push_back(std::move(part));
     }
-    return mail;
+    return msg;
   }
 
   void send(int channel, std::uint64_t number) {
-    carrier->send(channel, write(channel, number), 0);
+    transport->send(channel, write(channel, number), 0);
   }
 
   // Has the device count in `right` the buffers of a message that are as `write` makes them.
-  void read(int rank, message const& mail, std::uint64_t number, int& right) {
-    for (auto const& part : mail.parts()) {
+  void read(int rank, message const& msg, std::uint64_t number, int& right) {
+    for (auto const& part : msg.buffers()) {
       auto const from = part.as<std::uint64_t>();
       cuda::check(model::launch(
           compute(rank), "read", {{from.data(), from.size_bytes()}}, {}, [from, number, &right] {
@@ -101,8 +102,8 @@ struct two_ranks {
 
   void finish() {
     for (int rank : {0, 1}) compute(rank).synchronize();
-    carrier->mark_end();
-    while (!carrier->is_done()) {
+    transport->mark_end();
+    while (!transport->is_done()) {
     }
   }
 
@@ -112,11 +113,11 @@ struct two_ranks {
 
   static constexpr cuda::feeding how{};
   std::vector<cuda::message_shape> shapes;
-  std::array<std::unique_ptr<cuda::place>, 2> places;
+  std::array<std::unique_ptr<cuda::device_context>, 2> places;
   std::array<zbpp::arena, 2> memory{
       zbpp::arena(cuda::device_memory(0)), zbpp::arena(cuda::device_memory(0))};
-  std::array<zbpp::bell, 2> bells{};
-  std::optional<zbpp::nccl::transport> carrier;  // goes before the memory that it refers to
+  std::array<zbpp::wakeup, 2> wakeups{};
+  std::optional<zbpp::nccl::transport> transport;  // goes before the memory that it refers to
 };
 
 void reset(std::uint64_t seed) {
@@ -144,17 +145,17 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
         two_ranks pair(shape, 6);
         int right = 0;
         for (int n = 0; n < 6; ++n) {
-          pair.carrier->post_receive(0, 0);
+          pair.transport->post_receive(0, 0);
           pair.send(0, static_cast<std::uint64_t>(n));
         }
         for (int n : {2, 0, 1, 5, 4, 3}) {
-          CHECK(pair.carrier->arrival(0, n) != zbpp::nccl::transport::not_yet);
-          auto const mail = pair.carrier->take(0, n, 0);
-          pair.read(1, mail, static_cast<std::uint64_t>(n), right);
+          CHECK(pair.transport->arrival(0, n) != zbpp::nccl::transport::not_yet);
+          auto const msg = pair.transport->take(0, n, 0);
+          pair.read(1, msg, static_cast<std::uint64_t>(n), right);
         }
         pair.finish();
         CHECK(right == 6 * static_cast<int>(shape.size()));
-        pair.carrier->drain();
+        pair.transport->drain();
         CHECK(pair.in_use(0) == 0);
         CHECK(pair.in_use(1) == 0);
       }
@@ -175,23 +176,23 @@ TEST_CASE("both directions run for long in few slots, on every layout that is sa
       for (int n = 0; n < count; ++n) {
         auto const number = static_cast<std::uint64_t>(n);
         pair.send(0, number);
-        pair.carrier->post_receive(0, 0);
+        pair.transport->post_receive(0, 0);
         {
-          auto const mail = pair.carrier->take(0, n, 0);
-          pair.read(1, mail, number, right);
+          auto const msg = pair.transport->take(0, n, 0);
+          pair.read(1, msg, number, right);
         }
-        if (n > 0) pair.carrier->retire(1, n);
+        if (n > 0) pair.transport->retire(1, n);
         pair.send(1, number + 500);
-        pair.carrier->post_receive(1, 0);
-        auto const back = pair.carrier->take(1, n, 0);
-        pair.carrier->retire(0, n + 1);
+        pair.transport->post_receive(1, 0);
+        auto const back = pair.transport->take(1, n, 0);
+        pair.transport->retire(0, n + 1);
         pair.read(0, back, number + 500, right);
       }
       pair.finish();
       CHECK(right == 4 * count);
       CHECK(pair.in_use(0) == 0);
       CHECK(pair.in_use(1) == 16 + 48);  // nobody has told that the last answer was consumed
-      pair.carrier->drain();
+      pair.transport->drain();
       CHECK(pair.in_use(1) == 0);
       CHECK(first_fault() == "");
     }
@@ -201,19 +202,19 @@ TEST_CASE("what is sent stays with the sender until it is retired", "[nccl]") {
   reset(run_seed());
   two_ranks pair({16});
   for (std::uint64_t n = 0; n < 3; ++n) {
-    pair.carrier->post_receive(0, 0);
+    pair.transport->post_receive(0, 0);
     pair.send(0, n);
   }
   CHECK(pair.in_use(0) == 3 * 16);
   CHECK(pair.in_use(1) == 3 * 16);  // open slots count on the receiver
-  pair.carrier->retire(0, 1);
+  pair.transport->retire(0, 1);
   CHECK(pair.in_use(0) == 2 * 16);
-  pair.carrier->retire(0, 1);
+  pair.transport->retire(0, 1);
   CHECK(pair.in_use(0) == 2 * 16);
-  static_cast<void>(pair.carrier->take(0, 0, 0));
+  static_cast<void>(pair.transport->take(0, 0, 0));
   CHECK(pair.in_use(1) == 2 * 16);
   pair.finish();
-  pair.carrier->drain();
+  pair.transport->drain();
   CHECK(pair.in_use(0) == 0);
   CHECK(pair.in_use(1) == 0);
 }
@@ -223,9 +224,9 @@ TEST_CASE("a message has exactly the shape of its edge", "[nccl]") {
   two_ranks pair({16, 48});
   auto const send = [&](std::vector<std::size_t> const& sizes) {
     return refusal(zbpp::errc::wrong_size, [&] {
-      message mail;
-      for (auto const size : sizes) mail.push_back(pair.memory[0].allocate(size, purpose::edge));
-      pair.carrier->send(0, std::move(mail), 0);
+      message msg;
+      for (auto const size : sizes) msg.push_back(pair.memory[0].allocate(size, purpose::edge));
+      pair.transport->send(0, std::move(msg), 0);
     });
   };
   auto const why = std::string(" bytes; its shape has 16 + 48, and sizes do not travel: send ");
@@ -242,9 +243,9 @@ TEST_CASE("a step's messages make nothing and wait for nothing on the host", "[n
   int right = 0;
   model::start_counting();
   for (int n = 0; n < 3; ++n) {
-    pair.carrier->post_receive(0, 0);
+    pair.transport->post_receive(0, 0);
     pair.send(0, static_cast<std::uint64_t>(n));
-    pair.read(1, pair.carrier->take(0, n, 0), static_cast<std::uint64_t>(n), right);
+    pair.read(1, pair.transport->take(0, n, 0), static_cast<std::uint64_t>(n), right);
   }
   CHECK(model::heavy_calls().empty());
   CHECK(model::count("ncclSend") == 3 * 6);
@@ -256,14 +257,14 @@ TEST_CASE("a step's messages make nothing and wait for nothing on the host", "[n
 TEST_CASE("nothing is issued on links that are aborted, and what waits there ends", "[nccl]") {
   reset(run_seed());
   two_ranks pair({16});
-  pair.carrier->post_receive(0, 0);  // nobody sends
-  static_cast<void>(pair.carrier->take(0, 0, 0));
-  CHECK(pair.carrier->is_busy());
-  pair.carrier->over().abort();
-  pair.carrier->post_receive(0, 0);
+  pair.transport->post_receive(0, 0);  // nobody sends
+  static_cast<void>(pair.transport->take(0, 0, 0));
+  CHECK(pair.transport->is_busy());
+  pair.transport->over().abort();
+  pair.transport->post_receive(0, 0);
   pair.send(0, 0);
   pair.finish();
-  CHECK_FALSE(pair.carrier->is_busy());
+  CHECK_FALSE(pair.transport->is_busy());
   CHECK(first_fault() == "");
 }
 
@@ -271,11 +272,11 @@ TEST_CASE("an abort while NCCL has a call in hand leaves its stream alone", "[nc
   for (int const channel : {0, 1}) {
     reset(run_seed());
     two_ranks pair({16});
-    auto& over = pair.carrier->over();
+    auto& over = pair.transport->over();
     model::hold_groups();
     std::thread issuing([&] {
       if (channel == 0)
-        pair.carrier->post_receive(0, 0);
+        pair.transport->post_receive(0, 0);
       else
         pair.send(1, 0);
     });
@@ -285,13 +286,13 @@ TEST_CASE("an abort while NCCL has a call in hand leaves its stream alone", "[nc
     std::thread breaking([&] { over.abort(); });
     issuing.join();
     // All of this finds the call still in hand, or the links aborted.
-    static_cast<void>(pair.carrier->take(0, 0, 0));
-    pair.carrier->post_receive(0, 0);
+    static_cast<void>(pair.transport->take(0, 0, 0));
+    pair.transport->post_receive(0, 0);
     pair.send(1, 1);
-    pair.carrier->mark_end();
+    pair.transport->mark_end();
     breaking.join();
     pair.finish();
-    CHECK_FALSE(pair.carrier->is_busy());
+    CHECK_FALSE(pair.transport->is_busy());
     CHECK(first_fault() == "");
   }
 }
@@ -299,8 +300,8 @@ TEST_CASE("an abort while NCCL has a call in hand leaves its stream alone", "[nc
 TEST_CASE("a step that fails wakes who waits for messages", "[nccl]") {
   reset(run_seed());
   two_ranks pair({16});
-  std::array const before{pair.bells[0].load(), pair.bells[1].load()};
-  pair.carrier->abort();
-  CHECK(pair.bells[0].load() != before[0]);
-  CHECK(pair.bells[1].load() != before[1]);
+  std::array const before{pair.wakeups[0].load(), pair.wakeups[1].load()};
+  pair.transport->abort();
+  CHECK(pair.wakeups[0].load() != before[0]);
+  CHECK(pair.wakeups[1].load() != before[1]);
 }

@@ -44,7 +44,7 @@ void check_steps(plan const& planned, Backend backend, Stages& stages) {
 template <class Backend>
 void check_plan(std::string const& name, plan const& planned, Backend backend) {
   INFO(name);
-  auto all = test::toy::make_model(planned.what.stages());
+  auto all = test::toy::make_model(planned.problem().stages());
   std::vector<test::toy::hand_written> flows(all.begin(), all.end());
   check_steps(planned, backend, flows);
   std::vector<test::toy::passes> objects(all.begin(), all.end());
@@ -77,7 +77,7 @@ TEST_CASE("a step under virtual time allocates nothing", "[no-allocation]") {
   check_policies(virtual_time{});
 }
 
-TEST_CASE("a step on one thread a rank allocates nothing", "[no-allocation]") {
+TEST_CASE("a step on one thread per rank allocates nothing", "[no-allocation]") {
   check_policies(threads{});
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/partition.hpp>
 // What the checks need besides.
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
@@ -67,41 +67,41 @@ std::optional<ticks> least_cost(layered_problem const& model, Policy const& deci
             rows.end_row();
           }
           auto const plan = make_plan(
-              "", schedule(model.where(), model.microbatches(), std::move(rows)), *chosen);
-          if (!verify(plan.code, *chosen).empty()) continue;
-          auto const found = cost(plan.predicted);
+              "", schedule(model.placement(), model.microbatches(), std::move(rows)), *chosen);
+          if (!verify(plan.program(), *chosen).empty()) continue;
+          auto const found = cost(plan.timeline());
           least = std::min(least.value_or(found), found);
         }
       });
   return least;
 }
 
-layered_problem random_model(seeded_random& random, placement const& where, int layers) {
+layered_problem random_model(seeded_random& random, placement const& placement, int layers) {
   auto costs = random_layers(random, layers);
   auto const m = static_cast<int>(random.integer(1, 6));
   std::vector<bytes> limits;
   if (random.chance(0.75)) {
     // Around what a balanced cut needs, so that some models fit only with R and some not at all.
-    auto const balanced = bottleneck_partition(costs, where);
-    for (int rank = 0; rank < where.ranks(); ++rank)
+    auto const balanced = bottleneck_partition(costs, placement);
+    for (int rank = 0; rank < placement.ranks(); ++rank)
       limits.push_back(balanced.memory + random.integer(-20, 60 * m));
     if (random.chance(0.5)) limits.resize(1);
   }
-  return {where, m, std::move(costs), random.integer(0, 10), limits};
+  return {placement, m, std::move(costs), random.integer(0, 10), limits};
 }
 
 // A schedule for any placement: all F, then all B and W in one go, microbatch by microbatch.
 struct all_forward_first {
-  schedule operator()(problem const& what) const {
-    std::vector<std::vector<zbpp::pass>> rows(static_cast<std::size_t>(what.ranks()));
+  schedule operator()(problem const& problem) const {
+    std::vector<std::vector<zbpp::pass>> rows(static_cast<std::size_t>(problem.ranks()));
     auto add = [&](zbpp::pass_kind kind, int s, int m) {
-      rows[static_cast<std::size_t>(what.where().rank_of(s))].push_back({kind, s, m});
+      rows[static_cast<std::size_t>(problem.placement().rank_of(s))].push_back({kind, s, m});
     };
-    for (int m = 0; m < what.microbatches(); ++m)
-      for (int s = 0; s < what.stages(); ++s) add(zbpp::pass_kind::forward, s, m);
-    for (int m = 0; m < what.microbatches(); ++m)
-      for (int s = what.stages() - 1; s >= 0; --s) add(zbpp::pass_kind::backward, s, m);
-    return {what.where(), what.microbatches(), rows};
+    for (int m = 0; m < problem.microbatches(); ++m)
+      for (int s = 0; s < problem.stages(); ++s) add(zbpp::pass_kind::forward, s, m);
+    for (int m = 0; m < problem.microbatches(); ++m)
+      for (int s = problem.stages() - 1; s >= 0; --s) add(zbpp::pass_kind::backward, s, m);
+    return {problem.placement(), problem.microbatches(), rows};
   }
 };
 
@@ -201,9 +201,9 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
       if (found.optimal) CHECK(found.cost == best->cost);
       if (found.cost == best->cost) ++least;
       auto const start =
-          model.with(bottleneck_partition(model.layers(), model.where()).first_layer);
+          model.with(bottleneck_partition(model.layers(), model.placement()).first_layer);
       auto const plan = make_plan(decide, start);
-      if (verify(plan.code, start).empty()) CHECK(found.cost <= cost(plan.predicted));
+      if (verify(plan.program(), start).empty()) CHECK(found.cost <= cost(plan.timeline()));
     } catch (zbpp::error const& not_found) {
       CHECK(not_found.code() == errc::unsupported_problem);
     }
@@ -231,8 +231,8 @@ TEST_CASE("what a partition says of itself holds", "[partition]") {
       ++fitting;
       CHECK(found.what == model.with(found.first_layer, found.recompute));
       auto const plan = make_plan("", found.order, found.what);
-      CHECK(verify(plan.code, found.what).empty());
-      CHECK(cost(plan.predicted) == found.cost);
+      CHECK(verify(plan.program(), found.what).empty());
+      CHECK(cost(plan.timeline()) == found.cost);
       for (int s = 0; s < model.stages(); ++s) {
         bool const has_r = std::any_of(
             found.order.passes().all().begin(),
@@ -253,14 +253,14 @@ TEST_CASE("what a partition says of itself holds", "[partition]") {
 TEST_CASE("a policy that keeps limits by itself is led to cuts that it takes", "[partition]") {
   // Takes no problem in which a rank could not keep two microbatches, and places R by itself.
   struct careful {
-    schedule operator()(problem const& what) const {
-      for (int rank = 0; rank < what.ranks(); ++rank) {
-        auto const& c = what.costs(rank);
+    schedule operator()(problem const& problem) const {
+      for (int rank = 0; rank < problem.ranks(); ++rank) {
+        auto const& c = problem.costs(rank);
         auto const kept = c.recompute ? c.activation + c.recompute_input : 2 * c.activation;
-        if (c.static_memory + kept > *what.memory_limit(rank))
+        if (c.static_memory + kept > *problem.memory_limit(rank))
           throw zbpp::error(errc::unsupported_problem, "careful needs room for two");
       }
-      return zbpp::detail::insert_recompute(zbpp::gpipe{}(what), what);
+      return zbpp::detail::insert_recompute(zbpp::gpipe{}(problem), problem);
     }
   };
   layer_costs const layer{
@@ -289,14 +289,14 @@ TEST_CASE("a policy that keeps limits by itself is led to cuts that it takes", "
 TEST_CASE("R goes in front of each B of the stages that have none", "[partition]") {
   auto const where = placement::linear(2);
   stage_costs const again{.forward = 1, .recompute = 1};
-  problem const what(where, 2, {stage_costs{.forward = 1}, again});
+  problem const problem(where, 2, {stage_costs{.forward = 1}, again});
   auto const plain = schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1BW1"}));
   auto const with_r =
       schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1R0 1B0 1F1 1W0 1R1 1BW1"}));
-  CHECK(zbpp::detail::insert_recompute(plain, what) == with_r);
+  CHECK(zbpp::detail::insert_recompute(plain, problem) == with_r);
   auto const some =
       schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1R1 1BW1"}));
-  CHECK(zbpp::detail::insert_recompute(some, what) == some);
+  CHECK(zbpp::detail::insert_recompute(some, problem) == some);
 }
 
 TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
@@ -327,10 +327,10 @@ TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
   layered_problem const model(two, 1, layers(3));
   CHECK(refusal([&] {
           (void)model.with({0});
-        }) == "first_layer has one entry a stage, the first of them 0");
+        }) == "first_layer has one entry per stage, the first of them 0");
   CHECK(refusal([&] {
           (void)model.with({1, 2});
-        }) == "first_layer has one entry a stage, the first of them 0");
+        }) == "first_layer has one entry per stage, the first of them 0");
   CHECK(refusal([&] {
           (void)model.with({0, 0});
         }) == "stage 0: has the layers from 0 to before 0; at least one of the 3 would be right");
@@ -342,7 +342,7 @@ TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
         }) == "stage 0: has the layers from 0 to before -1; at least one of the 3 would be right");
   CHECK(refusal([&] {
           (void)model.with({0, 1}, {true});
-        }) == "recompute is empty or has one entry a stage");
+        }) == "recompute is empty or has one entry per stage");
   CHECK(refusal([&] {
           (void)model.with({0, 1}, {true, false});
         }) == "stage 0: shall recompute, but none of its layers says how long that takes");

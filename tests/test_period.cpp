@@ -39,34 +39,34 @@ constexpr ticks never = std::numeric_limits<ticks>::min() / 4;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-problem of_other_length(problem const& what, int microbatches) {
-  auto const costs = what.all_costs();
+problem of_other_length(problem const& problem, int microbatches) {
+  auto const costs = problem.all_costs();
   return {
-      what.where(),
+      problem.placement(),
       microbatches,
       std::vector<stage_costs>(costs.begin(), costs.end()),
-      what.transfer()};
+      problem.transfer()};
 }
 
 // When each rank has done each of `steps` steps, by simulating all of them as one long step: every
 // rank runs its passes again with other microbatches.
 std::vector<std::vector<ticks>> ends_of_steps(
-    schedule const& order, problem const& what, int steps) {
+    schedule const& order, problem const& problem, int steps) {
   auto rows = order.passes().nested();
   for (auto& row : rows) {
     auto const once = row;
     for (int step = 1; step < steps; ++step)
       for (auto p : once) {
-        p.microbatch += step * what.microbatches();
+        p.microbatch += step * problem.microbatches();
         row.push_back(p);
       }
   }
-  auto const longer = of_other_length(what, steps * what.microbatches());
-  auto const line = simulate(schedule(what.where(), longer.microbatches(), rows), longer);
-  std::vector<std::vector<ticks>> ends(1, std::vector<ticks>(index(what.ranks()), 0));
+  auto const longer = of_other_length(problem, steps * problem.microbatches());
+  auto const line = simulate(schedule(problem.placement(), longer.microbatches(), rows), longer);
+  std::vector<std::vector<ticks>> ends(1, std::vector<ticks>(index(problem.ranks()), 0));
   for (int step = 1; step <= steps; ++step) {
     ends.emplace_back();
-    for (int rank = 0; rank < what.ranks(); ++rank)
+    for (int rank = 0; rank < problem.ranks(); ++rank)
       ends.back().push_back(line[rank][index(step) * order.passes(rank).size() - 1].end);
   }
   return ends;
@@ -80,16 +80,16 @@ struct span_of_rank {
 // What each rank's first start and last end are when ranks are free at `clocks`: everything that a
 // pass waits for is looked at again and again until nothing moves. `never` reaches nobody.
 std::vector<span_of_rank> run_from(
-    schedule const& order, problem const& what, std::vector<ticks> const& clocks) {
+    schedule const& order, problem const& problem, std::vector<ticks> const& clocks) {
   auto const line = order.passes().nested();
   std::vector<std::vector<ticks>> starts;
   for (auto const& row : line) starts.emplace_back(row.size(), never);
   auto const end_of = [&](pass_kind a, pass_kind b, int stage, int microbatch) {
-    auto const rank = index(what.where().rank_of(stage));
+    auto const rank = index(problem.placement().rank_of(stage));
     for (std::size_t i = 0; i < line[rank].size(); ++i) {
       auto const& p = line[rank][i];
       if ((p.kind == a || p.kind == b) && p.stage == stage && p.microbatch == microbatch)
-        return starts[rank][i] + what.costs(stage).of(p.kind);
+        return starts[rank][i] + problem.costs(stage).of(p.kind);
     }
     return never;
   };
@@ -100,17 +100,17 @@ std::vector<span_of_rank> run_from(
         auto const& p = line[rank][i];
         auto start = i == 0 ? clocks[rank]
                             : starts[rank][i - 1] +
-                                  what.costs(line[rank][i - 1].stage).of(line[rank][i - 1].kind);
+                                  problem.costs(line[rank][i - 1].stage).of(line[rank][i - 1].kind);
         if (p.kind == pass_kind::forward && p.stage > 0)
           start = std::max(
               start,
               end_of(pass_kind::forward, pass_kind::forward, p.stage - 1, p.microbatch) +
-                  what.transfer_time(p.stage - 1, p.stage));
-        if (p.makes_input_gradient() && p.stage + 1 < what.stages())
+                  problem.transfer_time(p.stage - 1, p.stage));
+        if (p.makes_input_gradient() && p.stage + 1 < problem.stages())
           start = std::max(
               start,
               end_of(pass_kind::backward_input, pass_kind::backward, p.stage + 1, p.microbatch) +
-                  what.transfer_time(p.stage + 1, p.stage));
+                  problem.transfer_time(p.stage + 1, p.stage));
         if (start < 0) start = never;
         moved = moved || start > starts[rank][i];
         starts[rank][i] = std::max(starts[rank][i], start);
@@ -120,27 +120,27 @@ std::vector<span_of_rank> run_from(
   for (std::size_t rank = 0; rank < line.size(); ++rank)
     spans.push_back(
         {starts[rank].front(),
-         starts[rank].back() + what.costs(line[rank].back().stage).of(line[rank].back().kind)});
+         starts[rank].back() + problem.costs(line[rank].back().stage).of(line[rank].back().kind)});
   return spans;
 }
 
 // The critical ranks attain the period, so it is no less; the offsets attain it up to its fraction,
 // so it is no more than that.
-void check_proofs(period_report const& report, schedule const& order, problem const& what) {
-  auto const ranks = index(what.ranks());
+void check_proofs(period_report const& report, schedule const& order, problem const& problem) {
+  auto const ranks = index(problem.ranks());
   ticks around = 0;
   auto const& cycle = report.critical_ranks;
   for (std::size_t i = 0; i < cycle.size(); ++i) {
     std::vector<ticks> clocks(ranks, never);
     clocks[index(cycle[i])] = 0;
-    around += run_from(order, what, clocks)[index(cycle[(i + 1) % cycle.size()])].end;
+    around += run_from(order, problem, clocks)[index(cycle[(i + 1) % cycle.size()])].end;
   }
   auto const length = static_cast<ticks>(cycle.size());
   CHECK(around / length == report.period.whole);
   CHECK(around % length * report.period.of == report.period.part * length);
 
-  auto const spans = run_from(order, what, report.offsets);
-  CHECK(report.offsets[index(what.where().rank_of(0))] == 0);
+  auto const spans = run_from(order, problem, report.offsets);
+  CHECK(report.offsets[index(problem.placement().rank_of(0))] == 0);
   ticks longest = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     CHECK(spans[rank].start == report.offsets[rank]);
@@ -150,11 +150,11 @@ void check_proofs(period_report const& report, schedule const& order, problem co
 }
 
 // After the transient the steps repeat exactly, and no earlier; then they take the period each.
-void check_steps(period_report const& report, schedule const& order, problem const& what) {
+void check_steps(period_report const& report, schedule const& order, problem const& problem) {
   REQUIRE(report.transient);
   constexpr int most_repeats = 12;
   auto const begun = *report.transient;
-  auto const ends = ends_of_steps(order, what, begun + most_repeats);
+  auto const ends = ends_of_steps(order, problem, begun + most_repeats);
   auto const repeats_after = [&](int step, int count) {
     auto const by = ends[index(step + count)][0] - ends[index(step)][0];
     for (std::size_t rank = 0; rank < ends[0].size(); ++rank)
@@ -170,24 +170,25 @@ void check_steps(period_report const& report, schedule const& order, problem con
   if (begun > 0) CHECK(repeats_after(begun - 1, count) < 0);
 }
 
-void check(schedule const& order, problem const& what) {
-  auto const report = period(order, what);
-  auto const line = simulate(order, what);
+void check(schedule const& order, problem const& problem) {
+  auto const report = period(order, problem);
+  auto const line = simulate(order, problem);
   CHECK(report.first_step == cost(line));
   CHECK(report.synchronous == makespan(line));
   CHECK(report.period <= mean_ticks{report.first_step});
-  auto const first = line[what.where().rank_of(0)];
+  auto const first = line[problem.placement().rank_of(0)];
   if (first.back().end - first.front().start == report.first_step)
     CHECK(report.period == mean_ticks{report.first_step});
-  check_proofs(report, order, what);
-  check_steps(report, order, what);
+  check_proofs(report, order, problem);
+  check_steps(report, order, problem);
 }
 
 // An order that nobody planned: of what can run next, now and then anything, else the kind that is
 // liked best. Some B and W are fused, some B have an R in front.
-schedule random_order(zbpp::test::seeded_random& random, placement const& where, int microbatches) {
-  auto const last = where.stages() - 1;
-  std::vector<std::vector<pass>> rows(index(where.ranks()));
+schedule random_order(
+    zbpp::test::seeded_random& random, placement const& placement, int microbatches) {
+  auto const last = placement.stages() - 1;
+  std::vector<std::vector<pass>> rows(index(placement.ranks()));
   std::vector<int> liking{0, 1, 2};  // of F, B and W
   random.shuffle(std::span(liking));
   std::vector<pass> ready;
@@ -201,7 +202,7 @@ schedule random_order(zbpp::test::seeded_random& random, placement const& where,
     std::swap(*next, ready.back());
     auto p = ready.back();
     ready.pop_back();
-    auto& row = rows[index(where.rank_of(p.stage))];
+    auto& row = rows[index(placement.rank_of(p.stage))];
     auto const [kind, s, m] = p;
     if (kind == pass_kind::backward_input) {
       if (random.chance(0.1)) row.push_back({pass_kind::recompute, s, m});
@@ -214,23 +215,23 @@ schedule random_order(zbpp::test::seeded_random& random, placement const& where,
     if (p.kind == pass_kind::backward_input) ready.push_back({pass_kind::backward_weight, s, m});
     if (p.makes_input_gradient() && s > 0) ready.push_back({pass_kind::backward_input, s - 1, m});
   }
-  return {where, microbatches, rows};
+  return {placement, microbatches, rows};
 }
 
 // With slow transfers, for ranks hold each other up by them.
 problem random_problem(
-    zbpp::test::seeded_random& random, placement const& where, int microbatches) {
+    zbpp::test::seeded_random& random, placement const& placement, int microbatches) {
   std::vector<stage_costs> stages;
-  for (int s = 0; s < where.stages(); ++s)
+  for (int s = 0; s < placement.stages(); ++s)
     stages.push_back(
         {.forward = random.integer(0, 20),
          .backward_input = random.integer(0, 5),
          .backward_weight = random.integer(0, 40),
          .recompute = random.integer(0, 5)});
   std::vector<ticks> latency;
-  for (int pair = 0; pair < where.ranks() * where.ranks(); ++pair)
+  for (int pair = 0; pair < placement.ranks() * placement.ranks(); ++pair)
     latency.push_back(random.integer(0, 15));
-  return {where, microbatches, stages, zbpp::transfer_costs(where.ranks(), latency)};
+  return {placement, microbatches, stages, zbpp::transfer_costs(placement.ranks(), latency)};
 }
 
 problem one_pass_each(std::vector<stage_costs> const& costs, int microbatches) {
@@ -270,8 +271,8 @@ TEST_CASE("a rank that may begin late need not wait for the others", "[period]")
 }
 
 TEST_CASE("one rank has one step after another", "[period]") {
-  problem const what(placement::linear(1), 2, stage_costs{.forward = 5, .backward_input = 2});
-  auto const report = period(zbpp::gpipe{}(what), what);
+  problem const problem(placement::linear(1), 2, stage_costs{.forward = 5, .backward_input = 2});
+  auto const report = period(zbpp::gpipe{}(problem), problem);
   CHECK(report.period == mean_ticks{14});
   CHECK(report.offsets == std::vector<ticks>{0});
   CHECK(report.transient == 0);
@@ -312,14 +313,14 @@ TEST_CASE("the period of every policy is what many of its steps in a row take", 
         ZBPP_SEEDED(random, 10000 + compared);
         std::vector<stage_costs> stages(index(where.stages()), zbpp::test::uneven_costs());
         for (auto& stage : stages) stage.forward += random.integer(-300, 300);
-        problem const what(where, m, stages, 87);
+        problem const problem(where, m, stages, 87);
         for (auto const& decide : policies) {
-          if (!zbpp::test::is_supported(decide, what)) continue;
-          INFO(zbpp::test::name_of(decide, what));
-          auto const order = decide(what);
+          if (!zbpp::test::is_supported(decide, problem)) continue;
+          INFO(zbpp::test::name_of(decide, problem));
+          auto const order = decide(problem);
           for (auto const& variant :
                {order, fuse_backward(order), zbpp::test::with_recompute(order)})
-            check(variant, what);
+            check(variant, problem);
           ++compared;
         }
       }
@@ -352,14 +353,15 @@ TEST_CASE("the transient may be long", "[period]") {
 
 // Both ranks run W last, so each is late for the other: neither alone takes more than 300.
 TEST_CASE("two ranks may hold each other up", "[period]") {
-  problem const what(
+  problem const problem(
       placement::linear(2),
       2,
       std::vector<stage_costs>{{.forward = 50, .backward_weight = 100}, {.backward_weight = 151}},
       25);
   auto const report = period(
-      schedule(what.where(), 2, passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"})),
-      what);
+      schedule(
+          problem.placement(), 2, passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"})),
+      problem);
   CHECK(report.period == mean_ticks{326});
   CHECK(report.critical_ranks == std::vector<int>{0, 1});
   CHECK(report.offsets == std::vector<ticks>{0, 101});
@@ -373,7 +375,7 @@ TEST_CASE("ranks that hold each other up take what many steps in a row take", "[
       placement::linear(2), 2, passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1F1 1B1 1W0 1W1"}));
   for (int trial = 0; trial < 100; ++trial) {
     ZBPP_SEEDED(random, 5000 + trial);
-    problem const what(
+    problem const problem(
         placement::linear(2),
         2,
         std::vector<stage_costs>{
@@ -382,8 +384,8 @@ TEST_CASE("ranks that hold each other up take what many steps in a row take", "[
              .backward_weight = random.integer(90, 110)},
             {.forward = random.integer(0, 3), .backward_weight = random.integer(140, 160)}},
         zbpp::transfer_costs(2, {0, random.integer(15, 30), random.integer(15, 30), 0}));
-    check(order, what);
-    auto const report = period(order, what);
+    check(order, problem);
+    auto const report = period(order, problem);
     fractions += report.period.part != 0 ? 1 : 0;
     cycles += report.critical_ranks.size() > 1 ? 1 : 0;
   }
@@ -450,27 +452,27 @@ TEST_CASE("on even ranks the policies' steps take what one of them costs", "[per
 
 TEST_CASE("a schedule whose ranks do not depend on each other has no period", "[period]") {
   auto const where = placement::linear(2);
-  problem const what(where, 1, stage_costs{.forward = 1});
+  problem const problem(where, 1, stage_costs{.forward = 1});
   CHECK(
       refusal([&] {
-        (void)period(schedule(where, 1, passes({"0F0", "1F0"})), what);
+        (void)period(schedule(where, 1, passes({"0F0", "1F0"})), problem);
       }) ==
       "rank 0: nothing here waits for rank 1; a step has F, B and W of every stage and microbatch");
   CHECK(
       refusal([&] {
-        (void)period(schedule(where, 1, passes({"", ""})), what);
+        (void)period(schedule(where, 1, passes({"", ""})), problem);
       }) ==
       "rank 1: nothing here waits for rank 0; a step has F, B and W of every stage and microbatch");
 }
 
 TEST_CASE("what simulate refuses has no period", "[period]") {
   auto const where = placement::linear(2);
-  problem const what(where, 1, stage_costs{.forward = 1});
+  problem const problem(where, 1, stage_costs{.forward = 1});
   CHECK(refusal(zbpp::errc::refused_program, [&] {
-          (void)period(schedule(where, 1, passes({"0B0 0F0 0W0", "1F0 1B0 1W0"})), what);
+          (void)period(schedule(where, 1, passes({"0B0 0F0 0W0", "1F0 1B0 1W0"})), problem);
         }) == "rank 0, position 0: 0B0 waits for something that never happens");
   CHECK(refusal([&] {
-          (void)period(schedule(where, 2, passes({"0F0", "1F0"})), what);
+          (void)period(schedule(where, 2, passes({"0F0", "1F0"})), problem);
         }) == "made for another placement or another number of microbatches than the problem's");
 }
 
@@ -478,8 +480,9 @@ TEST_CASE("the greatest times that a problem takes do not overflow in a period",
   auto const where = placement::linear(3);
   auto const most = (ticks{1} << 62) - 1000;
   auto const report = [&](std::vector<stage_costs> const& costs, ticks hop = 0) {
-    problem const what(where, 1, costs, hop);
-    return period(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0", "2F0 2B0 2W0"})), what);
+    problem const problem(where, 1, costs, hop);
+    return period(
+        schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0", "2F0 2B0 2W0"})), problem);
   };
   CHECK(report({{.forward = most}, {}, {.backward_weight = 7}}).period == mean_ticks{most});
   CHECK(report({{}, {.backward_weight = most}, {}}).period == mean_ticks{most});

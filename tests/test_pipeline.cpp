@@ -27,9 +27,9 @@ using test::plain_flow;
 
 namespace {
 
-problem small(placement where, int microbatches, std::vector<bytes> limits = {}) {
+problem small(placement placement, int microbatches, std::vector<bytes> limits = {}) {
   return {
-      std::move(where),
+      std::move(placement),
       microbatches,
       stage_costs{
           .forward = 3,
@@ -71,15 +71,16 @@ TEST_CASE("a program that verify refuses makes no pipeline", "[pipeline]") {
 
   // Each rank waits for a pass of the other that stands behind its own.
   schedule const deadlocked(
-      what.where(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
-  planned.order = deadlocked;
-  planned.code = lower(deadlocked);
+      what.placement(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
+  planned.schedule() = deadlocked;
+  planned.program() = lower(deadlocked);
   auto const text =
       test::refusal(errc::refused_program, [&] { pipeline(planned, threads{}, stages); });
   CHECK(text.find("the program is refused") != std::string::npos);
-  CHECK(text.find("the ranks wait in a circle") != std::string::npos);
+  CHECK(text.find("the ranks wait in a cycle") != std::string::npos);
 
-  planned.code = lower({what.where(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})});
+  planned.program() =
+      lower({what.placement(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})});
   auto const other =
       test::refusal(errc::refused_program, [&] { pipeline(planned, virtual_time{}, stages); });
   CHECK(other.find("it is missing") != std::string::npos);
@@ -165,11 +166,11 @@ namespace {
 struct plain_object {
   struct saved {};
   int updates = 0;
-  message forward(saved&, message const& in, microbatch mb, where at) const {
+  message forward(saved&, message const& in, microbatch mb, pass_context ctx) const {
     auto const value =
         (mb.is_first_stage() ? mb.index() + 1 : in[0].as<double>()[0]) * 2 + mb.stage();
     if (mb.is_last_stage()) mb.report_loss(value);
-    auto out = at.allocate_edge(8);
+    auto out = ctx.allocate_edge(8);
     out.as<double>()[0] = value;
     return out;
   }
@@ -297,7 +298,7 @@ TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[p
 
 TEST_CASE("an evaluation follows the verified program, not the plan's schedule", "[pipeline]") {
   auto planned = make_plan(zb_h1{}, small(placement::linear(2), 2));
-  planned.order = schedule(
+  planned.schedule() = schedule(
       placement::linear(2),
       2,
       test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1F0 1B1 1B0 1W0 1W1"}));
@@ -327,8 +328,8 @@ TEST_CASE("a buffer that a stage keeps outlives the pipeline", "[pipeline]") {
     flow operator()(microbatch mb) {
       message const in = co_await mb.recv_activation();
       buffer y;
-      co_await F([&](where at) {
-        y = at.allocate_edge(8);
+      co_await F([&](pass_context ctx) {
+        y = ctx.allocate_edge(8);
         y.as<double>()[0] = 10 * mb.stage() + mb.index();
         kept.push_back(y);
         if (!in.empty()) kept.push_back(in[0]);

@@ -12,13 +12,13 @@ using zbpp::test::refusal;
 
 namespace {
 
-std::vector<int> ranks_of(placement const& where) {
-  auto const list = where.rank_of_stages();
+std::vector<int> ranks_of(placement const& placement) {
+  auto const list = placement.rank_of_stages();
   return {list.begin(), list.end()};
 }
 
-std::vector<int> stages_of(placement const& where, int rank) {
-  auto const list = where.stages_of(rank);
+std::vector<int> stages_of(placement const& placement, int rank) {
+  auto const list = placement.stages_of(rank);
   return {list.begin(), list.end()};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
@@ -17,8 +17,8 @@ using zbpp::test::passes;
 
 namespace {
 
-problem small(placement const& where = placement::linear(2)) {
-  return {where, 3, stage_costs{.forward = 3, .backward_input = 2, .backward_weight = 1}, 1};
+problem small(placement const& placement = placement::linear(2)) {
+  return {placement, 3, stage_costs{.forward = 3, .backward_input = 2, .backward_weight = 1}, 1};
 }
 
 }  // namespace
@@ -26,26 +26,26 @@ problem small(placement const& where = placement::linear(2)) {
 TEST_CASE("a plan holds what its policy, lowering and simulation make", "[plan]") {
   auto const what = small();
   auto const plan = make_plan(zbpp::zb_h1{}, what, {.receive_ahead = 1});
-  CHECK(plan.policy == "ZB-H1");
-  CHECK(plan.what == what);
-  CHECK(plan.order == zbpp::zb_h1{}(what));
-  CHECK(plan.code == zbpp::lower(plan.order, {.receive_ahead = 1}));
-  CHECK(plan.code != zbpp::lower(plan.order));
-  CHECK(plan.predicted == zbpp::simulate(plan.order, what));
+  CHECK(plan.policy() == "ZB-H1");
+  CHECK(plan.problem() == what);
+  CHECK(plan.schedule() == zbpp::zb_h1{}(what));
+  CHECK(plan.program() == zbpp::lower(plan.schedule(), {.receive_ahead = 1}));
+  CHECK(plan.program() != zbpp::lower(plan.schedule()));
+  CHECK(plan.timeline() == zbpp::simulate(plan.schedule(), what));
 }
 
 TEST_CASE("a policy from the registry makes the plan that its type makes", "[plan]") {
   auto const plan = make_plan(zbpp::find_policy(zbpp::builtin_policies(), "zb_h1"), small());
-  CHECK(plan.policy == "ZB-H1");
-  CHECK(plan.order == zbpp::zb_h1{}(small()));
+  CHECK(plan.policy() == "ZB-H1");
+  CHECK(plan.schedule() == zbpp::zb_h1{}(small()));
 }
 
 TEST_CASE("a schedule from elsewhere becomes a plan under its own title", "[plan]") {
-  problem const what(placement::linear(1), 1, stage_costs{.forward = 5});
+  problem const problem(placement::linear(1), 1, stage_costs{.forward = 5});
   auto const plan =
-      make_plan("by hand", schedule(placement::linear(1), 1, passes({"0F0 0BW0"})), what);
-  CHECK(plan.policy == "by hand");
-  CHECK(makespan(plan.predicted) == 5);
+      make_plan("by hand", schedule(placement::linear(1), 1, passes({"0F0 0BW0"})), problem);
+  CHECK(plan.policy() == "by hand");
+  CHECK(makespan(plan.timeline()) == 5);
 }
 
 TEST_CASE("what cannot be planned is refused as the part that refuses it says", "[plan]") {
@@ -59,8 +59,9 @@ TEST_CASE("what cannot be planned is refused as the part that refuses it says", 
       zbpp::test::refusal(
           zbpp::errc::refused_program,
           [] {
-            problem const what(placement::linear(1), 1, stage_costs{});
-            (void)make_plan("by hand", schedule(what.where(), 1, passes({"0B0 0F0 0W0"})), what);
+            problem const problem(placement::linear(1), 1, stage_costs{});
+            (void)make_plan(
+                "by hand", schedule(problem.placement(), 1, passes({"0B0 0F0 0W0"})), problem);
           }) ==
       "rank 0, position 0, stage 0, microbatch 0: the program is refused, dependence: 0B0: it "
       "needs 0F0, which stands at 1");

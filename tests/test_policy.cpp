@@ -17,7 +17,7 @@ struct archetype {
   static constexpr char const* name = "archetype";
   static constexpr char const* title = "Archetype";
   static constexpr char const* summary = "nothing more than a policy needs";
-  zbpp::schedule operator()(zbpp::problem const& what) const { return zbpp::gpipe{}(what); }
+  zbpp::schedule operator()(zbpp::problem const& problem) const { return zbpp::gpipe{}(problem); }
 };
 
 struct title_is_no_text : archetype {
@@ -57,8 +57,10 @@ TEST_CASE(
     "every policy runs every pass once, W in ascending order, and the same each time", "[policy]") {
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4, 8},
-      [](zbpp::any_policy const& decide, zbpp::problem const& what, zbpp::schedule const& order) {
-        INFO(zbpp::test::name_of(decide, what));
+      [](zbpp::any_policy const& decide,
+         zbpp::problem const& problem,
+         zbpp::schedule const& order) {
+        INFO(zbpp::test::name_of(decide, problem));
         bool is_once = true;
         bool is_ascending = true;
         std::map<zbpp::pass, int> seen;
@@ -70,8 +72,8 @@ TEST_CASE(
           is_ascending = is_ascending && previous->second < p.microbatch;
           previous->second = p.microbatch;
         }
-        for (int s = 0; s < what.stages(); ++s)
-          for (int m = 0; m < what.microbatches(); ++m) {
+        for (int s = 0; s < problem.stages(); ++s)
+          for (int m = 0; m < problem.microbatches(); ++m) {
             auto const count = [&](zbpp::pass_kind kind) {
               auto const found = seen.find({kind, s, m});
               return found == seen.end() ? 0 : found->second;
@@ -85,19 +87,19 @@ TEST_CASE(
           }
         CHECK(is_once);
         CHECK(is_ascending);
-        CHECK(order == decide(what));
+        CHECK(order == decide(problem));
       });
 }
 
 TEST_CASE("a policy that cannot schedule a problem says what it needs", "[policy]") {
   int refused = 0;
   zbpp::test::for_each_case(
-      {1, 2, 3, 4, 8}, [&](zbpp::any_policy const& decide, zbpp::problem const& what) {
-        if (zbpp::test::is_supported(decide, what)) return;
+      {1, 2, 3, 4, 8}, [&](zbpp::any_policy const& decide, zbpp::problem const& problem) {
+        if (zbpp::test::is_supported(decide, problem)) return;
         ++refused;
         auto const text =
-            zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] { (void)decide(what); });
-        INFO(zbpp::test::name_of(decide, what) << ": " << text);
+            zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] { (void)decide(problem); });
+        INFO(zbpp::test::name_of(decide, problem) << ": " << text);
         CHECK(text.rfind(std::string(decide.title()) + " needs a ", 0) == 0);
       });
   CHECK(refused > 100);

@@ -26,22 +26,22 @@ std::string const too_much =
 }  // namespace
 
 TEST_CASE("a problem keeps what it was made of", "[problem]") {
-  problem const what(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {7, 8});
-  CHECK(what.where() == placement::linear(2));
-  CHECK(what.ranks() == 2);
-  CHECK(what.stages() == 2);
-  CHECK(what.microbatches() == 3);
-  CHECK(what.costs(1).forward == 2);
-  CHECK(what.all_costs().size() == 2);
-  CHECK(what.transfer() == transfer_costs(5));
-  CHECK(what.memory_limit(1) == bytes{8});
+  problem const problem(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {7, 8});
+  CHECK(problem.placement() == placement::linear(2));
+  CHECK(problem.ranks() == 2);
+  CHECK(problem.stages() == 2);
+  CHECK(problem.microbatches() == 3);
+  CHECK(problem.costs(1).forward == 2);
+  CHECK(problem.all_costs().size() == 2);
+  CHECK(problem.transfer() == transfer_costs(5));
+  CHECK(problem.memory_limit(1) == bytes{8});
 }
 
 TEST_CASE("one entry of costs stands for every stage", "[problem]") {
-  problem const what(placement::v_shape(2), 1, stage_costs{.forward = 3});
-  REQUIRE(what.all_costs().size() == 4);
-  CHECK(what.costs(0) == what.costs(3));
-  CHECK(what == problem(placement::v_shape(2), 1, std::vector<stage_costs>(4, {.forward = 3})));
+  problem const problem(placement::v_shape(2), 1, stage_costs{.forward = 3});
+  REQUIRE(problem.all_costs().size() == 4);
+  CHECK(problem.costs(0) == problem.costs(3));
+  CHECK(problem == zbpp::problem(placement::v_shape(2), 1, std::vector<stage_costs>(4, {.forward = 3})));
 }
 
 TEST_CASE("one memory limit stands for every rank, none for no limit", "[problem]") {
@@ -50,14 +50,14 @@ TEST_CASE("one memory limit stands for every rank, none for no limit", "[problem
 }
 
 TEST_CASE("a transfer carries the edge of the stage before it, both ways", "[problem]") {
-  problem const what(
+  problem const problem(
       placement::custom({0, 1, 1}),
       1,
       {{.edge = 10}, {.edge = 1000}, {}},
       transfer_costs(2, {0, 1, 2, 0}, {0, 1, 1, 0}));
-  CHECK(what.transfer_time(0, 1) == 11);
-  CHECK(what.transfer_time(1, 0) == 12);
-  CHECK(what.transfer_time(1, 2) == 0);
+  CHECK(problem.transfer_time(0, 1) == 11);
+  CHECK(problem.transfer_time(1, 0) == 12);
+  CHECK(problem.transfer_time(1, 2) == 0);
 }
 
 TEST_CASE("problems are equal when all of their parts are", "[problem]") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/analysis/program.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
@@ -65,7 +65,7 @@ TEST_CASE("sends and receives know the stage at their other end", "[program]") {
   }
 }
 
-TEST_CASE("a program takes any rows, but one a rank", "[program]") {
+TEST_CASE("a program takes any rows, but one per rank", "[program]") {
   program const code(
       placement::linear(2), 3, instructions({"9F9 0STEP", ""}), {{.from = 0, .to = 1, .slots = 2}});
   CHECK(code.ranks() == 2);
@@ -74,8 +74,8 @@ TEST_CASE("a program takes any rows, but one a rank", "[program]") {
   CHECK(code.instructions(0).size() == 2);
   CHECK(code.instructions(1).empty());
   CHECK(code.channels().front().slots == 2);
-  CHECK(code == program(code.where(), 3, code.instructions(), code.channels()));
-  CHECK(code != program(code.where(), 3, code.instructions(), {}));
+  CHECK(code == program(code.placement(), 3, code.instructions(), code.channels()));
+  CHECK(code != program(code.placement(), 3, code.instructions(), {}));
   CHECK(refusal([] {
           program(placement::linear(2), 3, instructions({"0F0"}), {});
         }) == "the program has 1 rows; its placement has 2 ranks");

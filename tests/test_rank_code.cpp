@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/runtime/rank_code.hpp>
+#include <zbpp/runtime/detail/rank_code.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
 
@@ -26,8 +26,9 @@ std::vector<detail::rank_code> codes_of(program const& code) {
   return all;
 }
 
-program by_hand(placement const& where, int microbatches, std::vector<std::string> const& lines) {
-  return lower(schedule(where, microbatches, test::passes(lines)));
+program by_hand(
+    placement const& placement, int microbatches, std::vector<std::string> const& lines) {
+  return lower(schedule(placement, microbatches, test::passes(lines)));
 }
 
 }  // namespace
@@ -42,7 +43,7 @@ TEST_CASE("every instruction keeps its place, kind, chunk and microbatch", "[ran
     REQUIRE(ready.size() == row.size());
     for (std::size_t i = 0; i < row.size(); ++i) {
       CHECK(ready[i].kind == row[i].kind);
-      CHECK(int{ready[i].chunk} == code.where().chunk_of(row[i].stage));
+      CHECK(int{ready[i].chunk} == code.placement().chunk_of(row[i].stage));
       CHECK(ready[i].microbatch == row[i].microbatch);
     }
   }
@@ -57,8 +58,8 @@ TEST_CASE(
           {.recomputed = true},
           [](std::string const& name, plan const& planned) {
             INFO(name);
-            auto const all = codes_of(planned.code);
-            for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+            auto const all = codes_of(planned.program());
+            for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
               auto const& code = all[detail::index(rank)];
               std::vector<std::pair<int, int>> holder(
                   detail::index(code.flow_slots), {-1, -1});  // stage and microbatch
@@ -72,7 +73,7 @@ TEST_CASE(
                 used.insert(slot);
                 most = std::max(most, used.size());
               };
-              auto const row = planned.code.instructions(rank);
+              auto const row = planned.program().instructions(rank);
               for (std::size_t i = 0; i < row.size(); ++i) {
                 auto const& ready = code.instructions[i];
                 if (row[i].kind == instruction_kind::optimizer_step) continue;

@@ -19,9 +19,9 @@ struct picky {
   static constexpr std::string_view summary = "1F1B for few microbatches";
   int most = 1;
 
-  zbpp::schedule operator()(zbpp::problem const& what) const {
-    zbpp::detail::support(what.microbatches() <= most, title, "needs fewer microbatches");
-    return zbpp::one_f_one_b{}(what);
+  zbpp::schedule operator()(zbpp::problem const& problem) const {
+    zbpp::detail::support(problem.microbatches() <= most, title, "needs fewer microbatches");
+    return zbpp::one_f_one_b{}(problem);
   }
 };
 
@@ -55,11 +55,11 @@ TEST_CASE("an unknown name is answered with the names there are", "[registry]") 
 }
 
 TEST_CASE("a policy in the registry does what its type does, with its settings", "[registry]") {
-  zbpp::problem const what(zbpp::placement::linear(3), 4, zbpp::stage_costs{});
-  CHECK(zbpp::find_policy(zbpp::builtin_policies(), "zb_h2")(what) == zbpp::zb_h2{}(what));
-  CHECK(zbpp::any_policy(picky{.most = 4})(what) == zbpp::one_f_one_b{}(what));
+  zbpp::problem const problem(zbpp::placement::linear(3), 4, zbpp::stage_costs{});
+  CHECK(zbpp::find_policy(zbpp::builtin_policies(), "zb_h2")(problem) == zbpp::zb_h2{}(problem));
+  CHECK(zbpp::any_policy(picky{.most = 4})(problem) == zbpp::one_f_one_b{}(problem));
   CHECK(refusal(zbpp::errc::unsupported_problem, [&] {
-          (void)zbpp::any_policy(picky{.most = 3})(what);
+          (void)zbpp::any_policy(picky{.most = 3})(problem);
         }) == "Picky needs fewer microbatches");
 }
 

@@ -26,10 +26,10 @@ using zbpp::test::simulate_by_events;
 namespace {
 
 // Every stage and every directed pair of ranks is different, and now and then a time is 0.
-problem random_problem(zbpp::test::seeded_random& random, placement const& where, int m) {
+problem random_problem(zbpp::test::seeded_random& random, placement const& placement, int m) {
   auto const time = [&] { return random.chance(0.1) ? 0 : random.integer(1, 1000); };
   std::vector<stage_costs> stages;
-  for (int s = 0; s < where.stages(); ++s) {
+  for (int s = 0; s < placement.stages(); ++s) {
     stage_costs costs{
         .forward = time(),
         .backward_input = time(),
@@ -42,7 +42,7 @@ problem random_problem(zbpp::test::seeded_random& random, placement const& where
           costs.backward_input + costs.backward_weight);
     stages.push_back(costs);
   }
-  auto const pairs = where.ranks() * where.ranks();
+  auto const pairs = placement.ranks() * placement.ranks();
   std::vector<ticks> latency;
   std::vector<double> rate;
   for (int i = 0; i < pairs; ++i) {
@@ -50,26 +50,27 @@ problem random_problem(zbpp::test::seeded_random& random, placement const& where
     rate.push_back(random.real(0, 10));
   }
   if (random.chance(0.3)) rate.clear();
-  return {where, m, stages, zbpp::transfer_costs(where.ranks(), latency, rate)};
+  return {placement, m, stages, zbpp::transfer_costs(placement.ranks(), latency, rate)};
 }
 
-std::string refused(std::vector<std::string> const& rows, placement const& where, int m) {
+std::string refused(std::vector<std::string> const& rows, placement const& placement, int m) {
   return refusal(zbpp::errc::refused_program, [&] {
-    (void)simulate(schedule(where, m, passes(rows)), problem(where, m, stage_costs{.forward = 1}));
+    (void)simulate(
+        schedule(placement, m, passes(rows)), problem(placement, m, stage_costs{.forward = 1}));
   });
 }
 
 }  // namespace
 
 TEST_CASE("a pass starts when its rank is free and its input has arrived", "[simulate]") {
-  problem const what(
+  problem const problem(
       placement::linear(2),
       2,
       stage_costs{.forward = 10, .backward_input = 20, .backward_weight = 5},
       3);
   auto const line = simulate(
       schedule(placement::linear(2), 2, passes({"0F0 0F1 0B0 0W0 0BW1", "1F0 1B0 1F1 1W0 1BW1"})),
-      what);
+      problem);
   auto const times = [&](int rank) {
     std::string text;
     for (auto const& timed : line[rank])
@@ -83,24 +84,25 @@ TEST_CASE("a pass starts when its rank is free and its input has arrived", "[sim
 
 TEST_CASE("two chunks of one rank hand over without a transfer", "[simulate]") {
   auto const where = placement::custom({0, 0});
-  problem const what(where, 1, stage_costs{.forward = 1, .backward_input = 1, .edge = 9}, 100);
-  auto const line = simulate(schedule(where, 1, passes({"0F0 1F0 1B0 0B0 0W0 1W0"})), what);
+  problem const problem(where, 1, stage_costs{.forward = 1, .backward_input = 1, .edge = 9}, 100);
+  auto const line = simulate(schedule(where, 1, passes({"0F0 1F0 1B0 0B0 0W0 1W0"})), problem);
   CHECK(makespan(line) == 4);
 }
 
 TEST_CASE("R runs after its F and delays the B behind it", "[simulate]") {
   auto const where = placement::linear(2);
-  problem const what(
+  problem const problem(
       where,
       1,
       stage_costs{.forward = 10, .backward_input = 20, .backward_weight = 5, .recompute = 9},
       1);
-  auto const late = simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1R0 1B0 1W0"})), what);
+  auto const late =
+      simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1R0 1B0 1W0"})), problem);
   CHECK(late[1][1].start == 21);
   CHECK(late[1][2].start == 30);
   CHECK(late[0][1].start == 51);
   CHECK(busy(late, 1) == 35);
-  auto const early = simulate(schedule(where, 1, passes({"0F0 0R0 0B0 0W0", "1F0 1BW0"})), what);
+  auto const early = simulate(schedule(where, 1, passes({"0F0 0R0 0B0 0W0", "1F0 1BW0"})), problem);
   CHECK(early[0][1].start == 10);
   CHECK(early[0][2].start == 47);
 }
@@ -110,9 +112,9 @@ TEST_CASE(
   int cases = 0;
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4, 5, 8, 16},
-      [&](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
-        INFO(zbpp::test::name_of(decide, what));
-        CHECK(simulate_by_events(order, what) == simulate(order, what));
+      [&](zbpp::any_policy const& decide, problem const& problem, schedule const& order) {
+        INFO(zbpp::test::name_of(decide, problem));
+        CHECK(simulate_by_events(order, problem) == simulate(order, problem));
         ++cases;
       });
   CHECK(cases > 400);
@@ -229,11 +231,11 @@ TEST_CASE("a schedule of another placement or number of microbatches is refused"
 TEST_CASE("the greatest times that a problem takes do not overflow", "[simulate]") {
   auto const where = placement::linear(2);
   auto const share = (ticks{1} << 62) / 8;
-  problem const what(
+  problem const problem(
       where,
       1,
       stage_costs{.forward = share - 1, .backward_input = share - 1, .backward_weight = share - 1},
       share - 1);
-  auto const line = simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})), what);
+  auto const line = simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})), problem);
   CHECK(makespan(line) == 7 * (share - 1));
 }

@@ -144,43 +144,43 @@ struct noting {
   };
   std::vector<std::string>* notes = nullptr;
 
-  message forward(saved& kept, message const& in, microbatch mb, where at) {
+  message forward(saved& kept, message const& in, microbatch mb, pass_context ctx) {
     CHECK(kept.microbatch == -1);
     kept.microbatch = mb.index();
     note(kept, "F", mb, in);
-    return mb.is_last_stage() ? message{} : make(at, mb.index(), 2);
+    return mb.is_last_stage() ? message{} : make(ctx, mb.index(), 2);
   }
-  message backward_input(saved& kept, message const& gradient, microbatch mb, where at) {
+  message backward_input(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
     note(kept, "B", mb, gradient);
-    return mb.is_first_stage() ? message{} : make(at, mb.index(), 3);
+    return mb.is_first_stage() ? message{} : make(ctx, mb.index(), 3);
   }
   void backward_weight(saved& kept, microbatch mb, where) {
     note(kept, "W", mb, {});
     CHECK(kept.passes == std::vector<std::string>{"F", "B", "W"});
   }
 
-  static message make(where at, int value, std::size_t parts) {
-    message mail;
+  static message make(pass_context ctx, int value, std::size_t parts) {
+    message msg;
     for (std::size_t i = 0; i < parts; ++i) {
-      mail.push_back(at.allocate_edge(4));
-      mail[i].as<int>()[0] = value;
+      msg.push_back(ctx.allocate_edge(4));
+      msg[i].as<int>()[0] = value;
     }
-    return mail;
+    return msg;
   }
-  void note(saved& kept, char const* what, microbatch mb, message const& mail) const {
+  void note(saved& kept, char const* what, microbatch mb, message const& msg) const {
     CHECK(kept.microbatch == mb.index());
-    for (auto const& part : mail.parts()) CHECK(part.as<int>()[0] == mb.index());
+    for (auto const& part : msg.buffers()) CHECK(part.as<int>()[0] == mb.index());
     kept.passes.emplace_back(what);
     notes->push_back(
         std::to_string(mb.stage()) + what + std::to_string(mb.index()) + " of " +
-        std::to_string(mail.size()));
+        std::to_string(msg.size()));
   }
 };
 
 struct noting_fused : noting {
-  message backward(saved& kept, message const& gradient, microbatch mb, where at) {
+  message backward(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
     note(kept, "BW", mb, gradient);
-    return mb.is_first_stage() ? message{} : make(at, mb.index(), 3);
+    return mb.is_first_stage() ? message{} : make(ctx, mb.index(), 3);
   }
 };
 
@@ -195,8 +195,8 @@ std::vector<std::vector<std::string>> notes_of(std::vector<std::string> const& l
     stages.emplace_back(objects[s]);
   }
   auto const where = placement::linear(2);
-  problem const what(where, 2, stage_costs{.forward = 1, .edge = 12});
-  auto const planned = make_plan("by hand", schedule(where, 2, test::passes(lines)), what);
+  problem const problem(where, 2, stage_costs{.forward = 1, .edge = 12});
+  auto const planned = make_plan("by hand", schedule(where, 2, test::passes(lines)), problem);
   pipeline pipe{planned, virtual_time{}, stages};
   pipe.step();
   return notes;

@@ -21,9 +21,12 @@ using namespace zbpp;
 
 namespace {
 
-problem small(placement where, int microbatches, transfer_costs transfer = {}) {
+problem small(placement placement, int microbatches, transfer_costs transfer = {}) {
   return {
-      std::move(where), microbatches, stage_costs{.forward = 1, .edge = 8}, std::move(transfer)};
+      std::move(placement),
+      microbatches,
+      stage_costs{.forward = 1, .edge = 8},
+      std::move(transfer)};
 }
 
 void check_losses(step_result const& result, int stages) {
@@ -32,16 +35,16 @@ void check_losses(step_result const& result, int stages) {
 }
 
 // Checks that every pass began after what it needs had ended, and `transfer` later on another rank.
-void check_order(timeline const& line, problem const& what, ticks transfer) {
-  grid<ticks> forward(what.stages(), what.microbatches());
-  grid<ticks> backward(what.stages(), what.microbatches());
+void check_order(timeline const& line, problem const& problem, ticks transfer) {
+  grid<ticks> forward(problem.stages(), problem.microbatches());
+  grid<ticks> backward(problem.stages(), problem.microbatches());
   for (auto const& timed : line.all()) {
     auto const& p = timed.what;
     if (p.kind == pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;
     if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = timed.end;
   }
   auto hop = [&](int a, int b) {
-    return what.where().rank_of(a) == what.where().rank_of(b) ? 0 : transfer;
+    return problem.placement().rank_of(a) == problem.placement().rank_of(b) ? 0 : transfer;
   };
   bool is_right = true;
   for (int rank = 0; rank < line.ranks(); ++rank) {
@@ -53,7 +56,7 @@ void check_order(timeline const& line, problem const& what, ticks transfer) {
       if (p.kind == pass_kind::forward && p.stage > 0)
         is_right = is_right &&
                    timed.start >= forward(p.stage - 1, p.microbatch) + hop(p.stage - 1, p.stage);
-      if (p.makes_input_gradient() && p.stage + 1 < what.stages())
+      if (p.makes_input_gradient() && p.stage + 1 < problem.stages())
         is_right = is_right &&
                    timed.start >= backward(p.stage + 1, p.microbatch) + hop(p.stage + 1, p.stage);
     }
@@ -85,7 +88,7 @@ TEST_CASE("settings of threads are not negative", "[threads]") {
   std::vector<test::plain_flow> stages(2);
   CHECK(test::refusal([&] {
           pipeline(planned, threads{.count = -1}, stages);
-        }) == "threads.count is at least 0, which is one a rank");
+        }) == "threads.count is at least 0, which is one per rank");
   CHECK(test::refusal([&] {
           pipeline(planned, threads{.spins = -1}, stages);
         }) == "threads.spins is at least 0");
@@ -123,7 +126,7 @@ TEST_CASE("a pass begins after what it needs has ended", "[threads]") {
             for (int i = 0; i < 3; ++i) {
               auto const& result = pipe.step();
               check_losses(result, where.stages());
-              check_order(result.measured, planned.what, 0);
+              check_order(result.measured, planned.problem(), 0);
             }
           });
 }
@@ -141,7 +144,7 @@ TEST_CASE("an emulated transfer takes its time", "[threads]") {
             pipeline pipe{planned, threads{.count = count, .emulates_transfers = true}, stages};
             auto const& result = pipe.step();
             check_losses(result, where.stages());
-            check_order(result.measured, planned.what, transfer);
+            check_order(result.measured, planned.problem(), transfer);
           });
 }
 
@@ -161,10 +164,10 @@ TEST_CASE("many steps in a row neither hang nor go wrong", "[threads]") {
 }
 
 TEST_CASE("a plan's memory is taken when the pipeline is made", "[threads]") {
-  problem const what(
+  problem const problem(
       placement::linear(3), 4, stage_costs{.forward = 1, .activation = 1000, .edge = 100});
-  auto const planned = make_plan(gpipe{}, what);
-  auto const peaks = peak_memory(planned.code, what);
+  auto const planned = make_plan(gpipe{}, problem);
+  auto const peaks = peak_memory(planned.program(), problem);
   std::vector<test::plain_flow> stages(3);
   pipeline const pipe{planned, threads{}, stages};
   for (int rank = 0; rank < 3; ++rank) {

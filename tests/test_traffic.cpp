@@ -160,14 +160,17 @@ TEST_CASE("depths and retirements are those of the definition on every policy", 
   int cases = 0;
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4},
-      [&](zbpp::any_policy const& decide, zbpp::problem const& what, zbpp::schedule const& order) {
-        if (what.stages() * what.microbatches() > 40) return;  // the definition takes cubic time
-        INFO(zbpp::test::name_of(decide, what));
+      [&](zbpp::any_policy const& decide,
+          zbpp::problem const& problem,
+          zbpp::schedule const& order) {
+        if (problem.stages() * problem.microbatches() > 40)
+          return;  // the definition takes cubic time
+        INFO(zbpp::test::name_of(decide, problem));
         for (int ahead : {0, 1, 3}) {
           auto const code = zbpp::lower(order, {.receive_ahead = ahead});
           traffic const messages(code);
           independent_check const check(
-              code.where(), code.microbatches(), code.instructions().nested());
+              code.placement(), code.microbatches(), code.instructions().nested());
           CHECK(depths_of(messages) == check.depths());
           bool is_same = true;
           for (int rank = 0; rank < code.ranks(); ++rank) {

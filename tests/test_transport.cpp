@@ -12,7 +12,7 @@ namespace {
 // Has what the concept names and nothing more.
 struct archetype {
   static constexpr zbpp::ticks not_yet = -1;
-  void bind(int, zbpp::arena&, zbpp::bell*) {}
+  void bind(int, zbpp::arena&, zbpp::wakeup*) {}
   void post_receive(int, zbpp::bytes) {}
   void send(int, zbpp::message&&, zbpp::ticks) {}
   [[nodiscard]] zbpp::ticks arrival(int, std::int32_t) const { return not_yet; }
@@ -31,7 +31,7 @@ struct cannot_abort : archetype {
   void abort() = delete;
 };
 struct without_not_yet {
-  void bind(int, zbpp::arena&, zbpp::bell*) {}
+  void bind(int, zbpp::arena&, zbpp::wakeup*) {}
   void post_receive(int, zbpp::bytes) {}
   void send(int, zbpp::message&&, zbpp::ticks) {}
   [[nodiscard]] zbpp::ticks arrival(int, std::int32_t) const { return 0; }
@@ -61,12 +61,12 @@ TEST_CASE("in-process channels do what every transport has to do", "[transport]"
 }
 
 TEST_CASE("in-process messages carry the time at which they count as arrived", "[transport]") {
-  zbpp::in_process carrier(2, {{0, 1, 2, 2}, {1, 0, 2, 2}});
+  zbpp::in_process transport(2, {{0, 1, 2, 2}, {1, 0, 2, 2}});
   std::array<zbpp::arena, 2> memory;
-  for (int rank : {0, 1}) carrier.bind(rank, memory[static_cast<std::size_t>(rank)], nullptr);
-  carrier.send(0, {}, 0);
-  carrier.send(0, {}, 1234);
-  CHECK(carrier.arrival(0, 0) == 0);
-  CHECK(carrier.arrival(0, 1) == 1234);
-  CHECK(carrier.arrival(0, 2) == zbpp::in_process::not_yet);
+  for (int rank : {0, 1}) transport.bind(rank, memory[static_cast<std::size_t>(rank)], nullptr);
+  transport.send(0, {}, 0);
+  transport.send(0, {}, 1234);
+  CHECK(transport.arrival(0, 0) == 0);
+  CHECK(transport.arrival(0, 1) == 1234);
+  CHECK(transport.arrival(0, 2) == zbpp::in_process::not_yet);
 }

@@ -38,7 +38,8 @@ using zbpp::test::passes;
 namespace {
 
 program rebuilt(program const& origin, nested_rows const& rows) {
-  return {origin.where(), origin.microbatches(), zbpp::rows<instruction>(rows), origin.channels()};
+  return {
+      origin.placement(), origin.microbatches(), zbpp::rows<instruction>(rows), origin.channels()};
 }
 
 // Whether a diagnostic names a rank, a position and the instruction that stands there, or that is
@@ -83,19 +84,19 @@ TEST_CASE(
   int cases = 0;
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32},
-      [&](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
+      [&](zbpp::any_policy const& decide, problem const& problem, schedule const& order) {
         auto const accepts = [&](schedule const& variant, int ahead) {
-          auto const found = verify(zbpp::lower(variant, {.receive_ahead = ahead}), what);
+          auto const found = verify(zbpp::lower(variant, {.receive_ahead = ahead}), problem);
           if (!found.empty())
             FAIL_CHECK(
-                zbpp::test::name_of(decide, what)
+                zbpp::test::name_of(decide, problem)
                 << ", receives " << ahead << " ahead: " << to_string(found.front()));
           ++cases;
         };
         auto const fused = zbpp::fuse_backward(order);
-        if (what.ranks() > 5) {  // one of the eight combinations for each
-          auto const ahead = what.microbatches() % 4;
-          accepts(what.microbatches() % 3 == 0 ? fused : order, ahead);
+        if (problem.ranks() > 5) {  // one of the eight combinations for each
+          auto const ahead = problem.microbatches() % 4;
+          accepts(problem.microbatches() % 3 == 0 ? fused : order, ahead);
           return;
         }
         for (int ahead = 0; ahead <= 3; ++ahead) {
@@ -108,9 +109,10 @@ TEST_CASE(
 
 TEST_CASE("verify accepts R in front of any B", "[verify]") {
   zbpp::test::for_each_schedule(
-      {1, 2, 4}, [&](zbpp::any_policy const& decide, problem const& what, schedule const& order) {
-        auto const found = verify(zbpp::lower(zbpp::test::with_recompute(order)), what);
-        INFO(zbpp::test::name_of(decide, what));
+      {1, 2, 4},
+      [&](zbpp::any_policy const& decide, problem const& problem, schedule const& order) {
+        auto const found = verify(zbpp::lower(zbpp::test::with_recompute(order)), problem);
+        INFO(zbpp::test::name_of(decide, problem));
         CHECK(found.empty());
       });
 }
@@ -126,9 +128,9 @@ TEST_CASE("verify refuses every single change of a small program that breaks a r
     REQUIRE(verify(code).empty());
     auto const origin = code.instructions().nested();
     zbpp::test::for_each_mutant(
-        code.where(), code.microbatches(), origin, [&](mutant const& spoilt) {
+        code.placement(), code.microbatches(), origin, [&](mutant const& spoilt) {
           auto const changed = rebuilt(code, spoilt.rows);
-          independent_check const check(code.where(), code.microbatches(), spoilt.rows);
+          independent_check const check(code.placement(), code.microbatches(), spoilt.rows);
           auto const diagnostics = verify(changed);
           bool const refused = !diagnostics.empty();
           bool const must_refuse = spoilt.crosses_dependence ||
@@ -246,7 +248,7 @@ TEST_CASE("verify refuses channels that are stated too shallow, where they overf
                              {.from = 1, .to = 0, .slots = 2, .in_flight = 2}});
   auto const with = [&](std::vector<zbpp::channel> const& channels) {
     texts result;
-    program const spoilt(code.where(), code.microbatches(), code.instructions(), channels);
+    program const spoilt(code.placement(), code.microbatches(), code.instructions(), channels);
     for (auto const& d : verify(spoilt)) {
       CHECK(names_its_place(d, spoilt));
       result.push_back(to_string(d));
@@ -324,15 +326,15 @@ TEST_CASE("a program is not verified against another problem", "[verify]") {
 }
 
 TEST_CASE("verify_or_throw throws every fault, at the place of the first", "[verify]") {
-  problem const what(placement::linear(1), 1, stage_costs{});
-  auto const code = zbpp::lower(zbpp::gpipe{}(what));
-  CHECK_NOTHROW(zbpp::verify_or_throw(code, what));
+  problem const problem(placement::linear(1), 1, stage_costs{});
+  auto const code = zbpp::lower(zbpp::gpipe{}(problem));
+  CHECK_NOTHROW(zbpp::verify_or_throw(code, problem));
   CHECK(
       zbpp::test::refusal(
           zbpp::errc::refused_program,
           [&] {
             zbpp::verify_or_throw(
-                rebuilt(code, {{{instruction_kind::backward_input, 0, 0}}}), what);
+                rebuilt(code, {{{instruction_kind::backward_input, 0, 0}}}), problem);
           }) ==
       "rank 0, position 0, stage 0, microbatch 0: the program is refused, missing: 0F0: it is "
       "missing; it "

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/runtime/virtual_time.hpp>
 // What the checks need besides.
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
@@ -19,9 +19,9 @@ using namespace zbpp;
 namespace {
 
 // Costs of every stage and transfers of every pair of ranks, all different.
-problem random_problem(test::seeded_random& random, placement where, int microbatches) {
-  auto const p = where.ranks();
-  std::vector<stage_costs> costs(detail::index(where.stages()));
+problem random_problem(test::seeded_random& random, placement placement, int microbatches) {
+  auto const p = placement.ranks();
+  std::vector<stage_costs> costs(detail::index(placement.stages()));
   for (auto& c : costs) {
     c.forward = random.integer(0, 1000);
     c.backward_input = random.integer(0, 1000);
@@ -37,21 +37,21 @@ problem random_problem(test::seeded_random& random, placement where, int microba
   for (auto& l : latency) l = random.chance(0.2) ? 0 : random.integer(0, 500);
   for (auto& r : rates) r = random.chance(0.5) ? 0.0 : random.real(0, 20);
   return {
-      std::move(where),
+      std::move(placement),
       microbatches,
       std::move(costs),
       transfer_costs(p, std::move(latency), std::move(rates))};
 }
 
 timeline measured_under_virtual_time(plan const& planned) {
-  std::vector<test::plain_flow> stages(detail::index(planned.what.stages()));
+  std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
   pipeline pipe{planned, virtual_time{}, stages};
   auto const first = pipe.step().measured;
   auto const& second = pipe.step();
   CHECK(second.measured == first);
-  for (int m = 0; m < planned.what.microbatches(); ++m)
+  for (int m = 0; m < planned.problem().microbatches(); ++m)
     if (second.losses[detail::index(m)] !=
-        test::plain_flow::expected_loss(planned.what.stages(), m))
+        test::plain_flow::expected_loss(planned.problem().stages(), m))
       FAIL("the loss of microbatch " << m << " is " << second.losses[detail::index(m)]);
   return first;
 }
@@ -69,8 +69,8 @@ TEST_CASE("a step under virtual time takes what simulate says, to the tick", "[v
           {.recomputed = true, .receive_ahead = m % 3},
           [](std::string const& name, plan const& planned) {
             INFO(name);
-            CHECK(measured_under_virtual_time(planned) == planned.predicted);
-            CHECK(planned.predicted == simulate(planned.order, planned.what));
+            CHECK(measured_under_virtual_time(planned) == planned.timeline());
+            CHECK(planned.timeline() == simulate(planned.schedule(), planned.problem()));
           });
     }
 }
@@ -87,7 +87,7 @@ TEST_CASE("opening receives early changes no time", "[virtual-time]") {
 TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]") {
   // Ranks come back to stages in an order no policy has; W is put off, to the very end on one rank.
   auto const where = placement::custom({0, 1, 1, 0});
-  problem const what(where, 2, test::uneven_costs(), 87);
+  problem const problem(where, 2, test::uneven_costs(), 87);
   auto const planned = make_plan(
       "by hand",
       schedule(
@@ -96,8 +96,8 @@ TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]")
           test::passes(
               {"0F0 0F1 3F0 3B0 3F1 3BW1 0B0 3W0 0B1 0W0 0W1",
                "1F0 2F0 1F1 2F1 2B0 1B0 2BW1 1R1 1B1 1W0 1W1 2W0"})),
-      what);
-  CHECK_FALSE(verify(planned.code, what).empty());  // W of stage 2 does not ascend
+      problem);
+  CHECK_FALSE(verify(planned.program(), problem).empty());  // W of stage 2 does not ascend
   auto const mended = make_plan(
       "by hand",
       schedule(
@@ -106,18 +106,18 @@ TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]")
           test::passes(
               {"0F0 0F1 3F0 3B0 3W0 3F1 3BW1 0B0 0B1 0W0 0W1",
                "1F0 2F0 1F1 2F1 2B0 1B0 2W0 2BW1 1R1 1B1 1W0 1W1"})),
-      what);
-  CHECK(verify(mended.code, what).empty());
+      problem);
+  CHECK(verify(mended.code, problem).empty());
   CHECK(measured_under_virtual_time(mended) == mended.predicted);
 }
 
 TEST_CASE("the clock of virtual time waits for messages and never runs back", "[virtual-time]") {
-  virtual_time::clock clock;
+  virtual_time::pass_observer clock;
   CHECK(clock.start(0, {}) == 0);
   CHECK(clock.finish(10) == 10);
   CHECK(clock.start(5, {}) == 10);
   CHECK(clock.start(25, {}) == 25);
   CHECK(clock.finish(0) == 25);
   CHECK(clock.arrival_of_send(7) == 32);
-  STATIC_REQUIRE(virtual_time::clock::has_arrived(1'000'000));
+  STATIC_REQUIRE(virtual_time::pass_observer::has_arrived(1'000'000));
 }

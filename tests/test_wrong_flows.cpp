@@ -30,7 +30,7 @@ struct scripted {
 flow right(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   co_await R([] {});
   message const back = co_await mb.recv_gradient();
@@ -50,7 +50,7 @@ flow empty(microbatch) { co_return; }
 
 flow without_recv_activation(microbatch mb) {
   buffer y;
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -61,7 +61,7 @@ flow without_recv_activation(microbatch mb) {
 flow without_recv_gradient(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   co_await B([] {});
   co_await mb.send_gradient(y);
@@ -71,7 +71,7 @@ flow without_recv_gradient(microbatch mb) {
 flow without_send_activation(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
   co_await mb.send_gradient(y);
@@ -81,7 +81,7 @@ flow without_send_activation(microbatch mb) {
 flow without_send_gradient(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -92,7 +92,7 @@ flow send_before_f(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
   co_await mb.send_activation(y);
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
   co_await mb.send_gradient(y);
@@ -102,7 +102,7 @@ flow send_before_f(microbatch mb) {
 flow send_activation_after_b(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
   co_await mb.send_activation(y);
@@ -113,7 +113,7 @@ flow send_activation_after_b(microbatch mb) {
 flow send_gradient_after_f(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_gradient(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -124,7 +124,7 @@ flow send_gradient_after_f(microbatch mb) {
 flow send_gradient_after_w(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -135,7 +135,7 @@ flow send_gradient_after_w(microbatch mb) {
 flow send_gradient_in_w(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -146,7 +146,7 @@ flow send_gradient_in_w(microbatch mb) {
 flow sends_twice(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(4); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(4); });
   co_await mb.send_activation(y);
   co_await mb.send_activation(y);
 }
@@ -154,7 +154,7 @@ flow sends_twice(microbatch mb) {
 flow w_before_b(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await W([] {});
@@ -166,7 +166,7 @@ flow b_before_f(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
   co_await B([] {});
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await mb.send_gradient(y);
@@ -176,7 +176,7 @@ flow b_before_f(microbatch mb) {
 flow f_twice(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   co_await F([] {});
   message const back = co_await mb.recv_gradient();
@@ -188,14 +188,14 @@ flow f_twice(microbatch mb) {
 flow ends_after_f(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
 }
 
 flow ends_after_b(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -206,7 +206,7 @@ flow never_ends(microbatch mb) {
   buffer y;
   for (;;) {
     message const in = co_await mb.recv_activation();
-    co_await F([&](where at) { y = at.allocate_edge(8); });
+    co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
     co_await mb.send_activation(y);
     message const back = co_await mb.recv_gradient();
     co_await B([] {});
@@ -218,7 +218,7 @@ flow never_ends(microbatch mb) {
 flow w_twice(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -230,7 +230,7 @@ flow w_twice(microbatch mb) {
 flow always_fused(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await BW([] {});
@@ -240,7 +240,7 @@ flow always_fused(microbatch mb) {
 flow without_bw(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await B([] {});
@@ -251,7 +251,7 @@ flow without_bw(microbatch mb) {
 flow recomputes_late(microbatch mb) {
   buffer y;
   message const in = co_await mb.recv_activation();
-  co_await F([&](where at) { y = at.allocate_edge(8); });
+  co_await F([&](pass_context ctx) { y = ctx.allocate_edge(8); });
   co_await mb.send_activation(y);
   message const back = co_await mb.recv_gradient();
   co_await R([] {});
@@ -279,12 +279,12 @@ plan recompute_plan() { return plan_of({"0F0 0B0 0W0", "1F0 1R0 1B0 1W0", "2F0 2
 
 template <class Backend>
 std::string run(plan const& planned, int stage, flow (*wrong)(microbatch), Backend backend) {
-  std::vector<scripted> stages(detail::index(planned.what.stages()), {right});
+  std::vector<scripted> stages(detail::index(planned.problem().stages()), {right});
   stages[detail::index(stage)].run = wrong;
   pipeline pipe{planned, backend, stages};
   auto const text = test::refusal(errc::wrong_flow, [&] { pipe.step(); });
   CHECK(pipe.failures().size() == (text == nothing_refused ? 0 : 1));
-  for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+  for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
     CHECK(pipe.memory(rank).now(purpose::activation) == 0);
     CHECK(pipe.memory(rank).now(purpose::edge) == 0);
   }
@@ -354,7 +354,7 @@ TEST_CASE("a flow that leaves something out is told what", "[wrong-flows]") {
 TEST_CASE("the first stage need not receive and the last one need not send", "[wrong-flows]") {
   for (auto const& planned : {split_plan(), plan_of({"0F0 0F1 0B0 0W0 0B1 0W1"}, 2)}) {
     CHECK(run(planned, 0, without_recv_activation, virtual_time{}) == nothing_refused);
-    auto const last = planned.what.stages() - 1;
+    auto const last = planned.problem().stages() - 1;
     CHECK(run(planned, last, without_send_activation, virtual_time{}) == nothing_refused);
     CHECK(run(planned, last, without_recv_gradient, virtual_time{}) == nothing_refused);
     CHECK(run(planned, 0, without_send_gradient, virtual_time{}) == nothing_refused);

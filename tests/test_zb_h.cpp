@@ -56,12 +56,12 @@ TEST_CASE("ZB-H1 costs what its closed form says, to the tick", "[zb_h]") {
 
 TEST_CASE("with equal times ZB-H2 has no bubble and ZB-H1 a third of that of 1F1B", "[zb_h]") {
   for (int p : {2, 4, 8}) {
-    problem const what(
+    problem const problem(
         placement::linear(p),
         3 * p,
         stage_costs{.forward = 1, .backward_input = 1, .backward_weight = 1});
-    CHECK(cost(zbpp::simulate(zbpp::zb_h2{}(what), what)) == 9 * p);
-    CHECK(cost(zbpp::simulate(zbpp::zb_h1{}(what), what)) == 9 * p + p - 1);
+    CHECK(cost(zbpp::simulate(zbpp::zb_h2{}(problem), problem)) == 9 * p);
+    CHECK(cost(zbpp::simulate(zbpp::zb_h1{}(problem), problem)) == 9 * p + p - 1);
   }
 }
 
@@ -74,13 +74,14 @@ TEST_CASE("without transfers and with W <= F the bubbles are those of the paper"
     auto const b = rng.integer(1, 100);
     auto const w = rng.integer(1, std::min(f, b));
     INFO("p = " << p << ", m = " << m << ", F = " << f << ", B = " << b << ", W = " << w);
-    problem const what(
+    problem const problem(
         placement::linear(p),
         m,
         stage_costs{.forward = f, .backward_input = b, .backward_weight = w});
     auto const work = m * (f + b + w);
-    CHECK(cost(zbpp::simulate(zbpp::zb_h1{}(what), what)) == work + (p - 1) * (f + b - w));
-    CHECK(cost(zbpp::simulate(zbpp::zb_h2{}(what), what)) == work + (p - 1) * (f + b - 2 * w));
+    CHECK(cost(zbpp::simulate(zbpp::zb_h1{}(problem), problem)) == work + (p - 1) * (f + b - w));
+    CHECK(
+        cost(zbpp::simulate(zbpp::zb_h2{}(problem), problem)) == work + (p - 1) * (f + b - 2 * w));
   }
 }
 
@@ -89,10 +90,10 @@ TEST_CASE("without transfers and with W <= F the bubbles are those of the paper"
 TEST_CASE("ZB-H1 and ZB-H2 keep what the paper says on every rank", "[zb_h][paper]") {
   for (int p : {1, 2, 3, 4, 8, 16})
     for (int m : {2 * p - 1, 2 * p, 5 * p}) {
-      problem const what(
+      problem const problem(
           placement::linear(p), m, stage_costs{.activation = 1000, .weight_gradient_input = 370});
-      auto const h1 = zbpp::peak_activations(zbpp::zb_h1{}(what), what);
-      auto const h2 = zbpp::peak_activations(zbpp::zb_h2{}(what), what);
+      auto const h1 = zbpp::peak_activations(zbpp::zb_h1{}(problem), problem);
+      auto const h2 = zbpp::peak_activations(zbpp::zb_h2{}(problem), problem);
       for (int i = 1; i <= p; ++i) {
         INFO("p = " << p << ", m = " << m << ", worker " << i);
         CHECK(h1[static_cast<std::size_t>(i - 1)] == (p - i + 1) * 1000 + (i - 1) * 370);
@@ -103,12 +104,12 @@ TEST_CASE("ZB-H1 and ZB-H2 keep what the paper says on every rank", "[zb_h][pape
 }
 
 TEST_CASE("ZB-H1 and ZB-H2 need a linear placement", "[zb_h]") {
-  problem const what(placement::v_shape(2), 2, stage_costs{});
+  problem const problem(placement::v_shape(2), 2, stage_costs{});
   auto const unsupported = zbpp::errc::unsupported_problem;
   CHECK(zbpp::test::refusal(unsupported, [&] {
-          (void)zbpp::zb_h1{}(what);
+          (void)zbpp::zb_h1{}(problem);
         }) == "ZB-H1 needs a linear placement, one stage a rank; this one is v");
   CHECK(zbpp::test::refusal(unsupported, [&] {
-          (void)zbpp::zb_h2{}(what);
+          (void)zbpp::zb_h2{}(problem);
         }) == "ZB-H2 needs a linear placement, one stage a rank; this one is v");
 }

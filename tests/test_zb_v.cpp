@@ -71,9 +71,9 @@ TEST_CASE("with few microbatches ZB-V keeps no more than 1F1B", "[zb_v]") {
 }
 
 TEST_CASE("ZB-V needs a v", "[zb_v]") {
-  auto const refused = [](placement const& where) {
+  auto const refused = [](placement const& placement) {
     return zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
-      (void)zbpp::zb_v{}(problem(where, 2, stage_costs{}));
+      (void)zbpp::zb_v{}(problem(placement, 2, stage_costs{}));
     });
   };
   CHECK(

@@ -49,20 +49,20 @@ struct load {
 // Makes the shortest pass of half a rank's work as long as it should be; `make(n)` is work n times
 // as long as `make(1)`.
 template <class Make>
-load sized(std::string name, std::vector<cuda::site> const& sites, Make const& make) {
+load sized(std::string name, std::vector<cuda::rank_device> const& devices, Make const& make) {
   work const once = make(1);
-  auto const times = measure(sites, once, {0}).front();
+  auto const times = measure(devices, once, {0}).front();
   auto const shortest = std::min({times[0], times[1], times[2]});
   auto const count = std::max(1, static_cast<int>(std::ceil(least_pass / shortest)));
   return {std::move(name), make(count), make(2 * count)};
 }
 
-std::vector<load> loads_on(std::vector<cuda::site> const& sites) {
+std::vector<load> loads_on(std::vector<cuda::rank_device> const& devices) {
   std::vector<load> all;
   all.push_back(sized(
-      "arithmetic in registers", sites, [&](int n) { return arithmetic(sites, 20'000 * n); }));
+      "arithmetic in registers", devices, [&](int n) { return arithmetic(devices, 20'000 * n); }));
 #ifdef ZBPP_BENCH_CUBLAS
-  all.push_back(sized("bf16 products by cuBLAS", sites, [&](int n) { return products(sites, n); }));
+  all.push_back(sized("bf16 products by cuBLAS", devices, [&](int n) { return products(devices, n); }));
 #endif
   return all;
 }
@@ -77,10 +77,10 @@ struct run_result {
 // Streams take the hardware queues in turn, so a pipeline's are made one after another, parts
 // first: then no two of them share a queue while there are enough.
 run_result run(plan const& planned, work const& does, bool traces) {
-  cuda::partition const parts(0, planned.what.ranks());
-  auto const sites = parts.sites();
-  auto stages = stages_of(planned.what, &does);
-  pipeline pipe{planned, cuda::device{.sites = sites, .traces = traces}, stages};
+  cuda::partition const parts(0, planned.problem().ranks());
+  auto const devices = parts.devices();
+  auto stages = stages_of(planned.problem(), &does);
+  pipeline pipe{planned, cuda::device{.devices = devices, .traces = traces}, stages};
   for (int i = 0; i < warm_steps; ++i) pipe.step();
   std::vector<double> walls;
   std::vector<double> costs;
@@ -108,9 +108,9 @@ class policies_on_parts {
         problem const line = problem_of(placement::linear(ranks), m, each.busy, transfer_, edge);
         problem const v = problem_of(placement::v_shape(ranks), m, each.busy_half, transfer_, edge);
         std::optional<double> reference;
-        auto const compare = [&](auto const& decide, problem const& what, work const& does) {
+        auto const compare = [&](auto const& decide, problem const& problem, work const& does) {
           // Copies take no multiprocessor while they wait, so they may begin early.
-          auto const planned = make_plan(decide, what, {.receive_ahead = 1});
+          auto const planned = make_plan(decide, problem, {.receive_ahead = 1});
           compare_with_plan(each.what.name, planned, does, reference);
         };
         compare(one_f_one_b{}, line, each.what.whole);
@@ -137,17 +137,17 @@ class policies_on_parts {
 
   std::vector<measured_load> measured_loads(int ranks) {
     cuda::partition const parts(0, ranks);
-    auto const sites = parts.sites();
+    auto const devices = parts.devices();
     sms_ = parts.sm_count(0);
-    transfer_ = measure_transfer(sites, edge);
+    transfer_ = measure_transfer(devices, edge);
     std::vector<int> everybody;
     for (int r = 0; r < ranks; ++r) everybody.push_back(r);
     std::vector<measured_load> all;
-    for (auto& load : loads_on(sites)) {
-      auto busy = measure(sites, load.whole, everybody);
-      auto busy_half = measure(sites, load.half, everybody);
+    for (auto& load : loads_on(devices)) {
+      auto busy = measure(devices, load.whole, everybody);
+      auto busy_half = measure(devices, load.half, everybody);
       for (int r = 0; r < ranks; ++r) {
-        auto const alone = measure(sites, load.whole, {r}).front();
+        auto const alone = measure(devices, load.whole, {r}).front();
         add_cost_row(load.name, ranks, r, alone, busy[zbpp::detail::index(r)]);
       }
       all.push_back({std::move(load), std::move(busy), std::move(busy_half)});
@@ -185,20 +185,20 @@ class policies_on_parts {
     auto const plain = run(planned, does, false);
     if (!reference) reference = plain.wall;
     double most_work = 0;
-    for (int r = 0; r < planned.what.ranks(); ++r)
-      most_work = std::max(most_work, to_milliseconds(busy(planned.predicted, r)));
-    auto const cost_planned = to_milliseconds(cost(planned.predicted));
+    for (int r = 0; r < planned.problem().ranks(); ++r)
+      most_work = std::max(most_work, to_milliseconds(busy(planned.timeline(), r)));
+    auto const cost_planned = to_milliseconds(cost(planned.timeline()));
     steps_.add(
         {load,
-         std::int64_t{planned.what.ranks()},
-         std::int64_t{planned.what.microbatches()},
+         std::int64_t{planned.problem().ranks()},
+         std::int64_t{planned.problem().microbatches()},
          planned.policy,
          cost_planned,
          traced.cost,
          traced.cost / cost_planned,
          plain.wall,
-         plain.wall / to_milliseconds(makespan(planned.predicted)),
-         bubble_rate(planned.predicted),
+         plain.wall / to_milliseconds(makespan(planned.timeline())),
+         bubble_rate(planned.timeline()),
          traced.bubble,
          *reference / plain.wall,
          most_work / plain.wall,
@@ -208,8 +208,8 @@ class policies_on_parts {
         stderr,
         "%s, %d ranks, %d microbatches, %s: %.3f of the plan\n",
         load.c_str(),
-        planned.what.ranks(),
-        planned.what.microbatches(),
+        planned.problem().ranks(),
+        planned.problem().microbatches(),
         planned.policy.c_str(),
         traced.cost / cost_planned);
   }

@@ -59,17 +59,17 @@ void parts_are_disjoint(int count) {
   cuda::partition const parts(0, count);
   constexpr int blocks = 1024;
   device_memory const seen(sizeof(unsigned) * blocks * zbpp::detail::index(count));
-  auto const sites = parts.sites();
+  auto const devices = parts.devices();
   for (int part = 0; part < count; ++part)
     cuda::check(burn_and_note(
-        sites[zbpp::detail::index(part)].compute,
+        devices[zbpp::detail::index(part)].compute,
         blocks,
         20'000,
         seen.get<unsigned>() + part * blocks));
   std::set<unsigned> all;
   std::size_t sum = 0;
   for (int part = 0; part < count; ++part) {
-    cuda::stream_ref(sites[zbpp::detail::index(part)].compute).synchronize();
+    cuda::stream_ref(devices[zbpp::detail::index(part)].compute).synchronize();
     std::vector<unsigned> ids(blocks);
     cuda::check(cudaMemcpy(
         ids.data(),
@@ -90,25 +90,25 @@ void parts_are_disjoint(int count) {
 
 void parts_run_at_once(int count) {
   cuda::partition const parts(0, count);
-  auto const sites = parts.sites();
-  auto const does = arithmetic(sites, 200'000);
+  auto const devices = parts.devices();
+  auto const does = arithmetic(devices, 200'000);
   std::vector<int> everybody;
   for (int r = 0; r < count; ++r) everybody.push_back(r);
-  auto const alone = measure(sites, does, {0}).front()[0];
-  auto const busy = measure(sites, does, everybody).front()[0];
+  auto const alone = measure(devices, does, {0}).front()[0];
+  auto const busy = measure(devices, does, everybody).front()[0];
   std::cout << busy / alone << " of the time alone, ";
   expect(busy < 1.5 * alone, "the parts hold each other up");
 }
 
 void gives_right_bits(
     plan const& planned, cuda::device const& backend, bool captures, int steps = 3) {
-  auto const& what = planned.what;
+  auto const& what = planned.problem();
   std::vector<toy::sum> sums;
   std::vector<cuda::graph_cache> graphs(zbpp::detail::index(what.ranks()));
   std::vector<toy::stage> stages;
   for (int s = 0; s < what.stages(); ++s) {
-    auto const rank = zbpp::detail::index(what.where().rank_of(s));
-    auto const on = backend.sites.empty() ? 0 : backend.sites[rank].device;
+    auto const rank = zbpp::detail::index(what.placement().rank_of(s));
+    auto const on = backend.devices.empty() ? 0 : backend.devices[rank].device;
     sums.push_back(cuda::on_device(on, [] { return toy::sum(); }));
     stages.emplace_back(s, sums.back().get(), captures ? &graphs[rank] : nullptr);
   }
@@ -141,11 +141,11 @@ int check_all(bool is_short, int devices) {
     if (!is_short) check(parts + " run at once", [&] { parts_run_at_once(count); });
     check("the same bits on " + parts, [&] {
       cuda::partition const cut(0, count);
-      all_policies(count, {.sites = cut.sites()}, is_short);
+      all_policies(count, {.devices = cut.devices()}, is_short);
     });
     check("the same bits of captured passes on " + parts, [&] {
       cuda::partition const cut(0, count);
-      all_policies(count, {.sites = cut.sites()}, is_short, true);
+      all_policies(count, {.devices = cut.devices()}, is_short, true);
     });
   }
   check("the same bits on a whole device", [&] { all_policies(4, {}, is_short); });
@@ -160,7 +160,7 @@ int check_all(bool is_short, int devices) {
   check("the same bits on several devices", [&] {
     if (devices < 2) throw skipped{"there is one device only"};
     auto const ranks = std::min(devices, 8);
-    all_policies(ranks, {.sites = cuda::one_device_a_rank(ranks)}, is_short);
+    all_policies(ranks, {.devices = cuda::one_device_per_rank(ranks)}, is_short);
   });
   return check.all_good() ? 0 : 1;
 }
@@ -174,7 +174,7 @@ int check_fault() {
       static int calls = 0;
       if (rank == 1 && what == pass_kind::backward_input && ++calls > 3) cuda::check(fault(on));
     };
-    auto stages = stages_of(planned.what, &breaks);
+    auto stages = stages_of(planned.problem(), &breaks);
     pipeline pipe{planned, cuda::device{}, stages};
     for (int i = 0; i < 2; ++i) {
       try {

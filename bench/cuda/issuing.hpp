@@ -25,8 +25,8 @@ namespace zbpp::bench {
 /// Makes the calls of CUDA that a step on one GPU makes, and nothing else.
 class bare_calls {
  public:
-  explicit bare_calls(plan const& planned) : messages_(planned.code) {
-    for (int rank = 0; rank < planned.what.ranks(); ++rank) {
+  explicit bare_calls(plan const& planned) : messages_(planned.program()) {
+    for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
       computes_.emplace_back(cuda::stream_priority::usual);
       ends_.emplace_back(cuda::event_kind::order);
     }
@@ -36,8 +36,8 @@ class bare_calls {
       lane.from = zbpp::detail::index(c.from);
       lane.to = zbpp::detail::index(c.to);
     }
-    for (int rank = 0; rank < planned.what.ranks(); ++rank) {
-      auto const row = planned.code.instructions(rank);
+    for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
+      auto const row = planned.program().instructions(rank);
       for (std::size_t i = 0; i < row.size(); ++i)
         if (row[i].is_send())
           sends_.push_back(zbpp::detail::index(messages_.notes(rank)[i].channel));
@@ -112,8 +112,8 @@ struct host_time {
 
 [[nodiscard]] inline std::int64_t instructions_of(plan const& planned) {
   std::int64_t count = 0;
-  for (int rank = 0; rank < planned.what.ranks(); ++rank)
-    count += static_cast<std::int64_t>(planned.code.instructions(rank).size());
+  for (int rank = 0; rank < planned.problem().ranks(); ++rank)
+    count += static_cast<std::int64_t>(planned.program().instructions(rank).size());
   return count;
 }
 
@@ -140,14 +140,14 @@ struct host_time {
             0.01,
             size));
     auto const count = static_cast<double>(instructions_of(planned));
-    auto stages = stages_of(planned.what, nullptr);
+    auto stages = stages_of(planned.problem(), nullptr);
     pipeline pipe{planned, cuda::device{}, stages};
     auto const ours = host_time::of(50, [&] { pipe.step(); });
     bare_calls bare(planned);
     auto const theirs = host_time::of(50, [&] { bare.run(); });
     result.add(
         {std::int64_t{ranks},
-         std::int64_t{planned.what.microbatches()},
+         std::int64_t{planned.problem().microbatches()},
          planned.policy,
          instructions_of(planned),
          ours.computing / count,
@@ -167,22 +167,22 @@ struct host_time {
       "Passes of 64 short kernels on 4 parts of one GPU, ZB-H1, 16 microbatches: medians of 20 "
       "steps",
       {"passes",
-       "host time a pass, us",
+       "host time per pass, us",
        "step by the clock, ms",
        "busy share of the issuing thread",
        "captures",
        "replays"});
   cuda::partition const parts(0, ranks);
-  auto const sites = parts.sites();
-  auto const does = arithmetic(sites, 100, kernels);
+  auto const devices = parts.devices();
+  auto const does = arithmetic(devices, 100, kernels);
   auto const planned = make_plan(
       zb_h1{},
       problem_of(
           placement::linear(ranks), 16, std::vector<pass_times>(ranks, {1, 1, 1}), 0.01, 4096));
   for (bool const captures : {false, true}) {
     std::vector<cuda::graph_cache> graphs(ranks);
-    auto stages = stages_of(planned.what, &does, captures ? &graphs : nullptr);
-    pipeline pipe{planned, cuda::device{.sites = sites}, stages};
+    auto stages = stages_of(planned.problem(), &does, captures ? &graphs : nullptr);
+    pipeline pipe{planned, cuda::device{.devices = devices}, stages};
     auto const time = host_time::of(20, [&] { pipe.step(); });
     std::int64_t made = 0;
     std::int64_t replayed = 0;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ using pass_times = std::array<double, 3>;
 /// turns, and ranks are not at the same kind, as in a pipeline.
 /// @return medians, in the order of the ranks
 [[nodiscard]] inline std::vector<pass_times> measure(
-    std::vector<cuda::site> const& sites, work const& does, std::vector<int> const& ranks) {
+    std::vector<cuda::rank_device> const& devices, work const& does, std::vector<int> const& ranks) {
   constexpr std::size_t warm = 6;
   constexpr std::size_t counted = 30;
   constexpr std::size_t all = warm + counted + warm;  // the last ones keep the others company
@@ -64,7 +64,7 @@ using pass_times = std::array<double, 3>;
   auto const kind_of = [](std::size_t position, std::size_t i) { return (position + i) % 3; };
   for (std::size_t i = 0; i <= all; ++i) {
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      cuda::stream_ref const on = sites[zbpp::detail::index(ranks[r])].compute;
+      cuda::stream_ref const on = devices[zbpp::detail::index(ranks[r])].compute;
       on.record(marks[r][i]);
       if (i < all) does(on, ranks[r], kinds[kind_of(r, i)]);
     }
@@ -82,7 +82,8 @@ using pass_times = std::array<double, 3>;
 
 /// @return milliseconds from the end of a pass until a pass of another rank can start that waits
 ///         for its message
-[[nodiscard]] inline double measure_transfer(std::vector<cuda::site> const& sites, bytes size) {
+[[nodiscard]] inline double measure_transfer(
+    std::vector<cuda::rank_device> const& devices, bytes size) {
   constexpr int hops = 100;
   device_memory const from(zbpp::detail::index(size));
   device_memory const to(zbpp::detail::index(size));
@@ -91,8 +92,8 @@ using pass_times = std::array<double, 3>;
   cuda::event const arrived(cuda::event_kind::order);
   cuda::event const start(cuda::event_kind::timing);
   cuda::event const end(cuda::event_kind::timing);
-  cuda::stream_ref const sender = sites.front().compute;
-  cuda::stream_ref const receiver = sites.back().compute;
+  cuda::stream_ref const sender = devices.front().compute;
+  cuda::stream_ref const receiver = devices.back().compute;
   sender.record(start);
   for (int i = 0; i < hops; ++i) {
     cuda::stream_ref const now = i % 2 == 0 ? sender : receiver;
@@ -115,14 +116,14 @@ using pass_times = std::array<double, 3>;
 
 /// Makes the problem of stages that all do the same work: `share` of a rank's each.
 [[nodiscard]] inline problem problem_of(
-    placement const& where,
+    placement const& placement,
     int microbatches,
     std::vector<pass_times> const& by_rank,
     double transfer,
     bytes edge) {
   std::vector<stage_costs> costs;
-  for (int s = 0; s < where.stages(); ++s) {
-    auto const& times = by_rank[zbpp::detail::index(where.rank_of(s))];
+  for (int s = 0; s < placement.stages(); ++s) {
+    auto const& times = by_rank[zbpp::detail::index(placement.rank_of(s))];
     costs.push_back(
         {.forward = from_milliseconds(times[0]),
          .backward_input = from_milliseconds(times[1]),
@@ -131,7 +132,7 @@ using pass_times = std::array<double, 3>;
          .weight_gradient_input = edge,
          .edge = edge});
   }
-  return {where, microbatches, std::move(costs), from_milliseconds(transfer)};
+  return {placement, microbatches, std::move(costs), from_milliseconds(transfer)};
 }
 
 }  // namespace zbpp::bench

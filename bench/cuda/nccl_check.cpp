@@ -95,8 +95,8 @@ plan plan_of(std::string_view policy, int ranks) {
 
 void train(asio::rendezvous& run, std::string_view policy) {
   auto const planned = plan_of(policy, run.ranks());
-  auto const& what = planned.what;
-  auto const own = what.where().stages_of(run.rank());
+  auto const& what = planned.problem();
+  auto const own = what.placement().stages_of(run.rank());
   std::vector<toy::sum> sums(own.size());
   std::vector<toy::stage> stages;
   for (std::size_t i = 0; i < own.size(); ++i) stages.emplace_back(own[i], sums[i].get());
@@ -111,7 +111,7 @@ void train(asio::rendezvous& run, std::string_view policy) {
     expect(
         sums[i].value() == right.sums[zbpp::detail::index(own[i])],
         planned.policy + ": stage " + std::to_string(own[i]) + " gave other bits");
-  if (what.where().rank_of(what.stages() - 1) == run.rank())
+  if (what.placement().rank_of(what.stages() - 1) == run.rank())
     expect(found.losses == right.losses, planned.policy + ": other losses");
 }
 
@@ -140,7 +140,7 @@ void take_part(std::string_view act, int devices) {
   auto const local = start.local_rank < 0 ? start.rank : start.local_rank;
   cuda::check(cudaSetDevice(local % devices));
   asio::rendezvous_settings settings;
-  settings.patience = patience;
+  settings.stall_deadline = patience;
   asio::rendezvous run(start, settings);
   if (act == "train") {
     for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) train(run, policy);

@@ -18,7 +18,7 @@ void check(cublasStatus_t status) {
 // What one rank multiplies.
 class multiplier {
  public:
-  explicit multiplier(cuda::site const& at) {
+  explicit multiplier(cuda::rank_device const& at) {
     cublasHandle_t made = nullptr;
     check(cublasCreate(&made));
     handle_.reset(made);
@@ -88,9 +88,9 @@ class multiplier {
 
 }  // namespace
 
-work products(std::vector<cuda::site> const& sites, int products) {
+work products(std::vector<cuda::rank_device> const& devices, int products) {
   auto const all = std::make_shared<std::vector<std::unique_ptr<multiplier>>>();
-  for (auto const& at : sites) all->push_back(std::make_unique<multiplier>(at));
+  for (auto const& at : devices) all->push_back(std::make_unique<multiplier>(at));
   return [=](cuda::stream_ref on, int rank, pass_kind what) {
     for (int i = 0; i < products; ++i) (*(*all)[zbpp::detail::index(rank)])(on, what);
   };

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/cuda/graph.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/microbatch.hpp>
@@ -23,9 +23,9 @@ inline constexpr int width = 256;
 inline constexpr std::size_t message_size = width * sizeof(float);
 
 /// @return the problem of a toy
-[[nodiscard]] inline problem problem_of(placement const& where, int microbatches) {
+[[nodiscard]] inline problem problem_of(placement const& placement, int microbatches) {
   return {
-      where,
+      placement,
       microbatches,
       stage_costs{
           .forward = 10,
@@ -50,39 +50,39 @@ class stage {
     buffer kept;
     buffer out;
     auto const input = co_await mb.recv_activation();
-    auto forward = [&](where at) {
-      kept = at.allocate(message_size);
-      out = at.allocate_edge(message_size);
+    auto forward = [&](pass_context ctx) {
+      kept = ctx.allocate(message_size);
+      out = ctx.allocate_edge(message_size);
       auto* const keeps = floats(kept);
       auto* const gives = floats(out);
       auto const* const from = mb.is_first_stage() ? nullptr : floats(input[0]);
       auto const first = mb.is_first_stage() ? static_cast<float>(mb.index()) : 0.0F;
-      enqueue(at, mb, pass_kind::forward, {from, keeps, gives}, [=, this](cuda::stream_ref on) {
+      enqueue(ctx, mb, pass_kind::forward, {from, keeps, gives}, [=, this](cuda::stream_ref on) {
         cuda::check(scale(on, keeps, from, 1, first, width));
         cuda::check(scale(on, gives, keeps, 2, static_cast<float>(number_), width));
       });
-      if (mb.is_last_stage()) cuda::report_loss(mb, at, gives + 1);
+      if (mb.is_last_stage()) cuda::report_loss(mb, ctx, gives + 1);
     };
     co_await F(forward);
     co_await mb.send_activation(std::move(out));
     auto const back = co_await mb.recv_gradient();
     buffer gradient;
-    auto backward_input = [&](where at) {
-      gradient = at.allocate_edge(message_size);
+    auto backward_input = [&](pass_context ctx) {
+      gradient = ctx.allocate_edge(message_size);
       auto* const gives = floats(gradient);
       auto const* const from = mb.is_last_stage() ? nullptr : floats(back[0]);
       float const factor = mb.is_last_stage() ? 0 : 1;
-      enqueue(at, mb, pass_kind::backward_input, {from, gives}, [=](cuda::stream_ref on) {
+      enqueue(ctx, mb, pass_kind::backward_input, {from, gives}, [=](cuda::stream_ref on) {
         cuda::check(scale(on, gives, from, factor, 1, width));
       });
     };
     co_await B(backward_input);
     buffer const own = gradient;
     co_await mb.send_gradient(std::move(gradient));
-    auto backward_weight = [&](where at) {
+    auto backward_weight = [&](pass_context ctx) {
       auto const* const x = floats(kept);
       auto const* const g = floats(own);
-      enqueue(at, mb, pass_kind::backward_weight, {x, g}, [=, this](cuda::stream_ref on) {
+      enqueue(ctx, mb, pass_kind::backward_weight, {x, g}, [=, this](cuda::stream_ref on) {
         cuda::check(fold(on, sum_, x, g, width));
       });
     };
@@ -90,9 +90,9 @@ class stage {
   }
 
   /// Has both kernels loaded before the first step, in which that may wait for what runs.
-  void warm_up(where at) {
-    auto const on = cuda::stream_of(at);
-    auto const scratch = at.allocate(message_size);
+  void warm_up(pass_context ctx) {
+    auto const on = cuda::stream_of(ctx);
+    auto const scratch = ctx.allocate(message_size);
     cuda::check(scale(on, floats(scratch), nullptr, 1, 0, width));
     cuda::check(fold(on, floats(scratch), floats(scratch), floats(scratch), width));
   }
@@ -102,10 +102,14 @@ class stage {
 
   template <class Work>
   void enqueue(
-      where at, microbatch mb, pass_kind what, std::initializer_list<void const*> uses, Work work) {
-    if (graphs_ == nullptr) return work(cuda::stream_of(at));
+      pass_context ctx,
+      microbatch mb,
+      pass_kind what,
+      std::initializer_list<void const*> uses,
+      Work work) {
+    if (graphs_ == nullptr) return work(cuda::stream_of(ctx));
     auto const key = (std::int64_t{number_} * mb.count() + mb.index()) * 8;
-    graphs_->run(at, key + static_cast<std::int64_t>(what), uses, work);
+    graphs_->run(ctx, key + static_cast<std::int64_t>(what), uses, work);
   }
 
   int number_;

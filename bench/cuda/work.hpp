@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/cuda/graph.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/microbatch.hpp>
@@ -50,17 +50,17 @@ class device_memory {
 /// Makes work that fills all multiprocessors of a rank with arithmetic: `kernels` launches of
 /// `rounds` each, whatever the pass.
 [[nodiscard]] inline work arithmetic(
-    std::vector<cuda::site> const& sites, int rounds, int kernels = 1) {
+    std::vector<cuda::rank_device> const& devices, int rounds, int kernels = 1) {
   auto const sink = std::make_shared<device_memory>(sizeof(float));
   return [=](cuda::stream_ref on, int rank, pass_kind) {
-    auto const blocks = 8 * sites[zbpp::detail::index(rank)].sm_count;  // as many as run at once
+    auto const blocks = 8 * devices[zbpp::detail::index(rank)].sm_count;  // as many as run at once
     for (int i = 0; i < kernels; ++i) cuda::check(burn(on, blocks, rounds, sink->get<float>()));
   };
 }
 
 /// Makes work of products of square matrices in bf16 by cuBLAS, `products` a pass: F multiplies by
 /// the weights, B by their transpose, W adds up in single precision. Defined where cuBLAS is.
-[[nodiscard]] work products(std::vector<cuda::site> const& sites, int products);
+[[nodiscard]] work products(std::vector<cuda::rank_device> const& devices, int products);
 
 /// Lets passes do some work, and exchanges messages of the size that the costs state.
 class working_stage {
@@ -74,42 +74,42 @@ class working_stage {
     buffer kept;
     buffer out;
     auto const input = co_await mb.recv_activation();
-    auto forward = [&](where at) {
-      kept = at.allocate(zbpp::detail::index(costs_.activation));
-      out = at.allocate_edge(zbpp::detail::index(costs_.edge));
-      act(at, mb, pass_kind::forward);
+    auto forward = [&](pass_context ctx) {
+      kept = ctx.allocate(zbpp::detail::index(costs_.activation));
+      out = ctx.allocate_edge(zbpp::detail::index(costs_.edge));
+      act(ctx, mb, pass_kind::forward);
     };
     co_await F(forward);
     co_await mb.send_activation(std::move(out));
     auto const back = co_await mb.recv_gradient();
-    auto backward_input = [&](where at) {
-      out = at.allocate_edge(zbpp::detail::index(costs_.edge));
-      act(at, mb, pass_kind::backward_input);
+    auto backward_input = [&](pass_context ctx) {
+      out = ctx.allocate_edge(zbpp::detail::index(costs_.edge));
+      act(ctx, mb, pass_kind::backward_input);
     };
     co_await B(backward_input);
     co_await mb.send_gradient(std::move(out));
-    auto backward_weight = [&](where at) {
-      act(at, mb, pass_kind::backward_weight);
+    auto backward_weight = [&](pass_context ctx) {
+      act(ctx, mb, pass_kind::backward_weight);
       kept.reset();
     };
     co_await W(backward_weight);
   }
 
   /// Loads the kernels.
-  void warm_up(where at) {
+  void warm_up(pass_context ctx) {
     if (does_ == nullptr) return;
     for (auto const what :
          {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
-      (*does_)(cuda::stream_of(at), rank_, what);
+      (*does_)(cuda::stream_of(ctx), rank_, what);
   }
 
  private:
-  void act(where at, microbatch mb, pass_kind what) {
+  void act(pass_context ctx, microbatch mb, pass_kind what) {
     if (does_ == nullptr) return;
     auto const enqueue = [&](cuda::stream_ref on) { (*does_)(on, rank_, what); };
-    if (graphs_ == nullptr) return enqueue(cuda::stream_of(at));
+    if (graphs_ == nullptr) return enqueue(cuda::stream_of(ctx));
     auto const key = std::int64_t{8} * mb.index() + static_cast<std::int64_t>(what);
-    graphs_->run(at, key, std::span<void const* const>(), enqueue);  // no memory of the arena
+    graphs_->run(ctx, key, std::span<void const* const>(), enqueue);  // no memory of the arena
   }
 
   work const* does_;
@@ -120,14 +120,14 @@ class working_stage {
 
 /// @return a stage for each of a problem's
 [[nodiscard]] inline std::vector<working_stage> stages_of(
-    problem const& what, work const* does, std::vector<cuda::graph_cache>* graphs = nullptr) {
+    problem const& problem, work const* does, std::vector<cuda::graph_cache>* graphs = nullptr) {
   std::vector<working_stage> stages;
-  for (int s = 0; s < what.stages(); ++s) {
-    auto const rank = what.where().rank_of(s);
+  for (int s = 0; s < problem.stages(); ++s) {
+    auto const rank = problem.placement().rank_of(s);
     stages.emplace_back(
         does,
         rank,
-        what.costs(s),
+        problem.costs(s),
         graphs == nullptr ? nullptr : &(*graphs)[zbpp::detail::index(rank)]);
   }
   return stages;

@@ -79,7 +79,7 @@ text make_text() {
 
 text const learned = make_text();
 
-zbpp::placement const& where() {
+zbpp::placement const& placement() {
   static auto const v = zbpp::placement::v_shape(2);
   return v;
 }
@@ -88,8 +88,8 @@ zbpp::placement const& where() {
 struct example_run {
   explicit example_run(fs::path const& folder, training const& settings = gpt::settings())
       : how(settings),
-        stages(make_stages(how, learned, where())),
-        save(folder, settings_of(how, learned, "zb_v", where()), 1, where()) {}
+        stages(make_stages(how, learned, placement())),
+        save(folder, settings_of(how, learned, "zb_v", placement()), 1, placement()) {}
 
   /// Trains to the end and keeps a checkpoint of each step.
   run_record train(std::int64_t first, bool keeps) {
@@ -100,7 +100,7 @@ struct example_run {
     }
     auto const planned = zbpp::make_plan(
         zbpp::find_policy(zbpp::builtin_policies(), "zb_v"),
-        zbpp::problem(where(), how.microbatches, costs));
+        zbpp::problem(placement(), how.microbatches, costs));
     return run_pipeline(planned, how, stages, first, keeps ? &save : nullptr);
   }
 
@@ -304,13 +304,13 @@ void check_one_rank() {
   example_run run(scratch.path());
   auto const trained = run.train(0, true);
   checkpoints const from(
-      scratch.path(), settings_of(run.how, learned, "zb_v", where()), where().ranks());
+      scratch.path(), settings_of(run.how, learned, "zb_v", placement()), placement().ranks());
   auto const newest = from.read_manifest(steps);
   std::uint64_t parameters = 0;
-  for (int rank = 0; rank < where().ranks(); ++rank) {
-    auto own = make_stages(run.how, learned, where(), rank);
+  for (int rank = 0; rank < placement().ranks(); ++rank) {
+    auto own = make_stages(run.how, learned, placement(), rank);
     expect(own.size() == 2, "a rank has its chunks and no other");
-    from.read(newest, rank, states_of(own, where(), rank));
+    from.read(newest, rank, states_of(own, placement(), rank));
     for (auto const& s : own) parameters += digest(s.model().parameters());
   }
   expect(parameters == trained.parameters, "digests of ranks add up to that of the model");

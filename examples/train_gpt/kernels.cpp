@@ -108,9 +108,9 @@ void gelu_backward_input_in_place(index count, float const* dy, float* x) {
   using k = gelu_constants;
   for (index i = 0; i < count; ++i) {
     float const square = x[i] * x[i];
-    float const gate = sigmoid(k::slope * (x[i] + k::cubic * square * x[i]));
+    float const listener = sigmoid(k::slope * (x[i] + k::cubic * square * x[i]));
     float const inner = k::slope * (1.0F + 3.0F * k::cubic * square);
-    x[i] = dy[i] * (gate + x[i] * gate * (1.0F - gate) * inner);
+    x[i] = dy[i] * (listener + x[i] * listener * (1.0F - listener) * inner);
   }
 }
 

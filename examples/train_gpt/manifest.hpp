@@ -31,15 +31,15 @@ struct run_setting {
 
 /// Lists what decides the bits of a run and what each rank holds.
 [[nodiscard]] inline std::vector<run_setting> settings_of(
-    training const& how, text const& on, std::string policy, zbpp::placement const& where) {
+    training const& how, text const& on, std::string policy, zbpp::placement const& placement) {
   auto const number = [](auto value) { return std::to_string(value); };
   return {
       {"--text",
        number(on.bytes().size()) + " bytes, checksum " +
            hex(checksum_of(std::as_bytes(on.bytes())))},
-      {"--ranks", number(where.ranks())},
+      {"--ranks", number(placement.ranks())},
       {"--policy", std::move(policy)},
-      {"placement", where.name()},
+      {"placement", placement.name()},
       {"--microbatches", number(how.microbatches)},
       {"--steps", number(how.optimizer.steps)},
       {"--layers", number(how.model.layers)},

@@ -40,9 +40,9 @@ std::vector<choice> choose_all(options const& o) {
 
 std::vector<contender> plan_all(options const& o, text const& on, std::vector<choice> choices) {
   std::vector<zbpp::problem> measured;
-  auto const find = [&](zbpp::placement const& where) {
+  auto const find = [&](zbpp::placement const& placement) {
     return std::find_if(measured.begin(), measured.end(), [&](zbpp::problem const& p) {
-      return p.where() == where;
+      return p.placement() == placement;
     });
   };
   for (auto const& c : choices)

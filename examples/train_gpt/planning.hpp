@@ -25,7 +25,7 @@ struct choice {
   std::string why_not;
 };
 
-/// Finds the first placement that a policy takes: two chunks a rank as a V, two in a loop, one.
+/// Finds the first placement that a policy takes: two chunks per rank as a V, two in a loop, one.
 [[nodiscard]] inline choice choose(
     zbpp::any_policy const& policy, int ranks, int microbatches, index layers) {
   choice found{policy, {}, {}};
@@ -69,7 +69,7 @@ struct choice {
     }
     passes.end_row();
   }
-  return {order.where(), order.microbatches(), std::move(passes)};
+  return {order.placement(), order.microbatches(), std::move(passes)};
 }
 
 /// Gives the value that a share of some values lies below, or a default one of none.
@@ -84,15 +84,15 @@ template <class Value>
 }
 
 /// Says how long a message takes from one rank to the next; 0 where there is one rank.
-[[nodiscard]] inline zbpp::ticks message_time(zbpp::problem const& what) {
-  return what.ranks() > 1 ? what.transfer()(0, 1, what.costs(0).edge) : 0;
+[[nodiscard]] inline zbpp::ticks message_time(zbpp::problem const& problem) {
+  return problem.ranks() > 1 ? problem.transfer()(0, 1, problem.costs(0).edge) : 0;
 }
 
 /// Collects how long passes take and how long a message is on its way, from timelines.
 class cost_samples {
  public:
-  explicit cost_samples(zbpp::placement where, int microbatches)
-      : where_(std::move(where)),
+  explicit cost_samples(zbpp::placement placement, int microbatches)
+      : where_(std::move(placement)),
         microbatches_(microbatches),
         passes_(static_cast<std::size_t>(where_.stages())) {}
 
@@ -150,17 +150,17 @@ class cost_samples {
     training const& how,
     text const& on,
     zbpp::any_policy const& policy,
-    zbpp::placement const& where) {
+    zbpp::placement const& placement) {
   // Own choice: enough for a median of hundreds of passes; the first steps find cold caches.
   constexpr int warm_up_steps = 3;
   constexpr int steps = 25;
-  auto stages = make_stages(how, on, where);
+  auto stages = make_stages(how, on, placement);
   std::vector<zbpp::stage_costs> costs;
   for (auto const& s : stages) costs.push_back(s.sizes());
-  zbpp::problem const sizes(where, how.microbatches, costs);
+  zbpp::problem const sizes(placement, how.microbatches, costs);
   zbpp::pipeline pipe(
       zbpp::make_plan("measuring", split_backward(policy(sizes)), sizes), zbpp::threads{}, stages);
-  cost_samples samples(where, how.microbatches);
+  cost_samples samples(placement, how.microbatches);
   for (int i = 0; i < warm_up_steps + steps; ++i) {
     auto const& result = pipe.step();
     if (i >= warm_up_steps) samples.add(result.measured);
@@ -176,7 +176,7 @@ inline void share_messages(std::vector<zbpp::problem>& measured) {
   for (auto& p : measured) {
     auto const costs = p.all_costs();
     p = {
-        p.where(),
+        p.placement(),
         p.microbatches(),
         std::vector<zbpp::stage_costs>(costs.begin(), costs.end()),
         zbpp::transfer_costs(quickest)};

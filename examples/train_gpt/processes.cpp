@@ -36,7 +36,7 @@ constexpr std::array measured_costs{
 [[nodiscard]] zbpp::problem share_problem(
     zbpp::asio::rendezvous& meeting,
     zbpp::problem const* mine,
-    zbpp::placement const& where,
+    zbpp::placement const& placement,
     int microbatches) {
   zbpp::asio::wire_writer to;
   if (mine != nullptr) {
@@ -46,12 +46,12 @@ constexpr std::array measured_costs{
   }
   auto const told = meeting.broadcast(to.bytes(), 0);
   zbpp::asio::wire_reader from(told);
-  std::vector<zbpp::stage_costs> all(static_cast<std::size_t>(where.stages()));
+  std::vector<zbpp::stage_costs> all(static_cast<std::size_t>(placement.stages()));
   for (auto& costs : all)
     for (auto const member : measured_costs) costs.*member = from.get<std::int64_t>();
   zbpp::transfer_costs const transfer(from.get<zbpp::ticks>());
   from.expect_end();
-  return {where, microbatches, std::move(all), transfer};
+  return {placement, microbatches, std::move(all), transfer};
 }
 
 /// Adds up the digests of all ranks, which gives that of the whole model.
@@ -120,7 +120,7 @@ void agree(
     std::int64_t first,
     saver_apart* save) {
   auto const steps = how.optimizer.steps;
-  auto const& where = planned.what.where();
+  auto const& where = planned.problem().placement();
   auto const root = where.rank_of(where.stages() - 1);
   run_record record{planned.policy, first};
   zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
@@ -173,7 +173,7 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
     all = plan_all(o, on, std::move(choices));
   }
   auto& one = all.front();
-  auto const* const measured = one.plan ? &one.plan->what : nullptr;
+  auto const* const measured = one.plan ? &one.plan->problem() : nullptr;
   auto const problem = share_problem(meeting, measured, where, o.how.microbatches);
   if (!one.plan) one.plan = zbpp::make_plan(policy, problem);
 

@@ -42,15 +42,15 @@ struct contender {
 }
 
 /// Tells what the passes of each stage take and keep.
-[[nodiscard]] inline std::string describe(zbpp::problem const& what, index layers) {
+[[nodiscard]] inline std::string describe(zbpp::problem const& problem, index layers) {
   table lines(
       {"stage", "rank", "blocks", "F ms", "B ms", "W ms", "kept to B MiB", "to W MiB", "edge MiB"});
-  for (int s = 0; s < what.stages(); ++s) {
-    auto const& c = what.costs(s);
-    auto const blocks = blocks_of_stage(layers, what.stages(), s);
+  for (int s = 0; s < problem.stages(); ++s) {
+    auto const& c = problem.costs(s);
+    auto const blocks = blocks_of_stage(layers, problem.stages(), s);
     lines.add(
         {std::to_string(s),
-         std::to_string(what.where().rank_of(s)),
+         std::to_string(problem.placement().rank_of(s)),
          std::to_string(blocks.last - blocks.first),
          milliseconds(c.forward),
          milliseconds(c.backward_input),
@@ -59,9 +59,10 @@ struct contender {
          mebibytes(c.weight_gradient_input),
          mebibytes(c.edge)});
   }
-  return "problem, " + what.where().name() + " placement: " + std::to_string(what.ranks()) +
-         " ranks, " + std::to_string(what.microbatches()) + " microbatches, a message takes " +
-         milliseconds(message_time(what)) + " ms\n" + lines.text();
+  return "problem, " + problem.placement().name() +
+         " placement: " + std::to_string(problem.ranks()) + " ranks, " +
+         std::to_string(problem.microbatches()) + " microbatches, a message takes " +
+         milliseconds(message_time(problem)) + " ms\n" + lines.text();
 }
 
 /// Tells what each policy is expected to cost.
@@ -73,13 +74,13 @@ struct contender {
       continue;
     }
     zbpp::bytes most = 0;
-    for (auto const& peak : zbpp::peak_memory(c.plan->code, c.plan->what))
+    for (auto const& peak : zbpp::peak_memory(c.plan->program(), c.plan->problem()))
       most = std::max(most, peak.total);
     lines.add(
         {c.title,
-         c.plan->what.where().name(),
-         milliseconds(zbpp::cost(c.plan->predicted)),
-         percent(zbpp::bubble_rate(c.plan->predicted)),
+         c.plan->problem().placement().name(),
+         milliseconds(zbpp::cost(c.plan->timeline())),
+         percent(zbpp::bubble_rate(c.plan->timeline())),
          mebibytes(most)});
   }
   return "predicted\n" + lines.text();
@@ -130,7 +131,7 @@ struct contender {
          fixed(time, 2),
          sequential ? fixed(reference / time, 2) : "",
          bubbles.empty() ? "" : percent(quantile(bubbles)),
-         percent(zbpp::bubble_rate(c.plan->predicted))});
+         percent(zbpp::bubble_rate(c.plan->timeline()))});
   }
   return "trained" + std::string(sequential ? "" : "; without the reference, nothing is compared") +
          "\n" + lines.text();
@@ -142,8 +143,8 @@ struct contender {
   std::vector<zbpp::named_timeline> lines;
   for (auto const& c : all) {
     if (!c.has_steps() || c.run->timelines.empty()) continue;
-    auto const profile = zbpp::activation_profile(c.plan->order, c.plan->what);
-    lines.push_back({c.title + " predicted", c.plan->predicted, profile});
+    auto const profile = zbpp::activation_profile(c.plan->schedule(), c.plan->problem());
+    lines.push_back({c.title + " predicted", c.plan->timeline(), profile});
     lines.push_back({c.title + " measured", c.run->typical(), profile});
   }
   return lines;

@@ -46,12 +46,12 @@ class basic_saver {
       std::filesystem::path const& folder,
       std::vector<run_setting> settings,
       std::int64_t every,
-      zbpp::placement const& where,
+      zbpp::placement const& placement,
       Ranks ranks = {})
       : folder_(folder),
-        to_(folder, std::move(settings), where.ranks()),
+        to_(folder, std::move(settings), placement.ranks()),
         every_(every),
-        where_(where),
+        where_(placement),
         ranks_(std::move(ranks)) {}
 
   /// @return the step of the newest checkpoint; 0 where there is none

@@ -26,7 +26,7 @@ class arena_memory {
     [[nodiscard]] float* data() const { return owner.as<float>().data(); }
   };
 
-  explicit arena_memory(zbpp::where const& at) : at_(&at) {}
+  explicit arena_memory(zbpp::pass_context const& ctx) : at_(&ctx) {}
 
   /// @return an array of `count` floats
   [[nodiscard]] tensor allocate(index count) const { return {at_->allocate(size_of(count))}; }
@@ -41,7 +41,7 @@ class arena_memory {
   }
 
  private:
-  zbpp::where const* at_;
+  zbpp::pass_context const* at_;
 };
 
 /// Is one stage: a chunk of the model and the optimizer of its parameters.
@@ -64,29 +64,29 @@ class chunk_stage {
   zbpp::flow operator()(zbpp::microbatch mb) {
     batch const of(how_.model, *text_, how_.seed, first_step_ + mb.step(), mb.index());
     chunk_saved<arena_memory> keep;
-    zbpp::message mail = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::where at) {
-      arena_memory memory(at);
-      auto out = model_.forward(memory, keep, of, mail[0].as<float>().data());
+    zbpp::message msg = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      arena_memory memory(ctx);
+      auto out = model_.forward(memory, keep, of, msg[0].as<float>().data());
       if (mb.is_last_stage()) mb.report_loss(out.loss);
-      mail = std::move(out.y.owner);
+      msg = std::move(out.y.owner);
     });
-    co_await mb.send_activation(std::move(mail));
-    mail = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::where at) {
-      arena_memory memory(at);
-      auto dx = model_.backward_input(memory, keep, {mail[0]});
-      mail = std::move(dx.owner);
+    co_await mb.send_activation(std::move(msg));
+    msg = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      arena_memory memory(ctx);
+      auto dx = model_.backward_input(memory, keep, {msg[0]});
+      msg = std::move(dx.owner);
     });
-    co_await mb.send_gradient(std::move(mail));
-    co_await zbpp::W([&](zbpp::where at) {
-      arena_memory memory(at);
+    co_await mb.send_gradient(std::move(msg));
+    co_await zbpp::W([&](zbpp::pass_context ctx) {
+      arena_memory memory(ctx);
       model_.backward_weight(memory, keep, of);
     });
   }
 
   /// Takes the optimizer step of this stage, after its last W.
-  void update(zbpp::where) {
+  void update(zbpp::pass_context) {
     optimizer_.update(model_.parameters().values(), model_.parameters().gradients());
   }
 
@@ -138,30 +138,30 @@ class chunk_stage {
 /// Makes the stages of one rank, in the order of the model.
 /// @param on  outlives the stages
 [[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& where, int rank) {
+    training const& how, text const& on, zbpp::placement const& placement, int rank) {
   std::vector<chunk_stage> stages;
-  auto const own = where.stages_of(rank);
+  auto const own = placement.stages_of(rank);
   stages.reserve(own.size());
-  for (int const s : own) stages.emplace_back(how, on, where.stages(), s);
+  for (int const s : own) stages.emplace_back(how, on, placement.stages(), s);
   return stages;
 }
 
 /// Cuts the model in as many stages as a placement has.
 /// @param on  outlives the stages
 [[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& where) {
+    training const& how, text const& on, zbpp::placement const& placement) {
   std::vector<chunk_stage> stages;
-  stages.reserve(static_cast<std::size_t>(where.stages()));
-  for (int s = 0; s < where.stages(); ++s) stages.emplace_back(how, on, where.stages(), s);
+  stages.reserve(static_cast<std::size_t>(placement.stages()));
+  for (int s = 0; s < placement.stages(); ++s) stages.emplace_back(how, on, placement.stages(), s);
   return stages;
 }
 
 /// Lists the state of those stages that a rank has.
 [[nodiscard]] inline std::vector<stage_state> states_of(
-    std::vector<chunk_stage>& stages, zbpp::placement const& where, int rank) {
+    std::vector<chunk_stage>& stages, zbpp::placement const& placement, int rank) {
   std::vector<stage_state> states;
   for (auto& s : stages)
-    if (where.rank_of(s.stage()) == rank) states.push_back(s.state());
+    if (placement.rank_of(s.stage()) == rank) states.push_back(s.state());
   return states;
 }
 

@@ -17,7 +17,8 @@
 namespace gpt::cuda {
 
 /// Hands out device memory as handles that free it, behind what is enqueued; it starts undefined.
-/// `allocate_edge` is for what goes to another stage. Its models are zbpp::where and reused_memory.
+/// `allocate_edge` is for what goes to another stage. Its models are zbpp::pass_context and
+/// reused_memory.
 template <class Memory>
 concept memory = requires(Memory& m, std::size_t bytes) {
   { m.allocate(bytes).data() } -> std::same_as<std::byte*>;

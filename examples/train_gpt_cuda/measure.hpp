@@ -34,7 +34,8 @@ class stage_clock {
   static constexpr int unmeasured_rounds = 3;
   static constexpr int rounds = 15;
 
-  stage_clock(chunk_stage& stage, training const& how, text const& on, zbpp::cuda::site const& at)
+  stage_clock(
+      chunk_stage& stage, training const& how, text const& on, zbpp::cuda::rank_device const& at)
       : at_(at), passes_(make(stage, how, on, at)) {
     zbpp::cuda::device_guard const here(at.device);
     for (int i = 0; i < 4 * rounds; ++i) marks_.emplace_back(zbpp::cuda::event_kind::timing);
@@ -81,27 +82,27 @@ class stage_clock {
 
  private:
   static rehearsal make(
-      chunk_stage& stage, training const& how, text const& on, zbpp::cuda::site const& at) {
+      chunk_stage& stage, training const& how, text const& on, zbpp::cuda::rank_device const& at) {
     zbpp::cuda::device_guard const here(at.device);
     get_ready(stage.model(), how, on, at.compute, at.sm_count);
     return rehearsal(stage.model(), how.model, on, at.compute);
   }
 
-  zbpp::cuda::site at_;
+  zbpp::cuda::rank_device at_;
   rehearsal passes_;
   std::vector<zbpp::cuda::event> marks_;
 };
 
-/// Measures stages, which it gets ready for their sites.
-/// @param sites  one a stage, each with a stream
+/// Measures stages, which it gets ready for their devices.
+/// @param devices  one per stage, each with a stream
 /// @throws zbpp::error (device_failed)
 [[nodiscard]] inline measured_times measure(
     training const& how,
     text const& on,
     std::vector<chunk_stage> stages,
-    std::span<zbpp::cuda::site const> sites) {
+    std::span<zbpp::cuda::rank_device const> devices) {
   std::list<stage_clock> clocks;
-  for (std::size_t s = 0; s < stages.size(); ++s) clocks.emplace_back(stages[s], how, on, sites[s]);
+  for (std::size_t s = 0; s < stages.size(); ++s) clocks.emplace_back(stages[s], how, on, devices[s]);
   constexpr int all = stage_clock::unmeasured_rounds + stage_clock::rounds;
   measured_times times;
   for (auto& clock : clocks) {
@@ -125,16 +126,17 @@ inline void set_times(std::vector<zbpp::stage_costs>& costs, std::vector<pass_ti
 
 /// Tells what was measured.
 [[nodiscard]] inline std::string describe(
-    measured_times const& times, zbpp::placement const& where) {
+    measured_times const& times, zbpp::placement const& placement) {
   table lines({"stage", "rank", "F ms", "B ms", "W ms", "F alone", "B alone", "W alone"});
-  for (int s = 0; s < where.stages(); ++s) {
-    std::vector<std::string> cells{std::to_string(s), std::to_string(where.rank_of(s))};
+  for (int s = 0; s < placement.stages(); ++s) {
+    std::vector<std::string> cells{std::to_string(s), std::to_string(placement.rank_of(s))};
     for (auto const* const of : {&times.together, &times.alone})
       for (auto const time : (*of)[static_cast<std::size_t>(s)])
         cells.push_back(fixed(zbpp::to_milliseconds(time), 3));
     lines.add(std::move(cells));
   }
-  return "measured with all ranks busy, and alone; " + where.name() + " placement\n" + lines.text();
+  return "measured with all ranks busy, and alone; " + placement.name() + " placement\n" +
+         lines.text();
 }
 
 }  // namespace gpt::cuda

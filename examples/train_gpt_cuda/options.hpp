@@ -14,7 +14,7 @@
 namespace gpt::cuda {
 
 /// Says what carries the messages: copies between the ranks of one process, or NCCL between
-/// processes, one a rank.
+/// processes, one per rank.
 enum class transport { peer, nccl };
 
 /// Holds what the command line says.

@@ -35,7 +35,7 @@ class planner {
   planner(options const& o, text const& on, measure_call measure)
       : o_(&o), on_(&on), measure_(std::move(measure)) {}
 
-  /// Finds the first placement that a policy takes (two chunks a rank as a V, two in a loop, one)
+  /// Finds the first placement that a policy takes (two chunks per rank as a V, two in a loop, one)
   /// and plans there.
   /// @throws setting_error when the user asked for a policy that takes none
   [[nodiscard]] contender plan(std::string const& name) {
@@ -70,19 +70,20 @@ class planner {
   [[nodiscard]] std::string const& told() const { return told_; }
 
  private:
-  [[nodiscard]] zbpp::problem const& problem(zbpp::placement const& where) {
-    auto const known = std::find_if(
-        problems_.begin(), problems_.end(), [&](auto const& p) { return p.where() == where; });
+  [[nodiscard]] zbpp::problem const& problem(zbpp::placement const& placement) {
+    auto const known = std::find_if(problems_.begin(), problems_.end(), [&](auto const& p) {
+      return p.placement() == placement;
+    });
     if (known != problems_.end()) return *known;
-    auto stages = make_stages(o_->how, *on_, where);
+    auto stages = make_stages(o_->how, *on_, placement);
     auto costs = guessed_costs(o_->how, stages);
     stages.clear();
     if (o_->measure) {
-      auto const times = measure_(where);
-      told_ += describe(times, where) + "\n";
+      auto const times = measure_(placement);
+      told_ += describe(times, placement) + "\n";
       set_times(costs, times.together);
     }
-    return problems_.emplace_back(where, o_->how.microbatches, std::move(costs));
+    return problems_.emplace_back(placement, o_->how.microbatches, std::move(costs));
   }
 
   options const* o_;

@@ -6,7 +6,7 @@
 
 #include "options.hpp"
 #include "runs.hpp"
-#include "sites.hpp"
+#include "devices.hpp"
 #include "train_gpt/checksum.hpp"
 #include "train_gpt/meeting.hpp"
 #include <zbpp/nccl/ranks.hpp>
@@ -50,31 +50,31 @@ class ranks_apart {
   /// @return whether this process tells the user
   [[nodiscard]] bool tells() const { return meeting_->rank() == 0; }
   /// @return where the rank is, and its reference runs
-  [[nodiscard]] zbpp::cuda::site const& site() const { return where_.all().front(); }
+  [[nodiscard]] zbpp::cuda::rank_device const& device() const { return where_.all().front(); }
   /// @return how many there are, and where
   [[nodiscard]] std::string description() const {
     return std::to_string(meeting_->ranks()) +
            ", a process and a device each, multiprocessors of the first " +
-           std::to_string(site().sm_count);
+           std::to_string(device().sm_count);
   }
 
   /// Measures the passes of all stages, each on its rank, all ranks at a time.
   /// @throws zbpp::error (device_failed), or the failure of the run
-  [[nodiscard]] measured_times measure(zbpp::placement const& where) const {
+  [[nodiscard]] measured_times measure(zbpp::placement const& placement) const {
     meeting_->barrier();
-    auto const own = cuda::measure(o_->how, *on_, own_stages(where), own_sites(where));
+    auto const own = cuda::measure(o_->how, *on_, own_stages(placement), own_sites(placement));
     zbpp::asio::wire_writer to;
     for (auto const* const times : {&own.alone, &own.together})
       for (auto const& of_stage : *times)
         for (auto const time : of_stage) to.put(time);
     auto const parts = meeting_->all_gather(to.bytes());
     measured_times all;
-    all.alone.resize(static_cast<std::size_t>(where.stages()));
+    all.alone.resize(static_cast<std::size_t>(placement.stages()));
     all.together = all.alone;
-    for (int rank = 0; rank < where.ranks(); ++rank) {
+    for (int rank = 0; rank < placement.ranks(); ++rank) {
       zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
       for (auto* const times : {&all.alone, &all.together})
-        for (int const s : where.stages_of(rank))
+        for (int const s : placement.stages_of(rank))
           for (auto& time : (*times)[static_cast<std::size_t>(s)]) time = from.get<zbpp::ticks>();
       from.expect_end();
     }
@@ -85,13 +85,13 @@ class ranks_apart {
   /// @return the losses on all ranks, and the parameters of the own stages
   /// @throws zbpp::error, the failure of the run
   [[nodiscard]] run_record run(zbpp::plan const& planned) const {
-    auto const& where = planned.what.where();
+    auto const& where = planned.problem().placement();
     auto const root = where.rank_of(where.stages() - 1);
     run_record record{planned.policy};
     auto stages = own_stages(where);
     {
       zbpp::nccl::ranks_settings settings;
-      settings.site = site();
+      settings.device = device();
       zbpp::pipeline pipe(planned, zbpp::nccl::ranks(*meeting_, settings), stages);
       run_steps(record, o_->how, meeting_->rank() == root, [&] { return pipe.step().loss(); });
     }
@@ -104,8 +104,8 @@ class ranks_apart {
   /// tells.
   /// @throws zbpp::error, the failure of the run
   [[nodiscard]] bool is_identical(
-      run_record const& run, run_record const& reference, zbpp::placement const& where) const {
-    bool const same = cuda::is_identical(run, own_part(reference, where));
+      run_record const& run, run_record const& reference, zbpp::placement const& placement) const {
+    bool const same = cuda::is_identical(run, own_part(reference, placement));
     if (!same)
       std::fprintf(
           stderr,
@@ -120,24 +120,25 @@ class ranks_apart {
   }
 
  private:
-  [[nodiscard]] std::vector<chunk_stage> own_stages(zbpp::placement const& where) const {
-    return make_stages(o_->how, *on_, where, where.stages_of(meeting_->rank()));
+  [[nodiscard]] std::vector<chunk_stage> own_stages(zbpp::placement const& placement) const {
+    return make_stages(o_->how, *on_, placement, placement.stages_of(meeting_->rank()));
   }
-  [[nodiscard]] std::vector<zbpp::cuda::site> own_sites(zbpp::placement const& where) const {
-    return std::vector(where.stages_of(meeting_->rank()).size(), site());
+  [[nodiscard]] std::vector<zbpp::cuda::rank_device> own_sites(
+      zbpp::placement const& placement) const {
+    return std::vector(placement.stages_of(meeting_->rank()).size(), device());
   }
 
   // The reference with the parameters of the own stages alone.
   [[nodiscard]] run_record own_part(
-      run_record const& reference, zbpp::placement const& where) const {
+      run_record const& reference, zbpp::placement const& placement) const {
     auto part = reference;
     part.parameters.clear();
     auto first = reference.parameters.begin();
-    auto stages = make_stages(o_->how, *on_, where);
-    for (int s = 0; s < where.stages(); ++s) {
+    auto stages = make_stages(o_->how, *on_, placement);
+    for (int s = 0; s < placement.stages(); ++s) {
       auto const& parameters = stages[static_cast<std::size_t>(s)].model().parameters();
       auto const last = first + static_cast<std::ptrdiff_t>(parameters.size());
-      if (where.rank_of(s) == meeting_->rank())
+      if (placement.rank_of(s) == meeting_->rank())
         part.parameters.insert(part.parameters.end(), first, last);
       first = last;
     }
@@ -167,7 +168,7 @@ class ranks_apart {
         {"--seed", number(o_->how.seed)},
         {"--measure", o_->measure ? "yes" : "no"},
         // Products may add in another order on another GPU, and messages carry the bits around.
-        {"--check", o_->check ? number(site().sm_count) + " multiprocessors" : "no"}};
+        {"--check", o_->check ? number(device().sm_count) + " multiprocessors" : "no"}};
     std::vector<zbpp::asio::agreement_item> items;
     for (auto const& [name, value] : all)
       items.push_back({name, zbpp::asio::detail::sha256(std::as_bytes(std::span(value))), value});
@@ -177,7 +178,7 @@ class ranks_apart {
   zbpp::asio::rendezvous* meeting_;
   options const* o_;
   text const* on_;
-  rank_sites where_;
+  rank_devices where_;
 };
 
 }  // namespace gpt::cuda

@@ -5,7 +5,7 @@
 
 #include "options.hpp"
 #include "runs.hpp"
-#include "sites.hpp"
+#include "devices.hpp"
 
 #include <cstddef>
 #include <span>
@@ -26,29 +26,29 @@ class ranks_here {
   /// @return whether this process tells the user
   [[nodiscard]] static constexpr bool tells() { return true; }
   /// @return where the reference runs
-  [[nodiscard]] zbpp::cuda::site const& site() const { return where_.all().front(); }
+  [[nodiscard]] zbpp::cuda::rank_device const& device() const { return where_.all().front(); }
   /// @return how many there are, and where
   [[nodiscard]] std::string description() const {
     return std::to_string(o_->ranks) + ", " +
            (o_->one_device_each ? "a device each" : "on one device") +
-           ", multiprocessors of the first " + std::to_string(site().sm_count);
+           ", multiprocessors of the first " + std::to_string(device().sm_count);
   }
 
   /// Measures the passes of all stages. @throws zbpp::error (device_failed)
-  [[nodiscard]] measured_times measure(zbpp::placement const& where) const {
-    return cuda::measure(o_->how, *on_, make_stages(o_->how, *on_, where), sites_of(where));
+  [[nodiscard]] measured_times measure(zbpp::placement const& placement) const {
+    return cuda::measure(o_->how, *on_, make_stages(o_->how, *on_, placement), sites_of(placement));
   }
 
   /// Runs a plan. @throws zbpp::error
   [[nodiscard]] run_record run(zbpp::plan const& planned) const {
     bool const times_passes = !o_->trace.empty();
-    auto const& where = planned.what.where();
+    auto const& where = planned.problem().placement();
     run_record record{planned.policy};
     auto stages = make_stages(o_->how, *on_, where);
     {
-      auto const sites = where_.all();
+      auto const devices = where_.all();
       zbpp::cuda::device backend;
-      backend.sites.assign(sites.begin(), sites.end());
+      backend.devices.assign(devices.begin(), devices.end());
       backend.traces = times_passes;
       zbpp::pipeline pipe(planned, std::move(backend), stages);
       run_steps(record, o_->how, true, [&] {
@@ -68,17 +68,18 @@ class ranks_here {
   }
 
  private:
-  // One a stage.
-  [[nodiscard]] std::vector<zbpp::cuda::site> sites_of(zbpp::placement const& where) const {
-    std::vector<zbpp::cuda::site> sites;
-    for (int s = 0; s < where.stages(); ++s)
-      sites.push_back(where_.all()[static_cast<std::size_t>(where.rank_of(s))]);
-    return sites;
+  // One per stage.
+  [[nodiscard]] std::vector<zbpp::cuda::rank_device> sites_of(
+      zbpp::placement const& placement) const {
+    std::vector<zbpp::cuda::rank_device> devices;
+    for (int s = 0; s < placement.stages(); ++s)
+      devices.push_back(where_.all()[static_cast<std::size_t>(placement.rank_of(s))]);
+    return devices;
   }
 
   options const* o_;
   text const* on_;
-  rank_sites where_;
+  rank_devices where_;
 };
 
 }  // namespace gpt::cuda

@@ -34,9 +34,11 @@ struct sequence_starts {
 };
 
 /// Gives e^x / (1 + e^x).
-[[nodiscard]] __host__ __device__ inline float gate(float x) { return 1.0F / (1.0F + expf(-x)); }
+[[nodiscard]] __host__ __device__ inline float listener(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
 
-/// Is GELU in its tanh form, as x * gate(slope * (x + cubic * x^3)).
+/// Is GELU in its tanh form, as x * listener(slope * (x + cubic * x^3)).
 /// @source Hendrycks and Gimpel, arXiv 1606.08415 sec. 2; slope is 2 * sqrt(2 / pi)
 struct gelu {
   static constexpr float slope = 1.5957691216F;
@@ -44,11 +46,11 @@ struct gelu {
 
   /// @return its value
   [[nodiscard]] __host__ __device__ static float of(float x) {
-    return x * gate(slope * (x + cubic * x * x * x));
+    return x * listener(slope * (x + cubic * x * x * x));
   }
   /// @return its derivative
   [[nodiscard]] __host__ __device__ static float slope_at(float x) {
-    float const open = gate(slope * (x + cubic * x * x * x));
+    float const open = listener(slope * (x + cubic * x * x * x));
     float const inner = slope * (1.0F + 3.0F * cubic * x * x);
     return open + x * open * (1.0F - open) * inner;
   }

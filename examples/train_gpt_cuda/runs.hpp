@@ -57,7 +57,7 @@ void run_steps(run_record& record, training const& how, bool shows, Step step) {
 /// Runs the reference.
 /// @throws zbpp::error (device_failed)
 [[nodiscard]] inline run_record run_sequential(
-    training const& how, text const& on, zbpp::cuda::site const& at, bool shows) {
+    training const& how, text const& on, zbpp::cuda::rank_device const& at, bool shows) {
   zbpp::cuda::device_guard const here(at.device);
   run_record record{"sequential"};
   sequential_trainer trainer(how, on, at.compute, at.sm_count);
@@ -67,14 +67,14 @@ void run_steps(run_record& record, training const& how, bool shows, Step step) {
 }
 
 /// @return the parameters of stages, one after the other
-/// @param sites  one a stage, each with the stream that it ran on
+/// @param devices  one per stage, each with the stream that it ran on
 /// @throws zbpp::cuda::cuda_error
 [[nodiscard]] inline std::vector<float> parameters_of(
-    std::vector<chunk_stage>& stages, std::span<zbpp::cuda::site const> sites) {
+    std::vector<chunk_stage>& stages, std::span<zbpp::cuda::rank_device const> devices) {
   std::vector<float> all;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    zbpp::cuda::device_guard const here(sites[s].device);
-    auto const values = stages[s].model().parameters().values(sites[s].compute);
+    zbpp::cuda::device_guard const here(devices[s].device);
+    auto const values = stages[s].model().parameters().values(devices[s].compute);
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
@@ -117,14 +117,14 @@ class outcome {
   void add(run_record const& run, zbpp::plan const& planned, std::optional<bool> identical) {
     lines_.add(
         {run.title,
-         planned.what.where().name(),
+         planned.problem().placement().name(),
          fixed(run.losses.back(), 4),
          !identical   ? ""
          : *identical ? "yes"
                       : "NO",
          time_of(run),
          run.measured ? percent(zbpp::bubble_rate(*run.measured)) : "",
-         percent(zbpp::bubble_rate(planned.predicted))});
+         percent(zbpp::bubble_rate(planned.timeline()))});
   }
   /// Adds a policy that could not run.
   void add(contender const& none) { lines_.add(none.title, none.why_not); }

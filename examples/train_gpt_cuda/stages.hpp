@@ -36,31 +36,32 @@ class chunk_stage {
   zbpp::flow operator()(zbpp::microbatch mb) {
     batch const of(how_.model.of_text(), *text_, how_.seed, mb.step(), mb.index());
     chunk_saved<zbpp::buffer> keep;
-    zbpp::message mail = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::where at) {
-      auto const* const x = reinterpret_cast<bf16 const*>(mail[0].data());
-      auto out = model_.forward(at, zbpp::cuda::stream_of(at), keep, of, x);
-      if (mb.is_last_stage()) zbpp::cuda::report_loss(mb, at, out.loss);
-      mail = std::move(out.y);
+    zbpp::message msg = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      auto const* const x = reinterpret_cast<bf16 const*>(msg[0].data());
+      auto out = model_.forward(ctx, zbpp::cuda::stream_of(ctx), keep, of, x);
+      if (mb.is_last_stage()) zbpp::cuda::report_loss(mb, ctx, out.loss);
+      msg = std::move(out.y);
     });
-    co_await mb.send_activation(std::move(mail));
-    mail = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::where at) {
-      mail = model_.backward_input(at, zbpp::cuda::stream_of(at), keep, mail[0]);
+    co_await mb.send_activation(std::move(msg));
+    msg = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      msg = model_.backward_input(ctx, zbpp::cuda::stream_of(ctx), keep, msg[0]);
     });
-    co_await mb.send_gradient(std::move(mail));
-    co_await zbpp::W(
-        [&](zbpp::where at) { model_.backward_weight(zbpp::cuda::stream_of(at), keep, of); });
+    co_await mb.send_gradient(std::move(msg));
+    co_await zbpp::W([&](zbpp::pass_context ctx) {
+      model_.backward_weight(zbpp::cuda::stream_of(ctx), keep, of);
+    });
   }
 
   /// Moves the stage to the device of its rank, the first time, and loads what it needs there.
-  void warm_up(zbpp::where at) {
-    get_ready(model_, how_, *text_, zbpp::cuda::stream_of(at), zbpp::cuda::sm_count(at));
+  void warm_up(zbpp::pass_context ctx) {
+    get_ready(model_, how_, *text_, zbpp::cuda::stream_of(ctx), zbpp::cuda::sm_count(ctx));
   }
 
   /// Enqueues the optimizer step of this stage, after its last W.
-  void update(zbpp::where at) {
-    model_.parameters().update(zbpp::cuda::stream_of(at), how_.optimizer, updates_++);
+  void update(zbpp::pass_context ctx) {
+    model_.parameters().update(zbpp::cuda::stream_of(ctx), how_.optimizer, updates_++);
   }
 
   /// @return the chunk as trained so far
@@ -106,18 +107,18 @@ class chunk_stage {
 /// @param which  those to make
 template <class Numbers>
 [[nodiscard]] std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& where, Numbers const& which) {
+    training const& how, text const& on, zbpp::placement const& placement, Numbers const& which) {
   std::vector<chunk_stage> stages;
   stages.reserve(static_cast<std::size_t>(std::ranges::size(which)));
-  for (int const s : which) stages.emplace_back(how, on, where.stages(), s);
+  for (int const s : which) stages.emplace_back(how, on, placement.stages(), s);
   return stages;
 }
 
 /// Makes all stages of a placement.
 /// @param on  outlives the stages
 [[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& where) {
-  return make_stages(how, on, where, std::views::iota(0, where.stages()));
+    training const& how, text const& on, zbpp::placement const& placement) {
+  return make_stages(how, on, placement, std::views::iota(0, placement.stages()));
 }
 
 /// @return the costs of all stages, as sizes and guesses say

@@ -49,7 +49,7 @@ template <class Ranks>
     std::printf("%s\n", what.c_str());
     std::fflush(stdout);
   };
-  planner plans(o, on, [&](zbpp::placement const& where) { return ranks.measure(where); });
+  planner plans(o, on, [&](zbpp::placement const& placement) { return ranks.measure(placement); });
   std::vector<contender> all;
   for (auto const& name : o.policies) all.push_back(plans.plan(name));
   say(headline(o, on, ranks.description()) + plans.told());
@@ -57,7 +57,7 @@ template <class Ranks>
   outcome told;
   std::optional<run_record> reference;
   if (o.check) {
-    reference = run_sequential(o.how, on, ranks.site(), ranks.tells());
+    reference = run_sequential(o.how, on, ranks.device(), ranks.tells());
     told.add(*reference);
   }
   bool is_wrong = false;
@@ -69,11 +69,11 @@ template <class Ranks>
     }
     auto const run = ranks.run(*c.plan);
     std::optional<bool> identical;
-    if (reference) identical = ranks.is_identical(run, *reference, c.plan->what.where());
+    if (reference) identical = ranks.is_identical(run, *reference, c.plan->problem().placement());
     is_wrong = is_wrong || identical == false;
     told.add(run, *c.plan, identical);
     if (!run.measured) continue;
-    lines.push_back({c.title + " planned", c.plan->predicted});
+    lines.push_back({c.title + " planned", c.plan->timeline()});
     lines.push_back({c.title + " measured", *run.measured});
   }
   say("\n" + told.text());

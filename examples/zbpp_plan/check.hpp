@@ -30,7 +30,7 @@ struct verdict {
 
 /// Says in what a plan's problem differs from the one it should be about.
 [[nodiscard]] inline std::string difference(zbpp::problem const& said, zbpp::problem const& asked) {
-  if (said.where() != asked.where()) return "placement";
+  if (said.placement() != asked.placement()) return "placement";
   if (said.microbatches() != asked.microbatches()) return "microbatches";
   if (!std::ranges::equal(said.all_costs(), asked.all_costs())) return "stages";
   if (said.transfer() != asked.transfer()) return "transfer";
@@ -56,7 +56,7 @@ struct verdict {
   std::optional<zbpp::placement> where;
   std::optional<int> microbatches;
   if (o.problem) {
-    where = o.problem->what.where();
+    where = o.problem->what.placement();
     microbatches = o.problem->what.microbatches();
   }
   try {
@@ -78,7 +78,7 @@ struct verdict {
       if (i.is_pass()) passes.push(i.as_pass());
     passes.end_row();
   }
-  return {code.where(), code.microbatches(), std::move(passes)};
+  return {code.placement(), code.microbatches(), std::move(passes)};
 }
 
 [[nodiscard]] inline verdict check_schedule(std::string_view text, options const& o) {
@@ -89,7 +89,7 @@ struct verdict {
   if (!found.faults.empty()) return found;
   if (!o.problem) {
     found.summary = std::to_string(code.ranks()) + " ranks, " + std::to_string(code.stages()) +
-                    " stages (" + code.where().name() + "), " +
+                    " stages (" + code.placement().name() + "), " +
                     std::to_string(code.microbatches()) +
                     " microbatches; --problem FILE would tell what it costs\n";
     return found;

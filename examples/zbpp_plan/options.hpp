@@ -52,14 +52,14 @@ struct options {
 /// Refuses what would take minutes to tell the truth about: every rank is followed through all
 /// passes, to find the period.
 /// @throws zbpp::error (bad_argument)
-inline void check_size(zbpp::problem const& what) {
+inline void check_size(zbpp::problem const& problem) {
   constexpr std::int64_t most = std::int64_t{1} << 31;
   constexpr int most_ranks = 4096;
-  auto const cells = std::int64_t{what.stages()} * what.microbatches();
-  if (what.ranks() <= most_ranks && cells <= most / what.ranks()) return;
+  auto const cells = std::int64_t{problem.stages()} * problem.microbatches();
+  if (problem.ranks() <= most_ranks && cells <= most / problem.ranks()) return;
   refuse(
-      "the problem has " + std::to_string(what.ranks()) + " ranks, " +
-      std::to_string(what.stages()) + " stages and " + std::to_string(what.microbatches()) +
+      "the problem has " + std::to_string(problem.ranks()) + " ranks, " +
+      std::to_string(problem.stages()) + " stages and " + std::to_string(problem.microbatches()) +
       " microbatches; zbpp-plan takes up to 4096 ranks, and up to 2^31 for the product of the "
       "three");
 }

@@ -57,17 +57,17 @@ inline constexpr std::string_view auto_placement_name = "auto_placement";
            std::string(policy.title()),
            std::string(policy.summary()),
            false,
-           [policy](zbpp::problem const& what) -> solution {
-             return {what, policy(what)};
+           [policy](zbpp::problem const& problem) -> solution {
+             return {problem, policy(problem)};
            }});
   all.push_back(
       {std::string(zbpp::greedy_auto::name),
        std::string(zbpp::greedy_auto::title),
        std::string(zbpp::greedy_auto::summary),
        true,
-       [&how](zbpp::problem const& what) -> solution {
+       [&how](zbpp::problem const& problem) -> solution {
          return how.watch([&](zbpp::search_settings const& search) -> solution {
-           return {what, zbpp::greedy_auto{.search = search}(what)};
+           return {problem, zbpp::greedy_auto{.search = search}(problem)};
          });
        }});
   all.push_back(
@@ -75,9 +75,9 @@ inline constexpr std::string_view auto_placement_name = "auto_placement";
        "auto-placement",
        "greedy-auto on the placement that suits best",
        true,
-       [&how](zbpp::problem const& what) -> solution {
+       [&how](zbpp::problem const& problem) -> solution {
          return how.watch([&](zbpp::search_settings const& search) -> solution {
-           auto found = zbpp::auto_placement{.search = search}(what);
+           auto found = zbpp::auto_placement{.search = search}(problem);
            return {std::move(found.what), std::move(found.order)};
          });
        }});
@@ -115,10 +115,10 @@ inline void check_limits(zbpp::json::plan_file const& found) {
 /// Makes a plan within the memory limits, and everything that is said of it.
 /// @throws nothing_fits; zbpp::error when the planner cannot schedule the problem
 [[nodiscard]] inline zbpp::json::plan_file make_plan(
-    planner const& who, zbpp::problem const& what) {
+    planner const& who, zbpp::problem const& problem) {
   auto const solve = [&] {
     try {
-      return who.solve(what);
+      return who.solve(problem);
     } catch (zbpp::error const& refused) {
       if (who.keeps_limits && refused.code() == zbpp::errc::unsupported_problem)
         throw nothing_fits(refused.what());

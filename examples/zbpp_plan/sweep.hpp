@@ -62,7 +62,7 @@ namespace planning {
 }
 
 [[nodiscard]] inline std::string sweep_svg(
-    std::vector<zbpp::sweep_point> const& points, zbpp::problem const& what) {
+    std::vector<zbpp::sweep_point> const& points, zbpp::problem const& problem) {
   std::vector<zbpp::sweep_curve> curves;
   for (auto const& p : points) {
     if (curves.empty() || curves.back().name != p.placement) curves.push_back({p.placement, {}});
@@ -74,8 +74,8 @@ namespace planning {
   }
   return zbpp::sweep_to_svg(
       curves,
-      {.title = std::to_string(what.ranks()) + " ranks, " + std::to_string(what.microbatches()) +
-                " microbatches"});
+      {.title = std::to_string(problem.ranks()) + " ranks, " +
+                std::to_string(problem.microbatches()) + " microbatches"});
 }
 
 /// Plans for every limit and writes what is asked for.

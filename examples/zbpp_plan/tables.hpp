@@ -62,7 +62,7 @@ namespace planning {
   facts.emplace_back(
       "pipeline",
       std::to_string(plan.what.ranks()) + " ranks, " + std::to_string(plan.what.stages()) +
-          " stages (" + plan.what.where().name() + "), " +
+          " stages (" + plan.what.placement().name() + "), " +
           std::to_string(plan.what.microbatches()) + " microbatches");
   facts.emplace_back("cost", time_text(plan.cost, unit));
   facts.emplace_back("bubble rate", percent(plan.bubble_rate));

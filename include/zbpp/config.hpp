@@ -36,6 +36,16 @@
 #error "zbpp needs C++20 coroutines, which this compiler has switched off"
 #endif
 
+/// Marks functions that stand in `impl/*.ipp`. Header-only they are inline. With
+/// ZBPP_SEPARATE_COMPILATION defined, headers only declare them, and one source file of the program
+/// includes `<component>/impl/src.hpp`; the targets `zbpp::compiled`, `zbpp::asio_compiled`, ... do
+/// both.
+#if defined(ZBPP_SEPARATE_COMPILATION)
+#define ZBPP_INLINE
+#else
+#define ZBPP_INLINE inline
+#endif
+
 /// Stands before every `await_suspend`: keeps it out of line.
 ///
 /// An inlined await_suspend may go on using the coroutine's frame after another thread resumed

@@ -78,19 +78,19 @@ struct location {
 class error : public std::runtime_error {
  public:
   /// Makes an error whose message is `text`, with the place in front when there is one.
-  error(errc code, std::string const& text, location at = {})
-      : std::runtime_error(at == location{} ? text : to_string(at) + ": " + text),
+  error(errc code, std::string const& text, zbpp::location at = {})
+      : std::runtime_error(at == zbpp::location{} ? text : to_string(at) + ": " + text),
         code_(code),
         at_(at) {}
 
   /// @return the kind of fault
   [[nodiscard]] errc code() const noexcept { return code_; }
   /// @return the place it happened
-  [[nodiscard]] location const& where() const noexcept { return at_; }
+  [[nodiscard]] zbpp::location const& location() const noexcept { return at_; }
 
  private:
   errc code_;
-  location at_;
+  zbpp::location at_;
 };
 
 namespace detail {

@@ -1,33 +1,33 @@
 # The public headers, relative to this folder: one list for each component, in alphabetical order.
 # Add a header here and nowhere else; configuring fails while a header on disk is not listed.
 set(ZBPP_CORE_HEADERS
-  analysis/bound_heads.hpp
-  analysis/bound_memory.hpp
-  analysis/bound_one_chunk.hpp
-  analysis/bound_span.hpp
-  analysis/bound_tails.hpp
-  analysis/bound_terms.hpp
-  analysis/bound_view.hpp
   analysis/bounds.hpp
   analysis/deadlock.hpp
+  analysis/detail/bounds/heads.hpp
+  analysis/detail/bounds/memory.hpp
+  analysis/detail/bounds/one_chunk.hpp
+  analysis/detail/bounds/span.hpp
+  analysis/detail/bounds/tails.hpp
+  analysis/detail/bounds/terms.hpp
+  analysis/detail/bounds/view.hpp
+  analysis/detail/pass_lines.hpp
   analysis/diagnostic.hpp
   analysis/lower.hpp
   analysis/memory.hpp
-  analysis/pass_lines.hpp
   analysis/period.hpp
-  analysis/program.hpp
+  analysis/plan.hpp
   analysis/simulate.hpp
   analysis/traffic.hpp
-  analysis/transfer_order.hpp
   analysis/verify.hpp
   config.hpp
+  cuda/detail/transfer_order.hpp
   error.hpp
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
+  io/detail/round_axis.hpp
   io/drawing.hpp
   io/file.hpp
-  io/round_axis.hpp
   io/svg.hpp
   io/sweep_svg.hpp
   io/terminal.hpp
@@ -37,29 +37,29 @@ set(ZBPP_CORE_HEADERS
   model/pass.hpp
   model/placement.hpp
   model/problem.hpp
+  model/program.hpp
   model/schedule.hpp
   model/timeline.hpp
-  planner/activation_budget.hpp
   planner/auto_placement.hpp
   planner/bottleneck.hpp
-  planner/candidates.hpp
-  planner/choice.hpp
   planner/chunk_policies.hpp
-  planner/cuts.hpp
-  planner/fuse.hpp
+  planner/detail/activation_budget.hpp
+  planner/detail/candidates.hpp
+  planner/detail/choice.hpp
+  planner/detail/cuts.hpp
+  planner/detail/fuse.hpp
+  planner/detail/known_orders.hpp
+  planner/detail/list_scheduler.hpp
+  planner/detail/pipeline_state.hpp
+  planner/detail/rank_rules.hpp
+  planner/detail/recompute.hpp
+  planner/detail/regroup.hpp
+  planner/detail/v_block.hpp
   planner/greedy_auto.hpp
-  planner/known_orders.hpp
-  planner/list_scheduler.hpp
   planner/memory_needs.hpp
   planner/partition.hpp
-  planner/pipeline_state.hpp
-  planner/plan.hpp
-  planner/rank_rules.hpp
-  planner/recompute.hpp
   planner/registry.hpp
-  planner/regroup.hpp
   planner/search.hpp
-  planner/v_block.hpp
   planner/zb_v.hpp
   policy/classic.hpp
   policy/dualpipe_v.hpp
@@ -69,82 +69,82 @@ set(ZBPP_CORE_HEADERS
   policy/zb_h.hpp
   policy/zb_v.hpp
   runtime/arena.hpp
-  runtime/crew.hpp
+  runtime/backend.hpp
+  runtime/detail/flow_state.hpp
+  runtime/detail/poison.hpp
+  runtime/detail/rank_code.hpp
   runtime/engine.hpp
   runtime/failure.hpp
   runtime/flow.hpp
-  runtime/flow_state.hpp
   runtime/frame_pool.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
+  runtime/pass_context.hpp
   runtime/pipeline.hpp
-  runtime/poison.hpp
-  runtime/rank_code.hpp
   runtime/stage.hpp
   runtime/threads.hpp
   runtime/transport.hpp
   runtime/virtual_time.hpp
-  runtime/where.hpp
   runtime/workers.hpp
   zbpp.hpp
 )
 set(ZBPP_JSON_HEADERS
   json/claims.hpp
-  json/document.hpp
-  json/fields.hpp
+  json/detail/document.hpp
+  json/detail/fields.hpp
+  json/detail/problem_reader.hpp
   json/json.hpp
   json/number.hpp
   json/plan.hpp
   json/problem.hpp
-  json/problem_reader.hpp
 )
 set(ZBPP_ASIO_HEADERS
   asio/agreement.hpp
   asio/async_step.hpp
-  asio/channel_socket.hpp
   asio/control.hpp
-  asio/credit.hpp
-  asio/driver.hpp
-  asio/frame.hpp
-  asio/gate.hpp
-  asio/handler_memory.hpp
-  asio/handshake.hpp
-  asio/hub.hpp
-  asio/inbox.hpp
-  asio/incoming.hpp
+  asio/detail/channel_socket.hpp
+  asio/detail/client.hpp
+  asio/detail/collective_round.hpp
+  asio/detail/connector.hpp
+  asio/detail/control_connection.hpp
+  asio/detail/coordinator.hpp
+  asio/detail/credit.hpp
+  asio/detail/data_connector.hpp
+  asio/detail/handler_memory.hpp
+  asio/detail/handshake.hpp
+  asio/detail/incoming.hpp
+  asio/detail/listener.hpp
+  asio/detail/membership.hpp
+  asio/detail/message_frame.hpp
+  asio/detail/outgoing.hpp
+  asio/detail/receive_buffer.hpp
+  asio/detail/stall.hpp
+  asio/detail/tcp_transport.hpp
+  asio/detail/timers.hpp
+  asio/io_loop.hpp
   asio/launch.hpp
-  asio/line.hpp
-  asio/member.hpp
-  asio/outgoing.hpp
-  asio/participation.hpp
   asio/progress.hpp
-  asio/reception.hpp
   asio/rendezvous.hpp
-  asio/roll.hpp
   asio/roster.hpp
-  asio/round.hpp
   asio/settings.hpp
-  asio/spoke.hpp
-  asio/stall.hpp
+  asio/step_supervisor.hpp
   asio/tcp.hpp
-  asio/tcp_transport.hpp
-  asio/timers.hpp
   asio/token.hpp
   asio/wire.hpp
 )
 set(ZBPP_CUDA_HEADERS
-  cuda/clock.hpp
+  cuda/detail/driver_api.hpp
   cuda/device.hpp
-  cuda/driver.hpp
   cuda/error.hpp
   cuda/graph.hpp
   cuda/handles.hpp
-  cuda/issuer.hpp
+  cuda/launcher.hpp
   cuda/memory.hpp
   cuda/nvtx.hpp
+  cuda/p2p_transport.hpp
   cuda/partition.hpp
-  cuda/peer.hpp
-  cuda/site.hpp
+  cuda/pass_observer.hpp
+  cuda/rank_device.hpp
   cuda/slots.hpp
   cuda/timing.hpp
 )

@@ -1,4 +1,4 @@
-// expect: a flow awaits zbpp::F, B, W, BW, R and the mail of its microbatch, nothing else
+// expect: a flow awaits zbpp::F, B, W, BW, R and the messages of its microbatch, nothing else
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/runtime/microbatch.hpp>
 

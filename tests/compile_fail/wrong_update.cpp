@@ -1,4 +1,4 @@
-// expect: the update of a stage is its optimizer step: void update(zbpp::where)
+// expect: the update of a stage is its optimizer step: void update(zbpp::pass_context)
 // A stage whose optimizer step would never run.
 #include <zbpp/runtime/stage.hpp>
 
@@ -7,7 +7,7 @@ struct careless {
     co_await zbpp::F([] {});
   }
 #if defined(ZBPP_EXPECT_OK)
-  void update(zbpp::where) {}
+  void update(zbpp::pass_context) {}
 #else
   void update() {}
 #endif

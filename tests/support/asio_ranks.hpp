@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks of a run as threads of one process, each with a rendezvous and a driver of its own.
+// The ranks of a run as threads of one process, each with a rendezvous and a io_loop of its own.
 #pragma once
 
 #include <zbpp/asio/rendezvous.hpp>

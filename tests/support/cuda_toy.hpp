@@ -4,10 +4,10 @@
 // of the rank with all that it reads and writes.
 #pragma once
 
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/runtime/microbatch.hpp>
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/toy_history.hpp>
@@ -25,7 +25,7 @@ namespace zbpp::test::toy {
 struct launched {
   template <class Work>
   static void run(
-      where const& at,
+      pass_context const& ctx,
       std::initializer_list<const_floats> reads,
       std::initializer_list<floats> writes,
       Work work) {
@@ -33,28 +33,28 @@ struct launched {
     std::vector<cuda_model::range> written;
     for (auto const r : reads) read.push_back({r.data(), r.size_bytes()});
     for (auto const w : writes) written.push_back({w.data(), w.size_bytes()});
-    cuda::check(cuda_model::launch(cuda::stream_of(at), "toy", read, written, std::move(work)));
+    cuda::check(cuda_model::launch(cuda::stream_of(ctx), "toy", read, written, std::move(work)));
   }
 
   template <class Work>
   static void report(
       microbatch mb,
-      where const& at,
+      pass_context const& ctx,
       std::initializer_list<const_floats> reads,
       std::initializer_list<floats> writes,
       Work work) {
     auto const value =
-        at.allocate(sizeof(float));  // free for what the rank launches after the copy
+        ctx.allocate(sizeof(float));  // free for what the rank launches after the copy
     std::vector<floats> written(writes);
     auto const result = value.as<float>();
     std::vector<cuda_model::range> read;
     std::vector<cuda_model::range> all{{result.data(), result.size_bytes()}};
     for (auto const r : reads) read.push_back({r.data(), r.size_bytes()});
     for (auto const w : written) all.push_back({w.data(), w.size_bytes()});
-    cuda::check(cuda_model::launch(cuda::stream_of(at), "toy loss", read, all, [work, result] {
+    cuda::check(cuda_model::launch(cuda::stream_of(ctx), "toy loss", read, all, [work, result] {
       result[0] = static_cast<float>(work());
     }));
-    cuda::report_loss(mb, at, result.data());
+    cuda::report_loss(mb, ctx, result.data());
   }
 };
 
@@ -66,47 +66,47 @@ class launched_passes_with_scratch : public basic_passes<launched> {
  public:
   using basic_passes::basic_passes;
 
-  message forward(saved& kept, message const& input, microbatch mb, where at) {
-    auto out = basic_passes::forward(kept, input, mb, at);
-    work(at);
+  message forward(saved& kept, message const& input, microbatch mb, pass_context ctx) {
+    auto out = basic_passes::forward(kept, input, mb, ctx);
+    work(ctx);
     return out;
   }
-  message backward_input(saved& kept, message const& gradient, microbatch mb, where at) {
-    auto out = basic_passes::backward_input(kept, gradient, mb, at);
-    work(at);
+  message backward_input(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
+    auto out = basic_passes::backward_input(kept, gradient, mb, ctx);
+    work(ctx);
     return out;
   }
-  message backward(saved& kept, message const& gradient, microbatch mb, where at) {
-    auto out = basic_passes::backward(kept, gradient, mb, at);
-    work(at);
+  message backward(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
+    auto out = basic_passes::backward(kept, gradient, mb, ctx);
+    work(ctx);
     return out;
   }
-  void backward_weight(saved& kept, microbatch mb, where at) {
-    basic_passes::backward_weight(kept, mb, at);
+  void backward_weight(saved& kept, microbatch mb, pass_context ctx) {
+    basic_passes::backward_weight(kept, mb, ctx);
     kept = {};
-    work(at);
+    work(ctx);
   }
-  void recompute(saved& kept, microbatch mb, where at) {
-    basic_passes::recompute(kept, mb, at);
-    work(at);
+  void recompute(saved& kept, microbatch mb, pass_context ctx) {
+    basic_passes::recompute(kept, mb, ctx);
+    work(ctx);
   }
-  void update(where at) { work(at); }
+  void update(pass_context ctx) { work(ctx); }
 
  private:
-  static void work(where at) {
+  static void work(pass_context ctx) {
     std::array<buffer, 16> pieces;
     for (auto& piece : pieces) {
-      piece = at.allocate(edge / 2);
+      piece = ctx.allocate(edge / 2);
       auto const all = piece.as<float>();
-      launched::run(at, {}, {all}, [] {});
+      launched::run(ctx, {}, {all}, [] {});
     }
   }
 };
 
 /// @return what the messages of the toy network look like
-[[nodiscard]] inline std::vector<cuda::message_shape> edge_shapes(problem const& what) {
+[[nodiscard]] inline std::vector<cuda::message_shape> edge_shapes(problem const& problem) {
   return std::vector<cuda::message_shape>(
-      zbpp::detail::index(what.stages()) - 1, cuda::message_shape{edge / 2, edge / 2});
+      zbpp::detail::index(problem.stages()) - 1, cuda::message_shape{edge / 2, edge / 2});
 }
 
 /// @return a training with losses as a device gives them: in single precision

@@ -32,9 +32,9 @@ namespace zbpp::test {
 
 /// Trains on GPUs.
 [[nodiscard]] inline toy::history train_on(plan const& planned, cuda::device backend) {
-  auto all = toy::make_model(planned.what.stages());
+  auto all = toy::make_model(planned.problem().stages());
   std::vector<toy::launched_stage> stages(all.begin(), all.end());
-  backend.edges = toy::edge_shapes(planned.what);
+  backend.edges = toy::edge_shapes(planned.problem());
   pipeline pipe{planned, backend, stages};
   return toy::train(all, [&](int) { return pipe.step().losses; });
 }

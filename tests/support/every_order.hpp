@@ -21,13 +21,13 @@ namespace zbpp::test {
 class every_order {
  public:
   /// @param in_turn  whether each stage takes its microbatches in ascending order
-  every_order(problem const& what, bool in_turn) : what_(what), in_turn_(in_turn) {
-    for (rank_ = 0; rank_ < what.ranks(); ++rank_) {
+  every_order(problem const& problem, bool in_turn) : problem_(problem), in_turn_(in_turn) {
+    for (rank_ = 0; rank_ < problem.ranks(); ++rank_) {
       left_.clear();
       bytes fixed = 0;
-      for (int s : what.where().stages_of(rank_)) {
-        fixed += what.costs(s).static_memory;
-        for (int m = 0; m < what.microbatches(); ++m)
+      for (int s : problem.placement().stages_of(rank_)) {
+        fixed += problem.costs(s).static_memory;
+        for (int m = 0; m < problem.microbatches(); ++m)
           for (auto kind :
                {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
             left_.push_back({kind, s, m});
@@ -47,12 +47,12 @@ class every_order {
 
  private:
   [[nodiscard]] bytes limit() const {
-    return what_.memory_limit(rank_).value_or(std::numeric_limits<bytes>::max());
+    return problem_.memory_limit(rank_).value_or(std::numeric_limits<bytes>::max());
   }
 
   // How far along its microbatch's way a pass is: down the stages, and back.
   [[nodiscard]] int way(pass const& p) const {
-    return p.kind == pass_kind::forward ? p.stage : 2 * what_.stages() - p.stage;
+    return p.kind == pass_kind::forward ? p.stage : 2 * problem_.stages() - p.stage;
   }
 
   [[nodiscard]] bool must_follow(pass const& p, pass const& other) const {
@@ -73,7 +73,7 @@ class every_order {
       auto const p = left_[i];
       bool follows = false;
       for (auto const& other : left_) follows = follows || must_follow(p, other);
-      auto const& c = what_.costs(p.stage);
+      auto const& c = problem_.costs(p.stage);
       if (follows || (p.kind == pass_kind::forward && held + c.activation > limit())) continue;
       auto after = held + c.activation;
       if (p.kind == pass_kind::backward_input)
@@ -90,7 +90,7 @@ class every_order {
   template <class Visit>
   void combine(std::vector<std::vector<pass>>& chosen, Visit& visit) const {
     if (chosen.size() == rows_.size()) {
-      visit(schedule(what_.where(), what_.microbatches(), chosen));
+      visit(schedule(problem_.placement(), problem_.microbatches(), chosen));
       return;
     }
     for (auto const& row : rows_[chosen.size()]) {
@@ -100,7 +100,7 @@ class every_order {
     }
   }
 
-  problem const& what_;
+  problem const& problem_;
   bool in_turn_;
   int rank_ = 0;
   std::vector<pass> left_;
@@ -111,9 +111,9 @@ class every_order {
 /// The least that `value(schedule)` is over all orders but those that come to a standstill; nothing
 /// when none is left. `value` throws `errc::refused_program` for such an order, as `simulate` does.
 template <class Value>
-[[nodiscard]] auto least_of_orders(problem const& what, bool in_turn, Value value) {
+[[nodiscard]] auto least_of_orders(problem const& problem, bool in_turn, Value value) {
   std::optional<decltype(value(std::declval<schedule const&>()))> least;
-  every_order(what, in_turn).for_each([&](schedule const& order) {
+  every_order(problem, in_turn).for_each([&](schedule const& order) {
     try {
       auto const found = value(order);
       if (!least || found < *least) least = found;

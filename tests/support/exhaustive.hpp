@@ -30,7 +30,7 @@ struct search_limits {
 struct optimum {
   bool complete = true;            ///< false: it gave up, and the rest is the best it had by then
   std::optional<ticks> cost = {};  ///< nothing when no order fits the memory
-  std::vector<std::vector<pass>> order = {};  ///< one of this cost, a row a rank
+  std::vector<std::vector<pass>> order = {};  ///< one of this cost, a row per rank
   std::int64_t nodes = 0;                     ///< visited states
 };
 
@@ -50,13 +50,13 @@ struct optimum {
 /// settled; for linear, looped and V placements it always is.
 class exhaustive_search {
  public:
-  exhaustive_search(problem const& what, search_limits limits)
-      : what_(what), limits_(limits), state_(what) {}
+  exhaustive_search(problem const& problem, search_limits limits)
+      : problem_(problem), limits_(limits), state_(problem) {}
 
   /// @return the optimum, or the best that was found when the limits were reached
   [[nodiscard]] optimum run() {
     bool fits = true;
-    for (int r = 0; r < what_.ranks(); ++r)
+    for (int r = 0; r < problem_.ranks(); ++r)
       fits = fits && state_.rank(r).held <= state_.rank(r).limit;
     if (fits) visit();
     if (best_ != order_so_far::none) found_.cost = best_;
@@ -78,7 +78,7 @@ class exhaustive_search {
     if (bound >= best_) return;
     int chosen = -1;
     bool over = true;
-    for (int r = 0; r < what_.ranks(); ++r) {
+    for (int r = 0; r < problem_.ranks(); ++r) {
       auto const& rank = state_.rank(r);
       if (rank.passes_left == 0) continue;
       over = false;
@@ -159,7 +159,7 @@ class exhaustive_search {
     return true;
   }
 
-  problem const& what_;
+  problem const& problem_;
   search_limits limits_;
   order_so_far state_;
   std::unordered_map<std::string, std::vector<ticks>> seen_;
@@ -179,15 +179,15 @@ class exhaustive_search {
 /// Microbatches out of turn can make a rank begin later, and ranks that wait at will can do so
 /// anyhow; now and then that makes a span shorter (`tests/test_exhaustive.cpp`). The least cost
 /// with waiting is the least period over all orders, see `period_report`; it is at most this one.
-[[nodiscard]] inline optimum find_optimum(problem const& what, search_limits limits = {}) {
-  return exhaustive_search(what, limits).run();
+[[nodiscard]] inline optimum find_optimum(problem const& problem, search_limits limits = {}) {
+  return exhaustive_search(problem, limits).run();
 }
 
 /// The least cost, or nothing when no order fits the memory.
 /// @throws std::runtime_error when the search gives up
 [[nodiscard]] inline std::optional<ticks> optimal_cost(
-    problem const& what, search_limits limits = {}) {
-  auto const found = find_optimum(what, limits);
+    problem const& problem, search_limits limits = {}) {
+  auto const found = find_optimum(problem, limits);
   if (!found.complete)
     throw std::runtime_error(
         "exhaustive search: gave up after " + std::to_string(limits.nodes) + " states");

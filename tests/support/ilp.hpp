@@ -29,16 +29,16 @@ namespace zbpp::test {
 /// has a mean of L above C, see `period`.
 class ilp {
  public:
-  explicit ilp(problem const& what) : what_(what), last_(what.microbatches() - 1) {
-    zbpp::detail::require(what.where().is_linear(), "the program is for one chunk a rank");
-    for (int r = 0; r < what.ranks(); ++r) {
-      for (auto k : kinds) most_ += 2 * what.microbatches() * what.costs(r).of(k);
+  explicit ilp(problem const& problem) : problem_(problem), last_(problem.microbatches() - 1) {
+    zbpp::detail::require(problem.placement().is_linear(), "the program is for one chunk a rank");
+    for (int r = 0; r < problem.ranks(); ++r) {
+      for (auto k : kinds) most_ += 2 * problem.microbatches() * problem.costs(r).of(k);
       if (r > 0)
-        most_ +=
-            2 * what.microbatches() * (what.transfer_time(r - 1, r) + what.transfer_time(r, r - 1));
+        most_ += 2 * problem.microbatches() *
+                 (problem.transfer_time(r - 1, r) + problem.transfer_time(r, r - 1));
     }
     text_ << "Minimize\n obj: cost\nSubject To\n";
-    for (int r = 0; r < what.ranks(); ++r) {
+    for (int r = 0; r < problem.ranks(); ++r) {
       write_span(r);
       for (int m = 0; m <= last_; ++m) write_inputs(r, m);
       for (auto k : kinds)
@@ -57,7 +57,7 @@ class ilp {
   static constexpr std::array kinds{
       pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
 
-  [[nodiscard]] ticks time(pass const& p) const { return what_.costs(p.stage).of(p.kind); }
+  [[nodiscard]] ticks time(pass const& p) const { return problem_.costs(p.stage).of(p.kind); }
 
   [[nodiscard]] static std::string end(pass const& p) {
     return std::string(to_string(p.kind)) + "_" + std::to_string(p.stage) + "_" +
@@ -87,9 +87,10 @@ class ilp {
     if (r == 0)
       text_ << " " << end(forward) << " >= " << time(forward) << "\n";
     else
-      write_after(forward, {pass_kind::forward, r - 1, m}, what_.transfer_time(r - 1, r));
-    if (r + 1 < what_.ranks())
-      write_after(backward, {pass_kind::backward_input, r + 1, m}, what_.transfer_time(r + 1, r));
+      write_after(forward, {pass_kind::forward, r - 1, m}, problem_.transfer_time(r - 1, r));
+    if (r + 1 < problem_.ranks())
+      write_after(
+          backward, {pass_kind::backward_input, r + 1, m}, problem_.transfer_time(r + 1, r));
     else
       write_after(backward, forward, 0);
     write_after({pass_kind::backward_weight, r, m}, backward, 0);
@@ -120,9 +121,9 @@ class ilp {
   // What is held while F of a microbatch runs: its activation and those of earlier ones, of which B
   // and W have freed their parts if F did not come first.
   void write_memory(int r, int m) {
-    auto const limit = what_.memory_limit(r);
+    auto const limit = problem_.memory_limit(r);
     if (!limit) return;
-    auto const& c = what_.costs(r);
+    auto const& c = problem_.costs(r);
     auto const freed = c.activation - c.weight_gradient_input;
     pass const forward{pass_kind::forward, r, m};
     text_ << " 0 cost";
@@ -133,7 +134,7 @@ class ilp {
     text_ << " <= " << *limit - c.static_memory - c.activation << "\n";
   }
 
-  problem const& what_;
+  problem const& problem_;
   int last_;
   ticks most_ = 0;  // more than any two ends have to be apart
   std::ostringstream text_;

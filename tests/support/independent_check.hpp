@@ -6,8 +6,8 @@
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -35,8 +35,8 @@ struct depth {
 /// Examines the instructions of a program.
 class independent_check {
  public:
-  independent_check(placement const& where, int microbatches, nested_rows all)
-      : where_(where), microbatches_(microbatches), rows_(std::move(all)) {
+  independent_check(placement const& placement, int microbatches, nested_rows all)
+      : where_(placement), microbatches_(microbatches), rows_(std::move(all)) {
     for (std::size_t r = 0; r < rows_.size(); ++r)
       for (std::size_t i = 0; i < rows_[r].size(); ++i)
         at_[{static_cast<int>(r), rows_[r][i]}] = static_cast<int>(i);

@@ -21,12 +21,12 @@ namespace zbpp::test {
 
 /// Gives every pass its start and end, or nothing when the ranks come to a standstill.
 [[nodiscard]] inline std::optional<timeline> simulate_by_events(
-    schedule const& order, problem const& what) {
+    schedule const& order, problem const& problem) {
   // What a rank can wait for: 'F', the activation that reaches a stage; 'G', its gradient; and 'f'
   // and 'b', the ends of its own F and B. The value is when it is there.
   std::map<std::tuple<char, int, int>, ticks> there;
-  auto const last = what.stages() - 1;
-  for (int m = 0; m < what.microbatches(); ++m) {
+  auto const last = problem.stages() - 1;
+  for (int m = 0; m < problem.microbatches(); ++m) {
     there[{'F', 0, m}] = 0;
     there[{'G', last, m}] = 0;
   }
@@ -37,7 +37,7 @@ namespace zbpp::test {
     return {{'f', p.stage, p.microbatch}, {'G', p.stage, p.microbatch}};
   };
   auto const duration = [&](pass const& p) {
-    auto const& c = what.all_costs()[static_cast<std::size_t>(p.stage)];
+    auto const& c = problem.all_costs()[static_cast<std::size_t>(p.stage)];
     if (p.kind == pass_kind::forward) return c.forward;
     if (p.kind == pass_kind::backward_input) return c.backward_input;
     if (p.kind == pass_kind::backward_weight) return c.backward_weight;
@@ -45,8 +45,9 @@ namespace zbpp::test {
     return c.backward_fused ? *c.backward_fused : c.backward_input + c.backward_weight;
   };
   auto const hop = [&](int from, int to) {
-    auto const& size = what.all_costs()[static_cast<std::size_t>(std::min(from, to))].edge;
-    return what.transfer()(what.where().rank_of(from), what.where().rank_of(to), size);
+    auto const& size = problem.all_costs()[static_cast<std::size_t>(std::min(from, to))].edge;
+    return problem.transfer()(
+        problem.placement().rank_of(from), problem.placement().rank_of(to), size);
   };
 
   // An event tells a rank to look whether its next pass can start.
@@ -58,7 +59,7 @@ namespace zbpp::test {
   for (int rank = 0; rank < order.ranks(); ++rank) events.push({0, rank});
   auto const arrive = [&](char kind, int stage, int m, ticks when) {
     there[{kind, stage, m}] = when;
-    events.push({when, what.where().rank_of(stage)});
+    events.push({when, problem.placement().rank_of(stage)});
   };
   while (!events.empty()) {
     auto const [now, rank] = events.top();

@@ -3,9 +3,9 @@
 // Passes and instructions from their text forms, so that tests show programs as people write them.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <cctype>
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace zbpp::test {
   throw std::invalid_argument("not an instruction: " + text);
 }
 
-/// Reads one row a rank, words separated by spaces.
+/// Reads one row per rank, words separated by spaces.
 [[nodiscard]] inline rows<instruction> instructions(std::vector<std::string> const& lines) {
   rows<instruction> result;
   for (auto const& line : lines) {

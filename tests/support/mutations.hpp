@@ -3,7 +3,7 @@
 // Every way to spoil a small program by one change: nothing is sampled.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <support/independent_check.hpp>
 
@@ -90,8 +90,8 @@ class dependence {
 /// there. Neighbours are swapped, not moved, so that no program comes twice.
 template <class Visit>
 void for_each_mutant(
-    placement const& where, int microbatches, nested_rows const& rows, Visit visit) {
-  dependence const depends(independent_check(where, microbatches, rows));
+    placement const& placement, int microbatches, nested_rows const& rows, Visit visit) {
+  dependence const depends(independent_check(placement, microbatches, rows));
   for (std::size_t r = 0; r < rows.size(); ++r) {
     auto const n = rows[r].size();
     bool optional = false;
@@ -105,7 +105,7 @@ void for_each_mutant(
       auto const& own = rows[r][i];
       auto const name = to_string(own);
       optional = own.kind == instruction_kind::recompute ||
-                 (own.kind == instruction_kind::optimizer_step && where.stages() == 1);
+                 (own.kind == instruction_kind::optimizer_step && placement.stages() == 1);
       edit(change::dropped, name, false, [&](auto& row) { row.erase(row.begin() + offset(i)); });
       for (std::size_t to = 0; to <= n; ++to)
         if (to != i)  // in front of itself is the same as behind itself
@@ -118,7 +118,7 @@ void for_each_mutant(
       };
       for (int k = 0; k <= static_cast<int>(instruction_kind::optimizer_step) + 1; ++k)
         replace(change::other_kind, {static_cast<instruction_kind>(k), own.stage, own.microbatch});
-      for (int s = -1; s <= where.stages(); ++s)
+      for (int s = -1; s <= placement.stages(); ++s)
         replace(change::other_stage, {own.kind, s, own.microbatch});
       for (int m = -1; m <= microbatches; ++m)
         replace(change::other_microbatch, {own.kind, own.stage, m});

@@ -5,14 +5,14 @@
 #pragma once
 
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/cuda/clock.hpp>
-#include <zbpp/cuda/issuer.hpp>
+#include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/pass_observer.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/nccl/links.hpp>
 #include <zbpp/nccl/transport.hpp>
-#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
 
 #include <chrono>
@@ -45,41 +45,41 @@ namespace zbpp::test {
 
 /// A backend for that.
 struct nccl_in_one_process {
-  using carrier = nccl::transport;
+  using transport_type = nccl::transport;
   using clock = cuda::clock;
   static constexpr bool reserves_memory = true;
 
   channel_layout layout = channel_layout::one_per_directed_pair;
   bool verifies = true;  ///< false: a layout that does not work is used all the same
   std::vector<cuda::message_shape> edges = {};
-  std::vector<cuda::site> sites = {};
+  std::vector<cuda::rank_device> devices = {};
 
-  class crew;
+  class executor;
 };
 
-class nccl_in_one_process::crew : public one_process {
+class nccl_in_one_process::executor : public one_process {
  public:
-  crew(nccl_in_one_process settings, plan const& planned)
+  executor(nccl_in_one_process settings, plan const& planned)
       : one_process(planned),
         settings_(std::move(settings)),
-        shapes_(cuda::detail::shapes_of(planned.what, settings_.edges)),
-        issuer_(settings_.sites, ranks(), planned, {}) {
-    if (settings_.verifies) verify_or_throw(planned.code, planned.what, settings_.layout);
+        shapes_(cuda::detail::shapes_of(planned.problem(), settings_.edges)),
+        launcher_(settings_.devices, ranks(), planned, {}) {
+    if (settings_.verifies) verify_or_throw(planned.program(), planned.problem(), settings_.layout);
   }
 
   [[nodiscard]] arena make_memory(int rank) {
-    return arena(cuda::device_memory(issuer_.at(rank).device()));
+    return arena(cuda::device_memory(launcher_.at(rank).device()));
   }
   [[nodiscard]] where place_of(int rank, arena& buffers) noexcept {
-    return where(buffers, backend_kind::cuda, &issuer_.at(rank));
+    return where(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
-  [[nodiscard]] std::unique_ptr<nccl::transport> make_carrier(
+  [[nodiscard]] std::unique_ptr<nccl::transport> make_transport(
       program const& code, traffic const& messages, problem const&) {
-    std::vector<cuda::place*> places;
+    std::vector<cuda::device_context*> places;
     std::vector<nccl::local_rank> here;
     for (int rank : ranks()) {
-      places.push_back(&issuer_.at(rank));
-      here.push_back({rank, issuer_.at(rank).device()});
+      places.push_back(&launcher_.at(rank));
+      here.push_back({rank, launcher_.at(rank).device()});
     }
     if (links_ == nullptr) links_ = link_up(messages.channels(), std::move(here), settings_.layout);
     return std::make_unique<nccl::transport>(
@@ -88,35 +88,35 @@ class nccl_in_one_process::crew : public one_process {
         cuda::detail::needs_of(code, messages, shapes_, slot_filling::by_receptions));
   }
   static void connect(nccl::transport&) noexcept {}
-  [[nodiscard]] bell* bell_of(int rank) { return issuer_.bell_of(rank); }
-  void start_step() { issuer_.start_step(); }
-  [[nodiscard]] clock clock_of(int rank) noexcept { return issuer_.clock_of(rank); }
+  [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
+  void start_step() { launcher_.start_step(); }
+  [[nodiscard]] clock observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
 
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    issuer_.warm_up(engines);
+    launcher_.warm_up(engines);
   }
   template <class Engine>
-  void run(std::vector<Engine>& engines, nccl::transport& carrier, step_status const& status) {
-    issuer_.issue(engines);
+  void run(std::vector<Engine>& engines, nccl::transport& transport, step_status const& status) {
+    launcher_.issue(engines);
     try {
       if (!status.has_failed())
-        for (auto& e : engines) issuer_.at(e.rank()).end().synchronize();
-      if (!status.has_failed()) issuer_.collect(engines);
+        for (auto& e : engines) launcher_.at(e.rank()).end().synchronize();
+      if (!status.has_failed()) launcher_.collect(engines);
     } catch (...) {
       engines.front().fail(std::current_exception());
     }
     if (status.has_failed()) {
       links_->abort();
-      issuer_.settle();
+      launcher_.settle();
     }
-    for (auto const* end : carrier.over().ends()) cudaStreamSynchronize(end->messages.get());
+    for (auto const* end : transport.over().ends()) cudaStreamSynchronize(end->messages.get());
   }
 
  private:
   nccl_in_one_process settings_;
   std::vector<cuda::message_shape> shapes_;
-  cuda::issuer issuer_;
+  cuda::launcher launcher_;
   std::shared_ptr<nccl::links> links_;
 };
 

@@ -56,20 +56,20 @@ class order_so_far {
     ticks free_for_rest = 0;  // and of what comes after the pass it is committed to
   };
 
-  explicit order_so_far(problem const& what)
-      : what_(what),
-        last_(what.stages() - 1),
-        m_(what.microbatches()),
-        ranks_(index(what.ranks())),
-        stages_(index(what.stages())),
-        ends_{grid<ticks>(what.stages(), m_), grid<ticks>(what.stages(), m_)},
-        rows_(index(what.ranks())) {
+  explicit order_so_far(problem const& problem)
+      : problem_(problem),
+        last_(problem.stages() - 1),
+        m_(problem.microbatches()),
+        ranks_(index(problem.ranks())),
+        stages_(index(problem.stages())),
+        ends_{grid<ticks>(problem.stages(), m_), grid<ticks>(problem.stages(), m_)},
+        rows_(index(problem.ranks())) {
     if (m_ > 127) throw std::invalid_argument("order_so_far: more than 127 microbatches");
-    for (int r = 0; r < what.ranks(); ++r) {
+    for (int r = 0; r < problem.ranks(); ++r) {
       auto& rank = ranks_[index(r)];
-      rank.limit = what.memory_limit(r).value_or(none);
-      for (int s : what.where().stages_of(r)) {
-        rank.held += what.costs(s).static_memory;
+      rank.limit = problem.memory_limit(r).value_or(none);
+      for (int s : problem.placement().stages_of(r)) {
+        rank.held += problem.costs(s).static_memory;
         rank.passes_left += 3 * m_;
         rank.forwards_left += m_ * time(forward, s);
         for (auto k : all_kinds) rank.work_left += m_ * time(k, s);
@@ -90,7 +90,7 @@ class order_so_far {
     taken_.push_back({r, chosen.next, rank});
     auto const [k, s] = chosen.next;
     auto& number = stages_[index(s)].done[k];
-    auto const& c = what_.costs(s);
+    auto const& c = problem_.costs(s);
     constexpr std::array names{
         pass_kind::backward_input, pass_kind::forward, pass_kind::backward_weight};
     rows_[index(r)].push_back({names[k], s, number});
@@ -134,7 +134,7 @@ class order_so_far {
   [[nodiscard]] std::vector<option> options(int r) const {
     std::vector<option> result;
     for (auto k : all_kinds)
-      for (int s : what_.where().stages_of(r))
+      for (int s : problem_.placement().stages_of(r))
         if (can_be_next(k, s)) result.push_back(option_of({k, s}));
     return result;
   }
@@ -149,7 +149,7 @@ class order_so_far {
       for (int s = 0; s <= last_; ++s) find_input(forward, s);
       for (int s = last_; s >= 0; --s) find_input(backward, s);
       changed = false;
-      for (int r = 0; r < what_.ranks(); ++r) {
+      for (int r = 0; r < problem_.ranks(); ++r) {
         auto& rank = ranks_[index(r)];
         if (rank.passes_left == 0) continue;
         auto const soonest = soonest_start(r);
@@ -172,10 +172,10 @@ class order_so_far {
   [[nodiscard]] ticks bound() {
     find_last_ends();
     ticks most = 0;
-    for (int r = 0; r < what_.ranks(); ++r) {
+    for (int r = 0; r < problem_.ranks(); ++r) {
       auto const& rank = ranks_[index(r)];
       auto finish = rank.passes_left == 0 ? rank.clock : rank.free + rank.work_left;
-      for (int s : what_.where().stages_of(r))
+      for (int s : problem_.placement().stages_of(r))
         if (left(weight, s) > 0)
           finish = std::max(finish, stages_[index(s)].last[backward] + time(weight, s));
       // A rank whose first start is open may start late, but has all its work before it then.
@@ -228,19 +228,19 @@ class order_so_far {
 
   [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] ticks time(kind k, int s) const {
-    auto const& c = what_.costs(s);
+    auto const& c = problem_.costs(s);
     return k == forward ? c.forward : k == backward ? c.backward_input : c.backward_weight;
   }
-  [[nodiscard]] ticks hop(int from, int to) const { return what_.transfer_time(from, to); }
+  [[nodiscard]] ticks hop(int from, int to) const { return problem_.transfer_time(from, to); }
   [[nodiscard]] int done(kind k, int s) const { return stages_[index(s)].done[k]; }
   [[nodiscard]] int left(kind k, int s) const { return m_ - done(k, s); }
-  [[nodiscard]] int rank_number(int s) const { return what_.where().rank_of(s); }
+  [[nodiscard]] int rank_number(int s) const { return problem_.placement().rank_of(s); }
   [[nodiscard]] rank_state const& rank_of(int s) const { return ranks_[index(rank_number(s))]; }
 
   // Where the first p stages are on p ranks, nothing can run on a rank before the first of them.
   void settle_first_starts() {
     ticks now = 0;
-    for (int s = 0; s < what_.ranks(); ++s) {
+    for (int s = 0; s < problem_.ranks(); ++s) {
       auto& rank = ranks_[index(rank_number(s))];
       if (rank.settled) return;
       if (s > 0) now += hop(s - 1, s);
@@ -259,7 +259,7 @@ class order_so_far {
     if (k == weight) return done(backward, s) > number;
     if (k == backward) return done(forward, s) > number && (s == last_ || has(s + 1));
     auto const& rank = rank_of(s);
-    return what_.costs(s).activation <= rank.limit - rank.held && (s == 0 || has(s - 1));
+    return problem_.costs(s).activation <= rank.limit - rank.held && (s == 0 || has(s - 1));
   }
 
   // A W that can be next has its B on its own rank, and so has its input.
@@ -286,7 +286,7 @@ class order_so_far {
     if (next.stage >= 0) return earliest_input(next.what, next.stage);
     auto soonest = none;
     for (auto k : all_kinds)
-      for (int s : what_.where().stages_of(r))
+      for (int s : problem_.placement().stages_of(r))
         if (can_be_next(k, s)) soonest = std::min(soonest, earliest_input(k, s));
     return soonest;
   }
@@ -335,7 +335,7 @@ class order_so_far {
     }
   }
 
-  problem const& what_;
+  problem const& problem_;
   int last_;
   int m_;
   std::vector<rank_state> ranks_;

@@ -17,13 +17,13 @@ struct plain_flow {
   flow operator()(microbatch mb) {
     buffer y;
     message const in = co_await mb.recv_activation();
-    co_await F([&](where at) {
+    co_await F([&](pass_context ctx) {
       auto const before = mb.is_first_stage() ? mb.index() + 1 : in[0].as<double>()[0];
       auto const value = before * 2 + mb.stage();
       if (mb.is_last_stage()) {
         mb.report_loss(value);
       } else {
-        y = at.allocate_edge(sizeof(double));
+        y = ctx.allocate_edge(sizeof(double));
         y.as<double>()[0] = value;
       }
     });

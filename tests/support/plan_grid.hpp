@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/lower.hpp>
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/analysis/plan.hpp>
 
 #include <support/policy_grid.hpp>
 
@@ -24,19 +24,19 @@ struct plan_variants {
 
 /// Calls `visit(name, plan)` for every policy that takes a problem, and for its variants.
 template <class Visit>
-void for_each_plan_of(problem const& what, plan_variants variants, Visit visit) {
+void for_each_plan_of(problem const& problem, plan_variants variants, Visit visit) {
   for (auto const& policy : grid_policies()) {
-    if (!is_supported(policy, what)) continue;
-    auto const name = name_of(policy, what);
+    if (!is_supported(policy, problem)) continue;
+    auto const name = name_of(policy, problem);
     auto const options = lower_options{.receive_ahead = variants.receive_ahead};
     auto const title = std::string(policy.title());
-    auto const order = policy(what);
-    visit(name, make_plan(title, order, what, options));
+    auto const order = policy(problem);
+    visit(name, make_plan(title, order, problem, options));
     auto const fused = fuse_backward(order);
     if (variants.fused && fused != order)
-      visit(name + ", fused", make_plan(title, fused, what, options));
+      visit(name + ", fused", make_plan(title, fused, problem, options));
     if (variants.recomputed)
-      visit(name + ", recomputed", make_plan(title, with_recompute(order), what, options));
+      visit(name + ", recomputed", make_plan(title, with_recompute(order), problem, options));
   }
 }
 

@@ -152,13 +152,13 @@ inline constexpr std::array<table_8_row, 9> table_8{{
 }
 
 /// @return 1 - work / cost of even ranks
-[[nodiscard]] inline double even_bubble(problem const& what, ticks cost) {
+[[nodiscard]] inline double even_bubble(problem const& problem, ticks cost) {
   double work = 0;
-  for (int s : what.where().stages_of(0)) {
-    auto const& c = what.costs(s);
+  for (int s : problem.placement().stages_of(0)) {
+    auto const& c = problem.costs(s);
     work += static_cast<double>(c.forward + c.backward_input + c.backward_weight);
   }
-  return 1 - work * what.microbatches() / static_cast<double>(cost);
+  return 1 - work * problem.microbatches() / static_cast<double>(cost);
 }
 
 }  // namespace zbpp::test

@@ -62,15 +62,16 @@ namespace zbpp::test {
 }
 
 /// Whether the documentation of a policy of the grid says that it schedules a problem.
-[[nodiscard]] inline bool is_supported(any_policy const& policy, problem const& what) {
+[[nodiscard]] inline bool is_supported(any_policy const& policy, problem const& problem) {
   auto const name = policy.name();
   if (name == "dualpipe_v")
-    return what.where().is_v_shape() && what.microbatches() >= 2 * what.ranks();
-  if (name == "zb_v" || name == "v_half" || name == "v_min") return what.where().is_v_shape();
-  if (name == "interleaved_zb") return what.where().is_looped();
+    return problem.placement().is_v_shape() && problem.microbatches() >= 2 * problem.ranks();
+  if (name == "zb_v" || name == "v_half" || name == "v_min")
+    return problem.placement().is_v_shape();
+  if (name == "interleaved_zb") return problem.placement().is_looped();
   if (name == "interleaved")
-    return what.where().is_looped() && what.microbatches() % what.ranks() == 0;
-  return what.where().is_linear();
+    return problem.placement().is_looped() && problem.microbatches() % problem.ranks() == 0;
+  return problem.placement().is_linear();
 }
 
 /// Numbers of microbatches from 1 to 8 `ranks`: all of them for few ranks, for more those around
@@ -97,25 +98,25 @@ void for_each_case(std::vector<int> const& ranks, Visit visit) {
   for (int p : ranks)
     for (auto const& where : placements(p))
       for (int m : microbatch_counts(p)) {
-        problem const what(where, m, uneven_costs(), 87);
+        problem const problem(where, m, uneven_costs(), 87);
         for (auto const& policy : policies)
-          if (p <= 8 || !is_search(policy)) visit(policy, what);
+          if (p <= 8 || !is_search(policy)) visit(policy, problem);
       }
 }
 
 /// Calls `visit(policy, problem, schedule)` for those that the policy supports.
 template <class Visit>
 void for_each_schedule(std::vector<int> const& ranks, Visit visit) {
-  for_each_case(ranks, [&](any_policy const& policy, problem const& what) {
-    if (is_supported(policy, what)) visit(policy, what, policy(what));
+  for_each_case(ranks, [&](any_policy const& policy, problem const& problem) {
+    if (is_supported(policy, problem)) visit(policy, problem, policy(problem));
   });
 }
 
 /// Names a case in the messages of failed checks.
-[[nodiscard]] inline std::string name_of(any_policy const& policy, problem const& what) {
-  return std::string(policy.name()) + " on " + what.where().name() + ", " +
-         std::to_string(what.ranks()) + " ranks, " + std::to_string(what.stages()) + " stages, " +
-         std::to_string(what.microbatches()) + " microbatches";
+[[nodiscard]] inline std::string name_of(any_policy const& policy, problem const& problem) {
+  return std::string(policy.name()) + " on " + problem.placement().name() + ", " +
+         std::to_string(problem.ranks()) + " ranks, " + std::to_string(problem.stages()) +
+         " stages, " + std::to_string(problem.microbatches()) + " microbatches";
 }
 
 /// Puts an R in front of each B and BW whose stage and microbatch add up to an even number, unless
@@ -133,7 +134,7 @@ void for_each_schedule(std::vector<int> const& ranks, Visit visit) {
     }
     result.end_row();
   }
-  return {order.where(), order.microbatches(), std::move(result)};
+  return {order.placement(), order.microbatches(), std::move(result)};
 }
 
 }  // namespace zbpp::test

@@ -73,13 +73,15 @@ void for_each_composition(int layers, int stages, Visit visit) {
 
 /// What a cut gives the rank with the most, added layer by layer.
 [[nodiscard]] inline std::pair<ticks, bytes> greatest_load(
-    std::vector<layer_costs> const& layers, placement const& where, std::vector<int> const& first) {
-  std::vector<ticks> work(static_cast<std::size_t>(where.ranks()));
+    std::vector<layer_costs> const& layers,
+    placement const& placement,
+    std::vector<int> const& first) {
+  std::vector<ticks> work(static_cast<std::size_t>(placement.ranks()));
   std::vector<bytes> memory(work.size());
   int stage = 0;
   for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-    if (stage + 1 < where.stages() && first[static_cast<std::size_t>(stage) + 1] == i) ++stage;
-    auto const rank = static_cast<std::size_t>(where.rank_of(stage));
+    if (stage + 1 < placement.stages() && first[static_cast<std::size_t>(stage) + 1] == i) ++stage;
+    auto const rank = static_cast<std::size_t>(placement.rank_of(stage));
     auto const& c = layers[static_cast<std::size_t>(i)];
     work[rank] += c.forward + c.backward_fused.value_or(c.backward_input + c.backward_weight);
     memory[rank] += c.static_memory + c.activation;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/lower.hpp>
-#include <zbpp/analysis/program.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/planner/registry.hpp>
 
 #include <support/instructions.hpp>
@@ -25,8 +25,8 @@ struct small_program {
 /// One program of each policy, and some whose rows are written out: with R, on a placement of no
 /// policy, with passes out of the order of their messages, and without optimizer steps.
 [[nodiscard]] inline std::vector<small_program> small_programs() {
-  auto const of = [](auto decide, placement const& where, int m) {
-    return decide(problem(where, m, uneven_costs()));
+  auto const of = [](auto decide, placement const& placement, int m) {
+    return decide(problem(placement, m, uneven_costs()));
   };
   auto const p1 = placement::linear(1);
   auto const p2 = placement::linear(2);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ranks of one process that are joined by real connections, each with its own driver, and what
+// Two ranks of one process that are joined by real connections, each with its own io_loop, and what
 // tests of sockets need so that they cannot hang.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
-#include <zbpp/asio/driver.hpp>
-#include <zbpp/asio/tcp_transport.hpp>
+#include <zbpp/asio/detail/tcp_transport.hpp>
+#include <zbpp/asio/io_loop.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -120,11 +120,11 @@ class tcp_pair {
     }
   }
 
-  void bind(int rank, arena& memory, bell* wake) { end(rank).bind(rank, memory, wake); }
+  void bind(int rank, arena& memory, wakeup* wake) { end(rank).bind(rank, memory, wake); }
   void post_receive(int channel, bytes most) { receiver(channel).post_receive(channel, most); }
-  void send(int channel, message&& mail, ticks arrival) {
+  void send(int channel, message&& msg, ticks arrival) {
     ++sent_[detail::index(channel)];
-    sender(channel).send(channel, std::move(mail), arrival);
+    sender(channel).send(channel, std::move(msg), arrival);
   }
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
     return ends_[detail::index(channels_[detail::index(channel)].to)]->arrival(channel, sequence);
@@ -149,7 +149,7 @@ class tcp_pair {
   }
 
   [[nodiscard]] asio::tcp_transport& end(int rank) { return *ends_[detail::index(rank)]; }
-  [[nodiscard]] asio::driver& driver(int rank) { return drivers_[detail::index(rank)]; }
+  [[nodiscard]] asio::io_loop& io_loop(int rank) { return drivers_[detail::index(rank)]; }
 
   losses lost;
 
@@ -163,7 +163,7 @@ class tcp_pair {
 
   std::vector<channel> channels_;
   std::vector<std::int32_t> sent_;
-  std::array<asio::driver, 2> drivers_;
+  std::array<asio::io_loop, 2> drivers_;
   std::array<std::unique_ptr<asio::tcp_transport>, 2> ends_;
 };
 

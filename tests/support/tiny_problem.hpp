@@ -17,7 +17,7 @@ namespace zbpp::test {
 /// Makes a problem whose times lie between 0 and 20, with many ties, or with none; with even or
 /// uneven stages; with or without transfers; and with limits from the least that works to none.
 [[nodiscard]] inline problem tiny_problem(
-    seeded_random& random, placement const& where, int microbatches) {
+    seeded_random& random, placement const& placement, int microbatches) {
   auto const most = random.chance(0.3) ? 3 : 20;
   auto const time = [&] { return random.chance(0.05) ? 0 : random.integer(0, most); };
   auto const costs = [&] {
@@ -30,18 +30,18 @@ namespace zbpp::test {
         .weight_gradient_input = random.integer(0, activation),
         .static_memory = random.integer(0, 5)};
   };
-  std::vector<stage_costs> stages(static_cast<std::size_t>(where.stages()), costs());
+  std::vector<stage_costs> stages(static_cast<std::size_t>(placement.stages()), costs());
   if (random.chance(0.5))
     for (auto& stage : stages) stage = costs();
 
   // One microbatch at a time always works: it needs the activations of all chunks of a rank.
   std::vector<bytes> limits;
-  auto const times_least = random.chance(0.3) ? 0.0 : random.real(0, where.ranks() + 1);
+  auto const times_least = random.chance(0.3) ? 0.0 : random.real(0, placement.ranks() + 1);
   if (random.chance(0.8))
-    for (int rank = 0; rank < where.ranks(); ++rank) {
+    for (int rank = 0; rank < placement.ranks(); ++rank) {
       bytes activations = 0;
       bytes fixed = 0;
-      for (int s : where.stages_of(rank)) {
+      for (int s : placement.stages_of(rank)) {
         activations += stages[static_cast<std::size_t>(s)].activation;
         fixed += stages[static_cast<std::size_t>(s)].static_memory;
       }
@@ -52,13 +52,13 @@ namespace zbpp::test {
   std::vector<ticks> latency;
   auto const hop = random.chance(0.3) ? 0 : random.integer(0, 5);
   bool const even = random.chance(0.5);
-  for (int pair = 0; pair < where.ranks() * where.ranks(); ++pair)
+  for (int pair = 0; pair < placement.ranks() * placement.ranks(); ++pair)
     latency.push_back(even ? hop : random.integer(0, 5));
   return {
-      where,
+      placement,
       microbatches,
       std::move(stages),
-      transfer_costs(where.ranks(), std::move(latency)),
+      transfer_costs(placement.ranks(), std::move(latency)),
       std::move(limits)};
 }
 

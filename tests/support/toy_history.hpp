@@ -3,8 +3,8 @@
 // What a training of the toy network gives, step by step, to be compared to the bit.
 #pragma once
 
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/pass.hpp>
-#include <zbpp/planner/plan.hpp>
 
 #include <support/toy_mlp.hpp>
 #include <support/toy_reference.hpp>
@@ -64,14 +64,14 @@ template <class Step>
 /// Trains as one process would, with B and W fused where the plan has BW.
 [[nodiscard]] inline history train_reference(plan const& planned) {
   std::vector<std::vector<bool>> fused(
-      static_cast<std::size_t>(planned.what.stages()),
-      std::vector<bool>(static_cast<std::size_t>(planned.what.microbatches())));
-  for (auto const& p : planned.order.passes().all())
+      static_cast<std::size_t>(planned.problem().stages()),
+      std::vector<bool>(static_cast<std::size_t>(planned.problem().microbatches())));
+  for (auto const& p : planned.schedule().passes().all())
     if (p.kind == pass_kind::backward)
       fused[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.microbatch)] = true;
-  auto all = make_model(planned.what.stages());
+  auto all = make_model(planned.problem().stages());
   return train(all, [&](int step) {
-    return reference_step(all, step, planned.what.microbatches(), [&](int s, int m) {
+    return reference_step(all, step, planned.problem().microbatches(), [&](int s, int m) {
       return fused[static_cast<std::size_t>(s)][static_cast<std::size_t>(m)];
     });
   });

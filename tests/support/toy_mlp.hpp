@@ -14,7 +14,7 @@
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <array>
 #include <cmath>
@@ -248,15 +248,15 @@ class basic_passes {
 
   explicit basic_passes(stage_model& what) : model_(&what) {}
 
-  message forward(saved& kept, message const& input, microbatch mb, where at) {
+  message forward(saved& kept, message const& input, microbatch mb, pass_context ctx) {
     auto const size = rows_of(mb.index()) * width;
     buffer skip;
     if (mb.is_first_stage()) {
-      kept.x[0] = make(at, size);
-      skip = make(at, size);
+      kept.x[0] = make(ctx, size);
+      skip = make(ctx, size);
       auto const x = of(kept.x[0]);
       auto const half = of(skip);
-      Runner::run(at, {}, {x, half}, [x, half, step = mb.step(), m = mb.index()] {
+      Runner::run(ctx, {}, {x, half}, [x, half, step = mb.step(), m = mb.index()] {
         fill_batch(step, m, x);
         for (std::size_t i = 0; i < x.size(); ++i) half[i] = x[i] * 0.5F;
       });
@@ -264,45 +264,45 @@ class basic_passes {
       kept.x[0] = input[0];
       skip = input[1];
     }
-    run_layers(kept, at);
-    auto const sum = at.allocate_edge(size * sizeof(float));
-    auto const positive = at.allocate_edge(size * sizeof(float));
+    run_layers(kept, ctx);
+    auto const sum = ctx.allocate_edge(size * sizeof(float));
+    auto const positive = ctx.allocate_edge(size * sizeof(float));
     auto const h = of(kept.y[layers() - 1]);
     auto const total = of(sum);
     auto const rest = of(positive);
-    Runner::run(at, {h, of(skip)}, {total, rest}, [h, total, rest, from = of(skip)] {
+    Runner::run(ctx, {h, of(skip)}, {total, rest}, [h, total, rest, from = of(skip)] {
       split(h, from, total, rest);
     });
     if (mb.is_recomputed()) forget(kept);
     if (!mb.is_last_stage()) return {sum, positive};
-    kept.d_sum = make(at, size);
-    kept.d_positive = make(at, size);
+    kept.d_sum = make(ctx, size);
+    kept.d_positive = make(ctx, size);
     auto const d_sum = of(kept.d_sum);
     auto const d_positive = of(kept.d_positive);
     Runner::report(
-        mb, at, {total, rest}, {d_sum, d_positive}, [=, step = mb.step(), m = mb.index()] {
+        mb, ctx, {total, rest}, {d_sum, d_positive}, [=, step = mb.step(), m = mb.index()] {
           return loss(step, m, total, rest, d_sum, d_positive);
         });
     return {};
   }
 
-  message backward_input(saved& kept, message const& gradient, microbatch mb, where at) {
-    return backward_layers(kept, gradient, mb, at, false);
+  message backward_input(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
+    return backward_layers(kept, gradient, mb, ctx, false);
   }
-  void backward_weight(saved& kept, microbatch, where at) {
+  void backward_weight(saved& kept, microbatch, pass_context ctx) {
     for (std::size_t k = 0; k < layers(); ++k) {
       auto& l = model_->layers[k];
       if (l.is_frozen) continue;
       auto const x = of(kept.x[k]);
       auto const dz = of(kept.dz[k]);
-      Runner::run(at, {x, dz}, {}, [x, dz, &l] { toy::backward_weight(x, dz, l.gradient); });
+      Runner::run(ctx, {x, dz}, {}, [x, dz, &l] { toy::backward_weight(x, dz, l.gradient); });
     }
   }
-  message backward(saved& kept, message const& gradient, microbatch mb, where at) {
-    return backward_layers(kept, gradient, mb, at, true);
+  message backward(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
+    return backward_layers(kept, gradient, mb, ctx, true);
   }
 
-  void recompute(saved& kept, microbatch, where at) { run_layers(kept, at); }
+  void recompute(saved& kept, microbatch, pass_context ctx) { run_layers(kept, ctx); }
 
  private:
   // Lets go of what run_layers makes again.
@@ -312,40 +312,40 @@ class basic_passes {
       kept.y[k].reset();
     }
   }
-  void run_layers(saved& kept, where at) const {
+  void run_layers(saved& kept, pass_context ctx) const {
     for (std::size_t k = 0; k < layers(); ++k) {
       auto const& l = model_->layers[k];
-      kept.y[k] = make(at, of(kept.x[k]).size());
+      kept.y[k] = make(ctx, of(kept.x[k]).size());
       auto const x = of(kept.x[k]);
       auto const y = of(kept.y[k]);
       Runner::run(
-          at, {x}, {y}, [x, y, &l, &w = model_->weights[l.weights]] { toy::forward(l, w, x, y); });
+          ctx, {x}, {y}, [x, y, &l, &w = model_->weights[l.weights]] { toy::forward(l, w, x, y); });
       if (k + 1 < layers()) kept.x[k + 1] = kept.y[k];
     }
   }
-  [[nodiscard]] static buffer make(where at, std::size_t size) {
-    return at.allocate(size * sizeof(float));
+  [[nodiscard]] static buffer make(pass_context ctx, std::size_t size) {
+    return ctx.allocate(size * sizeof(float));
   }
   [[nodiscard]] static floats of(buffer const& b) { return b.as<float>(); }
   [[nodiscard]] std::size_t layers() const { return model_->layers.size(); }
 
   message backward_layers(
-      saved& kept, message const& gradient, microbatch mb, where at, bool is_fused) {
+      saved& kept, message const& gradient, microbatch mb, pass_context ctx, bool is_fused) {
     auto const d_sum = mb.is_last_stage() ? kept.d_sum : gradient[0];
     auto const d_positive = mb.is_last_stage() ? kept.d_positive : gradient[1];
     auto const size = of(d_sum).size();
-    auto d = make(at, size);
+    auto d = make(ctx, size);
     auto const h = of(kept.y[layers() - 1]);
     auto const from = of(d_sum);
     auto const rest = of(d_positive);
-    Runner::run(at, {h, from, rest}, {of(d)}, [h, from, rest, to = of(d)] {
+    Runner::run(ctx, {h, from, rest}, {of(d)}, [h, from, rest, to = of(d)] {
       split_backward(h, from, rest, to);
     });
     for (std::size_t k = layers(); k-- > 0;) {
       auto& l = model_->layers[k];
       auto const& w = model_->weights[l.weights];
-      kept.dz[k] = make(at, size);
-      auto dx = k == 0 ? at.allocate_edge(size * sizeof(float)) : make(at, size);
+      kept.dz[k] = make(ctx, size);
+      auto dx = k == 0 ? ctx.allocate_edge(size * sizeof(float)) : make(ctx, size);
       auto const y = of(kept.y[k]);
       auto const dy = of(d);
       auto const dz = of(kept.dz[k]);
@@ -353,10 +353,10 @@ class basic_passes {
       if (is_fused) {
         auto const x = of(kept.x[k]);
         Runner::run(
-            at, {x, y, dy}, {dz, to}, [=, &l, &w] { backward_fused(l, w, x, y, dy, dz, to); });
+            ctx, {x, y, dy}, {dz, to}, [=, &l, &w] { backward_fused(l, w, x, y, dy, dz, to); });
       } else {
         Runner::run(
-            at, {y, dy}, {dz, to}, [=, &l, &w] { toy::backward_input(l, w, y, dy, dz, to); });
+            ctx, {y, dy}, {dz, to}, [=, &l, &w] { toy::backward_input(l, w, y, dy, dz, to); });
       }
       d = std::move(dx);
       kept.y[k].reset();  // the next layer's x may be the same memory
@@ -383,19 +383,19 @@ class basic_hand_written {
     typename Passes::saved kept;
     message out;
     message const in = co_await mb.recv_activation();
-    co_await F([&](where at) { out = work_.forward(kept, in, mb, at); });
+    co_await F([&](pass_context ctx) { out = work_.forward(kept, in, mb, ctx); });
     co_await mb.send_activation(std::move(out));
-    co_await R([&](where at) { work_.recompute(kept, mb, at); });
+    co_await R([&](pass_context ctx) { work_.recompute(kept, mb, ctx); });
     message const back = co_await mb.recv_gradient();
     if (mb.is_fused()) {
-      auto both = [&](where at) { out = work_.backward(kept, back, mb, at); };
+      auto both = [&](pass_context ctx) { out = work_.backward(kept, back, mb, ctx); };
       co_await BW(both);
       co_await mb.send_gradient(out);
     } else {
-      co_await B([&](where at) { out = work_.backward_input(kept, back, mb, at); });
+      co_await B([&](pass_context ctx) { out = work_.backward_input(kept, back, mb, ctx); });
       co_await mb.send_gradient(out[0], out[1]);
       out.clear();
-      co_await W([&](where at) { work_.backward_weight(kept, mb, at); });
+      co_await W([&](pass_context ctx) { work_.backward_weight(kept, mb, ctx); });
     }
   }
 

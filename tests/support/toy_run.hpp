@@ -3,7 +3,7 @@
 // Runs of the toy network that several processes make alike: its plan, and digests of what it gave.
 #pragma once
 
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/zb_h.hpp>
 #include <zbpp/policy/zb_v.hpp>
@@ -38,7 +38,7 @@ class digest {
 /// Makes the plan of a run: V placement for policies of two chunks, linear for others.
 [[nodiscard]] inline plan toy_plan(std::string const& policy, int ranks, int microbatches) {
   auto const where = policy == "zb_v" ? placement::v_shape(ranks) : placement::linear(ranks);
-  problem const what(
+  problem const problem(
       where,
       microbatches,
       stage_costs{
@@ -48,10 +48,10 @@ class digest {
           .activation = 2,
           .weight_gradient_input = 1,
           .edge = toy::edge});
-  if (policy == "one_f_one_b") return make_plan(one_f_one_b{}, what);
-  if (policy == "zb_h1") return make_plan(zb_h1{}, what);
-  if (policy == "zb_h2") return make_plan(zb_h2{}, what);
-  if (policy == "zb_v") return make_plan(fixed_zb_v{}, what);
+  if (policy == "one_f_one_b") return make_plan(one_f_one_b{}, problem);
+  if (policy == "zb_h1") return make_plan(zb_h1{}, problem);
+  if (policy == "zb_h2") return make_plan(zb_h2{}, problem);
+  if (policy == "zb_v") return make_plan(fixed_zb_v{}, problem);
   throw std::invalid_argument("toy_plan: there is no policy '" + policy + "' here");
 }
 

@@ -4,7 +4,7 @@
 // makes one; it runs all sections, within the test case it is called from.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -28,51 +28,51 @@ struct two_ranks {
   ///              std::unique_ptr
   template <class Make>
   explicit two_ranks(Make make, int depth = 4)
-      : carrier(make(2, std::vector<channel>{{0, 1, depth, depth}, {1, 0, depth, depth}})) {
+      : transport(make(2, std::vector<channel>{{0, 1, depth, depth}, {1, 0, depth, depth}})) {
     for (int rank : {0, 1})
-      carrier->bind(rank, memory[detail::index(rank)], &bells[detail::index(rank)]);
+      transport->bind(rank, memory[detail::index(rank)], &wakeups[detail::index(rank)]);
   }
 
   /// Makes a message of `parts` buffers in the memory of a rank, whose bytes follow from `number`.
   [[nodiscard]] message write(int rank, std::uint32_t number, std::size_t parts = 1) {
-    message mail;
+    message msg;
     for (std::size_t i = 0; i < parts; ++i) {
       auto part = memory[detail::index(rank)].allocate((number % 5 + i) * 8, purpose::edge);
       for (auto& word : part.template as<std::uint64_t>()) word = number * 100 + i;
-      mail.push_back(std::move(part));
+      msg.push_back(std::move(part));
     }
-    return mail;
+    return msg;
   }
 
   /// Whether a message is the one that `write` makes of `number`.
   [[nodiscard]] static bool is_right(
-      message const& mail, std::uint32_t number, std::size_t parts = 1) {
-    bool right = mail.size() == parts;
-    for (std::size_t i = 0; i < mail.size(); ++i) {
-      right = right && mail[i].size() == (number % 5 + i) * 8;
-      for (auto word : mail[i].template as<std::uint64_t>())
+      message const& msg, std::uint32_t number, std::size_t parts = 1) {
+    bool right = msg.size() == parts;
+    for (std::size_t i = 0; i < msg.size(); ++i) {
+      right = right && msg[i].size() == (number % 5 + i) * 8;
+      for (auto word : msg[i].template as<std::uint64_t>())
         right = right && word == number * 100 + i;
     }
     return right;
   }
 
   void send(int channel, std::uint32_t number, std::size_t parts = 1) {
-    carrier->send(channel, write(channel, number, parts), 0);
+    transport->send(channel, write(channel, number, parts), 0);
   }
 
-  /// Waits for a message as an engine does: it looks, and goes to sleep until the bell rings.
+  /// Waits for a message as an engine does: it looks, and goes to sleep until the wakeup rings.
   void wait_for(int channel, std::int32_t sequence) {
-    auto& ring = bells[detail::index(1 - channel)];
+    auto& ring = wakeups[detail::index(1 - channel)];
     for (;;) {
       auto const heard = ring.load(std::memory_order_acquire);
-      if (carrier->arrival(channel, sequence) != Transport::not_yet) return;
+      if (transport->arrival(channel, sequence) != Transport::not_yet) return;
       ring.wait(heard, std::memory_order_relaxed);
     }
   }
 
   [[nodiscard]] message receive(int channel, std::int32_t sequence, bytes most) {
     wait_for(channel, sequence);
-    return carrier->take(channel, sequence, most);
+    return transport->take(channel, sequence, most);
   }
 
   [[nodiscard]] bytes in_use(int rank) const {
@@ -80,8 +80,8 @@ struct two_ranks {
   }
 
   std::array<arena, 2> memory;
-  std::array<bell, 2> bells{};
-  std::unique_ptr<Transport> carrier;  // goes before the memory that it refers to
+  std::array<wakeup, 2> wakeups{};
+  std::unique_ptr<Transport> transport;  // goes before the memory that it refers to
 };
 
 /// Runs all that every transport has to pass.
@@ -90,11 +90,11 @@ template <class Transport, class Make>
 void check_transport(Make make) {
   SECTION("messages of a channel arrive complete and in the order of their sends") {
     two_ranks<Transport> pair(make, 9);
-    CHECK(pair.carrier->arrival(0, 0) == Transport::not_yet);
+    CHECK(pair.transport->arrival(0, 0) == Transport::not_yet);
     for (std::uint32_t n = 0; n < 9; ++n) {
-      pair.carrier->post_receive(0, 500);
+      pair.transport->post_receive(0, 500);
       pair.send(0, n, n);  // the first one has no buffers at all
-      CHECK(pair.carrier->arrival(0, static_cast<std::int32_t>(n) + 1) == Transport::not_yet);
+      CHECK(pair.transport->arrival(0, static_cast<std::int32_t>(n) + 1) == Transport::not_yet);
     }
     for (std::uint32_t n = 0; n < 9; ++n)
       CHECK(pair.is_right(pair.receive(0, static_cast<std::int32_t>(n), 500), n, n));
@@ -103,7 +103,7 @@ void check_transport(Make make) {
   SECTION("messages that have arrived may be taken in any order") {
     two_ranks<Transport> pair(make);
     for (std::uint32_t n = 0; n < 3; ++n) {
-      pair.carrier->post_receive(0, 100);
+      pair.transport->post_receive(0, 100);
       pair.send(0, n);
     }
     for (std::uint32_t n : {2U, 0U, 1U})
@@ -113,14 +113,14 @@ void check_transport(Make make) {
   SECTION("a send needs no open receive") {
     two_ranks<Transport> pair(make);
     pair.send(0, 3);
-    pair.carrier->post_receive(0, 100);
+    pair.transport->post_receive(0, 100);
     CHECK(pair.is_right(pair.receive(0, 0, 100), 3));
   }
 
   SECTION("the two directions do not disturb each other") {
     two_ranks<Transport> pair(make);
     for (int c : {0, 1}) {
-      pair.carrier->post_receive(c, 100);
+      pair.transport->post_receive(c, 100);
       pair.send(c, static_cast<std::uint32_t>(c) + 1);
     }
     for (int c : {0, 1})
@@ -129,43 +129,43 @@ void check_transport(Make make) {
 
   SECTION("an open slot counts on the receiver until its message is taken") {
     two_ranks<Transport> pair(make);
-    pair.carrier->post_receive(0, 100);
-    pair.carrier->post_receive(0, 40);
+    pair.transport->post_receive(0, 100);
+    pair.transport->post_receive(0, 40);
     CHECK(pair.in_use(1) == 140);
     pair.send(0, 2);
-    auto mail = pair.receive(0, 0, 100);
+    auto msg = pair.receive(0, 0, 100);
     CHECK(pair.in_use(1) == 40 + 16);
-    mail.clear();
+    msg.clear();
     CHECK(pair.in_use(1) == 40);
   }
 
   SECTION("what is sent stays with the sender until it is retired") {
     two_ranks<Transport> pair(make);
     for (std::uint32_t n = 1; n < 4; ++n) {
-      pair.carrier->post_receive(0, 100);
+      pair.transport->post_receive(0, 100);
       pair.send(0, n);
     }
     CHECK(pair.in_use(0) == 8 + 16 + 24);
     static_cast<void>(pair.receive(0, 0, 100));
     CHECK(pair.in_use(0) == 8 + 16 + 24);
-    pair.carrier->retire(0, 1);
+    pair.transport->retire(0, 1);
     CHECK(pair.in_use(0) == 16 + 24);
-    pair.carrier->retire(0, 1);
+    pair.transport->retire(0, 1);
     CHECK(pair.in_use(0) == 16 + 24);
     for (std::int32_t n : {1, 2}) static_cast<void>(pair.receive(0, n, 100));
-    pair.carrier->retire(0, 3);
+    pair.transport->retire(0, 3);
     CHECK(pair.in_use(0) == 0);
   }
 
   SECTION("what is received is a copy of the sender's bytes") {
     two_ranks<Transport> pair(make);
-    pair.carrier->post_receive(0, 100);
+    pair.transport->post_receive(0, 100);
     auto sent = pair.write(0, 1);
     auto const* data = sent[0].data();
-    pair.carrier->send(0, std::move(sent), 0);
+    pair.transport->send(0, std::move(sent), 0);
     auto const received = pair.receive(0, 0, 100);
     CHECK(received[0].data() != data);
-    pair.carrier->retire(0, 1);
+    pair.transport->retire(0, 1);
     CHECK(pair.is_right(received, 1));
   }
 
@@ -173,28 +173,29 @@ void check_transport(Make make) {
     two_ranks<Transport> pair(make);
     for (int round = 0; round < 3; ++round) {
       for (std::uint32_t n = 1; n < 4; ++n) {
-        pair.carrier->post_receive(0, 100);
+        pair.transport->post_receive(0, 100);
         pair.send(0, n);
       }
-      pair.carrier->post_receive(1, 100);
+      pair.transport->post_receive(1, 100);
       CHECK(pair.is_right(pair.receive(0, 0, 100), 1));
-      pair.carrier->retire(0, 1);
-      pair.carrier->drain();
+      pair.transport->retire(0, 1);
+      pair.transport->drain();
       CHECK(pair.in_use(0) == 0);
       CHECK(pair.in_use(1) == 0);
-      CHECK(pair.carrier->arrival(0, 0) == Transport::not_yet);
+      CHECK(pair.transport->arrival(0, 0) == Transport::not_yet);
     }
   }
 
   SECTION("aborting wakes those who wait") {
     two_ranks<Transport> pair(make);
-    std::array<std::uint32_t, 2> const before{pair.bells[0].load(), pair.bells[1].load()};
+    std::array<std::uint32_t, 2> const before{pair.wakeups[0].load(), pair.wakeups[1].load()};
     std::vector<std::jthread> waiting;
-    for (std::size_t i : {0U, 1U}) waiting.emplace_back([&, i] { pair.bells[i].wait(before[i]); });
-    pair.carrier->abort();
+    for (std::size_t i : {0U, 1U})
+      waiting.emplace_back([&, i] { pair.wakeups[i].wait(before[i]); });
+    pair.transport->abort();
     waiting.clear();  // joins: without a wake-up this would hang
-    CHECK(pair.bells[0].load() != before[0]);
-    CHECK(pair.bells[1].load() != before[1]);
+    CHECK(pair.wakeups[0].load() != before[0]);
+    CHECK(pair.wakeups[1].load() != before[1]);
   }
 
   SECTION("who sees that a message has arrived sees its bytes, whatever woke him") {
@@ -204,9 +205,9 @@ void check_transport(Make make) {
     {
       std::jthread const receiver([&] {
         for (std::int32_t n = 0; n < count; ++n) {
-          while (pair.carrier->arrival(0, n) == Transport::not_yet) std::this_thread::yield();
-          auto const mail = pair.carrier->take(0, n, 0);
-          is_right = is_right && pair.is_right(mail, static_cast<std::uint32_t>(n));
+          while (pair.transport->arrival(0, n) == Transport::not_yet) std::this_thread::yield();
+          auto const msg = pair.transport->take(0, n, 0);
+          is_right = is_right && pair.is_right(msg, static_cast<std::uint32_t>(n));
         }
       });
       for (std::int32_t n = 0; n < count; ++n) pair.send(0, static_cast<std::uint32_t>(n));
@@ -228,11 +229,11 @@ void check_transport(Make make) {
       for (std::int32_t taken = 0; taken < count; ++taken) {
         for (; sent < count && sent < taken + depth; ++sent)
           pair.send(out, static_cast<std::uint32_t>(sent));
-        pair.carrier->post_receive(in, 100);
-        auto const mail = pair.receive(in, taken, 100);
+        pair.transport->post_receive(in, 100);
+        auto const msg = pair.receive(in, taken, 100);
         auto& right = is_right[detail::index(rank)];
-        right = right && pair.is_right(mail, static_cast<std::uint32_t>(taken));
-        if (taken >= depth) pair.carrier->retire(out, taken - depth + 1);
+        right = right && pair.is_right(msg, static_cast<std::uint32_t>(taken));
+        if (taken >= depth) pair.transport->retire(out, taken - depth + 1);
       }
     };
     {
@@ -241,7 +242,7 @@ void check_transport(Make make) {
     }
     CHECK(is_right[0]);
     CHECK(is_right[1]);
-    pair.carrier->drain();
+    pair.transport->drain();
     CHECK(pair.in_use(0) == 0);
     CHECK(pair.in_use(1) == 0);
   }

@@ -124,9 +124,9 @@ TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
                                     : placement::custom({0, 1, 1, 0, 2});
     std::vector<stage_costs> costs;
     for (int s = 0; s < where.stages(); ++s) costs.push_back(test::random_costs(values));
-    problem const what{
+    problem const problem{
         where, 2 * where.ranks(), costs, test::random_transfer(values, where.ranks())};
-    auto const file = folder.write("problem.json", json::write_problem(what));
+    auto const file = folder.write("problem.json", json::write_problem(problem));
     for (auto const& name : planner_names()) {
       INFO(name << " on " << where.name());
       auto const found =
@@ -154,9 +154,9 @@ TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
       CHECK(found.err.empty());
       auto const said = json::read_plan(found.out);
       CHECK(json::check_claims(said).empty());
-      if (name != "auto_placement") CHECK(said.what == what);
+      if (name != "auto_placement") CHECK(said.what == problem);
       auto const order = schedule_from_csv(
-          read_file(folder / "order.csv"), said.what.where(), said.what.microbatches());
+          read_file(folder / "order.csv"), said.what.placement(), said.what.microbatches());
       CHECK(order == said.order);
       CHECK(contains(read_file(folder / "order.svg"), "</svg>"));
       CHECK(contains(read_file(folder / "trace.json"), "\"traceEvents\""));
@@ -218,18 +218,18 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
   CHECK(planned({"--policy", "zb_v", "--problem", file}).order == given.order);
   auto const looped = planned(
       join({"--policy", "interleaved"}, join(small, {"--placement", "looped", "--chunks", "3"})));
-  CHECK(looped.what.where() == placement::looped(4, 3));
+  CHECK(looped.what.placement() == placement::looped(4, 3));
 }
 
 TEST_CASE("a plan answers in the unit of its problem", "[zbpp-plan]") {
   scratch_folder const folder;
-  problem const what{placement::linear(2), 3, stage_costs{7000, 7000, 7000}};
+  problem const problem{placement::linear(2), 3, stage_costs{7000, 7000, 7000}};
   auto const file =
-      folder.write("us.json", json::write_problem(what, json::time_unit::microseconds));
+      folder.write("us.json", json::write_problem(problem, json::time_unit::microseconds));
   CHECK(contains(run(folder, {"--policy", "gpipe", "--problem", file}).out, "84 us\n"));
   auto const plan = run(folder, {"--policy", "gpipe", "--problem", file, "--json", "-"});
   auto unit = json::time_unit::seconds;
-  CHECK(json::read_plan(plan.out, "plan", &unit).what == what);
+  CHECK(json::read_plan(plan.out, "plan", &unit).what == problem);
   CHECK(unit == json::time_unit::microseconds);
 }
 
@@ -489,7 +489,7 @@ TEST_CASE("a true plan is right, a false one is told line by line", "[zbpp-plan]
   auto const faults = lines_of(wrong.out);
   CHECK(faults == json::check_claims(said));
   CHECK(faults.size() >= 3);
-  problem const other{said.what.where(), said.what.microbatches(), stage_costs{1, 1, 1}};
+  problem const other{said.what.placement(), said.what.microbatches(), stage_costs{1, 1, 1}};
   auto const other_file = folder.write("other.json", json::write_problem(other));
   auto const elsewhere = run(folder, {"--check", file, "--problem", other_file});
   CHECK(elsewhere.status == 1);
@@ -510,7 +510,7 @@ TEST_CASE("schedules of PyTorch's form are verified, with transfers or without",
     CHECK(right.status == 0);
     CHECK(contains(right.out, "2 ranks, 2 stages (linear), 2 microbatches"));
   }
-  problem const what{
+  problem const problem{
       placement::linear(2),
       2,
       stage_costs{
@@ -521,13 +521,13 @@ TEST_CASE("schedules of PyTorch's form are verified, with transfers or without",
           .weight_gradient_input = 5},
       {},
       {20}};
-  auto const file = folder.write("p.json", json::write_problem(what));
+  auto const file = folder.write("p.json", json::write_problem(problem));
   auto const order = schedule_from_csv(split);
   auto const told = checked(split, {"--problem", file});
   CHECK(told.status == 0);
   CHECK(contains(
       told.out,
-      "\ncost         " + std::to_string(cost(simulate(order, what)) / 1'000'000) + " ms\n"));
+      "\ncost         " + std::to_string(cost(simulate(order, problem)) / 1'000'000) + " ms\n"));
   CHECK(contains(told.out, "\npeak memory  20 on rank 0\n"));
   CHECK_FALSE(contains(told.out, "policy"));
 
@@ -545,8 +545,8 @@ TEST_CASE("schedules of PyTorch's form are verified, with transfers or without",
   faulty("0F0,0F1,0B0,0B1,0R1\n", "dependence");
   faulty("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "deadlock");
   faulty("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1W0\n", "missing");
-  problem const tight{
-      what.where(), 2, {what.all_costs().begin(), what.all_costs().end()}, {}, {19}};
+  zbpp::problem const tight{
+      problem.placement(), 2, {problem.all_costs().begin(), problem.all_costs().end()}, {}, {19}};
   faulty(
       split,
       "its limit is 19",

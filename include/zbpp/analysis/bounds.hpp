@@ -5,12 +5,12 @@
 // plan that costs no more is optimal.
 #pragma once
 
-#include <zbpp/analysis/bound_heads.hpp>
-#include <zbpp/analysis/bound_memory.hpp>
-#include <zbpp/analysis/bound_one_chunk.hpp>
-#include <zbpp/analysis/bound_span.hpp>
-#include <zbpp/analysis/bound_terms.hpp>
-#include <zbpp/analysis/bound_view.hpp>
+#include <zbpp/analysis/detail/bounds/heads.hpp>
+#include <zbpp/analysis/detail/bounds/memory.hpp>
+#include <zbpp/analysis/detail/bounds/one_chunk.hpp>
+#include <zbpp/analysis/detail/bounds/span.hpp>
+#include <zbpp/analysis/detail/bounds/terms.hpp>
+#include <zbpp/analysis/detail/bounds/view.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/placement.hpp>
@@ -96,22 +96,22 @@ struct one_chunk_view {
   staircase_steps steps{terms, facts};
 };
 
-[[nodiscard]] inline bool has_one_chunk(problem const& what) {
-  return what.stages() == what.ranks();
+[[nodiscard]] inline bool has_one_chunk(problem const& problem) {
+  return problem.stages() == problem.ranks();
 }
 
 /// Adds up the passes of a rank.
-[[nodiscard]] inline ticks work_of(bound_terms const& terms, problem const& what, int rank) {
+[[nodiscard]] inline ticks work_of(bound_terms const& terms, problem const& problem, int rank) {
   ticks sum = 0;
-  for (int s : what.where().stages_of(rank)) sum += terms[s].all();
-  return sum * what.microbatches();
+  for (int s : problem.placement().stages_of(rank)) sum += terms[s].all();
+  return sum * problem.microbatches();
 }
 
 [[nodiscard]] inline std::vector<memory_terms> all_memory_terms(
-    bound_terms const& terms, placement const& where) {
+    bound_terms const& terms, placement const& placement) {
   std::vector<memory_terms> all;
   for (int s = 0; s < terms.stages(); ++s)
-    all.push_back(memory_terms_of(terms, where.stages_of(where.rank_of(s)), s));
+    all.push_back(memory_terms_of(terms, placement.stages_of(placement.rank_of(s)), s));
   return all;
 }
 
@@ -122,10 +122,11 @@ struct one_chunk_view {
 /// count from the start of stage 0. Other ranks count from their own first start.
 class rank_views {
  public:
-  rank_views(bound_terms const& terms, placement const& where) : terms_(terms), where_(where) {
-    std::vector<bool> met(index(where.ranks()), false);
-    for (; straight_ < terms.stages() && !met[index(where.rank_of(straight_))]; ++straight_)
-      met[index(where.rank_of(straight_))] = true;
+  rank_views(bound_terms const& terms, placement const& placement)
+      : terms_(terms), where_(placement) {
+    std::vector<bool> met(index(placement.ranks()), false);
+    for (; straight_ < terms.stages() && !met[index(placement.rank_of(straight_))]; ++straight_)
+      met[index(placement.rank_of(straight_))] = true;
   }
   rank_views(rank_views const&) = delete;
   rank_views& operator=(rank_views const&) = delete;
@@ -149,24 +150,24 @@ class rank_views {
 };
 
 /// Estimates the nanoseconds that looking at a problem from one rank takes.
-[[nodiscard]] inline double view_effort(problem const& what) {
+[[nodiscard]] inline double view_effort(problem const& problem) {
   double effort = 0;
-  for (int r = 0; r < what.ranks(); ++r) {
-    auto const chunks = static_cast<double>(what.where().stages_of(r).size());
+  for (int r = 0; r < problem.ranks(); ++r) {
+    auto const chunks = static_cast<double>(problem.placement().stages_of(r).size());
     effort += 36 * chunks * chunks * chunks;
   }
-  return effort * what.microbatches();
+  return effort * problem.microbatches();
 }
 
 // About a second for all views, so that a problem of any size gets an answer.
 inline constexpr double most_view_effort = 9e8;
 
 /// Says from how many ranks the heads rule looks at a problem.
-[[nodiscard]] inline int views_of(problem const& what) {
-  auto const effort = view_effort(what);
-  if (has_one_chunk(what))  // the other rules do nearly as well there, in much less time
-    return effort * what.ranks() <= 4e6 ? what.ranks() : 0;
-  return static_cast<int>(std::min<double>(what.ranks(), most_view_effort / effort));
+[[nodiscard]] inline int views_of(problem const& problem) {
+  auto const effort = view_effort(problem);
+  if (has_one_chunk(problem))  // the other rules do nearly as well there, in much less time
+    return effort * problem.ranks() <= 4e6 ? problem.ranks() : 0;
+  return static_cast<int>(std::min<double>(problem.ranks(), most_view_effort / effort));
 }
 
 /// Keeps the greatest of the bounds it is shown, of equal ones the first.
@@ -178,10 +179,11 @@ struct best_bound {
   }
 };
 
-inline void try_one_chunk_rules(problem const& what, bound_terms const& terms, best_bound& take) {
+inline void try_one_chunk_rules(
+    problem const& problem, bound_terms const& terms, best_bound& take) {
   one_chunk_view const view(terms);
   auto const& rules = view.rules;
-  auto const rank_of = [&](int s) { return what.where().rank_of(s); };
+  auto const rank_of = [&](int s) { return problem.placement().rank_of(s); };
   for (int s = 0; s < terms.stages(); ++s) {
     auto const& facts = view.facts[index(s)];
     take({rules.head(s, facts), bound_rule::head, rank_of(s)});
@@ -198,28 +200,28 @@ inline void try_one_chunk_rules(problem const& what, bound_terms const& terms, b
   if (least > 0) take({least, bound_rule::staircase, rank_of(view.steps.depths(least - 1).stuck)});
 }
 
-inline void try_heads_rule(problem const& what, bound_terms const& terms, best_bound& take) {
-  auto const views = views_of(what);
+inline void try_heads_rule(problem const& problem, bound_terms const& terms, best_bound& take) {
+  auto const views = views_of(problem);
   if (views == 0) return;
-  rank_views const all(terms, what.where());
+  rank_views const all(terms, problem.placement());
   for (std::int64_t i = 0; i < views; ++i) {
     // Spread over all ranks, the first and the last among them.
-    auto const rank = views == 1 ? 0 : static_cast<int>(i * (what.ranks() - 1) / (views - 1));
+    auto const rank = views == 1 ? 0 : static_cast<int>(i * (problem.ranks() - 1) / (views - 1));
     auto const found = all.from(rank, [](span_bound const& span) { return span.most_crowded(); });
     take({found.span, bound_rule::heads, rank, found.rank, found.head, found.tail});
   }
 }
 
 [[nodiscard]] inline bool one_chunk_rule_holds(
-    cost_bound const& claim, problem const& what, bound_terms const& terms) {
-  if (!has_one_chunk(what)) return false;
+    cost_bound const& claim, problem const& problem, bound_terms const& terms) {
+  if (!has_one_chunk(problem)) return false;
   one_chunk_bounds const rules(terms);
-  auto const s = what.where().stages_of(claim.rank).front();
+  auto const s = problem.placement().stages_of(claim.rank).front();
   switch (claim.rule) {
     case bound_rule::head: return rules.head(s, facts_of(terms, s)) >= claim.cost;
     case bound_rule::drain: return rules.drain(s, facts_of(terms, s)) >= claim.cost;
     case bound_rule::path: {
-      auto const turn = what.where().stages_of(claim.through).front();
+      auto const turn = problem.placement().stages_of(claim.through).front();
       return turn >= s && rules.path(s, turn, facts_of(terms, turn)) >= claim.cost;
     }
     case bound_rule::staircase:
@@ -234,13 +236,13 @@ inline void try_heads_rule(problem const& what, bound_terms const& terms, best_b
 /// first B, and how many F it best runs before.
 /// @throws error (unsupported_problem) when the placement is not linear
 /// @complexity O(ranks * (microbatches + log of the cost))
-[[nodiscard]] inline warm_up_depths staircase(problem const& what) {
-  if (!what.where().is_linear())
+[[nodiscard]] inline warm_up_depths staircase(problem const& problem) {
+  if (!problem.placement().is_linear())
     throw error(
         errc::unsupported_problem,
         "a staircase needs a linear placement, one stage a rank; this one is " +
-            what.where().name());
-  detail::bound_terms const terms(what);
+            problem.placement().name());
+  detail::bound_terms const terms(problem);
   return detail::one_chunk_view(terms).least_staircase();
 }
 
@@ -251,36 +253,36 @@ inline void try_heads_rule(problem const& what, bound_terms const& terms, best_b
 /// nothing.
 /// @complexity with one stage a rank O(ranks * (microbatches + log of the cost)); else bounded by
 ///             looking from fewer ranks at large problems, at about a second in all
-[[nodiscard]] inline cost_bound lower_bound(problem const& what) {
-  detail::bound_terms const terms(what);
+[[nodiscard]] inline cost_bound lower_bound(problem const& problem) {
+  detail::bound_terms const terms(problem);
   detail::best_bound take;
-  for (int r = 0; r < what.ranks(); ++r)
-    take({detail::work_of(terms, what, r), bound_rule::work, r});
-  if (detail::has_one_chunk(what)) detail::try_one_chunk_rules(what, terms, take);
-  detail::try_heads_rule(what, terms, take);
+  for (int r = 0; r < problem.ranks(); ++r)
+    take({detail::work_of(terms, problem, r), bound_rule::work, r});
+  if (detail::has_one_chunk(problem)) detail::try_one_chunk_rules(problem, terms, take);
+  detail::try_heads_rule(problem, terms, take);
   return take.best;
 }
 
 /// Checks a bound from the problem alone: whether its rule, at its rank, gives at least its cost.
 /// It searches nothing, and it takes any claim, wherever that comes from.
-[[nodiscard]] inline bool holds(cost_bound const& claim, problem const& what) {
-  auto const is_rank = [&](int rank) { return rank >= 0 && rank < what.ranks(); };
+[[nodiscard]] inline bool holds(cost_bound const& claim, problem const& problem) {
+  auto const is_rank = [&](int rank) { return rank >= 0 && rank < problem.ranks(); };
   auto const through = claim.through;
   if (!is_rank(claim.rank)) return false;
   if (claim.rule == bound_rule::path && !is_rank(through)) return false;
   if (claim.rule == bound_rule::heads && !is_rank(through) && through != detail::one_pass)
     return false;
   if (claim.cost <= 0) return true;
-  detail::bound_terms const terms(what);
+  detail::bound_terms const terms(problem);
   switch (claim.rule) {
-    case bound_rule::work: return detail::work_of(terms, what, claim.rank) >= claim.cost;
+    case bound_rule::work: return detail::work_of(terms, problem, claim.rank) >= claim.cost;
     case bound_rule::heads: {
-      if (detail::view_effort(what) > detail::most_view_effort) return false;
-      return detail::rank_views(terms, what.where()).from(claim.rank, [&](auto const& span) {
+      if (detail::view_effort(problem) > detail::most_view_effort) return false;
+      return detail::rank_views(terms, problem.placement()).from(claim.rank, [&](auto const& span) {
         return span.span_of(through, claim.head, claim.tail) >= claim.cost;
       });
     }
-    default: return detail::one_chunk_rule_holds(claim, what, terms);
+    default: return detail::one_chunk_rule_holds(claim, problem, terms);
   }
 }
 

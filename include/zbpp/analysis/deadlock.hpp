@@ -7,8 +7,8 @@
 #pragma once
 
 #include <zbpp/analysis/diagnostic.hpp>
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -183,7 +183,7 @@ class deadlock_search {
       way.push_back(next);
     }
     auto text =
-        "with " + std::string(to_string(layout_)) + " the ranks wait in a circle: " + name(*first);
+        "with " + std::string(to_string(layout_)) + " the ranks wait in a cycle: " + name(*first);
     for (auto p = first + 1; p != way.end(); ++p) text += " waits for " + name(*p);
     text += " waits for " + name(*first);
     return make_diagnostic(

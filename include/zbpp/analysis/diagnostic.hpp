@@ -4,8 +4,8 @@
 // words that a reader can check against the program.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <cstdint>
 #include <string>

@@ -5,8 +5,8 @@
 // list its messages in the sender's order; chunks of one rank hand over without a message.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class lowering {
   lowering(schedule const& order, lower_options options)
       : order_(order),
         options_(options),
-        map_(order.where()),
+        map_(order.placement()),
         forward_(order.stages(), order.microbatches(), missing),
         backward_(order.stages(), order.microbatches(), missing),
         last_w_(index(order.stages()), missing),
@@ -48,8 +48,8 @@ class lowering {
     rows<instruction> result;
     result.reserve(index(order_.ranks()), size);
     for (int rank = 0; rank < order_.ranks(); ++rank) emit(rank, result);
-    auto channels = traffic(order_.where(), order_.microbatches(), result).channels();
-    return {order_.where(), order_.microbatches(), std::move(result), std::move(channels)};
+    auto channels = traffic(order_.placement(), order_.microbatches(), result).channels();
+    return {order_.placement(), order_.microbatches(), std::move(result), std::move(channels)};
   }
 
  private:
@@ -128,7 +128,7 @@ class lowering {
 
   [[nodiscard]] std::vector<message> receives_of(int rank) const {
     std::vector<int> channels;
-    for (int stage : order_.where().stages_of(rank))
+    for (int stage : order_.placement().stages_of(rank))
       for (auto kind : {pass_kind::forward, pass_kind::backward})
         if (auto const c = map_.of_input({kind, stage, 0}); c != channel_map::none)
           channels.push_back(c);
@@ -182,7 +182,7 @@ class lowering {
     }
     fused.end_row();
   }
-  return {order.where(), order.microbatches(), std::move(fused)};
+  return {order.placement(), order.microbatches(), std::move(fused)};
 }
 
 }  // namespace zbpp

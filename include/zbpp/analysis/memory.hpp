@@ -4,10 +4,10 @@
 // hold. Both follow from the order of the program alone, so a real run meets them byte for byte.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ namespace detail {
 /// `recompute_input` and R adds the rest.
 class activation_count {
  public:
-  activation_count(problem const& what, std::span<pass const> row) : what_(what) {
+  activation_count(problem const& problem, std::span<pass const> row) : problem_(problem) {
     for (auto const& p : row)
       if (p.kind == pass_kind::recompute) recomputed_.push_back({p.stage, p.microbatch});
     std::sort(recomputed_.begin(), recomputed_.end());
@@ -45,7 +45,7 @@ class activation_count {
 
   /// Begins a pass. @return what is in use while it runs
   bytes begin(pass const& p) {
-    auto const& c = what_.costs(p.stage);
+    auto const& c = problem_.costs(p.stage);
     if (p.kind == pass_kind::forward)
       in_use_ += is_recomputed(p) ? c.recompute_input : c.activation;
     if (p.kind == pass_kind::recompute) in_use_ += c.activation - c.recompute_input;
@@ -54,7 +54,7 @@ class activation_count {
 
   /// Ends a pass. @return what is in use after it
   bytes end(pass const& p) {
-    auto const& c = what_.costs(p.stage);
+    auto const& c = problem_.costs(p.stage);
     if (p.kind == pass_kind::backward_input) in_use_ -= c.activation - c.weight_gradient_input;
     if (p.kind == pass_kind::backward_weight) in_use_ -= c.weight_gradient_input;
     if (p.kind == pass_kind::backward) in_use_ -= c.activation;
@@ -68,7 +68,7 @@ class activation_count {
                recomputed_.begin(), recomputed_.end(), std::pair(p.stage, p.microbatch));
   }
 
-  problem const& what_;
+  problem const& problem_;
   std::vector<std::pair<std::int32_t, std::int32_t>> recomputed_;
   bytes in_use_ = 0;
 };
@@ -76,8 +76,8 @@ class activation_count {
 /// Follows the messages of one rank after another through their instructions.
 class edge_count {
  public:
-  edge_count(problem const& what, traffic const& messages)
-      : what_(what), map_(messages.map()), unretired_(index(map_.size())) {}
+  edge_count(problem const& problem, traffic const& messages)
+      : problem_(problem), map_(messages.map()), unretired_(index(map_.size())) {}
 
   /// Begins the row of another rank.
   void begin_row() { in_use_ = 0; }
@@ -106,17 +106,21 @@ class edge_count {
     std::size_t retired = 0;
   };
 
-  [[nodiscard]] bytes edge_between(int a, int b) const { return what_.costs(std::min(a, b)).edge; }
+  [[nodiscard]] bytes edge_between(int a, int b) const {
+    return problem_.costs(std::min(a, b)).edge;
+  }
 
   [[nodiscard]] bytes output_of(pass const& p) const {
-    if (p.kind == pass_kind::forward && p.stage + 1 < what_.stages())
-      return what_.costs(p.stage).edge;
-    return p.makes_input_gradient() && p.stage > 0 ? what_.costs(p.stage - 1).edge : 0;
+    if (p.kind == pass_kind::forward && p.stage + 1 < problem_.stages())
+      return problem_.costs(p.stage).edge;
+    return p.makes_input_gradient() && p.stage > 0 ? problem_.costs(p.stage - 1).edge : 0;
   }
 
   [[nodiscard]] bytes input_of(pass const& p) const {
-    if (p.kind == pass_kind::forward && p.stage > 0) return what_.costs(p.stage - 1).edge;
-    return p.makes_input_gradient() && p.stage + 1 < what_.stages() ? what_.costs(p.stage).edge : 0;
+    if (p.kind == pass_kind::forward && p.stage > 0) return problem_.costs(p.stage - 1).edge;
+    return p.makes_input_gradient() && p.stage + 1 < problem_.stages()
+               ? problem_.costs(p.stage).edge
+               : 0;
   }
 
   void retire(int channel, std::int32_t count) {
@@ -124,7 +128,7 @@ class edge_count {
     for (; queue.retired < index(count); ++queue.retired) in_use_ -= queue.sizes[queue.retired];
   }
 
-  problem const& what_;
+  problem const& problem_;
   channel_map const& map_;
   std::vector<outgoing> unretired_;
   bytes in_use_ = 0;
@@ -135,12 +139,12 @@ class edge_count {
 /// Says how many bytes of activations a rank holds while each of its passes runs.
 /// @return one number a pass, in the order of the schedule
 /// @throws error (bad_argument) when schedule and problem differ in placement or microbatches
-[[nodiscard]] inline rows<bytes> activation_profile(schedule const& order, problem const& what) {
-  detail::require_fit(order, what);
+[[nodiscard]] inline rows<bytes> activation_profile(schedule const& order, problem const& problem) {
+  detail::require_fit(order, problem);
   rows<bytes> profile;
   profile.reserve(detail::index(order.ranks()), order.passes().size());
   for (int rank = 0; rank < order.ranks(); ++rank) {
-    detail::activation_count count(what, order.passes(rank));
+    detail::activation_count count(problem, order.passes(rank));
     for (auto const& p : order.passes(rank)) {
       profile.push(count.begin(p));
       count.end(p);
@@ -153,8 +157,8 @@ class edge_count {
 /// Says the most bytes of activations that each rank of a schedule holds.
 /// @throws error (bad_argument) when schedule and problem differ in placement or microbatches
 [[nodiscard]] inline std::vector<bytes> peak_activations(
-    schedule const& order, problem const& what) {
-  auto const profile = activation_profile(order, what);
+    schedule const& order, problem const& problem) {
+  auto const profile = activation_profile(order, problem);
   std::vector<bytes> peaks;
   for (int rank = 0; rank < profile.ranks(); ++rank) {
     auto const row = profile[rank];
@@ -172,21 +176,21 @@ class edge_count {
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches
 /// @complexity O(instructions)
 [[nodiscard]] inline std::vector<memory_peak> peak_memory(
-    program const& code, problem const& what, traffic const& messages) {
-  detail::require_fit(code, what);
+    program const& code, problem const& problem, traffic const& messages) {
+  detail::require_fit(code, problem);
   std::vector<memory_peak> peaks;
   std::vector<pass> passes;
-  detail::edge_count edges(what, messages);
+  detail::edge_count edges(problem, messages);
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const row = code.instructions(rank);
     passes.clear();
     for (auto const& i : row)
       if (i.is_pass()) passes.push_back(i.as_pass());
-    detail::activation_count activations(what, passes);
+    detail::activation_count activations(problem, passes);
     edges.begin_row();
     memory_peak peak;
     bytes fixed = 0;
-    for (int s : code.where().stages_of(rank)) fixed += what.costs(s).static_memory;
+    for (int s : code.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
     bytes held = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const note = messages.notes(rank)[i];
@@ -194,7 +198,7 @@ class edge_count {
       bytes workspace = 0;
       if (row[i].is_pass()) {
         held = activations.begin(row[i].as_pass());
-        workspace = what.costs(row[i].stage).workspace;
+        workspace = problem.costs(row[i].stage).workspace;
         peak.activations = std::max(peak.activations, held);
       }
       peak.edges = std::max(peak.edges, moving);
@@ -213,8 +217,8 @@ class edge_count {
 /// Says the greatest memory use of each rank of a program that has no other fault.
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches
 [[nodiscard]] inline std::vector<memory_peak> peak_memory(
-    program const& code, problem const& what) {
-  return peak_memory(code, what, traffic(code));
+    program const& code, problem const& problem) {
+  return peak_memory(code, problem, traffic(code));
 }
 
 }  // namespace zbpp

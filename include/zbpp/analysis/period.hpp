@@ -88,10 +88,10 @@ class rank_matrix {
 /// Finds the longest paths through one step of a schedule that `simulate` accepts.
 class step_paths {
  public:
-  step_paths(schedule const& order, problem const& what)
-      : to_first_start(what.ranks()), to_last_end(what.ranks()) {
-    put_in_sequence(order, what);
-    for (int rank = 0; rank < what.ranks(); ++rank) walk_from(rank);
+  step_paths(schedule const& order, problem const& problem)
+      : to_first_start(problem.ranks()), to_last_end(problem.ranks()) {
+    put_in_sequence(order, problem);
+    for (int rank = 0; rank < problem.ranks(); ++rank) walk_from(rank);
   }
 
   rank_matrix to_first_start;  ///< of a rank, `never` where no path leads there
@@ -108,23 +108,23 @@ class step_paths {
   };
 
   // A rank runs until it meets a pass whose producer stands nowhere yet.
-  void put_in_sequence(schedule const& order, problem const& what) {
-    grid<int> forward(what.stages(), what.microbatches(), nobody);
-    grid<int> backward(what.stages(), what.microbatches(), nobody);
-    std::vector<std::size_t> next(index(what.ranks()), 0);
+  void put_in_sequence(schedule const& order, problem const& problem) {
+    grid<int> forward(problem.stages(), problem.microbatches(), nobody);
+    grid<int> backward(problem.stages(), problem.microbatches(), nobody);
+    std::vector<std::size_t> next(index(problem.ranks()), 0);
     sequence_.reserve(order.passes().size());
     while (sequence_.size() < order.passes().size()) {
-      for (int rank = 0; rank < what.ranks(); ++rank) {
+      for (int rank = 0; rank < problem.ranks(); ++rank) {
         auto const row = order.passes(rank);
         for (auto& at = next[index(rank)]; at < row.size(); ++at) {
           auto const& p = row[at];
-          node made{rank, nobody, 0, what.costs(p.stage).of(p.kind)};
+          node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
           bool const is_forward = p.kind == pass_kind::forward;
           auto const from = is_forward ? p.stage - 1 : p.stage + 1;
-          if ((is_forward || p.makes_input_gradient()) && from >= 0 && from < what.stages() &&
-              what.where().rank_of(from) != rank) {
+          if ((is_forward || p.makes_input_gradient()) && from >= 0 && from < problem.stages() &&
+              problem.placement().rank_of(from) != rank) {
             made.producer = (is_forward ? forward : backward)(from, p.microbatch);
-            made.transfer = what.transfer_time(from, p.stage);
+            made.transfer = problem.transfer_time(from, p.stage);
             if (made.producer == nobody) break;
           }
           auto const number = static_cast<int>(sequence_.size());
@@ -300,12 +300,12 @@ class critical_cycle {
 ///         (refused_program) naming a pass that can never start or that stands twice
 /// @source Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity (1992), ch. 3
 /// @complexity O(ranks * passes) for L; the cycle takes O(ranks^3) for each of the few it tries
-[[nodiscard]] inline period_report period(schedule const& order, problem const& what) {
-  auto const line = simulate(order, what);
-  detail::step_paths const paths(order, what);
+[[nodiscard]] inline period_report period(schedule const& order, problem const& problem) {
+  auto const line = simulate(order, problem);
+  detail::step_paths const paths(order, problem);
   auto const& steps = paths.to_last_end;
-  for (int from = 0; from < what.ranks(); ++from)
-    for (int to = 0; to < what.ranks(); ++to)
+  for (int from = 0; from < problem.ranks(); ++from)
+    for (int to = 0; to < problem.ranks(); ++to)
       if (steps(from, to) == detail::rank_matrix::never)
         throw error(
             errc::bad_argument,
@@ -313,7 +313,8 @@ class critical_cycle {
                 "; a step has F, B and W of every stage and microbatch",
             {.rank = to});
   detail::critical_cycle cycle(steps);
-  auto offsets = detail::offsets_within(paths, what.where().rank_of(0), cycle.mean.rounded_up());
+  auto offsets =
+      detail::offsets_within(paths, problem.placement().rank_of(0), cycle.mean.rounded_up());
   return {
       .period = cycle.mean,
       .critical_ranks = std::move(cycle.ranks),

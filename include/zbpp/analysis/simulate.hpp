@@ -27,20 +27,20 @@ namespace detail {
 /// whoever makes that input wakes it. A pass wakes at most one rank, so the walk is linear.
 class simulation {
  public:
-  simulation(schedule const& order, problem const& what)
+  simulation(schedule const& order, problem const& problem)
       : order_(order),
-        what_(what),
-        forward_(what.stages(), what.microbatches(), never),
-        backward_(what.stages(), what.microbatches(), never),
-        done_(what.stages(), what.microbatches(), 0),
-        clock_(index(what.ranks()), 0),
-        next_(index(what.ranks()), 0),
-        sleeping_(index(what.ranks()), false) {
-    line_.reserve(index(what.ranks()), order.passes().size());
-    for (int rank = 0; rank < what.ranks(); ++rank) {
+        problem_(problem),
+        forward_(problem.stages(), problem.microbatches(), never),
+        backward_(problem.stages(), problem.microbatches(), never),
+        done_(problem.stages(), problem.microbatches(), 0),
+        clock_(index(problem.ranks()), 0),
+        next_(index(problem.ranks()), 0),
+        sleeping_(index(problem.ranks()), false) {
+    line_.reserve(index(problem.ranks()), order.passes().size());
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
       for (auto const& p : order.passes(rank)) line_.push({p, 0, 0});
       line_.end_row();
-      awake_.push_back(what.ranks() - 1 - rank);
+      awake_.push_back(problem.ranks() - 1 - rank);
     }
   }
 
@@ -50,7 +50,7 @@ class simulation {
       awake_.pop_back();
       run_rank(rank);
     }
-    for (int rank = 0; rank < what_.ranks(); ++rank)
+    for (int rank = 0; rank < problem_.ranks(); ++rank)
       if (sleeping_[index(rank)]) refuse(rank, "waits for something that never happens");
     return std::move(line_);
   }
@@ -71,7 +71,7 @@ class simulation {
       }
       if (!mark_done(timed.what)) refuse(rank, "stands twice; every pass runs once");
       timed.start = std::max(now, arrival);
-      timed.end = timed.start + what_.costs(timed.what.stage).of(timed.what.kind);
+      timed.end = timed.start + problem_.costs(timed.what.stage).of(timed.what.kind);
       now = timed.end;
       publish(timed);
     }
@@ -96,7 +96,7 @@ class simulation {
                             : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
       case pass_kind::backward_input:
       case pass_kind::backward:  // a gradient that arrives has come by way of the stage's own F
-        return p.stage == what_.stages() - 1
+        return p.stage == problem_.stages() - 1
                    ? forward_(p.stage, p.microbatch)
                    : arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
       case pass_kind::recompute: return forward_(p.stage, p.microbatch);
@@ -106,7 +106,7 @@ class simulation {
   }
 
   [[nodiscard]] ticks arrival(ticks end, int from, int to) const {
-    return end == never ? never : end + what_.transfer_time(from, to);
+    return end == never ? never : end + problem_.transfer_time(from, to);
   }
 
   void publish(timed_pass const& done) {
@@ -121,8 +121,8 @@ class simulation {
   }
 
   void wake(int stage) {
-    if (stage < 0 || stage >= what_.stages()) return;
-    auto const rank = what_.where().rank_of(stage);
+    if (stage < 0 || stage >= problem_.stages()) return;
+    auto const rank = problem_.placement().rank_of(stage);
     if (!sleeping_[index(rank)]) return;
     sleeping_[index(rank)] = false;
     awake_.push_back(rank);
@@ -137,7 +137,7 @@ class simulation {
   }
 
   schedule const& order_;
-  problem const& what_;
+  problem const& problem_;
   grid<ticks> forward_;      // end of F
   grid<ticks> backward_;     // end of B or BW
   grid<std::uint8_t> done_;  // a bit each for F, B, W and R
@@ -155,9 +155,9 @@ class simulation {
 ///         (refused_program) naming a pass that can never start or that stands twice
 /// @source arXiv 2401.10241 sec. 5.3
 /// @complexity O(passes)
-[[nodiscard]] inline timeline simulate(schedule const& order, problem const& what) {
-  detail::require_fit(order, what);
-  return detail::simulation(order, what).run();
+[[nodiscard]] inline timeline simulate(schedule const& order, problem const& problem) {
+  detail::require_fit(order, problem);
+  return detail::simulation(order, problem).run();
 }
 
 }  // namespace zbpp

@@ -4,9 +4,9 @@
 // there, and when its sender can know that it has been consumed. Nothing here depends on time.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,20 +21,20 @@ namespace zbpp {
 /// are neighbours, by sender, then receiver.
 class channel_map {
  public:
-  explicit channel_map(placement const& where)
-      : forward_(detail::index(where.stages()), none), backward_(forward_) {
-    for (int s = 0; s + 1 < where.stages(); ++s) {
-      auto const from = where.rank_of(s);
-      auto const to = where.rank_of(s + 1);
+  explicit channel_map(placement const& placement)
+      : forward_(detail::index(placement.stages()), none), backward_(forward_) {
+    for (int s = 0; s + 1 < placement.stages(); ++s) {
+      auto const from = placement.rank_of(s);
+      auto const to = placement.rank_of(s + 1);
       if (from == to) continue;
       pairs_.emplace_back(from, to);
       pairs_.emplace_back(to, from);
     }
     std::sort(pairs_.begin(), pairs_.end());
     pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
-    for (int s = 0; s + 1 < where.stages(); ++s) {
-      forward_[detail::index(s)] = between(where.rank_of(s), where.rank_of(s + 1));
-      backward_[detail::index(s) + 1] = between(where.rank_of(s + 1), where.rank_of(s));
+    for (int s = 0; s + 1 < placement.stages(); ++s) {
+      forward_[detail::index(s)] = between(placement.rank_of(s), placement.rank_of(s + 1));
+      backward_[detail::index(s) + 1] = between(placement.rank_of(s + 1), placement.rank_of(s));
     }
     for (auto const& [from, to] : pairs_) reverse_.push_back(between(to, from));
   }
@@ -105,17 +105,17 @@ class traffic {
   /// Reads a program whose ids are in range; other faults leave notes without a number.
   /// @complexity O(instructions)
   explicit traffic(program const& what)
-      : traffic(what.where(), what.microbatches(), what.instructions()) {}
+      : traffic(what.placement(), what.microbatches(), what.instructions()) {}
 
   /// Reads the instructions of what is to become a program.
   /// @complexity O(instructions)
-  traffic(placement const& where, int microbatches, rows<instruction> const& instructions)
-      : map_(where), depths_(detail::index(map_.size())) {
+  traffic(placement const& placement, int microbatches, rows<instruction> const& instructions)
+      : map_(placement), depths_(detail::index(map_.size())) {
     for (int c = 0; c < map_.size(); ++c) {
       auto const [from, to] = map_.ends(c);
       depths_[detail::index(c)] = {from, to, 0, 0};
     }
-    retire(instructions, number(where.stages(), microbatches, instructions));
+    retire(instructions, number(placement.stages(), microbatches, instructions));
   }
 
   /// @return the notes of a rank, one for each of its instructions

@@ -8,9 +8,9 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ class verification {
  public:
   explicit verification(program const& what)
       : what_(what),
-        map_(what.where()),
+        map_(what.placement()),
         at_(what.stages(), what.microbatches(), all_absent()),
         step_at_(index(what.stages()), absent) {}
 
@@ -82,8 +82,8 @@ class verification {
           bad("there is no such instruction");
         } else if (i.stage < 0 || i.stage >= what_.stages()) {
           bad("stages go from 0 to " + std::to_string(what_.stages() - 1));
-        } else if (what_.where().rank_of(i.stage) != rank) {
-          bad("its stage belongs to rank " + std::to_string(what_.where().rank_of(i.stage)));
+        } else if (what_.placement().rank_of(i.stage) != rank) {
+          bad("its stage belongs to rank " + std::to_string(what_.placement().rank_of(i.stage)));
         } else if (i.kind == instruction_kind::optimizer_step) {
           if (i.microbatch != 0) bad("an optimizer step carries microbatch 0");
         } else if (i.microbatch < 0 || i.microbatch >= what_.microbatches()) {
@@ -136,7 +136,7 @@ class verification {
       for (auto kind : {backward_input, backward_weight})
         if (of(cell, kind) != absent)
           add(fault::repeated,
-              what_.where().rank_of(s),
+              what_.placement().rank_of(s),
               of(cell, kind),
               to_string(instruction{backward, s, m}) + " already does it");
     }
@@ -148,7 +148,7 @@ class verification {
 
   // `needed_at` is the position of what needs the missing instruction, or absent.
   void add_missing(instruction const& i, std::int32_t needed_at) {
-    auto const rank = what_.where().rank_of(i.stage);
+    auto const rank = what_.placement().rank_of(i.stage);
     auto const end = static_cast<std::int64_t>(what_.instructions(rank).size());
     auto const position = needed_at == absent ? end : needed_at;
     found_.push_back(make_diagnostic(
@@ -183,7 +183,7 @@ class verification {
   void check_dependences() {
     using enum instruction_kind;
     for (int s = 0; s < what_.stages(); ++s) {
-      auto const rank = what_.where().rank_of(s);
+      auto const rank = what_.placement().rank_of(s);
       for (int m = 0; m < what_.microbatches(); ++m) {
         auto const& cell = at_(s, m);
         auto const f = of(cell, forward);
@@ -197,7 +197,7 @@ class verification {
         expect_order(rank, f, of(cell, send_activation));
         expect_order(rank, of(cell, receive_gradient), b);
         expect_order(rank, b, of(cell, send_gradient));
-        if (s + 1 < what_.stages() && what_.where().rank_of(s + 1) == rank) {
+        if (s + 1 < what_.stages() && what_.placement().rank_of(s + 1) == rank) {
           expect_order(rank, f, of(at_(s + 1, m), forward));
           expect_order(rank, b_of(at_(s + 1, m)), b);
         }

@@ -4,14 +4,14 @@
 // digests, small enough to send, and the comparison of two such lists.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <array>
@@ -88,11 +88,13 @@ void put_all(wire_writer& to, std::span<Number const> values) {
   for (auto value : values) to.put(value + Number{0});
 }
 
-[[nodiscard]] inline agreement_item placement_item(placement const& where) {
+[[nodiscard]] inline agreement_item placement_item(placement const& placement) {
   wire_writer content;
-  put_all(content, where.rank_of_stages());
+  put_all(content, placement.rank_of_stages());
   return make_item(
-      "placement", content, where.name() + " of " + std::to_string(where.stages()) + " stages");
+      "placement",
+      content,
+      placement.name() + " of " + std::to_string(placement.stages()) + " stages");
 }
 
 [[nodiscard]] inline agreement_item costs_item(int stage, stage_costs const& costs) {
@@ -135,7 +137,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] inline agreement_item program_item(program const& code) {
   wire_writer content;
-  put_all(content, code.where().rank_of_stages());
+  put_all(content, code.placement().rank_of_stages());
   content.put(static_cast<std::int32_t>(code.microbatches()));
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const row = code.instructions(rank);
@@ -165,7 +167,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 /// follows from the rest.
 /// @throws error (io_failed) when OpenSSL cannot compute SHA-256
 [[nodiscard]] inline std::vector<agreement_item> fingerprint(plan const& planned) {
-  auto const& what = planned.what;
+  auto const& what = planned.problem();
   std::vector<agreement_item> items;
   items.push_back(detail::make_item(
       "version of zbpp",
@@ -173,14 +175,14 @@ void put_all(wire_writer& to, std::span<Number const> values) {
           std::to_string(ZBPP_VERSION_PATCH)));
   items.push_back(detail::make_item("number of ranks", std::to_string(what.ranks())));
   items.push_back(detail::make_item("number of microbatches", std::to_string(what.microbatches())));
-  items.push_back(detail::placement_item(what.where()));
+  items.push_back(detail::placement_item(what.placement()));
   for (int s = 0; s < what.stages(); ++s) items.push_back(detail::costs_item(s, what.costs(s)));
   items.push_back(detail::transfer_item(what.transfer()));
   items.push_back(detail::limits_item(what.memory_limits()));
-  items.push_back(detail::make_item("policy", planned.policy));
-  for (int rank = 0; rank < planned.order.ranks(); ++rank)
-    items.push_back(detail::passes_item(rank, planned.order.passes(rank)));
-  items.push_back(detail::program_item(planned.code));
+  items.push_back(detail::make_item("policy", planned.policy()));
+  for (int rank = 0; rank < planned.schedule().ranks(); ++rank)
+    items.push_back(detail::passes_item(rank, planned.schedule().passes(rank)));
+  items.push_back(detail::program_item(planned.program()));
   return items;
 }
 

@@ -5,17 +5,17 @@
 #pragma once
 
 #include <zbpp/asio/agreement.hpp>
-#include <zbpp/asio/driver.hpp>
-#include <zbpp/asio/gate.hpp>
-#include <zbpp/asio/hub.hpp>
+#include <zbpp/asio/detail/client.hpp>
+#include <zbpp/asio/detail/connector.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/coordinator.hpp>
+#include <zbpp/asio/detail/listener.hpp>
+#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/line.hpp>
-#include <zbpp/asio/member.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
-#include <zbpp/asio/spoke.hpp>
-#include <zbpp/asio/timers.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
@@ -36,19 +36,20 @@
 namespace zbpp::asio {
 
 /// Holds a rank's place in a run: the connection to rank 0, where data connections come in, and the
-/// driver of both.
+/// io_loop of both.
 ///
 /// One thread calls it, the one that runs steps, and not from a handler; what may be called by who
-/// drives, or while driving only, says so. Once the run has failed every call throws its first
+/// drives, or on the I/O thread only, says so. Once the run has failed every call throws its first
 /// failure.
 class control {
   using tcp = ::boost::asio::ip::tcp;
 
  public:
-  /// Told of the first failure of the run, by who drives; must not throw. It ends what runs here.
+  /// Told of the first failure of the run, on the I/O thread; must not throw. It ends what runs
+  /// here.
   /// @return whether `settle` will be called when that has ended
-  using stop_call = detail::member::stop_call;
-  /// Takes a data connection of another rank, which holds the token; called by who drives.
+  using stop_call = detail::client::stop_call;
+  /// Takes a data connection of another rank, which holds the token; called on the I/O thread.
   using guest_call = std::function<void(tcp::socket)>;
 
   /// Joins a run; blocks until all ranks are there.
@@ -76,7 +77,7 @@ class control {
       if (!is_shut_) {
         wait(settings_.deadline, [&] { return !is_sending(); });
         auto const patience = std::min(settings_.deadline / 4, std::chrono::milliseconds(250));
-        driver_.exclusively([&] { member_.say_bye(patience); });
+        loop_.exclusively([&] { client_.say_bye(patience); });
         wait(patience, [&] { return !is_connected(); });
       }
     } catch (...) {
@@ -93,19 +94,19 @@ class control {
   /// @return what data connections are opened with
   [[nodiscard]] run_token const& token() const noexcept { return token_; }
   /// @return who is where
-  [[nodiscard]] roster const& everybody() const noexcept { return member_.everybody(); }
+  [[nodiscard]] roster const& everybody() const noexcept { return client_.everybody(); }
   /// @return who looks after the sockets; its own thread ends with the run
-  [[nodiscard]] driver& io_driver() noexcept { return driver_; }
+  [[nodiscard]] io_loop& loop() noexcept { return loop_; }
   /// @return where the step writes how far it is; any thread may use it
-  [[nodiscard]] progress_board& board() noexcept { return member_.board(); }
+  [[nodiscard]] progress_board& board() noexcept { return client_.board(); }
 
   /// Sets what the first failure calls, at once if there is one; null for nothing.
   void on_stop(stop_call call) {
-    driver_.exclusively([&] { member_.on_stop(std::move(call)); });
+    loop_.exclusively([&] { client_.on_stop(std::move(call)); });
   }
   /// Sets what takes data connections, those too that have come already; null for nothing.
   void on_data_guest(guest_call call) {
-    driver_.exclusively([&] {
+    loop_.exclusively([&] {
       on_guest_ = std::move(call);
       if (!on_guest_) return;
       for (auto& socket : std::exchange(guests_, {})) on_guest_(std::move(socket));
@@ -115,7 +116,7 @@ class control {
   /// nothing. A text that it gives ends the run with `errc::stalled`. `owner` says whose it is.
   void watch(watchdog call, void const* owner = nullptr) {
     watcher_ = owner;
-    if (hub_ != nullptr) driver_.exclusively([&] { hub_->watch(std::move(call)); });
+    if (coordinator_ != nullptr) loop_.exclusively([&] { coordinator_->watch(std::move(call)); });
   }
   /// @return who watches, or null
   [[nodiscard]] void const* watcher() const noexcept { return watcher_; }
@@ -124,38 +125,38 @@ class control {
     if (watcher_ == owner) watch(nullptr, nullptr);
   }
   /// Reports that something failed here, or that a peer (`at.rank`) seems lost. The first report to
-  /// reach rank 0 is the failure of the run. Only while driving.
-  void report(rank_failure failure) { member_.report(std::move(failure)); }
-  /// @return whether a failure has ended the run. Only while driving
+  /// reach rank 0 is the failure of the run. Call only on the I/O thread.
+  void report(rank_failure failure) { client_.report(std::move(failure)); }
+  /// @return whether a failure has ended the run. Call only on the I/O thread
   [[nodiscard]] bool has_stopped() const noexcept {
-    return member_.now() != detail::member::state::running;
+    return client_.now() != detail::client::state::running;
   }
 
   /// Ends the run on this rank, where nothing runs any more: reports `own`, if there is something,
   /// and blocks until all ranks know all failures, but not longer than the deadline and a second.
-  /// Afterwards sockets of the run are closed and the driver's thread has ended.
+  /// Afterwards sockets of the run are closed and the io_loop's thread has ended.
   /// @return the failures of the run, the first one first; none when nothing has failed, and then
   ///         the run goes on
   std::vector<rank_failure> settle(std::optional<rank_failure> own = {}) {
-    if (is_shut_) return member_.failures();
-    bool const goes_on = driver_.exclusively([&] {
+    if (is_shut_) return client_.failures();
+    bool const goes_on = loop_.exclusively([&] {
       if (own)
-        member_.report(std::move(*own));
+        client_.report(std::move(*own));
       else if (!has_stopped())
         return true;
-      member_.settle();
+      client_.settle();
       return false;
     });
     if (goes_on) return {};
     wait(settings_.deadline, [&] { return is_over(); });
-    driver_.exclusively([&] {
-      member_.end_alone(
+    loop_.exclusively([&] {
+      client_.end_alone(
           {0, -1, -1, -1},
           "does not say why the run failed within " + detail::seconds_text(settings_.deadline));
     });
-    if (hub_ != nullptr) drain();
+    if (coordinator_ != nullptr) drain();
     shut();
-    return member_.failures();
+    return client_.failures();
   }
   /// @throws error, the first failure of the run, if it has one
   void check() {
@@ -182,15 +183,15 @@ class control {
           std::string(to_string(kind)) + " from rank " + std::to_string(root) +
               "; ranks go from 0 to " + std::to_string(ranks() - 1));
     check();
-    driver_.exclusively([&] { member_.call(kind, root, part); });
+    loop_.exclusively([&] { client_.call(kind, root, part); });
     auto const limit = settings_.collective_deadline + settings_.deadline;
-    wait(limit, [&] { return member_.has_outcome() || has_stopped(); });
+    wait(limit, [&] { return client_.has_outcome() || has_stopped(); });
     std::optional<std::vector<blob>> outcome;
-    driver_.exclusively([&] {
-      if (member_.has_outcome())
-        outcome = member_.take_outcome();
+    loop_.exclusively([&] {
+      if (client_.has_outcome())
+        outcome = client_.take_outcome();
       else if (!has_stopped())
-        member_.end_alone(
+        client_.end_alone(
             {0, -1, -1, -1},
             "has not answered a call of " + std::string(to_string(kind)) + " within " +
                 detail::seconds_text(limit));
@@ -225,59 +226,62 @@ class control {
 
  private:
   void join() {
-    driver_.exclusively([&] { open(); });
-    if (hub_ != nullptr && settings_.on_listening) settings_.on_listening(hub_->port());
-    auto const is_refused = [&] { return member_.now() == detail::member::state::refused; };
-    auto const is_joining = [&] { return member_.now() == detail::member::state::joining; };
+    loop_.exclusively([&] { open(); });
+    if (coordinator_ != nullptr && settings_.on_listening)
+      settings_.on_listening(coordinator_->port());
+    auto const is_refused = [&] { return client_.now() == detail::client::state::refused; };
+    auto const is_joining = [&] { return client_.now() == detail::client::state::joining; };
     auto const further = settings_.join_deadline + settings_.deadline;
-    wait(hub_ != nullptr ? further : settings_.join_deadline, [&] { return !is_joining(); });
+    wait(
+        coordinator_ != nullptr ? further : settings_.join_deadline, [&] { return !is_joining(); });
     // Rank 0 may have started later than this one, and knows more about who is missing.
-    if (spoke_ != nullptr) wait(further, [&] { return !is_joining() || !spoke_->has_asked(); });
-    if (hub_ != nullptr && driver_.exclusively([&] { return is_refused(); })) drain();
-    driver_.exclusively([&] {
-      if (is_refused()) throw to_error(member_.failures().front());
+    if (connector_ != nullptr)
+      wait(further, [&] { return !is_joining() || !connector_->has_asked(); });
+    if (coordinator_ != nullptr && loop_.exclusively([&] { return is_refused(); })) drain();
+    loop_.exclusively([&] {
+      if (is_refused()) throw to_error(client_.failures().front());
       if (!is_joining()) return;
       auto const waited = settings_.join_deadline;
-      throw error(errc::no_rendezvous, spoke_->text(waited), {start_.rank, -1, -1, -1});
+      throw error(errc::no_rendezvous, connector_->text(waited), {start_.rank, -1, -1, -1});
     });
   }
 
   void open() {
     auto const where = detail::bind_address(settings_);
-    data_gate_.emplace(
-        driver_,
+    data_listener_.emplace(
+        loop_,
         token_,
         [this](tcp::socket socket, link_purpose what) { greet(std::move(socket), what); },
-        gate_settings{{where, 0}});
-    auto const data_port = data_gate_->endpoint().port();
+        listener_settings{{where, 0}});
+    auto const data_port = data_listener_->endpoint().port();
     if (start_.rank != 0) {
-      spoke_ = std::make_unique<detail::spoke>(
-          driver_.io(), start_, settings_, token_, data_port, member_);
+      connector_ = std::make_unique<detail::connector>(
+          loop_.io(), start_, settings_, token_, data_port, client_);
       return;
     }
     // Rank 0 talks to itself by way of the io_context, in the order in which frames are sent.
-    member_.use([this](detail::control_kind kind, blob payload) {
-      post([this, kind, bytes = std::move(payload)] { hub_->receive(0, kind, bytes); });
+    client_.use([this](detail::control_kind kind, blob payload) {
+      post([this, kind, bytes = std::move(payload)] { coordinator_->receive(0, kind, bytes); });
     });
-    hub_ = std::make_unique<detail::hub>(
-        driver_,
+    coordinator_ = std::make_unique<detail::coordinator>(
+        loop_,
         start_,
         settings_,
         token_,
         tcp::endpoint(where, start_.port),
         data_port,
-        [this](detail::control_kind kind, detail::line::shared_bytes payload) {
-          post([this, kind, bytes = std::move(payload)] { member_.receive(kind, *bytes); });
+        [this](detail::control_kind kind, detail::control_connection::shared_bytes payload) {
+          post([this, kind, bytes = std::move(payload)] { client_.receive(kind, *bytes); });
         });
   }
 
   template <class Work>
   void post(Work work) {
-    ::boost::asio::post(driver_.io(), [this, does = std::move(work)] {
+    ::boost::asio::post(loop_.io(), [this, does = std::move(work)] {
       try {
         does();
       } catch (std::exception const& wrong) {
-        member_.end_alone({0, -1, -1, -1}, wrong.what());
+        client_.end_alone({0, -1, -1, -1}, wrong.what());
       }
     });
   }
@@ -289,10 +293,10 @@ class control {
     if (guests_.size() < 2 * zbpp::detail::index(ranks())) guests_.push_back(std::move(socket));
   }
 
-  // Blocks until `done` holds, which only who drives calls, or some time has passed.
+  // Blocks until `done` holds, which only the I/O thread calls, or some time has passed.
   template <class Predicate>
   void wait(std::chrono::milliseconds time, Predicate done) {
-    detail::drive_for(driver_, time, std::move(done));
+    detail::run_for(loop_, time, std::move(done));
   }
 
   // Who closes a socket too early takes back what is under way, such as a verdict.
@@ -301,42 +305,43 @@ class control {
   }
 
   [[nodiscard]] bool is_over() const noexcept {
-    return member_.now() == detail::member::state::over;
+    return client_.now() == detail::client::state::over;
   }
   [[nodiscard]] bool is_connected() const noexcept {
-    return hub_ != nullptr ? hub_->is_connected() : member_.is_connected();
+    return coordinator_ != nullptr ? coordinator_->is_connected() : client_.is_connected();
   }
 
   // As rank 0, in a run that is sound.
   [[nodiscard]] bool is_sending() const noexcept {
-    return hub_ != nullptr && member_.now() == detail::member::state::running && hub_->is_behind();
+    return coordinator_ != nullptr && client_.now() == detail::client::state::running &&
+           coordinator_->is_behind();
   }
 
   // Closes everything; nobody drives afterwards.
   void shut() noexcept {
     if (is_shut_) return;
     is_shut_ = true;
-    driver_.exclusively([&] {
-      if (data_gate_) data_gate_->stop();
+    loop_.exclusively([&] {
+      if (data_listener_) data_listener_->stop();
       guests_.clear();
-      if (spoke_ != nullptr) spoke_->close();
-      if (hub_ != nullptr) hub_->close();
-      member_.close();
+      if (connector_ != nullptr) connector_->close();
+      if (coordinator_ != nullptr) coordinator_->close();
+      client_.close();
     });
-    driver_.stop();
+    loop_.stop();
   }
 
   launch start_;
   rendezvous_settings settings_;
   run_token token_;
   // Declared first: what follows has to go before its io_context, when nobody drives.
-  driver driver_;
-  detail::member member_{driver_.io(), start_.rank, settings_};
+  io_loop loop_;
+  detail::client client_{loop_.io(), start_.rank, settings_};
   guest_call on_guest_;
   std::vector<tcp::socket> guests_;  // data connections that came before there was a call for them
-  std::optional<gate> data_gate_;
-  std::unique_ptr<detail::hub> hub_;      // on rank 0
-  std::unique_ptr<detail::spoke> spoke_;  // elsewhere
+  std::optional<listener> data_listener_;
+  std::unique_ptr<detail::coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<detail::connector> connector_;      // elsewhere
   void const* watcher_ = nullptr;
   bool is_shut_ = false;
 };

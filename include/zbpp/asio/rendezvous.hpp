@@ -5,8 +5,8 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/reception.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
@@ -37,7 +37,7 @@ class rendezvous {
       run_token token = run_token::from_environment())
       : control_(
             std::make_unique<control>(std::move(start), std::move(settings), std::move(token))),
-        reception_(std::make_unique<detail::reception>(*control_)) {}
+        connector_(std::make_unique<detail::data_connector>(*control_)) {}
 
   /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept { return control_->rank(); }
@@ -78,11 +78,11 @@ class rendezvous {
   /// @return what backends use
   [[nodiscard]] control& control_channel() noexcept { return *control_; }
   /// @return what makes the data connections of backends
-  [[nodiscard]] detail::reception& data_reception() noexcept { return *reception_; }
+  [[nodiscard]] detail::data_connector& data_connections() noexcept { return *connector_; }
 
  private:
   std::unique_ptr<control> control_;
-  std::unique_ptr<detail::reception> reception_;
+  std::unique_ptr<detail::data_connector> connector_;
 };
 
 }  // namespace zbpp::asio

@@ -4,9 +4,9 @@
 // wrong, what they collect. Readers believe nothing; sizes are bounded before memory is taken.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/config.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <array>

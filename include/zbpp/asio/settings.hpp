@@ -31,7 +31,7 @@ struct rendezvous_settings {
   /// How long a rank may be silent, and all may take to leave a step that failed.
   std::chrono::milliseconds deadline{10'000};
   /// How long a step may go on without any rank getting any further; longer than any pass takes.
-  std::chrono::milliseconds patience{60'000};
+  std::chrono::milliseconds stall_deadline{60'000};
   /// The most bytes that a rank may give to a collective call.
   std::size_t largest_blob = std::size_t{64} << 20;
   /// Told the port where rank 0 listens, on rank 0, before it waits for others: for port 0.
@@ -56,7 +56,7 @@ inline void check(launch const& start) {
 inline void check(rendezvous_settings const& s) {
   constexpr std::size_t host_name_limit = 255;
   zbpp::detail::require(
-      std::min({s.join_deadline, s.collective_deadline, s.deadline, s.patience}).count() > 0,
+      std::min({s.join_deadline, s.collective_deadline, s.deadline, s.stall_deadline}).count() > 0,
       "the deadlines of a rendezvous are above 0 ms");
   zbpp::detail::require(
       s.largest_blob <= std::size_t{1} << 31, "rendezvous_settings::largest_blob is at most 2 GiB");

@@ -5,14 +5,14 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/participation.hpp>
+#include <zbpp/asio/detail/data_connector.hpp>
+#include <zbpp/asio/detail/tcp_transport.hpp>
 #include <zbpp/asio/progress.hpp>
-#include <zbpp/asio/reception.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/roster.hpp>
-#include <zbpp/asio/tcp_transport.hpp>
+#include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ namespace detail {
 /// @return for each channel the largest message that the costs declare, in bytes; 0 where one of
 ///         its messages has no declared size
 [[nodiscard]] inline std::vector<bytes> largest_messages(
-    traffic const& messages, problem const& what) {
+    traffic const& messages, problem const& problem) {
   auto const& map = messages.map();
   std::vector<bytes> largest(index(map.size()), 0);
   std::vector<bool> is_open(largest.size(), false);
@@ -43,9 +43,9 @@ namespace detail {
     largest[index(channel)] = std::max(largest[index(channel)], size);
     if (size == 0) is_open[index(channel)] = true;
   };
-  for (int s = 0; s + 1 < what.stages(); ++s) {
-    note(map.of_activation(s), what.costs(s).edge);
-    note(map.of_gradient(s + 1), what.costs(s).edge);
+  for (int s = 0; s + 1 < problem.stages(); ++s) {
+    note(map.of_activation(s), problem.costs(s).edge);
+    note(map.of_gradient(s + 1), problem.costs(s).edge);
   }
   for (std::size_t c = 0; c < largest.size(); ++c)
     if (is_open[c]) largest[c] = 0;
@@ -62,28 +62,30 @@ namespace detail {
 /// call throws the same.
 class tcp {
  public:
-  using carrier = tcp_transport;
+  using transport_type = tcp_transport;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
-  class clock;
-  class crew;
+  class pass_observer;
+  class executor;
 
   /// Takes part in a run, which must outlive the pipeline.
   explicit tcp(rendezvous& run, tcp_settings settings = {}) noexcept
-      : control_(&run.control_channel()), reception_(&run.data_reception()), settings_(settings) {}
+      : control_(&run.control_channel()),
+        connector_(&run.data_connections()),
+        settings_(settings) {}
 
  private:
   control* control_;
-  detail::reception* reception_;
+  detail::data_connector* connector_;
   tcp_settings settings_;
 };
 
 /// Reads the time since the step began, and notes how far this rank is.
-class tcp::clock {
+class tcp::pass_observer {
  public:
-  clock() = default;
-  explicit clock(progress_board& board) noexcept
+  pass_observer() = default;
+  explicit pass_observer(progress_board& board) noexcept
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
   /// Begins a pass. @return its start
@@ -113,62 +115,62 @@ class tcp::clock {
 };
 
 /// Runs the rank of this process on the calling thread.
-class tcp::crew {
+class tcp::executor {
  public:
   /// Checks with all ranks that they have the same plan.
   /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
   ///         says who differs in what; the failure of the run
-  crew(tcp by, plan const& planned)
+  executor(tcp by, plan const& planned)
       : control_(by.control_),
-        reception_(by.reception_),
+        connector_(by.connector_),
         settings_(by.settings_),
-        part_(*by.control_, planned, [this] { ring(&bell_); }) {}
-  crew(crew const&) = delete;
-  crew& operator=(crew const&) = delete;
-  ~crew() {
+        part_(*by.control_, planned, [this] { notify(&wakeup_); }) {}
+  executor(executor const&) = delete;
+  executor& operator=(executor const&) = delete;
+  ~executor() {
     for (auto const& mine : links_) control_->unwatch(&mine);
   }
 
   /// @return the rank of this process
   [[nodiscard]] std::span<int const> ranks() const noexcept { return part_.ranks(); }
   /// @return what rings when something arrives
-  [[nodiscard]] bell* bell_of(int) noexcept { return &bell_; }
+  [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return the memory of the rank: the heap
   [[nodiscard]] static arena make_memory(int) { return arena(); }
   /// @return where its passes run: on the calling thread
-  [[nodiscard]] static where place_of(int, arena& memory) noexcept { return where(memory); }
+  [[nodiscard]] static pass_context context_of(int, arena& memory) noexcept { return pass_context(memory); }
   /// The clock starts when it is made.
   static constexpr void start_step() noexcept {}
   /// @return the clock of the rank, which starts now
-  [[nodiscard]] clock clock_of(int) const noexcept { return clock(control_->board()); }
+  [[nodiscard]] pass_observer observer_of(int) const noexcept { return pass_observer(control_->board()); }
 
   /// @return what carries the messages of this rank; not connected yet
-  [[nodiscard]] std::unique_ptr<tcp_transport> make_carrier(
-      program const& code, traffic const& messages, problem const& what) {
+  [[nodiscard]] std::unique_ptr<tcp_transport> make_transport(
+      program const& code, traffic const& messages, problem const& problem) {
     auto& mine = links_.emplace_back();
     mine.code = &code;
     mine.channels = messages.channels();
     mine.lost.resize(mine.channels.size());
     auto made = std::make_unique<tcp_transport>(
-        control_->io_driver(),
+        control_->loop(),
         part_.rank(),
         mine.channels,
-        detail::largest_messages(messages, what),
+        detail::largest_messages(messages, problem),
         [this, &mine](int channel, std::string why) {
           mine.lost[zbpp::detail::index(channel)] = std::move(why);
-          ring(&bell_);
+          notify(&wakeup_);
         },
         settings_);
     return made;
   }
   /// Connects the channels of this rank with those of its neighbours; blocks until they have come.
   /// @throws error, the failure of the run
-  void connect(tcp_transport& carrier) {
+  void connect(tcp_transport& transport) {
     auto& mine = links_.back();
-    auto sockets = reception_->connect(mine.channels);
+    auto sockets = connector_->connect(mine.channels);
     for (std::size_t c = 0; c < sockets.size(); ++c)
-      if (sockets[c].is_open()) carrier.connect(static_cast<int>(c), std::move(sockets[c]));
-    mine.carrier = &carrier;  // last: a carrier that is not connected does not stay
+      if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));
+    mine.transport = &transport;  // last: a carrier that is not connected does not stay
   }
 
   /// Lets the stages of the rank get ready.
@@ -179,25 +181,25 @@ class tcp::crew {
 
   /// Runs the engine until it is done and all that it sent has left, or the run has failed.
   template <class Engine>
-  void run(std::vector<Engine>& engines, tcp_transport& carrier, step_status& status) {
-    auto& mine = links_of(carrier);
+  void run(std::vector<Engine>& engines, tcp_transport& transport, step_status& status) {
+    auto& mine = links_of(transport);
     auto& engine = engines.front();
     part_.begin(&mine, *mine.code, status);
     auto& board = control_->board();
     for (;;) {
       // Heard before looking: what rings while looking is not slept through.
-      auto const heard = bell_.load(std::memory_order_acquire);
+      auto const heard = wakeup_.load(std::memory_order_acquire);
       auto const reached = engine.advance();
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
-      if (is_done && carrier.is_flushed()) break;
+      if (is_done && transport.is_flushed()) break;
       board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
-      carrier.flush();
-      control_->io_driver().drive_until([&] {
-        if (is_done && carrier.is_flushed()) return true;
+      transport.flush();
+      control_->loop().run_until([&] {
+        if (is_done && transport.is_flushed()) return true;
         if (part_.has_stopped() || status.has_failed()) return true;
         // What has arrived is not missed; the last message and the end come at once.
-        if (bell_.load(std::memory_order_acquire) != heard) return true;
+        if (wakeup_.load(std::memory_order_acquire) != heard) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
         return false;
       });
@@ -210,20 +212,20 @@ class tcp::crew {
   void settle(std::vector<failure>& failures) {
     part_.settle(failures);
     for (auto const& each : links_)
-      if (each.carrier != nullptr) each.carrier->close();
+      if (each.transport != nullptr) each.transport->close();
   }
 
  private:
   // The channels of one program.
   struct links {
-    tcp_transport* carrier = nullptr;  // null where connecting failed
+    tcp_transport* transport = nullptr;  // null where connecting failed
     program const* code = nullptr;
     std::vector<channel> channels;
-    std::vector<std::string> lost;  // by channel: why it is; touched by who drives
+    std::vector<std::string> lost;  // by channel: why it is; touched on the I/O thread
   };
 
-  [[nodiscard]] links& links_of(tcp_transport const& carrier) {
-    return *std::ranges::find(links_, &carrier, &links::carrier);
+  [[nodiscard]] links& links_of(tcp_transport const& transport) {
+    return *std::ranges::find(links_, &transport, &links::transport);
   }
 
   // A lost connection is a failure once something is needed of it; a rank that has all it needs may
@@ -234,7 +236,7 @@ class tcp::crew {
       auto const channel = static_cast<int>(c);
       auto const& ends = mine.channels[c];
       bool const is_needed =
-          ends.from == part_.rank() ? !mine.carrier->is_flushed(channel) : awaited == channel;
+          ends.from == part_.rank() ? !mine.transport->is_flushed(channel) : awaited == channel;
       if (!is_needed) continue;
       auto const peer = ends.from == part_.rank() ? ends.to : ends.from;
       control_->report(
@@ -243,10 +245,10 @@ class tcp::crew {
   }
 
   control* control_;
-  detail::reception* reception_;
+  detail::data_connector* connector_;
   tcp_settings settings_;
-  detail::participation part_;
-  bell bell_{0};
+  detail::step_supervisor part_;
+  wakeup wakeup_{0};
   std::list<links> links_;
 };
 

@@ -28,7 +28,7 @@ class cuda_error : public error {
 
 namespace detail {
 
-/// @return a source location as `peer.hpp:120`
+/// @return a source location as `graph.hpp:120`
 [[nodiscard]] inline std::string to_string(std::source_location const& at) {
   std::string_view file = at.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);

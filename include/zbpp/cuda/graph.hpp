@@ -5,9 +5,9 @@
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -40,8 +40,11 @@ class graph_cache {
   template <class Enqueue>
     requires std::is_invocable_v<Enqueue&, stream_ref>
   void run(
-      where const& at, std::int64_t key, std::span<void const* const> pointers, Enqueue&& enqueue) {
-    auto const on = stream_of(at);
+      pass_context const& ctx,
+      std::int64_t key,
+      std::span<void const* const> pointers,
+      Enqueue&& enqueue) {
+    auto const on = stream_of(ctx);
     zbpp::detail::require(
         !is_capturing_, "graph_cache::run() is called from within itself; captures do not nest");
     auto const found = kept_.find(key);
@@ -61,11 +64,11 @@ class graph_cache {
   template <class Enqueue>
     requires std::is_invocable_v<Enqueue&, stream_ref>
   void run(
-      where const& at,
+      pass_context const& ctx,
       std::int64_t key,
       std::initializer_list<void const*> pointers,
       Enqueue&& enqueue) {
-    run(at, key, std::span(pointers.begin(), pointers.size()), enqueue);
+    run(ctx, key, std::span(pointers.begin(), pointers.size()), enqueue);
   }
 
   /// Lets go of all that was captured; graphs that still run go on.

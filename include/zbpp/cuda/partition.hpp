@@ -4,11 +4,11 @@
 // ranks run side by side on it. Memory, second-level cache, copy engines and power stay shared.
 #pragma once
 
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/cuda/driver.hpp>
+#include <zbpp/cuda/detail/driver_api.hpp>
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/site.hpp>
-#include <zbpp/planner/plan.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -61,13 +61,13 @@ struct grouping {
   constexpr unsigned stride = 8;
 #endif
   grouping best;
-  unsigned most_parts = 0;
+  unsigned max_buffers = 0;
   for (unsigned size = least; size <= whole.sm.smCount; size += stride) {
     unsigned possible = 0;
     auto const status = split(nullptr, &possible, &whole, nullptr, 0, size);
     if (status == CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) continue;  // another size may do
     check_driver(status);
-    most_parts = std::max(most_parts, possible);
+    max_buffers = std::max(max_buffers, possible);
     grouping const now{size, possible / parts};
     if (now.groups > 0 && now.share() >= best.share()) best = now;
   }
@@ -76,7 +76,7 @@ struct grouping {
         errc::bad_argument,
         "the device cannot be cut into " + std::to_string(parts) + " parts; with " +
             std::to_string(whole.sm.smCount) + " multiprocessors in groups of at least " +
-            std::to_string(least) + " there are at most " + std::to_string(most_parts));
+            std::to_string(least) + " there are at most " + std::to_string(max_buffers));
   return best;
 }
 
@@ -123,9 +123,9 @@ class partition {
     }
   }
 
-  /// @return a site for each part, in order; they name its streams, so it outlives their users
-  [[nodiscard]] std::vector<site> sites() const {
-    std::vector<site> all;
+  /// @return a rank_device for each part, in order; they name its streams, so it outlives their users
+  [[nodiscard]] std::vector<rank_device> devices() const {
+    std::vector<rank_device> all;
     for (auto const& p : parts_)
       all.push_back({.device = device_, .compute = p.compute.get(), .sm_count = p.sm_count});
     return all;
@@ -175,25 +175,25 @@ class partition {
   return count < 1 ? 8 : std::min(count, 32);
 }
 
-/// Counts the streams of a plan: one a rank, and one a channel on the receiver's device.
-/// @param sites  one a rank; none: all on one device
+/// Counts the streams of a plan: one per rank, and one per channel on the receiver's device.
+/// @param devices  one per rank; none: all on one device
 /// @return what is wrong and what would be right, when the streams of a device have to share
 ///         hardware queues, where one that waits holds up the others; empty when all is well
-/// @throws error (bad_argument) when there are sites, but not one for each rank
+/// @throws error (bad_argument) when there are devices, but not one for each rank
 [[nodiscard]] inline std::string queue_shortage(
-    plan const& planned, std::span<site const> sites = {}) {
-  auto const ranks = zbpp::detail::index(planned.what.ranks());
-  if (!sites.empty() && sites.size() != ranks)
+    plan const& planned, std::span<rank_device const> devices = {}) {
+  auto const ranks = zbpp::detail::index(planned.problem().ranks());
+  if (!devices.empty() && devices.size() != ranks)
     throw error(
         errc::bad_argument,
-        "there are " + std::to_string(sites.size()) + " sites for " + std::to_string(ranks) +
+        "there are " + std::to_string(devices.size()) + " devices for " + std::to_string(ranks) +
             " ranks; state one for each, or none");
   auto const device_of_rank = [&](std::size_t rank) {
-    return sites.empty() ? 0 : sites[rank].device;
+    return devices.empty() ? 0 : devices[rank].device;
   };
   std::vector<int> homes;  // of all streams
   for (std::size_t rank = 0; rank < ranks; ++rank) homes.push_back(device_of_rank(rank));
-  traffic const messages(planned.code);
+  traffic const messages(planned.program());
   for (auto const& c : messages.channels())
     homes.push_back(device_of_rank(zbpp::detail::index(c.to)));
   std::ptrdiff_t most = 0;

@@ -4,12 +4,12 @@
 // not yet consumed, as many as the plan needs, each used again and again.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/analysis/transfer_order.hpp>
+#include <zbpp/cuda/detail/transfer_order.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/message.hpp>
 
 #include <algorithm>
@@ -39,8 +39,8 @@ struct channel_needs {
 /// @return the shape of each edge: as declared, else one buffer of the size in the costs
 /// @throws error (bad_argument) when an edge has no size, or buffers do not add up to it
 [[nodiscard]] inline std::vector<message_shape> shapes_of(
-    problem const& what, std::vector<message_shape> const& declared) {
-  auto const edges = zbpp::detail::index(what.stages()) - 1;
+    problem const& problem, std::vector<message_shape> const& declared) {
+  auto const edges = zbpp::detail::index(problem.stages()) - 1;
   if (!declared.empty() && declared.size() != edges)
     throw error(
         errc::bad_argument,
@@ -48,7 +48,7 @@ struct channel_needs {
             std::to_string(edges));
   std::vector<message_shape> shapes;
   for (std::size_t e = 0; e < edges; ++e) {
-    auto const size = what.costs(static_cast<int>(e)).edge;
+    auto const size = problem.costs(static_cast<int>(e)).edge;
     auto const name = "edge " + std::to_string(e) + "->" + std::to_string(e + 1);
     if (size <= 0)
       throw error(
@@ -59,7 +59,7 @@ struct channel_needs {
     auto const& shape = shapes.back();
     bytes sum = 0;
     for (auto const part : shape) sum += part;
-    if (sum != size || shape.size() > message::most_parts || std::ranges::min(shape) < 0)
+    if (sum != size || shape.size() > message::max_buffers || std::ranges::min(shape) < 0)
       throw error(
           errc::bad_argument,
           name + " has a shape of " + std::to_string(shape.size()) + " buffers and " +
@@ -150,20 +150,20 @@ class slot_ring {
   }
   /// Refuses a message that does not fit its edge.
   /// @throws error (wrong_size)
-  void check_fits(std::int32_t sequence, message const& mail) const {
+  void check_fits(std::int32_t sequence, message const& msg) const {
     auto const& most = shape(sequence);
-    bool fits = mail.size() <= most.size();
-    for (std::size_t i = 0; fits && i < mail.size(); ++i)
-      fits = static_cast<bytes>(mail[i].size()) <= most[i];
-    if (!fits) refuse(sequence, mail, "");
+    bool fits = msg.size() <= most.size();
+    for (std::size_t i = 0; fits && i < msg.size(); ++i)
+      fits = static_cast<bytes>(msg[i].size()) <= most[i];
+    if (!fits) refuse(sequence, msg, "");
   }
   /// Refuses a message that has another shape than its edge.
   /// @throws error (wrong_size)
-  void check_equals(std::int32_t sequence, message const& mail) const {
-    bool const equals = std::ranges::equal(mail.parts(), shape(sequence), {}, [](buffer const& b) {
+  void check_equals(std::int32_t sequence, message const& msg) const {
+    bool const equals = std::ranges::equal(msg.buffers(), shape(sequence), {}, [](buffer const& b) {
       return static_cast<bytes>(b.size());
     });
-    if (!equals) refuse(sequence, mail, ", and sizes do not travel: send exactly these");
+    if (!equals) refuse(sequence, msg, ", and sizes do not travel: send exactly these");
   }
   /// @return whether the program sends anything here
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
@@ -177,7 +177,7 @@ class slot_ring {
 
  private:
   [[noreturn]] void refuse(
-      std::int32_t sequence, message const& mail, std::string const& because) const {
+      std::int32_t sequence, message const& msg, std::string const& because) const {
     auto sizes = [](auto const& list, auto const& size_of) {
       std::string text;
       for (auto const& one : list)
@@ -188,7 +188,7 @@ class slot_ring {
     throw error(
         errc::wrong_size,
         "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
-            sizes(mail.parts(), [](buffer const& b) { return b.size(); }) +
+            sizes(msg.buffers(), [](buffer const& b) { return b.size(); }) +
             " bytes; its shape has " + sizes(shape(sequence), [](bytes size) { return size; }) +
             because);
   }

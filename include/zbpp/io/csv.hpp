@@ -10,12 +10,12 @@
 // which has no microbatch, is an optimizer step.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/drawing.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
 #include <array>
@@ -61,7 +61,7 @@ class csv_reader {
   ///         show
   [[nodiscard]] std::pair<placement, int> shape(
       std::optional<placement> const& given, std::optional<int> given_microbatches) const {
-    auto placed = where(given);
+    auto placed = placement_or(given);
     auto const count = microbatches(given_microbatches);
     // What looks at an order keeps something for each pass that there should be; a short file must
     // not ask for more of that than its caller does.
@@ -100,7 +100,7 @@ class csv_reader {
   };
 
   // The given placement, checked, or the one that the cells show.
-  [[nodiscard]] placement where(std::optional<placement> const& given) const {
+  [[nodiscard]] placement placement_or(std::optional<placement> const& given) const {
     if (!given) return shown_placement();
     if (given->ranks() != cells_.ranks())
       refuse(
@@ -309,7 +309,7 @@ class csv_reader {
   auto const [stages, count] = reader.shape(where, microbatches);
   program const code{stages, count, reader.instructions(), {}};
   auto channels = traffic(code).channels();
-  return {code.where(), code.microbatches(), code.instructions(), std::move(channels)};
+  return {code.placement(), code.microbatches(), code.instructions(), std::move(channels)};
 }
 
 }  // namespace zbpp

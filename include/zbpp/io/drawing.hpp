@@ -92,7 +92,7 @@ inline void check_drawable(std::vector<named_timeline> const& lines) {
   return last;
 }
 
-/// Knows which of its rank's chunks a stage is, from the stages that the rank runs.
+/// Knows which of its rank's chunks per stage is, from the stages that the rank runs.
 class chunk_finder {
  public:
   explicit chunk_finder(timeline const& line) : stages_(index(line.ranks())) {

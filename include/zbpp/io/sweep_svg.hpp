@@ -6,8 +6,8 @@
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/io/detail/round_axis.hpp>
 #include <zbpp/io/drawing.hpp>
-#include <zbpp/io/round_axis.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/model/costs.hpp>
 
@@ -74,7 +74,7 @@ class sweep_drawing {
   // Colours that stay apart for the colour-blind, on white. @source Okabe and Ito, 2008
   static constexpr std::array<char const*, 6> colours_{
       "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#444444"};
-  // Outlines around 0 0 that look equally large, to be scaled: circle, square, diamond, triangle.
+  // Outlines around 0 0 that look equally large, to be scaled: cycle, square, diamond, triangle.
   static constexpr std::array<char const*, 4> shapes_{
       "M-1 0A1 1 0 1 1 1 0A1 1 0 1 1-1 0z",
       "M-.89-.89H.89V.89H-.89z",
@@ -198,7 +198,7 @@ class sweep_drawing {
     path("bound key", px(bound) + " " + px(top_) + "h26");
     auto const key = [&](char const* words, char const* kind) {
       auto const here = place(words, 16);
-      body_ += "<circle class=\"key " + std::string(kind) + "\" cx=\"" + px(here + 6) + "\" cy=\"" +
+      body_ += "<cycle class=\"key " + std::string(kind) + "\" cx=\"" + px(here + 6) + "\" cy=\"" +
                px(top_) + "\" r=\"4.2\"/>\n";
     };
     key("proved optimal", "full");

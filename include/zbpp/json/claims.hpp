@@ -31,17 +31,17 @@ namespace zbpp::json {
 /// @throws error (bad_argument) when order and problem do not belong together; (refused_program)
 ///         naming a pass that could never start
 [[nodiscard]] inline plan_file make_plan_file(
-    std::string policy, schedule order, problem what, double plan_seconds = 0) {
-  auto predicted = simulate(order, what);
+    std::string policy, schedule order, problem problem, double plan_seconds = 0) {
+  auto predicted = simulate(order, problem);
   auto const whole = cost(predicted);
-  auto const bound = lower_bound(what).cost;
+  auto const bound = lower_bound(problem).cost;
   auto const rate = std::max(0.0, zbpp::bubble_rate(predicted));
-  auto const repeated = period(order, what).period.rounded_up();
+  auto const repeated = period(order, problem).period.rounded_up();
   std::vector<bytes> peaks;
-  for (auto const& peak : peak_memory(lower(order), what)) peaks.push_back(peak.total);
+  for (auto const& peak : peak_memory(lower(order), problem)) peaks.push_back(peak.total);
   return {
       std::move(policy),
-      std::move(what),
+      std::move(problem),
       std::move(order),
       std::move(predicted),
       whole,

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <zbpp/error.hpp>
-#include <zbpp/json/document.hpp>
-#include <zbpp/json/fields.hpp>
+#include <zbpp/json/detail/document.hpp>
+#include <zbpp/json/detail/fields.hpp>
 #include <zbpp/json/number.hpp>
 #include <zbpp/json/problem.hpp>
 #include <zbpp/model/containers.hpp>
@@ -73,7 +73,7 @@ class plan_reader {
     unit_ = reader.unit();
     read_ranks(ranks, asked);
     auto order = as_format_error(ranks, [&] {
-      return schedule{asked.where(), asked.microbatches(), std::move(passes_)};
+      return schedule{asked.placement(), asked.microbatches(), std::move(passes_)};
     });
     return {
         std::string(policy.text()),

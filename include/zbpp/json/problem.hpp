@@ -4,9 +4,9 @@
 #pragma once
 
 #include <zbpp/error.hpp>
-#include <zbpp/json/document.hpp>
+#include <zbpp/json/detail/document.hpp>
+#include <zbpp/json/detail/problem_reader.hpp>
 #include <zbpp/json/number.hpp>
-#include <zbpp/json/problem_reader.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <algorithm>
@@ -21,21 +21,21 @@ namespace detail {
 /// Writes a problem as an object, whose inner lines begin with `indent`.
 class problem_writer {
  public:
-  problem_writer(problem const& what, time_unit unit, std::string indent)
-      : what_(what), unit_(unit), indent_(std::move(indent)) {}
+  problem_writer(problem const& problem, time_unit unit, std::string indent)
+      : problem_(problem), unit_(unit), indent_(std::move(indent)) {}
 
   [[nodiscard]] std::string write() {
-    if (what_.stages() > problem_limits::stages)
+    if (problem_.stages() > problem_limits::stages)
       throw error(
           errc::bad_argument,
           "a file holds at most " + std::to_string(problem_limits::stages) + " stages, not " +
-              std::to_string(what_.stages()));
+              std::to_string(problem_.stages()));
     text_ = "{";
-    key("ranks") += std::to_string(what_.ranks());
-    key("microbatches") += std::to_string(what_.microbatches());
+    key("ranks") += std::to_string(problem_.ranks());
+    key("microbatches") += std::to_string(problem_.microbatches());
     key("placement") += placement_text();
-    if (what_.where().name() == "looped")
-      key("chunks") += std::to_string(what_.stages() / what_.ranks());
+    if (problem_.placement().name() == "looped")
+      key("chunks") += std::to_string(problem_.stages() / problem_.ranks());
     key("time_unit").append("\"").append(to_string(unit_)).append("\"");
     key("stages") += stages_text();
     key("transfer") += transfer_text();
@@ -50,13 +50,14 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string placement_text() const {
-    auto const name = what_.where().name();
+    auto const name = problem_.placement().name();
     if (name != "custom") return "\"" + name + "\"";
-    return list(what_.where().rank_of_stages(), [](int rank) { return std::to_string(rank); });
+    return list(
+        problem_.placement().rank_of_stages(), [](int rank) { return std::to_string(rank); });
   }
 
   [[nodiscard]] std::string stages_text() const {
-    auto all = what_.all_costs();
+    auto all = problem_.all_costs();
     if (std::equal(all.begin() + 1, all.end(), all.begin())) all = all.first(1);
     std::string text = "[";
     for (auto const& costs : all)
@@ -89,7 +90,7 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string transfer_text() const {
-    auto const& hops = what_.transfer();
+    auto const& hops = problem_.transfer();
     auto const time_of = [this](ticks latency) { return number_text(latency, unit_); };
     if (hops.ranks() == 0) return time_of(hops.latency().front());
     auto const latency = table(hops.latency(), time_of);
@@ -102,7 +103,7 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string limits_text() const {
-    auto const limits = what_.memory_limits();
+    auto const limits = problem_.memory_limits();
     if (limits.empty()) return "null";
     if (limits.size() == 1) return std::to_string(limits.front());
     return list(limits, [](bytes limit) { return std::to_string(limit); });
@@ -117,14 +118,14 @@ class problem_writer {
 
   template <class Number, class Text>
   [[nodiscard]] std::string table(std::span<Number const> numbers, Text text_of) const {
-    auto const row = zbpp::detail::index(what_.ranks());
+    auto const row = zbpp::detail::index(problem_.ranks());
     std::string text = "[";
     for (; !numbers.empty(); numbers = numbers.subspan(row))
       text.append(text.size() > 1 ? ", " : "").append(list(numbers.first(row), text_of));
     return text + "]";
   }
 
-  problem const& what_;
+  problem const& problem_;
   time_unit unit_;
   std::string indent_;
   std::string text_;
@@ -148,8 +149,8 @@ class problem_writer {
 /// Writes a problem, with its times in `unit`; `read_problem` gives back the same value.
 /// @throws error (bad_argument) when it has more stages than a file may have, 65536
 [[nodiscard]] inline std::string write_problem(
-    problem const& what, time_unit unit = time_unit::milliseconds) {
-  return detail::problem_writer(what, unit, "").write() + "\n";
+    problem const& problem, time_unit unit = time_unit::milliseconds) {
+  return detail::problem_writer(problem, unit, "").write() + "\n";
 }
 
 }  // namespace zbpp::json

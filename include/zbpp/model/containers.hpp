@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two shapes in which everything about a pipeline is kept: a row a rank, and a cell for every
+// The two shapes in which everything about a pipeline is kept: a row per rank, and a cell for every
 // (stage, microbatch). Both are one flat block, so millions of passes stay cheap.
 #pragma once
 

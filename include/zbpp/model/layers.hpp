@@ -54,13 +54,13 @@ namespace detail {
 
 /// Refuses layers that cannot be cut into the stages of a placement.
 /// @throws error (bad_argument) saying what is wrong and what would be right
-inline void check_layers(std::span<layer_costs const> layers, placement const& where) {
+inline void check_layers(std::span<layer_costs const> layers, placement const& placement) {
   constexpr std::size_t most_layers = 4096;  // keeps searches that recurse off the stack's end
   auto const refuse = [](std::string const& text) { throw error(errc::bad_argument, text); };
-  if (layers.size() < index(where.stages()))
+  if (layers.size() < index(placement.stages()))
     refuse(
         "there are " + std::to_string(layers.size()) + " layers for " +
-        std::to_string(where.stages()) + " stages; each stage needs at least 1");
+        std::to_string(placement.stages()) + " stages; each stage needs at least 1");
   if (layers.size() > most_layers)
     refuse(
         "there are " + std::to_string(layers.size()) + " layers; at most " +
@@ -79,7 +79,7 @@ inline void check_layers(std::span<layer_costs const> layers, placement const& w
             static_cast<long double>(c.recompute.value_or(0));
     memory += static_cast<long double>(c.activation) + static_cast<long double>(c.static_memory);
   }
-  auto const most = static_cast<long double>(std::int64_t{1} << 62) / where.ranks();
+  auto const most = static_cast<long double>(std::int64_t{1} << 62) / placement.ranks();
   if (time > most || memory > most)
     refuse("times or sizes of all layers, for each rank, add up to more than 2^62; a coarser unit "
            "would be right");
@@ -93,26 +93,26 @@ class layered_problem {
   /// Takes the costs of each layer from the input on; `memory_limits` is as in `problem`.
   /// @throws error (bad_argument) saying what is wrong and what would be right
   layered_problem(
-      placement where,
+      zbpp::placement placement,
       int microbatches,
       std::vector<layer_costs> layers,
       transfer_costs transfer = {},
       std::vector<bytes> memory_limits = {})
-      : where_(std::move(where)),
+      : placement_(std::move(placement)),
         microbatches_(microbatches),
         layers_(std::move(layers)),
         transfer_(std::move(transfer)),
         memory_limits_(std::move(memory_limits)) {
-    detail::check_layers(layers_, where_);
+    detail::check_layers(layers_, placement_);
     std::vector<int> one_each;
-    for (int s = 0; s < where_.stages(); ++s) one_each.push_back(s);
+    for (int s = 0; s < placement_.stages(); ++s) one_each.push_back(s);
     (void)with(one_each);
   }
 
   /// @return which rank runs which stage
-  [[nodiscard]] placement const& where() const noexcept { return where_; }
+  [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   /// @return how many stages the layers are cut into
-  [[nodiscard]] int stages() const noexcept { return where_.stages(); }
+  [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   /// @return the costs of all layers
@@ -129,10 +129,10 @@ class layered_problem {
       std::vector<int> const& first_layer, std::vector<bool> const& recompute = {}) const {
     detail::require(
         first_layer.size() == detail::index(stages()) && first_layer.front() == 0,
-        "first_layer has one entry a stage, the first of them 0");
+        "first_layer has one entry per stage, the first of them 0");
     detail::require(
         recompute.empty() || recompute.size() == first_layer.size(),
-        "recompute is empty or has one entry a stage");
+        "recompute is empty or has one entry per stage");
     std::vector<stage_costs> costs;
     for (int s = 0; s < stages(); ++s) {
       auto const begin = first_layer[detail::index(s)];
@@ -154,11 +154,11 @@ class layered_problem {
             {.stage = s});
       if (!recomputes) costs.back().recompute.reset();
     }
-    return {where_, microbatches_, std::move(costs), transfer_, memory_limits_};
+    return {placement_, microbatches_, std::move(costs), transfer_, memory_limits_};
   }
 
  private:
-  placement where_;
+  zbpp::placement placement_;
   int microbatches_;
   std::vector<layer_costs> layers_;
   transfer_costs transfer_;

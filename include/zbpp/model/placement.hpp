@@ -55,7 +55,7 @@ class placement {
   [[nodiscard]] int stages() const noexcept { return static_cast<int>(rank_of_.size()); }
   /// @return the rank that runs a stage
   [[nodiscard]] int rank_of(int stage) const noexcept { return rank_of_[detail::index(stage)]; }
-  /// @return which of its rank's chunks a stage is, counted along the model
+  /// @return which of its rank's chunks per stage is, counted along the model
   [[nodiscard]] int chunk_of(int stage) const noexcept { return chunk_of_[detail::index(stage)]; }
   /// @return the stages of a rank, ascending
   [[nodiscard]] std::span<int const> stages_of(int rank) const noexcept {
@@ -150,18 +150,18 @@ namespace detail {
 
 /// Refuses a step that is empty, or so large that positions of instructions do not fit 32 bits.
 /// @throws error (bad_argument)
-inline void check_microbatches(placement const& where, int microbatches) {
+inline void check_microbatches(placement const& placement, int microbatches) {
   if (microbatches < 1)
     throw error(
         errc::bad_argument,
         "microbatches is " + std::to_string(microbatches) + "; a step has at least 1");
   constexpr std::int64_t most = std::int64_t{1} << 27;
-  if (std::int64_t{where.stages()} * microbatches > most)
+  if (std::int64_t{placement.stages()} * microbatches > most)
     throw error(
         errc::bad_argument,
         "microbatches is " + std::to_string(microbatches) + "; with " +
-            std::to_string(where.stages()) + " stages at most " +
-            std::to_string(most / where.stages()));
+            std::to_string(placement.stages()) + " stages at most " +
+            std::to_string(most / placement.stages()));
 }
 
 }  // namespace detail

@@ -25,28 +25,28 @@ class problem {
   /// Gives every stage the same costs.
   /// @throws error (bad_argument) saying what is wrong and what would be right
   problem(
-      placement const& where,
+      zbpp::placement const& placement,
       int microbatches,
       stage_costs every_stage,
       transfer_costs transfer = {},
       std::vector<bytes> memory_limits = {})
       : problem(
-            where,
+            placement,
             microbatches,
-            std::vector<stage_costs>(detail::index(where.stages()), every_stage),
+            std::vector<stage_costs>(detail::index(placement.stages()), every_stage),
             std::move(transfer),
             std::move(memory_limits)) {}
 
   /// Gives each stage its own costs; `memory_limits` is empty (no limit), one number for all ranks,
-  /// or one a rank.
+  /// or one per rank.
   /// @throws error (bad_argument) saying what is wrong and what would be right
   problem(
-      placement where,
+      zbpp::placement placement,
       int microbatches,
       std::vector<stage_costs> stages,
       transfer_costs transfer = {},
       std::vector<bytes> memory_limits = {})
-      : where_(std::move(where)),
+      : placement_(std::move(placement)),
         microbatches_(microbatches),
         stages_(std::move(stages)),
         transfer_(std::move(transfer)),
@@ -55,11 +55,11 @@ class problem {
   }
 
   /// @return which rank runs which stage
-  [[nodiscard]] placement const& where() const noexcept { return where_; }
+  [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   /// @return how many ranks there are
-  [[nodiscard]] int ranks() const noexcept { return where_.ranks(); }
+  [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   /// @return how many stages there are
-  [[nodiscard]] int stages() const noexcept { return where_.stages(); }
+  [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   /// @return the costs of a stage
@@ -73,7 +73,7 @@ class problem {
   /// @return the time of the message that crosses the boundary between two neighbouring stages
   [[nodiscard]] ticks transfer_time(int from_stage, int to_stage) const noexcept {
     auto const size = costs(std::min(from_stage, to_stage)).edge;
-    return transfer_(where_.rank_of(from_stage), where_.rank_of(to_stage), size);
+    return transfer_(placement_.rank_of(from_stage), placement_.rank_of(to_stage), size);
   }
   /// @return the memory of a rank in bytes; nothing when there is no limit
   [[nodiscard]] std::optional<bytes> memory_limit(int rank) const noexcept {
@@ -81,19 +81,19 @@ class problem {
     return memory_limits_.size() == 1 ? memory_limits_.front()
                                       : memory_limits_[detail::index(rank)];
   }
-  /// @return the memory limits as given: none, one for all ranks, or one a rank
+  /// @return the memory limits as given: none, one for all ranks, or one per rank
   [[nodiscard]] std::span<bytes const> memory_limits() const noexcept { return memory_limits_; }
 
   friend bool operator==(problem const&, problem const&) = default;
 
  private:
   void check() const {
-    detail::check_microbatches(where_, microbatches_);
-    if (stages_.size() != detail::index(where_.stages()))
+    detail::check_microbatches(placement_, microbatches_);
+    if (stages_.size() != detail::index(placement_.stages()))
       throw error(
           errc::bad_argument,
           "costs are given for " + std::to_string(stages_.size()) + " stages; the placement has " +
-              std::to_string(where_.stages()));
+              std::to_string(placement_.stages()));
     for (int s = 0; s < stages(); ++s) costs(s).check(s);
     if (transfer_.ranks() != 0 && transfer_.ranks() != ranks())
       throw error(
@@ -136,7 +136,7 @@ class problem {
           "times or sizes add up to more than 2^62 over a step; a coarser unit would be right");
   }
 
-  placement where_;
+  zbpp::placement placement_;
   int microbatches_;
   std::vector<stage_costs> stages_;
   transfer_costs transfer_;
@@ -147,15 +147,15 @@ namespace detail {
 
 /// Says whether a schedule or program was made for the placement and the microbatches of a problem.
 template <class Order>
-[[nodiscard]] bool fits(Order const& order, problem const& what) noexcept {
-  return order.where() == what.where() && order.microbatches() == what.microbatches();
+[[nodiscard]] bool fits(Order const& order, problem const& problem) noexcept {
+  return order.placement() == problem.placement() && order.microbatches() == problem.microbatches();
 }
 
 /// Throws `errc::bad_argument` unless `order` fits the problem.
 template <class Order>
-void require_fit(Order const& order, problem const& what) {
+void require_fit(Order const& order, problem const& problem) {
   require(
-      fits(order, what),
+      fits(order, problem),
       "made for another placement or another number of microbatches than the problem's");
 }
 

@@ -24,21 +24,21 @@ class schedule {
   /// Takes one row of passes a rank.
   /// @throws error (bad_argument) naming rank and position when a stage or microbatch is out of
   ///         range, or the stage belongs to another rank
-  schedule(placement where, int microbatches, rows<pass> passes)
-      : where_(std::move(where)), microbatches_(microbatches), passes_(std::move(passes)) {
+  schedule(zbpp::placement placement, int microbatches, rows<pass> passes)
+      : placement_(std::move(placement)), microbatches_(microbatches), passes_(std::move(passes)) {
     check();
   }
 
   /// Takes one vector of passes a rank.
-  schedule(placement where, int microbatches, std::vector<std::vector<pass>> const& passes)
-      : schedule(std::move(where), microbatches, rows<pass>(passes)) {}
+  schedule(zbpp::placement placement, int microbatches, std::vector<std::vector<pass>> const& passes)
+      : schedule(std::move(placement), microbatches, rows<pass>(passes)) {}
 
   /// @return which rank runs which stage
-  [[nodiscard]] placement const& where() const noexcept { return where_; }
+  [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   /// @return how many ranks there are
-  [[nodiscard]] int ranks() const noexcept { return where_.ranks(); }
+  [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   /// @return how many stages there are
-  [[nodiscard]] int stages() const noexcept { return where_.stages(); }
+  [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   /// @return the passes of all ranks
@@ -50,7 +50,7 @@ class schedule {
 
  private:
   void check() const {
-    detail::check_microbatches(where_, microbatches_);
+    detail::check_microbatches(placement_, microbatches_);
     if (passes_.ranks() != ranks())
       throw error(
           errc::bad_argument,
@@ -74,11 +74,11 @@ class schedule {
       refuse("stages go from 0 to " + std::to_string(stages() - 1));
     if (p.microbatch < 0 || p.microbatch >= microbatches_)
       refuse("microbatches go from 0 to " + std::to_string(microbatches_ - 1));
-    if (where_.rank_of(p.stage) != rank)
-      refuse("the stage belongs to rank " + std::to_string(where_.rank_of(p.stage)));
+    if (placement_.rank_of(p.stage) != rank)
+      refuse("the stage belongs to rank " + std::to_string(placement_.rank_of(p.stage)));
   }
 
-  placement where_;
+  zbpp::placement placement_;
   int microbatches_;
   rows<pass> passes_;
 };

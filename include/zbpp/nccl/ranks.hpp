@@ -4,16 +4,17 @@
 // rank's stream, messages travel by NCCL, and what fails in one process ends the step in all.
 #pragma once
 
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/participation.hpp>
 #include <zbpp/asio/rendezvous.hpp>
-#include <zbpp/cuda/clock.hpp>
-#include <zbpp/cuda/issuer.hpp>
+#include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/pass_observer.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/nccl/breaker.hpp>
@@ -22,11 +23,10 @@
 #include <zbpp/nccl/pass_marks.hpp>
 #include <zbpp/nccl/settings.hpp>
 #include <zbpp/nccl/transport.hpp>
-#include <zbpp/planner/plan.hpp>
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <nccl.h>
 
@@ -54,12 +54,12 @@ namespace zbpp::nccl {
 /// call. The run is over then, and every later call throws the same.
 class ranks {
  public:
-  using carrier = transport;
+  using transport_type = transport;
   /// Whether arenas take their planned size from the device when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
-  class clock;
-  class crew;
+  class pass_observer;
+  class executor;
 
   /// Takes part in a run, which must outlive the pipeline.
   explicit ranks(asio::rendezvous& run, ranks_settings settings = {})
@@ -71,11 +71,14 @@ class ranks {
 };
 
 /// Counts time by the costs of what is issued, and shows the run how far the device is.
-class ranks::clock {
+class ranks::pass_observer {
  public:
-  clock() = default;
-  clock(
-      cuda::clock issued, cuda::place& at, pass_marks& marks, asio::progress_board& board) noexcept
+  pass_observer() = default;
+  pass_observer(
+      cuda::pass_observer issued,
+      cuda::device_context& at,
+      pass_marks& marks,
+      asio::progress_board& board) noexcept
       : issued_(issued), at_(&at), marks_(&marks), board_(&board) {}
 
   /// Begins a pass. @return its planned start
@@ -103,21 +106,21 @@ class ranks::clock {
   [[nodiscard]] ticks now() const noexcept { return issued_.now(); }
 
  private:
-  cuda::clock issued_;
-  cuda::place* at_ = nullptr;
+  cuda::pass_observer issued_;
+  cuda::device_context* at_ = nullptr;
   pass_marks* marks_ = nullptr;
   asio::progress_board* board_ = nullptr;
 };
 
 /// Feeds the GPU of the rank of this process from the calling thread.
-class ranks::crew {
+class ranks::executor {
  public:
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
   ///         not fit; (no_agreement) that says who differs in what; (refused_program) when the
   ///         program can come to a standstill on communicators laid out like this; cuda_error; the
   ///         failure of the run
-  crew(nccl::ranks by, plan const& planned)
+  executor(nccl::ranks by, plan const& planned)
       : settings_(std::move(by.settings_)),
         part_(
             by.run_->control_channel(),
@@ -126,57 +129,57 @@ class ranks::crew {
               if (breaker_) breaker_->trip();
             },
             agreement(settings_)),
-        shapes_(cuda::detail::shapes_of(planned.what, settings_.edges)),
-        issuer_(
-            settings_.site ? std::vector{*settings_.site} : std::vector<cuda::site>{},
+        shapes_(cuda::detail::shapes_of(planned.problem(), settings_.edges)),
+        launcher_(
+            settings_.device ? std::vector{*settings_.device} : std::vector<cuda::rank_device>{},
             part_.ranks(),
             planned,
             {settings_.run_ahead, settings_.traces, settings_.synchronizes}),
-        marks_(cuda::on_device(place().device(), [&] {
-          return pass_marks(planned.order.passes(part_.rank()).size());
+        marks_(cuda::on_device(context().device(), [&] {
+          return pass_marks(planned.schedule().passes(part_.rank()).size());
         })) {
-    // Forward passes alone wait in a circle only where all passes do, so this covers evaluation.
-    verify_or_throw(planned.code, planned.what, layout_of(settings_));
+    // Forward passes alone wait in a cycle only where all passes do, so this covers evaluation.
+    verify_or_throw(planned.program(), planned.problem(), layout_of(settings_));
   }
-  crew(crew const&) = delete;
-  crew& operator=(crew const&) = delete;
-  ~crew() {
+  executor(executor const&) = delete;
+  executor& operator=(executor const&) = delete;
+  ~executor() {
     for (auto const& mine : programs_) part_.channel().unwatch(&mine);
   }
 
   /// @return the rank of this process
   [[nodiscard]] std::span<int const> ranks() const noexcept { return part_.ranks(); }
   /// @return the memory of the rank, on its device
-  [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(place().device())); }
+  [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(context().device())); }
   /// @return where the passes of the rank run
-  [[nodiscard]] where place_of(int, arena& buffers) noexcept {
-    return where(buffers, backend_kind::cuda, &place());
+  [[nodiscard]] pass_context context_of(int, arena& buffers) noexcept {
+    return pass_context(buffers, backend_kind::cuda, &context());
   }
   /// @return what rings when a step fails
-  [[nodiscard]] bell* bell_of(int rank) { return issuer_.bell_of(rank); }
+  [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Starts the clock of the rank.
   void start_step() {
-    issuer_.start_step();
+    launcher_.start_step();
     marks_.start_step();
   }
   /// @return the clock of the rank
-  [[nodiscard]] clock clock_of(int rank) noexcept {
-    return {issuer_.clock_of(rank), place(), marks_, part_.channel().board()};
+  [[nodiscard]] pass_observer observer_of(int rank) noexcept {
+    return {launcher_.observer_of(rank), context(), marks_, part_.channel().board()};
   }
 
   /// @return what carries the messages of this rank; the first time makes and connects the
   ///         communicators together with the other ranks
   /// @throws error, the failure of the run
-  [[nodiscard]] std::unique_ptr<transport> make_carrier(
-      program const& code, traffic const& messages, problem const& what) {
+  [[nodiscard]] std::unique_ptr<transport> make_transport(
+      program const& code, traffic const& messages, problem const& problem) {
     auto needs = cuda::detail::needs_of(code, messages, shapes_, slot_filling::by_receptions);
     if (links_ == nullptr) or_fail([&] { make_links(messages.channels()); });
-    std::vector<cuda::place*> places(zbpp::detail::index(what.ranks()));
-    places[zbpp::detail::index(part_.rank())] = &place();
-    auto made = std::make_unique<transport>(links_, std::move(places), std::move(needs));
+    std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
+    contexts[zbpp::detail::index(part_.rank())] = &context();
+    auto made = std::make_unique<transport>(links_, std::move(contexts), std::move(needs));
     // A program that could not be made ready is gone, and may have stood at the same place.
     programs_.remove_if([&](running const& gone) {
-      if (gone.carrier != made.get()) return false;
+      if (gone.transport != made.get()) return false;
       part_.channel().unwatch(&gone);
       return true;
     });
@@ -188,26 +191,26 @@ class ranks::crew {
   /// Lets the stages of the rank get ready.
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    or_fail([&] { issuer_.warm_up(engines); });
+    or_fail([&] { launcher_.warm_up(engines); });
   }
 
   /// Issues the step and waits until the device is done with it, or the run has failed.
   template <class Engine>
-  void run(std::vector<Engine>& engines, transport& carrier, step_status& status) {
+  void run(std::vector<Engine>& engines, transport& transport, step_status& status) {
     auto& engine = engines.front();
-    auto const& mine = *std::ranges::find(programs_, &carrier, &running::carrier);
+    auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
     part_.begin(&mine, *mine.code, status);
-    if (!status.has_failed()) issuer_.issue(engines);
+    if (!status.has_failed()) launcher_.issue(engines);
     try {
-      if (!status.has_failed()) wait(carrier, status);
-      if (!status.has_failed()) issuer_.collect(engines);
+      if (!status.has_failed()) wait(transport, status);
+      if (!status.has_failed()) launcher_.collect(engines);
     } catch (...) {
       engine.fail(std::current_exception());
     }
     if (status.has_failed()) {
       part_.report(engine.what_failed());
       if (breaker_) breaker_->finish();
-      settle_device(carrier);
+      settle_device(transport);
     }
     part_.end();
   }
@@ -218,10 +221,10 @@ class ranks::crew {
  private:
   struct running {
     program const* code = nullptr;
-    transport const* carrier = nullptr;
+    nccl::transport const* transport = nullptr;
   };
 
-  [[nodiscard]] cuda::place& place() noexcept { return issuer_.at(part_.rank()); }
+  [[nodiscard]] cuda::device_context& context() noexcept { return launcher_.at(part_.rank()); }
 
   [[nodiscard]] static channel_layout layout_of(ranks_settings const& settings) noexcept {
     return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
@@ -263,7 +266,7 @@ class ranks::crew {
       if (part_.look()) run.check();
       limited(time);
     };
-    local_rank const here{part_.rank(), place().device()};
+    local_rank const here{part_.rank(), context().device()};
     if (settings_.adopted != nullptr) {
       links_ = std::make_shared<links>(channels, here, run.ranks(), settings_.adopted, pause);
     } else {
@@ -300,16 +303,16 @@ class ranks::crew {
   }
 
   // Never blocks for long: what ends the step may come from the device, from NCCL or from afar.
-  void wait(transport& carrier, step_status& status) {
+  void wait(transport& transport, step_status& status) {
     auto& board = part_.channel().board();
-    carrier.mark_end();
+    transport.mark_end();
     detail::poll(
         [&] {
           if (part_.look() || status.has_failed()) return true;
           marks_.show(board);
-          if (place().end().is_complete()) {
+          if (context().end().is_complete()) {
             board.enter(asio::progress_phase::sending);
-            if (carrier.is_done()) return true;
+            if (transport.is_done()) return true;
           }
           links_->check_errors();
           return false;
@@ -319,19 +322,19 @@ class ranks::crew {
 
   // Waits until the device is done with what was issued, whether it succeeded or not. What hangs
   // there now is a kernel of a pass: nobody can end that, and waiting longer does not help.
-  void settle_device(transport const& carrier) noexcept {
+  void settle_device(transport const& transport) noexcept {
     auto const end = std::chrono::steady_clock::now() + part_.channel().settings().deadline;
     auto const is_busy = [](cudaStream_t on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
-    while ((is_busy(place().compute()) || carrier.is_busy()) &&
+    while ((is_busy(context().compute()) || transport.is_busy()) &&
            std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     cudaGetLastError();  // it was told already
   }
 
   ranks_settings settings_;
-  asio::detail::participation part_;
+  asio::detail::step_supervisor part_;
   std::vector<cuda::message_shape> shapes_;
-  cuda::issuer issuer_;
+  cuda::launcher launcher_;
   pass_marks marks_;
   std::list<running> programs_;  // their addresses say whose a watch is
   std::shared_ptr<links> links_;

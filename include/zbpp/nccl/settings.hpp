@@ -5,7 +5,7 @@
 
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/cuda/memory.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/runtime/arena.hpp>
 
@@ -20,7 +20,7 @@ namespace zbpp::nccl {
 /// Says how the rank of this process runs, and how messages travel. Layout, edges and most_ctas are
 /// the same on all ranks.
 struct ranks_settings {
-  std::optional<cuda::site> site = {};          ///< none: the current device
+  std::optional<cuda::rank_device> device = {};   ///< none: the current device
   std::vector<cuda::message_shape> edges = {};  ///< one an edge; none: one buffer of its size each
   int run_ahead = 0;          ///< passes that the host may issue ahead; 0: the whole step
   bool traces = false;        ///< whether passes are timed on the device

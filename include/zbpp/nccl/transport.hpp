@@ -4,11 +4,11 @@
 // its slot is free, a send until its message is made, and a pass until its message is there.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/site.hpp>
+#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/nccl/links.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
@@ -38,15 +38,15 @@ class transport {
 
   /// Makes events for the channels of a program.
   /// @param over    serves these channels; not bound to this transport alone
-  /// @param places  by rank, null where the rank is not in this process; they outlive the transport
+  /// @param contexts  by rank, null where the rank is not in this process; they outlive the transport
   /// @param needs   of each channel
   /// @throws cuda_error
   transport(
       std::shared_ptr<links> over,
-      std::vector<cuda::place*> places,
+      std::vector<cuda::device_context*> contexts,
       std::vector<cuda::detail::channel_needs> needs)
-      : over_(std::move(over)), ends_(places.size()) {
-    for (std::size_t r = 0; r < places.size(); ++r) ends_[r].at = places[r];
+      : over_(std::move(over)), ends_(contexts.size()) {
+    for (std::size_t r = 0; r < contexts.size(); ++r) ends_[r].at = contexts[r];
     for (auto& each : needs) {
       auto const channel = static_cast<int>(lanes_.size());
       bool const is_here = over_->end_of(channel, each.ends.from) != nullptr ||
@@ -60,19 +60,19 @@ class transport {
     }
   }
 
-  /// Says where what a rank receives goes, and which bell `abort` rings for it.
-  void bind(int rank, arena& memory, bell* wake) noexcept {
+  /// Says where what a rank receives goes, and which wakeup `abort` rings for it.
+  void bind(int rank, arena& memory, wakeup* wake) noexcept {
     ends_[zbpp::detail::index(rank)].memory = &memory;
     ends_[zbpp::detail::index(rank)].wake = wake;
   }
 
-  /// Opens the slot of the next message and enqueues its reception.
+  /// Opens the slot of the next message and enqueues its data_connector.
   /// @throws std::bad_alloc; cuda_error; nccl_error
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
     cuda::stream_ref const by = l.receiver->messages;
-    // A reception may write from its start on, so it waits for whoever used the memory.
+    // A data_connector may write from its start on, so it waits for whoever used the memory.
     auto const waits = l.slots->waits(l.slots->opened());
     auto& slot = l.slots->open(*to.memory, to.at->compute());
     if (over_->is_aborted()) return;
@@ -87,20 +87,20 @@ class transport {
   /// Enqueues the shipment of what the sender's passes have made so far. Never blocks.
   /// @throws error (wrong_size) unless the message has the shape of its edge; cuda_error;
   ///         nccl_error
-  void send(int channel, message&& mail, ticks) {
+  void send(int channel, message&& msg, ticks) {
     auto& l = at(channel);
-    l.slots->check_equals(static_cast<std::int32_t>(l.sent), mail);
+    l.slots->check_equals(static_cast<std::int32_t>(l.sent), msg);
     cuda::stream_ref const by = l.sender->messages;
     if (!over_->is_aborted()) {
       // One event is enough: a wait takes what was recorded last before it.
       at_rank(l.slots->ends().from).at->compute().record(l.made);
       by.wait(l.made);
-      transfer(*l.sender, mail, [&](buffer const& part) {
+      transfer(*l.sender, msg, [&](buffer const& part) {
         return ncclSend(
             part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
       });
     }
-    l.at(l.sent++) = std::move(mail);
+    l.at(l.sent++) = std::move(msg);
   }
 
   /// @return 0: the host never waits for a message
@@ -127,7 +127,7 @@ class transport {
   /// Wakes everybody who waits; for a step that failed. What is on the devices goes on:
   /// `links::abort` ends it.
   void abort() noexcept {
-    for (auto const& e : ends_) ring(e.wake);
+    for (auto const& e : ends_) notify(e.wake);
   }
 
   /// Lets go of all messages and slots; only when no rank is running and the devices are done.
@@ -172,7 +172,7 @@ class transport {
           receiver(over.end_of(channel, needs.ends.to)),
           sender_number(over.number_in(channel, needs.ends.from)),
           receiver_number(over.number_in(channel, needs.ends.to)),
-          mail(std::bit_ceil(std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1))) {
+          msg(std::bit_ceil(std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1))) {
       if (sender != nullptr)
         made = cuda::on_device(sender->device, [] { return cuda::event(cuda::event_kind::order); });
       if (receiver == nullptr) needs.window = 0;
@@ -182,7 +182,7 @@ class transport {
     }
 
     [[nodiscard]] message& at(std::uint32_t number) noexcept {
-      return mail[number & (mail.size() - 1)];
+      return msg[number & (msg.size() - 1)];
     }
 
     link_end* sender;    // null where it is in another process
@@ -192,14 +192,14 @@ class transport {
     std::unique_ptr<cuda::detail::slot_ring> slots;
     // Touched by the sender alone.
     alignas(64) cuda::event made;  // on the sender's compute stream
-    std::vector<message> mail;
+    std::vector<message> msg;
     std::uint32_t sent = 0;
     std::uint32_t retired = 0;
   };
   struct rank_end {
-    cuda::place* at = nullptr;
+    cuda::device_context* at = nullptr;
     arena* memory = nullptr;
-    bell* wake = nullptr;
+    wakeup* wake = nullptr;
   };
 
   [[nodiscard]] lane& at(int channel) noexcept { return *lanes_[zbpp::detail::index(channel)]; }
@@ -208,12 +208,12 @@ class transport {
   // Issues a call for each buffer of a message. Once all is aborted nothing happens, NCCL may still
   // have a call in hand, and the stream is not to be touched any more.
   template <class Call>
-  void transfer(link_end const& by, message const& mail, Call const& call) {
+  void transfer(link_end const& by, message const& msg, Call const& call) {
     over_->use([&] {
-      for (std::size_t begin = 0; begin < mail.size() && !over_->is_aborted();
+      for (std::size_t begin = 0; begin < msg.size() && !over_->is_aborted();
            begin += most_grouped) {
         detail::group together;
-        auto const parts = mail.parts().subspan(begin);
+        auto const parts = msg.buffers().subspan(begin);
         for (auto const& part : parts.first(std::min(parts.size(), most_grouped)))
           if (part.size() > 0) detail::check_started(call(part));
         together.end();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which communicators the channels of a program take: one a channel, one a pair of ranks, or one
-// for all. Every rank comes to the same list in the same order, so they can be made one by one.
+// Which communicators the channels of a program take: one per channel, one per pair of ranks, or
+// one for all. Every rank comes to the same list in the same order, so they can be made one by one.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <numeric>

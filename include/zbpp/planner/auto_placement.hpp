@@ -10,9 +10,9 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/regroup.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
-#include <zbpp/planner/regroup.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <algorithm>
@@ -40,17 +40,17 @@ struct placed_order {
 /// ranks, transfers and memory limits stay.
 struct auto_placement {
   search_settings search = {};  ///< of each placement
-  bool halve_stages = true;  ///< where they do not come out even for up to two chunks a rank: times
-                             ///< and sizes halve, what is sent does not
+  bool halve_stages = true;     ///< where they do not come out even for up to two chunks per rank:
+                             ///< times and sizes halve, what is sent does not
 
   /// Finds the best schedule for each placement that fits the memory, the fewest stages first.
   /// @return nothing when no placement fits
-  [[nodiscard]] std::vector<placed_order> candidates(problem const& what) const;
+  [[nodiscard]] std::vector<placed_order> candidates(problem const& problem) const;
 
   /// @return the cheapest of the candidates, of equal ones that with the fewest stages
   /// @throws error (unsupported_problem) when no placement fits the memory: for the placement that
   ///         needs least, the rank, what it needs and the least limit that works
-  [[nodiscard]] placed_order operator()(problem const& what) const;
+  [[nodiscard]] placed_order operator()(problem const& problem) const;
 };
 
 /// Says what one placement costs with one memory limit.
@@ -68,8 +68,8 @@ struct sweep_point {
 namespace detail {
 
 /// @return whether every rank has the memory for one microbatch at a time
-[[nodiscard]] inline bool fits_memory(problem const& what) {
-  return keeps_limits(least_memory(what), what);
+[[nodiscard]] inline bool fits_memory(problem const& problem) {
+  return keeps_limits(least_memory(problem), problem);
 }
 
 /// Makes a search the `done`-th of `all` in what it reports.
@@ -84,16 +84,16 @@ namespace detail {
   return settings;
 }
 
-[[nodiscard]] inline placed_order place(problem what, search_settings const& search) {
-  auto found = greedy_auto{.search = search}.find(what);
-  return {std::move(what), std::move(found.order), found.cost, found.bound};
+[[nodiscard]] inline placed_order place(problem problem, search_settings const& search) {
+  auto found = greedy_auto{.search = search}.find(problem);
+  return {std::move(problem), std::move(found.order), found.cost, found.bound};
 }
 
 }  // namespace detail
 
-inline std::vector<placed_order> auto_placement::candidates(problem const& what) const {
-  auto all = detail::regroupings(what, halve_stages);
-  std::erase_if(all, [](problem const& one) { return !detail::fits_memory(one); });
+inline std::vector<placed_order> auto_placement::candidates(problem const& problem) const {
+  auto all = detail::regroupings(problem, halve_stages);
+  std::erase_if(all, [](zbpp::problem const& one) { return !detail::fits_memory(one); });
   std::vector<placed_order> found;
   for (std::size_t i = 0; i < all.size(); ++i)
     found.push_back(
@@ -101,20 +101,20 @@ inline std::vector<placed_order> auto_placement::candidates(problem const& what)
   return found;
 }
 
-inline placed_order auto_placement::operator()(problem const& what) const {
-  auto found = candidates(what);
+inline placed_order auto_placement::operator()(problem const& problem) const {
+  auto found = candidates(problem);
   if (!found.empty())
     return std::move(*std::min_element(
         found.begin(), found.end(), [](placed_order const& a, placed_order const& b) {
           return a.cost < b.cost;  // the first of equal ones has the fewest stages
         }));
-  auto const all = detail::regroupings(what, halve_stages);
-  auto const need = [](problem const& one) {
+  auto const all = detail::regroupings(problem, halve_stages);
+  auto const need = [](zbpp::problem const& one) {
     auto const needed = least_memory(one);
     return *std::max_element(needed.begin(), needed.end());
   };
   detail::require_memory(
-      *std::min_element(all.begin(), all.end(), [&](problem const& a, problem const& b) {
+      *std::min_element(all.begin(), all.end(), [&](zbpp::problem const& a, zbpp::problem const& b) {
         return need(a) < need(b);
       }));
   throw error(errc::unsupported_problem, "no placement fits the memory limits");
@@ -122,17 +122,18 @@ inline placed_order auto_placement::operator()(problem const& what) const {
 
 namespace detail {
 
-[[nodiscard]] inline std::string sweep_name(placement const& where) {
-  auto const name = where.name();
-  return name == "looped" ? name + " " + std::to_string(where.stages() / where.ranks()) : name;
+[[nodiscard]] inline std::string sweep_name(placement const& placement) {
+  auto const name = placement.name();
+  return name == "looped" ? name + " " + std::to_string(placement.stages() / placement.ranks())
+                          : name;
 }
 
-[[nodiscard]] inline problem with_limit(problem const& what, bytes limit) {
+[[nodiscard]] inline problem with_limit(problem const& problem, bytes limit) {
   return {
-      what.where(),
-      what.microbatches(),
-      {what.all_costs().begin(), what.all_costs().end()},
-      what.transfer(),
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer(),
       {limit}};
 }
 
@@ -140,14 +141,14 @@ namespace detail {
 /// within a limit none can do within a lower one.
 /// @param limits  ascending
 [[nodiscard]] inline std::vector<sweep_point> sweep_placement(
-    problem const& what, std::span<bytes const> limits, search_settings const& search) {
+    problem const& problem, std::span<bytes const> limits, search_settings const& search) {
   std::vector<sweep_point> points;
   for (auto const limit : limits) {
-    auto const limited = with_limit(what, limit);
+    auto const limited = with_limit(problem, limit);
     if (!fits_memory(limited)) continue;
     auto const found = place(limited, search);
     sweep_point point{
-        .placement = sweep_name(what.where()),
+        .placement = sweep_name(problem.placement()),
         .memory_limit = limit,
         .cost = found.cost,
         .lower_bound = found.bound.cost,
@@ -175,11 +176,11 @@ namespace detail {
 ///         stages first, each with its limits ascending
 /// @throws error (bad_argument) when a limit is negative
 [[nodiscard]] inline std::vector<sweep_point> sweep_memory(
-    problem const& what, std::span<bytes const> limits, auto_placement const& settings = {}) {
+    problem const& problem, std::span<bytes const> limits, auto_placement const& settings = {}) {
   std::vector<bytes> ascending(limits.begin(), limits.end());
   std::sort(ascending.begin(), ascending.end());
   ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
-  auto const all = detail::regroupings(what, settings.halve_stages);
+  auto const all = detail::regroupings(problem, settings.halve_stages);
   std::vector<sweep_point> points;
   for (auto const& one : all)
     for (auto& point : detail::sweep_placement(one, ascending, settings.search))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cuts layers into stages so that the busiest rank has the least work. A rank has the work of all
-// its chunks, so for several chunks a rank the stages cannot be cut one by one.
+// its chunks, so for several chunks per rank the stages cannot be cut one by one.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -66,8 +66,8 @@ struct rank_load {
 class bottleneck_search {
  public:
   bottleneck_search(
-      std::span<layer_costs const> layers, placement const& where, bottleneck_settings settings)
-      : where_(where), settings_(settings), layers_(static_cast<int>(layers.size())) {
+      std::span<layer_costs const> layers, placement const& placement, bottleneck_settings settings)
+      : where_(placement), settings_(settings), layers_(static_cast<int>(layers.size())) {
     sums_.push_back({});
     for (auto const& c : layers) {
       sums_.push_back(sums_.back() + rank_load{work_of(c), c.static_memory + c.activation});
@@ -323,10 +323,10 @@ class bottleneck_search {
 ///             one stage a search is O(layers)
 [[nodiscard]] inline bottleneck bottleneck_partition(
     std::span<layer_costs const> layers,
-    placement const& where,
+    placement const& placement,
     bottleneck_settings settings = {}) {
-  detail::check_layers(layers, where);
-  return detail::bottleneck_search(layers, where, settings).run();
+  detail::check_layers(layers, placement);
+  return detail::bottleneck_search(layers, placement, settings).run();
 }
 
 }  // namespace zbpp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policies of several chunks a rank that search within a budget for activations: V-Half and V-Min
+// Policies of several chunks per rank that search within a budget for activations: V-Half and V-Min
 // spend less than ZB-V, interleaved zero bubble as much as interleaved 1F1B.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/activation_budget.hpp>
+#include <zbpp/planner/detail/activation_budget.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>
 #include <zbpp/policy/interleaved.hpp>
@@ -25,18 +25,21 @@ namespace detail {
 
 /// Searches on a V with room for the activations of so many microbatches on every rank.
 [[nodiscard]] inline schedule find_on_v(
-    problem const& what, std::string_view title, int microbatches, search_settings const& search) {
+    problem const& problem,
+    std::string_view title,
+    int microbatches,
+    search_settings const& search) {
   support(
-      what.where().is_v_shape(),
+      problem.placement().is_v_shape(),
       title,
-      "needs a v placement, two stages a rank; this one is " + what.where().name());
+      "needs a v placement, two stages a rank; this one is " + problem.placement().name());
   std::vector<bytes> budget;
-  for (int rank = 0; rank < what.ranks(); ++rank) {
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
     bytes kept = 0;
-    for (int s : what.where().stages_of(rank)) kept += what.costs(s).activation;
-    budget.push_back(kept * std::min(microbatches, what.microbatches()));
+    for (int s : problem.placement().stages_of(rank)) kept += problem.costs(s).activation;
+    budget.push_back(kept * std::min(microbatches, problem.microbatches()));
   }
-  return find_within(what, budget, search);
+  return find_within(problem, budget, search);
 }
 
 }  // namespace detail
@@ -55,8 +58,8 @@ struct v_half {
 
   /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
   ///         the memory
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    return detail::find_on_v(what, title, (what.ranks() + 2) / 2, search);
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return detail::find_on_v(problem, title, (problem.ranks() + 2) / 2, search);
   }
 };
 
@@ -72,8 +75,8 @@ struct v_min {
   search_settings search = {};
 
   /// @throws error (unsupported_problem) as `v_half`
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    return detail::find_on_v(what, title, (what.ranks() + 4) / 3, search);
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return detail::find_on_v(problem, title, (problem.ranks() + 4) / 3, search);
   }
 };
 
@@ -90,21 +93,21 @@ struct interleaved_zb {
 
   /// @throws error (unsupported_problem) when the placement is not looped, or when no schedule fits
   ///         the memory
-  [[nodiscard]] schedule operator()(problem const& what) const {
+  [[nodiscard]] schedule operator()(problem const& problem) const {
     detail::support(
-        what.where().is_looped(),
+        problem.placement().is_looped(),
         title,
-        "needs a looped placement; this one is " + what.where().name());
-    auto const p = what.ranks();
-    problem const whole_groups(
-        what.where(),
-        (what.microbatches() + p - 1) / p * p,
-        {what.all_costs().begin(), what.all_costs().end()});
+        "needs a looped placement; this one is " + problem.placement().name());
+    auto const p = problem.ranks();
+    zbpp::problem const whole_groups(
+        problem.placement(),
+        (problem.microbatches() + p - 1) / p * p,
+        {problem.all_costs().begin(), problem.all_costs().end()});
     auto plain = interleaved{}(whole_groups);
-    auto found = detail::find_within(what, peak_activations(plain, whole_groups), search);
-    bool const is_plain_better = whole_groups.microbatches() == what.microbatches() &&
-                                 detail::is_within_limits(plain, what) &&
-                                 cost(simulate(plain, what)) < cost(simulate(found, what));
+    auto found = detail::find_within(problem, peak_activations(plain, whole_groups), search);
+    bool const is_plain_better = whole_groups.microbatches() == problem.microbatches() &&
+                                 detail::is_within_limits(plain, problem) &&
+                                 cost(simulate(plain, problem)) < cost(simulate(found, problem));
     return is_plain_better ? plain : found;
   }
 };

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
-#include <zbpp/planner/fuse.hpp>
-#include <zbpp/planner/known_orders.hpp>
+#include <zbpp/planner/detail/fuse.hpp>
+#include <zbpp/planner/detail/known_orders.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>
 #include <zbpp/policy/policy.hpp>
@@ -46,10 +46,10 @@ struct greedy_auto {
   /// @throws error (unsupported_problem) naming the rank, what it needs at least and the least
   ///         limit that works, when no schedule fits the memory; (bad_argument) when the budget is
   ///         not a number of seconds
-  [[nodiscard]] found_order find(problem const& what) const;
+  [[nodiscard]] found_order find(problem const& problem) const;
 
   /// @throws error (unsupported_problem) as `find`
-  [[nodiscard]] schedule operator()(problem const& what) const { return find(what).order; }
+  [[nodiscard]] schedule operator()(problem const& problem) const { return find(problem).order; }
 };
 
 namespace detail {
@@ -58,27 +58,28 @@ namespace detail {
 /// is an order.
 class auto_planner {
  public:
-  auto_planner(problem const& what, search_settings const& settings)
-      : what_(what), settings_(settings), bound_(lower_bound(what)) {}
+  auto_planner(problem const& problem, search_settings const& settings)
+      : problem_(problem), settings_(settings), bound_(lower_bound(problem)) {}
 
   [[nodiscard]] found_order run() {
-    auto const depths = what_.where().is_linear() ? staircase(what_).forwards : std::vector<int>{};
-    std::vector<bytes> reserve(index(what_.ranks()), 0);
+    auto const depths =
+        problem_.placement().is_linear() ? staircase(problem_).forwards : std::vector<int>{};
+    std::vector<bytes> reserve(index(problem_.ranks()), 0);
     std::optional<std::vector<schedule>> known;
     auto const known_once = [&]() -> std::vector<schedule>& {
-      if (!known) known = known_orders(what_);
+      if (!known) known = known_orders(problem_);
       return *known;
     };
     constexpr int most_rounds = 8;
     for (int round = 0; round < most_rounds; ++round) {
-      plan_search search(what_, bound_.cost, depths, reserve, settings_);
+      plan_search search(problem_, bound_.cost, depths, reserve, settings_);
       search.try_known();
-      if (!search.is_done()) search.improve(seeds_of(what_, known_once()));
+      if (!search.is_done()) search.improve(seeds_of(problem_, known_once()));
       tries_ += search.tries();
       if (!search.has_found()) break;
-      auto order = fuse_where_it_pays(search.best(), what_);
-      auto const used = memory_of(order, what_);
-      if (keeps_limits(used, what_)) {
+      auto order = fuse_where_it_pays(search.best(), problem_);
+      auto const used = memory_of(order, problem_);
+      if (keeps_limits(used, problem_)) {
         take(std::move(order));
         break;
       }
@@ -86,20 +87,20 @@ class auto_planner {
     }
     if (!best_ || cost_ > bound_.cost)
       for (auto& order : known_once())
-        if (is_within_limits(order, what_)) take(fuse_where_it_pays(std::move(order), what_));
-    if (!best_) take(one_by_one(what_));
+        if (is_within_limits(order, problem_)) take(fuse_where_it_pays(std::move(order), problem_));
+    if (!best_) take(one_by_one(problem_));
     return {std::move(*best_), cost_, bound_, tries_};
   }
 
  private:
-  [[nodiscard]] static problem without_edges(problem const& what) {
-    std::vector<stage_costs> costs(what.all_costs().begin(), what.all_costs().end());
+  [[nodiscard]] static problem without_edges(problem const& problem) {
+    std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
     for (auto& c : costs) c.edge = 0;
-    return {what.where(), 1, std::move(costs)};
+    return {problem.placement(), 1, std::move(costs)};
   }
 
   void take(schedule order) {
-    auto const found = cost(simulate(order, what_));
+    auto const found = cost(simulate(order, problem_));
     if (best_ && found >= cost_) return;
     cost_ = found;
     best_ = std::move(order);
@@ -108,10 +109,10 @@ class auto_planner {
   // What edges take beyond a limit is not there for activations.
   // @return whether there is more to set aside than before
   bool set_aside_excess(std::vector<bytes> const& used, std::vector<bytes>& reserve) const {
-    auto const least = least_memory(without_edges(what_));
+    auto const least = least_memory(without_edges(problem_));
     bool any = false;
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
-      auto const limit = what_.memory_limit(rank);
+    for (int rank = 0; rank < problem_.ranks(); ++rank) {
+      auto const limit = problem_.memory_limit(rank);
       if (!limit || used[index(rank)] <= *limit) continue;
       auto& kept = reserve[index(rank)];
       auto const more = std::min(kept + used[index(rank)] - *limit, *limit - least[index(rank)]);
@@ -121,7 +122,7 @@ class auto_planner {
     return any;
   }
 
-  problem const& what_;
+  problem const& problem_;
   search_settings const& settings_;
   cost_bound bound_;
   std::optional<schedule> best_;
@@ -131,14 +132,14 @@ class auto_planner {
 
 }  // namespace detail
 
-inline found_order greedy_auto::find(problem const& what) const {
+inline found_order greedy_auto::find(problem const& problem) const {
   if (!(search.seconds >= 0 && search.seconds <= search_settings::most_seconds))
     throw error(
         errc::bad_argument,
         "a budget of " + std::to_string(search.seconds) + " seconds; it lies between 0 and " +
             std::to_string(search_settings::most_seconds));
-  detail::require_memory(what);
-  return detail::auto_planner(what, search).run();
+  detail::require_memory(problem);
+  return detail::auto_planner(problem, search).run();
 }
 
 }  // namespace zbpp

@@ -13,8 +13,8 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/bottleneck.hpp>
-#include <zbpp/planner/cuts.hpp>
-#include <zbpp/planner/recompute.hpp>
+#include <zbpp/planner/detail/cuts.hpp>
+#include <zbpp/planner/detail/recompute.hpp>
 
 #include <algorithm>
 #include <compare>
@@ -68,7 +68,7 @@ class partition_search {
   }
 
   [[nodiscard]] partitioned run() {
-    auto const balanced = bottleneck_partition(model_.layers(), model_.where());
+    auto const balanced = bottleneck_partition(model_.layers(), model_.placement());
     if (balanced.optimal) least_cost_ = model_.microbatches() * balanced.work;
     auto const start = space_.with_choice(balanced.first_layer, false);
     auto const start_score = consider(start);
@@ -118,22 +118,23 @@ class partition_search {
     return result;
   }
 
-  [[nodiscard]] score score_of(problem const& what) {
+  [[nodiscard]] score score_of(problem const& problem) {
     ++asked_;
     try {
-      order_ = insert_recompute(decide_(what), what);
+      order_ = insert_recompute(decide_(problem), problem);
     } catch (error const& refused) {
       // Without limits it is not about this cut.
       if (refused.code() != errc::unsupported_problem || !model_.has_limits()) throw;
       if (refusal_.empty()) refusal_ = refused.what();
-      return {.refused = true, .worst_excess = least_excess(what)};
+      return {.refused = true, .worst_excess = least_excess(problem)};
     }
-    score result{.cost = cost(simulate(*order_, what))};
-    for (auto const& c : what.all_costs()) result.recompute += c.recompute.value_or(0);
+    score result{.cost = cost(simulate(*order_, problem))};
+    for (auto const& c : problem.all_costs()) result.recompute += c.recompute.value_or(0);
     if (!model_.has_limits()) return result;
-    auto const peaks = peak_memory(lower(*order_), what);
-    for (int rank = 0; rank < what.ranks(); ++rank) {
-      auto const excess = std::max<bytes>(0, peaks[index(rank)].total - *what.memory_limit(rank));
+    auto const peaks = peak_memory(lower(*order_), problem);
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
+      auto const excess =
+          std::max<bytes>(0, peaks[index(rank)].total - *problem.memory_limit(rank));
       result.worst_excess = std::max(result.worst_excess, excess);
       result.all_excess += excess;
     }
@@ -142,17 +143,17 @@ class partition_search {
 
   // What the tightest rank needs for one microbatch, which has passed all its chunks when the first
   // B begins, less its limit. May be negative; it leads away from cuts that a policy refuses.
-  [[nodiscard]] static bytes least_excess(problem const& what) {
+  [[nodiscard]] static bytes least_excess(problem const& problem) {
     std::vector<bytes> excess;
-    for (int rank = 0; rank < what.ranks(); ++rank) {
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
       bytes held = 0;
       bytes made_again = 0;
-      for (int s : what.where().stages_of(rank)) {
-        auto const& c = what.costs(s);
+      for (int s : problem.placement().stages_of(rank)) {
+        auto const& c = problem.costs(s);
         held += c.static_memory + (c.recompute ? c.recompute_input : c.activation);
         if (c.recompute) made_again = std::max(made_again, c.activation - c.recompute_input);
       }
-      excess.push_back(held + made_again - *what.memory_limit(rank));
+      excess.push_back(held + made_again - *problem.memory_limit(rank));
     }
     return *std::max_element(excess.begin(), excess.end());
   }
@@ -170,7 +171,7 @@ class partition_search {
         c.recompute.reset();
       }
       auto other =
-          space_.with_choice(bottleneck_partition(slower, model_.where()).first_layer, true);
+          space_.with_choice(bottleneck_partition(slower, model_.placement()).first_layer, true);
       if (!is_over()) take_better(current, value, other);
     }
     while (!is_over()) {
@@ -270,8 +271,8 @@ class partition_search {
 ///         needs and what limit would do, or has the text with which `decide` refused; else what
 ///         `decide` throws
 template <class Decide>
-  requires requires(Decide const& d, problem const& what) {
-    { d(what) } -> std::same_as<schedule>;
+  requires requires(Decide const& d, problem const& problem) {
+    { d(problem) } -> std::same_as<schedule>;
   }
 [[nodiscard]] partitioned partition(
     layered_problem const& model, Decide const& decide, partition_settings settings = {}) {

@@ -40,7 +40,7 @@ class any_policy {
   /// @return what it does, in a few words
   [[nodiscard]] std::string_view summary() const noexcept { return summary_; }
   /// @return the schedule of a problem
-  [[nodiscard]] schedule operator()(problem const& what) const { return make_(what); }
+  [[nodiscard]] schedule operator()(problem const& problem) const { return make_(problem); }
 
  private:
   std::string_view name_;

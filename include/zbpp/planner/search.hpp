@@ -8,9 +8,9 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
-#include <zbpp/planner/candidates.hpp>
-#include <zbpp/planner/list_scheduler.hpp>
-#include <zbpp/planner/rank_rules.hpp>
+#include <zbpp/planner/detail/candidates.hpp>
+#include <zbpp/planner/detail/list_scheduler.hpp>
+#include <zbpp/planner/detail/rank_rules.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -49,21 +49,21 @@ class plan_search {
   /// @param depths   F before the first B, for each rank of a linear placement; else empty
   /// @param reserve  bytes of each rank that are not to be used; empty for none
   plan_search(
-      problem const& what,
+      problem const& problem,
       ticks bound,
       std::vector<int> depths,
       std::vector<bytes> const& reserve,
       search_settings const& settings)
-      : what_(what),
+      : problem_(problem),
         settings_(settings),
         bound_(bound),
         most_work_(settings.seconds * 2e7),
-        engine_(what, reserve),
-        make_(what, bound, std::move(depths), settings.seed),
-        start_(what),
-        rules_(what),
-        champion_(what),
-        steps_(what) {}
+        engine_(problem, reserve),
+        make_(problem, bound, std::move(depths), settings.seed),
+        start_(problem),
+        rules_(problem),
+        champion_(problem),
+        steps_(problem) {}
 
   /// Tries the rules that are known to be good, the likeliest first.
   void try_known() {
@@ -107,7 +107,7 @@ class plan_search {
   static constexpr int first_tries = 1000;
 
   struct candidate {
-    explicit candidate(problem const& what) : rules(what.ranks(), what.stages()) {}
+    explicit candidate(problem const& problem) : rules(problem.ranks(), problem.stages()) {}
     planner_rules rules;
     ticks cost = never;
   };
@@ -128,11 +128,11 @@ class plan_search {
 
   // An order of F and B leaves open where W goes.
   void try_steps(std::vector<std::vector<step_code>> const& steps) {
-    ticks const w = what_.costs(0).backward_weight;
+    ticks const w = problem_.costs(0).backward_weight;
     for (auto const overrun : {ticks{0}, w / 2, w})
       for (int const kept : {rank_rule::no_limit, 1}) {
         if (is_done()) return;
-        planner_rules rules(what_.ranks(), what_.stages());
+        planner_rules rules(problem_.ranks(), problem_.stages());
         for (auto& r : rules.ranks) {
           r.overrun = overrun;
           r.weights_kept = kept;
@@ -207,7 +207,7 @@ class plan_search {
         {.cost = cost(), .lower_bound = bound_, .spent = std::min(1.0, work_ / most_work_)});
   }
 
-  problem const& what_;
+  problem const& problem_;
   search_settings const& settings_;
   ticks bound_;
   double most_work_;  // in passes

@@ -26,10 +26,10 @@ struct zb_v {
 
   /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
   ///         the memory
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    auto own = fixed_zb_v{}(what);
-    if (what.memory_limits().empty() || detail::is_within_limits(own, what)) return own;
-    return greedy_auto{.search = search}(what);
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    auto own = fixed_zb_v{}(problem);
+    if (problem.memory_limits().empty() || detail::is_within_limits(own, problem)) return own;
+    return greedy_auto{.search = search}(problem);
   }
 };
 

@@ -17,9 +17,9 @@ struct gpipe {
   static constexpr std::string_view summary = "all forwards, then all backwards";
 
   /// @throws error (unsupported_problem) when the placement is not linear
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    return detail::one_chunk(what, title, [&](int) {
-      return detail::one_chunk_rule{.warm_up = what.microbatches(), .fused = true};
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return detail::one_chunk(problem, title, [&](int) {
+      return detail::one_chunk_rule{.warm_up = problem.microbatches(), .fused = true};
     });
   }
 };
@@ -32,9 +32,9 @@ struct one_f_one_b {
   static constexpr std::string_view summary = "one forward, one backward";
 
   /// @throws error (unsupported_problem) when the placement is not linear
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    return detail::one_chunk(what, title, [&](int rank) {
-      return detail::one_chunk_rule{.warm_up = what.ranks() - 1 - rank, .fused = true};
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return detail::one_chunk(problem, title, [&](int rank) {
+      return detail::one_chunk_rule{.warm_up = problem.ranks() - 1 - rank, .fused = true};
     });
   }
 };

@@ -109,25 +109,25 @@ struct dualpipe_v {
 
   /// @throws error (unsupported_problem) when the placement is not a V, or has fewer than two
   ///         microbatches a rank
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    auto const p = what.ranks();
-    auto const m = what.microbatches();
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    auto const p = problem.ranks();
+    auto const m = problem.microbatches();
     detail::support(
-        what.where().is_v_shape(),
+        problem.placement().is_v_shape(),
         title,
-        "needs a v placement, two stages a rank; this one is " + what.where().name());
+        "needs a v placement, two stages a rank; this one is " + problem.placement().name());
     detail::support(
         m >= 2 * p,
         title,
         "needs a step of at least " + std::to_string(2 * p) +
             " microbatches, two for each rank; there are " + std::to_string(m));
     rows<pass> passes;
-    passes.reserve(detail::index(p), detail::index(what.stages()) * detail::index(m) * 3);
+    passes.reserve(detail::index(p), detail::index(problem.stages()) * detail::index(m) * 3);
     for (int rank = 0; rank < p; ++rank) {
       for (auto const& one : detail::dualpipe_v_rank(p, rank, m).passes()) passes.push(one);
       passes.end_row();
     }
-    return {what.where(), m, std::move(passes)};
+    return {problem.placement(), m, std::move(passes)};
   }
 };
 

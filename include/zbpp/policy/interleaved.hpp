@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Interleaved 1F1B: several chunks a rank on a looped placement, so that the pipeline fills and
+// Interleaved 1F1B: several chunks per rank on a looped placement, so that the pipeline fills and
 // drains in shorter steps. Its backward pass is one BW.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace zbpp {
 
-/// Runs 1F1B over v chunks a rank: microbatches go in groups of p, each group through the chunks in
-/// turn.
+/// Runs 1F1B over v chunks per rank: microbatches go in groups of p, each group through the chunks
+/// in turn.
 ///
 /// For even chunks, v > 1 and a hop T_comm, `simulate` gives it the cost
 /// m S + (p - 1) S / v + (2 p v - 2) T_comm, where S is the work of a rank for one microbatch. The
@@ -22,23 +22,23 @@ namespace zbpp {
 struct interleaved {
   static constexpr std::string_view name = "interleaved";
   static constexpr std::string_view title = "1F1B-I";
-  static constexpr std::string_view summary = "1F1B over several chunks a rank";
+  static constexpr std::string_view summary = "1F1B over several chunks per rank";
 
   /// @throws error (unsupported_problem) unless the placement is looped and the microbatches are a
   ///         multiple of the ranks
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    auto const p = what.ranks();
-    auto const m = what.microbatches();
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    auto const p = problem.ranks();
+    auto const m = problem.microbatches();
     detail::support(
-        what.where().is_looped(),
+        problem.placement().is_looped(),
         title,
-        "needs a looped placement; this one is " + what.where().name());
+        "needs a looped placement; this one is " + problem.placement().name());
     detail::support(
         m % p == 0,
         title,
         "needs a multiple of " + std::to_string(p) +
             " microbatches, one for each rank; there are " + std::to_string(m));
-    auto const chunks = what.stages() / p;
+    auto const chunks = problem.stages() / p;
     auto const all = chunks * m;
 
     // The i-th F or BW of a rank: which microbatch, and which chunk counted in running order.
@@ -60,7 +60,7 @@ struct interleaved {
       }
       passes.end_row();
     }
-    return {what.where(), m, std::move(passes)};
+    return {problem.placement(), m, std::move(passes)};
   }
 };
 

@@ -27,15 +27,15 @@ struct one_chunk_rule {
 /// @throws error (unsupported_problem) when the placement is not linear
 /// @source arXiv 2401.10241 sec. 2, fig. 3
 template <class Rule>
-[[nodiscard]] schedule one_chunk(problem const& what, std::string_view title, Rule rule) {
+[[nodiscard]] schedule one_chunk(problem const& problem, std::string_view title, Rule rule) {
   support(
-      what.where().is_linear(),
+      problem.placement().is_linear(),
       title,
-      "needs a linear placement, one stage a rank; this one is " + what.where().name());
-  auto const m = what.microbatches();
+      "needs a linear placement, one stage a rank; this one is " + problem.placement().name());
+  auto const m = problem.microbatches();
   rows<pass> passes;
-  passes.reserve(index(what.ranks()), index(what.ranks()) * index(m) * 3);
-  for (int rank = 0; rank < what.ranks(); ++rank) {
+  passes.reserve(index(problem.ranks()), index(problem.ranks()) * index(m) * 3);
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
     one_chunk_rule const r = rule(rank);
     int f = 0;
     int b = 0;
@@ -57,7 +57,7 @@ template <class Rule>
     while (!r.fused && w < m) passes.push({pass_kind::backward_weight, rank, w++});
     passes.end_row();
   }
-  return {what.where(), m, std::move(passes)};
+  return {problem.placement(), m, std::move(passes)};
 }
 
 }  // namespace zbpp::detail

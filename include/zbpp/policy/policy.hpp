@@ -20,11 +20,11 @@ namespace zbpp {
 /// microbatch stands in it once, W of a stage ascends in microbatch, and a problem that the policy
 /// cannot schedule is an `error` (unsupported_problem) saying what it needs.
 template <class Policy>
-concept policy = requires(Policy const& p, problem const& what) {
+concept policy = requires(Policy const& p, problem const& problem) {
   { Policy::name } -> std::convertible_to<std::string_view>;     // an identifier: zb_h1
   { Policy::title } -> std::convertible_to<std::string_view>;    // as people write it: ZB-H1
   { Policy::summary } -> std::convertible_to<std::string_view>;  // a few words
-  { p(what) } -> std::same_as<schedule>;
+  { p(problem) } -> std::same_as<schedule>;
 };
 
 namespace detail {

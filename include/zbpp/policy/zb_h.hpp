@@ -19,9 +19,9 @@ struct zb_h1 {
   static constexpr std::string_view summary = "W fills the bubble, memory of 1F1B";
 
   /// @throws error (unsupported_problem) when the placement is not linear
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    return detail::one_chunk(what, title, [&](int rank) {
-      return detail::one_chunk_rule{.warm_up = what.ranks() - 1 - rank, .w_delay = rank};
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return detail::one_chunk(problem, title, [&](int rank) {
+      return detail::one_chunk_rule{.warm_up = problem.ranks() - 1 - rank, .w_delay = rank};
     });
   }
 };
@@ -35,9 +35,10 @@ struct zb_h2 {
   static constexpr std::string_view summary = "no bubble for equal times, twice the memory";
 
   /// @throws error (unsupported_problem) when the placement is not linear
-  [[nodiscard]] schedule operator()(problem const& what) const {
-    return detail::one_chunk(what, title, [&](int rank) {
-      return detail::one_chunk_rule{.warm_up = 2 * (what.ranks() - 1 - rank), .w_delay = 2 * rank};
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return detail::one_chunk(problem, title, [&](int rank) {
+      return detail::one_chunk_rule{
+          .warm_up = 2 * (problem.ranks() - 1 - rank), .w_delay = 2 * rank};
     });
   }
 };

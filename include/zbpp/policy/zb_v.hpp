@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ZB-V: two chunks a rank on a V, so that the rank which starts a microbatch also ends it. With
+// ZB-V: two chunks per rank on a V, so that the rank which starts a microbatch also ends it. With
 // equal times it has no bubble in the steady state, within the memory of 1F1B on every rank.
 #pragma once
 
@@ -27,7 +27,7 @@ struct fixed_zb_v {
   static constexpr std::string_view summary = "no bubble for equal times, memory of 1F1B";
 
   /// @throws error (unsupported_problem) when the placement is not a V
-  [[nodiscard]] schedule operator()(problem const& what) const;
+  [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 
 namespace detail {
@@ -171,13 +171,13 @@ class zb_v_builder {
 
 }  // namespace detail
 
-inline schedule fixed_zb_v::operator()(problem const& what) const {
+inline schedule fixed_zb_v::operator()(problem const& problem) const {
   detail::support(
-      what.where().is_v_shape(),
+      problem.placement().is_v_shape(),
       title,
-      "needs a v placement, two stages a rank; this one is " + what.where().name());
-  detail::zb_v_builder builder(what.ranks(), what.microbatches());
-  return {what.where(), what.microbatches(), builder.build()};
+      "needs a v placement, two stages a rank; this one is " + problem.placement().name());
+  detail::zb_v_builder builder(problem.ranks(), problem.microbatches());
+  return {problem.placement(), problem.microbatches(), builder.build()};
 }
 
 }  // namespace zbpp

@@ -7,7 +7,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/model/costs.hpp>
-#include <zbpp/runtime/poison.hpp>
+#include <zbpp/runtime/detail/poison.hpp>
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ namespace zbpp {
 
 /// Says what a buffer counts as: what passes keep, what crosses an edge, or what a transport sets
 /// aside for messages that have not come yet.
-enum class purpose : std::uint8_t { activation, edge, inbox };
+enum class purpose : std::uint8_t { activation, edge, receive };
 
 /// Tells how much of an arena is used, in bytes as asked for.
 struct arena_usage {

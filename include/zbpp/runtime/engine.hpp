@@ -5,16 +5,16 @@
 // for a send, and it allocates nothing once it has run a step.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/detail/flow_state.hpp>
+#include <zbpp/runtime/detail/rank_code.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>
-#include <zbpp/runtime/flow_state.hpp>
 #include <zbpp/runtime/frame_pool.hpp>
-#include <zbpp/runtime/rank_code.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -42,9 +42,9 @@ struct rank_memory {
 };
 
 /// Runs the program of one rank.
-/// @tparam Clock  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
+/// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
 ///                `arrival_of_send(transfer)`, `has_arrived(arrival)`
-template <transport Transport, class Clock>
+template <transport Transport, class PassObserver>
 class engine {
  public:
   static constexpr ticks not_yet = Transport::not_yet;
@@ -55,11 +55,11 @@ class engine {
       int rank,
       program const& code,
       traffic const& messages,
-      problem const& what,
+      problem const& problem,
       std::span<stage_ref const> stages,
       rank_memory& memory,
-      where at,
-      Transport& carrier,
+      pass_context ctx,
+      Transport& transport,
       step_status& status,
       bool is_training)
       : rank_(rank),
@@ -67,10 +67,10 @@ class engine {
         code_(detail::make_rank_code(code, messages, rank)),
         flows_(detail::index(code_.flow_slots)),
         memory_(&memory),
-        at_(at),
-        carrier_(&carrier),
+        context_(ctx),
+        transport_(&transport),
         status_(&status) {
-    for (int s : code.where().stages_of(rank)) {
+    for (int s : code.placement().stages_of(rank)) {
       chunks_.push_back(
           {.common =
                {.stage = s,
@@ -78,10 +78,10 @@ class engine {
                 .microbatches = code.microbatches(),
                 .is_training = is_training},
            .run = stages[chunks_.size()],
-           .costs = what.costs(s),
-           .activation_in = s > 0 ? what.costs(s - 1).edge : 0,
-           .next_transfer = s + 1 < code.stages() ? what.transfer_time(s, s + 1) : 0,
-           .previous_transfer = s > 0 ? what.transfer_time(s, s - 1) : 0});
+           .costs = problem.costs(s),
+           .activation_in = s > 0 ? problem.costs(s - 1).edge : 0,
+           .next_transfer = s + 1 < code.stages() ? problem.transfer_time(s, s + 1) : 0,
+           .previous_transfer = s > 0 ? problem.transfer_time(s, s - 1) : 0});
     }
   }
 
@@ -90,13 +90,13 @@ class engine {
   ~engine() { abandon(); }
 
   /// Gets ready for a step.
-  /// @param losses  one a microbatch, written by the last stage
-  /// @param trace   one entry a pass, gets start and end of each
+  /// @param losses  one per microbatch, written by the last stage
+  /// @param trace   one entry per pass, gets start and end of each
   void begin(
-      std::int64_t step, Clock clock, std::span<double> losses, std::span<timed_pass> trace) {
+      std::int64_t step, PassObserver observer, std::span<double> losses, std::span<timed_pass> trace) {
     next_ = 0;
     traced_ = 0;
-    clock_ = clock;
+    observer_ = observer;
     trace_ = trace;
     failure_ = {};
     for (auto& chunk : chunks_) {
@@ -108,7 +108,7 @@ class engine {
 
   /// Lets every stage get ready, before the first step.
   void warm_up() {
-    for (auto const& chunk : chunks_) chunk.run.warm_up(at_);
+    for (auto const& chunk : chunks_) chunk.run.warm_up(context_);
   }
 
   /// Runs instructions until the program ends, the next pass waits for a message, the step fails,
@@ -134,13 +134,13 @@ class engine {
   /// @return when the message that blocks the rank arrives; `not_yet` before it is sent
   [[nodiscard]] ticks blocked_until() const noexcept {
     auto const& i = code_.instructions[next_];
-    return carrier_->arrival(i.channel, i.sequence);
+    return transport_->arrival(i.channel, i.sequence);
   }
 
   /// @return the channel of that message
   [[nodiscard]] int blocked_on() const noexcept { return code_.instructions[next_].channel; }
 
-  /// Destroys all flows and their mail; after a step that failed, when no rank is running.
+  /// Destroys all flows and their messages; after a step that failed, when no rank is running.
   void abandon() noexcept {
     for (auto& state : flows_) {
       if (state.flow) state.flow.destroy();
@@ -156,7 +156,7 @@ class engine {
     else
       failure_ = {place(), current(), std::move(why)};
     status_->fail(rank_);
-    carrier_->abort();
+    transport_->abort();
   }
 
   /// @return how many passes have run in this step
@@ -164,7 +164,7 @@ class engine {
   /// @return start and end of each pass
   [[nodiscard]] std::span<timed_pass> trace() const noexcept { return trace_; }
   /// @return the clock that the step runs by
-  [[nodiscard]] Clock const& time() const noexcept { return clock_; }
+  [[nodiscard]] PassObserver const& time() const noexcept { return observer_; }
   /// @return what went wrong here; its `why` is null when nothing did
   [[nodiscard]] failure const& what_failed() const noexcept { return failure_; }
   /// @return the rank
@@ -186,12 +186,12 @@ class engine {
   bool run(ready_instruction const& i) {
     auto& chunk = chunks_[detail::index(i.chunk)];
     switch (i.kind) {
-      case instruction_kind::optimizer_step: chunk.run.update(at_); return true;
+      case instruction_kind::optimizer_step: chunk.run.update(context_); return true;
       case instruction_kind::receive_activation:
-        carrier_->post_receive(i.channel, chunk.activation_in);
+        transport_->post_receive(i.channel, chunk.activation_in);
         return true;
       case instruction_kind::receive_gradient:
-        carrier_->post_receive(i.channel, chunk.costs.edge);
+        transport_->post_receive(i.channel, chunk.costs.edge);
         return true;
       case instruction_kind::send_activation:
       case instruction_kind::send_gradient: send(i, chunk); return true;
@@ -204,13 +204,13 @@ class engine {
     auto const kind = static_cast<pass_kind>(i.kind);
     ticks arrival = 0;
     if (i.channel != channel_map::none) {
-      arrival = carrier_->arrival(i.channel, i.sequence);
-      if (arrival == not_yet || !clock_.has_arrived(arrival)) return false;
+      arrival = transport_->arrival(i.channel, i.sequence);
+      if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
       bool const forward = kind == pass_kind::forward;
-      state.in =
-          carrier_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
+      state.received =
+          transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
       if (i.retired != ready_instruction::none)
-        carrier_->retire(map_->reverse(i.channel), i.retired);
+        transport_->retire(map_->reverse(i.channel), i.retired);
     }
     if (kind == pass_kind::forward) start_flow(i, chunk, state);
     expect_flow_at(kind, state);
@@ -220,16 +220,16 @@ class engine {
     state.open = detail::open_passes(kind);
     state.has_received = false;
     auto& timed = trace_[traced_++];
-    timed.start = clock_.start(arrival, timed.what);
+    timed.start = observer_.start(arrival, timed.what);
     state.flow.resume();
-    timed.end = clock_.finish(chunk.costs.of(kind));
+    timed.end = observer_.finish(chunk.costs.of(kind));
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
     if (!state.open.empty())
       refuse_flow(state, "went on to " + std::string(to_string(state.point)));
 
     bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
-    if (consumes && !state.in.empty()) release_input(kind, state);
+    if (consumes && !state.received.empty()) release_input(kind, state);
     if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
     if (i.ends_flow) end_flow(chunk, state);
     return true;
@@ -239,7 +239,7 @@ class engine {
     state.common = &chunk.common;
     state.microbatch = i.microbatch;
     state.is_recomputed = i.is_recomputed;
-    state.at = &at_;
+    state.context = &context_;
     state.flow = chunk.run(microbatch(state)).release(state);
   }
 
@@ -269,42 +269,42 @@ class engine {
           state,
           std::string("has not called ") +
               (kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()"));
-    for (auto const& part : state.in.parts())
+    for (auto const& part : state.received.buffers())
       if (part.use_count() > 1) part.retag(purpose::activation);
-    state.in.clear();
+    state.received.clear();
   }
 
   // Gives what a pass made to the neighbouring chunk of the same rank: the same memory, no message.
   void hand_over(ready_instruction const& i, chunk_state const& chunk, detail::flow_state& state) {
     auto& to = flows_[detail::index(i.hand_over)];
-    to.in = std::move(deposit_of(i.kind == instruction_kind::forward, chunk, state));
+    to.received = std::move(outgoing_of(i.kind == instruction_kind::forward, chunk, state));
   }
 
   void send(ready_instruction const& i, chunk_state const& chunk) {
     bool const forward = i.kind == instruction_kind::send_activation;
-    auto& mail = deposit_of(forward, chunk, flows_[detail::index(i.slot)]);
+    auto& msg = outgoing_of(forward, chunk, flows_[detail::index(i.slot)]);
     auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
-    carrier_->send(i.channel, std::move(mail), clock_.arrival_of_send(transfer));
+    transport_->send(i.channel, std::move(msg), observer_.arrival_of_send(transfer));
   }
 
-  [[nodiscard]] message& deposit_of(
+  [[nodiscard]] message& outgoing_of(
       bool forward, chunk_state const& chunk, detail::flow_state& state) const {
     auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
-    if (std::exchange(state.deposited_at, flow_point::start) != wanted)
+    if (std::exchange(state.sent_at, flow_point::start) != wanted)
       refuse_flow(state, "has not called " + std::string(to_string(wanted)));
-    auto& mail = state.out;
+    auto& msg = state.outgoing;
     auto const most = forward ? chunk.costs.edge : chunk.activation_in;
-    if (most > 0 && mail.total_size() > most) {
+    if (most > 0 && msg.total_size() > most) {
       auto const stage = chunk.common.stage;
       throw error(
           errc::wrong_size,
           "edge " + std::to_string(stage) + "->" + std::to_string(forward ? stage + 1 : stage - 1) +
-              " carries " + std::to_string(mail.total_size()) + " bytes of " +
+              " carries " + std::to_string(msg.total_size()) + " bytes of " +
               (forward ? "activation" : "gradient") + "; the costs declare at most " +
               std::to_string(most),
           place());
     }
-    return mail;
+    return msg;
   }
 
   void end_flow(chunk_state const& chunk, detail::flow_state& state) const {
@@ -316,9 +316,9 @@ class engine {
 
   // Gets a slot ready for another flow; this one is gone, with all it sent.
   void free_slot(detail::flow_state& state) const {
-    if (state.deposited_at != flow_point::start)
+    if (state.sent_at != flow_point::start)
       refuse_flow(
-          state, "has called " + std::string(to_string(state.deposited_at)) + " in another pass");
+          state, "has called " + std::string(to_string(state.sent_at)) + " in another pass");
     state.reset();
   }
 
@@ -337,10 +337,10 @@ class engine {
   std::vector<chunk_state> chunks_;
   std::vector<detail::flow_state> flows_;
   rank_memory* memory_;
-  where at_;
-  Transport* carrier_;
+  pass_context context_;
+  Transport* transport_;
   step_status* status_;
-  Clock clock_{};
+  PassObserver observer_{};
   std::span<timed_pass> trace_;
   std::size_t traced_ = 0;
   std::size_t next_ = 0;

@@ -3,8 +3,8 @@
 // A step that fails: which rank was first, and what went wrong there and elsewhere.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <atomic>
 #include <exception>

@@ -2,7 +2,7 @@
 //
 // A flow: the life of one microbatch on one stage, written as a coroutine that awaits its passes.
 //
-//   co_await zbpp::F([&](zbpp::where at) { y = layer.forward(x, at); });
+//   co_await zbpp::F([&](zbpp::pass_context at) { y = layer.forward(x, at); });
 //
 // Only passes resume flows. When the program of a rank comes to a pass, its engine resumes the
 // flow, the closure runs inside that resume, and the flow goes on up to the first await that
@@ -11,9 +11,9 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/model/pass.hpp>
-#include <zbpp/runtime/flow_state.hpp>
+#include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/frame_pool.hpp>
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <concepts>
 #include <coroutine>
@@ -67,8 +67,8 @@ class [[nodiscard]] pass_awaiter {
   void await_resume() const {
     if (is_skipped()) return;
     state_->open.close(Kind);
-    if constexpr (std::invocable<Closure&, where>) {
-      (*closure_)(*state_->at);
+    if constexpr (std::invocable<Closure&, pass_context>) {
+      (*closure_)(*state_->context);
     } else {
       (*closure_)();
     }
@@ -87,8 +87,8 @@ class [[nodiscard]] pass_awaiter {
 template <pass_kind Kind, class Closure>
 [[nodiscard]] auto request(Closure& closure) noexcept {
   static_assert(
-      std::invocable<Closure&, where> || std::invocable<Closure&>,
-      "a pass takes a closure that can be called with a zbpp::where, or with nothing");
+      std::invocable<Closure&, pass_context> || std::invocable<Closure&>,
+      "a pass takes a closure that can be called with a zbpp::pass_context, or with nothing");
   return pass_request<Kind, Closure>(closure);
 }
 
@@ -98,12 +98,12 @@ inline constexpr bool is_safe_temporary =
     ZBPP_BROKEN_TEMPORARY_CLOSURES == 0 || std::is_lvalue_reference_v<Closure> ||
     std::is_trivially_destructible_v<std::remove_reference_t<Closure>>;
 
-/// Is what a member function that moves mail returns: ready while its pass runs, else the flow
+/// Is what a member function that moves messages returns: ready while its pass runs, else the flow
 /// stands at `Point` until the engine comes to that pass.
 template <class Result, flow_point Point>
-class [[nodiscard]] mail_awaiter {
+class [[nodiscard]] message_awaiter {
  public:
-  explicit mail_awaiter(flow_state& state) noexcept : state_(&state) {}
+  explicit message_awaiter(flow_state& state) noexcept : state_(&state) {}
 
   [[nodiscard]] bool await_ready() const noexcept {
     if (!state_->is_running) return false;
@@ -122,7 +122,7 @@ class [[nodiscard]] mail_awaiter {
   Result await_resume() const noexcept {
     if constexpr (!std::is_void_v<Result>) {
       state_->has_received = true;
-      return state_->in;
+      return state_->received;
     }
   }
 
@@ -183,7 +183,7 @@ template <class Closure>
 /// Owns the coroutine of one microbatch on one stage: what a stage's call operator returns.
 ///
 /// Its frame comes from the engine's pool. It starts when the program comes to its F. It may await
-/// F, B, W, BW, R and the mail of its `microbatch`, nothing else.
+/// F, B, W, BW, R and the messages of its `microbatch`, nothing else.
 class [[nodiscard]] flow {
  public:
   /// Is the coroutine's side of a flow.
@@ -208,7 +208,7 @@ class [[nodiscard]] flow {
       return detail::pass_awaiter<Kind, Closure>(*state_, request.closure());
     }
     template <class Result, flow_point Point>
-    [[nodiscard]] auto await_transform(detail::mail_awaiter<Result, Point> awaiter) const noexcept {
+    [[nodiscard]] auto await_transform(detail::message_awaiter<Result, Point> awaiter) const noexcept {
       return awaiter;
     }
 
@@ -216,7 +216,7 @@ class [[nodiscard]] flow {
     void await_transform(Other const&) const noexcept {
       static_assert(
           sizeof(Other) == 0,
-          "a flow awaits zbpp::F, B, W, BW, R and the mail of its microbatch, nothing else");
+          "a flow awaits zbpp::F, B, W, BW, R and the messages of its microbatch, nothing else");
     }
 
     void bind(detail::flow_state& state) noexcept { state_ = &state; }

@@ -4,7 +4,7 @@
 // its own pool; a frame goes back to the pool it came from, whoever destroys it.
 #pragma once
 
-#include <zbpp/runtime/poison.hpp>
+#include <zbpp/runtime/detail/poison.hpp>
 
 #include <array>
 #include <cstddef>

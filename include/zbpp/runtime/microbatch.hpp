@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The handle through which a flow sees its microbatch: who it is, where it is, and its mail.
+// The handle through which a flow sees its microbatch: who it is, where it is, and its messages.
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/flow.hpp>
-#include <zbpp/runtime/flow_state.hpp>
 #include <zbpp/runtime/message.hpp>
 
 #include <cstdint>
@@ -44,12 +44,12 @@ class microbatch {
   /// Awaits the activation of the stage before; belongs to F. Suspends until the program comes to
   /// F, by when it has arrived; the rank's engine resumes it. Empty on the first stage.
   [[nodiscard]] auto recv_activation() const noexcept {
-    return detail::mail_awaiter<message, flow_point::receive_activation>(*state_);
+    return detail::message_awaiter<message, flow_point::receive_activation>(*state_);
   }
   /// Awaits the gradient of the stage after; belongs to B. Suspends until the program comes to B or
   /// BW, by when it has arrived; the rank's engine resumes it. Empty on the last stage.
   [[nodiscard]] auto recv_gradient() const noexcept {
-    return detail::mail_awaiter<message, flow_point::receive_gradient>(*state_);
+    return detail::message_awaiter<message, flow_point::receive_gradient>(*state_);
   }
 
   /// Deposits buffers, or one message, for the next stage; belongs to F and stands after it. The
@@ -58,8 +58,8 @@ class microbatch {
   /// @throws error (wrong_flow) when the flow has sent already
   template <class... Parts>
   [[nodiscard]] auto send_activation(Parts&&... parts) const {
-    deposit(flow_point::send_activation, state_->is_last_stage(), std::forward<Parts>(parts)...);
-    return detail::mail_awaiter<void, flow_point::send_activation>(*state_);
+    hold(flow_point::send_activation, state_->is_last_stage(), std::forward<Parts>(parts)...);
+    return detail::message_awaiter<void, flow_point::send_activation>(*state_);
   }
   /// Deposits buffers, or one message, for the stage before; belongs to B and stands after it. The
   /// engine holds them until they are shipped, and that stage may share them: nobody writes to them
@@ -67,8 +67,8 @@ class microbatch {
   /// @throws error (wrong_flow) when the flow has sent already
   template <class... Parts>
   [[nodiscard]] auto send_gradient(Parts&&... parts) const {
-    deposit(flow_point::send_gradient, state_->is_first_stage(), std::forward<Parts>(parts)...);
-    return detail::mail_awaiter<void, flow_point::send_gradient>(*state_);
+    hold(flow_point::send_gradient, state_->is_first_stage(), std::forward<Parts>(parts)...);
+    return detail::message_awaiter<void, flow_point::send_gradient>(*state_);
   }
 
   /// States the loss of this microbatch; the step's result carries it.
@@ -87,17 +87,17 @@ class microbatch {
 
  private:
   template <class... Parts>
-  void deposit(flow_point at, bool nobody_waits, Parts&&... parts) const {
+  void hold(flow_point at, bool nobody_waits, Parts&&... parts) const {
     message taken(std::forward<Parts>(parts)...);
     if (nobody_waits) return;
-    if (state_->deposited_at != flow_point::start)
+    if (state_->sent_at != flow_point::start)
       throw error(
           errc::wrong_flow,
           "the flow sends twice before its first message could leave; one message holds up to 8 "
           "buffers",
           {.stage = stage(), .microbatch = index()});
-    state_->out = std::move(taken);
-    state_->deposited_at = at;
+    state_->outgoing = std::move(taken);
+    state_->sent_at = at;
   }
 
   detail::flow_state* state_;

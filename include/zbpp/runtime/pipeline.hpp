@@ -6,13 +6,13 @@
 
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/plan.hpp>
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -46,7 +46,7 @@ concept refers_to_stages =
 
 /// Holds what a step gave. It belongs to the pipeline and is overwritten by the next step.
 struct step_result {
-  /// As reported, one a microbatch; not a number where none was, as in a process without the last
+  /// As reported, one per microbatch; not a number where none was, as in a process without the last
   /// stage.
   std::vector<double> losses;
   timeline measured;  ///< when each pass ran; empty for ranks of other processes
@@ -74,20 +74,20 @@ class pipeline {
   pipeline(plan const& planned, Backend backend, Stages&& stages)
     requires detail::refers_to_stages<Stages>
       : plan_(verified(planned)),
-        crew_(backend, plan_),
+        executor_(backend, plan_),
         stages_(refer_to(stages)),
-        memory_(crew_.ranks().size()) {
+        memory_(executor_.ranks().size()) {
     for (std::size_t here = 0; here < memory_.size(); ++here)
-      memory_[here].buffers = crew_.make_memory(crew_.ranks()[here]);
+      memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
     if constexpr (Backend::reserves_memory) {
-      auto const peaks = peak_memory(plan_.code, plan_.what, traffic(plan_.code));
+      auto const peaks = peak_memory(plan_.program(), plan_.problem(), traffic(plan_.program()));
       for (std::size_t here = 0; here < memory_.size(); ++here) {
-        auto const& peak = peaks[detail::index(crew_.ranks()[here])];
+        auto const& peak = peaks[detail::index(executor_.ranks()[here])];
         memory_[here].buffers.reserve(peak.activations + peak.edges);
       }
     }
-    training_ = std::make_unique<rig>(*this, plan_.code, true);
-    crew_.warm_up(training_->engines);
+    training_ = std::make_unique<rig>(*this, plan_.program(), true);
+    executor_.warm_up(training_->engines);
   }
   pipeline(pipeline const&) = delete;
   pipeline& operator=(pipeline const&) = delete;
@@ -112,7 +112,7 @@ class pipeline {
   /// @throws as `step`
   step_result const& evaluate() {
     if (evaluation_ == nullptr)
-      evaluation_ = std::make_unique<rig>(*this, forward_only(plan_.code), false);
+      evaluation_ = std::make_unique<rig>(*this, forward_only(plan_.program()), false);
     run(*evaluation_);
     return evaluation_->result;
   }
@@ -126,39 +126,39 @@ class pipeline {
   /// @return what a rank's arena holds, and the most it held in the last step
   /// @throws error (bad_argument) when the rank does not run in this process
   [[nodiscard]] arena_usage const& memory(int rank) const {
-    auto const all = crew_.ranks();
+    auto const all = executor_.ranks();
     auto const found = std::ranges::find(all, rank);
     detail::require(found != all.end(), "memory() is asked of a rank that runs in this process");
     return memory_[detail::index(found - all.begin())].buffers.usage();
   }
 
  private:
-  using carrier_type = typename Backend::carrier;
-  using engine_type = engine<carrier_type, typename Backend::clock>;
+  using transport_type = typename Backend::transport_type;
+  using engine_type = engine<transport_type, typename Backend::pass_observer>;
 
   // What runs one program: engines and channels.
   struct rig {
     rig(pipeline& owner, program program_to_run, bool is_training)
         : code(std::move(program_to_run)),
           messages(code),
-          carrier(owner.crew_.make_carrier(code, messages, owner.plan_.what)) {
-      auto const here = owner.crew_.ranks();
+          transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
+      auto const here = owner.executor_.ranks();
       std::span<stage_ref const> stages = owner.stages_;
       engines.reserve(here.size());
       for (int rank = 0; rank < code.ranks(); ++rank) {
         if (engines.size() < here.size() && here[engines.size()] == rank) {
           auto& memory = owner.memory_[engines.size()];
-          auto const chunks = code.where().stages_of(rank).size();
-          carrier->bind(rank, memory.buffers, owner.crew_.bell_of(rank));
+          auto const chunks = code.placement().stages_of(rank).size();
+          transport->bind(rank, memory.buffers, owner.executor_.wakeup_of(rank));
           engines.emplace_back(
               rank,
               code,
               messages,
-              owner.plan_.what,
+              owner.plan_.problem(),
               stages.first(chunks),
               memory,
-              owner.crew_.place_of(rank, memory.buffers),
-              *carrier,
+              owner.executor_.context_of(rank, memory.buffers),
+              *transport,
               status,
               is_training);
           stages = stages.subspan(chunks);
@@ -168,12 +168,12 @@ class pipeline {
         result.measured.end_row();
       }
       result.losses.resize(detail::index(code.microbatches()));
-      owner.crew_.connect(*carrier);
+      owner.executor_.connect(*transport);
     }
 
     program code;
     traffic messages;
-    std::unique_ptr<carrier_type> carrier;
+    std::unique_ptr<transport_type> transport;
     step_status status;
     step_result result;
     std::vector<engine_type> engines;
@@ -189,9 +189,9 @@ class pipeline {
           "a pipeline takes a container of stages or of stage_ref; for pointers, stage_ref(*p)");
       given.push_back(stage_ref(one));
     }
-    auto const& where = plan_.what.where();
+    auto const& where = plan_.problem().placement();
     std::vector<int> here;  // the stages of this process, in the order of the model
-    for (int rank : crew_.ranks())
+    for (int rank : executor_.ranks())
       std::ranges::copy(where.stages_of(rank), std::back_inserter(here));
     std::ranges::sort(here);
     if (given.size() != here.size())
@@ -199,15 +199,15 @@ class pipeline {
           errc::bad_argument,
           "the pipeline got " + std::to_string(given.size()) + " stages; its placement has " +
               std::to_string(here.size()) +
-              (crew_.ranks().size() == detail::index(where.ranks()) ? "" : " in this process"));
+              (executor_.ranks().size() == detail::index(where.ranks()) ? "" : " in this process"));
     std::vector<stage_ref> by_rank;
-    for (int rank : crew_.ranks())
+    for (int rank : executor_.ranks())
       for (int s : where.stages_of(rank))
         by_rank.push_back(given[detail::index(std::ranges::lower_bound(here, s) - here.begin())]);
     return by_rank;
   }
 
-  // A circle of waits among the forward passes alone would be one of the verified program, too.
+  // A cycle of waits among the forward passes alone would be one of the verified program, too.
   [[nodiscard]] static program forward_only(program const& code) {
     rows<pass> forwards;
     for (int rank = 0; rank < code.ranks(); ++rank) {
@@ -216,11 +216,11 @@ class pipeline {
       forwards.end_row();
     }
     return lower(
-        {code.where(), code.microbatches(), std::move(forwards)}, {.optimizer_steps = false});
+        {code.placement(), code.microbatches(), std::move(forwards)}, {.optimizer_steps = false});
   }
 
   [[nodiscard]] static plan const& verified(plan const& planned) {
-    verify_or_throw(planned.code, planned.what);
+    verify_or_throw(planned.program(), planned.problem());
     return planned;
   }
 
@@ -229,13 +229,13 @@ class pipeline {
     what.status.reset();
     auto& losses = what.result.losses;
     std::fill(losses.begin(), losses.end(), std::numeric_limits<double>::quiet_NaN());
-    crew_.start_step();
+    executor_.start_step();
     for (auto& e : what.engines)
-      e.begin(steps_, crew_.clock_of(e.rank()), losses, what.result.measured[e.rank()]);
-    crew_.run(what.engines, *what.carrier, what.status);
+      e.begin(steps_, executor_.observer_of(e.rank()), losses, what.result.measured[e.rank()]);
+    executor_.run(what.engines, *what.transport, what.status);
     if (what.status.has_failed())
       for (auto& e : what.engines) e.abandon();
-    what.carrier->drain();
+    what.transport->drain();
     if (what.status.has_failed()) report(what);
   }
 
@@ -244,12 +244,12 @@ class pipeline {
       if (e.what_failed().why) failures_.push_back(e.what_failed());
     std::ranges::stable_partition(
         failures_, [&](failure const& f) { return f.at.rank == what.status.first(); });
-    crew_.settle(failures_);
+    executor_.settle(failures_);
     std::rethrow_exception(failures_.front().why);
   }
 
   plan plan_;
-  typename Backend::crew crew_;
+  typename Backend::executor executor_;
   std::vector<stage_ref> stages_;
   std::vector<rank_memory> memory_;
   std::unique_ptr<rig> training_;

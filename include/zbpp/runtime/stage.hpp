@@ -7,7 +7,7 @@
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
-#include <zbpp/runtime/where.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <concepts>
 #include <memory>
@@ -27,19 +27,19 @@ concept stage = requires(Stage& s, microbatch mb) {
 
 /// Models a stage with an optimizer step of its own, which the program runs after its last W.
 template <class Stage>
-concept updating_stage = stage<Stage> && requires(Stage& s, where at) { s.update(at); };
+concept updating_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.update(ctx); };
 
 /// Models a stage that gets ready before the first step: what is slow the first time, such as
 /// loading a kernel, happens there.
 template <class Stage>
-concept warming_stage = stage<Stage> && requires(Stage& s, where at) { s.warm_up(at); };
+concept warming_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.warm_up(ctx); };
 
 namespace detail {
 
 /// Holds for a type whose `update` cannot be the optimizer step that its author meant.
 template <class Type>
 concept has_wrong_update =
-    requires { &Type::update; } && !requires(Type& t, where at) { t.update(at); };
+    requires { &Type::update; } && !requires(Type& t, pass_context ctx) { t.update(ctx); };
 
 }  // namespace detail
 
@@ -57,58 +57,63 @@ class stage_ref {
         }) {
     static_assert(
         !detail::has_wrong_update<Stage>,
-        "the update of a stage is its optimizer step: void update(zbpp::where)");
+        "the update of a stage is its optimizer step: void update(zbpp::pass_context)");
     if constexpr (updating_stage<Stage>)
-      update_ = [](void* object, where at) { static_cast<Stage*>(object)->update(at); };
+      update_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->update(ctx); };
     if constexpr (warming_stage<Stage>)
-      warm_up_ = [](void* object, where at) { static_cast<Stage*>(object)->warm_up(at); };
+      warm_up_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->warm_up(ctx); };
   }
 
   /// Makes the flow of a microbatch.
   [[nodiscard]] flow operator()(microbatch mb) const { return start_(object_, mb); }
   /// Runs the optimizer step, if the stage has one.
-  void update(where at) const {
-    if (update_ != nullptr) update_(object_, at);
+  void update(pass_context ctx) const {
+    if (update_ != nullptr) update_(object_, ctx);
   }
   /// Gets ready for the first step, if the stage has something to do for that.
-  void warm_up(where at) const {
-    if (warm_up_ != nullptr) warm_up_(object_, at);
+  void warm_up(pass_context ctx) const {
+    if (warm_up_ != nullptr) warm_up_(object_, ctx);
   }
 
  private:
   void* object_;
   flow (*start_)(void*, microbatch);
-  void (*update_)(void*, where) = nullptr;
-  void (*warm_up_)(void*, where) = nullptr;
+  void (*update_)(void*, pass_context) = nullptr;
+  void (*warm_up_)(void*, pass_context) = nullptr;
 };
 
 /// Models an object with plain passes instead of a flow. `Object::saved` is what one microbatch
 /// keeps between its passes; each pass gets its own.
 template <class Object>
 concept plain_passes =
-    std::default_initializable<typename Object::saved> &&
-    requires(
-        Object& o, typename Object::saved& kept, message const& input, microbatch mb, where at) {
-      { o.forward(kept, input, mb, at) } -> std::convertible_to<message>;
-      { o.backward_input(kept, input, mb, at) } -> std::convertible_to<message>;
-      o.backward_weight(kept, mb, at);
+    std::default_initializable<typename Object::saved> && requires(
+                                                              Object& o,
+                                                              typename Object::saved& kept,
+                                                              message const& input,
+                                                              microbatch mb,
+                                                              pass_context ctx) {
+      { o.forward(kept, input, mb, ctx) } -> std::convertible_to<message>;
+      { o.backward_input(kept, input, mb, ctx) } -> std::convertible_to<message>;
+      o.backward_weight(kept, mb, ctx);
     };
 
 /// Models plain passes with one that makes both gradients at once, for programs with BW.
 template <class Object>
-concept plain_fused_pass =
-    plain_passes<Object> &&
-    requires(
-        Object& o, typename Object::saved& kept, message const& gradient, microbatch mb, where at) {
-      { o.backward(kept, gradient, mb, at) } -> std::convertible_to<message>;
-    };
+concept plain_fused_pass = plain_passes<Object> && requires(
+                                                       Object& o,
+                                                       typename Object::saved& kept,
+                                                       message const& gradient,
+                                                       microbatch mb,
+                                                       pass_context ctx) {
+  { o.backward(kept, gradient, mb, ctx) } -> std::convertible_to<message>;
+};
 
 /// Models plain passes with one that makes again what `forward` did not keep, for programs with R.
 template <class Object>
 concept plain_recompute_pass =
     plain_passes<Object> &&
-    requires(Object& o, typename Object::saved& kept, microbatch mb, where at) {
-      o.recompute(kept, mb, at);
+    requires(Object& o, typename Object::saved& kept, microbatch mb, pass_context ctx) {
+      o.recompute(kept, mb, ctx);
     };
 
 /// Turns an object with plain passes into a stage; it refers to the object, which must outlive it.
@@ -118,42 +123,42 @@ class as_flow {
   explicit as_flow(Object& object) noexcept : object_(&object) {
     static_assert(
         !detail::has_wrong_update<Object>,
-        "the update of an object is its optimizer step: void update(zbpp::where)");
+        "the update of an object is its optimizer step: void update(zbpp::pass_context)");
   }
 
   /// Runs the passes of one microbatch in the order of a flow.
   flow operator()(microbatch mb) {
     auto* const object = object_;
     typename Object::saved kept{};
-    message mail = co_await mb.recv_activation();
-    co_await F([&](where at) { mail = object->forward(kept, mail, mb, at); });
-    co_await mb.send_activation(std::move(mail));
+    message msg = co_await mb.recv_activation();
+    co_await F([&](pass_context ctx) { msg = object->forward(kept, msg, mb, ctx); });
+    co_await mb.send_activation(std::move(msg));
     if constexpr (plain_recompute_pass<Object>)
-      co_await R([&](where at) { object->recompute(kept, mb, at); });
-    mail = co_await mb.recv_gradient();
+      co_await R([&](pass_context ctx) { object->recompute(kept, mb, ctx); });
+    msg = co_await mb.recv_gradient();
     if constexpr (plain_fused_pass<Object>) {
       if (mb.is_fused()) {
-        co_await BW([&](where at) { mail = object->backward(kept, mail, mb, at); });
-        co_await mb.send_gradient(std::move(mail));
+        co_await BW([&](pass_context ctx) { msg = object->backward(kept, msg, mb, ctx); });
+        co_await mb.send_gradient(std::move(msg));
         co_return;
       }
     }
-    co_await B([&](where at) { mail = object->backward_input(kept, mail, mb, at); });
-    co_await mb.send_gradient(std::move(mail));
-    co_await W([&](where at) { object->backward_weight(kept, mb, at); });
+    co_await B([&](pass_context ctx) { msg = object->backward_input(kept, msg, mb, ctx); });
+    co_await mb.send_gradient(std::move(msg));
+    co_await W([&](pass_context ctx) { object->backward_weight(kept, mb, ctx); });
   }
 
   /// Runs the object's optimizer step.
-  void update(where at)
-    requires requires(Object& o) { o.update(at); }
+  void update(pass_context ctx)
+    requires requires(Object& o) { o.update(ctx); }
   {
-    object_->update(at);
+    object_->update(ctx);
   }
   /// Lets the object get ready.
-  void warm_up(where at)
-    requires requires(Object& o) { o.warm_up(at); }
+  void warm_up(pass_context ctx)
+    requires requires(Object& o) { o.warm_up(ctx); }
   {
-    object_->warm_up(at);
+    object_->warm_up(ctx);
   }
 
  private:

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend that runs ranks on threads of this process: one a rank, or several ranks on each.
+// A backend that runs ranks on threads of this process: one per rank, or several ranks on each.
 // Threads live as long as the pipeline and sleep between steps.
 #pragma once
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
-#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
 #include <zbpp/runtime/workers.hpp>
@@ -24,21 +24,21 @@ namespace zbpp {
 
 /// Runs ranks on threads.
 struct threads {
-  using carrier = in_process;
+  using transport_type = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
-  int count = 0;  ///< of threads; 0 stands for one a rank
+  int count = 0;  ///< of threads; 0 stands for one per rank
   /// Whether a message arrives as late as the problem says; to measure with, one rank a thread: a
   /// thread that waits for a message under way looks at nothing else.
   bool emulates_transfers = false;
   int spins = 0;  ///< how often a thread looks again before it sleeps
 
   /// Reads the time since the step began.
-  class clock {
+  class pass_observer {
    public:
-    clock() = default;
-    clock(std::chrono::steady_clock::time_point epoch, bool emulates_transfers) noexcept
+    pass_observer() = default;
+    pass_observer(std::chrono::steady_clock::time_point epoch, bool emulates_transfers) noexcept
         : epoch_(epoch), emulates_(emulates_transfers) {}
 
     /// Begins a pass. @return its start
@@ -69,33 +69,33 @@ struct threads {
     bool emulates_ = false;
   };
 
-  class crew;
+  class executor;
 };
 
 /// Owns the threads of a pipeline. Neighbouring ranks share a thread where there are fewer threads
 /// than ranks.
-class threads::crew : public one_process {
+class threads::executor : public one_process {
  public:
   /// Starts the threads; they sleep until `run`.
   /// @throws error (bad_argument) when a setting is negative; std::system_error
-  crew(threads settings, plan const& planned)
-      : one_process(planned), settings_(settings), ranks_(planned.what.ranks()) {
-    detail::require(settings.count >= 0, "threads.count is at least 0, which is one a rank");
+  executor(threads settings, plan const& planned)
+      : one_process(planned), settings_(settings), ranks_(planned.problem().ranks()) {
+    detail::require(settings.count >= 0, "threads.count is at least 0, which is one per rank");
     detail::require(settings.spins >= 0, "threads.spins is at least 0");
     count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
-    bells_ = std::make_unique<padded_bell[]>(detail::index(count_));
+    wakeups_ = std::make_unique<padded_wakeup[]>(detail::index(count_));
     workers_ = std::make_unique<workers>(count_);
   }
 
   /// @return what rings when something arrives for a rank
-  [[nodiscard]] bell* bell_of(int rank) noexcept {
-    return &bells_[detail::index(std::int64_t{rank} * count_ / ranks_)].ring;
+  [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
+    return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].ring;
   }
   /// Starts the clocks of all ranks.
   void start_step() noexcept { epoch_ = std::chrono::steady_clock::now(); }
   /// @return the clock of a rank
-  [[nodiscard]] clock clock_of(int /*rank*/) const noexcept {
-    return clock(epoch_, settings_.emulates_transfers);
+  [[nodiscard]] pass_observer observer_of(int /*rank*/) const noexcept {
+    return pass_observer(epoch_, settings_.emulates_transfers);
   }
 
   /// Runs all engines until they are done or the step has failed. Blocks the caller; when it
@@ -107,15 +107,15 @@ class threads::crew : public one_process {
   }
 
  private:
-  struct alignas(64) padded_bell {
-    bell ring{0};
+  struct alignas(64) padded_wakeup {
+    wakeup ring{0};
   };
 
   template <class Engine>
   void run_ranks(std::vector<Engine>& engines, int worker) {
     auto const begin = (std::int64_t{worker} * ranks_ + count_ - 1) / count_;
     auto const end = (std::int64_t{worker + 1} * ranks_ + count_ - 1) / count_;
-    auto& ring = bells_[detail::index(worker)].ring;
+    auto& ring = wakeups_[detail::index(worker)].ring;
     for (;;) {
       // Heard before looking: what rings while looking is not slept through.
       auto const heard = ring.load(std::memory_order_acquire);
@@ -136,7 +136,7 @@ class threads::crew : public one_process {
     }
   }
 
-  void wait(bell const& ring, std::uint32_t heard) const noexcept {
+  void wait(wakeup const& ring, std::uint32_t heard) const noexcept {
     for (int i = 0; i < settings_.spins; ++i)
       if (ring.load(std::memory_order_relaxed) != heard) return;
     ring.wait(heard, std::memory_order_relaxed);
@@ -146,7 +146,7 @@ class threads::crew : public one_process {
   int ranks_;
   int count_ = 0;
   std::chrono::steady_clock::time_point epoch_;
-  std::unique_ptr<padded_bell[]> bells_;
+  std::unique_ptr<padded_wakeup[]> wakeups_;
   std::unique_ptr<workers> workers_;
 };
 

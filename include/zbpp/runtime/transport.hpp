@@ -4,9 +4,9 @@
 // receive. Here stand the concept and its simplest model, ranks of one process.
 #pragma once
 
-#include <zbpp/analysis/program.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
 
@@ -23,12 +23,12 @@
 namespace zbpp {
 
 /// Counts rings; whoever waits for messages parks on it.
-using bell = std::atomic<std::uint32_t>;
+using wakeup = std::atomic<std::uint32_t>;
 
-/// Wakes whoever waits at a bell; null when nobody does.
-inline void ring(bell* wake) noexcept {
+/// Wakes whoever waits at a wakeup; null when nobody does.
+inline void notify(wakeup* wake) noexcept {
   if (wake == nullptr) return;
-  // Release: whoever sees the bell sees what was published before it rang.
+  // Release: whoever sees the wakeup sees what was published before it rang.
   wake->fetch_add(1, std::memory_order_release);
   wake->notify_one();
 }
@@ -47,12 +47,12 @@ concept transport = requires(
     std::int32_t sequence,
     ticks time,
     bytes size,
-    message mail,
+    message msg,
     arena& memory,
-    bell* wake) {
+    wakeup* wake) {
   t.bind(rank_or_channel, memory, wake);
   t.post_receive(rank_or_channel, size);
-  t.send(rank_or_channel, std::move(mail), time);
+  t.send(rank_or_channel, std::move(msg), time);
   { T::not_yet } -> std::convertible_to<ticks>;  // what `arrival` gives before the send
   { fixed.arrival(rank_or_channel, sequence) } -> std::same_as<ticks>;
   { t.take(rank_or_channel, sequence, size) } -> std::same_as<message>;
@@ -73,9 +73,9 @@ class in_process {
       lanes_.push_back(std::make_unique<lane>(c.to, detail::index(c.in_flight)));
   }
 
-  /// Says where what a rank receives goes, and which bell to ring when something arrives for it.
+  /// Says where what a rank receives goes, and which wakeup to ring when something arrives for it.
   /// @param wake  may be null when nobody waits
-  void bind(int rank, arena& memory, bell* wake) noexcept {
+  void bind(int rank, arena& memory, wakeup* wake) noexcept {
     ranks_[detail::index(rank)] = {&memory, wake};
   }
 
@@ -84,15 +84,15 @@ class in_process {
 
   /// Ships a message. Never blocks.
   /// @param arrival  when it counts as arrived, in the clock of the engines
-  void send(int channel, message&& mail, ticks arrival) noexcept {
+  void send(int channel, message&& msg, ticks arrival) noexcept {
     auto& l = *lanes_[detail::index(channel)];
     auto const number = l.published.load(std::memory_order_relaxed);
     auto& place = l.at(number);
-    place.mail = std::move(mail);
+    place.msg = std::move(msg);
     place.arrival = arrival;
     // Release: the receiver that sees the number sees the message, and what the pass wrote into it.
     l.published.store(number + 1, std::memory_order_release);
-    ring(ranks_[detail::index(l.to)].wake);
+    notify(ranks_[detail::index(l.to)].wake);
   }
 
   /// @return when a message arrived or will arrive; `not_yet` when it has not been sent
@@ -111,7 +111,7 @@ class in_process {
     auto& memory = *receiver(channel).memory;
     open(channel, -most);
     message copy;
-    for (auto const& part : l.at(static_cast<std::uint32_t>(sequence)).mail.parts()) {
+    for (auto const& part : l.at(static_cast<std::uint32_t>(sequence)).msg.buffers()) {
       auto own = part ? memory.allocate(part.size(), purpose::edge) : buffer{};
       if (part.size() > 0) std::memcpy(own.data(), part.data(), part.size());
       copy.push_back(std::move(own));
@@ -124,12 +124,12 @@ class in_process {
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = *lanes_[detail::index(channel)];
     for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
-      l.at(l.retired).mail.clear();
+      l.at(l.retired).msg.clear();
   }
 
   /// Wakes everybody who waits; for a step that failed.
   void abort() noexcept {
-    for (auto const& r : ranks_) ring(r.wake);
+    for (auto const& r : ranks_) notify(r.wake);
   }
 
   /// Lets go of all messages, closes all slots and starts counting anew; only when no rank is
@@ -147,7 +147,7 @@ class in_process {
 
  private:
   struct entry {
-    message mail;
+    message msg;
     ticks arrival = 0;
   };
   struct lane {
@@ -173,7 +173,7 @@ class in_process {
   };
   struct rank_end {
     arena* memory = nullptr;
-    bell* wake = nullptr;
+    wakeup* wake = nullptr;
   };
 
   [[nodiscard]] rank_end const& receiver(int channel) const noexcept {

@@ -6,7 +6,7 @@
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
-#include <zbpp/runtime/crew.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -17,12 +17,12 @@ namespace zbpp {
 
 /// Runs all ranks on the calling thread under a virtual clock.
 struct virtual_time {
-  using carrier = in_process;
+  using transport_type = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = false;
 
   /// Counts a rank's time by the costs of what it runs.
-  class clock {
+  class pass_observer {
    public:
     /// Begins a pass once its input is there. @return its start
     ticks start(ticks arrival, pass const&) noexcept { return now_ = std::max(now_, arrival); }
@@ -38,16 +38,16 @@ struct virtual_time {
   };
 
   /// Polls the ranks in turn.
-  class crew : public one_process {
+  class executor : public one_process {
    public:
-    crew(virtual_time, plan const& planned) : one_process(planned) {}
+    executor(virtual_time, plan const& planned) : one_process(planned) {}
 
     /// @return null: nobody sleeps
-    [[nodiscard]] static constexpr bell* bell_of(int /*rank*/) noexcept { return nullptr; }
+    [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
     /// Every clock starts anew by itself.
     static constexpr void start_step() noexcept {}
     /// @return the clock of a rank at the start of a step
-    [[nodiscard]] static clock clock_of(int /*rank*/) noexcept { return {}; }
+    [[nodiscard]] static pass_observer observer_of(int /*rank*/) noexcept { return {}; }
 
     /// Runs all engines until they are done or the step has failed.
     template <class Engine>

@@ -41,28 +41,28 @@ class workers {
     job_ = [](void* what, int worker) noexcept { (*static_cast<Job*>(what))(worker); };
     what_ = &job;
     working_.store(count_, std::memory_order_relaxed);
-    start_round();
+    start_job();
     // Acquire: pairs with the last worker's release, so that all they wrote is seen.
     for (int left = count_; left != 0; left = working_.load(std::memory_order_acquire))
       working_.wait(left, std::memory_order_acquire);
   }
 
  private:
-  void start_round() noexcept {
-    // Release: a worker that sees the new round sees the job.
-    round_.fetch_add(1, std::memory_order_release);
-    round_.notify_all();
+  void start_job() noexcept {
+    // Release: a worker that sees the new number sees the job.
+    job_number_.fetch_add(1, std::memory_order_release);
+    job_number_.notify_all();
   }
 
   void stop() noexcept {
     stopping_.store(true, std::memory_order_relaxed);
-    start_round();
+    start_job();
     threads_.clear();
   }
 
   void serve(int worker) {
     for (std::uint32_t seen = 0;; ++seen) {
-      round_.wait(seen, std::memory_order_acquire);
+      job_number_.wait(seen, std::memory_order_acquire);
       if (stopping_.load(std::memory_order_relaxed)) return;
       job_(what_, worker);
       // Release: whoever sees the count sees what this worker did.
@@ -73,7 +73,7 @@ class workers {
   int count_;
   void (*job_)(void*, int) noexcept = nullptr;
   void* what_ = nullptr;
-  std::atomic<std::uint32_t> round_{0};
+  std::atomic<std::uint32_t> job_number_{0};
   std::atomic<int> working_{0};
   std::atomic<bool> stopping_{false};
   std::vector<std::jthread> threads_;

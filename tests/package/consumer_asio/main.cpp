@@ -30,9 +30,9 @@ int main() {
       zbpp::asio::find_launch({.rank = 0, .ranks = 1, .host = "127.0.0.1", .port = 0});
   zbpp::asio::rendezvous run(start, {}, zbpp::asio::run_token::from_text("of this test alone"));
   zbpp::stage_costs const costs{.forward = 1, .backward_input = 1, .backward_weight = 1};
-  zbpp::problem const what(zbpp::placement::linear(run.ranks()), 4, costs);
+  zbpp::problem const problem(zbpp::placement::linear(run.ranks()), 4, costs);
   std::vector<stage> stages(1);
-  zbpp::pipeline pipe{zbpp::make_plan(zbpp::zb_h1{}, what), zbpp::asio::tcp(run), stages};
+  zbpp::pipeline pipe{zbpp::make_plan(zbpp::zb_h1{}, problem), zbpp::asio::tcp(run), stages};
   zbpp::asio::async_stepper steps(pipe);
   return steps.async_step(boost::asio::use_future).get()->loss() == 1 ? 0 : 1;
 }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A problem seen from one rank: which passes lie between that rank's first and last pass, and in
+// which line of their own rank they stand.
+#pragma once
+
+#include <zbpp/analysis/detail/bounds/memory.hpp>
+#include <zbpp/analysis/detail/bounds/terms.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/placement.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Names the lines of a stage.
+enum class pass_line : std::uint8_t { forward, backward, weight };
+
+/// Says from which rank a problem is seen. It refers to what it is made of.
+struct rank_view {
+  rank_view(
+      bound_terms const& t, placement const& w, std::vector<memory_terms> const& of_stages, int r)
+      : terms(t), where(w), memory(of_stages), rank(r), from(w.stages_of(r).front()) {}
+
+  [[nodiscard]] int microbatches() const noexcept { return terms.microbatches(); }
+  /// @return the place of a line among those of the rank of its stage
+  [[nodiscard]] std::size_t line(pass_line what, int stage) const noexcept {
+    return 3 * index(where.chunk_of(stage)) + static_cast<std::size_t>(what);
+  }
+  [[nodiscard]] ticks duration(pass_line what, int stage) const noexcept {
+    auto const& t = terms[stage];
+    switch (what) {
+      case pass_line::forward: return t.forward;
+      case pass_line::backward: return t.backward_input;
+      case pass_line::weight: return t.backward_weight;
+    }
+    return 0;
+  }
+  /// @return the durations of all lines of a rank
+  [[nodiscard]] std::vector<ticks> durations(int of_rank) const {
+    std::vector<ticks> all;
+    for (int s : where.stages_of(of_rank)) {
+      auto const& t = terms[s];
+      all.insert(all.end(), {t.forward, t.backward_input, t.backward_weight});
+    }
+    return all;
+  }
+
+  bound_terms const& terms;
+  placement const& where;
+  std::vector<memory_terms> const& memory;  ///< of all stages
+  int rank;
+  int from;  ///< first stage of the rank; F of earlier stages can run before its first pass
+};
+
+}  // namespace zbpp::detail

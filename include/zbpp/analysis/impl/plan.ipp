@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+
+#include <utility>
+
+namespace zbpp {
+
+ZBPP_INLINE plan::plan(
+    std::string policy,
+    zbpp::problem problem,
+    zbpp::schedule schedule,
+    zbpp::program program)
+    : policy_(std::move(policy)),
+      problem_(std::move(problem)),
+      schedule_(std::move(schedule)),
+      program_(std::move(program)) {
+  detail::require_fit(program_, problem_);
+  try {
+    timeline_ = simulate(schedule_, problem_);
+  } catch (error const& stuck) {
+    if (stuck.code() == errc::refused_program) verify_or_throw(program_, problem_);
+    throw;
+  }
+}
+
+}  // namespace zbpp

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank's side of a run, the same on every rank: it is let in, takes part in collectives, reports
+// what goes wrong here, and learns what went wrong first.
+#pragma once
+
+#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/settings.hpp>
+#include <zbpp/error.hpp>
+
+#include <boost/asio/io_context.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio {
+
+namespace detail {
+
+/// @return how often a rank shows that it lives
+[[nodiscard]] inline std::chrono::milliseconds heartbeat_of(rendezvous_settings const& s) {
+  return std::max(std::min(s.deadline, s.stall_deadline) / 4, std::chrono::milliseconds(1));
+}
+
+[[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
+  return "has not been heard for " + seconds_text(deadline) +
+         "; it is stopped, overloaded or cut off";
+}
+[[nodiscard]] inline std::string broken_text(std::string const& reason) {
+  return "its process has ended or its connection broke (" + reason + ")";
+}
+
+/// Adds a failure to those of a run. Hearsay, of one rank about another, says nothing new about a
+/// rank that is known to have failed.
+inline void attach(std::vector<rank_failure>& failures, rank_failure more, bool is_hearsay) {
+  bool const is_known = std::any_of(failures.begin(), failures.end(), [&](auto const& known) {
+    return known == more ||
+           (is_hearsay && more.code == errc::peer_failed && known.at.rank == more.at.rank);
+  });
+  if (!is_known) failures.push_back(std::move(more));
+}
+
+/// One rank as rank 0 sees it from its own side of the connection. Used on the I/O thread alone.
+class client final : public connection_owner {
+ public:
+  /// Sends to rank 0 where that is this process.
+  using local_sender = std::function<void(control_kind, blob)>;
+  /// Is told of the first failure of the run. @return whether `settle` will be called because of it
+  using stop_call = std::function<bool(rank_failure const&)>;
+
+  enum class state { joining, refused, running, stopping, over };
+
+  client(net::io_context& io, int rank, rendezvous_settings const& settings)
+      : rank_(rank),
+        settings_(settings),
+        progress_(board_, rank),
+        pulse_(io, heartbeat_of(settings), [this](bool was_late) { beat(was_late); }) {}
+
+  /// Has rank 0 in this process.
+  void use(local_sender to_hub) {
+    to_coordinator_ = std::move(to_hub);
+    pulse_.start();
+  }
+  /// Has rank 0 at the other end of a line, and asks it to be let in.
+  /// @param when_lost  told why, when the line ends before the run is complete
+  void use(
+      std::shared_ptr<control_connection> to_hub,
+      join_request const& request,
+      std::function<void(std::string const&)> when_lost) {
+    connection_ = std::move(to_hub);
+    when_lost_ = std::move(when_lost);
+    connection_->start();
+    connection_->send(control_kind::join, write(request));
+    pulse_.start();
+  }
+
+  /// Receives a frame of rank 0.
+  /// @throws error (bad_format)
+  void on_frame(control_connection&, control_kind kind, std::span<std::byte const> payload) override {
+    receive(kind, payload);
+  }
+  /// As above, where rank 0 is this process.
+  void receive(control_kind kind, std::span<std::byte const> payload) {
+    switch (kind) {
+      case control_kind::heartbeat: return;
+      case control_kind::refuse: return be_refused(read_failure(payload));
+      case control_kind::welcome: return start(read_roster(payload));
+      case control_kind::outcome: return take(read_outcome(payload, settings_.largest_blob));
+      case control_kind::stop: return stop(read_failure(payload));
+      case control_kind::verdict: return end(read_failures(payload));
+      case control_kind::bye: return lose_coordinator({}, left_text());
+      default: throw wrong_kind(kind, "is for rank 0");
+    }
+  }
+  void on_lost(control_connection&, std::string const& reason) override {
+    lose_coordinator(reason, broken_text(reason));
+  }
+
+  /// Ends the attempt to join, for a reason of this side.
+  void be_refused(rank_failure why) {
+    if (state_ != state::joining) return;
+    failures_ = {std::move(why)};
+    state_ = state::refused;
+    leave(std::chrono::seconds(1));
+  }
+
+  /// Tells rank 0 that something failed here, or that a peer seems lost.
+  void report(rank_failure failure) {
+    if (state_ != state::running && state_ != state::stopping) return;
+    attach(own_, failure, failure.at.rank != rank_);
+    if (coordinator_left_) return end_alone({0, -1, -1, -1}, left_text());
+    send(control_kind::report, write(failure));
+  }
+  /// Says that nothing runs here any more: rank 0 need not wait for further failures of this rank.
+  void settle() {
+    if (state_ == state::stopping && !is_settled_) send(control_kind::ended);
+    is_settled_ = true;
+  }
+
+  /// Begins a collective; once `has_outcome`, `take_outcome` gives what came of it.
+  void call(collective kind, int root, std::span<std::byte const> part) {
+    outcome_.reset();
+    collective_call const mine{sequence_++, kind, root, blob(part.begin(), part.end())};
+    pending_ = mine.name();
+    if (coordinator_left_)
+      end_alone({0, -1, -1, -1}, left_text());
+    else
+      send(control_kind::call, write(mine));
+  }
+  [[nodiscard]] bool has_outcome() const noexcept { return outcome_.has_value(); }
+  [[nodiscard]] std::vector<blob> take_outcome() {
+    pending_.clear();
+    auto outcome = std::exchange(outcome_, {});
+    return std::move(outcome->parts);
+  }
+
+  /// Ends the run for this rank by what it knows itself.
+  void end_alone(location const& at, std::string const& text) {
+    if (state_ != state::running && state_ != state::stopping) return;
+    std::vector<rank_failure> known;
+    if (first_) known.push_back(*first_);
+    // What this rank knows of itself, what is certain, what it concluded about others.
+    for (auto const& f : own_)
+      if (f.at.rank == rank_) attach(known, f, false);
+    attach(known, {at, {}, errc::peer_failed, text}, true);
+    for (auto const& f : own_) attach(known, f, f.at.rank != rank_);
+    if (state_ == state::running) stop(known.front());
+    end(std::move(known));
+  }
+
+  /// Says goodbye, which is no failure here, and hears nothing more.
+  void say_bye(std::chrono::milliseconds patience) {
+    if (state_ == state::running || state_ == state::joining) send(control_kind::bye);
+    leave(patience);
+  }
+  /// Ends at once.
+  void close() {
+    pulse_.stop();
+    if (connection_ != nullptr) connection_->close();
+  }
+
+  /// Sets what the first failure calls; calls it at once if that is there.
+  void on_stop(stop_call call) {
+    on_stop_ = std::move(call);
+    if (on_stop_ && first_) on_stop_(*first_);
+  }
+
+  [[nodiscard]] state now() const noexcept { return state_; }
+  /// @return whether the other end may still be reading what was sent last
+  [[nodiscard]] bool is_connected() const noexcept {
+    return connection_ != nullptr && connection_->is_open();
+  }
+  [[nodiscard]] roster const& everybody() const noexcept { return roster_; }
+  /// @return why this rank was refused, or what ended the run, the first one first
+  [[nodiscard]] std::vector<rank_failure> const& failures() const noexcept { return failures_; }
+  [[nodiscard]] progress_board& board() noexcept { return board_; }
+
+ private:
+  void send(control_kind kind, blob payload = {}) {
+    if (connection_ != nullptr)
+      connection_->send(kind, std::move(payload));
+    else if (to_coordinator_)
+      to_coordinator_(kind, std::move(payload));
+  }
+
+  void start(roster all) {
+    if (state_ != state::joining) throw error(errc::bad_format, "a roster in a run that has one");
+    if (zbpp::detail::index(rank_) >= all.ranks.size())
+      throw error(
+          errc::bad_format,
+          "a roster of " + std::to_string(all.ranks.size()) + " ranks for rank " +
+              std::to_string(rank_));
+    roster_ = std::move(all);
+    auto& coordinator = roster_.ranks.front();
+    if (coordinator.host.empty())
+      coordinator.host =
+          connection_ != nullptr ? connection_->address().to_string() : settings_.bind;
+    state_ = state::running;
+  }
+
+  void take(collective_outcome outcome) {
+    if (state_ != state::running) return;
+    if (outcome.sequence + 1 != sequence_)
+      throw error(errc::bad_format, "an answer to another collective call");
+    outcome_ = std::move(outcome);
+  }
+
+  void stop(rank_failure first) {
+    if (state_ != state::running) return;
+    state_ = state::stopping;
+    first_ = std::move(first);
+    bool const will_settle = on_stop_ && on_stop_(*first_);
+    if (!will_settle || is_settled_) send(control_kind::ended);
+    is_settled_ = is_settled_ || !will_settle;
+  }
+
+  void end(std::vector<rank_failure> failures) {
+    if (state_ == state::running) stop(failures.front());
+    if (state_ != state::stopping) return;
+    state_ = state::over;
+    failures_ = std::move(failures);
+    leave(std::chrono::seconds(1));
+  }
+
+  void lose_coordinator(std::string const& reason, std::string const& text) {
+    bool const left = reason.empty();
+    if (state_ == state::joining) {
+      pulse_.stop();
+      close_connection();
+      if (when_lost_) when_lost_(left ? text : reason);
+    } else if (left && state_ == state::running && !needs_coordinator()) {
+      coordinator_left_ = true;  // a failure only if this rank needs it again
+      leave(std::chrono::seconds(1));
+    } else {
+      end_alone({0, -1, -1, -1}, text);
+    }
+  }
+
+  [[nodiscard]] bool waits_for_outcome() const noexcept { return !pending_.empty() && !outcome_; }
+  // Whether a call or a report waits for what rank 0 makes of it.
+  [[nodiscard]] bool needs_coordinator() const noexcept {
+    return waits_for_outcome() || !own_.empty();
+  }
+  // What is wrong where rank 0 said goodbye and is needed.
+  [[nodiscard]] std::string left_text() const {
+    return waits_for_outcome() ? "left the run; this rank called " + pending_ : "left the run";
+  }
+
+  void beat(bool was_late) {
+    auto const now = steady::now();
+    if (connection_ != nullptr && was_late) connection_->excuse(now);
+    if (connection_ != nullptr && now - connection_->heard() > settings_.deadline) {
+      auto const text = silence_text(settings_.deadline);
+      close_connection();
+      return lose_coordinator(text, text);
+    }
+    if (connection_ != nullptr && connection_->is_behind()) return;
+    wire_writer to;
+    put(to, progress_.read(now));
+    send(control_kind::heartbeat, to.take());
+  }
+
+  void leave(std::chrono::milliseconds patience) {
+    pulse_.stop();
+    if (connection_ != nullptr) connection_->finish(patience);
+  }
+  void close_connection() {
+    if (connection_ != nullptr) connection_->close();
+  }
+
+  int rank_;
+  rendezvous_settings settings_;
+  progress_board board_;
+  progress_reader progress_;
+  pulse pulse_;
+  local_sender to_coordinator_;
+  std::shared_ptr<control_connection> connection_;
+  std::function<void(std::string const&)> when_lost_;
+  stop_call on_stop_;
+
+  state state_ = state::joining;
+  roster roster_;
+  std::uint64_t sequence_ = 0;
+  std::string pending_;  // the collective call whose outcome was not taken, for people
+  std::optional<collective_outcome> outcome_;
+  bool coordinator_left_ = false;
+  bool is_settled_ = false;
+  std::optional<rank_failure> first_;
+  std::vector<rank_failure> own_;
+  std::vector<rank_failure> failures_;
+};
+
+}  // namespace detail
+}  // namespace zbpp::asio

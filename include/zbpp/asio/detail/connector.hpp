@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a rank reaches rank 0: it tries again and again, at growing intervals, until it is let in or
+// somebody gives up.
+#pragma once
+
+#include <zbpp/asio/detail/client.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/token.hpp>
+#include <zbpp/error.hpp>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio::detail {
+
+/// Connects a client to rank 0 in another process. Used on the I/O thread alone, and outlives what
+/// runs in the io_context.
+class connector {
+ public:
+  connector(
+      net::io_context& io,
+      launch const& start,
+      rendezvous_settings const& settings,
+      run_token const& token,
+      std::uint16_t data_port,
+      client& who)
+      : start_(start),
+        settings_(settings),
+        token_(token),
+        data_port_(data_port),
+        client_(&who),
+        resolver_(io),
+        socket_(io),
+        pause_(io),
+        limit_(io) {
+    reach();
+  }
+
+  /// Gives up.
+  void close() {
+    is_closed_ = true;
+    pause_.cancel();
+    give_up_attempt();
+  }
+
+  /// @return what to say when there is no time left: where, how often, and why not
+  [[nodiscard]] std::string text(std::chrono::milliseconds waited) const {
+    auto const place = start_.host + ":" + std::to_string(start_.port);
+    auto const tries = std::to_string(tries_) + (tries_ == 1 ? " try" : " tries");
+    return "did not reach rank 0 at " + place + " within " + seconds_text(waited) + " (" + tries +
+           ", the last one: " + (reason_.empty() ? "still under way" : reason_) +
+           "); start rank 0 there, listening on an address that this machine can reach";
+  }
+  /// @return whether rank 0 has been reached, and has still to complete the run
+  [[nodiscard]] bool has_asked() const noexcept { return has_asked_; }
+
+ private:
+  void reach() {
+    if (is_closed_ || client_->now() != client::state::joining) return;
+    ++tries_;
+    is_late_ = false;
+    limit_.expires_after(attempt_limit);
+    limit_.async_wait([this](boost::system::error_code const& failed) {
+      if (failed) return;
+      is_late_ = true;
+      give_up_attempt();
+    });
+    boost::system::error_code is_name;
+    auto const address = net::ip::make_address(start_.host, is_name);
+    if (!is_name) return connect({{address, start_.port}});
+    resolver_.async_resolve(
+        start_.host,
+        std::to_string(start_.port),
+        [this](boost::system::error_code const& failed, tcp::resolver::results_type const& found) {
+          if (failed)
+            return put_off("the name " + start_.host + " was not resolved: " + failed.message());
+          std::vector<tcp::endpoint> places;
+          for (auto const& entry : found) places.push_back(entry.endpoint());
+          connect(std::move(places));
+        });
+  }
+
+  void connect(std::vector<tcp::endpoint> places) {
+    places_ = std::move(places);
+    net::async_connect(
+        socket_, places_, [this](boost::system::error_code failed, tcp::endpoint const&) {
+          if (!failed) socket_.set_option(tcp::no_delay(true), failed);
+          if (failed) return put_off(failed.message());
+          introduce_self();
+        });
+  }
+
+  void introduce_self() {
+    net::co_spawn(
+        socket_.get_executor(),
+        introduce(socket_, token_, link_purpose::control),
+        [this](std::exception_ptr const& failed) {
+          try {
+            if (failed) std::rethrow_exception(failed);
+            limit_.cancel();
+            ask();
+          } catch (error const& wrong) {
+            if (wrong.code() == errc::refused_peer)
+              client_->be_refused({{start_.rank, -1, -1, -1}, {}, wrong.code(), wrong.what()});
+            put_off(wrong.what());
+          } catch (std::exception const& wrong) {
+            put_off(wrong.what());
+          }
+        });
+  }
+
+  void put_off(std::string reason) {
+    limit_.cancel();
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    reason_ = is_late_ ? "no answer within " + seconds_text(attempt_limit) : std::move(reason);
+    pause_.expires_after(next_pause());
+    pause_.async_wait([this](boost::system::error_code const& failed) {
+      if (!failed) reach();
+    });
+  }
+
+  // Half of the interval is left to chance, so that ranks started at once do not call at once.
+  [[nodiscard]] std::chrono::milliseconds next_pause() {
+    auto const half = interval_ / 2;
+    interval_ = std::min(interval_ * 2, longest_join_pause);
+    return half + std::chrono::milliseconds(random_() % static_cast<unsigned>(half.count() + 1));
+  }
+
+  void ask() {
+    join_request request;
+    request.rank = start_.rank;
+    request.ranks = start_.ranks;
+    request.data = {settings_.advertise, data_port_};
+    has_asked_ = true;
+    auto const most = most_frame(zbpp::detail::index(start_.ranks), settings_.largest_blob);
+    auto to_hub = std::make_shared<control_connection>(std::move(socket_), *client_, most);
+    client_->use(std::move(to_hub), request, [this](std::string const& reason) {
+      has_asked_ = false;
+      put_off(reason);
+    });
+  }
+
+  void give_up_attempt() {
+    resolver_.cancel();
+    limit_.cancel();
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+  }
+
+  static constexpr std::chrono::milliseconds attempt_limit{5000};
+
+  launch start_;
+  rendezvous_settings settings_;
+  run_token token_;
+  std::uint16_t data_port_;
+  client* client_;
+  tcp::resolver resolver_;
+  tcp::socket socket_;
+  net::steady_timer pause_;
+  net::steady_timer limit_;
+  std::vector<tcp::endpoint> places_;
+  std::minstd_rand random_{std::random_device{}()};
+  std::chrono::milliseconds interval_{10};
+  int tries_ = 0;
+  bool is_late_ = false;
+  std::string reason_;
+  bool has_asked_ = false;
+  bool is_closed_ = false;
+};
+
+}  // namespace zbpp::asio::detail

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rank 0's other side: lets the ranks of a run in, hands their collectives around, notices who is
+// gone, and decides which failure was the first.
+#pragma once
+
+#include <zbpp/asio/detail/client.hpp>
+#include <zbpp/asio/detail/collective_round.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/listener.hpp>
+#include <zbpp/asio/detail/membership.hpp>
+#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/io_loop.hpp>
+#include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/settings.hpp>
+#include <zbpp/error.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio {
+
+/// Looks at what all ranks told last, by rank. @return why the step has stalled, if it has
+using watchdog = std::function<std::optional<std::string>(std::span<progress_report const>)>;
+
+namespace detail {
+
+/// Keeps the run together. Lives in the process of rank 0; used on the I/O thread alone.
+class coordinator final : public connection_owner {
+ public:
+  /// Hands a frame to rank 0 itself; not from within the call that caused it.
+  using local_sender = std::function<void(control_kind, control_connection::shared_bytes)>;
+
+  /// Listens, and waits for the other ranks.
+  /// @throws error (io_failed) when the address cannot be listened on
+  coordinator(
+      io_loop& by,
+      launch const& start,
+      rendezvous_settings const& settings,
+      run_token const& token,
+      tcp::endpoint const& where,
+      std::uint16_t data_port,
+      local_sender to_local)
+      : settings_(settings),
+        to_local_(std::move(to_local)),
+        members_(zbpp::detail::index(start.ranks)),
+        round_(start.ranks),
+        deadline_(by.io()),
+        pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
+        listener_(
+            by,
+            token,
+            [this](tcp::socket socket, link_purpose what) { greet(std::move(socket), what); },
+            {.endpoint = where}) {
+    place_ = start.host + ":" + std::to_string(listener_.endpoint().port());
+    members_[0].data = {settings.advertise, data_port};
+    members_[0].has_come = true;
+    deadline_.set(settings_.join_deadline, [this] {
+      end_joining(missing_text(members_, settings_.join_deadline, place_, listener_.counts()));
+    });
+    pulse_.start();
+    if (all_have_come()) start_run();
+  }
+
+  /// Receives a frame of a line. @throws error (bad_format)
+  void on_frame(control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
+    auto const rank = rank_of(from);
+    if (rank >= 0) return receive(rank, kind, payload);
+    if (kind == control_kind::join) return join(from, read_join(payload));
+    // Else it waits to be refused.
+    if (kind != control_kind::heartbeat && kind != control_kind::bye)
+      throw error(errc::bad_format, "it did not begin by joining");
+  }
+  void on_lost(control_connection& from, std::string const& reason) override {
+    auto const rank = rank_of(from);
+    std::erase_if(strangers_, [&](auto const& s) { return s.get() == &from; });
+    if (rank >= 0) lose(rank, reason, broken_text(reason));
+  }
+
+  /// Receives a frame of a rank; of rank 0, that of this process.
+  /// @throws error (bad_format)
+  void receive(int rank, control_kind kind, std::span<std::byte const> payload) {
+    auto& from = seat_of(rank);
+    wire_reader reader(payload);
+    switch (kind) {
+      case control_kind::heartbeat:
+        from.progress = get_progress(reader);
+        from.progress.rank = rank;
+        return;
+      case control_kind::call:
+        if (state_ == state::running) call(rank, read_call(payload, settings_.largest_blob));
+        return;
+      case control_kind::report: {
+        auto failure = read_failure(payload);
+        bool const is_hearsay = failure.at.rank != rank;
+        return fail(std::move(failure), is_hearsay);
+      }
+      case control_kind::ended: from.has_ended = true; return conclude_if_all_ended();
+      case control_kind::bye: return let_go(rank);
+      default: throw wrong_kind(kind, "only rank 0 sends");
+    }
+  }
+
+  /// Sets what looks at everybody's progress with every heartbeat.
+  void watch(watchdog call) { watchdog_ = std::move(call); }
+  /// @return the port for the other ranks
+  [[nodiscard]] std::uint16_t port() const noexcept { return listener_.endpoint().port(); }
+  /// @return whether some other rank's connection is still open
+  [[nodiscard]] bool is_connected() const noexcept { return has_line(&control_connection::is_open); }
+  /// @return whether frames for other ranks wait to be written
+  [[nodiscard]] bool is_behind() const noexcept { return has_line(&control_connection::is_behind); }
+  /// Ends at once.
+  void close() {
+    pulse_.stop();
+    deadline_.cancel();
+    listener_.stop();
+    each_line([](control_connection& l) { l.close(); });
+  }
+
+ private:
+  enum class state { joining, running, stopping, over };
+
+  [[nodiscard]] member_record& seat_of(int rank) { return members_[zbpp::detail::index(rank)]; }
+  [[nodiscard]] int ranks() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] int rank_of(control_connection const& l) const {
+    auto const found = std::find_if(
+        members_.begin(), members_.end(), [&](auto const& s) { return s.to.get() == &l; });
+    return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
+  }
+  [[nodiscard]] bool all_have_come() const {
+    return std::ranges::all_of(members_, &member_record::has_come);
+  }
+
+  void send_all(control_kind kind, blob payload = {}) {
+    auto const shared = std::make_shared<blob const>(std::move(payload));
+    for (auto const& s : members_)
+      if (s.to != nullptr) s.to->send(kind, shared);
+    to_local_(kind, shared);
+  }
+
+  // Joining.
+  void greet(tcp::socket socket, link_purpose what) {
+    if (what != link_purpose::control) return;  // the socket closes
+    auto const guest = std::make_shared<control_connection>(std::move(socket), *this, most_join);
+    guest->start();
+    strangers_.push_back(guest);
+  }
+
+  void join(control_connection& from, join_request request) {
+    if (state_ != state::joining)
+      return turn_away(
+          from, ending_.empty() ? late_text(request.rank, members_.size(), place_) : ending_);
+    auto wrong = mistake_in(request, from.name(), members_);
+    if (wrong.empty()) {
+      auto const place = std::find_if(
+          strangers_.begin(), strangers_.end(), [&](auto const& s) { return s.get() == &from; });
+      auto& here = seat_of(request.rank);
+      here.to = *place;
+      strangers_.erase(place);
+      here.has_come = true;
+      here.from = from.name();
+      here.data = std::move(request.data);
+      if (here.data.host.empty()) here.data.host = from.address().to_string();
+      here.to->expect(most_frame(1, settings_.largest_blob));
+    } else if (mistake_.empty()) {
+      // Those who come a little later hear it too, also who has just begun his longest pause.
+      mistake_ = std::move(wrong);
+      deadline_.set(
+          std::min(2 * longest_join_pause, deadline_.left()), [this] { end_joining(mistake_); });
+    }
+    if (all_have_come()) mistake_.empty() ? start_run() : end_joining(mistake_);
+  }
+
+  void start_run() {
+    if (auto const wrong = unreachable_text(members_); !wrong.empty()) return end_joining(wrong);
+    state_ = state::running;
+    deadline_.cancel();
+    each_line([now = steady::now()](control_connection& l) { l.excuse(now); });
+    send_all(control_kind::welcome, write(roster_of(members_)));
+  }
+
+  void end_joining(std::string const& text) {
+    state_ = state::over;
+    ending_ = text;
+    deadline_.cancel();
+    auto const refusal = write(rank_failure{{}, {}, errc::no_rendezvous, text});
+    send_all(control_kind::refuse, refusal);
+    for (auto const& s : strangers_) s->send(control_kind::refuse, blob(refusal));
+    finish_all();
+  }
+
+  void turn_away(control_connection& from, std::string const& text) {
+    from.send(control_kind::refuse, write(rank_failure{{}, {}, errc::no_rendezvous, text}));
+    from.finish(std::chrono::seconds(1));
+    std::erase_if(strangers_, [&](auto const& s) { return s.get() == &from; });
+  }
+
+  // Running.
+
+  void call(int rank, collective_call mine) {
+    if (round_.add(rank, std::move(mine)))
+      deadline_.set(settings_.collective_deadline, [this] {
+        fail({{}, {}, errc::peer_failed, round_.late_text(settings_.collective_deadline)});
+      });
+    look_at_round();
+  }
+
+  void look_at_round() {
+    if (state_ != state::running || round_.is_empty()) return;
+    if (auto const text = round_.mismatch(); !text.empty())
+      return fail({{}, {}, errc::no_agreement, text});
+    for (int rank = 0; rank < ranks(); ++rank)
+      if (seat_of(rank).has_left && !round_.has(rank))
+        return fail(
+            {{rank, -1, -1, -1}, {}, errc::peer_failed, "left the run; " + round_.who_text()});
+    if (!round_.is_complete()) return;
+    deadline_.cancel();
+    auto const too_large = round_.too_large();
+    if (!too_large.empty()) return fail({{}, {}, errc::bad_argument, too_large});
+    send_all(control_kind::outcome, write(round_.finish()));
+  }
+
+  void let_go(int rank) {
+    auto& s = seat_of(rank);
+    if (state_ == state::joining) return lose(rank, "it gave up", {});
+    s.has_left = true;
+    s.has_ended = true;
+    look_at_round();
+    if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
+    if (rank == 0) {
+      // This process ends: what is known is all that will be.
+      if (state_ == state::stopping) return conclude();
+      state_ = state::over;
+      send_all(control_kind::bye);
+      finish_all();
+    }
+    conclude_if_all_ended();
+  }
+
+  void lose(int rank, std::string const& reason, std::string const& text) {
+    auto& s = seat_of(rank);
+    s.to = nullptr;
+    s.has_ended = true;
+    if (state_ == state::joining) {
+      s = {};
+      s.went = reason;
+      return;
+    }
+    if (!s.has_left) fail({{rank, -1, -1, -1}, {}, errc::peer_failed, text});
+    conclude_if_all_ended();
+  }
+
+  void fail(rank_failure failure, bool is_hearsay = true) {
+    if (state_ == state::stopping && failures_.size() < most_failures * members_.size())
+      attach(failures_, std::move(failure), is_hearsay);
+    if (state_ != state::running) return;
+    state_ = state::stopping;
+    failures_ = {std::move(failure)};
+    send_all(control_kind::stop, write(failures_.front()));
+    deadline_.set(
+        std::min(settings_.deadline / 4, std::chrono::milliseconds(3000)), [this] { conclude(); });
+    conclude_if_all_ended();
+  }
+
+  void conclude_if_all_ended() {
+    if (state_ == state::stopping && std::ranges::all_of(members_, &member_record::has_ended))
+      conclude();
+  }
+
+  void conclude() {
+    if (state_ != state::stopping) return;
+    state_ = state::over;
+    ending_ = std::string("the run is over: ") + to_error(failures_.front()).what();
+    send_all(control_kind::verdict, write(failures_));
+    finish_all();
+  }
+
+  void finish_all() {
+    pulse_.stop();
+    deadline_.cancel();
+    each_line([](control_connection& l) { l.finish(std::chrono::seconds(1)); });
+  }
+  template <class Do>
+  void each_line(Do act) const {
+    for (auto const& s : members_)
+      if (s.to != nullptr) act(*s.to);
+    for (auto const& s : strangers_) act(*s);
+  }
+  [[nodiscard]] bool has_line(bool (control_connection::*is_so)() const noexcept) const noexcept {
+    bool has = false;
+    each_line([&](control_connection const& l) { has = has || (l.*is_so)(); });
+    return has;
+  }
+
+  void beat(bool was_late) {
+    auto const now = steady::now();
+    std::vector<int> silent;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      auto& s = seat_of(rank);
+      auto const silence = s.to == nullptr ? steady::duration{} : now - s.to->heard();
+      s.progress.rank = rank;
+      s.progress.silence_ms =
+          std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
+      if (s.to == nullptr) continue;
+      if (!s.to->is_behind()) s.to->send(control_kind::heartbeat);
+      if (was_late) s.to->excuse(now);
+      if (!was_late && !s.has_ended && silence > settings_.deadline) silent.push_back(rank);
+    }
+    for (auto const& s : std::vector(strangers_))
+      if (now - s->heard() > join_patience)
+        turn_away(*s, mistake_.empty() ? "it did not say its rank in time" : mistake_);
+    if (state_ != state::running) return;
+    for (int rank : silent) {
+      seat_of(rank).has_ended = true;  // it gets the verdict, should it wake up
+      fail({{rank, -1, -1, -1}, {}, errc::peer_failed, silence_text(settings_.deadline)});
+    }
+    if (was_late || !watchdog_ || state_ != state::running) return;
+    std::vector<progress_report> reports;
+    for (auto const& s : members_) reports.push_back(s.progress);
+    if (auto text = watchdog_(reports)) fail({{}, {}, errc::stalled, std::move(*text)});
+  }
+
+  static constexpr std::chrono::seconds join_patience{5};
+  rendezvous_settings settings_;
+  local_sender to_local_;
+  std::string place_;
+  std::vector<member_record> members_;
+  std::vector<std::shared_ptr<control_connection>> strangers_;  // admitted, but not seated
+  collective_round round_;
+  timeout deadline_;  // of joining, of the collective, of stopping: of one at a time
+  pulse pulse_;
+  watchdog watchdog_;
+
+  state state_ = state::joining;
+  std::string mistake_;  // of one who joined; all hear of it soon
+  std::string ending_;   // told to those who come too late
+  std::vector<rank_failure> failures_;
+  listener listener_;
+};
+
+}  // namespace detail
+}  // namespace zbpp::asio

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Makes the data connections of a rank: it calls on the ranks that it sends to, and receives those
+// that send to it. A connection says first which channel it is for.
+#pragma once
+
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/wire.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio::detail {
+
+/// Says what a data connection is for; its first bytes.
+struct link_request {
+  std::array<std::byte, 16> run_id{};
+  std::uint32_t number = 0;  ///< of the set of channels: a pipeline's first, second, ...
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+
+  static constexpr std::size_t size = 28;  ///< in bytes
+
+  [[nodiscard]] blob write() const {
+    wire_writer bytes;
+    bytes.append(run_id).put(number).put(from).put(to);
+    return bytes.take();
+  }
+  [[nodiscard]] static link_request read(std::span<std::byte const> bytes) {
+    wire_reader from(bytes);
+    link_request result;
+    std::ranges::copy(from.take(result.run_id.size()), result.run_id.begin());
+    result.number = from.get<std::uint32_t>();
+    result.from = from.get<std::int32_t>();
+    result.to = from.get<std::int32_t>();
+    return result;
+  }
+};
+
+/// Connects a rank to those it exchanges messages with. One thread calls it, the one that calls
+/// `control`.
+class data_connector {
+  using tcp = ::boost::asio::ip::tcp;
+
+ public:
+  /// Receives from now on; `by` outlives it.
+  explicit data_connector(control& by)
+      : control_(&by), here_(std::make_shared<pending_connections>()) {
+    here_->run_id = by.everybody().run_id;
+    by.on_data_guest([pending_connections = here_](tcp::socket socket) {
+      pending_connections->greet(std::move(socket), pending_connections);
+    });
+  }
+  data_connector(data_connector const&) = delete;
+  data_connector& operator=(data_connector const&) = delete;
+  ~data_connector() { control_->on_data_guest(nullptr); }
+
+  /// Connects every channel that begins or ends at this rank; all ranks do the same in the same
+  /// order. Blocks until all of them are there.
+  /// @return a socket for each channel, closed for those of other ranks
+  /// @throws error, the failure of the run: (peer_failed) when a rank does not come in time
+  [[nodiscard]] std::vector<tcp::socket> connect(std::vector<channel> const& channels) {
+    // Who has left already is noticed here, and need not be waited for.
+    control_->collect(collective::barrier);
+    auto const number = next_++;
+    auto& by = control_->loop();
+    calls all;
+    by.exclusively([&] { all = call_all(channels, number); });
+    std::vector<tcp::socket> sockets;
+    std::string missing;
+    run_for(by, control_->settings().collective_deadline, [&] {
+      missing = look(channels, number, all);
+      return missing.empty() || control_->has_stopped();
+    });
+    by.exclusively([&] {
+      for (auto const& c : all) c->is_over = true;
+      if (missing.empty()) sockets = collect(channels, number, all);
+      for (auto const& c : all) c->close();
+    });
+    control_->check();
+    if (!missing.empty()) {
+      static_cast<void>(control_->settle(
+          rank_failure{{control_->rank(), -1, -1, -1}, {}, errc::peer_failed, missing}));
+      control_->check();
+    }
+    return sockets;
+  }
+
+ private:
+  // One connection to be made to another rank.
+  struct call {
+    explicit call(::boost::asio::io_context& io) : socket(io), resolver(io), pause(io) {}
+    void close() {
+      boost::system::error_code ignored;
+      socket.close(ignored);
+      resolver.cancel();
+      pause.cancel();
+    }
+
+    tcp::socket socket;
+    tcp::resolver resolver;
+    ::boost::asio::steady_timer pause;
+    roster_entry to;
+    blob request;
+    std::string reason = "it has not answered yet; it may not have made its pipeline";
+    bool is_done = false;
+    bool is_over = false;
+  };
+  using calls = std::vector<std::shared_ptr<call>>;
+
+  // One connection that another rank made.
+  struct guest {
+    link_request what;
+    tcp::socket socket;
+    bool is_expected = false;  // and its rank knows
+  };
+
+  // What the coroutines of guests share with the data_connector.
+  struct pending_connections {
+    std::array<std::byte, 16> run_id{};
+    std::list<guest> guests;
+
+    static void greet(tcp::socket socket, std::shared_ptr<pending_connections> const& where) {
+      auto const executor = socket.get_executor();
+      ::boost::asio::co_spawn(executor, ask(std::move(socket), where), ::boost::asio::detached);
+    }
+    [[nodiscard]] auto find(link_request const& what) {
+      return std::ranges::find_if(guests, [&](guest const& g) {
+        return g.what.number == what.number && g.what.from == what.from && g.what.to == what.to;
+      });
+    }
+  };
+
+  // Hears what a guest is for; who is of another run, or comes twice, is sent away.
+  static ::boost::asio::awaitable<void> ask(
+      tcp::socket socket, std::shared_ptr<pending_connections> where) {
+    std::array<std::byte, link_request::size> bytes{};
+    try {
+      auto const into = ::boost::asio::buffer(bytes);
+      co_await ::boost::asio::async_read(socket, into, ::boost::asio::use_awaitable);
+      auto const what = link_request::read(bytes);
+      if (what.run_id != where->run_id) co_return;
+      auto const before = where->find(what);
+      if (before == where->guests.end())
+        where->guests.push_back({what, std::move(socket)});
+      else if (!before->is_expected)
+        before->socket = std::move(socket);  // it has tried again
+    } catch (std::exception const&) {
+      // It is gone; its rank tries again.
+    }
+  }
+
+  // Calls another rank until it takes the connection.
+  static ::boost::asio::awaitable<void> dial(std::shared_ptr<call> mine, run_token const& token) {
+    namespace net = ::boost::asio;
+    auto const wait = net::use_awaitable;
+    for (auto pause = std::chrono::milliseconds(10); !mine->is_over;
+         pause = std::min(pause * 2, std::chrono::milliseconds(1000))) {
+      try {
+        std::vector<tcp::endpoint> places;
+        boost::system::error_code is_name;
+        auto const address = net::ip::make_address(mine->to.host, is_name);
+        if (is_name) {
+          auto const port = std::to_string(mine->to.port);
+          auto const found = co_await mine->resolver.async_resolve(mine->to.host, port, wait);
+          for (auto const& entry : found) places.push_back(entry.endpoint());
+        } else {
+          places.emplace_back(address, mine->to.port);  // Asio resolves in a thread of its own
+        }
+        co_await net::async_connect(mine->socket, places, wait);
+        mine->socket.set_option(tcp::no_delay(true));
+        co_await introduce(mine->socket, token, link_purpose::data);
+        auto const request = net::buffer(mine->request);
+        co_await net::async_write(mine->socket, request, wait);
+        std::byte yes{};
+        auto const into = net::buffer(&yes, 1);
+        co_await net::async_read(mine->socket, into, wait);
+        mine->is_done = true;
+        co_return;
+      } catch (std::exception const& failed) {
+        mine->reason = failed.what();
+      }
+      if (mine->is_over) co_return;
+      boost::system::error_code ignored;
+      mine->socket.close(ignored);
+      mine->pause.expires_after(pause);
+      try {
+        co_await mine->pause.async_wait(wait);
+      } catch (std::exception const&) {
+        co_return;
+      }
+    }
+  }
+
+  [[nodiscard]] link_request request(channel const& c, std::uint32_t number) const {
+    return {here_->run_id, number, c.from, c.to};
+  }
+
+  // Begins to call every rank that this one sends to. By the I/O thread.
+  [[nodiscard]] calls call_all(std::vector<channel> const& channels, std::uint32_t number) const {
+    calls all;
+    auto& io = control_->loop().io();
+    for (auto const& c : channels) {
+      if (c.from != control_->rank()) continue;
+      auto const mine = std::make_shared<call>(io);
+      mine->to = control_->everybody().ranks[zbpp::detail::index(c.to)];
+      mine->request = request(c, number).write();
+      ::boost::asio::co_spawn(io, dial(mine, control_->token()), ::boost::asio::detached);
+      all.push_back(mine);
+    }
+    return all;
+  }
+
+  // Lets guests know that they are expected; until then their ranks wait. By the I/O thread.
+  // @return who is missing, or nothing
+  [[nodiscard]] std::string look(
+      std::vector<channel> const& channels, std::uint32_t number, calls const& all) const {
+    std::string missing;
+    auto next = all.begin();
+    for (auto const& c : channels) {
+      if (c.from == control_->rank()) {
+        auto const& mine = **next++;
+        if (!mine.is_done)
+          missing = "cannot reach rank " + std::to_string(c.to) + " at " + mine.to.host + ":" +
+                    std::to_string(mine.to.port) + " for its messages: " + mine.reason;
+      } else if (c.to == control_->rank()) {
+        auto const found = here_->find(request(c, number));
+        if (found == here_->guests.end()) {
+          missing = "rank " + std::to_string(c.from) +
+                    " has not connected for its messages; it may not have made its pipeline";
+        } else if (!std::exchange(found->is_expected, true)) {
+          std::byte const yes{1};
+          boost::system::error_code ignored;  // a lost connection is noticed when it is used
+          found->socket.write_some(::boost::asio::buffer(&yes, 1), ignored);
+        }
+      }
+    }
+    return missing;
+  }
+
+  // Takes all connections. By the I/O thread.
+  [[nodiscard]] std::vector<tcp::socket> collect(
+      std::vector<channel> const& channels, std::uint32_t number, calls const& all) const {
+    std::vector<tcp::socket> sockets;
+    auto next = all.begin();
+    for (auto const& c : channels) {
+      if (c.from == control_->rank()) {
+        sockets.push_back(std::move((*next++)->socket));
+      } else if (c.to == control_->rank()) {
+        auto const found = here_->find(request(c, number));
+        sockets.push_back(std::move(found->socket));
+        here_->guests.erase(found);
+      } else {
+        sockets.emplace_back(control_->loop().io());
+      }
+    }
+    return sockets;
+  }
+
+  control* control_;
+  std::shared_ptr<pending_connections> here_;
+  std::uint32_t next_ = 0;
+};
+
+}  // namespace zbpp::asio::detail

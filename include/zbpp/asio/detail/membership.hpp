@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The members of a run as rank 0 fills them, and what is wrong with those who come, or do not come.
+#pragma once
+
+#include <zbpp/asio/detail/collective_round.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/listener.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/token.hpp>
+#include <zbpp/config.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio::detail {
+
+/// Holds what rank 0 knows of a rank.
+struct member_record {
+  std::shared_ptr<control_connection> to;  ///< null: rank 0 itself, or nobody
+  roster_entry data;
+  std::string from;  ///< the address of its connection, for people
+  std::string went;  ///< why its connection ended before the run began
+  bool has_come = false;
+  bool has_ended = false;  ///< nothing more is expected of it
+  bool has_left = false;
+  progress_report progress;
+};
+
+/// @return a version as people write it
+[[nodiscard]] inline std::string version_text(std::uint32_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+/// @return what is wrong with one who wants to join from an address; empty if nothing
+[[nodiscard]] inline std::string mistake_in(
+    join_request const& request,
+    std::string const& from,
+    std::vector<member_record> const& members) {
+  auto const ranks = static_cast<std::int32_t>(members.size());
+  auto const who = "rank " + std::to_string(request.rank) + " at " + from;
+  if (request.version != ZBPP_VERSION)
+    return who + " is built with version " + version_text(request.version) +
+           " of zbpp, rank 0 with " + version_text(ZBPP_VERSION) +
+           "; build all ranks with the same";
+  if (request.ranks != ranks)
+    return who + " expects " + std::to_string(request.ranks) + " ranks, rank 0 expects " +
+           std::to_string(ranks) + "; start all with the same number";
+  if (request.rank < 0 || request.rank >= ranks)
+    return who + " is out of range; ranks go from 0 to " + std::to_string(ranks - 1);
+  auto const& taken = members[zbpp::detail::index(request.rank)];
+  if (!taken.has_come) return {};
+  return "rank " + std::to_string(request.rank) + " came twice: from " +
+         (request.rank == 0 ? "where the run meets" : taken.from) + " and from " + from +
+         "; give every process a rank of its own";
+}
+
+/// @return who did not come and what is known about it
+[[nodiscard]] inline std::string missing_text(
+    std::vector<member_record> const& members,
+    std::chrono::milliseconds deadline,
+    std::string const& place,
+    listener_counts const& counts) {
+  std::vector<int> missing;
+  std::string went;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].has_come) continue;
+    missing.push_back(static_cast<int>(rank));
+    if (!members[rank].went.empty())
+      went += "; rank " + std::to_string(rank) + " came and went (" + members[rank].went + ")";
+  }
+  auto text = ranks_text(missing) + " of " + std::to_string(members.size()) +
+              " did not come within " + seconds_text(deadline) + " to " + place +
+              "; start each with the same host, port, number of ranks and token" + went;
+  auto const turned_away = counts.refused + counts.dropped;
+  if (turned_away > 0)
+    text += "; connections turned away: " + std::to_string(turned_away) +
+            ", the last one because " + counts.last_reason;
+  return text;
+}
+
+/// @return what to tell a rank that comes when the run is complete
+[[nodiscard]] inline std::string late_text(int rank, std::size_t ranks, std::string const& place) {
+  return "the run at " + place + " is complete: rank " + std::to_string(rank) + " came when all " +
+         std::to_string(ranks) +
+         " ranks were there; a run cannot be joined later, start another one";
+}
+
+/// @return why some ranks cannot reach others by the addresses they came from; empty if they can
+[[nodiscard]] inline std::string unreachable_text(std::vector<member_record> const& members) {
+  std::vector<int> here;
+  std::vector<int> elsewhere;
+  for (std::size_t rank = 1; rank < members.size(); ++rank) {
+    auto const& host = members[rank].data.host;
+    bool const is_local = host == "::1" || host.starts_with("127.");
+    (is_local ? here : elsewhere).push_back(static_cast<int>(rank));
+  }
+  if (here.empty() || elsewhere.empty()) return {};
+  return ranks_text(here) + " came over loopback, where " + ranks_text(elsewhere) +
+         " cannot reach them; give rank 0's host by a name or address that all machines know, or "
+         "set rendezvous_settings::advertise";
+}
+
+/// @return who is where, under a new random number
+[[nodiscard]] inline roster roster_of(std::vector<member_record> const& members) {
+  roster all;
+  auto const random = make_challenge();
+  std::copy_n(random.begin(), all.run_id.size(), all.run_id.begin());
+  for (auto const& s : members) all.ranks.push_back(s.data);
+  return all;
+}
+
+}  // namespace zbpp::asio::detail

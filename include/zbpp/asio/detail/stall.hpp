@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Says why a step stands still: what every rank waits for, and who is at the end of the chain or
+// which ranks wait in a cycle. It knows the program and what the ranks told of themselves; it has
+// no clock and no socket.
+#pragma once
+
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio {
+
+namespace detail {
+
+using zbpp::detail::index;
+
+/// Writes milliseconds as seconds with one decimal, such as `61.2 s`.
+[[nodiscard]] inline std::string in_seconds(std::int64_t milliseconds) {
+  auto const tenths = std::max<std::int64_t>(milliseconds, 0) / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+/// Writes what a report of a standstill says. Believes no number of a report.
+class stall_report {
+ public:
+  stall_report(
+      program const& code, std::span<progress_report const> reports, std::int64_t patience_ms)
+      : code_(code), map_(code.placement()), patience_ms_(patience_ms) {
+    auto const ranks = index(code.ranks());
+    reports_.resize(ranks);
+    for (auto const& r : reports)
+      if (r.rank >= 0 && index(r.rank) < ranks) reports_[index(r.rank)] = r;
+    does_.resize(ranks);
+    next_.assign(ranks, nobody);
+    passes_.reserve(ranks, code.instructions().size());
+    for (int rank = 0; rank < code.ranks(); ++rank) {
+      auto const row = code.instructions(rank);
+      for (std::size_t i = 0; i < row.size(); ++i)
+        if (row[i].is_pass()) passes_.push(i);
+      passes_.end_row();
+    }
+    for (int rank = 0; rank < code.ranks(); ++rank) explain(rank);
+  }
+
+  /// @return a line a rank, then the cycles, then who is waited for
+  [[nodiscard]] std::string text() const {
+    std::string result;
+    for (int rank = 0; rank < code_.ranks(); ++rank) {
+      auto const& r = reports_[index(rank)];
+      result += '\n';
+      result += name(rank) + ": " + does_[index(rank)];
+      if (r) result += " for " + in_seconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r));
+    }
+    add_circles(result);
+    add_ends(result);
+    return result;
+  }
+
+  /// @return for how long a rank has been where it was last seen
+  [[nodiscard]] static std::int64_t quiet_ms(progress_report const& r) noexcept {
+    // Ages from the wire may be anything; their sum must not overflow.
+    constexpr auto most = std::int64_t{1} << 61;
+    return std::clamp<std::int64_t>(r.age_ms, 0, most) +
+           std::clamp<std::int64_t>(r.silence_ms, 0, most);
+  }
+
+ private:
+  static constexpr int nobody = -1;
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+  [[nodiscard]] static std::string name(int rank) { return "rank " + std::to_string(rank); }
+  [[nodiscard]] bool is_silent(progress_report const& r) const noexcept {
+    return r.silence_ms > patience_ms_;
+  }
+
+  // Writes `F 3 of stage 2`.
+  [[nodiscard]] static std::string describe(instruction const& i) {
+    return std::string(to_string(i.kind)) + " " + std::to_string(i.microbatch) + " of stage " +
+           std::to_string(i.stage);
+  }
+  // Writes `position 41 of 120`.
+  [[nodiscard]] std::string place(int rank, std::size_t at) const {
+    return "position " + std::to_string(at) + " of " +
+           std::to_string(code_.instructions(rank).size());
+  }
+  [[nodiscard]] std::string through(int channel) const {
+    auto const [from, to] = map_.ends(channel);
+    return "channel " + std::to_string(from) + "->" + std::to_string(to);
+  }
+
+  // Finds what a rank does, and for whom it waits.
+  void explain(int rank) {
+    auto& does = does_[index(rank)];
+    auto const& report = reports_[index(rank)];
+    if (!report) {
+      does = "has not told where it is";
+      return;
+    }
+    auto const passes = passes_[rank];
+    auto const started = report->passes_started;
+    if (is_silent(*report)) {
+      does = "has not been heard";
+    } else if (report->phase == progress_phase::outside) {
+      does = "is outside step()";
+    } else if (started < 0 || index(started) > passes.size()) {
+      does = "tells of " + std::to_string(started) + " passes, which are not of this program,";
+    } else if (report->phase == progress_phase::in_pass && started > 0) {
+      auto const at = passes[index(started - 1)];
+      does = "runs " + describe(code_.instructions(rank)[at]) + " (" + place(rank, at) + ")";
+    } else if (report->phase == progress_phase::sending) {
+      explain_sending(rank, *report);
+    } else {
+      explain_waiting(rank, *report);
+    }
+  }
+
+  // A rank on its way to its next pass. An optimizer step in between is not told apart from it.
+  void explain_waiting(int rank, progress_report const& report) {
+    auto& does = does_[index(rank)];
+    auto const row = code_.instructions(rank);
+    auto const passes = passes_[rank];
+    auto const next = index(report.passes_started);
+    auto const begin = next == 0 ? 0 : passes[next - 1] + 1;
+    auto const end = next == passes.size() ? row.size() : passes[next];
+    for (auto i = begin; i < end; ++i)
+      if (row[i].kind == instruction_kind::optimizer_step)
+        does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
+    if (end == row.size()) {
+      does += "is at the end of its program";
+      return;
+    }
+    auto const channel = map_.of_input(row[end].as_pass());
+    if (channel == channel_map::none) {
+      does += "is about to run " + describe(row[end]) + " (" + place(rank, end) + ")";
+      return;
+    }
+    auto const from = map_.ends(channel).first;
+    bool const is_forward = row[end].kind == instruction_kind::forward;
+    auto const stage = row[end].stage + (is_forward ? -1 : 1);
+    does += std::string("waits for ") + (is_forward ? "activation " : "gradient ") +
+            std::to_string(row[end].microbatch) + " of stage " + std::to_string(stage);
+    auto const maker = find(from, is_forward, stage, row[end].microbatch);
+    bool const is_made = has_come_to(from, maker, report.step, false);
+    does += is_made ? ", which is under way from " : " from ";
+    does += name(from) + " (" + place(rank, end) + ", " + through(channel) + ")";
+    if (!is_made) next_[index(rank)] = from;
+  }
+
+  // A rank that has run its program and cannot get rid of a message.
+  void explain_sending(int rank, progress_report const& report) {
+    auto& does = does_[index(rank)];
+    for (auto const& i : code_.instructions(rank)) {
+      auto const channel = i.is_send() ? map_.of(i) : channel_map::none;
+      if (channel == channel_map::none) continue;
+      auto const to = map_.ends(channel).second;
+      auto const taker = find(to, i.moves_activation(), i.other_stage(), i.microbatch);
+      if (has_come_to(to, taker, report.step, true)) continue;
+      does = std::string("waits for ") + name(to) + " to take " +
+             (i.moves_activation() ? "activation " : "gradient ") + std::to_string(i.microbatch) +
+             " of stage " + std::to_string(i.stage) + " (" + through(channel) + ")";
+      next_[index(rank)] = to;
+      return;
+    }
+    does = "sends what is left";
+  }
+
+  // The F of a stage and microbatch, or its B or BW: how many passes of the rank stand before it.
+  [[nodiscard]] std::size_t find(int rank, bool is_forward, int stage, int microbatch) const {
+    auto const row = code_.instructions(rank);
+    auto const passes = passes_[rank];
+    for (std::size_t n = 0; n < passes.size(); ++n) {
+      auto const p = row[passes[n]].as_pass();
+      if (p.stage == stage && p.microbatch == microbatch &&
+          (is_forward ? p.kind == pass_kind::forward : p.makes_input_gradient()))
+        return n;
+    }
+    return nowhere;
+  }
+
+  // Whether a rank has started a pass of a step, or has run it.
+  [[nodiscard]] bool has_come_to(
+      int rank, std::size_t pass, std::int64_t step, bool started) const noexcept {
+    auto const& report = reports_[index(rank)];
+    if (!report || pass == nowhere || report->passes_started < 0) return false;
+    if (report->step != step) return report->step > step;
+    auto const begun = index(report->passes_started);
+    bool const runs = report->phase == progress_phase::in_pass && begun > 0;
+    return pass < begun - (runs && !started ? 1 : 0);
+  }
+
+  // Tells every cycle once, from its lowest rank.
+  void add_circles(std::string& text) const {
+    for (int rank = 0; rank < code_.ranks(); ++rank) {
+      std::string chain = name(rank);
+      auto at = next_[index(rank)];
+      for (int left = code_.ranks(); left > 0 && at > rank; --left) {
+        chain += " -> " + name(at);
+        at = next_[index(at)];
+      }
+      if (at == rank) text += "\nwaiting cycle: " + chain + " -> " + name(rank);
+    }
+  }
+
+  // Tells of every rank that waits for nobody who waits for it.
+  void add_ends(std::string& text) const {
+    std::vector<std::vector<int>> waiting(next_.size());
+    for (int rank = 0; rank < code_.ranks(); ++rank) {
+      auto end = rank;
+      for (int left = code_.ranks(); left > 0 && next_[index(end)] != nobody; --left)
+        end = next_[index(end)];
+      if (end != rank && next_[index(end)] == nobody) waiting[index(end)].push_back(rank);
+    }
+    for (int rank = 0; rank < code_.ranks(); ++rank) {
+      auto const& who = waiting[index(rank)];
+      if (who.empty()) continue;
+      std::string names;
+      for (std::size_t i = 0; i < who.size(); ++i)
+        names.append(
+                 i == 0                ? ""
+                 : i + 1 == who.size() ? " and "
+                                       : ", ")
+            .append(std::to_string(who[i]));
+      if (who.size() + 1 == next_.size())
+        text += "\neverybody waits for ";
+      else
+        text += (who.size() == 1 ? "\nrank " : "\nranks ") + names +
+                (who.size() == 1 ? " waits for " : " wait for ");
+      text += name(rank) + ", which " + does_[index(rank)];
+    }
+  }
+
+  program const& code_;
+  channel_map map_;
+  std::int64_t patience_ms_;
+  std::vector<std::optional<progress_report>> reports_;
+  rows<std::size_t> passes_;       // of each rank: where its passes stand in its row
+  std::vector<std::string> does_;  // of each rank
+  std::vector<int> next_;          // for whom each rank waits
+};
+
+}  // namespace detail
+
+/// Tells once that a step stands still, and why. Rank 0 shows it the reports of all ranks from time
+/// to time, from one thread at a time.
+///
+/// A step stands still when some rank is in it and none has got any further for longer than the
+/// patience. A rank that has not been heard counts as being where it was.
+class stall_detector {
+ public:
+  /// Takes the program that all ranks run.
+  /// @param patience  how long a single pass, or a message, may take at most
+  /// @throws error (bad_argument) unless patience is more than 0
+  explicit stall_detector(
+      program code, std::chrono::milliseconds patience = std::chrono::seconds(60))
+      : code_(std::move(code)), patience_ms_(patience.count()) {
+    zbpp::detail::require(patience_ms_ > 0, "the patience with a step is more than 0 ms");
+  }
+
+  /// Looks at the reports of all ranks, at most one each.
+  /// @return what every rank waits for and which cycle or rank is to blame, if the step stands
+  ///         still and this was not said before; else nothing
+  [[nodiscard]] std::optional<std::string> operator()(std::span<progress_report const> reports) {
+    auto still = std::int64_t{-1};
+    bool in_step = false;
+    for (auto const& r : reports) {
+      auto const quiet = detail::stall_report::quiet_ms(r);
+      still = still < 0 ? quiet : std::min(still, quiet);
+      in_step = in_step || r.phase != progress_phase::outside;
+    }
+    if (!in_step || still <= patience_ms_) {
+      is_told_ = false;
+      return std::nullopt;
+    }
+    if (std::exchange(is_told_, true)) return std::nullopt;
+    return "the step stands still: no rank has got any further for " + detail::in_seconds(still) +
+           ", and " + detail::in_seconds(patience_ms_) + " is the patience" +
+           detail::stall_report(code_, reports, patience_ms_).text();
+  }
+
+ private:
+  program code_;
+  std::int64_t patience_ms_;
+  bool is_told_ = false;
+};
+
+}  // namespace zbpp::asio

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Two clocks of a control connection: one that beats, and one that ends a wait.
+#pragma once
+
+#include <zbpp/asio/io_loop.hpp>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace zbpp::asio::detail {
+
+namespace net = ::boost::asio;
+using steady = std::chrono::steady_clock;
+
+/// @return a time in seconds with one decimal, as in "10.0 s"
+[[nodiscard]] inline std::string seconds_text(std::chrono::milliseconds time) {
+  auto const tenths = (time.count() + 50) / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+/// Calls back at every period, and says when it comes much too late: then it was this process that
+/// stood still, and nobody else is to be blamed for silence.
+class pulse {
+ public:
+  /// @param beat  called on the I/O thread; must not throw
+  pulse(net::io_context& io, std::chrono::milliseconds period, std::function<void(bool)> beat)
+      : timer_(io), period_(period), beat_(std::move(beat)) {}
+
+  /// Begins.
+  void start() {
+    is_on_ = true;
+    timer_.expires_after(period_);
+    timer_.async_wait([this](boost::system::error_code const& failed) {
+      if (failed || !is_on_) return;
+      bool const was_late = steady::now() - timer_.expiry() > period_;
+      beat_(was_late);
+      if (is_on_) start();
+    });
+  }
+  /// Ends; may be called by `beat`.
+  void stop() {
+    is_on_ = false;
+    timer_.cancel();
+  }
+
+ private:
+  net::steady_timer timer_;
+  std::chrono::milliseconds period_;
+  std::function<void(bool)> beat_;
+  bool is_on_ = false;
+};
+
+/// @return how much longer a time that is over is to last, because this process stood still when it
+///         ended: what others sent in time has to be looked at first; none where it did not
+[[nodiscard]] inline std::chrono::milliseconds excuse(
+    steady::time_point expiry, std::chrono::milliseconds time) {
+  // Own choices: later than a busy machine wakes a thread; long enough to read what has come.
+  constexpr std::chrono::milliseconds late{100};
+  constexpr std::chrono::milliseconds grace{1000};
+  return steady::now() - expiry > late ? std::min(time, grace) : std::chrono::milliseconds{0};
+}
+
+/// Calls once, after a time. Setting it again forgets what was set before.
+class timeout {
+ public:
+  explicit timeout(net::io_context& io) : timer_(io) {}
+
+  /// @param then  called on the I/O thread; must not throw
+  void set(std::chrono::milliseconds after, std::function<void()> then) {
+    arm(after, ++number_, true, std::move(then));
+  }
+  void cancel() {
+    ++number_;
+    timer_.cancel();
+  }
+  /// @return how much of the time is left
+  [[nodiscard]] std::chrono::milliseconds left() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(timer_.expiry() - steady::now());
+  }
+
+ private:
+  void arm(
+      std::chrono::milliseconds after,
+      std::uint64_t number,
+      bool may_be_excused,
+      std::function<void()> then) {
+    timer_.expires_after(after);
+    timer_.async_wait([this, after, number, may_be_excused, call = std::move(then)](
+                          boost::system::error_code const& failed) mutable {
+      // One that has expired already cannot be cancelled; its number tells.
+      if (failed || number != number_) return;
+      auto const more = may_be_excused ? excuse(timer_.expiry(), after) : no_time;
+      more > no_time ? arm(more, number, false, std::move(call)) : call();
+    });
+  }
+
+  static constexpr std::chrono::milliseconds no_time{0};
+
+  net::steady_timer timer_;
+  std::uint64_t number_ = 0;
+};
+
+/// Drives until `done()` holds, but not much longer than some time; not from a handler.
+template <class Predicate>
+void run_for(io_loop& by, std::chrono::milliseconds time, Predicate done) {
+  struct alarm {
+    explicit alarm(net::io_context& io) : limit(io) {}
+    timeout limit;
+    bool has_rung = false;
+  };
+  auto const one = std::make_shared<alarm>(by.io());
+  by.exclusively([&] { one->limit.set(time, [one] { one->has_rung = true; }); });
+  by.run_until([&] { return one->has_rung || done(); });
+  by.exclusively([&] { one->limit.cancel(); });
+}
+
+}  // namespace zbpp::asio::detail

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Moves messages between ranks whose GPUs one process feeds: the receiver's slot is filled by a
+// copy on the channel's own stream, within a device or from one to another. The host only issues;
+// who waits for whom is said by events.
+#pragma once
+
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/cuda/slots.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Copies messages from the sender's memory into the receiver's slots.
+///
+/// A message has arrived, for the host, once its sender has issued it: `take` enqueues the copy,
+/// behind the pass that made the message and behind whoever used the slot's memory before, and lets
+/// the receiver's next pass wait for it. The sender's memory is free again once a message that came
+/// back tells that this one was consumed; what the sender issues from then on waits for that
+/// message, and so for the copy.
+class p2p_transport {
+ public:
+  static constexpr ticks not_yet = -1;
+
+  /// Makes streams and events for the channels of a program.
+  /// @param contexts  by rank; they outlive the transport
+  /// @param needs   of each channel
+  /// @throws cuda_error
+  p2p_transport(std::vector<device_context*> contexts, std::vector<detail::channel_needs> needs)
+      : ends_(contexts.size()) {
+    for (std::size_t r = 0; r < contexts.size(); ++r) ends_[r].at = contexts[r];
+    for (std::size_t c = 0; c < needs.size(); ++c) {
+      auto& from = *contexts[zbpp::detail::index(needs[c].ends.from)];
+      auto& to = *contexts[zbpp::detail::index(needs[c].ends.to)];
+      let_reach(to.device(), from.device());
+      lanes_.push_back(std::make_unique<lane>(std::move(needs[c]), from, to));
+    }
+  }
+
+  /// Says where what a rank receives goes, and which wakeup to ring when something is sent to it.
+  void bind(int rank, arena& memory, wakeup* wake) noexcept {
+    ends_[zbpp::detail::index(rank)].memory = &memory;
+    ends_[zbpp::detail::index(rank)].wake = wake;
+  }
+
+  /// Opens the slot of the next message.
+  /// @throws std::bad_alloc; cuda_error
+  void post_receive(int channel, bytes) {
+    auto& l = at(channel);
+    auto& to = receiver(l);
+    l.slots.open(*to.memory, to.at->compute());
+  }
+
+  /// Ships what the sender's passes have made so far. Never blocks.
+  /// @throws error (wrong_size) when the message does not fit its edge; cuda_error
+  void send(int channel, message&& msg, ticks arrival) {
+    auto& l = at(channel);
+    auto const number = l.published.load(std::memory_order_relaxed);
+    l.slots.check_fits(static_cast<std::int32_t>(number), msg);
+    auto& sent = l.at(number);
+    if (l.slots.waits(static_cast<std::int32_t>(number)).for_sender)
+      ends_[zbpp::detail::index(l.slots.ends().from)].at->compute().record(sent.made);
+    sent.msg = std::move(msg);
+    sent.arrival = arrival;
+    // Release: the receiver that sees the number finds the event recorded.
+    l.published.store(number + 1, std::memory_order_release);
+    notify(receiver(l).wake);
+  }
+
+  /// @return when a message will arrive, as planned; `not_yet` when it has not been issued
+  [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
+    auto const& l = *lanes_[zbpp::detail::index(channel)];
+    auto const number = static_cast<std::uint32_t>(sequence);
+    // Acquire: pairs with the release in send.
+    if (l.published.load(std::memory_order_acquire) <= number) return not_yet;
+    return l.at(number).arrival;
+  }
+
+  /// Enqueues the copy of a message and gives its slot, for the passes that the receiver issues
+  /// from now on.
+  /// @throws cuda_error
+  [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
+    auto& l = at(channel);
+    auto& to = receiver(l);
+    auto const& sent = l.at(static_cast<std::uint32_t>(sequence));
+    auto& slot = l.slots.at(sequence);
+    stream_ref const by = l.copies;
+    auto const waits = l.slots.waits(sequence);
+    if (waits.for_sender) by.wait(sent.made);
+    if (waits.for_slot) by.wait(slot.freed);
+    message result;
+    std::size_t part = 0;
+    for (auto const& from : sent.msg.buffers()) {
+      buffer own = slot.parts[part++];
+      own.truncate(from.size());
+      copy(l, own, from);
+      result.push_back(std::move(own));
+    }
+    by.record(slot.arrived);
+    to.at->compute().wait(slot.arrived);
+    slot.parts.clear();
+    return result;
+  }
+
+  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that
+  /// they were consumed.
+  void retire(int channel, std::int32_t count) noexcept {
+    auto& l = at(channel);
+    for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
+      l.at(l.retired).msg.clear();
+  }
+
+  /// Wakes everybody who waits; for a step that failed.
+  void abort() noexcept {
+    for (auto const& e : ends_) notify(e.wake);
+  }
+
+  /// Lets go of all messages and slots; only when no rank is running and the devices are done.
+  void drain() noexcept {
+    for (auto& l : lanes_) {
+      while (l->retired < l->published.load(std::memory_order_relaxed))
+        l->at(l->retired++).msg.clear();
+      l->published.store(0, std::memory_order_relaxed);
+      l->retired = 0;
+      l->slots.drain();
+    }
+  }
+
+  /// Blocks the host until all copies are done, whether they succeeded or not.
+  void synchronize() noexcept {
+    for (auto const& l : lanes_) cudaStreamSynchronize(l->copies.get());
+  }
+
+  /// Sends a message through every channel, so that what is slow the first time is over.
+  /// @throws std::bad_alloc; cuda_error
+  void warm_up() {
+    for (std::size_t c = 0; c < lanes_.size(); ++c) {
+      auto const channel = static_cast<int>(c);
+      auto& l = *lanes_[c];
+      if (!l.slots.is_used()) continue;
+      auto& from = ends_[zbpp::detail::index(l.slots.ends().from)];
+      message msg;
+      device_guard const there(l.from_device);
+      for (auto const size : l.slots.shape(0)) {
+        msg.push_back(from.memory->allocate(static_cast<std::size_t>(size), purpose::edge));
+        auto const& part = msg.buffers().back();
+        check(cudaMemsetAsync(part.data(), 0, part.size(), from.at->compute()));
+      }
+      post_receive(channel, 0);
+      send(channel, std::move(msg), 0);
+      auto const received = take(channel, 0, 0);
+      receiver(l).at->compute().synchronize();
+    }
+    drain();
+  }
+
+ private:
+  struct sent_message {
+    message msg;
+    event made{event_kind::order};  // on the sender's compute stream
+    ticks arrival = 0;
+  };
+  struct lane {
+    lane(detail::channel_needs needs, device_context const& sender, device_context const& receiver)
+        : from_device(sender.device()),
+          to_device(receiver.device()),
+          sent(on_device(
+              from_device,
+              [&] {
+                return std::vector<sent_message>(std::bit_ceil(
+                    std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1)));
+              })),
+          copies(on_device(to_device, [] { return stream(stream_priority::highest); })),
+          slots(on_device(to_device, [&] { return detail::slot_ring(std::move(needs)); })) {}
+
+    [[nodiscard]] sent_message& at(std::uint32_t number) noexcept {
+      return sent[number & (sent.size() - 1)];
+    }
+    [[nodiscard]] sent_message const& at(std::uint32_t number) const noexcept {
+      return sent[number & (sent.size() - 1)];
+    }
+
+    // How many messages were sent. It is written by the sender alone.
+    alignas(64) std::atomic<std::uint32_t> published{0};
+    int from_device;
+    int to_device;
+    std::vector<sent_message> sent;
+    // Touched by the sender alone.
+    alignas(64) std::uint32_t retired = 0;
+    // Touched by the receiver alone.
+    alignas(64) stream copies;
+    detail::slot_ring slots;
+  };
+  struct rank_end {
+    device_context* at = nullptr;
+    arena* memory = nullptr;
+    wakeup* wake = nullptr;
+  };
+
+  [[nodiscard]] lane& at(int channel) noexcept { return *lanes_[zbpp::detail::index(channel)]; }
+  [[nodiscard]] rank_end& receiver(lane const& l) noexcept {
+    return ends_[zbpp::detail::index(l.slots.ends().to)];
+  }
+
+  static void copy(lane const& l, buffer const& to, buffer const& from) {
+    if (from.size() == 0) return;
+    if (l.from_device == l.to_device)
+      check(cudaMemcpyAsync(
+          to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, stream_ref(l.copies)));
+    else
+      check(cudaMemcpyPeerAsync(
+          to.data(), l.to_device, from.data(), l.from_device, from.size(), stream_ref(l.copies)));
+  }
+
+  // Lets one device read the memory of another where the hardware can; else CUDA goes by the host.
+  static void let_reach(int device, int other) {
+    int can = 0;
+    if (device != other) check(cudaDeviceCanAccessPeer(&can, device, other));
+    if (can == 0) return;
+    device_guard const here(device);
+    auto const status = cudaDeviceEnablePeerAccess(other, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError();
+    else
+      check(status);
+  }
+
+  std::vector<rank_end> ends_;
+  std::vector<std::unique_ptr<lane>> lanes_;
+};
+
+}  // namespace zbpp::cuda

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a problem is read from JSON. Strict: what a file says that is unknown here, or that cannot be
+// held exactly, is refused with the path of the key and what would be right.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/json/detail/document.hpp>
+#include <zbpp/json/detail/fields.hpp>
+#include <zbpp/json/number.hpp>
+#include <zbpp/model/problem.hpp>
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp::json::detail {
+
+/// Says how large the problem of a file may be; the model itself takes more. A text of a line names
+/// any size, and must not fill the memory.
+struct problem_limits {
+  static constexpr int stages = 1 << 16;
+  static constexpr int ranks_of_a_spread_table = 1 << 10;
+};
+
+/// Reads a problem from the object that states it.
+class problem_reader {
+ public:
+  explicit problem_reader(value const& object) : object_(object) {}
+
+  /// @return the problem
+  [[nodiscard]] problem read() {
+    constexpr std::array<std::string_view, 8> names{
+        "ranks",
+        "microbatches",
+        "stages",
+        "placement",
+        "chunks",
+        "time_unit",
+        "transfer",
+        "memory_limit"};
+    auto const [ranks, microbatches, stages, where, chunks, unit, transfer, limit] =
+        object_.members(names, 3);
+    if (unit) unit_ = read_unit(unit);
+    auto layout = read_placement(ranks, where, chunks);
+    auto const count = static_cast<int>(whole(microbatches, 1, 1 << 27));
+    auto costs = read_stages(stages, layout.stages());
+    auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
+    auto limits = limit ? read_limits(limit, layout.ranks()) : std::vector<bytes>{};
+    return as_format_error(object_, [&] {
+      return problem{
+          std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
+    });
+  }
+
+  /// @return the unit of the file's times, once it has been read
+  [[nodiscard]] time_unit unit() const noexcept { return unit_; }
+
+ private:
+  [[nodiscard]] static time_unit read_unit(value const& name) {
+    for (auto unit :
+         {time_unit::nanoseconds,
+          time_unit::microseconds,
+          time_unit::milliseconds,
+          time_unit::seconds})
+      if (name.is(value_kind::string) && name.text() == to_string(unit)) return unit;
+    name.refuse("'ns', 'us', 'ms' or 's'");
+  }
+
+  [[nodiscard]] static placement read_placement(
+      value const& ranks, value const& where, value const& chunks) {
+    auto const p = static_cast<int>(whole(ranks, 1, problem_limits::stages));
+    auto read_chunks = [&](int low, int high) {
+      return chunks ? static_cast<int>(whole(chunks, low, high)) : low;
+    };
+    if (where && where.is(value_kind::array)) {
+      if (chunks) chunks.refuse("no chunks beside a list of ranks");
+      return read_list(where, ranks, p);
+    }
+    if (!where || is_word(where, "linear")) {
+      static_cast<void>(read_chunks(1, 1));
+      return placement::linear(p);
+    }
+    if (is_word(where, "looped")) {
+      if (!chunks) where.refuse("chunks, the number of chunks per rank, beside 'looped'");
+      return placement::looped(p, read_chunks(1, problem_limits::stages / p));
+    }
+    if (!is_word(where, "v")) where.refuse("'linear', 'looped', 'v' or the rank of every stage");
+    static_cast<void>(read_chunks(2, 2));
+    if (p > problem_limits::stages / 2)
+      ranks.refuse("at most " + std::to_string(problem_limits::stages / 2) + " for a v-shape");
+    return placement::v_shape(p);
+  }
+
+  [[nodiscard]] static placement read_list(value const& list, value const& ranks, int p) {
+    if (list.size() > problem_limits::stages)
+      list.refuse("at most " + std::to_string(problem_limits::stages) + " stages");
+    std::vector<int> rank_of;
+    list.for_each(
+        [&](value const& rank) { rank_of.push_back(static_cast<int>(whole(rank, 0, p - 1))); });
+    auto const where = as_format_error(list, [&] { return placement::custom(std::move(rank_of)); });
+    if (where.ranks() != p) ranks.refuse(std::to_string(where.ranks()) + ", as in placement");
+    return where;
+  }
+
+  [[nodiscard]] std::vector<stage_costs> read_stages(value const& list, int stages) const {
+    if (!list.is(value_kind::array) ||
+        (list.size() != 1 && list.size() != zbpp::detail::index(stages)))
+      list.refuse(
+          "an array of 1 for all stages, or of " + std::to_string(stages) + ", one for each");
+    std::vector<stage_costs> costs;
+    list.for_each([&](value const& stage) { costs.push_back(read_costs(stage)); });
+    if (costs.size() == 1) costs.resize(zbpp::detail::index(stages), costs.front());
+    return costs;
+  }
+
+  [[nodiscard]] stage_costs read_costs(value const& stage) const {
+    constexpr std::array<std::string_view, 13> names{
+        "forward",
+        "backward_input",
+        "backward_weight",
+        "activation",
+        "weight_gradient_input",
+        "backward_fused",
+        "recompute",
+        "recompute_input",
+        "edge",
+        "static",
+        "workspace",
+        "offload",
+        "reload"};
+    auto const found = stage.members(names, 5);
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, recompute_input, edge, fixed, workspace, offload, reload] =
+        found;
+    for (auto const& host : {offload, reload})
+      if (host) host.refuse(not_offloaded);
+    stage_costs costs;
+    costs.forward = time(forward, unit_);
+    costs.backward_input = time(backward_input, unit_);
+    costs.backward_weight = time(backward_weight, unit_);
+    if (backward_fused) costs.backward_fused = time(backward_fused, unit_);
+    if (recompute) costs.recompute = time(recompute, unit_);
+    costs.activation = size(activation);
+    costs.weight_gradient_input = size(weight_gradient_input);
+    costs.recompute_input = recompute_input ? size(recompute_input) : 0;
+    costs.edge = edge ? size(edge) : 0;
+    costs.static_memory = fixed ? size(fixed) : 0;
+    costs.workspace = workspace ? size(workspace) : 0;
+    return costs;
+  }
+
+  [[nodiscard]] transfer_costs read_transfer(value const& from, int ranks) const {
+    value latency = from;
+    value rate;
+    if (from.is(value_kind::object)) {
+      constexpr std::array<std::string_view, 2> names{"latency", "time_per_size"};
+      auto const parts = from.members(names, 1);
+      latency = parts[0];
+      rate = parts[1];
+    }
+    auto const read_latency = [this](value const& entry) { return time(entry, unit_); };
+    auto const read_rate = [this](value const& entry) {
+      return real(entry, power_of(unit_), "a time per size");
+    };
+    return as_format_error(from, [&]() -> transfer_costs {
+      if (!rate && !latency.is(value_kind::array)) return read_latency(latency);
+      if (!rate) return {ranks, read_table<ticks>(latency, ranks, read_latency)};
+      return {
+          ranks,
+          read_table<ticks>(latency, ranks, read_latency),
+          read_table<double>(rate, ranks, read_rate)};
+    });
+  }
+
+  // A table [from][to], row by row; from a number where all pairs are the same.
+  template <class Number, class Read>
+  [[nodiscard]] static std::vector<Number> read_table(value const& from, int ranks, Read read) {
+    auto const p = zbpp::detail::index(ranks);
+    if (!from.is(value_kind::array)) {
+      if (ranks > problem_limits::ranks_of_a_spread_table)
+        from.refuse("an array for each rank; one number stands for 1024 ranks at most");
+      return std::vector<Number>(p * p, read(from));
+    }
+    auto check_length = [&](value const& list, char const* of) {
+      if (!list.is(value_kind::array) || list.size() != p)
+        list.refuse("an array of " + std::to_string(p) + of);
+    };
+    check_length(from, " arrays, one for each sending rank");
+    std::vector<Number> table;
+    from.for_each([&](value const& row) {
+      check_length(row, ", one for each receiving rank");
+      row.for_each([&](value const& entry) { table.push_back(read(entry)); });
+    });
+    return table;
+  }
+
+  [[nodiscard]] static std::vector<bytes> read_limits(value const& from, int ranks) {
+    if (from.is(value_kind::null)) return {};
+    if (!from.is(value_kind::array)) return {size(from)};
+    if (from.size() != zbpp::detail::index(ranks))
+      from.refuse("an array of " + std::to_string(ranks) + ", one number for each rank");
+    std::vector<bytes> limits;
+    from.for_each([&](value const& limit) { limits.push_back(size(limit)); });
+    return limits;
+  }
+
+  value object_;
+  time_unit unit_ = time_unit::milliseconds;
+};
+
+}  // namespace zbpp::json::detail

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A program: what each rank does in a step, transfers and optimizer steps in place. Messages carry
+// no tags: the k-th send of a channel meets the k-th receive, so order is all there is.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/placement.hpp>
+
+#include <compare>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+/// Says what an instruction does; the first five are the passes, in the order of `pass_kind`.
+enum class instruction_kind : std::uint8_t {
+  forward,
+  backward_input,
+  backward_weight,
+  backward,
+  recompute,
+  send_activation,     ///< ships what the flow of (stage, microbatch) deposited to stage + 1
+  receive_activation,  ///< opens the slot for what stage - 1 sends
+  send_gradient,       ///< ships what the flow deposited to stage - 1
+  receive_gradient,    ///< opens the slot for what stage + 1 sends
+  optimizer_step,      ///< applies the gradients of a stage; its microbatch is 0
+};
+
+/// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B or STEP
+[[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
+  switch (kind) {
+    case instruction_kind::send_activation: return "SEND_F";
+    case instruction_kind::receive_activation: return "RECV_F";
+    case instruction_kind::send_gradient: return "SEND_B";
+    case instruction_kind::receive_gradient: return "RECV_B";
+    case instruction_kind::optimizer_step: return "STEP";
+    default: return to_string(static_cast<pass_kind>(kind));
+  }
+}
+
+/// Holds one instruction of a rank.
+struct instruction {
+  instruction_kind kind = instruction_kind::forward;
+  std::int32_t stage = 0;
+  std::int32_t microbatch = 0;
+
+  /// @return whether this is a pass
+  [[nodiscard]] constexpr bool is_pass() const noexcept {
+    return kind <= instruction_kind::recompute;
+  }
+  /// @return whether this is a send
+  [[nodiscard]] constexpr bool is_send() const noexcept {
+    return kind == instruction_kind::send_activation || kind == instruction_kind::send_gradient;
+  }
+  /// @return whether this is a receive
+  [[nodiscard]] constexpr bool is_receive() const noexcept {
+    return kind == instruction_kind::receive_activation ||
+           kind == instruction_kind::receive_gradient;
+  }
+  /// @return whether this sends or receives an activation
+  [[nodiscard]] constexpr bool moves_activation() const noexcept {
+    return kind == instruction_kind::send_activation ||
+           kind == instruction_kind::receive_activation;
+  }
+  /// @return the pass; only for instructions that are one
+  [[nodiscard]] constexpr pass as_pass() const noexcept {
+    return {static_cast<pass_kind>(kind), stage, microbatch};
+  }
+  /// @return the neighbouring stage at the other end of a send or receive
+  [[nodiscard]] constexpr std::int32_t other_stage() const noexcept {
+    bool const next =
+        kind == instruction_kind::send_activation || kind == instruction_kind::receive_gradient;
+    return next ? stage + 1 : stage - 1;
+  }
+
+  friend constexpr bool operator==(instruction const&, instruction const&) = default;
+  friend constexpr auto operator<=>(instruction const&, instruction const&) = default;
+};
+
+/// @return a pass as an instruction
+[[nodiscard]] constexpr instruction to_instruction(pass const& p) noexcept {
+  return {static_cast<instruction_kind>(p.kind), p.stage, p.microbatch};
+}
+
+/// Writes an instruction as stage, kind, microbatch: `1F2`, `1SEND_F2`, `0STEP`.
+[[nodiscard]] inline std::string to_string(instruction const& i) {
+  auto text = std::to_string(i.stage).append(to_string(i.kind));
+  if (i.kind != instruction_kind::optimizer_step) text += std::to_string(i.microbatch);
+  return text;
+}
+
+/// Describes one directed FIFO between two ranks and how deep its program uses it.
+struct channel {
+  int from = 0;
+  int to = 0;
+  int slots = 0;      ///< most messages that the receiver holds at once, opened but not consumed
+  int in_flight = 0;  ///< most messages that the sender cannot yet know to be consumed
+
+  friend bool operator==(channel const&, channel const&) = default;
+};
+
+/// Holds the instructions of every rank and the channels they use. Any rows are taken as they are:
+/// `verify` says whether they may run.
+class program {
+ public:
+  /// Takes the instructions of each rank; `channels` states what the ranks must set aside.
+  /// @throws error (bad_argument) when there is not one row per rank, or microbatches is out of
+  /// range
+  program(
+      zbpp::placement placement,
+      int microbatches,
+      rows<instruction> instructions,
+      std::vector<channel> channels)
+      : placement_(std::move(placement)),
+        microbatches_(microbatches),
+        instructions_(std::move(instructions)),
+        channels_(std::move(channels)) {
+    detail::check_microbatches(placement_, microbatches_);
+    if (instructions_.ranks() != ranks())
+      throw error(
+          errc::bad_argument,
+          "the program has " + std::to_string(instructions_.ranks()) + " rows; its placement has " +
+              std::to_string(ranks()) + " ranks");
+  }
+
+  /// @return which rank runs which stage
+  [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
+  /// @return how many ranks there are
+  [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
+  /// @return how many stages there are
+  [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
+  /// @return how many microbatches make a step
+  [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
+  /// @return the instructions of all ranks
+  [[nodiscard]] rows<instruction> const& instructions() const noexcept { return instructions_; }
+  /// @return the instructions of a rank, in order
+  [[nodiscard]] std::span<instruction const> instructions(int rank) const noexcept {
+    return instructions_[rank];
+  }
+  /// @return the directed channels in use, by sender, then receiver
+  [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
+
+  friend bool operator==(program const&, program const&) = default;
+
+ private:
+  zbpp::placement placement_;
+  int microbatches_;
+  rows<instruction> instructions_;
+  std::vector<channel> channels_;
+};
+
+}  // namespace zbpp

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The handcrafted schedules of a problem: a search begins with their orders of F and B, and is
+// never worse than those that fit the memory.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/candidates.hpp>
+#include <zbpp/planner/detail/recompute.hpp>
+#include <zbpp/planner/detail/v_block.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/zb_v.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// 1F1B with its warm-up cut down to what the memory of every rank allows, in proportion.
+[[nodiscard]] inline schedule scaled_one_f_one_b(problem const& problem) {
+  auto const p = problem.ranks();
+  auto const room = std::min(p, tightest_room(problem));
+  return one_chunk(problem, one_f_one_b::title, [&](int rank) {
+    auto const depth = (static_cast<std::int64_t>(p - rank) * room + p - 1) / p;
+    return one_chunk_rule{.warm_up = static_cast<int>(depth) - 1, .fused = true};
+  });
+}
+
+/// Makes the handcrafted schedules for the placement of a problem, whatever memory they need.
+[[nodiscard]] inline std::vector<schedule> known_orders(problem const& problem) {
+  auto const& where = problem.placement();
+  std::vector<schedule> orders;
+  if (where.is_linear()) {
+    orders.push_back(zb_h2{}(problem));
+    orders.push_back(zb_h1{}(problem));
+    orders.push_back(scaled_one_f_one_b(problem));
+  } else if (where.is_v_shape()) {
+    orders.push_back(fixed_zb_v{}(problem));
+  } else if (where.is_looped() && problem.microbatches() % problem.ranks() == 0) {
+    orders.push_back(interleaved{}(problem));
+  }
+  for (auto& order : orders) order = insert_recompute(std::move(order), problem);
+  return orders;
+}
+
+/// Lists orders of F and B to begin a search with.
+[[nodiscard]] inline std::vector<std::vector<std::vector<step_code>>> seeds_of(
+    problem const& problem, std::vector<schedule> const& known) {
+  std::vector<std::vector<std::vector<step_code>>> seeds;
+  for (auto const& order : known) seeds.push_back(steps_of(order));
+  if (!problem.placement().is_v_shape()) return seeds;
+  constexpr std::size_t most_blocks = 12;
+  for (auto const& block : v_blocks(problem.ranks(), 2 * tightest_room(problem), most_blocks))
+    seeds.push_back(block.steps(problem.microbatches()));
+  return seeds;
+}
+
+}  // namespace zbpp::detail

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The same model on other placements: neighbouring stages are merged, and halved where there are
+// too few of them.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/layers.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Cuts a stage in two that add up to it; what an odd number leaves over goes to the first. What is
+/// sent between them is as large as what the stage sends. Each keeps an input of its own for R.
+[[nodiscard]] inline std::array<stage_costs, 2> halve_stage(stage_costs const& whole) {
+  std::array<stage_costs, 2> halves{whole, whole};
+  auto& [first, second] = halves;
+  auto const halve = [&](auto part) {
+    second.*part = whole.*part / 2;
+    first.*part = whole.*part - second.*part;
+  };
+  halve(&stage_costs::forward);
+  halve(&stage_costs::backward_input);
+  halve(&stage_costs::backward_weight);
+  halve(&stage_costs::activation);
+  halve(&stage_costs::weight_gradient_input);
+  halve(&stage_costs::static_memory);
+  if (whole.backward_fused) {
+    // Each half has to stay between its max(B, W) and its B + W, which roundings can miss by one.
+    auto const least = [](stage_costs const& c) {
+      return std::max(c.backward_input, c.backward_weight);
+    };
+    auto const most = [](stage_costs const& c) { return c.backward_input + c.backward_weight; };
+    auto const fused = *whole.backward_fused;
+    second.backward_fused = std::clamp(
+        fused / 2,
+        std::max(least(second), fused - most(first)),
+        std::min(most(second), fused - least(first)));
+    first.backward_fused = fused - *second.backward_fused;
+  }
+  if (whole.recompute) {
+    second.recompute = *whole.recompute / 2;
+    first.recompute = *whole.recompute - *second.recompute;
+  }
+  for (auto& half : halves) half.recompute_input = std::min(whole.recompute_input, half.activation);
+  return halves;
+}
+
+/// Puts a model on another placement with as many ranks, each stage a run of equally many
+/// neighbouring stages.
+/// @param may_halve  whether stages may be halved where they do not come out even
+/// @return nothing where they do not come out even all the same
+[[nodiscard]] inline std::optional<problem> regroup(
+    problem const& problem, placement const& placement, bool may_halve) {
+  if (placement == problem.placement()) return problem;
+  auto const wanted = index(placement.stages());
+  std::vector<stage_costs> grains(problem.all_costs().begin(), problem.all_costs().end());
+  if (grains.size() % wanted != 0) {
+    if (!may_halve || 2 * grains.size() % wanted != 0) return std::nullopt;
+    std::vector<stage_costs> halves;
+    for (auto const& whole : grains)
+      for (auto const& half : halve_stage(whole)) halves.push_back(half);
+    grains = std::move(halves);
+  }
+  auto const run = grains.size() / wanted;
+  std::vector<stage_costs> stages;
+  for (std::size_t s = 0; s < wanted; ++s)
+    stages.push_back(merge_layers(std::span<stage_costs const>(grains).subspan(s * run, run)));
+  return zbpp::problem(
+      placement,
+      problem.microbatches(),
+      std::move(stages),
+      problem.transfer(),
+      {problem.memory_limits().begin(), problem.memory_limits().end()});
+}
+
+/// Lists the placements that a model could have, the fewest stages first: its own, linear, V, and
+/// looped with any number of chunks. Stages are halved for at most two chunks per rank.
+[[nodiscard]] inline std::vector<problem> regroupings(problem const& problem, bool may_halve) {
+  auto const p = problem.ranks();
+  std::vector<zbpp::problem> found{problem};
+  auto const add = [&](placement const& placement, bool halve) {
+    auto other = regroup(problem, placement, halve);
+    auto const is_there = [&](zbpp::problem const& known) { return known.placement() == placement; };
+    if (other && std::none_of(found.begin(), found.end(), is_there))
+      found.push_back(std::move(*other));
+  };
+  add(placement::linear(p), may_halve);
+  add(placement::v_shape(p), may_halve);
+  add(placement::looped(p, 2), may_halve);
+  for (int chunks = 3; chunks * p <= problem.stages(); ++chunks)
+    add(placement::looped(p, chunks), false);
+  std::stable_sort(found.begin(), found.end(), [](zbpp::problem const& a, zbpp::problem const& b) {
+    return a.stages() < b.stages();
+  });
+  return found;
+}
+
+}  // namespace zbpp::detail

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a pipeline asks of a backend: which ranks run in this process and where, what carries their
+// messages, who runs them, and who hears of a failure. Here stands the part that is the same for
+// all backends whose ranks run in one process.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+#include <concepts>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace zbpp {
+
+/// Models what runs the ranks of a pipeline. `Backend::executor` is made with the backend and the
+/// plan; its `run(engines, carrier, status)` returns when no engine is running, and
+/// `warm_up(engines)` calls that of each.
+///
+/// Models also promise: `ranks()` stays the same; `make_transport`, for a program that outlives it,
+/// is followed by a `bind` for each of these ranks and then one `connect`; a message rings
+/// `wakeup_of` its receiver; `settle` turns the failures of this process, the first one first, into
+/// those of all.
+template <class Backend>
+concept backend = requires(
+    typename Backend::executor executor,
+    program const& code,
+    traffic const& messages,
+    problem const& problem,
+    typename Backend::transport_type& transport,
+    std::vector<failure>& failures,
+    arena& memory,
+    int rank) {
+  requires std::constructible_from<typename Backend::executor, Backend, plan const&>;
+  requires zbpp::transport<typename Backend::transport_type>;
+  { Backend::reserves_memory } -> std::convertible_to<bool>;
+  { executor.ranks() } -> std::convertible_to<std::span<int const>>;
+  {
+    executor.make_transport(code, messages, problem)
+  } -> std::same_as<std::unique_ptr<typename Backend::transport_type>>;
+  executor.connect(transport);
+  { executor.wakeup_of(rank) } -> std::same_as<wakeup*>;
+  { executor.make_memory(rank) } -> std::same_as<arena>;
+  { executor.context_of(rank, memory) } -> std::same_as<pass_context>;
+  executor.start_step();
+  { executor.observer_of(rank) } -> std::same_as<typename Backend::pass_observer>;
+  executor.settle(failures);
+};
+
+/// Is the base of an executor whose ranks all run in this process.
+class one_process {
+ public:
+  explicit one_process(plan const& planned) : ranks_(detail::index(planned.problem().ranks())) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+  }
+
+  /// @return the ranks that run here: all of them
+  [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
+  /// @return what carries their messages
+  [[nodiscard]] static std::unique_ptr<in_process> make_transport(
+      program const&, traffic const& messages, problem const& problem) {
+    return std::make_unique<in_process>(problem.ranks(), messages.channels());
+  }
+  /// @return the memory of a rank: the heap, unless an executor says otherwise
+  [[nodiscard]] static arena make_memory(int /*rank*/) { return arena(); }
+  /// @return where its passes run: on the calling thread, unless an executor says otherwise
+  [[nodiscard]] static pass_context context_of(int /*rank*/, arena& memory) noexcept {
+    return pass_context(memory);
+  }
+  /// Lets the stages of every rank get ready.
+  template <class Engine>
+  static void warm_up(std::vector<Engine>& engines) {
+    for (auto& e : engines) e.warm_up();
+  }
+  /// There is nobody to connect to.
+  static void connect(in_process&) noexcept {}
+  /// What failed here is all that failed.
+  static void settle(std::vector<failure> const&) noexcept {}
+
+ private:
+  std::vector<int> ranks_;
+};
+
+}  // namespace zbpp
