@@ -70,7 +70,8 @@ std::vector<int> even_cut(int stages) {
 
 ticks show(char const* title, plan const& made, std::vector<int> const& first) {
   bytes most = 0;
-  for (auto const& peak : peak_memory(made.program(), made.problem())) most = std::max(most, peak.total);
+  for (auto const& peak : peak_memory(made.program(), made.problem()))
+    most = std::max(most, peak.total);
   auto const took = cost(made.timeline());
   std::printf(
       "  %-10s  %7.1f ms  bubble %4.1f%%  %4.1f GiB  layers",

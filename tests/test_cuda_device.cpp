@@ -369,7 +369,8 @@ TEST_CASE("what a GPU backend cannot use is refused with what would be right", "
     cuda::device_guard const other(1);
     REQUIRE(cudaStreamCreateWithFlags(&elsewhere, cudaStreamNonBlocking) == cudaSuccess);
   }
-  CHECK(refused({.devices = {{}}}) == "there are 1 devices for 2 ranks; state one for each, or none");
+  CHECK(
+      refused({.devices = {{}}}) == "there are 1 devices for 2 ranks; state one for each, or none");
   CHECK(refused({.devices = {{}, {.device = 2}}}) == "rank 1 is to run on device 2; there are 2");
   CHECK(
       refused({.devices = {{}, {.compute = cudaStreamPerThread}}}) ==

@@ -41,7 +41,9 @@ TEST_CASE("one entry of costs stands for every stage", "[problem]") {
   problem const problem(placement::v_shape(2), 1, stage_costs{.forward = 3});
   REQUIRE(problem.all_costs().size() == 4);
   CHECK(problem.costs(0) == problem.costs(3));
-  CHECK(problem == zbpp::problem(placement::v_shape(2), 1, std::vector<stage_costs>(4, {.forward = 3})));
+  CHECK(
+      problem ==
+      zbpp::problem(placement::v_shape(2), 1, std::vector<stage_costs>(4, {.forward = 3})));
 }
 
 TEST_CASE("one memory limit stands for every rank, none for no limit", "[problem]") {

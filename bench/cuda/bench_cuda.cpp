@@ -62,7 +62,8 @@ std::vector<load> loads_on(std::vector<cuda::rank_device> const& devices) {
   all.push_back(sized(
       "arithmetic in registers", devices, [&](int n) { return arithmetic(devices, 20'000 * n); }));
 #ifdef ZBPP_BENCH_CUBLAS
-  all.push_back(sized("bf16 products by cuBLAS", devices, [&](int n) { return products(devices, n); }));
+  all.push_back(
+      sized("bf16 products by cuBLAS", devices, [&](int n) { return products(devices, n); }));
 #endif
   return all;
 }

@@ -54,7 +54,9 @@ using pass_times = std::array<double, 3>;
 /// turns, and ranks are not at the same kind, as in a pipeline.
 /// @return medians, in the order of the ranks
 [[nodiscard]] inline std::vector<pass_times> measure(
-    std::vector<cuda::rank_device> const& devices, work const& does, std::vector<int> const& ranks) {
+    std::vector<cuda::rank_device> const& devices,
+    work const& does,
+    std::vector<int> const& ranks) {
   constexpr std::size_t warm = 6;
   constexpr std::size_t counted = 30;
   constexpr std::size_t all = warm + counted + warm;  // the last ones keep the others company

@@ -102,7 +102,8 @@ class stage_clock {
     std::vector<chunk_stage> stages,
     std::span<zbpp::cuda::rank_device const> devices) {
   std::list<stage_clock> clocks;
-  for (std::size_t s = 0; s < stages.size(); ++s) clocks.emplace_back(stages[s], how, on, devices[s]);
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    clocks.emplace_back(stages[s], how, on, devices[s]);
   constexpr int all = stage_clock::unmeasured_rounds + stage_clock::rounds;
   measured_times times;
   for (auto& clock : clocks) {

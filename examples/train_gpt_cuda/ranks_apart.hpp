@@ -4,9 +4,9 @@
 // do the same in the same order, and know in the end what all found out.
 #pragma once
 
+#include "devices.hpp"
 #include "options.hpp"
 #include "runs.hpp"
-#include "devices.hpp"
 #include "train_gpt/checksum.hpp"
 #include "train_gpt/meeting.hpp"
 #include <zbpp/nccl/ranks.hpp>

@@ -3,9 +3,9 @@
 // Ranks that are all in this process, on parts of one GPU or on a GPU each.
 #pragma once
 
+#include "devices.hpp"
 #include "options.hpp"
 #include "runs.hpp"
-#include "devices.hpp"
 
 #include <cstddef>
 #include <span>

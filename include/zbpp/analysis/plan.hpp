@@ -35,11 +35,7 @@ class plan {
   /// Takes a program that somebody else made from the schedule. A pipeline verifies it before it
   /// runs.
   /// @throws as above; (bad_argument) when the program is not one for the problem
-  plan(
-      std::string policy,
-      zbpp::problem problem,
-      zbpp::schedule schedule,
-      zbpp::program program);
+  plan(std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program);
 
   /// @return the title of the policy that made the schedule
   [[nodiscard]] std::string const& policy() const noexcept { return policy_; }

@@ -138,11 +138,15 @@ class tcp::executor {
   /// @return the memory of the rank: the heap
   [[nodiscard]] static arena make_memory(int) { return arena(); }
   /// @return where its passes run: on the calling thread
-  [[nodiscard]] static pass_context context_of(int, arena& memory) noexcept { return pass_context(memory); }
+  [[nodiscard]] static pass_context context_of(int, arena& memory) noexcept {
+    return pass_context(memory);
+  }
   /// The clock starts when it is made.
   static constexpr void start_step() noexcept {}
   /// @return the clock of the rank, which starts now
-  [[nodiscard]] pass_observer observer_of(int) const noexcept { return pass_observer(control_->board()); }
+  [[nodiscard]] pass_observer observer_of(int) const noexcept {
+    return pass_observer(control_->board());
+  }
 
   /// @return what carries the messages of this rank; not connected yet
   [[nodiscard]] std::unique_ptr<tcp_transport> make_transport(

@@ -36,7 +36,7 @@ struct device {
   /// Whether arenas take their planned size from the device when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
-  std::vector<rank_device> devices = {};           ///< one per rank; none: all on the current device
+  std::vector<rank_device> devices = {};  ///< one per rank; none: all on the current device
   std::vector<message_shape> edges = {};  ///< one an edge; none: one buffer of the stated size each
   int run_ahead = 0;    ///< passes that the host may issue ahead of a rank; 0: the whole step
   bool traces = false;  ///< whether passes are timed on the device; costs two events each

@@ -200,8 +200,8 @@ inline void check_adoptable(stream_ref theirs, int device) {
   if (of != device)
     throw error(
         errc::bad_argument,
-        "the adopted stream belongs to device " + std::to_string(of) + "; its rank_device says device " +
-            std::to_string(device));
+        "the adopted stream belongs to device " + std::to_string(of) +
+            "; its rank_device says device " + std::to_string(device));
 }
 
 }  // namespace zbpp::cuda

@@ -31,7 +31,8 @@ class launcher {
  public:
   /// Makes streams and events for ranks of a plan.
   /// @param devices  one for each of `ranks`; empty: all on the current device
-  /// @throws error (bad_argument) unless there is a rank_device for each rank, or when one cannot be used;
+  /// @throws error (bad_argument) unless there is a rank_device for each rank, or when one cannot
+  /// be used;
   ///         cuda_error
   launcher(
       std::vector<rank_device> devices,
@@ -210,9 +211,9 @@ class launcher {
   }
 
   std::span<int const> ranks_;
-  std::vector<std::unique_ptr<device_context>> contexts_;    // one for each of the ranks
-  std::vector<std::unique_ptr<feeder>> feeders_;  // one per device
-  std::unique_ptr<workers> threads_;              // where there are several devices
+  std::vector<std::unique_ptr<device_context>> contexts_;  // one for each of the ranks
+  std::vector<std::unique_ptr<feeder>> feeders_;           // one per device
+  std::unique_ptr<workers> threads_;                       // where there are several devices
 };
 
 }  // namespace zbpp::cuda

@@ -123,7 +123,8 @@ class partition {
     }
   }
 
-  /// @return a rank_device for each part, in order; they name its streams, so it outlives their users
+  /// @return a rank_device for each part, in order; they name its streams, so it outlives their
+  /// users
   [[nodiscard]] std::vector<rank_device> devices() const {
     std::vector<rank_device> all;
     for (auto const& p : parts_)

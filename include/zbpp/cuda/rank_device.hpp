@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a rank runs on a GPU: the caller's choice (`rank_device`), what the backend makes of it (`device_context`),
-// and what a pass asks of it through its `where`.
+// Where a rank runs on a GPU: the caller's choice (`rank_device`), what the backend makes of it
+// (`device_context`), and what a pass asks of it through its `where`.
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
@@ -43,10 +43,11 @@ struct launch_settings {
 class device_context {
  public:
   /// Makes it, with events for as many passes as the rank has in a step.
-  /// @throws error (bad_argument) when the stream of the rank_device cannot be adopted, or run_ahead is
-  /// negative;
+  /// @throws error (bad_argument) when the stream of the rank_device cannot be adopted, or
+  /// run_ahead is negative;
   ///         cuda_error
-  device_context(rank_device const& at, int microbatches, std::size_t passes, launch_settings const& how)
+  device_context(
+      rank_device const& at, int microbatches, std::size_t passes, launch_settings const& how)
       : device_(at.device),
         own_(at.compute == nullptr ? stream(stream_priority::usual) : stream()),
         compute_(at.compute == nullptr ? own_.get() : stream_ref(at.compute)),

@@ -30,7 +30,8 @@ class schedule {
   }
 
   /// Takes one vector of passes a rank.
-  schedule(zbpp::placement placement, int microbatches, std::vector<std::vector<pass>> const& passes)
+  schedule(
+      zbpp::placement placement, int microbatches, std::vector<std::vector<pass>> const& passes)
       : schedule(std::move(placement), microbatches, rows<pass>(passes)) {}
 
   /// @return which rank runs which stage

@@ -20,8 +20,8 @@ namespace zbpp::nccl {
 /// Says how the rank of this process runs, and how messages travel. Layout, edges and most_ctas are
 /// the same on all ranks.
 struct ranks_settings {
-  std::optional<cuda::rank_device> device = {};   ///< none: the current device
-  std::vector<cuda::message_shape> edges = {};  ///< one an edge; none: one buffer of its size each
+  std::optional<cuda::rank_device> device = {};  ///< none: the current device
+  std::vector<cuda::message_shape> edges = {};   ///< one an edge; none: one buffer of its size each
   int run_ahead = 0;          ///< passes that the host may issue ahead; 0: the whole step
   bool traces = false;        ///< whether passes are timed on the device
   bool synchronizes = false;  ///< whether the host waits after each pass; for debugging

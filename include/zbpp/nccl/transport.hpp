@@ -38,7 +38,8 @@ class transport {
 
   /// Makes events for the channels of a program.
   /// @param over    serves these channels; not bound to this transport alone
-  /// @param contexts  by rank, null where the rank is not in this process; they outlive the transport
+  /// @param contexts  by rank, null where the rank is not in this process; they outlive the
+  /// transport
   /// @param needs   of each channel
   /// @throws cuda_error
   transport(

@@ -41,7 +41,7 @@ struct placed_order {
 struct auto_placement {
   search_settings search = {};  ///< of each placement
   bool halve_stages = true;     ///< where they do not come out even for up to two chunks per rank:
-                             ///< times and sizes halve, what is sent does not
+                                ///< times and sizes halve, what is sent does not
 
   /// Finds the best schedule for each placement that fits the memory, the fewest stages first.
   /// @return nothing when no placement fits
@@ -113,8 +113,8 @@ inline placed_order auto_placement::operator()(problem const& problem) const {
     auto const needed = least_memory(one);
     return *std::max_element(needed.begin(), needed.end());
   };
-  detail::require_memory(
-      *std::min_element(all.begin(), all.end(), [&](zbpp::problem const& a, zbpp::problem const& b) {
+  detail::require_memory(*std::min_element(
+      all.begin(), all.end(), [&](zbpp::problem const& a, zbpp::problem const& b) {
         return need(a) < need(b);
       }));
   throw error(errc::unsupported_problem, "no placement fits the memory limits");

@@ -93,7 +93,10 @@ class engine {
   /// @param losses  one per microbatch, written by the last stage
   /// @param trace   one entry per pass, gets start and end of each
   void begin(
-      std::int64_t step, PassObserver observer, std::span<double> losses, std::span<timed_pass> trace) {
+      std::int64_t step,
+      PassObserver observer,
+      std::span<double> losses,
+      std::span<timed_pass> trace) {
     next_ = 0;
     traced_ = 0;
     observer_ = observer;

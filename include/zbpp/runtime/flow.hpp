@@ -208,7 +208,8 @@ class [[nodiscard]] flow {
       return detail::pass_awaiter<Kind, Closure>(*state_, request.closure());
     }
     template <class Result, flow_point Point>
-    [[nodiscard]] auto await_transform(detail::message_awaiter<Result, Point> awaiter) const noexcept {
+    [[nodiscard]] auto await_transform(
+        detail::message_awaiter<Result, Point> awaiter) const noexcept {
       return awaiter;
     }
 

@@ -20,7 +20,8 @@ enum class backend_kind : std::uint8_t {
 class pass_context {
  public:
   /// Names a place by its native handle and the arena of its rank.
-  pass_context(arena& memory, backend_kind kind = backend_kind::host, void* native = nullptr) noexcept
+  pass_context(
+      arena& memory, backend_kind kind = backend_kind::host, void* native = nullptr) noexcept
       : memory_(&memory), native_(native), kind_(kind) {}
 
   /// Gives memory that the pass or later ones keep; not initialised, aligned to 64 bytes or more.

@@ -88,7 +88,8 @@ class client final : public connection_owner {
 
   /// Receives a frame of rank 0.
   /// @throws error (bad_format)
-  void on_frame(control_connection&, control_kind kind, std::span<std::byte const> payload) override {
+  void on_frame(
+      control_connection&, control_kind kind, std::span<std::byte const> payload) override {
     receive(kind, payload);
   }
   /// As above, where rank 0 is this process.

@@ -32,12 +32,13 @@ namespace zbpp::asio::detail {
 
 class control_connection;
 
-/// Is told what a control connection receives. Neither call may throw anything but `error`, which ends the
-/// connection as garbage.
+/// Is told what a control connection receives. Neither call may throw anything but `error`, which
+/// ends the connection as garbage.
 class connection_owner {
  public:
   /// A whole frame came.
-  virtual void on_frame(control_connection& from, control_kind kind, std::span<std::byte const> payload) = 0;
+  virtual void on_frame(
+      control_connection& from, control_kind kind, std::span<std::byte const> payload) = 0;
   /// The connection is at its end, for good, without `close` having been called.
   virtual void on_lost(control_connection& from, std::string const& reason) = 0;
 

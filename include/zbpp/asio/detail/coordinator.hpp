@@ -73,7 +73,8 @@ class coordinator final : public connection_owner {
   }
 
   /// Receives a frame of a line. @throws error (bad_format)
-  void on_frame(control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
+  void on_frame(
+      control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
     auto const rank = rank_of(from);
     if (rank >= 0) return receive(rank, kind, payload);
     if (kind == control_kind::join) return join(from, read_join(payload));
@@ -116,7 +117,9 @@ class coordinator final : public connection_owner {
   /// @return the port for the other ranks
   [[nodiscard]] std::uint16_t port() const noexcept { return listener_.endpoint().port(); }
   /// @return whether some other rank's connection is still open
-  [[nodiscard]] bool is_connected() const noexcept { return has_line(&control_connection::is_open); }
+  [[nodiscard]] bool is_connected() const noexcept {
+    return has_line(&control_connection::is_open);
+  }
   /// @return whether frames for other ranks wait to be written
   [[nodiscard]] bool is_behind() const noexcept { return has_line(&control_connection::is_behind); }
   /// Ends at once.

@@ -92,7 +92,9 @@ namespace zbpp::detail {
   std::vector<zbpp::problem> found{problem};
   auto const add = [&](placement const& placement, bool halve) {
     auto other = regroup(problem, placement, halve);
-    auto const is_there = [&](zbpp::problem const& known) { return known.placement() == placement; };
+    auto const is_there = [&](zbpp::problem const& known) {
+      return known.placement() == placement;
+    };
     if (other && std::none_of(found.begin(), found.end(), is_there))
       found.push_back(std::move(*other));
   };
