@@ -5,16 +5,19 @@
 //   asio_rank steps=20 policy=zb_h1 microbatches=5 deadline=2000 fault=throw rank=1 at=3:2:B
 //
 // fault=hold is none: the pass waits for SIGUSR1, so that a test finds the run in the middle.
+// fails=connect:3 has the third and every later call of connect fail on the rank that `rank` names.
 // Ends with 0 and prints digests of all losses and of its gradients; or with 3 and one line that
 // says what failed.
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <support/failing_calls.hpp>
 #include <support/sockets_of_process.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_run.hpp>
 
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -40,8 +43,10 @@ std::map<std::string, std::string> read(int argc, char** argv) {
       {"deadline", "5000"},
       {"patience", "60000"},
       {"join_deadline", "60000"},
+      {"connect_deadline", "20000"},
       {"bind", "127.0.0.1"},
       {"fault", "none"},
+      {"fails", ""},
       {"rank", "-1"},
       {"at", "0:0:F"}};
   for (int i = 1; i < argc; ++i) {
@@ -143,12 +148,25 @@ fault read_fault(std::map<std::string, std::string> const& given, int rank) {
       at.at(second + 1)};
 }
 
+// Has calls of this process fail, where it is told so.
+void arm_failing_calls(std::string const& given) {
+  auto const colon = given.find(':');
+  if (colon == std::string::npos) return;
+  auto& calls = failures_of_calls();
+  calls.name = given.substr(0, colon);
+  calls.from = std::stoi(given.substr(colon + 1));
+  if (calls.name == "socket" || calls.name == "accept") calls.reason = EMFILE;
+}
+
 int run(int argc, char** argv) {
   auto const given = read(argc, argv);
+  auto const start = zbpp::asio::find_launch();
+  if (start.rank == std::stoi(given.at("rank"))) arm_failing_calls(given.at("fails"));
   zbpp::asio::rendezvous meeting(
-      zbpp::asio::find_launch(),
+      start,
       {.bind = given.at("bind"),
        .join_deadline = std::chrono::milliseconds(std::stoi(given.at("join_deadline"))),
+       .connect_deadline = std::chrono::milliseconds(std::stoi(given.at("connect_deadline"))),
        .deadline = std::chrono::milliseconds(std::stoi(given.at("deadline"))),
        .patience = std::chrono::milliseconds(std::stoi(given.at("patience")))});
   auto const planned =

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
+#include <support/processes.hpp>
 #include <support/seeded.hpp>
 
 #include <boost/asio/co_spawn.hpp>
@@ -12,6 +14,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
@@ -59,7 +62,7 @@ rank_failure failure_of(int rank) {
 // A process that joins a run and then does as a test says.
 class raw_member {
  public:
-  raw_member(std::uint16_t port, int rank, int ranks) {
+  raw_member(std::uint16_t port, int rank, int ranks, std::uint16_t data_port = 1) {
     socket_.connect({boost::asio::ip::address_v4::loopback(), port});
     std::exception_ptr failed;
     boost::asio::co_spawn(
@@ -68,7 +71,9 @@ class raw_member {
         [&](std::exception_ptr wrong) { failed = wrong; });
     io_.run_for(test_limit);
     if (failed) std::rethrow_exception(failed);
-    send(control_kind::join, write(asio::detail::join_request{rank, ranks, ZBPP_VERSION, {"", 1}}));
+    send(
+        control_kind::join,
+        write(asio::detail::join_request{rank, ranks, ZBPP_VERSION, {"", data_port}}));
   }
 
   void send(control_kind kind, asio::blob const& payload = {}) {
@@ -121,7 +126,8 @@ std::vector<std::string> run_with_raw(
     int ranks,
     asio::rendezvous_settings settings,
     Act act,
-    std::function<void(asio::rendezvous&)> const& others = &asio::rendezvous::barrier) {
+    std::function<void(asio::rendezvous&)> const& others = &asio::rendezvous::barrier,
+    std::uint16_t data_port = 1) {
   std::vector<std::string> thrown(static_cast<std::size_t>(ranks - 1));
   std::promise<std::uint16_t> listening;
   auto const port = listening.get_future().share();
@@ -141,7 +147,7 @@ std::vector<std::string> run_with_raw(
         thrown[static_cast<std::size_t>(r)] = wrong.what();
       }
     });
-  raw_member raw(port.get(), ranks - 1, ranks);
+  raw_member raw(port.get(), ranks - 1, ranks, data_port);
   bool const was_complete = raw.read(control_kind::welcome).has_value();
   act(raw);
   for (auto& t : threads) t.join();
@@ -470,6 +476,49 @@ TEST_CASE("a deadline that passes while this process stands still waits for what
   CHECK(order == "head payload late");
 }
 
+TEST_CASE("silence is noticed when its limit is reached, not some time after") {
+  // The clocks of one io_context are called in the order in which they end. A machine that wakes
+  // this process late delays the call on purpose; then it is tried again.
+  constexpr auto limit = 200ms;
+  bool was_late = true;
+  for (int trial = 0; trial < 50 && was_late; ++trial) {
+    boost::asio::io_context io;
+    auto const heard = std::chrono::steady_clock::now() + 30ms;
+    std::string order;
+    asio::detail::silence_limit watched(
+        io,
+        limit,
+        [&] { return std::chrono::steady_clock::now() - heard; },
+        [&] {
+          order += "silent ";
+          watched.stop();
+        });
+    watched.start();
+    boost::asio::steady_timer after(io, heard + limit + 15ms);
+    after.async_wait([&](boost::system::error_code const&) { order += "after"; });
+    boost::asio::steady_timer before(io, heard + limit - 1ms);
+    before.async_wait([&](boost::system::error_code const&) { order += "before "; });
+    io.run();
+    was_late = std::chrono::steady_clock::now() - heard > limit + 50ms;
+    if (!was_late) CHECK(order == "before silent after");
+  }
+  CHECK_FALSE(was_late);
+}
+
+TEST_CASE("a process knows for how long it stood still, until it has caught up") {
+  boost::asio::io_context io;
+  std::vector<std::chrono::milliseconds> seen;
+  asio::detail::pulse beats(io, 10ms, [&](bool) { seen.push_back(beats.standstill()); });
+  beats.start();
+  auto const still_until = std::chrono::steady_clock::now() + 400ms;
+  while (std::chrono::steady_clock::now() < still_until) std::this_thread::yield();
+  CHECK(beats.standstill() >= 400ms);  // before any handler runs
+  io.run_one();
+  REQUIRE(seen.size() == 1);
+  CHECK(seen.front() >= 400ms);
+  CHECK(beats.standstill() >= 400ms);  // what came meanwhile is still to be read
+}
+
 TEST_CASE("a rank says itself that rank 0 is lost") {
   using line = asio::detail::line;
   auto settings = test::patient_settings();
@@ -562,6 +611,97 @@ TEST_CASE("data connections are handed over, those too that come before anybody 
     meeting.barrier();
   });
   CHECK(thrown == std::vector<std::string>(3));
+}
+
+namespace {
+
+// A port of this machine that listens and accepts nothing.
+class deaf_port {
+ public:
+  /// @param drops  whether what calls is dropped silently, as by a firewall, for the queue is full
+  explicit deaf_port(bool drops) {
+    acceptor_.listen(drops ? 0 : 16);
+    if (!drops) return;
+    // The kernel takes one or two more than it says.
+    for (auto& caller : callers_)
+      caller.async_connect(acceptor_.local_endpoint(), [](boost::system::error_code const&) {});
+    io_.run_for(200ms);
+  }
+  [[nodiscard]] std::uint16_t number() const { return acceptor_.local_endpoint().port(); }
+
+ private:
+  static boost_tcp::acceptor bound(boost::asio::io_context& io) {
+    boost_tcp::acceptor result(io, boost_tcp::v4());
+    result.bind({boost::asio::ip::address_v4::loopback(), 0});
+    return result;
+  }
+
+  boost::asio::io_context io_;
+  boost_tcp::acceptor acceptor_ = bound(io_);
+  std::vector<boost_tcp::socket> callers_ = [this] {
+    std::vector<boost_tcp::socket> all;
+    for (int i = 0; i < 4; ++i) all.emplace_back(io_);
+    return all;
+  }();
+};
+
+// What ranks 0 and 1 throw when rank 0 connects this channel with rank 2, whose data port this is.
+std::vector<std::string> thrown_by_connecting(channel const& wanted, std::uint16_t data_port) {
+  auto settings = test::patient_settings();
+  settings.connect_deadline = 1s;
+  settings.deadline = 4s;
+  return run_with_raw(
+      3,
+      settings,
+      [](raw_member& raw) {
+        raw.send(
+            control_kind::call,
+            write(asio::detail::collective_call{0, asio::collective::barrier, 0, {}}));
+        // Lives as others do, until it hears the verdict.
+        std::jthread const alive([&raw](std::stop_token const& stop) {
+          asio::wire_writer report;
+          put(report, asio::progress_report{});
+          while (!stop.stop_requested()) {
+            raw.send(control_kind::heartbeat, report.bytes());
+            ::poll(nullptr, 0, 100);
+          }
+        });
+        raw.read(control_kind::verdict);
+      },
+      [&](asio::rendezvous& meeting) {
+        static_cast<void>(meeting.data_connections().connect({wanted}));
+        meeting.barrier();
+      },
+      data_port);
+}
+
+}  // namespace
+
+TEST_CASE("a data port that cannot be reached is named on all ranks, with who calls and why not") {
+  auto const text = [](std::uint16_t port, std::string const& why) {
+    return "rank 0: cannot reach rank 2 at 127.0.0.1:" + std::to_string(port) +
+           " for its messages within 1.0 s: " + why +
+           "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them";
+  };
+  auto const closed = test::free_port();
+  for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, closed))
+    CHECK(told == text(closed, "Connection refused"));
+  deaf_port const firewalled(true);
+  for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, firewalled.number()))
+    CHECK(told == text(firewalled.number(), "no answer; a firewall may drop what is sent there"));
+  deaf_port const stopped(false);
+  for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, stopped.number()))
+    CHECK(
+        told == text(
+                    stopped.number(),
+                    "it does not accept the connection; it may be stopped or overloaded"));
+}
+
+TEST_CASE("a rank that does not call is named on all ranks, with the address where it should") {
+  for (auto const& told : thrown_by_connecting({2, 0, 1, 1}, 1)) {
+    CHECK(contains(told, "rank 0: rank 2 has not connected to 127.0.0.1:"));
+    CHECK(contains(told, " for its messages within 1.0 s"));
+  }
 }
 
 TEST_CASE("a hundred runs in which something goes wrong all end") {

@@ -151,6 +151,93 @@ TEST_CASE("a fault in one process ends all others with a message that names it",
   }
 }
 
+TEST_CASE("a rank that stood still for longer than the deadline blames itself", "[asio][faults]") {
+  for (auto const* at : {"1:0:F", "1:2:B"})
+    for (int culprit : {0, 1, 2}) {
+      auto all = start_ranks(
+          3,
+          {"steps=3",
+           "fault=stop",
+           "rank=" + std::to_string(culprit),
+           "at=" + std::string(at),
+           "deadline=2000"});
+      for (int rank = 0; rank < 3; ++rank)
+        if (rank != culprit) all[static_cast<std::size_t>(rank)].wait_until(soon());
+      auto& stopped = all[static_cast<std::size_t>(culprit)];
+      stopped.signal(SIGCONT);
+      CHECK(stopped.wait_until(soon()) == 3);
+      INFO("rank " << culprit << " at " << at << "\n" << everything(all));
+      CHECK(stopped.output().starts_with("asio_rank: rank " + std::to_string(culprit) + ": "));
+    }
+}
+
+TEST_CASE("socket calls that fail from any moment on end all ranks in time", "[asio][faults]") {
+  auto const call = GENERATE(
+      std::string("socket"),
+      std::string("bind"),
+      std::string("listen"),
+      std::string("connect"),
+      std::string("accept"),
+      std::string("setsockopt"),
+      std::string("getsockname"),
+      std::string("getpeername"),
+      std::string("sendmsg"),
+      std::string("recvmsg"),
+      std::string("send"),
+      std::string("recv"));
+  // At once: most of them wait for deadlines.
+  std::vector<std::pair<std::string, std::vector<process>>> all;
+  for (int culprit : {0, 1})
+    for (int from : {1, 2, 3, 5, 9}) {
+      std::vector<std::string> const arguments{
+          "fails=" + call + ":" + std::to_string(from),
+          "rank=" + std::to_string(culprit),
+          "join_deadline=3000",
+          "connect_deadline=2000",
+          "deadline=2000"};
+      all.emplace_back(arguments[0] + " " + arguments[1], start_ranks(2, arguments));
+    }
+  for (auto& [what, ranks] : all)
+    for (auto& p : ranks) {
+      auto const status = p.wait_until(soon());
+      INFO(what << "\n" << everything(ranks));
+      CHECK((status == 0 || status == 3));
+      CHECK(p.output().find("/boost/") == std::string::npos);
+    }
+}
+
+TEST_CASE("too few file descriptors end all ranks, with how to allow more", "[asio][faults]") {
+  struct attempt {
+    int limited;
+    int limit;
+    std::vector<process> ranks;
+  };
+  std::vector<attempt> all;
+  for (int limited : {0, 1})
+    for (int limit = 5; limit <= 16; ++limit) {
+      auto const port = free_port();
+      attempt one{limited, limit, {}};
+      for (int rank : {0, 1}) {
+        rank_process how{rank, 2, {"join_deadline=3000", "connect_deadline=2000", "deadline=2000"}};
+        if (rank == limited)
+          how.wrapper = {
+              "/bin/sh", "-c", "ulimit -n " + std::to_string(limit) + "; exec \"$0\" \"$@\""};
+        one.ranks.push_back(start_rank(how, port));
+      }
+      all.push_back(std::move(one));
+    }
+  for (auto& one : all) {
+    std::vector<std::optional<int>> ended;
+    for (auto& p : one.ranks) ended.push_back(p.wait_until(soon()));
+    INFO("rank " << one.limited << ", " << one.limit << " descriptors\n" << everything(one.ranks));
+    CHECK(ended[0] == ended[1]);
+    CHECK((ended[0] == 0 || ended[0] == 3));
+    auto const& own = one.ranks[static_cast<std::size_t>(one.limited)];
+    if (ended[0] == 3) CHECK(own.output().find("ulimit -n") != std::string::npos);
+    for (auto const& p : one.ranks) CHECK(p.output().find("/boost/") == std::string::npos);
+  }
+}
+
 TEST_CASE("a pass that never ends is named by all ranks' watchdog", "[asio][faults]") {
   auto all = start_ranks(
       3, {"steps=3", "fault=hang", "rank=1", "at=1:2:F", "deadline=10000", "patience=3000"});

@@ -45,6 +45,34 @@ asio::blob part_of(std::uint64_t seed, int round, int rank) {
 
 auto const idle_process = [](asio::rendezvous&, std::size_t) {};
 
+// What ranks of a run on this machine say of where their data ports are; each has exchanged a
+// connection with the next, in a ring, by what the others said.
+std::vector<std::string> hosts_seen(
+    std::string const& host, std::string const& bind, std::string const& advertise) {
+  constexpr int ranks = 3;
+  auto settings = test::patient_settings();
+  settings.bind = bind;
+  settings.advertise = advertise;
+  settings.connect_deadline = 5s;
+  std::vector<start_of_rank> starts;
+  for (int r = 0; r < ranks; ++r) starts.push_back({r, ranks, test::test_token(), host});
+  std::vector<std::string> hosts;
+  auto const thrown = run_processes(starts, settings, [&](asio::rendezvous& meeting, std::size_t) {
+    std::vector<channel> ring;
+    for (int r = 0; r < ranks; ++r) ring.push_back({r, (r + 1) % ranks, 1, 1});
+    auto const sockets = meeting.data_connections().connect(ring);
+    for (auto const& c : ring)
+      if ((c.from == meeting.rank() || c.to == meeting.rank()) !=
+          sockets.at(static_cast<std::size_t>(c.from)).is_open())
+        throw std::runtime_error("a channel has no connection, or one too many");
+    if (meeting.rank() == 1)
+      for (auto const& entry : meeting.everybody().ranks) hosts.push_back(entry.host);
+    meeting.barrier();
+  });
+  CHECK(thrown == nothing(ranks));
+  return hosts;
+}
+
 }  // namespace
 
 TEST_CASE("all ranks find each other and know the same") {
@@ -69,6 +97,22 @@ TEST_CASE("all ranks find each other and know the same") {
     CHECK(ports.size() == static_cast<std::size_t>(ranks));
     CHECK(ports.count(0) == 0);
   }
+}
+
+TEST_CASE("a rank is reached at the address it listens on, whatever address it calls from") {
+  using texts = std::vector<std::string>;
+  CHECK(hosts_seen("127.0.0.2", "127.0.0.2", "") == texts(3, "127.0.0.2"));
+  CHECK(hosts_seen("127.0.0.1", "0.0.0.0", "") == texts(3, "127.0.0.1"));
+  CHECK(hosts_seen("127.0.0.1", "0.0.0.0", "localhost") == texts(3, "localhost"));
+  CHECK(hosts_seen("127.0.0.3", "0.0.0.0", "127.0.0.3") == texts(3, "127.0.0.3"));
+}
+
+TEST_CASE("IPv6 addresses are understood with brackets and without") {
+  using texts = std::vector<std::string>;
+  CHECK(hosts_seen("[::1]", "[::1]", "") == texts(3, "::1"));
+  CHECK(hosts_seen("::1", "::1", "[::1]") == texts(3, "::1"));
+  CHECK(hosts_seen("::1", "[::]", "") == texts(3, "::1"));
+  CHECK(hosts_seen("127.0.0.1", "::", "") == texts(3, "127.0.0.1"));
 }
 
 TEST_CASE("two runs have different numbers") {

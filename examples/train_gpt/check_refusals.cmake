@@ -28,6 +28,7 @@ refuses("--every" --checkpoint . --policy zb_v --every 0)
 refuses("neither threads nor tcp" --transport udp)
 refuses("name one" --transport tcp)
 refuses("is for --transport tcp" --bind 127.0.0.1)
+refuses("is for --transport tcp" --advertise node1)
 refuses("is for --transport tcp" --transport threads --join 5)
 # Without the launcher's variables, or without zbpp::asio, which the message names.
 refuses("--transport tcp: " --transport tcp --policy zb_v)

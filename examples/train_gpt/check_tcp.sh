@@ -59,6 +59,37 @@ for rank in 0 1 2; do
     "$scratch/log" || fail "rank $rank does not say that the seed of rank 2 differs"
 done
 
+# refused CULPRIT VARIABLE=VALUE... PROGRAM ARGUMENT...: bad input of one rank, told in one line.
+refused() {
+  culprit=$1
+  shift
+  timeout 100 env -u ZBPP_TOKEN RANK=0 WORLD_SIZE=2 MASTER_PORT=0 "$@" >"$scratch/log" 2>&1
+  status=$?
+  [ $status -eq 2 ] || fail "$culprit: status $status, not 2"
+  grep -q "^train_gpt: rank 0: .*$culprit" "$scratch/log" || fail "nothing says '$culprit'"
+}
+token=0123456789abcdef
+set -- "$program" --transport tcp --policy zb_h1 --text "$text"
+refused 'neither ZBPP_TOKEN nor ZBPP_TOKEN_FILE is set' "$@"
+refused 'ZBPP_TOKEN has 5 bytes' ZBPP_TOKEN=short "$@"
+refused 'cannot be read: No such file' ZBPP_TOKEN_FILE="$scratch/nothing" "$@"
+refused "bind is 'somewhere'" ZBPP_TOKEN=$token "$@" --bind somewhere
+refused 'Cannot assign requested address' ZBPP_TOKEN=$token "$@" --bind 192.0.2.1
+
+# A rank alone says once which rank it is, and understands an address in brackets.
+env RANK=1 WORLD_SIZE=2 MASTER_ADDR='[::1]' MASTER_PORT=1 ZBPP_TOKEN=$token \
+  timeout 100 "$@" --join 1 >"$scratch/log" 2>&1
+[ $? -eq 1 ] || fail "a rank alone ends with 1"
+grep -q '^train_gpt: rank 1: did not reach rank 0 at \[::1\]:1 within 1.0 s' "$scratch/log" ||
+  fail "a rank alone does not say what it did not reach"
+
+# Ranks that listen on one address reach each other there.
+for where in '--bind 127.0.0.2' '--bind 0.0.0.0 --advertise 127.0.0.2'; do
+  # shellcheck disable=SC2086  # options are words of their own
+  timeout 280 sh "$shell_loop" 2 env MASTER_ADDR=127.0.0.2 "$@" --steps 2 --no-reference --width 32 \
+    --context 24 --out "$scratch" $where >"$scratch/log" 2>&1 || fail "$where: status $?"
+done
+
 # A rank that fails by itself, its disk full: all say so.
 mkdir "$scratch/checkpoints"
 # shellcheck disable=SC2016

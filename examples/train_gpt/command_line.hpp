@@ -117,6 +117,10 @@ namespace gpt {
       ->check(is_one_of("threads", "tcp"));
   auto* const bind =
       app.add_option("--bind", o.bind, "Address of this machine where a rank of tcp listens");
+  auto* const advertise =
+      app.add_option(
+             "--advertise", o.advertise, "Name or address that others reach it by, if not --bind")
+          ->option_text("HOST");
   auto* const join =
       app.add_option("--join", o.join_seconds, "Seconds that ranks of tcp have to find each other")
           ->check(whole_number(1, 86'400));
@@ -179,7 +183,7 @@ namespace gpt {
         "--checkpoint keeps the run of one policy; name one, such as --policy zb_v");
   if (o.by == transport::tcp && !names_one)
     throw setting_error("--transport tcp runs one policy; name one, such as --policy zb_v");
-  for (auto const* const only : {bind, join})
+  for (auto const* const only : {bind, advertise, join})
     if (o.by != transport::tcp && only->count() > 0)
       throw setting_error(only->get_name() + " is for --transport tcp; threads need it not");
   if (o.by == transport::threads) check_ranks(o);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,11 +37,36 @@ namespace gpt {
   return start;
 }
 
+/// Meets the other ranks.
+/// @throws setting_error for a wrong token or address; zbpp::error
+[[nodiscard]] inline zbpp::asio::rendezvous meet(
+    zbpp::asio::launch const& start, zbpp::asio::rendezvous_settings const& settings) {
+  std::optional<zbpp::asio::run_token> token;
+  try {
+    token = zbpp::asio::run_token::from_environment();
+  } catch (zbpp::error const& wrong) {
+    throw setting_error(wrong.what());
+  }
+  try {
+    return zbpp::asio::rendezvous(start, settings, *token);
+  } catch (zbpp::error const& wrong) {
+    if (wrong.code() == zbpp::errc::bad_argument) throw setting_error(wrong.what());
+    throw;
+  }
+}
+
+/// Is what people are told when memory ends.
+inline constexpr char const* no_memory_text =
+    "out of memory; choose a smaller model or smaller microbatches, or more ranks";
+
 /// Does the work of a rank; what fails is told to all of them.
 template <class Work>
 int take_part(zbpp::asio::rendezvous& meeting, Work const& work) {
   try {
     return work();
+  } catch (std::bad_alloc const&) {
+    meeting.fail(no_memory_text);
+    throw;
   } catch (std::exception const& failed) {
     meeting.fail(failed.what());
     throw;
@@ -53,11 +79,22 @@ template <class Work>
   auto const tell = [&](char const* what) {
     std::fprintf(stderr, "%s: rank %d: %s\n", program, rank, what);
   };
+  // Some errors begin with their rank themselves.
+  auto const tell_once = [&](zbpp::error const& failed) {
+    if (failed.placement().rank != rank) return tell(failed.what());
+    std::fprintf(stderr, "%s: %s\n", program, failed.what());
+  };
   try {
     return work();
   } catch (setting_error const& wrong) {
     tell(wrong.what());
     return 2;
+  } catch (zbpp::error const& failed) {
+    tell_once(failed);
+    return 1;
+  } catch (std::bad_alloc const&) {
+    tell(no_memory_text);
+    return 1;
   } catch (std::exception const& failed) {
     tell(failed.what());
     return 1;

@@ -20,6 +20,7 @@ struct options {
   training how;
   transport by = transport::threads;
   std::string bind = "127.0.0.1";  ///< where a process listens
+  std::string advertise;           ///< where others reach it; empty: what `bind` says
   int join_seconds = 60;           ///< that processes have to find each other
   int ranks = 2;
   bool names_ranks = false;  ///< whether the user chose their number

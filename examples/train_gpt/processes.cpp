@@ -199,11 +199,12 @@ int train_in_processes(options o) {
   check_ranks(o);
   zbpp::asio::rendezvous_settings settings;
   settings.bind = o.bind;
+  settings.advertise = o.advertise;
   settings.join_deadline = std::chrono::seconds(o.join_seconds);
   // The others wait while rank 0 runs the reference; who dies meanwhile is noticed all the same.
   settings.collective_deadline = std::chrono::hours(1000);
   return status_of("train_gpt", start.rank, [&] {
-    zbpp::asio::rendezvous meeting(start, settings);
+    auto meeting = meet(start, settings);
     return take_part(meeting, [&] { return train(meeting, o); });
   });
 }

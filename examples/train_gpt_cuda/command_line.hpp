@@ -80,6 +80,11 @@ inline void add_options(CLI::App& app, options& o) {
       ->option_text("NAME");
   app.add_option("--bind", o.bind, "With nccl, where this machine listens [127.0.0.1]")
       ->option_text("ADDRESS");
+  app.add_option(
+         "--advertise",
+         o.advertise,
+         "With nccl, the name or address that others reach this machine by [--bind]")
+      ->option_text("HOST");
   app.add_option("--device", o.device, "With nccl, the GPU of this rank [the local rank]")
       ->check(CLI::NonNegativeNumber)
       ->option_text("NUMBER");
@@ -136,7 +141,7 @@ inline void check_transport(CLI::App const& app, transport by) {
     if (app.count(option) > 0) throw setting_error(option + std::string(why));
   };
   if (by == transport::peer) {
-    for (auto const* const option : {"--bind", "--device"})
+    for (auto const* const option : {"--bind", "--advertise", "--device"})
       refuse(option, " is for --transport nccl, where each rank is a process");
   } else {
     refuse("--devices", ": with --transport nccl each rank has a GPU anyway; leave it out");

@@ -22,6 +22,7 @@ struct options {
   training how;
   transport by = transport::peer;
   std::string bind = "127.0.0.1";  ///< where a process listens
+  std::string advertise;           ///< where others reach it; empty: what `bind` says
   std::optional<int> device;       ///< of the rank of a process; none: by its local rank
   int ranks = 2;
   bool names_ranks = false;      ///< whether the user chose their number

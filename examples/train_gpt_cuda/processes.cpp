@@ -17,11 +17,12 @@ int train_in_processes(options o) {
   check_ranks(o);
   zbpp::asio::rendezvous_settings settings;
   settings.bind = o.bind;
+  settings.advertise = o.advertise;
   // References may take longer on one rank than on others; who dies meanwhile is noticed all the
   // same.
   settings.collective_deadline = std::chrono::hours(1000);
   return status_of("train_gpt_cuda", start.rank, [&] {
-    zbpp::asio::rendezvous meeting(start, settings);
+    auto meeting = meet(start, settings);
     return take_part(meeting, [&] {
       auto const on = read(o);
       ranks_apart ranks(meeting, o, on);

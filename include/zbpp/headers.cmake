@@ -121,9 +121,11 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/stall.hpp
   asio/detail/tcp_transport.hpp
   asio/detail/timers.hpp
+  asio/host.hpp
   asio/io_loop.hpp
   asio/launch.hpp
   asio/progress.hpp
+  asio/reason.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp

@@ -35,6 +35,7 @@ struct start_of_rank {
   int rank = 0;
   int ranks = 1;
   asio::run_token token = test_token();
+  std::string host = "127.0.0.1";  ///< of rank 0, as it is told
 };
 
 /// Starts the processes of a run, the first one being rank 0, each as a thread, and runs
@@ -54,7 +55,7 @@ template <class Body>
       try {
         auto const& how = starts[i];
         auto own = settings;
-        asio::launch start{how.rank, how.ranks, how.rank, "127.0.0.1", 0, "test"};
+        asio::launch start{how.rank, how.ranks, how.rank, how.host, 0, "test"};
         if (i == 0)
           own.on_listening = [&](std::uint16_t number) { listening.set_value(number); };
         else

@@ -23,11 +23,13 @@ struct rank_process {
   int ranks = 1;
   std::vector<std::string> arguments = {};
   std::string token = rank_token;
+  std::vector<std::string> wrapper = {};  ///< what runs the program with its arguments, if anything
 };
 
 /// Starts a process that meets the others at a port of this host.
 [[nodiscard]] inline process start_rank(rank_process const& how, std::uint16_t port) {
-  std::vector<std::string> words{ZBPP_ASIO_RANK};
+  auto words = how.wrapper;
+  words.emplace_back(ZBPP_ASIO_RANK);
   words.insert(words.end(), how.arguments.begin(), how.arguments.end());
   std::vector<std::pair<std::string, std::string>> const environment{
       {"RANK", std::to_string(how.rank)},

@@ -14,6 +14,7 @@
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
@@ -56,9 +57,9 @@ class control {
   /// @throws error (no_rendezvous, refused_peer) when they do not find each other;
   ///         (io_failed) when an address cannot be listened on; (bad_argument) for wrong settings
   control(launch start, rendezvous_settings settings, run_token token)
-      : start_(std::move(start)), settings_(std::move(settings)), token_(std::move(token)) {
-    detail::check(start_);
-    detail::check(settings_);
+      : start_(detail::checked(std::move(start))),
+        settings_(detail::checked(std::move(settings))),
+        token_(std::move(token)) {
     try {
       join();
     } catch (...) {
@@ -95,6 +96,8 @@ class control {
   [[nodiscard]] run_token const& token() const noexcept { return token_; }
   /// @return who is where
   [[nodiscard]] roster const& everybody() const noexcept { return client_.everybody(); }
+  /// @return where data connections come in
+  [[nodiscard]] listener const& data_gate() const noexcept { return *data_listener_; }
   /// @return who looks after the sockets; its own thread ends with the run
   [[nodiscard]] io_loop& loop() noexcept { return loop_; }
   /// @return where the step writes how far it is; any thread may use it
@@ -281,7 +284,7 @@ class control {
       try {
         does();
       } catch (std::exception const& wrong) {
-        client_.end_alone({0, -1, -1, -1}, wrong.what());
+        client_.end_alone({0, -1, -1, -1}, detail::reason_of(wrong));
       }
     });
   }

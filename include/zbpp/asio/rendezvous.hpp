@@ -7,11 +7,13 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +21,24 @@
 #include <vector>
 
 namespace zbpp::asio {
+
+namespace detail {
+
+/// Joins a run.
+/// @throws error as `control`, and (io_failed) where the system refuses what sockets need
+[[nodiscard]] inline std::unique_ptr<control> join(
+    launch start, rendezvous_settings settings, run_token token) {
+  location const here{start.rank, -1, -1, -1};
+  try {
+    return std::make_unique<control>(std::move(start), std::move(settings), std::move(token));
+  } catch (error const&) {
+    throw;
+  } catch (std::exception const& failed) {
+    throw error(errc::io_failed, "cannot join the run: " + reason_of(failed), here);
+  }
+}
+
+}  // namespace detail
 
 /// Holds a process's place in a run of several. One thread uses it.
 ///
@@ -30,13 +50,12 @@ class rendezvous {
   /// Meets the other ranks; blocks until all are there.
   /// @throws error (no_rendezvous) that says who is missing, came twice or does not fit;
   ///         (refused_peer) when another process holds another token; (io_failed) when an address
-  ///         cannot be listened on; (bad_argument) for wrong settings
+  ///         cannot be listened on, or file descriptors run out; (bad_argument) for wrong settings
   explicit rendezvous(
       launch start,
       rendezvous_settings settings = {},
       run_token token = run_token::from_environment())
-      : control_(
-            std::make_unique<control>(std::move(start), std::move(settings), std::move(token))),
+      : control_(detail::join(std::move(start), std::move(settings), std::move(token))),
         connector_(std::make_unique<detail::data_connector>(*control_)) {}
 
   /// @return which rank this process is

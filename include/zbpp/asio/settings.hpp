@@ -3,6 +3,7 @@
 // What a user may say about how the ranks of a run meet, and how long they wait for each other.
 #pragma once
 
+#include <zbpp/asio/host.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/error.hpp>
 
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace zbpp::asio {
 
@@ -22,12 +24,15 @@ namespace zbpp::asio {
 struct rendezvous_settings {
   /// The address of this machine to listen on. Others than loopback let strangers knock.
   std::string bind = "127.0.0.1";
-  /// A name or address under which other ranks reach this process; empty: the one it calls from.
+  /// A name or address under which other ranks reach this process; empty: the one in `bind`, or
+  /// where that is a wildcard such as 0.0.0.0, the one it calls from.
   std::string advertise = {};
   /// How long ranks may take to find each other.
   std::chrono::milliseconds join_deadline{60'000};
   /// How long the ranks may be apart in a collective call.
   std::chrono::milliseconds collective_deadline{60'000};
+  /// How long ranks that have all made their pipelines may take to connect for their messages.
+  std::chrono::milliseconds connect_deadline{20'000};
   /// How long a rank may be silent, and all may take to leave a step that failed.
   std::chrono::milliseconds deadline{10'000};
   /// How long a step may go on without any rank getting any further; longer than any pass takes.
@@ -43,26 +48,34 @@ namespace detail {
 /// How long a rank that did not reach rank 0 waits at most before it tries again.
 inline constexpr std::chrono::milliseconds longest_join_pause{1000};
 
-/// @throws error (bad_argument) unless a launch is one that can work
-inline void check(launch const& start) {
+/// @return a launch, its host without brackets
+/// @throws error (bad_argument) unless it is one that can work
+[[nodiscard]] inline launch checked(launch start) {
   zbpp::detail::require(
       start.ranks >= 1 && start.rank >= 0 && start.rank < start.ranks,
       "a launch needs a rank from 0 to ranks - 1");
   zbpp::detail::require(
       start.rank == 0 || start.port != 0, "other ranks than 0 need the port of rank 0");
+  start.host = without_brackets(start.host);
+  return start;
 }
 
-/// @throws error (bad_argument) unless settings are in range
-inline void check(rendezvous_settings const& s) {
+/// @return settings, their hosts without brackets
+/// @throws error (bad_argument) unless they are in range
+[[nodiscard]] inline rendezvous_settings checked(rendezvous_settings s) {
   constexpr std::size_t host_name_limit = 255;
   zbpp::detail::require(
-      std::min({s.join_deadline, s.collective_deadline, s.deadline, s.stall_deadline}).count() > 0,
+      std::min({s.join_deadline, s.collective_deadline, s.connect_deadline, s.deadline, s.patience})
+              .count() > 0,
       "the deadlines of a rendezvous are above 0 ms");
   zbpp::detail::require(
       s.largest_blob <= std::size_t{1} << 31, "rendezvous_settings::largest_blob is at most 2 GiB");
   zbpp::detail::require(
       s.advertise.size() <= host_name_limit,
       "rendezvous_settings::advertise is a host name, which has at most 255 characters");
+  s.bind = without_brackets(s.bind);
+  s.advertise = without_brackets(s.advertise);
+  return s;
 }
 
 /// @return where to listen
@@ -76,6 +89,14 @@ inline void check(rendezvous_settings const& s) {
         "rendezvous_settings::bind is '" + s.bind +
             "'; it must be an address of this machine such as 127.0.0.1");
   return address;
+}
+
+/// @return the host that others are told, where this process knows one; empty: the one that its
+///         connections show
+[[nodiscard]] inline std::string host_to_tell(rendezvous_settings const& s) {
+  if (!s.advertise.empty()) return s.advertise;
+  auto const address = bind_address(s);
+  return address.is_unspecified() ? std::string() : address.to_string();
 }
 
 }  // namespace detail

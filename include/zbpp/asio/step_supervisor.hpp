@@ -9,6 +9,7 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/stall.hpp>
 #include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/runtime/failure.hpp>
@@ -36,7 +37,7 @@ namespace zbpp::asio::detail {
     result.code = e.code();
     result.text = std::string(e.what()).substr(place.size());
   } catch (std::exception const& e) {
-    result.text = e.what();
+    result.text = reason_of(e);
   } catch (...) {
   }
   return result;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/asio/detail/handler_memory.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 
@@ -97,7 +98,8 @@ class channel_socket {
   [[nodiscard]] std::size_t write(Buffers const& from) {
     error_code failure;
     auto const count = socket_->write_some(from, failure);
-    if (failure && failure != net::error::would_block) lose("writing failed: " + failure.message());
+    if (failure && failure != net::error::would_block)
+      lose("writing failed: " + reason_of(failure));
     return count;
   }
   /// Reads some bytes, without waiting.
@@ -109,7 +111,7 @@ class channel_socket {
     if (failure == net::error::eof)
       lose("the peer closed the connection before the run ended");
     else if (failure && failure != net::error::would_block)
-      lose("reading failed: " + failure.message());
+      lose("reading failed: " + reason_of(failure));
     return count;
   }
 
@@ -140,7 +142,7 @@ class channel_socket {
       try {
         (self->owner_->*call)();
       } catch (std::exception const& e) {
-        self->lose(e.what());
+        self->lose(reason_of(e));
       }
     }
   };

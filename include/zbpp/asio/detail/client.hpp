@@ -29,9 +29,10 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// @return how often a rank shows that it lives
+/// @return how often a rank shows that it lives: a rank that stops is given up `deadline` after it
+///         did so last, so this is how much sooner than `deadline` that may be
 [[nodiscard]] inline std::chrono::milliseconds heartbeat_of(rendezvous_settings const& s) {
-  return std::max(std::min(s.deadline, s.stall_deadline) / 4, std::chrono::milliseconds(1));
+  return std::max(std::min(s.deadline, s.patience) / 10, std::chrono::milliseconds(1));
 }
 
 [[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
@@ -40,6 +41,24 @@ namespace detail {
 }
 [[nodiscard]] inline std::string broken_text(std::string const& reason) {
   return "its process has ended or its connection broke (" + reason + ")";
+}
+
+/// @return what a rank says of a failure of others that it noticed: that it stood still itself,
+/// where
+///         it did for so long that they have given it up
+[[nodiscard]] inline rank_failure as_noticed(
+    rank_failure noticed,
+    int rank,
+    std::chrono::milliseconds standstill,
+    std::chrono::milliseconds deadline) {
+  bool const blames_others = noticed.code == errc::peer_failed && noticed.at.rank != rank;
+  if (!blames_others || standstill < deadline) return noticed;
+  return {
+      {rank, -1, -1, -1},
+      {},
+      errc::peer_failed,
+      "stood still for " + seconds_text(standstill) + ", and the other ranks gave it up after " +
+          seconds_text(deadline) + "; it was stopped or overloaded"};
 }
 
 /// Adds a failure to those of a run. Hearsay, of one rank about another, says nothing new about a
@@ -66,7 +85,9 @@ class client final : public connection_owner {
       : rank_(rank),
         settings_(settings),
         progress_(board_, rank),
-        pulse_(io, heartbeat_of(settings), [this](bool was_late) { beat(was_late); }) {}
+        pulse_(io, heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
+        silence_(
+            io, settings.deadline, [this] { return silence(); }, [this] { give_up_hub(); }) {}
 
   /// Has rank 0 in this process.
   void use(local_sender to_hub) {
@@ -84,6 +105,7 @@ class client final : public connection_owner {
     connection_->start();
     connection_->send(control_kind::join, write(request));
     pulse_.start();
+    silence_.start();
   }
 
   /// Receives a frame of rank 0.
@@ -155,7 +177,9 @@ class client final : public connection_owner {
     // What this rank knows of itself, what is certain, what it concluded about others.
     for (auto const& f : own_)
       if (f.at.rank == rank_) attach(known, f, false);
-    attach(known, {at, {}, errc::peer_failed, text}, true);
+    rank_failure noticed{at, {}, errc::peer_failed, text};
+    noticed = as_noticed(std::move(noticed), rank_, pulse_.standstill(), settings_.deadline);
+    attach(known, noticed, noticed.at.rank != rank_);
     for (auto const& f : own_) attach(known, f, f.at.rank != rank_);
     if (state_ == state::running) stop(known.front());
     end(std::move(known));
@@ -168,7 +192,7 @@ class client final : public connection_owner {
   }
   /// Ends at once.
   void close() {
-    pulse_.stop();
+    stop_clocks();
     if (connection_ != nullptr) connection_->close();
   }
 
@@ -238,7 +262,7 @@ class client final : public connection_owner {
   void lose_coordinator(std::string const& reason, std::string const& text) {
     bool const left = reason.empty();
     if (state_ == state::joining) {
-      pulse_.stop();
+      stop_clocks();
       close_connection();
       if (when_lost_) when_lost_(left ? text : reason);
     } else if (left && state_ == state::running && !needs_coordinator()) {
@@ -262,23 +286,31 @@ class client final : public connection_owner {
   void beat(bool was_late) {
     auto const now = steady::now();
     if (connection_ != nullptr && was_late) connection_->excuse(now);
-    if (connection_ != nullptr && now - connection_->heard() > settings_.deadline) {
-      auto const text = silence_text(settings_.deadline);
-      close_connection();
-      return lose_coordinator(text, text);
-    }
     if (connection_ != nullptr && connection_->is_behind()) return;
     wire_writer to;
     put(to, progress_.read(now));
     send(control_kind::heartbeat, to.take());
   }
 
+  [[nodiscard]] steady::duration silence() const {
+    return connection_ == nullptr ? steady::duration::zero() : steady::now() - connection_->heard();
+  }
+  void give_up_hub() {
+    auto const text = silence_text(settings_.deadline);
+    close_connection();
+    lose_coordinator(text, text);
+  }
+
   void leave(std::chrono::milliseconds patience) {
-    pulse_.stop();
+    stop_clocks();
     if (connection_ != nullptr) connection_->finish(patience);
   }
   void close_connection() {
     if (connection_ != nullptr) connection_->close();
+  }
+  void stop_clocks() {
+    pulse_.stop();
+    silence_.stop();
   }
 
   int rank_;
@@ -286,6 +318,7 @@ class client final : public connection_owner {
   progress_board board_;
   progress_reader progress_;
   pulse pulse_;
+  silence_limit silence_;
   local_sender to_coordinator_;
   std::shared_ptr<control_connection> connection_;
   std::function<void(std::string const&)> when_lost_;

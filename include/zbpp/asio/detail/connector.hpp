@@ -8,7 +8,9 @@
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/host.hpp>
 #include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
@@ -64,7 +66,7 @@ class connector {
 
   /// @return what to say when there is no time left: where, how often, and why not
   [[nodiscard]] std::string text(std::chrono::milliseconds waited) const {
-    auto const place = start_.host + ":" + std::to_string(start_.port);
+    auto const place = host_and_port(start_.host, start_.port);
     auto const tries = std::to_string(tries_) + (tries_ == 1 ? " try" : " tries");
     return "did not reach rank 0 at " + place + " within " + seconds_text(waited) + " (" + tries +
            ", the last one: " + (reason_.empty() ? "still under way" : reason_) +
@@ -92,7 +94,7 @@ class connector {
         std::to_string(start_.port),
         [this](boost::system::error_code const& failed, tcp::resolver::results_type const& found) {
           if (failed)
-            return put_off("the name " + start_.host + " was not resolved: " + failed.message());
+            return put_off("the name " + start_.host + " was not resolved: " + reason_of(failed));
           std::vector<tcp::endpoint> places;
           for (auto const& entry : found) places.push_back(entry.endpoint());
           connect(std::move(places));
@@ -101,10 +103,14 @@ class connector {
 
   void connect(std::vector<tcp::endpoint> places) {
     places_ = std::move(places);
+    // Where it cannot open a socket, async_connect says only that it was aborted.
+    boost::system::error_code no_socket;
+    socket_.open(places_.front().protocol(), no_socket);
+    if (no_socket) return put_off(reason_of(no_socket));
     net::async_connect(
         socket_, places_, [this](boost::system::error_code failed, tcp::endpoint const&) {
           if (!failed) socket_.set_option(tcp::no_delay(true), failed);
-          if (failed) return put_off(failed.message());
+          if (failed) return put_off(reason_of(failed));
           introduce_self();
         });
   }
@@ -123,7 +129,7 @@ class connector {
               client_->be_refused({{start_.rank, -1, -1, -1}, {}, wrong.code(), wrong.what()});
             put_off(wrong.what());
           } catch (std::exception const& wrong) {
-            put_off(wrong.what());
+            put_off(reason_of(wrong));
           }
         });
   }
@@ -150,7 +156,7 @@ class connector {
     join_request request;
     request.rank = start_.rank;
     request.ranks = start_.ranks;
-    request.data = {settings_.advertise, data_port_};
+    request.data = {host_to_tell(settings_), data_port_};
     has_asked_ = true;
     auto const most = most_frame(zbpp::detail::index(start_.ranks), settings_.largest_blob);
     auto to_hub = std::make_shared<control_connection>(std::move(socket_), *client_, most);

@@ -6,6 +6,8 @@
 
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/host.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 
@@ -59,7 +61,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
         most_(most),
         name_(name_of_peer(socket_)) {
     boost::system::error_code ignored;
-    address_ = socket_.remote_endpoint(ignored).address();
+    address_ = plain_address(socket_.remote_endpoint(ignored).address());
   }
 
   /// Begins to receive.
@@ -93,6 +95,8 @@ class control_connection : public std::enable_shared_from_this<control_connectio
     linger_.async_wait(
         [self = shared_from_this()](boost::system::error_code const&) { self->close(); });
   }
+  /// Has `finish` close when all is sent, where the other side does not read at present.
+  void expect_no_reader() noexcept { has_reader_ = false; }
   /// Ends at once.
   void close() {
     owner_ = nullptr;
@@ -157,12 +161,12 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   template <class Next>
   void go_on(boost::system::error_code const& failed, Next next) {
     if (failed)
-      return lose(failed == net::error::eof ? "it closed the connection" : failed.message());
+      return lose(failed == net::error::eof ? "it closed the connection" : reason_of(failed));
     heard_ = steady::now();
     try {
       next();
     } catch (std::exception const& wrong) {
-      lose(std::string("it sent what is no valid frame: ") + wrong.what());
+      lose(std::string("it sent what is no valid frame: ") + reason_of(wrong));
     }
   }
 
@@ -201,6 +205,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   }
 
   void shut_down() {
+    if (!has_reader_) return close();
     boost::system::error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
   }
@@ -223,6 +228,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   std::deque<control_frame> outgoing_;  // the first one is being written
   steady::time_point heard_ = steady::now();
   bool is_ending_ = false;
+  bool has_reader_ = true;
 };
 
 }  // namespace zbpp::asio::detail

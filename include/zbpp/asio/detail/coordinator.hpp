@@ -57,13 +57,18 @@ class coordinator final : public connection_owner {
         round_(start.ranks),
         deadline_(by.io()),
         pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
+        silence_(
+            by.io(),
+            settings.deadline,
+            [this] { return longest_silence(members_); },
+            [this] { give_up(); }),
         listener_(
             by,
             token,
             [this](tcp::socket socket, link_purpose what) { greet(std::move(socket), what); },
             {.endpoint = where}) {
-    place_ = start.host + ":" + std::to_string(listener_.endpoint().port());
-    members_[0].data = {settings.advertise, data_port};
+    place_ = place_text(start, listener_.endpoint());
+    members_[0].data = {host_to_tell(settings), data_port};
     members_[0].has_come = true;
     deadline_.set(settings_.join_deadline, [this] {
       end_joining(missing_text(members_, settings_.join_deadline, place_, listener_.counts()));
@@ -73,17 +78,16 @@ class coordinator final : public connection_owner {
   }
 
   /// Receives a frame of a line. @throws error (bad_format)
-  void on_frame(
-      control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
-    auto const rank = rank_of(from);
+  void on_frame(line& from, control_kind kind, std::span<std::byte const> payload) override {
+    auto const rank = rank_of(members_, from);
     if (rank >= 0) return receive(rank, kind, payload);
     if (kind == control_kind::join) return join(from, read_join(payload));
     // Else it waits to be refused.
     if (kind != control_kind::heartbeat && kind != control_kind::bye)
       throw error(errc::bad_format, "it did not begin by joining");
   }
-  void on_lost(control_connection& from, std::string const& reason) override {
-    auto const rank = rank_of(from);
+  void on_lost(line& from, std::string const& reason) override {
+    auto const rank = rank_of(members_, from);
     std::erase_if(strangers_, [&](auto const& s) { return s.get() == &from; });
     if (rank >= 0) lose(rank, reason, broken_text(reason));
   }
@@ -125,6 +129,7 @@ class coordinator final : public connection_owner {
   /// Ends at once.
   void close() {
     pulse_.stop();
+    silence_.stop();
     deadline_.cancel();
     listener_.stop();
     each_line([](control_connection& l) { l.close(); });
@@ -135,11 +140,6 @@ class coordinator final : public connection_owner {
 
   [[nodiscard]] member_record& seat_of(int rank) { return members_[zbpp::detail::index(rank)]; }
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] int rank_of(control_connection const& l) const {
-    auto const found = std::find_if(
-        members_.begin(), members_.end(), [&](auto const& s) { return s.to.get() == &l; });
-    return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
-  }
   [[nodiscard]] bool all_have_come() const {
     return std::ranges::all_of(members_, &member_record::has_come);
   }
@@ -167,14 +167,9 @@ class coordinator final : public connection_owner {
     if (wrong.empty()) {
       auto const place = std::find_if(
           strangers_.begin(), strangers_.end(), [&](auto const& s) { return s.get() == &from; });
-      auto& here = seat_of(request.rank);
-      here.to = *place;
+      seat_of(request.rank) = member_record(*place, std::move(request));
       strangers_.erase(place);
-      here.has_come = true;
-      here.from = from.name();
-      here.data = std::move(request.data);
-      if (here.data.host.empty()) here.data.host = from.address().to_string();
-      here.to->expect(most_frame(1, settings_.largest_blob));
+      from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
       // Those who come a little later hear it too, also who has just begun his longest pause.
       mistake_ = std::move(wrong);
@@ -188,7 +183,8 @@ class coordinator final : public connection_owner {
     if (auto const wrong = unreachable_text(members_); !wrong.empty()) return end_joining(wrong);
     state_ = state::running;
     deadline_.cancel();
-    each_line([now = steady::now()](control_connection& l) { l.excuse(now); });
+    each_line([now = steady::now()](line& l) { l.excuse(now); });
+    silence_.start();
     send_all(control_kind::welcome, write(roster_of(members_)));
   }
 
@@ -209,7 +205,6 @@ class coordinator final : public connection_owner {
   }
 
   // Running.
-
   void call(int rank, collective_call mine) {
     if (round_.add(rank, std::move(mine)))
       deadline_.set(settings_.collective_deadline, [this] {
@@ -264,10 +259,13 @@ class coordinator final : public connection_owner {
   }
 
   void fail(rank_failure failure, bool is_hearsay = true) {
+    if (is_hearsay)
+      failure = as_noticed(std::move(failure), 0, pulse_.standstill(), settings_.deadline);
     if (state_ == state::stopping && failures_.size() < most_failures * members_.size())
       attach(failures_, std::move(failure), is_hearsay);
     if (state_ != state::running) return;
     state_ = state::stopping;
+    silence_.stop();
     failures_ = {std::move(failure)};
     send_all(control_kind::stop, write(failures_.front()));
     deadline_.set(
@@ -290,6 +288,7 @@ class coordinator final : public connection_owner {
 
   void finish_all() {
     pulse_.stop();
+    silence_.stop();
     deadline_.cancel();
     each_line([](control_connection& l) { l.finish(std::chrono::seconds(1)); });
   }
@@ -307,30 +306,32 @@ class coordinator final : public connection_owner {
 
   void beat(bool was_late) {
     auto const now = steady::now();
-    std::vector<int> silent;
-    for (int rank = 0; rank < ranks(); ++rank) {
-      auto& s = seat_of(rank);
-      auto const silence = s.to == nullptr ? steady::duration{} : now - s.to->heard();
-      s.progress.rank = rank;
-      s.progress.silence_ms =
-          std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
+    for (auto& s : members_) {
+      s.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(s.silence()).count();
       if (s.to == nullptr) continue;
       if (!s.to->is_behind()) s.to->send(control_kind::heartbeat);
       if (was_late) s.to->excuse(now);
-      if (!was_late && !s.has_ended && silence > settings_.deadline) silent.push_back(rank);
     }
     for (auto const& s : std::vector(strangers_))
       if (now - s->heard() > join_patience)
         turn_away(*s, mistake_.empty() ? "it did not say its rank in time" : mistake_);
-    if (state_ != state::running) return;
-    for (int rank : silent) {
-      seat_of(rank).has_ended = true;  // it gets the verdict, should it wake up
-      fail({{rank, -1, -1, -1}, {}, errc::peer_failed, silence_text(settings_.deadline)});
-    }
     if (was_late || !watchdog_ || state_ != state::running) return;
-    std::vector<progress_report> reports;
-    for (auto const& s : members_) reports.push_back(s.progress);
-    if (auto text = watchdog_(reports)) fail({{}, {}, errc::stalled, std::move(*text)});
+    if (auto text = watchdog_(reports_of(members_)))
+      fail({{}, {}, errc::stalled, std::move(*text)});
+  }
+
+  // Gives up all who have been silent for too long.
+  void give_up() {
+    std::vector<int> silent;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      auto& s = seat_of(rank);
+      if (s.has_ended || s.silence() < settings_.deadline) continue;
+      s.has_ended = true;
+      s.to->expect_no_reader();  // it gets the verdict, should it wake up
+      silent.push_back(rank);
+    }
+    for (int rank : silent)
+      fail({{rank, -1, -1, -1}, {}, errc::peer_failed, silence_text(settings_.deadline)});
   }
 
   static constexpr std::chrono::seconds join_patience{5};
@@ -342,6 +343,7 @@ class coordinator final : public connection_owner {
   collective_round round_;
   timeout deadline_;  // of joining, of the collective, of stopping: of one at a time
   pulse pulse_;
+  silence_limit silence_;
   watchdog watchdog_;
 
   state state_ = state::joining;

@@ -6,6 +6,8 @@
 
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/host.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
@@ -89,22 +91,21 @@ class data_connector {
     auto const number = next_++;
     auto& by = control_->loop();
     calls all;
-    by.exclusively([&] { all = call_all(channels, number); });
-    std::vector<tcp::socket> sockets;
-    std::string missing;
-    run_for(by, control_->settings().collective_deadline, [&] {
-      missing = look(channels, number, all);
-      return missing.empty() || control_->has_stopped();
+    auto const refused = by.exclusively([&] {
+      all = call_all(channels, number);
+      return control_->data_gate().counts().failed;
     });
+    std::vector<tcp::socket> sockets;
+    auto const why = wait_for_all(channels, number, all, refused);
     by.exclusively([&] {
       for (auto const& c : all) c->is_over = true;
-      if (missing.empty()) sockets = collect(channels, number, all);
+      if (why.empty()) sockets = collect(channels, number, all);
       for (auto const& c : all) c->close();
     });
     control_->check();
-    if (!missing.empty()) {
+    if (!why.empty()) {
       static_cast<void>(control_->settle(
-          rank_failure{{control_->rank(), -1, -1, -1}, {}, errc::peer_failed, missing}));
+          rank_failure{{control_->rank(), -1, -1, -1}, {}, errc::peer_failed, why}));
       control_->check();
     }
     return sockets;
@@ -126,11 +127,18 @@ class data_connector {
     ::boost::asio::steady_timer pause;
     roster_entry to;
     blob request;
-    std::string reason = "it has not answered yet; it may not have made its pipeline";
+    std::string reason;  // why the last attempt failed
+    std::string state;   // of the attempt under way
     bool is_done = false;
     bool is_over = false;
   };
   using calls = std::vector<std::shared_ptr<call>>;
+
+  // Why connections are missing; empty where none is.
+  struct gaps {
+    std::string to_others;
+    std::string from_others;
+  };
 
   // One connection that another rank made.
   struct guest {
@@ -181,6 +189,7 @@ class data_connector {
     for (auto pause = std::chrono::milliseconds(10); !mine->is_over;
          pause = std::min(pause * 2, std::chrono::milliseconds(1000))) {
       try {
+        mine->state = "no answer; a firewall may drop what is sent there";
         std::vector<tcp::endpoint> places;
         boost::system::error_code is_name;
         auto const address = net::ip::make_address(mine->to.host, is_name);
@@ -191,18 +200,22 @@ class data_connector {
         } else {
           places.emplace_back(address, mine->to.port);  // Asio resolves in a thread of its own
         }
+        // Where it cannot open a socket, async_connect says only that it was aborted.
+        mine->socket.open(places.front().protocol());
         co_await net::async_connect(mine->socket, places, wait);
         mine->socket.set_option(tcp::no_delay(true));
+        mine->state = "it does not accept the connection; it may be stopped or overloaded";
         co_await introduce(mine->socket, token, link_purpose::data);
         auto const request = net::buffer(mine->request);
         co_await net::async_write(mine->socket, request, wait);
+        mine->state = "it has not answered yet; it may not have made its pipeline";
         std::byte yes{};
         auto const into = net::buffer(&yes, 1);
         co_await net::async_read(mine->socket, into, wait);
         mine->is_done = true;
         co_return;
       } catch (std::exception const& failed) {
-        mine->reason = failed.what();
+        mine->reason = reason_of(failed);
       }
       if (mine->is_over) co_return;
       boost::system::error_code ignored;
@@ -235,31 +248,79 @@ class data_connector {
     return all;
   }
 
+  // Drives until all connections are there, or the run has failed, or time is over.
+  // @param refused  how many connections could not be accepted before
+  // @return who could not reach whom, or nothing
+  [[nodiscard]] std::string wait_for_all(
+      std::vector<channel> const& channels,
+      std::uint32_t number,
+      calls const& all,
+      std::uint64_t refused) const {
+    auto const& settings = control_->settings();
+    gaps missing;
+    auto const wait = [&](std::chrono::milliseconds time) {
+      run_for(control_->loop(), time, [&] {
+        missing = look(channels, number, all);
+        return control_->has_stopped() ||
+               (missing.to_others.empty() && missing.from_others.empty());
+      });
+    };
+    auto const half = settings.connect_deadline / 2;
+    wait(half);
+    // Who cannot accept knows why, and says so before the others give up.
+    auto const accepting = control_->loop().exclusively([&] {
+      auto const& counts = control_->data_gate().counts();
+      return counts.failed > refused ? counts.last_failure : std::string();
+    });
+    if (!accepting.empty() && !missing.from_others.empty())
+      return "cannot accept connections of other ranks at " + own_place() + ": " + accepting;
+    wait(settings.connect_deadline - half);
+    if (!missing.to_others.empty()) return missing.to_others;
+    // Who calls knows why it fails, and is heard first.
+    if (!missing.from_others.empty()) wait(std::min(settings.deadline, settings.connect_deadline));
+    return missing.from_others;
+  }
+
   // Lets guests know that they are expected; until then their ranks wait. By the I/O thread.
-  // @return who is missing, or nothing
-  [[nodiscard]] std::string look(
+  [[nodiscard]] gaps look(
       std::vector<channel> const& channels, std::uint32_t number, calls const& all) const {
-    std::string missing;
+    gaps missing;
     auto next = all.begin();
     for (auto const& c : channels) {
       if (c.from == control_->rank()) {
         auto const& mine = **next++;
-        if (!mine.is_done)
-          missing = "cannot reach rank " + std::to_string(c.to) + " at " + mine.to.host + ":" +
-                    std::to_string(mine.to.port) + " for its messages: " + mine.reason;
+        if (!mine.is_done) missing.to_others = unreached_text(c.to, mine);
       } else if (c.to == control_->rank()) {
         auto const found = here_->find(request(c, number));
         if (found == here_->guests.end()) {
-          missing = "rank " + std::to_string(c.from) +
-                    " has not connected for its messages; it may not have made its pipeline";
+          missing.from_others = uncalled_text(c.from);
         } else if (!std::exchange(found->is_expected, true)) {
           std::byte const yes{1};
-          boost::system::error_code ignored;  // a lost connection is noticed when it is used
-          found->socket.write_some(::boost::asio::buffer(&yes, 1), ignored);
+          boost::system::error_code lost;
+          found->socket.write_some(::boost::asio::buffer(&yes, 1), lost);
+          if (!lost) continue;
+          here_->guests.erase(found);  // its rank tries again
+          missing.from_others = uncalled_text(c.from);
         }
       }
     }
     return missing;
+  }
+
+  [[nodiscard]] std::string unreached_text(int rank, call const& mine) const {
+    return "cannot reach rank " + std::to_string(rank) + " at " +
+           host_and_port(mine.to.host, mine.to.port) + " for its messages within " +
+           seconds_text(control_->settings().connect_deadline) + ": " +
+           (mine.reason.empty() ? mine.state : mine.reason) +
+           "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them";
+  }
+  [[nodiscard]] std::string uncalled_text(int rank) const {
+    return "rank " + std::to_string(rank) + " has not connected to " + own_place() +
+           " for its messages within " + seconds_text(control_->settings().connect_deadline);
+  }
+  [[nodiscard]] std::string own_place() const {
+    auto const where = control_->data_gate().endpoint();
+    return host_and_port(where.address().to_string(), where.port());
   }
 
   // Takes all connections. By the I/O thread.

@@ -7,6 +7,8 @@
 //   accepting  -> HMAC("host ", version, purpose, a, c), or zeros: refused
 #pragma once
 
+#include <zbpp/asio/host.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
@@ -94,14 +96,12 @@ inline constexpr std::string_view host_role = "zbpp host";
   boost::system::error_code reason;
   auto const peer = socket.remote_endpoint(reason);
   if (reason) return "a peer that is gone";
-  auto const address = peer.address().to_string();
-  return (peer.address().is_v6() ? "[" + address + "]" : address) + ":" +
-         std::to_string(peer.port());
+  return host_and_port(plain_address(peer.address()).to_string(), peer.port());
 }
 
 inline void expect_done(
     boost::system::error_code reason, std::string const& peer, char const* what) {
-  if (reason) throw error(errc::io_failed, peer + " " + what + ": " + reason.message());
+  if (reason) throw error(errc::io_failed, peer + " " + what + ": " + reason_of(reason));
 }
 
 inline void expect_preamble(std::span<std::byte const> bytes, std::string const& peer) {

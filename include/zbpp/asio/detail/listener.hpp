@@ -6,6 +6,7 @@
 
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/io_loop.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
@@ -41,7 +42,8 @@ struct listener_counts {
   std::uint64_t refused = 0;  ///< could not show that they are of this run, or broke off
   std::uint64_t dropped = 0;  ///< took too long, or made room for others
   std::uint64_t failed = 0;   ///< could not be accepted, for want of descriptors or memory
-  std::string last_reason;    ///< why the last one was not admitted
+  std::string last_reason;    ///< why the last one was refused or dropped
+  std::string last_failure;   ///< why the last one could not be accepted
 };
 
 /// Listens for the ranks of this run.
@@ -58,8 +60,8 @@ class listener {
 
   /// Listens from now on.
   /// @param by  outlives the listener
-  /// @throws error (io_failed) when the endpoint cannot be listened on; (bad_argument) for wrong
-  ///         settings
+  /// @throws error (io_failed) when the endpoint cannot be listened on; (bad_argument) when its
+  ///         address is not of this machine, and for wrong settings
   listener(
       io_loop& by,
       run_token const& token,
@@ -116,11 +118,14 @@ class listener {
       boost::system::error_code reason;
       auto const check = [&] {
         if (!reason) return;
-        auto const address = where.address().to_string();
+        auto const cure = detail::lacks_descriptors(reason)
+                              ? ""
+                              : "; choose a free port and an address of this machine";
+        bool const is_elsewhere = reason == boost::system::errc::address_not_available;
         throw error(
-            errc::io_failed,
-            "cannot listen on address " + address + ", port " + std::to_string(where.port()) +
-                ": " + reason.message() + "; choose a free port and an address of this machine");
+            is_elsewhere ? errc::bad_argument : errc::io_failed,
+            "cannot listen on address " + where.address().to_string() + ", port " +
+                std::to_string(where.port()) + ": " + detail::reason_of(reason) + cure);
       };
       acceptor.open(where.protocol(), reason), check();
       acceptor.set_option(tcp::acceptor::reuse_address(true), reason), check();
@@ -147,7 +152,7 @@ class listener {
         if (!self->is_open()) return;
         if (reason) {
           ++self->counts.failed;
-          self->note_text(reason.message().c_str());
+          self->counts.last_failure = detail::reason_of(reason);
           self->unrested = most_unrested;  // no descriptors, say: trying again at once is no use
         } else {
           ++self->unrested;
@@ -167,7 +172,7 @@ class listener {
           if (self->is_open()) self->go_on();
         });
       } catch (...) {
-        note(counts.failed, std::current_exception());
+        note(counts.failed, counts.last_failure, std::current_exception());
         boost::system::error_code ignored;
         acceptor.close(ignored);
       }
@@ -193,7 +198,7 @@ class listener {
               self->settle(who, std::move(failure), what);
             });
       } catch (...) {
-        note(counts.failed, std::current_exception());
+        note(counts.failed, counts.last_failure, std::current_exception());
       }
     }
 
@@ -204,14 +209,14 @@ class listener {
       if (!who->is_here) return;
       auto socket = std::move(who->socket);
       leave(who);
-      if (failure) return note(counts.refused, failure);
+      if (failure) return note(counts.refused, counts.last_reason, failure);
       try {
         auto const call = on_guest;  // it may stop the listener
         call(std::move(socket), what);
         ++counts.admitted;
         if (unrested > 0) --unrested;
       } catch (...) {
-        note(counts.refused, std::current_exception());
+        note(counts.refused, counts.last_reason, std::current_exception());
       }
     }
 
@@ -233,21 +238,20 @@ class listener {
       who->socket.close(ignored);
     }
 
-    void note(std::uint64_t& count, std::exception_ptr const& failure) noexcept {
+    static void note(
+        std::uint64_t& count, std::string& why, std::exception_ptr const& failure) noexcept {
       ++count;
+      why.clear();
       try {
         std::rethrow_exception(failure);
+      } catch (std::bad_alloc const&) {
+        why = "out of memory";  // short enough to need none
       } catch (std::exception const& e) {
-        note_text(e.what());
+        try {
+          why = detail::reason_of(e);
+        } catch (...) {
+        }
       } catch (...) {
-        note_text("unknown");
-      }
-    }
-    void note_text(char const* why) noexcept {
-      try {
-        counts.last_reason = why;
-      } catch (...) {
-        counts.last_reason.clear();
       }
     }
 

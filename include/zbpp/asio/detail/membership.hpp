@@ -6,6 +6,9 @@
 #include <zbpp/asio/detail/collective_round.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/listener.hpp>
+#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/host.hpp>
+#include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
@@ -23,15 +26,56 @@ namespace zbpp::asio::detail {
 
 /// Holds what rank 0 knows of a rank.
 struct member_record {
-  std::shared_ptr<control_connection> to;  ///< null: rank 0 itself, or nobody
+  member_record() = default;
+  /// Is that of a rank that asked for it by this line.
+  member_record(std::shared_ptr<line> by, join_request request)
+      : to(std::move(by)),
+        data(std::move(request.data)),
+        from(to->name()),
+        came_over_loopback(to->address().is_loopback()),
+        has_come(true) {
+    if (data.host.empty()) data.host = to->address().to_string();
+    progress.rank = request.rank;
+  }
+
+  std::shared_ptr<line> to;  ///< null: rank 0 itself, or nobody
   roster_entry data;
   std::string from;  ///< the address of its connection, for people
   std::string went;  ///< why its connection ended before the run began
+  bool came_over_loopback = false;
   bool has_come = false;
   bool has_ended = false;  ///< nothing more is expected of it
   bool has_left = false;
   progress_report progress;
+
+  /// @return how long it has said nothing; 0 where nothing connects it
+  [[nodiscard]] steady::duration silence() const {
+    return to == nullptr ? steady::duration::zero() : steady::now() - to->heard();
+  }
 };
+
+/// @return whose line it is; -1 where it is nobody's
+[[nodiscard]] inline int rank_of(std::vector<member_record> const& members, line const& l) {
+  auto const found =
+      std::ranges::find(members, &l, [](member_record const& s) { return s.to.get(); });
+  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+}
+
+/// @return what all ranks told last
+[[nodiscard]] inline std::vector<progress_report> reports_of(
+    std::vector<member_record> const& members) {
+  std::vector<progress_report> reports;
+  for (auto const& s : members) reports.push_back(s.progress);
+  return reports;
+}
+
+/// @return how long the most silent of the ranks that are still expected has said nothing
+[[nodiscard]] inline steady::duration longest_silence(std::vector<member_record> const& members) {
+  auto longest = steady::duration::zero();
+  for (auto const& s : members)
+    if (!s.has_ended) longest = std::max(longest, s.silence());
+  return longest;
+}
 
 /// @return a version as people write it
 [[nodiscard]] inline std::string version_text(std::uint32_t version) {
@@ -83,7 +127,18 @@ struct member_record {
   if (turned_away > 0)
     text += "; connections turned away: " + std::to_string(turned_away) +
             ", the last one because " + counts.last_reason;
+  if (counts.failed > 0)
+    text += "; connections that rank 0 could not accept: " + std::to_string(counts.failed) +
+            ", the last one: " + counts.last_failure;
   return text;
+}
+
+/// @return where a run meets, for people: the address that rank 0 listens on, or where that is any
+///         of its machine, the one that ranks were told
+[[nodiscard]] inline std::string place_text(launch const& start, tcp::endpoint const& listening) {
+  auto const address = listening.address();
+  return host_and_port(
+      address.is_unspecified() ? start.host : address.to_string(), listening.port());
 }
 
 /// @return what to tell a rank that comes when the run is complete
@@ -93,14 +148,16 @@ struct member_record {
          " ranks were there; a run cannot be joined later, start another one";
 }
 
-/// @return why some ranks cannot reach others by the addresses they came from; empty if they can
+/// @return why ranks on other machines cannot reach some of this one; empty if they can
 [[nodiscard]] inline std::string unreachable_text(std::vector<member_record> const& members) {
   std::vector<int> here;
   std::vector<int> elsewhere;
   for (std::size_t rank = 1; rank < members.size(); ++rank) {
-    auto const& host = members[rank].data.host;
-    bool const is_local = host == "::1" || host.starts_with("127.");
-    (is_local ? here : elsewhere).push_back(static_cast<int>(rank));
+    auto const& s = members[rank];
+    boost::system::error_code is_name;
+    bool const is_local = net::ip::make_address(s.data.host, is_name).is_loopback();
+    if (s.came_over_loopback && is_local) here.push_back(static_cast<int>(rank));
+    if (!s.came_over_loopback) elsewhere.push_back(static_cast<int>(rank));
   }
   if (here.empty() || elsewhere.empty()) return {};
   return ranks_text(here) + " came over loopback, where " + ranks_text(elsewhere) +

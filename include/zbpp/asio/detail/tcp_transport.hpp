@@ -10,6 +10,7 @@
 #include <zbpp/asio/detail/outgoing.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
@@ -118,7 +119,7 @@ class tcp_transport {
       throw error(
           errc::io_failed,
           "channel " + std::to_string(channel) +
-              ": the connection cannot be used: " + failure.message());
+              ": the connection cannot be used: " + detail::reason_of(failure));
   }
 
   /// Says where what arrives goes, and which wakeup to ring then. Sets blocks aside there.

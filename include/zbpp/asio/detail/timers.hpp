@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two clocks of a control connection: one that beats, and one that ends a wait.
+// The clocks of a control connection: one that beats, one that ends a wait, and one that notices
+// silence.
 #pragma once
 
 #include <zbpp/asio/io_loop.hpp>
@@ -8,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -37,25 +39,43 @@ class pulse {
   /// Begins.
   void start() {
     is_on_ = true;
-    timer_.expires_after(period_);
-    timer_.async_wait([this](boost::system::error_code const& failed) {
-      if (failed || !is_on_) return;
-      bool const was_late = steady::now() - timer_.expiry() > period_;
-      beat_(was_late);
-      if (is_on_) start();
-    });
+    last_ = steady::now();
+    wait();
   }
   /// Ends; may be called by `beat`.
   void stop() {
     is_on_ = false;
     timer_.cancel();
   }
+  /// @return for how long this process stood still, where that ended just now: what has happened
+  ///         to its connections meanwhile is only noticed after it; else less than two periods
+  [[nodiscard]] std::chrono::milliseconds standstill() const {
+    // Own choice: what has come while a process stood still is read long before.
+    constexpr std::chrono::seconds just_now{1};
+    auto const now = steady::now();
+    auto const ended = now - last_ < just_now ? gap_ : steady::duration::zero();
+    auto const lasting = is_on_ ? now - last_ : steady::duration::zero();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::max(ended, lasting));
+  }
 
  private:
+  void wait() {
+    timer_.expires_after(period_);
+    timer_.async_wait([this](boost::system::error_code const& failed) {
+      if (failed || !is_on_) return;
+      auto const now = steady::now();
+      gap_ = now - std::exchange(last_, now);
+      beat_(now - timer_.expiry() > period_);
+      if (is_on_) wait();
+    });
+  }
+
   net::steady_timer timer_;
   std::chrono::milliseconds period_;
   std::function<void(bool)> beat_;
   bool is_on_ = false;
+  steady::time_point last_ = steady::now();  // beat
+  steady::duration gap_{};                   // before it
 };
 
 /// @return how much longer a time that is over is to last, because this process stood still when it
@@ -106,6 +126,44 @@ class timeout {
 
   net::steady_timer timer_;
   std::uint64_t number_ = 0;
+};
+
+/// Calls when somebody has been silent for a time: when that is reached, not at some beat after it.
+class silence_limit {
+ public:
+  /// @param silence  how long the most silent one has said nothing; 0 where nobody counts
+  /// @param call     called on the I/O thread when that is the limit or more; must not throw
+  silence_limit(
+      net::io_context& io,
+      std::chrono::milliseconds limit,
+      std::function<steady::duration()> silence,
+      std::function<void()> call)
+      : timer_(io), limit_(limit), silence_(std::move(silence)), call_(std::move(call)) {}
+
+  /// Begins.
+  void start() {
+    is_on_ = true;
+    look();
+  }
+  /// Ends; may be called by `call`.
+  void stop() {
+    is_on_ = false;
+    timer_.cancel();
+  }
+
+ private:
+  void look() {
+    if (silence_() >= limit_) call_();
+    if (!is_on_) return;
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(limit_ - silence_());
+    timer_.set(std::max(left, std::chrono::milliseconds(1)), [this] { look(); });
+  }
+
+  timeout timer_;
+  std::chrono::milliseconds limit_;
+  std::function<steady::duration()> silence_;
+  std::function<void()> call_;
+  bool is_on_ = false;
 };
 
 /// Drives until `done()` holds, but not much longer than some time; not from a handler.
