@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 
 #include <support/asio_ranks.hpp>
@@ -7,12 +8,19 @@
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <new>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 using namespace zbpp;
@@ -44,6 +52,15 @@ asio::blob part_of(std::uint64_t seed, int round, int rank) {
 }
 
 auto const idle_process = [](asio::rendezvous&, std::size_t) {};
+
+bool has_ipv6() {
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::acceptor any(io);
+  boost::system::error_code none;
+  any.open(boost::asio::ip::tcp::v6(), none);
+  if (!none) any.bind({boost::asio::ip::address_v6::loopback(), 0}, none);
+  return !none;
+}
 
 // What ranks of a run on this machine say of where their data ports are; each has exchanged a
 // connection with the next, in a ring, by what the others said.
@@ -109,6 +126,10 @@ TEST_CASE("a rank is reached at the address it listens on, whatever address it c
 
 TEST_CASE("IPv6 addresses are understood with brackets and without") {
   using texts = std::vector<std::string>;
+  if (!has_ipv6()) {
+    WARN("skipped: this machine has no loopback of IPv6");
+    return;
+  }
   CHECK(hosts_seen("[::1]", "[::1]", "") == texts(3, "::1"));
   CHECK(hosts_seen("::1", "::1", "[::1]") == texts(3, "::1"));
   CHECK(hosts_seen("::1", "[::]", "") == texts(3, "::1"));
@@ -178,6 +199,36 @@ TEST_CASE("ranks that do not come are named everywhere, with where to come to") 
         "127.0.0.1:"));
     CHECK(contains(text, "start each with the same host, port, number of ranks and token"));
   }
+}
+
+TEST_CASE("where to come to is the address that rank 0 listens on, whatever ranks were told") {
+  auto settings = test::patient_settings();
+  settings.join_deadline = 1s;
+  settings.bind = "127.0.0.2";
+  auto const thrown = run_processes({{0, 2}}, settings, idle_process);
+  CHECK(contains(thrown[0], "rank 1 of 2 did not come within 1.0 s to 127.0.0.2:"));
+  settings.bind = "0.0.0.0";  // any: then the one that ranks were told
+  auto const of_any = run_processes({{0, 2}}, settings, idle_process);
+  CHECK(contains(of_any[0], "rank 1 of 2 did not come within 1.0 s to 127.0.0.1:"));
+}
+
+TEST_CASE("what the system or a library throws is told in plain words") {
+  using asio::detail::reason_of;
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::socket socket(io);
+  std::string text;
+  try {
+    socket.connect({boost::asio::ip::address_v4::loopback(), test::free_port()});
+  } catch (std::exception const& refused) {
+    text = reason_of(refused);
+  }
+  CHECK(text == "Connection refused");
+  std::error_code const full(EMFILE, std::generic_category());
+  CHECK(
+      reason_of(std::system_error(full, "epoll")) ==
+      "Too many open files; allow more file descriptors with ulimit -n");
+  CHECK(reason_of(std::bad_alloc()) == "out of memory");
+  CHECK(reason_of(std::runtime_error("of the user")) == "of the user");
 }
 
 TEST_CASE("a rank that comes twice ends all, naming both") {
