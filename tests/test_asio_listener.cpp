@@ -387,7 +387,7 @@ TEST_CASE("a listener survives that descriptors run out", "[asio][listener]") {
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
   REQUIRE_FALSE(connected);
   REQUIRE(has_failed);
-  CHECK(here.counts().last_reason.find("Too many open files") != std::string::npos);
+  CHECK(here.counts().last_failure.find("Too many open files") != std::string::npos);
   CHECK(guest.introduces_itself());
   REQUIRE(here.becomes([&] { return here.it().counts().admitted == 1; }));
 }

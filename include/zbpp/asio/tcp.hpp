@@ -205,7 +205,8 @@ class tcp::executor {
         // What has arrived is not missed; the last message and the end come at once.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
-        return false;
+        // Where rank 0 has left, that ended the run at once, and nothing else may ever happen here.
+        return part_.has_stopped();
       });
     }
     part_.report(engine.what_failed());
