@@ -423,6 +423,18 @@ TEST_CASE("a rank that ends the run gives its reason to all") {
   }
 }
 
+TEST_CASE("a rank that works alone learns by a check that the run has failed") {
+  auto const thrown = run_ranks(3, test::patient_settings(), [](asio::rendezvous& meeting) {
+    for (int i = 0; i < 100; ++i) meeting.check();  // nothing is wrong, and nobody is waited for
+    meeting.barrier();
+    if (meeting.rank() == 1) meeting.fail("no more text");
+    while (meeting.rank() == 0) meeting.check();  // ends by its exception alone
+    if (meeting.rank() == 2) meeting.barrier();
+  });
+  for (std::size_t rank : {0U, 2U})
+    CHECK(thrown[rank] == "another rank failed: rank 1: no more text");
+}
+
 TEST_CASE("ranks may leave in any order when nobody needs them") {
   constexpr int ranks = 4;
   for (int trial = 0; trial < 8; ++trial) {

@@ -87,6 +87,11 @@ class rendezvous {
   ///         the run goes on; the failure of the run
   void agree(std::span<agreement_item const> mine) { control_->agree(mine); }
 
+  /// Throws the failure of the run, if it has failed; else returns at once. A rank that works alone
+  /// for long, while the others wait, calls it now and then, and so does not outlive them.
+  /// @throws error, the failure of the run
+  void check() { control_->check(); }
+
   /// Ends the run on all ranks for a reason of this one, outside a step; blocks until all know it.
   /// Does nothing when the run has failed already.
   void fail(std::string text) {
