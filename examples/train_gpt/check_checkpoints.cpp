@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -15,12 +16,15 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace gpt {
@@ -270,7 +274,90 @@ void check_damages() {
   expect(run.save.resume(run.stages) == 0, "without any, a run begins anew");
 }
 
-/// Checks which folders stay.
+/// @return what a run says that is to begin; empty when it does
+std::string refusal_to_begin(fs::path const& folder, bool resumes) {
+  try {
+    example_run run(folder);
+    static_cast<void>(run.save.begin(run.stages, resumes));
+    return {};
+  } catch (setting_error const& refused) {
+    return refused.what();
+  }
+}
+
+/// Puts into the folder what no run leaves there: it is named, and nothing is removed.
+void check_strangers() {
+  scratch_folder const scratch;
+  auto const& folder = scratch.path();
+  static_cast<void>(example_run(folder).train(0, true));
+  auto const newest = folder / "step-000007";
+  auto const names = [&] {
+    std::vector<fs::path> all;
+    for (auto const& entry : fs::recursive_directory_iterator(folder))
+      if (entry.path().filename() != folder_lock::file_name) all.push_back(entry.path());
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  auto const expect_named = [&](fs::path const& at, std::string const& what) {
+    auto const before = names();
+    for (bool const resumes : {false, true})
+      expect_refused(what, refusal_to_begin(folder, resumes), {at.string() + " is " + what});
+    expect(names() == before, what + ": nothing was removed");
+    fs::remove(at);
+  };
+  for (auto const& at : {folder / "step-000003", newest / "rank-2.bin"}) {
+    expect(::mkfifo(at.c_str(), 0666) == 0, "a pipe is made");
+    expect_named(at, "a pipe");
+    fs::create_symlink("nowhere", at);
+    expect_named(at, "a link to nothing");
+  }
+  write(folder / "step-000003", "mine");
+  expect_named(folder / "step-000003", "not a folder");
+  fs::create_directory(newest / "mine");
+  expect_named(newest / "mine", "not a regular file");
+
+  // In the place of the files themselves, which were whole when the run began.
+  example_run run(folder);
+  for (char const* const name : {"manifest.txt", "rank-0.bin"}) {
+    auto const at = newest / name;
+    fs::rename(at, folder / "away");
+    expect(::mkfifo(at.c_str(), 0666) == 0, "a pipe is made");
+    expect_refused("a pipe", refusal(run), {at.string() + " is not a regular file"});
+    fs::remove(at);
+    fs::create_symlink("nowhere", at);
+    expect_refused("a link", refusal(run), {at.string() + " is a link to nothing"});
+    fs::remove(at);
+    write(at, "");
+    fs::resize_file(at, std::uintmax_t{1} << 43U);  // more than there is memory
+    expect_refused("a sparse file", refusal(run), {at.string(), "torn"});
+    fs::remove(at);
+    fs::rename(folder / "away", at);
+  }
+  expect(refusal(run).empty(), "the checkpoint is whole again");
+}
+
+/// Trains until the numbers are none: the last good checkpoints stay.
+void check_divergence() {
+  scratch_folder const scratch;
+  example_run run(scratch.path());
+  static_cast<void>(run.train(0, true));
+  for (float const value : {std::numeric_limits<float>::quiet_NaN(), HUGE_VALF, -HUGE_VALF})
+    for (bool const is_mean : {false, true}) {
+      auto const all = run.stages.back().state();
+      auto& one = (is_mean ? all.mean : all.parameters).back();
+      auto const was = std::exchange(one, value);
+      for (std::int64_t step = steps + 1; step < steps + 4; ++step)
+        expect(
+            run.save.save(step, run.stages).find("nan or infinite") != std::string::npos,
+            "it is told that there is no checkpoint");
+      one = was;
+    }
+  expect(run.save.last() == steps, "the last good checkpoint is the newest");
+  expect(fs::exists(scratch.path() / "step-000006"), "and the one before is there, too");
+  expect(refusal(run).empty(), "training can go on from there");
+}
+
+/// Checks which folders stay, and that no two runs share one.
 void check_keeping() {
   scratch_folder const scratch;
   auto const& folder = scratch.path();
@@ -278,24 +365,27 @@ void check_keeping() {
   write(folder / "step-000099" / "rank-0.bin", "half");
   fs::create_directory(folder / "step-5");
   write(folder / "notes", "mine");
-  example_run run(folder);
-  static_cast<void>(run.save.begin(run.stages, false));
-  static_cast<void>(run.train(0, true));
+  {
+    example_run run(folder);
+    static_cast<void>(run.save.begin(run.stages, false));
+    static_cast<void>(run.train(0, true));
+    for (bool const resumes : {false, true})
+      expect_refused(
+          "a second run",
+          refusal_to_begin(folder, resumes),
+          {folder.string() + " is in use", "process " + std::to_string(::getpid()) + " on "});
+  }
   std::vector<std::string> names;
   for (auto const& entry : fs::directory_iterator(folder))
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   expect(
-      names == std::vector<std::string>{"notes", "step-000006", "step-000007", "step-5"},
+      names ==
+          std::vector<std::string>{
+              "notes", "step-000006", "step-000007", "step-5", "train_gpt.lock"},
       "two checkpoints stay, and what is not ours");
-  bool is_refused = false;
-  try {
-    example_run next(folder);
-    static_cast<void>(next.save.begin(next.stages, false));
-  } catch (setting_error const& refused) {
-    is_refused = std::string_view(refused.what()).find("step-000007") != std::string_view::npos;
-  }
-  expect(is_refused, "a new run is refused where there are checkpoints");
+  expect_refused("a new run among checkpoints", refusal_to_begin(folder, false), {"step-000007"});
+  expect(refusal_to_begin(folder, true).empty(), "an ended run holds no folder");
 }
 
 /// Reads the file of one rank into the stages of that rank alone, as its own process would.
@@ -429,6 +519,8 @@ int main() {
     gpt::check_damages();
     gpt::check_one_rank();
     gpt::check_keeping();
+    gpt::check_strangers();
+    gpt::check_divergence();
     gpt::check_full_disk();
   } catch (std::exception const& failed) {
     gpt::expect(false, failed.what());

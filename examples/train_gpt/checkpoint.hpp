@@ -43,6 +43,23 @@ class checkpoints {
   /// @throws zbpp::error (io_failed) where the folder cannot be read
   [[nodiscard]] std::vector<std::int64_t> finished() const { return list(true); }
 
+  /// Refuses what no run leaves under the name of a checkpoint or in one, such as a pipe or a link
+  /// to nothing: reading it might never end, and whoever put it there may want it.
+  /// @throws setting_error that names it; zbpp::error (io_failed)
+  void check() const {
+    for_each_step([](std::int64_t, std::filesystem::path const& path) {
+      std::error_code fault;
+      if (!std::filesystem::is_directory(path, fault)) refuse(path, "a folder");
+      fault.clear();
+      std::filesystem::directory_iterator entry(path, fault);
+      for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
+        std::error_code none;
+        if (!entry->is_regular_file(none)) refuse(entry->path(), "a regular file");
+      }
+      if (fault) failed(path, "cannot be read", fault);
+    });
+  }
+
   /// Makes room for a checkpoint and removes what dead programs left unfinished.
   /// @param step  of which there is no finished one
   /// @throws zbpp::error (io_failed)
@@ -54,10 +71,23 @@ class checkpoints {
   }
 
   /// Writes the part of a rank.
-  /// @throws zbpp::error (io_failed)
+  /// @param between  called between pieces of it
+  /// @throws zbpp::error (io_failed); what `between` throws
   [[nodiscard]] file_record write(
-      std::int64_t step, int rank, std::span<stage_state const> stages) const {
-    return write_rank_file(file_of(step, rank), id_of(step, rank), stages);
+      std::int64_t step,
+      int rank,
+      std::span<stage_state const> stages,
+      interruption const& between) const {
+    try {
+      return write_rank_file(file_of(step, rank), id_of(step, rank), stages, between);
+    } catch (zbpp::error const& wrong) {
+      std::error_code none;
+      if (wrong.code() != zbpp::errc::io_failed || std::filesystem::exists(path(step), none)) throw;
+      throw zbpp::error(
+          zbpp::errc::io_failed,
+          std::string(wrong.what()) + "; rank 0 has made the folder, and it is not here: " +
+              "--checkpoint has to name a folder that all machines share");
+    }
   }
 
   /// Makes a checkpoint count, and then removes all but it and the one before.
@@ -79,7 +109,7 @@ class checkpoints {
   /// @throws setting_error when it is damaged or of another run; zbpp::error (io_failed)
   [[nodiscard]] manifest read_manifest(std::int64_t step) const {
     auto const path_of = path(step) / manifest::file_name;
-    auto const all = zbpp::read_file(path_of);
+    auto const all = regular_file(path_of).read(manifest::most_bytes);
     manifest_reader reader(all);
     manifest result;
     std::string differences;
@@ -146,9 +176,23 @@ class checkpoints {
     throw zbpp::error(zbpp::errc::io_failed, what.string() + ": " + how + ": " + why.message());
   }
 
-  /// Lists the steps of checkpoints that have a manifest, or of those that have none; ascending.
-  [[nodiscard]] std::vector<std::int64_t> list(bool with_manifest) const {
-    std::vector<std::int64_t> steps;
+  [[noreturn]] static void refuse(std::filesystem::path const& path, char const* right) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    auto const what = fs::symlink_status(path, none);
+    auto const* const is = fs::is_fifo(what) ? "a pipe, not "
+                           : fs::is_symlink(what) && !fs::exists(path, none)
+                               ? "a link to nothing, not "
+                               : "not ";
+    throw setting_error(
+        path.string() + " is " + is + right +
+        ", as it belongs to a checkpoint; move it out of the folder");
+  }
+
+  /// Calls `work(step, path)` for all in the folder that is called like a checkpoint. Whatever else
+  /// lies there is somebody's, and left alone.
+  template <class Work>
+  void for_each_step(Work const& work) const {
     std::error_code fault;
     std::filesystem::directory_iterator entry(folder_, fault);
     for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
@@ -156,14 +200,22 @@ class checkpoints {
       std::int64_t step = -1;
       if (is_called.starts_with("step-"))
         std::from_chars(is_called.data() + 5, is_called.data() + is_called.size(), step);
-      // Whatever else lies there is somebody's, and left alone.
-      if (step < 0 || is_called != name(step)) continue;
-      if (!entry->is_directory(fault)) continue;
-      bool const has_one = std::filesystem::exists(entry->path() / manifest::file_name, fault);
-      if (fault) break;
-      if (has_one == with_manifest) steps.push_back(step);
+      if (step >= 0 && is_called == name(step)) work(step, entry->path());
     }
     if (fault) failed(folder_, "cannot be read", fault);
+  }
+
+  /// Lists the steps of checkpoints that have a manifest, or of those that have none; ascending.
+  [[nodiscard]] std::vector<std::int64_t> list(bool with_manifest) const {
+    std::vector<std::int64_t> steps;
+    for_each_step([&](std::int64_t step, std::filesystem::path const& at) {
+      std::error_code fault;
+      if (!std::filesystem::is_directory(at, fault)) return;
+      // A link to nothing, too, has the name: it is refused by who reads it, and not removed.
+      auto const found = std::filesystem::symlink_status(at / manifest::file_name, fault);
+      if (found.type() == std::filesystem::file_type::none) failed(at, "cannot be read", fault);
+      if (std::filesystem::exists(found) == with_manifest) steps.push_back(step);
+    });
     std::sort(steps.begin(), steps.end());
     return steps;
   }

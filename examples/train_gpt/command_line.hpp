@@ -4,24 +4,31 @@
 // right.
 #pragma once
 
+#include "durable.hpp"
 #include "options.hpp"
 #include "validators.hpp"
-#include <zbpp/io/file.hpp>
 
 #include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
 namespace gpt {
+
+/// Begins the names of files that are made to see whether a folder can be written to.
+inline constexpr char const* probe_prefix = ".train_gpt-";
 
 /// Accepts whole numbers of a range, and of a multiple of something.
 [[nodiscard]] inline CLI::Validator whole_number(
@@ -54,16 +61,20 @@ namespace gpt {
       ""};
 }
 
-/// Accepts the path of a file that can be read.
-[[nodiscard]] inline CLI::Validator readable_file() {
-  return {
-      [](std::string& given) -> std::string {
-        std::error_code none;
-        if (std::filesystem::is_regular_file(given, none) && ::access(given.c_str(), R_OK) == 0)
-          return {};
-        return "'" + given + "' cannot be read; name a file that can";
-      },
-      ""};
+/// Removes the probes that `writable_folder` left in a folder when it was killed: empty files, each
+/// called after a process.
+inline void remove_probes(std::filesystem::path const& folder) {
+  std::error_code none;
+  for (auto const& entry : std::filesystem::directory_iterator(folder, none)) {
+    auto const name = entry.path().filename().string();
+    auto const prefix = std::string_view(probe_prefix);
+    bool const is_probe =
+        name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == name.npos &&
+        entry.symlink_status(none).type() == std::filesystem::file_type::regular &&
+        entry.file_size(none) == 0;
+    if (is_probe) ::unlink(entry.path().c_str());
+  }
 }
 
 /// Accepts the path of a folder that files can be written to.
@@ -73,15 +84,15 @@ namespace gpt {
         std::error_code none;
         if (!std::filesystem::is_directory(given, none))
           return "'" + given + "' is not a folder; name one that exists";
-        try {  // the way the files will be written, before hours of training
-          auto const probe =
-              std::filesystem::path(given) / (".train_gpt-" + std::to_string(::getpid()));
-          zbpp::write_file(probe, "");
-          std::filesystem::remove(probe);
-        } catch (std::exception const&) {
-          return "'" + given + "' cannot be written to; name a folder that can";
-        }
-        return {};
+        remove_probes(given);
+        // A new file, before hours of training; another process may have removed it already.
+        auto const probe =
+            std::filesystem::path(given) / (probe_prefix + std::to_string(::getpid()));
+        descriptor const made(
+            ::open(probe.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
+        ::unlink(probe.c_str());
+        if (made.number() >= 0) return {};
+        return "'" + given + "' cannot be written to; name a folder that can";
       },
       ""};
 }
@@ -163,6 +174,7 @@ namespace gpt {
   app.add_flag("--no-reference", is_alone, "Leave the sequential run out: nothing is compared")
       ->default_str("");
   try {
+    check_values(app, argc, argv);
     app.parse(argc, argv);
   } catch (CLI::CallForHelp const&) {
     std::fputs(app.help().c_str(), stdout);

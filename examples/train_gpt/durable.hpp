@@ -10,11 +10,13 @@
 #include <cstddef>
 #include <fcntl.h>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <sys/types.h>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 namespace gpt {
 
@@ -52,32 +54,60 @@ inline void sync_folder(std::filesystem::path const& folder) {
     cannot_be_written(folder);
 }
 
+/// Removes a file, unless it is kept.
+class unfinished_file {
+ public:
+  explicit unfinished_file(std::string path) : path_(std::move(path)) {}
+  unfinished_file(unfinished_file const&) = delete;
+  unfinished_file& operator=(unfinished_file const&) = delete;
+  ~unfinished_file() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+
+  /// Leaves it to others.
+  void keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+/// Is called between pieces of long work; what it throws ends the work.
+using interruption = std::function<void()>;
+
 /// Writes bytes to a file that was just opened.
+/// @param between  called before each piece
 /// @return whether all of them are on the disk; errno says why not
 [[nodiscard]] inline bool write_and_sync(
-    descriptor const& file, std::span<std::span<std::byte const> const> pieces) {
-  for (auto rest : pieces)
+    descriptor const& file,
+    std::span<std::span<std::byte const> const> pieces,
+    interruption const& between) {
+  for (auto rest : pieces) {
+    between();
     while (!rest.empty()) {
       auto const written = ::write(file.number(), rest.data(), rest.size());
       if (written < 0 && errno != EINTR) return false;
       if (written > 0) rest = rest.subspan(static_cast<std::size_t>(written));
     }
+  }
   return ::fsync(file.number()) == 0;
 }
 
 /// Writes a file from pieces: aside first, to its disk, and then into its place. Its folder still
 /// has to be synced.
-/// @throws zbpp::error (io_failed); nothing is then left of it, and an old file is as it was
+/// @param between  called between pieces
+/// @throws zbpp::error (io_failed), or what `between` does; nothing is then left of it, and an old
+///         file is as it was
 inline void write_durably(
-    std::filesystem::path const& path, std::span<std::span<std::byte const> const> pieces) {
+    std::filesystem::path const& path,
+    std::span<std::span<std::byte const> const> pieces,
+    interruption const& between = [] {}) {
   auto const aside = path.string() + ".tmp";
   descriptor const file(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.number() < 0) cannot_be_written(path);
-  if (write_and_sync(file, pieces) && ::rename(aside.c_str(), path.c_str()) == 0) return;
-  auto const reason = errno;
-  ::unlink(aside.c_str());
-  errno = reason;
-  cannot_be_written(path);
+  unfinished_file half(aside);
+  if (!write_and_sync(file, pieces, between) || ::rename(aside.c_str(), path.c_str()) != 0)
+    cannot_be_written(path);
+  half.keep();
 }
 
 }  // namespace gpt

@@ -6,8 +6,10 @@
 // Exit status: 0 all as it should be; 1 something is not identical, or failed; 2 bad input; 130
 // interrupted.
 #include "command_line.hpp"
+#include "doing.hpp"
 #include "phases.hpp"
 #include "processes.hpp"
+#include "standard_output.hpp"
 
 #include <cstdint>
 #include <cstdio>
@@ -34,7 +36,9 @@ void run(
     saver* save,
     std::optional<run_record> const& sequential,
     std::optional<sequential_trainer> const& trainer) {
-  one.run = run_pipeline(*one.plan, o.how, from.stages, from.first, save);
+  one.run = doing("running the pipeline of " + one.title, [&] {
+    return run_pipeline(*one.plan, o.how, from.stages, from.first, save);
+  });
   if (sequential)
     one.run->is_identical = is_identical(*one.run, from.stages, *sequential, *trainer);
 }
@@ -44,27 +48,33 @@ int train(options const& o) {
   auto choices = choose_all(o);
   std::optional<saver> save;
   std::optional<beginning> resumed;
+  auto const new_stages = [&](zbpp::placement const& placement) {
+    return doing("making the stages", [&] { return make_stages(o.how, on, placement); });
+  };
   if (!o.checkpoint.empty()) {
     auto const& where = *choices.front().where;
     auto settings = settings_of(o.how, on, o.policies.front(), where);
     save.emplace(o.checkpoint, std::move(settings), o.every, where);
-    resumed.emplace(beginning{make_stages(o.how, on, where)});
-    resumed->first = save->begin(resumed->stages, o.resume);
+    resumed.emplace(beginning{new_stages(where)});
+    resumed->first =
+        doing("reading the checkpoint", [&] { return save->begin(resumed->stages, o.resume); });
   }
   std::optional<sequential_trainer> trainer;
-  if (o.reference) trainer.emplace(o.how, on);
+  if (o.reference) doing("making the reference", [&] { trainer.emplace(o.how, on); });
   say(headline(o, on, trainer));
   if (o.resume) say(save->told() + "\n");
-  auto all = plan_all(o, on, std::move(choices));
+  auto const measured = doing("measuring", [&] { return measure_all(o, on, choices); });
+  auto all = plan_all(std::move(choices), measured);
+  tell_plans(o, measured, all);
 
   interrupt::listen();
   std::optional<run_record> sequential;
-  if (trainer) sequential = run_sequential(*trainer, o.how);
+  if (trainer)
+    sequential = doing("running the reference", [&] { return run_sequential(*trainer, o.how); });
   run_record const* last = sequential ? &*sequential : nullptr;
   for (auto& c : all) {
     if (!c.plan || interrupt::was_raised()) continue;
-    auto from = resumed ? std::move(*resumed)
-                        : beginning{make_stages(o.how, on, c.plan->problem().placement())};
+    auto from = resumed ? std::move(*resumed) : beginning{new_stages(c.plan->what.placement())};
     run(c, o, std::move(from), save ? &*save : nullptr, sequential, trainer);
     last = &*c.run;
   }
@@ -81,8 +91,10 @@ int train(options const& o) {
 int main(int argc, char** argv) {
   try {
     auto const o = gpt::read_options(argc, argv);
-    if (!o) return 0;
-    return o->by == gpt::transport::tcp ? gpt::train_in_processes(*o) : gpt::train(*o);
+    int status = 0;
+    if (o) status = o->by == gpt::transport::tcp ? gpt::train_in_processes(*o) : gpt::train(*o);
+    gpt::finish_output();
+    return status;
   } catch (gpt::setting_error const& wrong) {
     std::fprintf(stderr, "train_gpt: %s\n", wrong.what());
     return 2;

@@ -66,6 +66,7 @@ struct run_setting {
 /// Holds what a manifest says beside the settings.
 struct manifest {
   static constexpr char const* file_name = "manifest.txt";
+  static constexpr std::uint64_t most_bytes = 1U << 20U;  ///< that are read of one
   static constexpr char const* title = "zbpp train_gpt checkpoint, version 1";
 
   std::int64_t step = 0;           ///< steps taken so far

@@ -3,6 +3,8 @@
 // What training on threads and in processes share, compiled once.
 #include "phases.hpp"
 
+#include "doing.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +15,15 @@
 #include <vector>
 
 namespace gpt {
+namespace {
+
+/// Finds the problem of a placement.
+auto find_problem(std::vector<zbpp::problem> const& all, zbpp::placement const& placement) {
+  return std::find_if(
+      all.begin(), all.end(), [&](zbpp::problem const& p) { return p.placement() == placement; });
+}
+
+}  // namespace
 
 void say(std::string const& text) {
   std::printf("%s\n", text.c_str());
@@ -20,7 +31,9 @@ void say(std::string const& text) {
 }
 
 text read(options const& o) {
-  auto on = o.text.empty() ? read_repository(GPT_SOURCE_DIR) : read_text(o.text);
+  auto on = doing("reading the text", [&] {
+    return o.text.empty() ? read_repository(GPT_SOURCE_DIR) : read_text(o.text);
+  });
   check(on, o.how.model);
   return on;
 }
@@ -38,27 +51,33 @@ std::vector<choice> choose_all(options const& o) {
   return choices;
 }
 
-std::vector<contender> plan_all(options const& o, text const& on, std::vector<choice> choices) {
+std::vector<zbpp::problem> measure_all(
+    options const& o, text const& on, std::vector<choice> const& choices) {
   std::vector<zbpp::problem> measured;
-  auto const find = [&](zbpp::placement const& placement) {
-    return std::find_if(measured.begin(), measured.end(), [&](zbpp::problem const& p) {
-      return p.placement() == placement;
-    });
-  };
   for (auto const& c : choices)
-    if (c.where && find(*c.where) == measured.end())
-      measured.push_back(measure(o.how, on, c.policy, *c.where));
+    if (c.where && find_problem(measured, *c.where) == measured.end())
+      measured.push_back(measure_on_threads(o.how, on, c.policy, *c.where));
   share_messages(measured);
-  for (auto const& p : measured) say(describe(p, o.how.model.layers));
+  return measured;
+}
 
+std::vector<contender> plan_all(
+    std::vector<choice> choices, std::vector<zbpp::problem> const& measured) {
   std::vector<contender> all;
   for (auto& c : choices) {
     contender made{std::string(c.policy.title()), std::move(c.why_not), {}, {}};
-    if (c.where) made.plan = zbpp::make_plan(c.policy, *find(*c.where));
+    if (c.where) made.plan = zbpp::make_plan(c.policy, *find_problem(measured, *c.where));
     all.push_back(std::move(made));
   }
-  say(predictions(all));
   return all;
+}
+
+void tell_plans(
+    options const& o,
+    std::vector<zbpp::problem> const& measured,
+    std::vector<contender> const& all) {
+  for (auto const& p : measured) say(describe(p, o.how.model.layers));
+  say(predictions(all));
 }
 
 std::string headline(
@@ -73,12 +92,13 @@ std::string headline(
          fixed(on.unigram_entropy(), 4) + " nats\n";
 }
 
-run_record run_sequential(sequential_trainer& trainer, training const& how) {
+run_record run_sequential(
+    sequential_trainer& trainer, training const& how, interruption const& between) {
   auto record = run_steps(
       "sequential",
       how,
       0,
-      [&](run_record&) { return trainer.step(); },
+      [&](run_record&) { return trainer.step(between); },
       [](std::int64_t) { return std::string(); });
   record.parameters = digest(trainer.model().parameters());
   return record;

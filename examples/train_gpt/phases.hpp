@@ -25,16 +25,29 @@ void say(std::string const& text);
 /// @throws setting_error when the user asked for one that finds none
 [[nodiscard]] std::vector<choice> choose_all(options const& o);
 
-/// Measures every placement once, tells it, and plans.
+/// Plans for the policies that found a placement.
+/// @param measured  the problem of each placement, once
 [[nodiscard]] std::vector<contender> plan_all(
-    options const& o, text const& on, std::vector<choice> choices);
+    std::vector<choice> choices, std::vector<zbpp::problem> const& measured);
+
+/// Tells what was measured, and what the plans are expected to cost.
+void tell_plans(
+    options const& o,
+    std::vector<zbpp::problem> const& measured,
+    std::vector<contender> const& all);
+
+/// Measures every placement once, in this process.
+[[nodiscard]] std::vector<zbpp::problem> measure_all(
+    options const& o, text const& on, std::vector<choice> const& choices);
 
 /// Tells what is trained.
 [[nodiscard]] std::string headline(
     options const& o, text const& on, std::optional<sequential_trainer> const& trainer);
 
 /// Runs the reference.
-[[nodiscard]] run_record run_sequential(sequential_trainer& trainer, training const& how);
+/// @param between  called before each microbatch; what it throws ends the run
+[[nodiscard]] run_record run_sequential(
+    sequential_trainer& trainer, training const& how, interruption const& between = [] {});
 
 /// Tells how training went, and writes the pictures.
 /// @param last        the run whose parameters count

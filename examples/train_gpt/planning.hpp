@@ -4,6 +4,7 @@
 // what the passes cost, measured by running a few steps of a pipeline and looking at its timeline.
 #pragma once
 
+#include "message_times.hpp"
 #include "stages.hpp"
 #include <zbpp/zbpp.hpp>
 
@@ -98,27 +99,16 @@ class cost_samples {
 
   /// Takes in a measured step.
   void add(zbpp::timeline const& line) {
-    zbpp::grid<zbpp::ticks> forward(where_.stages(), microbatches_);
-    zbpp::grid<zbpp::ticks> backward(where_.stages(), microbatches_);
     for (auto const& timed : line.all()) {
       auto const& p = timed.what;
       passes_[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.kind)].push_back(
           timed.end - timed.start);
-      if (p.kind == zbpp::pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;
-      if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = timed.end;
     }
-    for (int rank = 0; rank < line.ranks(); ++rank)
-      for (std::size_t i = 1; i < line[rank].size(); ++i) {
-        auto const& timed = line[rank][i];
-        auto const& p = timed.what;
-        bool const is_forward = p.kind == zbpp::pass_kind::forward;
-        if (!is_forward && !p.makes_input_gradient()) continue;
-        auto const from = p.stage + (is_forward ? -1 : 1);
-        if (from < 0 || from >= where_.stages() || where_.rank_of(from) == rank) continue;
-        auto const made = is_forward ? forward(from, p.microbatch) : backward(from, p.microbatch);
-        // Only a rank that was waiting starts as soon as the message is there.
-        if (made > line[rank][i - 1].end) messages_.push_back(timed.start - made);
-      }
+    for_each_message(
+        line, where_, microbatches_, [&](int, int to, std::size_t i, zbpp::ticks made) {
+          // Only a rank that was waiting starts as soon as the message is there.
+          if (i > 0 && made > line[to][i - 1].end) messages_.push_back(line[to][i].start - made);
+        });
   }
 
   /// @return the typical costs, with sizes as given
@@ -144,28 +134,45 @@ class cost_samples {
   std::vector<zbpp::ticks> messages_;
 };
 
-/// Measures the problem of a placement on stages of its own, which are then thrown away.
-/// @param policy  takes the placement; its order is run, with B and W apart
-[[nodiscard]] inline zbpp::problem measure(
+/// Measures a problem by steps of a pipeline.
+/// @param sizes    says how large everything is
+/// @param policy   takes the placement; its order is run, with B and W apart
+/// @param stages   those that the backend runs here; they are trained, and then thrown away
+/// @param whole    makes of the order and the timeline of a step here the timeline of all ranks
+template <class Backend, class Whole>
+[[nodiscard]] zbpp::problem measure(
+    zbpp::problem const& sizes,
+    zbpp::any_policy const& policy,
+    Backend backend,
+    std::vector<chunk_stage> stages,
+    Whole const& whole) {
+  // Own choice: enough for a median of hundreds of passes; the first steps find cold caches.
+  constexpr int warm_up_steps = 3;
+  constexpr int steps = 25;
+  auto const order = split_backward(policy(sizes));
+  zbpp::pipeline pipe(zbpp::make_plan("measuring", order, sizes), std::move(backend), stages);
+  cost_samples samples(sizes.placement(), sizes.microbatches());
+  for (int i = 0; i < warm_up_steps + steps; ++i) {
+    auto const line = whole(order, pipe.step().measured);
+    if (i >= warm_up_steps) samples.add(line);
+  }
+  auto const costs = sizes.all_costs();
+  return samples.problem({costs.begin(), costs.end()});
+}
+
+/// Measures the problem of a placement in this process.
+/// @param policy  takes the placement
+[[nodiscard]] inline zbpp::problem measure_on_threads(
     training const& how,
     text const& on,
     zbpp::any_policy const& policy,
     zbpp::placement const& placement) {
-  // Own choice: enough for a median of hundreds of passes; the first steps find cold caches.
-  constexpr int warm_up_steps = 3;
-  constexpr int steps = 25;
   auto stages = make_stages(how, on, placement);
   std::vector<zbpp::stage_costs> costs;
   for (auto const& s : stages) costs.push_back(s.sizes());
-  zbpp::problem const sizes(placement, how.microbatches, costs);
-  zbpp::pipeline pipe(
-      zbpp::make_plan("measuring", split_backward(policy(sizes)), sizes), zbpp::threads{}, stages);
-  cost_samples samples(placement, how.microbatches);
-  for (int i = 0; i < warm_up_steps + steps; ++i) {
-    auto const& result = pipe.step();
-    if (i >= warm_up_steps) samples.add(result.measured);
-  }
-  return samples.problem(std::move(costs));
+  zbpp::problem const sizes(placement, how.microbatches, std::move(costs));
+  auto const as_it_is = [](zbpp::schedule const&, zbpp::timeline const& line) { return line; };
+  return measure(sizes, policy, zbpp::threads{}, std::move(stages), as_it_is);
 }
 
 /// Gives all problems the quickest message among them: they are of one machine, and policies are

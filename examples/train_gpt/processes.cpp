@@ -4,10 +4,12 @@
 // the model, its part of each checkpoint, and the same plan. Rank 0 measures, compares and tells.
 #include "processes.hpp"
 
+#include "doing.hpp"
 #include "meeting.hpp"
 #include "phases.hpp"
 #include <zbpp/asio/tcp.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -20,38 +22,70 @@
 namespace gpt {
 namespace {
 
-/// What `measure` fills in of a stage; the rest is as it is made.
-constexpr std::array measured_costs{
-    &zbpp::stage_costs::forward,
-    &zbpp::stage_costs::backward_input,
-    &zbpp::stage_costs::backward_weight,
-    &zbpp::stage_costs::activation,
-    &zbpp::stage_costs::weight_gradient_input,
-    &zbpp::stage_costs::edge,
-    &zbpp::stage_costs::static_memory,
-    &zbpp::stage_costs::workspace};
+/// Makes the timeline of a step on all ranks, which each measured for itself.
+/// @param order  what the ranks ran
+[[nodiscard]] zbpp::timeline gather_timeline(
+    zbpp::asio::rendezvous& meeting, zbpp::schedule const& order, zbpp::timeline const& own) {
+  zbpp::asio::wire_writer to;
+  for (auto const& timed : own[meeting.rank()]) to.put(timed.start).put(timed.end);
+  auto const parts = meeting.all_gather(to.bytes());
+  zbpp::timeline all;
+  for (int rank = 0; rank < order.ranks(); ++rank) {
+    zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
+    for (auto const& pass : order.passes(rank)) {
+      auto const start = from.get<zbpp::ticks>();
+      all.push({pass, start, from.get<zbpp::ticks>()});
+    }
+    from.expect_end();
+    all.end_row();
+  }
+  align_clocks(all, order.placement(), order.microbatches());
+  return all;
+}
 
-/// Gives every rank the problem that rank 0 measured.
-/// @param mine  counts on rank 0
-[[nodiscard]] zbpp::problem share_problem(
+/// Says how large the stages of all ranks are, each of which knows its own.
+[[nodiscard]] zbpp::problem gather_sizes(
     zbpp::asio::rendezvous& meeting,
-    zbpp::problem const* mine,
+    std::vector<chunk_stage> const& own,
     zbpp::placement const& placement,
     int microbatches) {
+  constexpr std::array sizes{
+      &zbpp::stage_costs::activation,
+      &zbpp::stage_costs::weight_gradient_input,
+      &zbpp::stage_costs::edge,
+      &zbpp::stage_costs::static_memory,
+      &zbpp::stage_costs::workspace};
   zbpp::asio::wire_writer to;
-  if (mine != nullptr) {
-    for (auto const& costs : mine->all_costs())
-      for (auto const member : measured_costs) to.put(costs.*member);
-    to.put(message_time(*mine));
+  for (auto const& s : own) {
+    auto const costs = s.sizes();
+    for (auto const member : sizes) to.put(costs.*member);
   }
-  auto const told = meeting.broadcast(to.bytes(), 0);
-  zbpp::asio::wire_reader from(told);
+  auto const parts = meeting.all_gather(to.bytes());
   std::vector<zbpp::stage_costs> all(static_cast<std::size_t>(placement.stages()));
-  for (auto& costs : all)
-    for (auto const member : measured_costs) costs.*member = from.get<std::int64_t>();
-  zbpp::transfer_costs const transfer(from.get<zbpp::ticks>());
-  from.expect_end();
-  return {placement, microbatches, std::move(all), transfer};
+  for (int rank = 0; rank < placement.ranks(); ++rank) {
+    zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
+    for (int const s : placement.stages_of(rank))
+      for (auto const member : sizes)
+        all[static_cast<std::size_t>(s)].*member = from.get<zbpp::bytes>();
+    from.expect_end();
+  }
+  return {placement, microbatches, std::move(all)};
+}
+
+/// Measures the stages of every rank on that rank, all at a time, and gives all ranks the same
+/// numbers.
+[[nodiscard]] zbpp::problem measure_apart(
+    zbpp::asio::rendezvous& meeting, options const& o, text const& on, choice const& of) {
+  auto stages = make_stages(o.how, on, *of.where, meeting.rank());
+  auto const sizes = gather_sizes(meeting, stages, *of.where, o.how.microbatches);
+  return measure(
+      sizes,
+      of.policy,
+      zbpp::asio::tcp(meeting),
+      std::move(stages),
+      [&](zbpp::schedule const& order, zbpp::timeline const& own) {
+        return gather_timeline(meeting, order, own);
+      });
 }
 
 /// Adds up the digests of all ranks, which gives that of the whole model.
@@ -77,6 +111,14 @@ class ranks_apart {
     if (meeting_->rank() == 0) work();
     meeting_->barrier();
   }
+  [[nodiscard]] bool all(bool own) const {
+    auto const parts =
+        meeting_->all_gather(zbpp::asio::wire_writer().put(static_cast<std::uint8_t>(own)).bytes());
+    return std::all_of(parts.begin(), parts.end(), [](auto const& part) {
+      return zbpp::asio::wire_reader(part).template get<std::uint8_t>() != 0;
+    });
+  }
+  void check() const { meeting_->check(); }
   [[nodiscard]] std::vector<file_record> gather(std::vector<file_record> const& own) const {
     zbpp::asio::wire_writer to;
     for (auto const& record : own) to.put(record.size).put(record.sum);
@@ -97,17 +139,29 @@ using saver_apart = basic_saver<ranks_apart>;
 
 /// Checks that all ranks were started alike.
 /// @throws zbpp::error (no_agreement) that names the options that differ
-void agree(
-    zbpp::asio::rendezvous& meeting,
-    options const& o,
-    std::vector<run_setting> settings,
-    std::int64_t first) {
+void agree(zbpp::asio::rendezvous& meeting, options const& o, std::vector<run_setting> settings) {
   settings.push_back(
       {"--checkpoint and --every", o.checkpoint.empty() ? "none" : std::to_string(o.every)});
-  settings.push_back({"steps in the newest checkpoint", std::to_string(first)});
   std::vector<zbpp::asio::agreement_item> items;
   for (auto& s : settings) items.push_back({std::move(s.name), {}, std::move(s.value)});
   meeting.agree(items);
+}
+
+/// Checks that all ranks found the same newest checkpoint.
+/// @param first  the step of that of this rank; 0 where there is none
+/// @throws setting_error, the same on all ranks
+void agree_on_checkpoint(zbpp::asio::rendezvous& meeting, options const& o, std::int64_t first) {
+  auto const parts = meeting.all_gather(zbpp::asio::wire_writer().put(first).bytes());
+  auto const found = [&](std::size_t rank) {
+    auto const step = zbpp::asio::wire_reader(parts[rank]).get<std::int64_t>();
+    return step == 0 ? std::string("no checkpoint") : checkpoints::name(step);
+  };
+  for (std::size_t rank = 1; rank < parts.size(); ++rank)
+    if (found(rank) != found(0))
+      throw setting_error(
+          "--checkpoint " + o.checkpoint.string() + " has " + found(0) + " at rank 0 and " +
+          found(rank) + " at rank " + std::to_string(rank) +
+          "; name a folder that all machines share, such as one of a network file system");
 }
 
 /// Runs the stages of this rank, and shows on rank 0 how far the run is.
@@ -127,6 +181,7 @@ void agree(
   std::optional<progress> shown;
   if (meeting.rank() == 0)
     shown.emplace(planned.policy, first, steps, how.microbatches * how.model.tokens());
+  divergence_alarm alarm("train_gpt: rank " + std::to_string(meeting.rank()), planned.policy);
   std::size_t known = 0;
   while (record.done() < steps) {
     auto const start = std::chrono::steady_clock::now();
@@ -134,6 +189,7 @@ void agree(
     std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
     record.milliseconds.push_back(took.count());
     auto const done = record.done();
+    if (meeting.rank() == root) alarm.note(done, record.losses.back());
     if (save != nullptr && (save->is_due(done) || done == steps)) {
       auto const note = save->save(done, stages);
       if (shown) shown->note(note);
@@ -141,7 +197,9 @@ void agree(
     // Rarely: it makes the ranks wait for each other.
     if (!progress::is_milestone(done, steps)) continue;
     share_losses(meeting, root, known, record.losses);
-    known = record.losses.size();
+    // Rank 0 tells it, too: of some launchers only its lines are seen.
+    for (; known < record.losses.size(); ++known)
+      if (shown) alarm.note(first + static_cast<std::int64_t>(known) + 1, record.losses[known]);
     if (shown) shown->show(done, record.losses.back());
   }
   record.parameters = digest_of_all(meeting, stages);
@@ -152,34 +210,40 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
   bool const is_first = meeting.rank() == 0;
   auto const on = read(o);
   auto choices = choose_all(o);
-  auto const policy = choices.front().policy;
   auto const where = *choices.front().where;
   auto const settings = settings_of(o.how, on, o.policies.front(), where);
-  auto stages = make_stages(o.how, on, where, meeting.rank());
+  agree(meeting, o, settings);
+  auto stages =
+      doing("making the stages", [&] { return make_stages(o.how, on, where, meeting.rank()); });
   std::optional<saver_apart> save;
   std::int64_t first = 0;
   if (!o.checkpoint.empty()) {
     save.emplace(o.checkpoint, settings, o.every, where, ranks_apart(meeting));
-    first = save->begin(stages, o.resume);
+    first = doing("reading the checkpoint", [&] { return save->begin(stages, o.resume); });
+    agree_on_checkpoint(meeting, o, first);
   }
-  agree(meeting, o, settings, first);
 
   std::optional<sequential_trainer> trainer;
-  std::vector<contender> all(1);
   if (is_first) {
-    if (o.reference) trainer.emplace(o.how, on);
+    if (o.reference) doing("making the reference", [&] { trainer.emplace(o.how, on); });
     say(headline(o, on, trainer));
     if (o.resume) say(save->told() + "\n");
-    all = plan_all(o, on, std::move(choices));
   }
-  auto& one = all.front();
-  auto const* const measured = one.plan ? &one.plan->problem() : nullptr;
-  auto const problem = share_problem(meeting, measured, where, o.how.microbatches);
-  if (!one.plan) one.plan = zbpp::make_plan(policy, problem);
+  std::vector<zbpp::problem> const measured{
+      doing("measuring", [&] { return measure_apart(meeting, o, on, choices.front()); })};
+  auto all = plan_all(std::move(choices), measured);
+  if (is_first) tell_plans(o, measured, all);
 
+  auto& one = all.front();
   std::optional<run_record> sequential;
-  if (trainer) sequential = run_sequential(*trainer, o.how);
-  one.run = run_rank(meeting, *one.plan, o.how, stages, first, save ? &*save : nullptr);
+  if (trainer)
+    sequential = doing("running the reference", [&] {
+      // The others wait meanwhile; when one of them fails, so does this.
+      return run_sequential(*trainer, o.how, [&] { meeting.check(); });
+    });
+  one.run = doing("running the pipeline", [&] {
+    return run_rank(meeting, *one.plan, o.how, stages, first, save ? &*save : nullptr);
+  });
   if (sequential)
     one.run->is_identical =
         same_losses(*one.run, *sequential) && one.run->parameters == sequential->parameters;

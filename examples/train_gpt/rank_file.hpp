@@ -7,7 +7,7 @@
 #include "checksum.hpp"
 #include "config.hpp"
 #include "durable.hpp"
-#include <zbpp/io/file.hpp>
+#include "regular_file.hpp"
 
 #include <bit>
 #include <cstddef>
@@ -77,11 +77,13 @@ struct header_word {
 }
 
 /// Writes the file of a rank, to the disk.
-/// @throws zbpp::error (io_failed)
+/// @param between  called between pieces
+/// @throws zbpp::error (io_failed); what `between` throws
 [[nodiscard]] inline file_record write_rank_file(
     std::filesystem::path const& path,
     rank_file_id const& id,
-    std::span<stage_state const> stages) {
+    std::span<stage_state const> stages,
+    interruption const& between) {
   static_assert(std::endian::native == std::endian::little);
   std::vector<std::uint64_t> header;
   for (auto const& word : header_of(id, stages)) header.push_back(word.value);
@@ -92,12 +94,13 @@ struct header_word {
   checksum sum;
   file_record record{sizeof(std::uint64_t), 0};
   for (auto const& piece : pieces) {
+    between();
     sum.add(piece);
     record.size += piece.size();
   }
   record.sum = sum.value();
   pieces.push_back(std::as_bytes(std::span(&record.sum, 1)));
-  write_durably(path, pieces);
+  write_durably(path, pieces, between);
   return record;
 }
 
@@ -110,40 +113,49 @@ inline void read_rank_file(
     file_record const& record,
     std::span<stage_state const> stages) {
   auto const refuse = [&](std::string const& why) { throw setting_error(path.string() + why); };
-  if (!std::filesystem::exists(path)) refuse(" is missing");
-  auto const bytes = zbpp::read_file(path);
+  constexpr auto word_size = sizeof(std::uint64_t);
+  auto const header = header_of(id, stages);
+  auto const last = [&] {  // the checksum stands there
+    auto size = header.size() * word_size;
+    for (auto const& s : stages)
+      size += s.parameters.size_bytes() + s.mean.size_bytes() + s.square.size_bytes();
+    return size / word_size;
+  }();
+  auto const right_size = (last + 1) * word_size;
+  regular_file const file(path);
+  // Of a file of another size no more is read than tells what it is: it may be larger than memory.
+  bool const is_as_large = file.size() == right_size;
+  auto const bytes = file.read(is_as_large ? right_size : header.size() * word_size);
+  auto const words = bytes.size() / word_size;
   auto const word_at = [&](std::size_t i) {
     std::uint64_t value = 0;
-    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    std::memcpy(&value, bytes.data() + i * word_size, word_size);
     return value;
   };
-  auto const wrong_size = " has " + std::to_string(bytes.size()) + " bytes and its manifest says " +
-                          std::to_string(record.size) + ": it is torn";
-  constexpr auto word_size = sizeof(std::uint64_t);
-  if (bytes.size() < word_size || bytes.size() % word_size != 0) refuse(wrong_size);
-  auto const last = bytes.size() / word_size - 1;
-  auto const sum = checksum_of(std::string_view(bytes).substr(0, last * word_size));
-  if (sum != word_at(last)) {
-    if (bytes.size() != record.size) refuse(wrong_size);
-    refuse(" is damaged: its checksum says " + hex(word_at(last)) + ", its bytes " + hex(sum));
-  }
-  // A file that is whole, but not the one that belongs here.
-  auto const header = header_of(id, stages);
-  for (std::size_t i = 0; i < header.size(); ++i)
-    if (i >= last || word_at(i) != header[i].value)
-      refuse(
-          " is another checkpoint's or another rank's: its " + header[i].says + " is " +
-          (i < last ? std::to_string(word_at(i)) : "missing") + ", here belongs " +
-          std::to_string(header[i].value));
-  if (bytes.size() != record.size) refuse(wrong_size);
-  if (sum != record.sum)
+  auto const expect_header = [&] {
+    for (std::size_t i = 0; i < header.size(); ++i)
+      if (word_at(i) != header[i].value)
+        refuse(
+            " is another checkpoint's or another rank's: its " + header[i].says + " is " +
+            std::to_string(word_at(i)) + ", here belongs " + std::to_string(header[i].value));
+  };
+  if (!is_as_large || words <= last) {
+    bool const is_ours =
+        words >= header.size() && word_at(0) == header[0].value && word_at(1) == header[1].value;
+    if (is_ours) expect_header();
     refuse(
-        " is not the file of its manifest: that says checksum " + hex(record.sum) + ", it is " +
-        hex(sum));
-  std::size_t floats_size = 0;
-  for (auto const& s : stages)
-    floats_size += s.parameters.size_bytes() + s.mean.size_bytes() + s.square.size_bytes();
-  if ((last - header.size()) * word_size != floats_size) refuse(wrong_size);
+        " has " + std::to_string(file.size()) + " bytes and should have " +
+        std::to_string(right_size) + ": it is torn");
+  }
+  auto const sum = checksum_of(std::string_view(bytes).substr(0, last * word_size));
+  if (sum != word_at(last))
+    refuse(" is damaged: its checksum says " + hex(word_at(last)) + ", its bytes " + hex(sum));
+  expect_header();  // it is whole, and may yet be one that belongs elsewhere
+  if (file_record{right_size, sum} != record)
+    refuse(
+        " is not the file of its manifest: that says " + std::to_string(record.size) +
+        " bytes and checksum " + hex(record.sum) + ", it has " + std::to_string(right_size) +
+        " and " + hex(sum));
   auto const* from = bytes.data() + header.size() * word_size;
   for (auto const& s : stages)
     for (auto const array : {s.parameters, s.mean, s.square}) {

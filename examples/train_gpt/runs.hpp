@@ -4,6 +4,7 @@
 // happens, stopped after a step when the user interrupts.
 #pragma once
 
+#include "divergence.hpp"
 #include "planning.hpp"
 #include "saving.hpp"
 #include "table.hpp"
@@ -138,11 +139,13 @@ template <class Step, class After>
     std::string const& name, training const& how, std::int64_t first, Step step, After after) {
   run_record record{name, first};
   progress shown(name, first, how.optimizer.steps, how.microbatches * how.model.tokens());
+  divergence_alarm alarm("train_gpt", name);
   while (record.done() < how.optimizer.steps && !interrupt::was_raised()) {
     auto const start = std::chrono::steady_clock::now();
     record.losses.push_back(step(record));
     std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
     record.milliseconds.push_back(took.count());
+    alarm.note(record.done(), record.losses.back());
     shown.note(after(record.done()));
     shown.show(record.done(), record.losses.back());
   }

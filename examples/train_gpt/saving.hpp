@@ -5,12 +5,16 @@
 #pragma once
 
 #include "checkpoint.hpp"
+#include "divergence.hpp"
+#include "folder_lock.hpp"
 #include "stages.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +34,11 @@ struct ranks_together {
   void on_first(Work const& work) const {
     work();
   }
+  /// @return whether something holds for all ranks
+  /// @param own  whether it does for those here
+  [[nodiscard]] bool all(bool own) const { return own; }
+  /// Called now and then while this process works long; throws when another one has failed.
+  void check() const {}
   /// @param own  those of the ranks here
   /// @return those of all ranks
   [[nodiscard]] std::vector<file_record> gather(std::vector<file_record> own) const { return own; }
@@ -63,11 +72,15 @@ class basic_saver {
   /// @return whether a checkpoint is due after so many steps
   [[nodiscard]] bool is_due(std::int64_t done) const { return done % every_ == 0; }
 
-  /// Begins a new run, or goes on with one as `resume` does.
+  /// Keeps the folder for this run, and begins a new one, or goes on with one as `resume` does.
   /// @return how many steps the stages have taken
+  /// @throws setting_error when another run holds the folder, or something lies there that no run
+  ///         leaves
   /// @throws setting_error when there are checkpoints of another run: they would be mixed with
   ///         those of a new run, and go
   [[nodiscard]] std::int64_t begin(std::vector<chunk_stage>& stages, bool resumes) {
+    ranks_.on_first([&] { lock_.emplace(folder_); });
+    to_.check();
     if (resumes) return resume(stages);
     auto const all = to_.finished();
     if (!all.empty())
@@ -91,14 +104,18 @@ class basic_saver {
     return last_;
   }
 
-  /// Writes a checkpoint after `done` steps, more than at the last one.
+  /// Writes a checkpoint after `done` steps, more than at the last one; none where what training
+  /// changes is no longer finite, so that the last good ones stay.
   /// @return what to tell about it
   /// @throws zbpp::error (io_failed) with the path; those before are as they were
   [[nodiscard]] std::string save(std::int64_t done, std::vector<chunk_stage>& stages) {
+    if (!ranks_.all(std::all_of(stages.begin(), stages.end(), is_finite)))
+      return "no checkpoint " + checkpoints::name(done) + ": parameters are nan or infinite";
     ranks_.on_first([&] { to_.begin(done); });
     std::vector<file_record> own;
     for (int const rank : ranks_.here(where_.ranks()))
-      own.push_back(to_.write(done, rank, states_of(stages, where_, rank)));
+      own.push_back(
+          to_.write(done, rank, states_of(stages, where_, rank), [&] { ranks_.check(); }));
     auto const files = ranks_.gather(std::move(own));
     ranks_.on_first([&] { to_.finish(done, files); });
     last_ = done;
@@ -112,7 +129,13 @@ class basic_saver {
   }
 
  private:
+  [[nodiscard]] static bool is_finite(chunk_stage& of) {
+    auto const all = of.state();
+    return are_finite(all.parameters) && are_finite(all.mean) && are_finite(all.square);
+  }
+
   std::filesystem::path folder_;
+  std::optional<folder_lock> lock_;  // of the first rank
   checkpoints to_;
   std::int64_t every_;
   zbpp::placement where_;

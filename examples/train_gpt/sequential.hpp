@@ -30,11 +30,14 @@ class sequential_trainer {
         optimizer_(how.optimizer, model_.parameters().values().size()) {}
 
   /// Runs every microbatch to its end, in order, and takes one optimizer step.
+  /// @param between  called before each microbatch; what it throws ends the training
   /// @return the mean loss of the step, in nats a byte
-  double step() {
+  template <class Between>
+  double step(Between const& between) {
     double total = 0.0;
     heap_memory heap;
     for (int i = 0; i < how_.microbatches; ++i) {
+      between();
       batch const of(how_.model, *text_, how_.seed, step_, i);
       chunk_saved<heap_memory> keep;
       auto const out = model_.forward(heap, keep, of, nullptr);
@@ -46,6 +49,10 @@ class sequential_trainer {
     optimizer_.update(model_.parameters().values(), model_.parameters().gradients());
     ++step_;
     return total / how_.microbatches;
+  }
+  /// As above, with nothing between.
+  double step() {
+    return step([] {});
   }
 
   /// @return the model as trained so far

@@ -10,6 +10,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,20 +32,52 @@ struct chart {
   std::string level_name;
 };
 
+/// Divides an axis of losses at 1, 2 or 5 times a power of ten, and no finer than at halves. It
+/// begins and ends at a tick, and has few of them, whatever there is to draw.
+class loss_axis {
+ public:
+  /// Values beyond are drawn at the end of the axis: their differences would be infinite.
+  static constexpr double greatest = 1e300;
+
+  /// Holds all from `least` to `most`, which are finite.
+  loss_axis(double least, double most) {
+    constexpr double parts = 12.0;
+    least = std::clamp(least, -greatest, greatest);
+    most = std::clamp(most, least, greatest);
+    // Far from 0 neighbours of a double lie apart, and so do ticks.
+    auto const size = std::max(std::abs(least), std::abs(most));
+    step_ = round_up(std::max({0.5, (most - least) / parts, size * 1e-9}));
+    first_ = std::floor(least / step_);
+    last_ = std::max(std::ceil(most / step_), first_ + 1.0);
+  }
+
+  /// @return how many ticks there are, at least two
+  [[nodiscard]] int ticks() const { return static_cast<int>(last_ - first_) + 1; }
+  /// @return the value of a tick, from 0
+  [[nodiscard]] double tick(int i) const { return (first_ + i) * step_; }
+  /// @return how far above the lower end a value stands, 0 to 1
+  [[nodiscard]] double share(double value) const {
+    return std::clamp((value / step_ - first_) / (last_ - first_), 0.0, 1.0);
+  }
+
+ private:
+  [[nodiscard]] static double round_up(double step) {
+    auto const power = std::pow(10.0, std::floor(std::log10(step)));
+    for (double const digit : {1.0, 2.0, 5.0})
+      if (digit * power >= step) return digit * power;
+    return 10.0 * power;
+  }
+
+  double step_;
+  double first_;  // in steps
+  double last_;
+};
+
 /// Draws one chart.
 class chart_drawing {
  public:
-  explicit chart_drawing(chart const& what) : chart_(what), low_(what.level), high_(what.level) {
-    for (auto const& c : what.curves) {
-      steps_ = std::max(steps_, c.values.size());
-      for (auto const value : c.values)
-        if (std::isfinite(value)) {
-          low_ = std::min(low_, value);
-          high_ = std::max(high_, value);
-        }
-    }
-    low_ = std::floor(low_ * 2.0) / 2.0;
-    high_ = std::max(std::ceil(high_ * 2.0) / 2.0, low_ + 0.5);
+  explicit chart_drawing(chart const& what) : chart_(what), losses_(axis_of(what)) {
+    for (auto const& c : what.curves) steps_ = std::max(steps_, c.values.size());
   }
 
   /// @return the text of an SVG file
@@ -71,12 +105,34 @@ class chart_drawing {
   static constexpr std::array<char const*, 7> colours_{
       "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f6000"};
 
+  [[nodiscard]] static loss_axis axis_of(chart const& what) {
+    auto low = std::numeric_limits<double>::max();
+    auto high = -low;
+    auto const take = [&](double value) {
+      if (!std::isfinite(value)) return;
+      low = std::min(low, value);
+      high = std::max(high, value);
+    };
+    take(what.level);
+    for (auto const& c : what.curves)
+      for (auto const value : c.values) take(value);
+    return low > high ? loss_axis(0.0, 0.0) : loss_axis(low, high);
+  }
+
+  // Halves as they are, and large numbers in a few digits.
+  [[nodiscard]] static std::string label(double value) {
+    if (std::abs(value) < 1e6) return fixed(value, 1);
+    std::array<char, 32> digits{};
+    std::snprintf(digits.data(), digits.size(), "%.9g", value);
+    return digits.data();
+  }
+
   [[nodiscard]] double x(double step) const {
     auto const last = std::max<double>(static_cast<double>(steps_) - 1.0, 1.0);
     return left_ + (width_ - left_ - right_) * step / last;
   }
   [[nodiscard]] double y(double value) const {
-    return top_ + (height_ - top_ - bottom_) * (high_ - value) / (high_ - low_);
+    return top_ + (height_ - top_ - bottom_) * (1.0 - losses_.share(value));
   }
 
   [[nodiscard]] static std::string escaped(std::string const& words) {
@@ -102,9 +158,10 @@ class chart_drawing {
   }
 
   void draw_axes() {
-    for (double value = low_; value < high_ + 0.25; value += 0.5) {
+    for (int i = 0; i < losses_.ticks(); ++i) {
+      auto const value = losses_.tick(i);
       line(left_, y(value), width_ - right_, y(value), "stroke=\"#ddd\"");
-      text(left_ - 8.0, y(value) + 4.0, "end", fixed(value, 1));
+      text(left_ - 8.0, y(value) + 4.0, "end", label(value));
     }
     auto const last = static_cast<double>(steps_) - 1.0;
     auto const power = std::pow(10.0, std::floor(std::log10(std::max(last, 1.0))));
@@ -121,6 +178,7 @@ class chart_drawing {
   }
 
   void draw_level() {
+    if (!std::isfinite(chart_.level)) return;
     line(
         left_,
         y(chart_.level),
@@ -131,6 +189,7 @@ class chart_drawing {
 
   // On top of the curves, with a white rim.
   void draw_level_name() {
+    if (!std::isfinite(chart_.level)) return;
     body_ += "<g paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\">\n";
     text(width_ - right_ - 4.0, y(chart_.level) - 6.0, "end", escaped(chart_.level_name));
     body_ += "</g>\n";
@@ -173,8 +232,7 @@ class chart_drawing {
   }
 
   chart const& chart_;
-  double low_;
-  double high_;
+  loss_axis losses_;
   std::size_t steps_ = 1;
   std::string body_;
 };

@@ -6,14 +6,14 @@
 
 #include "config.hpp"
 #include "random.hpp"
+#include "regular_file.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -48,11 +48,10 @@ class text {
 };
 
 /// Reads a file to the end of `bytes`.
-/// @throws setting_error with the path where it cannot be read
+/// @throws setting_error with the path unless it is a regular file that can be read
 inline void append_file(std::filesystem::path const& path, std::vector<std::uint8_t>& bytes) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw setting_error("cannot read \"" + path.string() + "\"; name a file that exists");
-  bytes.insert(bytes.end(), std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  auto const all = regular_file(path).read(std::numeric_limits<std::uint64_t>::max());
+  bytes.insert(bytes.end(), all.begin(), all.end());
 }
 
 /// Reads one file.

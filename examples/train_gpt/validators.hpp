@@ -3,13 +3,42 @@
 // Checks of the command line that more than one program needs.
 #pragma once
 
+#include "config.hpp"
 #include <zbpp/planner/registry.hpp>
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <unistd.h>
 
 namespace gpt {
+
+/// Refuses an option without its value, which the parser would take from the option after it.
+/// @throws setting_error that names the option
+inline void check_values(CLI::App const& app, int argc, char const* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    auto const* const option = app.get_option_no_throw(argv[i]);
+    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--"))
+      throw setting_error(std::string(argv[i]) + " needs a value; --help lists what there is");
+    ++i;
+  }
+}
+
+/// Accepts the path of a regular file that can be read.
+[[nodiscard]] inline CLI::Validator readable_file() {
+  return {
+      [](std::string& given) -> std::string {
+        std::error_code none;
+        if (std::filesystem::is_regular_file(given, none) && ::access(given.c_str(), R_OK) == 0)
+          return {};
+        return "'" + given + "' cannot be read; name a regular file that can";
+      },
+      ""};
+}
 
 /// Accepts two words.
 [[nodiscard]] inline CLI::Validator is_one_of(std::string const& one, std::string const& other) {
