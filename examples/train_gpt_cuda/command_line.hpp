@@ -70,7 +70,7 @@ inline void add_options(CLI::App& app, options& o) {
   auto& adam = o.how.optimizer;
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Text to learn; without it, the repository's headers and docs")
-      ->check(CLI::ExistingFile)
+      ->check(readable_file())
       ->option_text("FILE");
   app.add_option_function<std::string>(
          "--transport",
@@ -172,6 +172,7 @@ inline void check_transport(CLI::App const& app, transport by) {
       "train_gpt_cuda");
   detail::add_options(app, o);
   try {
+    check_values(app, argc, argv);
     app.parse(argc, argv);
   } catch (CLI::CallForHelp const&) {
     std::fputs(app.help().c_str(), stdout);

@@ -99,7 +99,7 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
   perturb(expected, how.there.seed);
   p.assign(stream, expected.values());
   auto const loss = accumulate(fp32, how.there, on);
-  auto const off_loss = std::abs(trainer.accumulate() - loss) / loss;
+  auto const off_loss = std::abs(trainer.accumulate([] {}) - loss) / loss;
   if (!(off_loss <= loss_bound)) {
     std::printf("the loss is off by %.5f of its size; at most %.5f\n", off_loss, loss_bound);
     ++faults;
@@ -133,7 +133,7 @@ int compare_losses(both const& how, text const& on, zbpp::cuda::stream_ref strea
   double last = 0.0;
   for (int i = 0; i < steps; ++i) {
     auto const expected = fp32.step();
-    last = trainer.step();
+    last = trainer.step([] {});
     if (i == 0) first = last;
     auto const off = std::abs(last - expected) / expected;
     worst = std::max(worst, off);

@@ -9,6 +9,7 @@
 #include "processes.hpp"
 #include "ranks_here.hpp"
 #include "train.hpp"
+#include "train_gpt/standard_output.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -73,7 +74,9 @@ int start(options const& o) {
 int main(int argc, char** argv) {
   try {
     auto const o = gpt::cuda::read_options(argc, argv);
-    return o ? gpt::cuda::start(*o) : 0;
+    auto const status = o ? gpt::cuda::start(*o) : 0;
+    gpt::finish_output();
+    return status;
   } catch (gpt::setting_error const& wrong) {
     std::fprintf(stderr, "train_gpt_cuda: %s\n", wrong.what());
     return 2;

@@ -49,6 +49,8 @@ class ranks_apart {
 
   /// @return whether this process tells the user
   [[nodiscard]] bool tells() const { return meeting_->rank() == 0; }
+  /// Throws the failure of the run, if it has failed; called now and then during long work.
+  void check() const { meeting_->check(); }
   /// @return where the rank is, and its reference runs
   [[nodiscard]] zbpp::cuda::rank_device const& device() const { return where_.all().front(); }
   /// @return how many there are, and where

@@ -25,6 +25,8 @@ class ranks_here {
 
   /// @return whether this process tells the user
   [[nodiscard]] static constexpr bool tells() { return true; }
+  /// Is there for ranks that are apart: here none can fail by itself.
+  static constexpr void check() noexcept {}
   /// @return where the reference runs
   [[nodiscard]] zbpp::cuda::rank_device const& device() const { return where_.all().front(); }
   /// @return how many there are, and where

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "planning.hpp"
+#include "train_gpt/divergence.hpp"
 #include "train_gpt/table.hpp"
 
 #include <algorithm>
@@ -37,11 +38,13 @@ void run_steps(run_record& record, training const& how, bool shows, Step step) {
   auto const steps = how.optimizer.base.steps;
   auto const milestone = std::max<std::int64_t>(steps / 5, 1);
   auto const tokens = static_cast<double>(how.microbatches * how.model.tokens());
+  divergence_alarm alarm("train_gpt_cuda", record.title);
   for (std::int64_t i = 0; i < steps; ++i) {
     auto const start = std::chrono::steady_clock::now();
     record.losses.push_back(step());
     std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
     record.milliseconds.push_back(took.count());
+    if (shows) alarm.note(i + 1, record.losses.back());
     if (!shows || ((i + 1) % milestone != 0 && i + 1 != steps)) continue;
     std::printf(
         "  %-12s step %lld of %lld   loss %.4f   %.0f tokens/s\n",
@@ -55,13 +58,19 @@ void run_steps(run_record& record, training const& how, bool shows, Step step) {
 }
 
 /// Runs the reference.
+/// @param between  called before each microbatch; what it throws ends the run
 /// @throws zbpp::error (device_failed)
-[[nodiscard]] inline run_record run_sequential(
-    training const& how, text const& on, zbpp::cuda::rank_device const& at, bool shows) {
+template <class Between>
+[[nodiscard]] run_record run_sequential(
+    training const& how,
+    text const& on,
+    zbpp::cuda::rank_device const& at,
+    bool shows,
+    Between const& between) {
   zbpp::cuda::device_guard const here(at.device);
   run_record record{"sequential"};
   sequential_trainer trainer(how, on, at.compute, at.sm_count);
-  run_steps(record, how, shows, [&] { return trainer.step(); });
+  run_steps(record, how, shows, [&] { return trainer.step(between); });
   record.parameters = trainer.model().parameters().values(at.compute);
   return record;
 }

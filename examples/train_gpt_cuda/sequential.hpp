@@ -67,10 +67,13 @@ class sequential_trainer {
   }
 
   /// Runs every microbatch to its end, in order.
+  /// @param between  called before each microbatch; what it throws ends the training
   /// @return the mean loss, in nats a byte
   /// @throws zbpp::error (device_failed)
-  double accumulate() {
+  template <class Between>
+  double accumulate(Between const& between) {
     for (int i = 0; i < how_.microbatches; ++i) {
+      between();
       batch const of(how_.model.of_text(), *text_, how_.seed, step_, i);
       chunk_saved<reused_memory::tensor> keep;
       memory_.begin();
@@ -88,9 +91,11 @@ class sequential_trainer {
 
   /// Runs every microbatch and takes one optimizer step.
   /// @return the mean loss of the step, in nats a byte
+  /// @param between  as above
   /// @throws zbpp::error (device_failed)
-  double step() {
-    auto const loss = accumulate();
+  template <class Between>
+  double step(Between const& between) {
+    auto const loss = accumulate(between);
     model_.parameters().update(stream_, how_.optimizer, step_);
     stream_.synchronize();
     ++step_;

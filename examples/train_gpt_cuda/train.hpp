@@ -6,6 +6,7 @@
 
 #include "options.hpp"
 #include "runs.hpp"
+#include "train_gpt/doing.hpp"
 #include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/file.hpp>
 
@@ -19,7 +20,9 @@ namespace gpt::cuda {
 /// Reads the text that the user chose.
 /// @throws setting_error
 [[nodiscard]] inline text read(options const& o) {
-  auto on = o.text.empty() ? read_repository(GPT_SOURCE_DIR) : read_text(o.text);
+  auto on = doing("reading the text", [&] {
+    return o.text.empty() ? read_repository(GPT_SOURCE_DIR) : read_text(o.text);
+  });
   check(on, o.how.model.of_text());
   return on;
 }
@@ -51,13 +54,16 @@ template <class Ranks>
   };
   planner plans(o, on, [&](zbpp::placement const& placement) { return ranks.measure(placement); });
   std::vector<contender> all;
-  for (auto const& name : o.policies) all.push_back(plans.plan(name));
+  for (auto const& name : o.policies)
+    all.push_back(doing("planning " + name, [&] { return plans.plan(name); }));
   say(headline(o, on, ranks.description()) + plans.told());
 
   outcome told;
   std::optional<run_record> reference;
   if (o.check) {
-    reference = run_sequential(o.how, on, ranks.device(), ranks.tells());
+    reference = doing("running the reference", [&] {
+      return run_sequential(o.how, on, ranks.site(), ranks.tells(), [&] { ranks.check(); });
+    });
     told.add(*reference);
   }
   bool is_wrong = false;
@@ -67,7 +73,8 @@ template <class Ranks>
       told.add(c);
       continue;
     }
-    auto const run = ranks.run(*c.plan);
+    auto const run =
+        doing("running the pipeline of " + c.title, [&] { return ranks.run(*c.plan); });
     std::optional<bool> identical;
     if (reference) identical = ranks.is_identical(run, *reference, c.plan->problem().placement());
     is_wrong = is_wrong || identical == false;
