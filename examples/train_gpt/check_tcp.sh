@@ -105,4 +105,21 @@ for rank in 0 1; do
 done
 ls "$scratch"/checkpoints/step-*/manifest.txt >"$scratch/log" 2>&1 &&
   fail "a checkpoint counts that is not whole"
+
+# A folder for each rank, as on machines that share none: both say so.
+mkdir "$scratch/own-0" "$scratch/own-1"
+own() {
+  # shellcheck disable=SC2016
+  SCRATCH=$scratch timeout 280 sh "$shell_loop" 2 sh -c 'exec "$0" --checkpoint "$SCRATCH/own-$RANK" "$@"' \
+    "$program" --transport tcp --policy zb_h1 --layers 4 --width 32 --context 24 --steps 4 \
+    --no-reference --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
+}
+own --every 2 && fail "a folder that is not shared went unnoticed"
+[ "$(grep -c 'rank-1.bin.*name a folder that all machines share' "$scratch/log")" -eq 2 ] ||
+  fail "a folder that is not shared: not told"
+here --ranks 2 --policy zb_h1 --layers 4 --steps 4 --no-reference --checkpoint "$scratch/own-0" ||
+  fail "a run with checkpoints: status $?"
+own --every 2 --resume && fail "another newest checkpoint on rank 1 went unnoticed"
+grep -q 'has step-000004 at rank 0 and no checkpoint at rank 1; name a folder' "$scratch/log" ||
+  fail "another newest checkpoint on rank 1: not told"
 echo "all as it should be"
