@@ -75,7 +75,7 @@ ls "$folder"/.train_gpt-4194303 >/dev/null 2>&1 && fail "a stray probe is still 
 # Too little memory; sanitizers need more than any limit.
 nm "$program" 2>/dev/null | grep -q '__[atm]san_init' || {
   (
-    ulimit -v 1500000
+    ulimit -v 250000
     timeout 250 "$program" --layers 64 --width 1024 --text "$text" --out "$scratch" --policy zb_v \
       --steps 1 --no-reference >"$scratch/log" 2>&1
   )
