@@ -7,11 +7,16 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #if __has_include(<sys/resource.h>)
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #endif
 
 namespace fs = std::filesystem;
@@ -115,7 +120,65 @@ TEST_CASE("a device is written as it is, and its failure reported", "[io][file]"
   CHECK_FALSE(is_done(io_failure([] { zbpp::write_file("/dev/full", "x"); })));
 }
 
+TEST_CASE("a text beyond the bound is refused, and the bound named", "[io][file]") {
+  folder const here;
+  zbpp::write_file(here / "a.txt", std::string(100'000, 'x'));
+  CHECK(zbpp::read_file(here / "a.txt", 100'000).size() == 100'000);
+  CHECK(
+      io_failure([&] { static_cast<void>(zbpp::read_file(here / "a.txt", 99'999)); }) ==
+      (here / "a.txt").string() + ": found more than 99999 bytes; expected at most that many");
+  CHECK_FALSE(is_done(io_failure([&] { static_cast<void>(zbpp::read_file(here / "a.txt", 0)); })));
+  if (!fs::is_character_file("/dev/zero")) return;
+  CHECK(io_failure([] {
+          static_cast<void>(zbpp::read_file("/dev/zero", 1'000'000));
+        }) == "/dev/zero: found more than 1000000 bytes; expected at most that many");
+}
+
+TEST_CASE("an open stream is read to its end and written whole", "[io][file]") {
+  folder const here;
+  zbpp::write_file(here / "a.txt", "one two");
+  auto* const from = std::fopen((here / "a.txt").c_str(), "rb");
+  REQUIRE(from != nullptr);
+  CHECK(std::fgetc(from) == 'o');
+  CHECK(zbpp::read_stream(from, "the stream") == "ne two");
+  std::fclose(from);
+  auto* const to = std::fopen((here / "b.txt").c_str(), "wb");
+  REQUIRE(to != nullptr);
+  zbpp::write_stream(to, "the stream", "three");
+  CHECK(zbpp::read_file(here / "b.txt") == "three");
+  CHECK(io_failure([&] {
+          static_cast<void>(zbpp::read_stream(to, "the stream"));
+        }) == "the stream: cannot be read: Bad file descriptor");
+  std::fclose(to);
+}
+
 #if __has_include(<sys/resource.h>)
+TEST_CASE("a pipe is read while somebody writes to it, and never waited for", "[io][file]") {
+  folder const here;
+  auto const pipe = here / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  auto const refused = pipe.string() + ": cannot be read: it is a pipe that nobody writes to; "
+                                       "start the writer first";
+  CHECK(io_failure([&] { static_cast<void>(zbpp::read_file(pipe)); }) == refused);
+  auto const held = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);  // what is written stays in it
+  auto const writer = ::open(pipe.c_str(), O_WRONLY);
+  REQUIRE(held >= 0);
+  REQUIRE(writer >= 0);
+  CHECK(::write(writer, "text", 4) == 4);
+  ::close(writer);
+  CHECK(zbpp::read_file(pipe) == "text");
+  CHECK(io_failure([&] { static_cast<void>(zbpp::read_file(pipe)); }) == refused);
+
+  auto const late = ::open(pipe.c_str(), O_WRONLY);
+  std::thread slow([&] {
+    static_cast<void>(::write(late, "later", 5));
+    ::close(late);
+  });
+  CHECK(zbpp::read_file(pipe) == "later");
+  slow.join();
+  ::close(held);
+}
+
 TEST_CASE("a write that fails half way leaves the old file and nothing else", "[io][file]") {
   folder const here;
   zbpp::write_file(here / "a.txt", "old");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads and writes whole text files. A file is written beside its place and then renamed into it,
-// so that nobody ever sees half of one, whatever goes wrong.
+// Reads and writes whole texts. A file is written beside its place and then renamed into it, so
+// that nobody ever sees half of one, whatever goes wrong.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -16,6 +17,12 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+
+#if __has_include(<fcntl.h>) && __has_include(<sys/stat.h>) && __has_include(<unistd.h>)
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
 
 namespace zbpp {
 namespace detail {
@@ -26,8 +33,12 @@ struct file_closer {
 using file_handle = std::unique_ptr<std::FILE, file_closer>;
 
 [[noreturn]] inline void io_failed(
+    std::string const& name, char const* what, std::error_code reason) {
+  throw error(errc::io_failed, name + ": " + what + ": " + reason.message());
+}
+[[noreturn]] inline void io_failed(
     std::filesystem::path const& path, char const* what, std::error_code reason) {
-  throw error(errc::io_failed, path.string() + ": " + what + ": " + reason.message());
+  io_failed(path.string(), what, reason);
 }
 
 [[nodiscard]] inline std::error_code last_error() { return {errno, std::generic_category()}; }
@@ -53,19 +64,69 @@ using file_handle = std::unique_ptr<std::FILE, file_closer>;
   io_failed(path, "cannot be written", last_error());
 }
 
+/// Opens a file to read. A pipe is waited for only while somebody has it open to write.
+[[nodiscard]] inline file_handle open_to_read(std::filesystem::path const& path) {
+#if __has_include(<fcntl.h>) && __has_include(<sys/stat.h>) && __has_include(<unistd.h>)
+  auto const opened = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  file_handle file{opened < 0 ? nullptr : ::fdopen(opened, "rb")};
+  if (!file) {
+    auto const reason = last_error();
+    if (opened >= 0) ::close(opened);
+    io_failed(path, "cannot be read", reason);
+  }
+  struct stat kind {};
+  if (::fstat(opened, &kind) == 0 && S_ISFIFO(kind.st_mode)) {
+    auto const first = std::fgetc(file.get());
+    if (first != EOF)
+      std::ungetc(first, file.get());
+    else if (std::feof(file.get()) != 0)
+      throw error(
+          errc::io_failed,
+          path.string() + ": cannot be read: it is a pipe that nobody writes to; start the writer "
+                          "first");
+    std::clearerr(file.get());
+  }
+  ::fcntl(opened, F_SETFL, 0);  // from here on, whoever writes may take his time
+#else
+  file_handle file{std::fopen(path.string().c_str(), "rb")};
+  if (!file) io_failed(path, "cannot be read", last_error());
+#endif
+  return file;
+}
+
 }  // namespace detail
 
-/// Reads all of a file.
-/// @throws error (io_failed) with the path and the reason
-[[nodiscard]] inline std::string read_file(std::filesystem::path const& path) {
-  detail::file_handle const file{std::fopen(path.string().c_str(), "rb")};
-  if (!file) detail::io_failed(path, "cannot be read", detail::last_error());
+/// Reads what is left of an open stream, such as `stdin`; `name` says in messages which one it is.
+/// @throws error (io_failed) with the name and the reason, or when there are more than `most` bytes
+[[nodiscard]] inline std::string read_stream(
+    std::FILE* from, std::string const& name, std::size_t most = std::string::npos) {
   std::string text;
   std::array<char, 65536> block;
-  while (auto const got = std::fread(block.data(), 1, block.size(), file.get()))
+  while (auto const got = std::fread(block.data(), 1, block.size(), from)) {
+    if (got > most - text.size())
+      throw error(
+          errc::io_failed,
+          name + ": found more than " + std::to_string(most) +
+              " bytes; expected at most that many");
     text.append(block.data(), got);
-  if (std::ferror(file.get())) detail::io_failed(path, "cannot be read", detail::last_error());
+  }
+  if (std::ferror(from) != 0) detail::io_failed(name, "cannot be read", detail::last_error());
   return text;
+}
+
+/// Reads all of a file, or of a pipe or device that somebody writes to.
+/// @throws error (io_failed) with the path and the reason, or when there are more than `most` bytes
+[[nodiscard]] inline std::string read_file(
+    std::filesystem::path const& path, std::size_t most = std::string::npos) {
+  return read_stream(detail::open_to_read(path).get(), path.string(), most);
+}
+
+/// Writes all of a text to an open stream, such as `stdout`; `name` says in messages which one it
+/// is.
+/// @throws error (io_failed) with the name and the reason
+inline void write_stream(std::FILE* to, std::string const& name, std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), to) != text.size() || std::fflush(to) != 0)
+    detail::io_failed(name, "cannot be written", detail::last_error());
 }
 
 /// Writes all of a file: whoever reads it meanwhile sees the old text or the new one. What a
