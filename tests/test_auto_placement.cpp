@@ -311,6 +311,10 @@ TEST_CASE(
       sweep_memory(even(placement::looped(2, 4), 4), limits, brief()).back().placement ==
       "looped 4");
   CHECK(sweep_memory(even(placement::linear(2), 4), {}, brief()).empty());
+  // On the problem's own placement alone.
+  auto const own =
+      sweep_memory(even(placement::linear(4), 8), limits, greedy_auto{brief(false).search});
+  CHECK(own == std::vector<sweep_point>(sweep.begin(), sweep.begin() + 2));
   std::array<bytes, 1> const negative{-1};
   CHECK(test::refusal([&] {
           (void)sweep_memory(even(placement::linear(2), 4), negative, brief());

@@ -20,10 +20,9 @@
 
 using namespace zbpp;
 using json::check_claims;
-using json::make_plan_file;
-using json::plan_file;
+using json::make_plan_report;
+using json::plan_report;
 using json::read_plan;
-using json::time_unit;
 using json::write_plan;
 
 namespace {
@@ -39,7 +38,9 @@ problem two_ranks(std::vector<bytes> limits = {}) {
   return {placement::linear(2), 2, costs, 1000, std::move(limits)};
 }
 
-plan_file zb_h1_plan() { return make_plan_file("ZB-H1", zb_h1{}(two_ranks()), two_ranks(), 0.004); }
+plan_report zb_h1_plan() {
+  return make_plan_report("ZB-H1", zb_h1{}(two_ranks()), two_ranks(), 0.004);
+}
 
 // A text of `from` in which `what`, which stands there once, is replaced.
 std::string edited(std::string from, std::string const& what, std::string const& by) {
@@ -53,7 +54,7 @@ std::string refusal(std::string const& text) {
   return test::refusal(errc::bad_format, [&] { static_cast<void>(read_plan(text)); });
 }
 
-std::vector<std::string> faults_after(std::function<void(plan_file&)> const& change) {
+std::vector<std::string> faults_after(std::function<void(plan_report&)> const& change) {
   auto plan = zb_h1_plan();
   change(plan);
   return check_claims(plan);
@@ -77,7 +78,7 @@ TEST_CASE("plans of all policies read back to the same value, and all they say h
         if (problem.microbatches() > 6) return;
         INFO(test::name_of(policy, problem));
         for (auto const& variant : {order, fuse_backward(order), test::with_recompute(order)}) {
-          auto const plan = make_plan_file(std::string(policy.title()), variant, problem, 0.25);
+          auto const plan = make_plan_report(std::string(policy.title()), variant, problem, 0.25);
           CHECK(check_claims(plan).empty());
           for (auto unit : {time_unit::nanoseconds, time_unit::milliseconds, time_unit::seconds})
             CHECK(read_plan(write_plan(plan, unit)) == plan);
@@ -93,7 +94,7 @@ TEST_CASE("plans that say anything at all read back to the same value", "[json]"
     problem const problem(order.placement(), order.microbatches(), test::random_costs(values));
     std::vector<bytes> peaks(static_cast<std::size_t>(order.ranks()));
     for (auto& peak : peaks) peak = test::random_magnitude(values, 18);
-    plan_file const plan{
+    plan_report const plan{
         "a \"title\"\n\t\\ \xC3\xA9 \x01",
         problem,
         order,
@@ -113,38 +114,38 @@ TEST_CASE("plans that say anything at all read back to the same value", "[json]"
 
 TEST_CASE("each false claim is one fault", "[json]") {
   using faults = std::vector<std::string>;
-  CHECK(faults_after([](plan_file&) {}).empty());
-  CHECK(faults_after([](plan_file& p) {
+  CHECK(faults_after([](plan_report&) {}).empty());
+  CHECK(faults_after([](plan_report& p) {
           ++p.cost;
         }) == faults{"cost: the file says 0.142001 ms; right is 0.142 ms"});
-  CHECK(faults_after([](plan_file& p) {
+  CHECK(faults_after([](plan_report& p) {
           --p.period;
         }) == faults{"period: the file says 0.141999 ms; right is 0.142 ms"});
-  CHECK(faults_after([](plan_file& p) { p.bubble_rate = 0; })
+  CHECK(faults_after([](plan_report& p) { p.bubble_rate = 0; })
             .front()
             .starts_with("bubble_rate: the file says 0; right is 0.15492957"));
-  CHECK(faults_after([](plan_file& p) {
+  CHECK(faults_after([](plan_report& p) {
           --p.peak_memory[1];
         }) == faults{"rank 1: peak_memory: the file says 15; right is 16"});
   CHECK(
-      faults_after([](plan_file& p) { p.predicted[1][2].start -= 1; }) ==
+      faults_after([](plan_report& p) { p.predicted[1][2].start -= 1; }) ==
       faults{"rank 1, position 2: 1F1: the file says 0.040999 ms to 0.051 ms; right is 0.041 ms to "
              "0.051 ms"});
-  CHECK(faults_after([](plan_file& p) {
+  CHECK(faults_after([](plan_report& p) {
           for (auto& timed : p.predicted[0]) timed.end += 1;
           ++p.predicted[1][0].end;
         }).size() == 2);
-  CHECK(faults_after([](plan_file& p) { p.bubble_rate += 5e-5; }).empty());
-  CHECK(faults_after([](plan_file& p) { p.plan_seconds = 99; }).empty());
+  CHECK(faults_after([](plan_report& p) { p.bubble_rate += 5e-5; }).empty());
+  CHECK(faults_after([](plan_report& p) { p.plan_seconds = 99; }).empty());
 }
 
 TEST_CASE("a bound is believed only as far as it is proved", "[json]") {
   auto const bound = lower_bound(two_ranks()).cost;
   REQUIRE(zb_h1_plan().lower_bound == bound);
-  CHECK(faults_after([](plan_file& p) { p.lower_bound = 0; }).empty());
-  CHECK(faults_after([](plan_file& p) { ++p.lower_bound; }).size() == 1);
+  CHECK(faults_after([](plan_report& p) { p.lower_bound = 0; }).empty());
+  CHECK(faults_after([](plan_report& p) { ++p.lower_bound; }).size() == 1);
 
-  auto plan = make_plan_file("GPipe", gpipe{}(two_ranks()), two_ranks());
+  auto plan = make_plan_report("GPipe", gpipe{}(two_ranks()), two_ranks());
   REQUIRE(plan.cost > bound);
   CHECK(!plan.optimal);
   plan.optimal = true;
@@ -183,9 +184,9 @@ TEST_CASE("an order that could not run is told as verify tells it", "[json]") {
 TEST_CASE("a memory limit that is passed is a fault", "[json]") {
   auto const peaks = zb_h1_plan().peak_memory;
   auto const enough = two_ranks(peaks);
-  CHECK(check_claims(make_plan_file("", zb_h1{}(enough), enough)).empty());
+  CHECK(check_claims(make_plan_report("", zb_h1{}(enough), enough)).empty());
   auto const little = two_ranks({peaks[0] - 1, peaks[1]});
-  auto const faults = check_claims(make_plan_file("", zb_h1{}(little), little));
+  auto const faults = check_claims(make_plan_report("", zb_h1{}(little), little));
   REQUIRE(faults.size() == 1);
   CHECK(faults[0].starts_with("memory at rank 0"));
 }
@@ -250,30 +251,33 @@ TEST_CASE("every malformed plan is refused at its key", "[json]") {
 }
 
 TEST_CASE("what could not be read is not written", "[json]") {
-  auto refused = [](std::function<void(plan_file&)> const& change) {
+  auto refused = [](std::function<void(plan_report&)> const& change) {
     auto plan = zb_h1_plan();
     change(plan);
     return test::refusal([&] { static_cast<void>(write_plan(plan)); });
   };
-  CHECK(refused([](plan_file& p) { p.policy = "\xFF"; }) == "the title of the policy is not UTF-8");
-  CHECK(refused([](plan_file& p) {
+  CHECK(
+      refused([](plan_report& p) { p.policy = "\xFF"; }) == "the title of the policy is not UTF-8");
+  CHECK(refused([](plan_report& p) {
           p.bubble_rate = std::numeric_limits<double>::quiet_NaN();
         }) == "bubble_rate lies between 0 and 1");
-  CHECK(refused([](plan_file& p) {
+  CHECK(refused([](plan_report& p) {
           p.plan_seconds = std::numeric_limits<double>::infinity();
         }) == "plan_seconds is a number of at least 0");
-  CHECK(
-      refused([](plan_file& p) { p.cost = -1; }) == "cost, period and lower_bound are at least 0");
-  CHECK(refused([](plan_file& p) {
+  CHECK(refused([](plan_report& p) {
+          p.cost = -1;
+        }) == "cost, period and lower_bound are at least 0");
+  CHECK(refused([](plan_report& p) {
           p.peak_memory.pop_back();
         }) == "peak_memory needs one number for each rank");
-  CHECK(refused([](plan_file& p) { p.peak_memory[0] = -1; }) == "peak_memory is at least 0");
-  CHECK(refused([](plan_file& p) { p.predicted[0][0].start = -1; }) == "times are at least 0");
-  CHECK(refused([](plan_file& p) {
+  CHECK(refused([](plan_report& p) { p.peak_memory[0] = -1; }) == "peak_memory is at least 0");
+  CHECK(refused([](plan_report& p) { p.predicted[0][0].start = -1; }) == "times are at least 0");
+  CHECK(refused([](plan_report& p) {
           p.predicted[0][0].what.microbatch = 1;
         }) == "the timeline has the passes of the order");
-  CHECK(refused([](plan_file& p) { p.predicted = {}; }) == "the timeline has a row for each rank");
-  CHECK(refused([](plan_file& p) {
+  CHECK(
+      refused([](plan_report& p) { p.predicted = {}; }) == "the timeline has a row for each rank");
+  CHECK(refused([](plan_report& p) {
           p.what = {placement::linear(2), 3, stage_costs{}};
         }) == "made for another placement or another number of microbatches than the problem's");
 }

@@ -16,7 +16,6 @@
 
 using namespace zbpp;
 using json::read_problem;
-using json::time_unit;
 using json::write_problem;
 
 namespace {
@@ -146,7 +145,7 @@ TEST_CASE("every time is written so that it reads back to the tick", "[json]") {
   for (int i = 0; i < 5000; ++i) times.push_back(test::random_magnitude(values, 18));
   for (auto unit : all_units)
     for (auto time : times) {
-      auto const text = json::detail::number_text(time, unit);
+      auto const text = number_text(time, unit);
       auto const back = json::detail::scaled(text, json::detail::power_of(unit));
       CAPTURE(text);
       REQUIRE(back.has_value());
@@ -162,14 +161,14 @@ TEST_CASE("every rate is written so that it reads back to the bit", "[json]") {
       rate *= scale < 0 ? 0.1 : 10;
     for (auto unit : all_units) {
       auto const power = json::detail::power_of(unit);
-      auto const text = json::detail::number_text(rate, power);
+      auto const text = json::detail::scaled_text(rate, power);
       CAPTURE(text);
       CHECK(json::detail::scaled_real(text, power) == rate);
     }
   }
   auto const least = std::numeric_limits<double>::denorm_min();
   for (auto rate : {0.0, least, 1e9})
-    CHECK(json::detail::scaled_real(json::detail::number_text(rate, 9), 9) == rate);
+    CHECK(json::detail::scaled_real(json::detail::scaled_text(rate, 9), 9) == rate);
 }
 
 TEST_CASE("random problems read back to the same value in every unit", "[json]") {

@@ -51,6 +51,16 @@ TEST_CASE("one memory limit stands for every rank, none for no limit", "[problem
   CHECK(problem(placement::linear(3), 1, stage_costs{}).memory_limit(0) == std::nullopt);
 }
 
+TEST_CASE("another memory limit for every rank changes nothing else", "[problem]") {
+  problem const problem(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {7, 8});
+  CHECK(
+      with_memory_limit(problem, 9) ==
+      problem(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {9}));
+  CHECK(refusal([&] {
+          static_cast<void>(with_memory_limit(problem, -1));
+        }) == "memory_limit is -1; a limit is at least 0 bytes");
+}
+
 TEST_CASE("a transfer carries the edge of the stage before it, both ways", "[problem]") {
   problem const problem(
       placement::custom({0, 1, 1}),

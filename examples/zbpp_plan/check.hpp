@@ -38,7 +38,7 @@ struct verdict {
 }
 
 [[nodiscard]] inline verdict check_plan(std::string_view text, options const& o) {
-  auto unit = zbpp::json::time_unit::milliseconds;
+  auto unit = zbpp::time_unit::milliseconds;
   auto const said = zbpp::json::read_plan(text, o.check, &unit);
   check_size(said.what);
   verdict found;
@@ -94,7 +94,7 @@ struct verdict {
                     " microbatches; --problem FILE would tell what it costs\n";
     return found;
   }
-  auto plan = zbpp::json::make_plan_file("", passes_of(code), o.problem->what);
+  auto plan = zbpp::json::make_plan_report("", passes_of(code), o.problem->what);
   plan.peak_memory.clear();
   for (auto const& peak : zbpp::peak_memory(code, o.problem->what))
     plan.peak_memory.push_back(peak.total);

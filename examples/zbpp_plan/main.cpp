@@ -41,7 +41,7 @@ void compare(options const& o, searching const& how) {
   std::vector<planner> asked;
   for (auto const& name : o.policies) asked.push_back(find_planner(planners, name));
   table rows({"policy", "cost", "bubble rate", "gap to the bound", "peak memory"});
-  std::vector<zbpp::json::plan_file> plans;
+  std::vector<zbpp::json::plan_report> plans;
   for (auto const& who : asked) {
     try {
       auto const& p = plans.emplace_back(make_plan(who, o.problem->what));
@@ -65,7 +65,7 @@ void compare(options const& o, searching const& how) {
 [[nodiscard]] status check_file(options const& o) {
   auto const found = check(o);
   std::string text;
-  for (auto const& fault : found.faults) text += zbpp::detail::one_line(fault) + "\n";
+  for (auto const& fault : found.faults) text += zbpp::one_line(fault) + "\n";
   print(found.faults.empty() ? o.check + " is right\n" + found.summary : text);
   return found.faults.empty() ? done : wrong_plan;
 }
@@ -76,7 +76,7 @@ void compare(options const& o, searching const& how) {
   searching const how{
       .seconds = o->seconds,
       .seed = o->seed,
-      .unit = o->problem ? o->problem->unit : zbpp::json::time_unit::milliseconds};
+      .unit = o->problem ? o->problem->unit : zbpp::time_unit::milliseconds};
   switch (o->what) {
     case task::list: list_planners(how); break;
     case task::check: return check_file(*o);
@@ -90,7 +90,7 @@ void compare(options const& o, searching const& how) {
 }
 
 void complain(std::string const& what) {
-  std::cerr << "zbpp-plan: " << zbpp::detail::one_line(what) << "\n";
+  std::cerr << "zbpp-plan: " << zbpp::one_line(what) << "\n";
 }
 
 }  // namespace

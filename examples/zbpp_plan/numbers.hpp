@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/error.hpp>
-#include <zbpp/io/drawing.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <charconv>
@@ -30,9 +30,7 @@ namespace planning {
 /// @throws zbpp::error (bad_argument) always
 [[noreturn]] inline void refuse(
     std::string_view option, std::string_view found, std::string const& expected) {
-  refuse(
-      std::string(option) + ": found '" + zbpp::detail::one_line(found, 60) + "'; expected " +
-      expected);
+  refuse(std::string(option) + ": found '" + zbpp::one_line(found, 60) + "'; expected " + expected);
 }
 
 /// @return whether all of a text is a number, which is then in `value`

@@ -32,7 +32,7 @@ enum class task : std::uint8_t { plan, list, check, compare, sweep };
 /// Is a problem, and the unit in which its times are told.
 struct asked_problem {
   zbpp::problem what;
-  zbpp::json::time_unit unit = zbpp::json::time_unit::milliseconds;
+  zbpp::time_unit unit = zbpp::time_unit::milliseconds;
 };
 
 /// Holds what the command line says.
@@ -114,7 +114,7 @@ class command_line {
       std::string const what = wrong.what();
       refuse(what.substr(0, what.find(':')) + ": expected one value, given once");
     } catch (CLI::ParseError const& wrong) {
-      refuse(zbpp::detail::one_line(wrong.what(), 200) + "; --help lists what there is");
+      refuse(zbpp::one_line(wrong.what(), 200) + "; --help lists what there is");
     }
     options o;
     o.what = read_task();
@@ -212,7 +212,7 @@ class command_line {
     for (std::string const name : problem_options_)
       if (has(name)) refuse(name + " stands beside --problem; the file says it all, leave one out");
     auto const path = text("--problem");
-    auto unit = zbpp::json::time_unit::milliseconds;
+    auto unit = zbpp::time_unit::milliseconds;
     auto what = zbpp::json::read_problem(zbpp::read_file(path), path, &unit);
     return {std::move(what), unit};
   }

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -30,10 +29,7 @@ namespace planning {
 
 /// Writes to standard output.
 /// @throws zbpp::error (io_failed)
-inline void print(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    zbpp::detail::io_failed("standard output", "cannot be written", zbpp::detail::last_error());
-}
+inline void print(std::string_view text) { zbpp::write_stream(stdout, "standard output", text); }
 
 /// Writes a file, or standard output where the path is `-`.
 /// @throws zbpp::error (io_failed)
@@ -100,9 +96,7 @@ struct outputs {
 /// Writes all that is asked of plans; JSON and CSV are of the first.
 /// @throws zbpp::error
 inline void write_plans(
-    outputs const& out,
-    std::vector<zbpp::json::plan_file> const& plans,
-    zbpp::json::time_unit unit) {
+    outputs const& out, std::vector<zbpp::json::plan_report> const& plans, zbpp::time_unit unit) {
   std::vector<zbpp::named_timeline> lines;
   for (auto const& one : plans)
     lines.push_back({one.policy, one.predicted, zbpp::activation_profile(one.order, one.what)});

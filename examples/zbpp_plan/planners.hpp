@@ -92,13 +92,13 @@ inline constexpr std::string_view auto_placement_name = "auto_placement";
     return one.name == name || one.title == name;
   });
   if (found != all.end()) return *found;
-  std::string text = "no policy is called '" + zbpp::detail::one_line(name, 60) + "'; there are";
+  std::string text = "no policy is called '" + zbpp::one_line(name, 60) + "'; there are";
   for (auto const& one : all) text += " " + one.name;
   refuse(text);
 }
 
 /// @throws nothing_fits when a plan needs more than a rank has
-inline void check_limits(zbpp::json::plan_file const& found) {
+inline void check_limits(zbpp::json::plan_report const& found) {
   auto const& peaks = found.peak_memory;
   for (int rank = 0; rank < found.what.ranks(); ++rank) {
     auto const peak = peaks[static_cast<std::size_t>(rank)];
@@ -114,7 +114,7 @@ inline void check_limits(zbpp::json::plan_file const& found) {
 
 /// Makes a plan within the memory limits, and everything that is said of it.
 /// @throws nothing_fits; zbpp::error when the planner cannot schedule the problem
-[[nodiscard]] inline zbpp::json::plan_file make_plan(
+[[nodiscard]] inline zbpp::json::plan_report make_plan(
     planner const& who, zbpp::problem const& problem) {
   auto const solve = [&] {
     try {
@@ -128,7 +128,7 @@ inline void check_limits(zbpp::json::plan_file const& found) {
   auto const start = std::chrono::steady_clock::now();
   auto found = solve();
   std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
-  auto file = zbpp::json::make_plan_file(
+  auto file = zbpp::json::make_plan_report(
       who.title, std::move(found.order), std::move(found.what), spent.count());
   check_limits(file);
   return file;

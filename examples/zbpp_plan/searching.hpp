@@ -4,7 +4,7 @@
 // far it is, where somebody is looking.
 #pragma once
 
-#include <zbpp/json/json.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <array>
@@ -65,7 +65,7 @@ class interruption {
 /// Rewrites one line of standard error, if that is a terminal, once a second has gone by.
 class progress_line {
  public:
-  explicit progress_line(zbpp::json::time_unit unit) : unit_(unit) {}
+  explicit progress_line(zbpp::time_unit unit) : unit_(unit) {}
   ~progress_line() {
     if (is_shown_) std::fputs("\r\x1b[K", stderr);
   }
@@ -77,16 +77,16 @@ class progress_line {
     next_ = clock::now() + std::chrono::milliseconds(100);
     is_shown_ = true;
     auto const line = "\rsearching: " + std::to_string(static_cast<int>(100 * now.spent)) +
-                      " %, cost " + zbpp::json::detail::number_text(now.cost, unit_) +
-                      ", at least " + zbpp::json::detail::number_text(now.lower_bound, unit_) +
-                      " " + std::string(to_string(unit_)) + "\x1b[K";
+                      " %, cost " + zbpp::number_text(now.cost, unit_) + ", at least " +
+                      zbpp::number_text(now.lower_bound, unit_) + " " +
+                      std::string(to_string(unit_)) + "\x1b[K";
     std::fputs(line.c_str(), stderr);
     std::fflush(stderr);
   }
 
  private:
   using clock = std::chrono::steady_clock;
-  zbpp::json::time_unit unit_;
+  zbpp::time_unit unit_;
   bool is_terminal_ = ::isatty(STDERR_FILENO) != 0;
   bool is_shown_ = false;
   clock::time_point next_ = clock::now() + std::chrono::seconds(1);
@@ -96,7 +96,7 @@ class progress_line {
 struct searching {
   double seconds = 0.3;
   std::uint64_t seed = 1;
-  zbpp::json::time_unit unit = zbpp::json::time_unit::milliseconds;
+  zbpp::time_unit unit = zbpp::time_unit::milliseconds;
   std::stop_source stop = {};
 
   /// @return what `run` makes of the settings of a search

@@ -7,6 +7,7 @@
 #include "planners.hpp"
 #include "tables.hpp"
 #include <zbpp/io/sweep_svg.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/planner/auto_placement.hpp>
 
 #include <span>
@@ -24,17 +25,17 @@ namespace planning {
     refuse("--policy", policy, "greedy_auto or auto_placement, which keep memory limits");
   auto const& what = o.problem->what;
   auto points = how.watch([&](zbpp::search_settings const& search) {
-    return places ? zbpp::sweep_memory(what, o.limits, {.search = search})
-                  : zbpp::detail::sweep_placement(what, o.limits, search);
+    return places ? zbpp::sweep_memory(what, o.limits, zbpp::auto_placement{.search = search})
+                  : zbpp::sweep_memory(what, o.limits, zbpp::greedy_auto{.search = search});
   });
   if (!points.empty()) return points;
-  auto const limited = zbpp::detail::with_limit(what, o.limits.back());
+  auto const limited = zbpp::with_memory_limit(what, o.limits.back());
   static_cast<void>(make_plan(find_planner(all_planners(how), policy), limited));
   throw nothing_fits("no schedule fits the limits");
 }
 
 [[nodiscard]] inline std::string sweep_table(
-    std::vector<zbpp::sweep_point> const& points, zbpp::json::time_unit unit) {
+    std::vector<zbpp::sweep_point> const& points, zbpp::time_unit unit) {
   table rows({"placement", "memory limit", "cost", "bubble rate", "lower bound", "optimal"});
   for (auto const& p : points)
     rows.add(
@@ -48,8 +49,8 @@ namespace planning {
 }
 
 [[nodiscard]] inline std::string sweep_csv(
-    std::vector<zbpp::sweep_point> const& points, zbpp::json::time_unit unit) {
-  using zbpp::json::detail::number_text;
+    std::vector<zbpp::sweep_point> const& points, zbpp::time_unit unit) {
+  using zbpp::number_text;
   auto const name = std::string(to_string(unit));
   auto text = "placement,memory_limit,cost_" + name + ",lower_bound_" + name +
               ",bubble_rate,lower_bound_bubble_rate,optimal\n";

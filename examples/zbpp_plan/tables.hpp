@@ -3,6 +3,7 @@
 // Plain text for people: numbers, a summary of a plan, tables.
 #pragma once
 
+#include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
 
 #include <algorithm>
@@ -14,11 +15,6 @@
 #include <vector>
 
 namespace planning {
-
-/// @return a time with its unit, exactly
-[[nodiscard]] inline std::string time_text(zbpp::ticks time, zbpp::json::time_unit unit) {
-  return zbpp::json::detail::number_text(time, unit) + " " + std::string(to_string(unit));
-}
 
 /// @return a share of 1 in percent, with two decimals
 [[nodiscard]] inline std::string percent(double share) {
@@ -54,7 +50,7 @@ namespace planning {
 
 /// @return a few lines that say what a plan is worth
 [[nodiscard]] inline std::string summary_of(
-    zbpp::json::plan_file const& plan, zbpp::json::time_unit unit) {
+    zbpp::json::plan_report const& plan, zbpp::time_unit unit) {
   auto const peak = std::max_element(plan.peak_memory.begin(), plan.peak_memory.end());
   auto const gap = gap_text(plan.cost, plan.lower_bound);
   std::vector<std::pair<std::string, std::string>> facts;
@@ -74,7 +70,7 @@ namespace planning {
       std::to_string(*peak) + " on rank " + std::to_string(peak - plan.peak_memory.begin()));
   if (plan.plan_seconds > 0) {
     auto const spent = static_cast<zbpp::ticks>(plan.plan_seconds * 1e6) * 1000;
-    facts.emplace_back("planned in", time_text(spent, zbpp::json::time_unit::seconds));
+    facts.emplace_back("planned in", time_text(spent, zbpp::time_unit::seconds));
   }
   return facts_text(facts);
 }

@@ -31,6 +31,7 @@ set(ZBPP_CORE_HEADERS
   io/svg.hpp
   io/sweep_svg.hpp
   io/terminal.hpp
+  io/text.hpp
   model/containers.hpp
   model/costs.hpp
   model/layers.hpp

@@ -23,6 +23,7 @@
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/sweep_svg.hpp>
 #include <zbpp/io/terminal.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>

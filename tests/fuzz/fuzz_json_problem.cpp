@@ -6,12 +6,12 @@ using namespace zbpp;
 
 int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   if (size > test::most_fuzzed_bytes) return 0;
-  auto unit = json::time_unit::milliseconds;
+  auto unit = time_unit::milliseconds;
   auto const what = test::read_or_refuse(
       [&] { return json::read_problem(test::text_of(data, size), "fuzzed", &unit); });
   // A few bytes name thousands of stages; one is like another, and writing them takes long.
   if (!what || what->stages() > 256) return 0;
-  for (auto to : {unit, json::time_unit::seconds})
+  for (auto to : {unit, time_unit::seconds})
     test::demand_round_trip(
         *what,
         [](std::string const& text) { return json::read_problem(text); },

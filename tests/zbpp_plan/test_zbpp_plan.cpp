@@ -224,13 +224,12 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
 TEST_CASE("a plan answers in the unit of its problem", "[zbpp-plan]") {
   scratch_folder const folder;
   problem const problem{placement::linear(2), 3, stage_costs{7000, 7000, 7000}};
-  auto const file =
-      folder.write("us.json", json::write_problem(problem, json::time_unit::microseconds));
+  auto const file = folder.write("us.json", json::write_problem(problem, time_unit::microseconds));
   CHECK(contains(run(folder, {"--policy", "gpipe", "--problem", file}).out, "84 us\n"));
   auto const plan = run(folder, {"--policy", "gpipe", "--problem", file, "--json", "-"});
-  auto unit = json::time_unit::seconds;
+  auto unit = time_unit::seconds;
   CHECK(json::read_plan(plan.out, "plan", &unit).what == problem);
-  CHECK(unit == json::time_unit::microseconds);
+  CHECK(unit == time_unit::microseconds);
 }
 
 TEST_CASE("bad input is refused in one line", "[zbpp-plan]") {

@@ -19,6 +19,7 @@
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -155,7 +156,7 @@ class control {
     loop_.exclusively([&] {
       client_.end_alone(
           {0, -1, -1, -1},
-          "does not say why the run failed within " + detail::seconds_text(settings_.deadline));
+          "does not say why the run failed within " + seconds_text(settings_.deadline));
     });
     if (coordinator_ != nullptr) drain();
     shut();
@@ -197,7 +198,7 @@ class control {
         client_.end_alone(
             {0, -1, -1, -1},
             "has not answered a call of " + std::string(to_string(kind)) + " within " +
-                detail::seconds_text(limit));
+                seconds_text(limit));
     });
     if (!outcome) check();
     return std::move(*outcome);

@@ -13,6 +13,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/io/drawing.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>

@@ -9,6 +9,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/io/drawing.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/timeline.hpp>
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What all drawings of timelines share: a timeline with a name, which of a rank's idle time counts
-// as bubble, which chunk a stage is, and how times, rates and names become text.
+// as bubble, which chunk a stage is, and which unit suits its times.
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/timeline.hpp>
 
@@ -119,85 +120,25 @@ class chunk_finder {
   int chunks_ = 0;
 };
 
-/// Names a unit of time.
-struct time_unit {
-  ticks size = 1;
-  std::string_view name = "ns";
-};
-
 /// @return the unit that suits a time; steps of a few seconds are told in ms, as is usual
 [[nodiscard]] constexpr time_unit unit_for(ticks time) noexcept {
-  if (time >= 10'000'000'000) return {1'000'000'000, "s"};
-  if (time >= 1'000'000) return {1'000'000, "ms"};
-  if (time >= 1'000) return {1'000, "us"};
-  return {};
-}
-
-/// Writes a fraction exactly and without needless zeros; `parts` is a power of ten.
-[[nodiscard]] inline std::string decimal(std::int64_t value, std::int64_t parts) {
-  auto text = std::to_string(value / parts);
-  auto rest = value % parts;
-  if (rest != 0) text += '.';
-  for (; rest != 0; rest %= parts) {
-    rest *= 10;
-    text += static_cast<char>('0' + rest / parts);
-  }
-  return text;
-}
-
-/// Writes a time with its unit, exactly.
-[[nodiscard]] inline std::string time_text(ticks time, time_unit unit) {
-  return decimal(time, unit.size).append(" ").append(unit.name);
+  if (time >= 10'000'000'000) return time_unit::seconds;
+  if (time >= 1'000'000) return time_unit::milliseconds;
+  if (time >= 1'000) return time_unit::microseconds;
+  return time_unit::nanoseconds;
 }
 
 /// Writes what a timeline cost, to a thousandth of the unit, and its bubble rate.
 [[nodiscard]] inline std::string summary(timeline const& line) {
   auto const whole = cost(line);
   auto const unit = unit_for(whole);
-  auto const step = std::max<ticks>(unit.size / 1000, 1);
+  auto const step = std::max<ticks>(ticks_in(unit) / 1000, 1);
   std::array<char, 32> rate{};
   auto const percent = std::max(0.0, 100 * bubble_rate(line));
   auto const end =
       std::to_chars(rate.data(), rate.data() + rate.size(), percent, std::chars_format::fixed, 1);
   return "cost " + time_text((whole + step / 2) / step * step, unit) + ", bubble rate " +
          std::string(rate.data(), end.ptr) + " %";
-}
-
-/// @return the length of the valid UTF-8 character that a text begins with; 0 when there is none
-/// @source The Unicode Standard 15, table 3-7
-[[nodiscard]] inline std::size_t character_length(std::string_view text) noexcept {
-  auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  auto const first = byte(0);
-  if (first < 0x80) return 1;
-  auto const length = first >= 0xF0 ? 4U : first >= 0xE0 ? 3U : 2U;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  auto const low = first == 0xE0 ? 0xA0U : first == 0xF0 ? 0x90U : 0x80U;
-  auto const high = first == 0xED ? 0x9FU : first == 0xF4 ? 0x8FU : 0xBFU;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i)
-    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
-  return length;
-}
-
-/// Makes a name fit for one line of any format: control characters become spaces, bytes that are
-/// not UTF-8 become question marks, and what exceeds `most` characters is cut.
-[[nodiscard]] inline std::string one_line(
-    std::string_view text, std::size_t most = std::string_view::npos) {
-  std::string result;
-  for (std::size_t count = 0; !text.empty() && count < most; ++count) {
-    auto const length = character_length(text);
-    auto const first = static_cast<unsigned char>(text.front());
-    if (length == 0)
-      result += '?';
-    else if (first < 0x20 || first == 0x7F)
-      result += ' ';
-    else
-      result += text.substr(0, length);
-    text.remove_prefix(std::max<std::size_t>(length, 1));
-  }
-  return result;
 }
 
 }  // namespace detail

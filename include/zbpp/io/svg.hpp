@@ -7,6 +7,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/io/drawing.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
@@ -127,7 +128,7 @@ class svg_drawing {
     used_[kind] = true;
     auto const number = std::to_string(timed.what.microbatch);
     auto const title = std::string(to_string(timed.what.kind)) + " " + number + " on stage " +
-                       std::to_string(timed.what.stage) + ": " + decimal(timed.start, unit_.size) +
+                       std::to_string(timed.what.stage) + ": " + number_text(timed.start, unit_) +
                        " to " + time_text(timed.end, unit_) + ", " +
                        time_text(timed.end - timed.start, unit_);
     box(style(kind, chunk), timed.start, timed.end, title);
@@ -236,7 +237,7 @@ class svg_drawing {
   std::vector<named_timeline> const& lines_;
   svg_options options_;
   ticks longest_ = 0;
-  time_unit unit_;
+  time_unit unit_ = time_unit::nanoseconds;
   int font_ = 12;                  // of the timeline being drawn
   std::int64_t number_width_ = 0;  // of its widest microbatch, in hundredths of a pixel
   int chunks_ = 0;

@@ -9,6 +9,7 @@
 #include <zbpp/io/detail/round_axis.hpp>
 #include <zbpp/io/drawing.hpp>
 #include <zbpp/io/svg.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <algorithm>

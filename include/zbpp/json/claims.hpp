@@ -1,64 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is true of a plan: its times, cost, memory and bound, worked out from problem and order
-// alone. So a plan that somebody else made can be checked, and a plan of our own be written.
+// Checks what somebody else says of a plan: its times, cost, memory and bound are worked out again
+// from problem and order alone.
 #pragma once
 
-#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/lower.hpp>
-#include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/period.hpp>
-#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/json/number.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/json/plan.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace zbpp::json {
-
-/// Works out all that a plan file says of an order that `verify` accepts. Memory is that of the
-/// program which `lower` makes of it without options.
-/// @throws error (bad_argument) when order and problem do not belong together; (refused_program)
-///         naming a pass that could never start
-[[nodiscard]] inline plan_file make_plan_file(
-    std::string policy, schedule order, problem problem, double plan_seconds = 0) {
-  auto predicted = simulate(order, problem);
-  auto const whole = cost(predicted);
-  auto const bound = lower_bound(problem).cost;
-  auto const rate = std::max(0.0, zbpp::bubble_rate(predicted));
-  auto const repeated = period(order, problem).period.rounded_up();
-  std::vector<bytes> peaks;
-  for (auto const& peak : peak_memory(lower(order), problem)) peaks.push_back(peak.total);
-  return {
-      std::move(policy),
-      std::move(problem),
-      std::move(order),
-      std::move(predicted),
-      whole,
-      repeated,
-      bound,
-      whole <= bound,
-      rate,
-      plan_seconds,
-      std::move(peaks)};
-}
 
 namespace detail {
 
 /// Compares what a plan file says with what is true.
 class claim_check {
  public:
-  explicit claim_check(plan_file const& said) : said_(said) {}
+  explicit claim_check(plan_report const& said) : said_(said) {}
 
   [[nodiscard]] std::vector<std::string> run() {
     bool may_run = true;
@@ -66,12 +32,12 @@ class claim_check {
       faults_.push_back(to_string(found));
       may_run = may_run && found.what == fault::memory;
     }
-    if (may_run) compare(make_plan_file(said_.policy, said_.order, said_.what));
+    if (may_run) compare(make_plan_report(said_.policy, said_.order, said_.what));
     return std::move(faults_);
   }
 
  private:
-  void compare(plan_file const& found) {
+  void compare(plan_report const& found) {
     for (int rank = 0; rank < found.what.ranks(); ++rank) compare_times(found, rank);
     if (said_.cost != found.cost) add("cost", shown(said_.cost), shown(found.cost));
     if (said_.period != found.period) add("period", shown(said_.period), shown(found.period));
@@ -92,7 +58,7 @@ class claim_check {
   }
 
   // The first wrong time of a rank; those behind it mostly follow from it.
-  void compare_times(plan_file const& found, int rank) {
+  void compare_times(plan_report const& found, int rank) {
     auto const said = said_.predicted[rank];
     auto const right = found.predicted[rank];
     auto const [at, good] = std::mismatch(said.begin(), said.end(), right.begin(), right.end());
@@ -108,10 +74,10 @@ class claim_check {
   }
 
   [[nodiscard]] static std::string shown(ticks time) {
-    return number_text(time, time_unit::milliseconds) + " ms";
+    return time_text(time, time_unit::milliseconds);
   }
 
-  plan_file const& said_;
+  plan_report const& said_;
   std::vector<std::string> faults_;
 };
 
@@ -124,7 +90,7 @@ class claim_check {
 /// @return one line for each fault, empty when there is none; of a rank's wrong times the first;
 ///         only what `verify` says when the order could not run
 /// @throws error (bad_argument) when the parts of `said` do not belong together
-[[nodiscard]] inline std::vector<std::string> check_claims(plan_file const& said) {
+[[nodiscard]] inline std::vector<std::string> check_claims(plan_report const& said) {
   detail::check_writable(said);
   return detail::claim_check(said).run();
 }

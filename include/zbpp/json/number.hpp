@@ -4,8 +4,7 @@
 // whole bytes by integer arithmetic alone, so every value survives writing and reading to the bit.
 #pragma once
 
-#include <zbpp/error.hpp>
-#include <zbpp/io/drawing.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <algorithm>
@@ -20,31 +19,10 @@
 
 namespace zbpp::json {
 
-/// Says in which unit the times of a file are written.
-enum class time_unit : std::uint8_t { nanoseconds, microseconds, milliseconds, seconds };
-
-/// @return the name of a unit in files: ns, us, ms or s
-[[nodiscard]] constexpr std::string_view to_string(time_unit unit) noexcept {
-  switch (unit) {
-    case time_unit::nanoseconds: return "ns";
-    case time_unit::microseconds: return "us";
-    case time_unit::milliseconds: return "ms";
-    case time_unit::seconds: return "s";
-  }
-  return "?";
-}
-
 namespace detail {
 
 /// @return the power of ten that turns a time in `unit` into nanoseconds
 [[nodiscard]] constexpr int power_of(time_unit unit) noexcept { return 3 * static_cast<int>(unit); }
-
-/// @return the nanoseconds of one `unit`
-[[nodiscard]] constexpr ticks size_of(time_unit unit) noexcept {
-  ticks size = 1;
-  for (int i = 0; i < power_of(unit); ++i) size *= 10;
-  return size;
-}
 
 /// Splits the text of a JSON number into its mantissa and its power of ten.
 struct decimal_text {
@@ -125,19 +103,10 @@ struct scaled_number {
   return value;
 }
 
-/// @return a time in the unit of a file, exact, without needless zeros
-[[nodiscard]] inline std::string number_text(ticks time, time_unit unit) {
-  return zbpp::detail::decimal(time, size_of(unit));
-}
-
 /// @return the shortest decimal that reads back, multiplied by 10^`power`, to the same double
-[[nodiscard]] inline std::string number_text(double value, int power = 0) {
-  if (value == 0) return "0";
+[[nodiscard]] inline std::string scaled_text(double value, int power) {
+  if (value == 0 || power == 0) return number_text(value);
   std::array<char, 32> text{};
-  if (power == 0) {
-    auto const shortest = std::to_chars(text.data(), text.data() + text.size(), value);
-    return {text.data(), shortest.ptr};
-  }
   auto const shortest =
       std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific);
   decimal_text const number({text.data(), shortest.ptr});

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads and writes plans as JSON: problem, order, times, and what is said of them. A reader checks
-// that a file is well formed; whether what it says is true is for `check_claims`.
+// Plans as JSON: problem, order, times, and what is said of them. A reader checks that a text is
+// well formed; whether what it says is true is for `check_claims`.
 #pragma once
 
+#include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/period.hpp>
+#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/json/detail/document.hpp>
 #include <zbpp/json/detail/fields.hpp>
-#include <zbpp/json/number.hpp>
 #include <zbpp/json/problem.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
@@ -17,6 +22,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -28,8 +34,8 @@
 
 namespace zbpp::json {
 
-/// Holds what a plan file says. All but problem and order are claims of whoever wrote it.
-struct plan_file {
+/// Is a plan with what is said of it. All but problem and order are claims of whoever made it.
+struct plan_report {
   std::string policy;  ///< title of the policy that made it
   problem what;
   schedule order;
@@ -42,8 +48,28 @@ struct plan_file {
   double plan_seconds = 0;         ///< how long the policy took
   std::vector<bytes> peak_memory;  ///< of each rank
 
-  friend bool operator==(plan_file const&, plan_file const&) = default;
+  friend bool operator==(plan_report const&, plan_report const&) = default;
 };
+
+/// Works out all that is said of an order that `verify` accepts. Memory is that of the program
+/// which `lower` makes of it without options.
+/// @throws error (bad_argument) when order and problem do not belong together; (refused_program)
+///         naming a pass that could never start
+[[nodiscard]] plan_report make_plan_report(
+    std::string policy, schedule order, problem problem, double plan_seconds = 0);
+
+/// Reads a plan and checks kinds, ranges and counts, but believes what it says: see `check_claims`.
+/// `name` says in messages what was read; `unit` receives the unit of the times in the text.
+/// @throws error (bad_format) with line and column, or the path of the key, what was found and what
+///         would be right
+[[nodiscard]] plan_report read_plan(
+    std::string_view text, std::string const& name = "plan", time_unit* unit = nullptr);
+
+/// Writes a plan, with its times in `unit`; `read_plan` gives back the same value.
+/// @throws error (bad_argument) when `read_plan` would refuse it: parts that do not belong
+///         together, negative numbers, a title that is not UTF-8, more than `largest_text` bytes
+[[nodiscard]] std::string write_plan(
+    plan_report const& from, time_unit unit = time_unit::milliseconds);
 
 namespace detail {
 
@@ -53,7 +79,7 @@ class plan_reader {
   explicit plan_reader(value const& object) : object_(object) {}
 
   /// @return the plan
-  [[nodiscard]] plan_file read() {
+  [[nodiscard]] plan_report read() {
     constexpr std::array<std::string_view, 9> names{
         "policy",
         "problem",
@@ -151,7 +177,7 @@ class plan_reader {
 
 /// Refuses what the reader would refuse.
 /// @throws error (bad_argument)
-inline void check_writable(plan_file const& from) {
+inline void check_writable(plan_report const& from) {
   using zbpp::detail::require;
   auto is_number = [](double x) { return std::isfinite(x) && x >= 0; };
   zbpp::detail::require_fit(from.order, from.what);
@@ -194,12 +220,30 @@ inline void check_writable(plan_file const& from) {
 
 }  // namespace detail
 
-/// Reads a plan and checks kinds, ranges and counts, but believes what it says: see `check_claims`.
-/// `name` says in messages what was read; `unit` receives the unit of the times in the text.
-/// @throws error (bad_format) with line and column, or the path of the key, what was found and what
-///         would be right
-[[nodiscard]] inline plan_file read_plan(
-    std::string_view text, std::string const& name = "plan", time_unit* unit = nullptr) {
+inline plan_report make_plan_report(
+    std::string policy, schedule order, problem problem, double plan_seconds) {
+  auto predicted = simulate(order, problem);
+  auto const whole = zbpp::cost(predicted);
+  auto const bound = zbpp::lower_bound(problem).cost;
+  auto const rate = std::max(0.0, zbpp::bubble_rate(predicted));
+  auto const repeated = zbpp::period(order, problem).period.rounded_up();
+  std::vector<bytes> peaks;
+  for (auto const& peak : zbpp::peak_memory(lower(order), problem)) peaks.push_back(peak.total);
+  return {
+      std::move(policy),
+      std::move(problem),
+      std::move(order),
+      std::move(predicted),
+      whole,
+      repeated,
+      bound,
+      whole <= bound,
+      rate,
+      plan_seconds,
+      std::move(peaks)};
+}
+
+inline plan_report read_plan(std::string_view text, std::string const& name, time_unit* unit) {
   detail::document const all(text, name);
   detail::plan_reader reader{detail::value(all)};
   auto result = reader.read();
@@ -207,12 +251,7 @@ inline void check_writable(plan_file const& from) {
   return result;
 }
 
-/// Writes a plan, with its times in `unit`; `read_plan` gives back the same value.
-/// @throws error (bad_argument) when `read_plan` would refuse it: parts that do not belong
-/// together,
-///         negative numbers, a title that is not UTF-8
-[[nodiscard]] inline std::string write_plan(
-    plan_file const& from, time_unit unit = time_unit::milliseconds) {
+inline std::string write_plan(plan_report const& from, time_unit unit) {
   detail::check_writable(from);
   std::string text = "{\n";
   auto add = [&text](std::string_view key, std::string const& number) {
@@ -220,12 +259,12 @@ inline void check_writable(plan_file const& from) {
   };
   add("policy", detail::quoted(from.policy));
   add("problem", detail::problem_writer(from.what, unit, "  ").write());
-  add("cost", detail::number_text(from.cost, unit));
-  add("period", detail::number_text(from.period, unit));
-  add("lower_bound", detail::number_text(from.lower_bound, unit));
+  add("cost", number_text(from.cost, unit));
+  add("period", number_text(from.period, unit));
+  add("lower_bound", number_text(from.lower_bound, unit));
   add("optimal", from.optimal ? "true" : "false");
-  add("bubble_rate", detail::number_text(from.bubble_rate));
-  add("plan_seconds", detail::number_text(from.plan_seconds));
+  add("bubble_rate", number_text(from.bubble_rate));
+  add("plan_seconds", number_text(from.plan_seconds));
   text += "  \"ranks\": [";
   for (int rank = 0; rank < from.what.ranks(); ++rank) {
     text.append(rank == 0 ? "\n" : ",\n").append("    {\"peak_memory\": ");
@@ -236,13 +275,19 @@ inline void check_writable(plan_file const& from) {
       text.append(comma).append("      {\"pass\": \"").append(to_string(what.kind));
       text.append("\", \"stage\": ").append(std::to_string(what.stage));
       text.append(", \"microbatch\": ").append(std::to_string(what.microbatch));
-      text.append(", \"start\": ").append(detail::number_text(start, unit));
-      text.append(", \"end\": ").append(detail::number_text(end, unit)).append("}");
+      text.append(", \"start\": ").append(number_text(start, unit));
+      text.append(", \"end\": ").append(number_text(end, unit)).append("}");
       comma = ",\n";
     }
     text += "\n    ]}";
   }
-  return text + "\n  ]\n}\n";
+  text += "\n  ]\n}\n";
+  if (text.size() > largest_text)
+    throw error(
+        errc::bad_argument,
+        "the plan takes " + std::to_string(text.size()) + " bytes of JSON; read_plan takes " +
+            std::to_string(largest_text) + " at most");
+  return text;
 }
 
 }  // namespace zbpp::json

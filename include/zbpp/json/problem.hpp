@@ -98,7 +98,7 @@ class problem_writer {
     return "{\"latency\": " + latency + ", \"time_per_size\": " +
            table(
                hops.time_per_byte(),
-               [this](double rate) { return number_text(rate, power_of(unit_)); }) +
+               [this](double rate) { return scaled_text(rate, power_of(unit_)); }) +
            "}";
   }
 

@@ -160,4 +160,15 @@ void require_fit(Order const& order, problem const& problem) {
 }
 
 }  // namespace detail
+/// @return the same problem with one memory limit for every rank
+/// @throws error (bad_argument) when the limit is negative
+[[nodiscard]] inline problem with_memory_limit(problem const& problem, bytes limit) {
+  return {
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer(),
+      {limit}};
+}
+
 }  // namespace zbpp

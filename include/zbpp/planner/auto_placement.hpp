@@ -128,23 +128,14 @@ namespace detail {
                           : name;
 }
 
-[[nodiscard]] inline problem with_limit(problem const& problem, bytes limit) {
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      {problem.all_costs().begin(), problem.all_costs().end()},
-      problem.transfer(),
-      {limit}};
-}
-
 /// Sweeps one placement. What fits a limit fits every higher one, and what no schedule can do
 /// within a limit none can do within a lower one.
-/// @param limits  ascending
+/// @param limits  ascending, each once
 [[nodiscard]] inline std::vector<sweep_point> sweep_placement(
     problem const& problem, std::span<bytes const> limits, search_settings const& search) {
   std::vector<sweep_point> points;
   for (auto const limit : limits) {
-    auto const limited = with_limit(problem, limit);
+    auto const limited = with_memory_limit(problem, limit);
     if (!fits_memory(limited)) continue;
     auto const found = place(limited, search);
     sweep_point point{
@@ -168,6 +159,13 @@ namespace detail {
   return points;
 }
 
+[[nodiscard]] inline std::vector<bytes> ascending_limits(std::span<bytes const> limits) {
+  std::vector<bytes> ascending(limits.begin(), limits.end());
+  std::sort(ascending.begin(), ascending.end());
+  ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
+  return ascending;
+}
+
 }  // namespace detail
 
 /// Finds what each placement of a model costs with each of several memory limits, which take the
@@ -177,15 +175,22 @@ namespace detail {
 /// @throws error (bad_argument) when a limit is negative
 [[nodiscard]] inline std::vector<sweep_point> sweep_memory(
     problem const& problem, std::span<bytes const> limits, auto_placement const& settings = {}) {
-  std::vector<bytes> ascending(limits.begin(), limits.end());
-  std::sort(ascending.begin(), ascending.end());
-  ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
+  auto const ascending = detail::ascending_limits(limits);
   auto const all = detail::regroupings(problem, settings.halve_stages);
   std::vector<sweep_point> points;
   for (auto const& one : all)
     for (auto& point : detail::sweep_placement(one, ascending, settings.search))
       points.push_back(std::move(point));
   return points;
+}
+
+/// Finds what the problem's own placement costs with each of several memory limits, which take the
+/// place of the problem's own. With more memory no point is worse.
+/// @return a point for each limit that fits, ascending
+/// @throws error (bad_argument) when a limit is negative
+[[nodiscard]] inline std::vector<sweep_point> sweep_memory(
+    problem const& problem, std::span<bytes const> limits, greedy_auto const& settings) {
+  return detail::sweep_placement(problem, detail::ascending_limits(limits), settings.search);
 }
 
 }  // namespace zbpp

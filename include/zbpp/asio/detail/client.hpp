@@ -10,6 +10,7 @@
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <boost/asio/io_context.hpp>
 

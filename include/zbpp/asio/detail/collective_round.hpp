@@ -7,6 +7,7 @@
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -15,6 +15,7 @@
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>

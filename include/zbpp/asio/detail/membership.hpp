@@ -13,6 +13,7 @@
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/config.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -8,6 +8,7 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/program.hpp>
 
 #include <algorithm>
@@ -26,12 +27,6 @@ namespace zbpp::asio {
 namespace detail {
 
 using zbpp::detail::index;
-
-/// Writes milliseconds as seconds with one decimal, such as `61.2 s`.
-[[nodiscard]] inline std::string in_seconds(std::int64_t milliseconds) {
-  auto const tenths = std::max<std::int64_t>(milliseconds, 0) / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
 
 /// Writes what a report of a standstill says. Believes no number of a report.
 class stall_report {
@@ -62,7 +57,10 @@ class stall_report {
       auto const& r = reports_[index(rank)];
       result += '\n';
       result += name(rank) + ": " + does_[index(rank)];
-      if (r) result += " for " + in_seconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r));
+      if (r)
+        result +=
+            " for " +
+            seconds_text(std::chrono::milliseconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r)));
     }
     add_circles(result);
     add_ends(result);
@@ -285,8 +283,9 @@ class stall_detector {
       return std::nullopt;
     }
     if (std::exchange(is_told_, true)) return std::nullopt;
-    return "the step stands still: no rank has got any further for " + detail::in_seconds(still) +
-           ", and " + detail::in_seconds(patience_ms_) + " is the patience" +
+    return "the step stands still: no rank has got any further for " +
+           seconds_text(std::chrono::milliseconds(still)) + ", and " +
+           seconds_text(std::chrono::milliseconds(patience_ms_)) + " is the patience" +
            detail::stall_report(code_, reports, patience_ms_).text();
   }
 

@@ -14,19 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
 namespace zbpp::asio::detail {
 
 namespace net = ::boost::asio;
 using steady = std::chrono::steady_clock;
-
-/// @return a time in seconds with one decimal, as in "10.0 s"
-[[nodiscard]] inline std::string seconds_text(std::chrono::milliseconds time) {
-  auto const tenths = (time.count() + 50) / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
 
 /// Calls back at every period, and says when it comes much too late: then it was this process that
 /// stood still, and nobody else is to be blamed for silence.

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/error.hpp>
-#include <zbpp/io/drawing.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -107,7 +107,7 @@ class document {
       auto const line = std::count(before.begin(), before.end(), '\n') + 1;
       auto const column = before.size() - (before.rfind('\n') + 1) + 1;
       refusal_ = "line " + std::to_string(line) + ", column " + std::to_string(column) + ": " +
-                 zbpp::detail::one_line(reason, 200);
+                 one_line(reason, 200);
       return false;
     }
 
@@ -246,8 +246,8 @@ class value {
     switch (node().kind) {
       case value_kind::array: return "an array of " + std::to_string(size());
       case value_kind::object: return "an object";
-      case value_kind::string: return "'" + zbpp::detail::one_line(text(), 40) + "'";
-      default: return zbpp::detail::one_line(text(), 40);
+      case value_kind::string: return "'" + one_line(text(), 40) + "'";
+      default: return one_line(text(), 40);
     }
   }
 
@@ -257,8 +257,7 @@ class value {
     value const parent(*all_, node().parent);
     auto const before = parent.path();
     if (parent.is(value_kind::object))
-      return before + (before.empty() ? "" : ".") +
-             zbpp::detail::one_line(all_->text(node().key), 40);
+      return before + (before.empty() ? "" : ".") + one_line(all_->text(node().key), 40);
     std::size_t position = 0;
     for (auto next = node().parent + 1; next < at_; next = all_->nodes_[next].end) ++position;
     return before + "[" + std::to_string(position) + "]";

@@ -40,7 +40,7 @@ inline constexpr auto const* not_offloaded =
     if (auto const number = scaled(from.text(), power_of(unit))) return number->value;
   constexpr auto most = std::numeric_limits<ticks>::max();
   from.refuse(
-      "a time from 0 to " + std::to_string(most / size_of(unit)) + " " +
+      "a time from 0 to " + std::to_string(most / ticks_in(unit)) + " " +
       std::string(to_string(unit)));
 }
 
