@@ -3,6 +3,7 @@
 #include <zbpp/io/csv.hpp>
 #include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/zb_h.hpp>
 
@@ -106,6 +107,55 @@ TEST_CASE("a bad cell is refused with line, cell, what was found and what is rig
         }) == "line 1, cell 2: found '0F1;0F2'; expected nothing after 0F1");
 }
 
+TEST_CASE("the passes of a pair are read one after the other, as written", "[io][csv]") {
+  auto const text = "0F0,0F1,(0F2;1B0)OVERLAP_F_B, (1I1;0F3)OVERLAP_F_B ,1F0\n";
+  auto const where = placement::custom({0, 0});
+  auto const order = schedule_from_csv(text, where, 4);
+  CHECK(to_csv(order) == "0F0,0F1,0F2,1B0,1I1,0F3,1F0\n");
+  CHECK(
+      program_from_csv(text, where, 4).instructions() ==
+      program_from_csv(to_csv(order), where, 4).instructions());
+  CHECK(overlapped_pairs_in_csv(text) == 2);
+  CHECK(overlapped_pairs_in_csv(to_csv(order)) == 0);
+}
+
+TEST_CASE("pairs of F and BW are written where asked for, and read back", "[io][csv]") {
+  auto const what = unit_problem(placement::v_shape(4), 10);
+  auto const order = dualpipe_v{}(what);
+  auto const paired = to_csv(order, {.overlap = true});
+  CHECK(overlapped_pairs_in_csv(paired) > 0);
+  CHECK(schedule_from_csv(paired) == order);
+  CHECK(to_csv(schedule_from_csv(paired), {.overlap = true}) == paired);
+  CHECK(overlapped_pairs_in_csv(to_csv(order)) == 0);
+  // Rank 0: F of both chunks in turn, until the m - 2p + 1 rounds of F, BW, F, BW, each two pairs;
+  // then p - 1 rounds of BW, F, BW, each one.
+  auto const line = paired.substr(0, paired.find('\n'));
+  CHECK(overlapped_pairs_in_csv(line) == 2 * (10 - 8 + 1) + 3);
+  CHECK(line.find("(0F7;7B3)OVERLAP_F_B,(7F4;0B0)OVERLAP_F_B") != std::string::npos);
+
+  schedule const alike(
+      placement::v_shape(1),
+      2,
+      {{{pass_kind::forward, 0, 0},
+        {pass_kind::forward, 1, 0},
+        {pass_kind::backward, 1, 0},
+        {pass_kind::forward, 0, 1},
+        {pass_kind::backward, 0, 0},
+        {pass_kind::forward, 1, 1},
+        {pass_kind::backward_input, 0, 0}}});
+  CHECK(to_csv(alike, {.overlap = true}) == "0F0,1F0,1B0,0F1,0B0,1F1,0I0\n");
+}
+
+TEST_CASE("random orders written with pairs read back to the same value", "[io][csv]") {
+  for (int trial = 0; trial < 200; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const whole = test::random_schedule(values);
+    CHECK(schedule_from_csv(to_csv(whole, {.overlap = true})) == whole);
+    auto const code = program_from_csv(to_csv(whole));
+    CHECK(program_from_csv(to_csv(code, {.overlap = true})) == code);
+  }
+}
+
 TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
   struct fault {
     std::string text;
@@ -137,7 +187,21 @@ TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
       {"0", "line 1, cell 1", "after the stage"},
       {"0SENDF0", "line 1, cell 1", "after the stage"},
       {"0UNSHARD", "line 1, cell 1", "after the stage"},
-      {"(0F1;0B0)OVERLAP_F_B", "line 1, cell 1", "begins with a stage"},
+      {"(0F1;1B0)", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
+      {"(0F1;1B0)OVERLAP", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
+      {"(0F1,1B0)OVERLAP_F_B", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
+      {"(0F1 ;1B0)OVERLAP_F_B", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
+      {"(0F1;1B0;0F2)OVERLAP_F_B", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
+      {"0F0,(0F1;1B0)OVERLAP_F_B2", "line 1, cell 2", "nothing after the pair"},
+      {"(0F1)OVERLAP_F_B", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
+      {"()OVERLAP_F_B", "line 1, cell 1", "begins with a stage"},
+      {"(0F1;)OVERLAP_F_B", "line 1, cell 1", "begins with a stage"},
+      {"((0F1;1B0)OVERLAP_F_B", "line 1, cell 1", "begins with a stage"},
+      {"(0F1;1F0)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
+      {"(0B1;1B0)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
+      {"(0F1;1W0)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
+      {"(0F1;1B1)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
+      {"(0F1;0STEP)OVERLAP_F_B", "line 1, cell 1", "after the stage"},
       {"\"0F0\"", "line 1, cell 1", "begins with a stage"},
       {"\xEF\xBB\xBF"
        "0F0",

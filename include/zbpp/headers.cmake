@@ -25,6 +25,7 @@ set(ZBPP_CORE_HEADERS
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
+  io/csv_reader.hpp
   io/detail/round_axis.hpp
   io/drawing.hpp
   io/file.hpp

@@ -12,11 +12,13 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   auto const order = test::read_or_refuse([&] { return read_schedule(text); });
   auto const code = test::read_or_refuse([&] { return read_program(text); });
   if (order)
-    test::demand_round_trip(
-        *order, read_schedule, [](schedule const& value) { return to_csv(value); });
+    for (csv_options how : {csv_options{}, csv_options{.overlap = true}})
+      test::demand_round_trip(
+          *order, read_schedule, [how](schedule const& value) { return to_csv(value, how); });
   if (code)
-    test::demand_round_trip(
-        *code, read_program, [](program const& value) { return to_csv(value); });
+    for (csv_options how : {csv_options{}, csv_options{.overlap = true}})
+      test::demand_round_trip(
+          *code, read_program, [how](program const& value) { return to_csv(value, how); });
   if (order && !code) std::abort();  // a schedule is a program without transfers
   return 0;
 }
