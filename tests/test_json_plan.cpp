@@ -112,6 +112,12 @@ TEST_CASE("plans that say anything at all read back to the same value", "[json]"
   }
 }
 
+TEST_CASE("digits of a title are no number", "[json]") {
+  auto plan = zb_h1_plan();
+  plan.policy = "\"" + std::string(2000, '1') + "\\\"" + std::string(2000, '2') + "\\";
+  CHECK(read_plan(write_plan(plan)) == plan);
+}
+
 TEST_CASE("each false claim is one fault", "[json]") {
   using faults = std::vector<std::string>;
   CHECK(faults_after([](plan_report&) {}).empty());

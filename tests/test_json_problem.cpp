@@ -78,6 +78,32 @@ TEST_CASE("a problem file says what the format says", "[json]") {
   CHECK(write_problem(what, unit) == text);
 }
 
+TEST_CASE("a NUL byte is refused wherever it stands", "[json]") {
+  auto const text = text_with("");
+  auto const nul = std::string(1, '\0');
+  auto const message = ": found a NUL byte; expected JSON, which has none";
+  CHECK(
+      refusal(text + nul + "{]") ==
+      "problem: line 1, column " + std::to_string(text.size() + 1) + message);
+  CHECK(refusal(text + "\n\n " + nul) == "problem: line 3, column 2" + std::string(message));
+  CHECK(refusal(nul + text) == "problem: line 1, column 1" + std::string(message));
+  CHECK(refusal("{\"ra" + nul + "nks\": 2}") == "problem: line 1, column 5" + std::string(message));
+}
+
+TEST_CASE("texts and numbers have a bound, which the message names", "[json]") {
+  auto const transfer = [](std::size_t size) {
+    return text_with("", ",\n \"transfer\": 0." + std::string(size - 3, '0') + "1");
+  };
+  CHECK(refusal(transfer(1000)) == "<nothing was refused>");
+  CHECK(
+      refusal(transfer(1001)) ==
+      "problem: line 2, column 14: found a number of more than 1000 characters; expected at most "
+      "that many");
+  CHECK(
+      refusal(std::string(largest_text + 1, ' ')) ==
+      "problem: found 268435457 bytes; expected at most 268435456");
+}
+
 TEST_CASE("what is left out has a default", "[json]") {
   auto unit = time_unit::seconds;
   auto const what = read_problem(text_with(""), "problem", &unit);

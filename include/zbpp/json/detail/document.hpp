@@ -27,13 +27,10 @@ enum class value_kind : std::uint8_t { null, boolean, number, string, array, obj
 class document {
  public:
   /// Parses all of a text. `name` says in messages what was read.
-  /// @throws error (bad_format) with line and column where it is not JSON, or nests too deep
+  /// @throws error (bad_format) with line and column where it is not JSON, nests too deep, or has a
+  ///         number of more than 1000 characters; or when there is too much of it
   document(std::string_view text, std::string name) : name_(std::move(name)) {
-    if (text.size() > most_bytes)
-      throw error(
-          errc::bad_format,
-          name_ + ": found " + std::to_string(text.size()) + " bytes; expected at most " +
-              std::to_string(most_bytes));
+    check_bytes(text);
     builder build(*this, text);
     if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &build))
       throw error(errc::bad_format, name_ + ": " + build.refusal());
@@ -44,13 +41,15 @@ class document {
  private:
   friend class value;
 
-  // Keeps offsets within 32 bits; the plan of a million passes has about 80 MB.
-  static constexpr std::size_t most_bytes = std::size_t{1} << 30;
+  // What a writer makes has three bytes and more for each value.
+  static constexpr std::size_t most_values = largest_text / 3;
+  // A double, written exactly, has at most 767 digits that count.
+  static constexpr std::size_t most_digits = 1000;
   // A plan has its deepest values, latencies of pairs of ranks, at level 5.
   static constexpr std::size_t most_levels = 8;
   static constexpr std::uint32_t none = 0xFFFFFFFF;
 
-  // A stretch of `texts_`.
+  // A stretch of `texts_`; its offsets fit 32 bits, as `largest_text` does.
   struct slice {
     std::uint32_t begin = 0;
     std::uint32_t size = 0;
@@ -103,11 +102,7 @@ class document {
       reason.remove_prefix(std::min(reason.size(), reason.find("] ") + 2));
       if (reason.starts_with("parse error"))
         reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
-      auto const before = text_.substr(0, position == 0 ? 0 : position - 1);
-      auto const line = std::count(before.begin(), before.end(), '\n') + 1;
-      auto const column = before.size() - (before.rfind('\n') + 1) + 1;
-      refusal_ = "line " + std::to_string(line) + ", column " + std::to_string(column) + ": " +
-                 one_line(reason, 200);
+      refusal_ = place(text_, position == 0 ? 0 : position - 1) + ": " + one_line(reason, 200);
       return false;
     }
 
@@ -120,6 +115,11 @@ class document {
     }
 
     bool add(value_kind kind, std::string_view text) {
+      if (to_.nodes_.size() == most_values) {
+        refusal_ = "found more than " + std::to_string(most_values) +
+                   " values; expected at most that many";
+        return false;
+      }
       node made;
       made.kind = kind;
       made.key = key_;
@@ -140,7 +140,7 @@ class document {
                    " brackets within each other; expected at most 5";
         return false;
       }
-      add(kind, {});
+      if (!add(kind, {})) return false;
       open_.push_back(static_cast<std::uint32_t>(to_.nodes_.size()) - 1);
       return true;
     }
@@ -157,6 +157,45 @@ class document {
     slice key_;
     std::vector<std::uint32_t> open_;
   };
+
+  // Refuses what the parser takes for the end of the text, a NUL byte, and what it would spend
+  // minutes on: a number of a size that none has.
+  void check_bytes(std::string_view text) const {
+    auto refuse = [&](std::string const& what) {
+      throw error(errc::bad_format, name_ + ": " + what);
+    };
+    if (text.size() > largest_text)
+      refuse(
+          "found " + std::to_string(text.size()) + " bytes; expected at most " +
+          std::to_string(largest_text));
+    if (auto const nul = text.find('\0'); nul != std::string_view::npos)
+      refuse(place(text, nul) + ": found a NUL byte; expected JSON, which has none");
+    std::size_t digits = 0;
+    bool in_string = false;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      auto const c = text[i];
+      if (in_string) {
+        if (c == '\\') ++i;
+        in_string = c != '"';
+        continue;
+      }
+      in_string = c == '"';
+      bool const in_number =
+          (c >= '0' && c <= '9') || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-';
+      digits = in_number ? digits + 1 : 0;
+      if (digits > most_digits)
+        refuse(
+            place(text, i + 1 - digits) + ": found a number of more than " +
+            std::to_string(most_digits) + " characters; expected at most that many");
+    }
+  }
+
+  [[nodiscard]] static std::string place(std::string_view text, std::size_t position) {
+    auto const before = text.substr(0, position);
+    auto const line = std::count(before.begin(), before.end(), '\n') + 1;
+    auto const column = before.size() - (before.rfind('\n') + 1) + 1;
+    return "line " + std::to_string(line) + ", column " + std::to_string(column);
+  }
 
   [[nodiscard]] std::string_view text(slice where) const noexcept {
     return std::string_view(texts_).substr(where.begin, where.size);
