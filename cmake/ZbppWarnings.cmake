@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# zbpp_strict: warnings as errors and sanitizers for our own tests, examples and benchmarks.
+# zbpp_strict: warnings as errors and sanitizers for our own tests, examples, benchmarks and tools.
 # Never part of zbpp::zbpp: a user's flags are the user's.
-option(ZBPP_WERROR "Take warnings for errors; OFF where an untried compiler only has to build" ON)
+# Who only installs the tools may have any compiler.
+set(zbpp_werror OFF)
+if(ZBPP_BUILD_TESTS OR ZBPP_BUILD_EXAMPLES OR ZBPP_BUILD_BENCH)
+  set(zbpp_werror ON)
+endif()
+option(ZBPP_WERROR "Take warnings for errors; OFF where an untried compiler only has to build"
+  ${zbpp_werror})
 add_library(zbpp_strict INTERFACE)
 set(zbpp_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
 # What nvcc takes, for itself and for the compiler behind it; not every warning suits its output.

@@ -3,6 +3,7 @@
 // Checks what somebody else made: a plan in JSON with all its claims, or a schedule in CSV.
 #pragma once
 
+#include "inputs.hpp"
 #include "options.hpp"
 #include "tables.hpp"
 #include <zbpp/analysis/lower.hpp>
@@ -10,7 +11,6 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/csv.hpp>
-#include <zbpp/io/file.hpp>
 #include <zbpp/json/json.hpp>
 
 #include <algorithm>
@@ -39,13 +39,13 @@ struct verdict {
 
 [[nodiscard]] inline verdict check_plan(std::string_view text, options const& o) {
   auto unit = zbpp::time_unit::milliseconds;
-  auto const said = zbpp::json::read_plan(text, o.check, &unit);
+  auto const said = zbpp::json::read_plan(text, input_name(o.check), &unit);
   check_size(said.what);
   verdict found;
   if (o.problem && said.what != o.problem->what)
     found.faults.push_back(
         "problem: " + difference(said.what, o.problem->what) + " differs from that in " +
-        o.problem_file);
+        input_name(o.problem_file));
   for (auto& fault : zbpp::json::check_claims(said)) found.faults.push_back(std::move(fault));
   found.summary = summary_of(said, unit);
   return found;
@@ -67,7 +67,7 @@ struct verdict {
     return zbpp::lower(
         zbpp::schedule_from_csv(text, where, microbatches), {.optimizer_steps = false});
   } catch (zbpp::error const& refused) {
-    throw zbpp::error(refused.code(), o.check + ": " + refused.what());
+    throw zbpp::error(refused.code(), input_name(o.check) + ": " + refused.what());
   }
 }
 
@@ -81,6 +81,14 @@ struct verdict {
   return {code.placement(), code.microbatches(), std::move(passes)};
 }
 
+/// @return a line that says how pairs were read; nothing when there were none
+[[nodiscard]] inline std::string pairs_text(std::string_view text) {
+  auto const pairs = zbpp::overlapped_pairs_in_csv(text);
+  if (pairs == 0) return {};
+  return "pairs that overlap (OVERLAP_F_B): " + std::to_string(pairs) +
+         "; the two passes of each are taken one after the other, as written\n";
+}
+
 [[nodiscard]] inline verdict check_schedule(std::string_view text, options const& o) {
   auto const code = read_program(text, o);
   auto const faults = o.problem ? zbpp::verify(code, o.problem->what) : zbpp::verify(code);
@@ -91,21 +99,21 @@ struct verdict {
     found.summary = std::to_string(code.ranks()) + " ranks, " + std::to_string(code.stages()) +
                     " stages (" + code.placement().name() + "), " +
                     std::to_string(code.microbatches()) +
-                    " microbatches; --problem FILE would tell what it costs\n";
+                    " microbatches; --problem FILE would tell what it costs\n" + pairs_text(text);
     return found;
   }
   auto plan = zbpp::json::make_plan_report("", passes_of(code), o.problem->what);
   plan.peak_memory.clear();
   for (auto const& peak : zbpp::peak_memory(code, o.problem->what))
     plan.peak_memory.push_back(peak.total);
-  found.summary = summary_of(plan, o.problem->unit);
+  found.summary = summary_of(plan, o.problem->unit) + pairs_text(text);
   return found;
 }
 
 /// Checks the file that the options name, JSON if it begins as an object does.
 /// @throws zbpp::error when it cannot be read
 [[nodiscard]] inline verdict check(options const& o) {
-  auto const text = zbpp::read_file(o.check);
+  auto const text = read(o.check);
   auto const first = text.find_first_not_of(" \t\r\n");
   bool const is_plan = first != std::string::npos && text[first] == '{';
   return is_plan || o.check.ends_with(".json") ? check_plan(text, o) : check_schedule(text, o);

@@ -2,14 +2,17 @@
 //
 // zbpp-plan: plans, checks and compares schedules on the command line. docs/zbpp_plan.md tells how.
 #include "check.hpp"
+#include "inputs.hpp"
 #include "options.hpp"
 #include "outputs.hpp"
 #include "planners.hpp"
 #include "searching.hpp"
 #include "sweep.hpp"
 #include "tables.hpp"
+#include <zbpp/io/text.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -66,7 +69,7 @@ void compare(options const& o, searching const& how) {
   auto const found = check(o);
   std::string text;
   for (auto const& fault : found.faults) text += zbpp::one_line(fault) + "\n";
-  print(found.faults.empty() ? o.check + " is right\n" + found.summary : text);
+  print(found.faults.empty() ? input_name(o.check) + " is right\n" + found.summary : text);
   return found.faults.empty() ? done : wrong_plan;
 }
 
@@ -96,6 +99,9 @@ void complain(std::string const& what) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A write beyond the largest file allowed then fails like any other, instead of ending the
+  // program.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run(argc, argv);
   } catch (nothing_fits const& why) {

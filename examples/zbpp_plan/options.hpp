@@ -3,10 +3,11 @@
 // The command line: what is to be done, for which problem, and where the answer goes.
 #pragma once
 
+#include "inputs.hpp"
 #include "numbers.hpp"
 #include "outputs.hpp"
 #include <zbpp/config.hpp>
-#include <zbpp/io/file.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/planner/search.hpp>
@@ -77,8 +78,10 @@ class command_line {
     add("--check", "FILE", "Verify a plan (JSON) or a schedule (CSV)");
     add("--compare", "A,B,...", "Compare policies");
     add("--sweep-memory", "LO:HI:N", "Bubble rate against memory limit");
-    add("--policy", "NAME", "Who decides the order");
-    add("--problem", "FILE", "Problem in JSON, instead of the options from --ranks on");
+    add("--policy", "NAME", "Policy that decides the order");
+    add("--problem",
+        "FILE",
+        "Problem in JSON, in place of the options from --ranks to --memory-limit");
     add("--ranks", "P", "Ranks");
     add("--microbatches", "M", "Microbatches of a step");
     add("--forward", "T", "Time of F in ms; T,T,... for each stage, here and below");
@@ -90,13 +93,15 @@ class command_line {
     add("--activation", "S", "Size of what F keeps");
     add("--weight-gradient-input", "S", "Part of it that W needs");
     add("--memory-limit", "S", "Memory of every rank, in the unit of the sizes");
-    add("--json", "FILE", "Write the plan; - is standard output, here and below");
+    add("--json", "FILE", "Write the plan");
     add("--csv", "FILE", "Write the schedule, or the table of a sweep");
+    add_flag("--csv-overlap", "In it, write F and BW as pairs that overlap, as DualPipeV does");
     add("--svg", "FILE", "Draw the timeline, or the sweep");
     add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
     add_flag("--ascii", "Draw the timeline on standard output");
     add("--seconds", "BUDGET", "Time to search; 0.3 if left out");
-    add("--seed", "N", "Of a search; 3 if left out");
+    add("--seed", "N", "Seed of a search; 3 if left out");
+    app_.footer(examples_);
   }
 
   /// @return nothing when help or version was asked for, which is then printed
@@ -124,6 +129,8 @@ class command_line {
     o.check = text("--check");
     if (o.check.empty() && o.what == task::check) refuse("--check", "", "the path of a file");
     o.problem_file = text("--problem");
+    if (o.check == "-" && o.problem_file == "-")
+      refuse("--check and --problem both read standard input; give one of them a file");
     if (has("--seconds"))
       o.seconds = decimal("--seconds", text("--seconds"), 1e6, "a number from 0 to 10^6");
     if (has("--seed"))
@@ -155,6 +162,26 @@ class command_line {
       "--activation",
       "--weight-gradient-input",
       "--memory-limit"};
+
+  // One of each task; `tests/zbpp_plan` runs them in this order.
+  static constexpr auto const* examples_ = R"(Examples:
+  Plan, and write the plan and its picture:
+    zbpp-plan --policy zb_h1 --ranks 4 --microbatches 8 --forward 10 \
+      --backward-input 10 --backward-weight 10 --json plan.json --svg plan.svg
+  Compare policies:
+    zbpp-plan --compare one_f_one_b,zb_h1,zb_h2 --ranks 4 --microbatches 8 \
+      --forward 10 --backward-input 10 --backward-weight 10
+  Check what somebody else made:
+    zbpp-plan --check plan.json
+  Sweep the memory limit:
+    zbpp-plan --sweep-memory 1000:8000:4 --svg sweep.svg --ranks 4 \
+      --microbatches 8 --forward 10 --backward-input 10 --backward-weight 10 \
+      --activation 1000 --weight-gradient-input 500
+  List the policies:
+    zbpp-plan --list
+
+As FILE, - is standard input, or standard output. The manual page zbpp-plan(1)
+has the details.)";
 
   void add(char const* name, char const* value, char const* help) {
     app_.add_option(name)->description(help)->option_text(value)->expected(1);
@@ -189,12 +216,16 @@ class command_line {
     };
     if (found == task::list || found == task::check) {
       refuse_other({problem_options_.begin(), problem_options_.end()});
-      refuse_other({"--policy", "--json", "--csv", "--svg", "--trace", "--ascii"});
+      refuse_other({"--policy", "--json", "--csv", "--csv-overlap"});
+      refuse_other({"--svg", "--trace", "--ascii"});
       refuse_other({"--seconds", "--seed"});
     }
     if (found == task::list) refuse_other({"--problem"});
-    if (found == task::compare) refuse_other({"--policy", "--json", "--csv"});
-    if (found == task::sweep) refuse_other({"--json", "--trace", "--ascii", "--memory-limit"});
+    if (found == task::compare) refuse_other({"--policy", "--json", "--csv", "--csv-overlap"});
+    if (found == task::sweep)
+      refuse_other({"--json", "--csv-overlap", "--trace", "--ascii", "--memory-limit"});
+    if (has("--csv-overlap") && !has("--csv"))
+      refuse("--csv-overlap is about the schedule that --csv writes; give --csv FILE too");
     return found;
   }
 
@@ -205,6 +236,7 @@ class command_line {
       if (path.empty()) refuse(name, path, "the path of a file, or - for standard output");
     }
     out.ascii = has("--ascii");
+    out.csv.overlap = has("--csv-overlap");
     out.check();
   }
 
@@ -213,7 +245,7 @@ class command_line {
       if (has(name)) refuse(name + " stands beside --problem; the file says it all, leave one out");
     auto const path = text("--problem");
     auto unit = zbpp::time_unit::milliseconds;
-    auto what = zbpp::json::read_problem(zbpp::read_file(path), path, &unit);
+    auto what = zbpp::json::read_problem(planning::read(path), input_name(path), &unit);
     return {std::move(what), unit};
   }
 

@@ -46,6 +46,7 @@ struct outputs {
   std::array<std::pair<char const*, std::string>, 4> files{
       {{"--json", {}}, {"--csv", {}}, {"--svg", {}}, {"--trace", {}}}};
   bool ascii = false;
+  zbpp::csv_options csv = {};
 
   [[nodiscard]] std::string const& path(std::string_view option) const {
     return std::find_if(
@@ -104,7 +105,7 @@ inline void write_plans(
     if (auto const& path = out.path(option); !path.empty()) write(path, make());
   };
   put("--json", [&] { return zbpp::json::write_plan(plans.front(), unit); });
-  put("--csv", [&] { return zbpp::to_csv(plans.front().schedule()); });
+  put("--csv", [&] { return zbpp::to_csv(plans.front().schedule(), out.csv); });
   put("--svg", [&] { return zbpp::to_svg(lines); });
   put("--trace", [&] {
     bool const is_one_model = std::all_of(plans.begin(), plans.end(), [&](auto const& one) {

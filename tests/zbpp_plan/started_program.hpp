@@ -62,36 +62,39 @@ struct ended_program {
 
 /// Says how a program is started.
 struct start_options {
-  std::string out = {};       ///< file for standard output; empty: it is kept
-  std::string terminal = {};  ///< terminal for standard error; empty: it is kept
+  std::string in = "/dev/null";  ///< file for standard input
+  std::string out = {};          ///< file for standard output; empty: it is kept
+  std::string terminal = {};     ///< terminal for standard error; empty: it is kept
   rlim_t largest_file = RLIM_INFINITY;
+  std::string program = ZBPP_PLAN;
 };
 
-/// Starts zbpp-plan. Standard output and error go to `folder`. @return its process
+/// Starts a program. Standard output and error go to `folder`. @return its process
 inline pid_t start(
     scratch_folder const& folder,
     std::vector<std::string> arguments,
     start_options const& options = {}) {
   auto const out = options.out.empty() ? folder / ".out" : options.out;
   auto const err = options.terminal.empty() ? folder / ".err" : options.terminal;
-  arguments.insert(arguments.begin(), ZBPP_PLAN);
+  arguments.insert(arguments.begin(), options.program);
   std::vector<char*> texts;
   for (auto& argument : arguments) texts.push_back(argument.data());
   texts.push_back(nullptr);
   auto const child = ::fork();
   if (child < 0) throw std::runtime_error("fork failed");
   if (child > 0) return child;
-  auto const redirect = [](std::string const& path, int to) {
-    auto const file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY, 0600);
+  auto const redirect = [](std::string const& path, int to, int how) {
+    auto const file = ::open(path.c_str(), how | O_NOCTTY, 0600);
     if (file < 0 || ::dup2(file, to) < 0) ::_exit(99);
   };
-  redirect(out, STDOUT_FILENO);
-  redirect(err, STDERR_FILENO);
+  redirect(options.in, STDIN_FILENO, O_RDONLY);
+  redirect(out, STDOUT_FILENO, O_WRONLY | O_CREAT | O_TRUNC);
+  redirect(err, STDERR_FILENO, O_WRONLY | O_CREAT | O_TRUNC);
   if (options.largest_file != RLIM_INFINITY) {
     rlimit const limit{options.largest_file, options.largest_file};
-    std::signal(SIGXFSZ, SIG_IGN);
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
+  std::signal(SIGXFSZ, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);  // whoever started the tests may ignore it
   ::execv(texts.front(), texts.data());
   ::_exit(99);
@@ -105,7 +108,7 @@ inline int wait_for(pid_t child) {
   return WIFEXITED(how) ? WEXITSTATUS(how) : -1;
 }
 
-/// Runs zbpp-plan to its end.
+/// Runs a program, zbpp-plan if the options name no other, to its end.
 inline ended_program run(
     scratch_folder const& folder,
     std::vector<std::string> arguments,

@@ -13,9 +13,11 @@
 #include <support/seeded.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
 
 using namespace zbpp;
@@ -70,6 +72,30 @@ void check_refused(words const& arguments, std::string const& culprit) {
   CHECK(contains(found.err, culprit));
   CHECK(folder.files() == 0);
 }
+
+// Runs a line of shell, in which $0 is zbpp-plan.
+test::ended_program shell(
+    scratch_folder const& folder, std::string const& line, char const* program = "/bin/sh") {
+  return run(
+      folder, {"-c", "cd '" + folder / "" + "' && " + line, ZBPP_PLAN}, {.program = program});
+}
+
+// The options that --help lists.
+words options_told() {
+  scratch_folder const folder;
+  words found;
+  for (auto const& line : lines_of(run(folder, {"--help"}).out)) {
+    if (line.starts_with("Examples")) break;
+    auto const at = line.find("--");
+    if (line.starts_with(" ") && at < 6) found.push_back(line.substr(at, line.find(' ', at) - at));
+  }
+  return found;
+}
+
+// The schedule of two ranks in PyTorch's form, one F and BW of it as a pair.
+auto const* const paired_schedule =
+    "0F0,3F0,0F1,3B0,(0F2;0B0)OVERLAP_F_B,3F1,3B1,0B1,3F2,3B2,0B2\n"
+    "1F0,2F0,2B0,1B0,1F1,2F1,2B1,1F2,(2F2;1B1)OVERLAP_F_B,2B2,1B2\n";
 
 }  // namespace
 
@@ -314,6 +340,96 @@ TEST_CASE("sweeps without sense are refused", "[zbpp-plan]") {
   check_refused(join({"--sweep-memory", "1:2:2"}, small), "--activation is missing");
 }
 
+TEST_CASE("the examples of the help run in their order, one for each task", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const help = run(folder, {"--help"}).out;
+  words commands;
+  bool goes_on = false;
+  for (auto const& line : lines_of(help)) {
+    if (line.starts_with("    zbpp-plan "))
+      commands.push_back("");
+    else if (!goes_on)
+      continue;
+    goes_on = line.ends_with('\\');
+    auto const begin = line.find_first_not_of(' ');
+    commands.back() += line.substr(begin, line.size() - begin - (goes_on ? 1 : 0));
+  }
+  for (std::string const task : {"--policy", "--compare", "--check", "--sweep-memory", "--list"})
+    CHECK(std::count_if(commands.begin(), commands.end(), [&](std::string const& command) {
+            return contains(command, " " + task);
+          }) == 1);
+  for (auto const& command : commands) {
+    INFO(command);
+    REQUIRE(command.starts_with("zbpp-plan "));
+    auto const found = shell(folder, "\"$0\" " + command.substr(10));
+    INFO(found.err);
+    CHECK(found.status == 0);
+    CHECK(found.err.empty());
+  }
+  CHECK(json::check_claims(json::read_plan(read_file(folder / "plan.json"))).empty());
+  CHECK(folder.files() == 3);  // with plan.svg and sweep.svg
+}
+
+TEST_CASE("the man page tells of every option and example of the help", "[zbpp-plan]") {
+  auto const page = read_file(std::string(ZBPP_PLAN_SOURCES) + "/zbpp-plan.1");
+  auto const told = options_told();
+  REQUIRE(told.size() > 20);
+  for (auto const& option : told) {
+    INFO(option);
+    CHECK(contains(page, "\n.It Fl -" + option.substr(2)));
+  }
+  CHECK(
+      static_cast<std::size_t>(std::count(page.begin(), page.end(), '\n')) ==
+      lines_of(page).size());
+  scratch_folder const folder;
+  auto help = run(folder, {"--help"}).out;
+  help.erase(0, help.find("Examples:"));
+  for (auto const& line : lines_of(help)) {
+    if (!line.starts_with("    ")) continue;
+    auto in_page = line.substr(4);
+    if (in_page.ends_with('\\')) in_page += 'e';
+    INFO(in_page);
+    CHECK(contains(page, "\n" + in_page + "\n"));
+  }
+}
+
+TEST_CASE("bash completes options, policies, placements and files", "[zbpp-plan]") {
+  if (!std::filesystem::exists("/bin/bash")) return;
+  scratch_folder const folder;
+  static_cast<void>(folder.write("a problem.json", ""));
+  static_cast<void>(folder.write("plan.csv", ""));
+  // What is offered for the last of some words, as bash hands them over.
+  auto const offered = [&](std::string const& typed) {
+    auto const found = shell(
+        folder,
+        ". '" ZBPP_PLAN_SOURCES "/zbpp-plan.bash'; COMP_WORDS=(zbpp-plan " + typed +
+            "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); "
+            "_zbpp_plan \"$0\" \"${COMP_WORDS[COMP_CWORD]}\" "
+            "\"${COMP_WORDS[COMP_CWORD - 1]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"",
+        "/bin/bash");
+    INFO(found.err);
+    CHECK(found.status == 0);
+    auto lines = lines_of(found.out);
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  };
+  auto options = options_told();
+  std::sort(options.begin(), options.end());
+  CHECK(offered("--") == options);
+  CHECK(offered("--ranks 4 --back") == words{"--backward-input", "--backward-weight"});
+  auto policies = planner_names();
+  std::sort(policies.begin(), policies.end());
+  CHECK(offered("--policy ''") == policies);
+  CHECK(offered("--policy = zb_h") == words{"zb_h1", "zb_h2"});
+  CHECK(offered("--compare gpipe,zb_h") == words{"gpipe,zb_h1", "gpipe,zb_h2"});
+  CHECK(offered("--placement l") == words{"linear", "looped"});
+  for (std::string const option : {"--check", "--problem", "--json", "--csv", "--svg", "--trace"}) {
+    CHECK(offered(option + " a") == words{"a problem.json"});
+    CHECK(offered(option + " pl") == words{"plan.csv"});
+  }
+  CHECK(offered("--ranks ''") == words{""});
+}
+
 TEST_CASE("files that cannot be read are refused with their name", "[zbpp-plan]") {
   scratch_folder const files;
   auto const empty = files.write("empty.json", "");
@@ -334,6 +450,75 @@ TEST_CASE("files that cannot be read are refused with their name", "[zbpp-plan]"
   check_refused({"--policy", "gpipe", "--problem", files / "none"}, "No such file");
 }
 
+TEST_CASE("text behind the end is refused, whatever byte comes first", "[zbpp-plan]") {
+  scratch_folder const files;
+  auto const plan = read_file(std::string(ZBPP_TEST_DATA_DIR) + "/plan.json");
+  auto const problem_text = read_file(std::string(ZBPP_TEST_DATA_DIR) + "/problem.json");
+  auto const behind = std::string("\0{]", 3);
+  auto const place = ": found a NUL byte; expected JSON, which has none";
+  check_refused({"--check", files.write("plan.json", plan + behind)}, place);
+  check_refused(
+      {"--policy", "gpipe", "--problem", files.write("p.json", problem_text + behind)}, place);
+}
+
+TEST_CASE("an input is bounded, and the bound named", "[zbpp-plan]") {
+  scratch_folder const files;
+  auto const huge = files.write("huge", "{");
+  std::filesystem::resize_file(huge, std::uintmax_t{1} << 40);  // holes, which take no space
+  auto const bound = ": found more than 268435456 bytes; expected at most that many";
+  check_refused({"--check", huge}, huge + bound);
+  check_refused({"--policy", "gpipe", "--problem", huge}, huge + bound);
+  check_refused({"--check", "/dev/zero"}, "/dev/zero" + std::string(bound));
+  auto const number = files.write("number", "{\"ranks\": " + std::string(1'000'000, '7') + "}");
+  check_refused(
+      {"--policy", "gpipe", "--problem", number},
+      number + ": line 1, column 11: found a number of more than 1000 characters");
+}
+
+TEST_CASE("a pipe that nobody writes to is refused, not waited for", "[zbpp-plan]") {
+  scratch_folder const files;
+  auto const pipe = files / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  check_refused({"--check", pipe}, pipe + ": cannot be read: it is a pipe that nobody writes to");
+  check_refused({"--policy", "gpipe", "--problem", pipe}, "a pipe that nobody writes to");
+}
+
+TEST_CASE("standard input and pipes with a writer are read like files", "[zbpp-plan]") {
+  auto const plan = std::string(ZBPP_TEST_DATA_DIR) + "/plan.json";
+  auto const asked = std::string(ZBPP_TEST_DATA_DIR) + "/problem.json";
+  scratch_folder const folder;
+  auto const from_stdin = run(folder, {"--check", "-"}, {.in = plan});
+  CHECK(from_stdin.status == 0);
+  CHECK(from_stdin.out.starts_with("standard input is right\n"));
+  CHECK(
+      from_stdin.out.substr(from_stdin.out.find('\n')) ==
+      run(folder, {"--check", plan}).out.substr(plan.size() + 9));
+  for (auto const* line :
+       {"cat '%' | \"$0\" --check -",
+        "cat '%' | \"$0\" --check /dev/stdin",
+        "\"$0\" --check /dev/stdin < '%'",
+        "cat '%' | { exec 3<&0 < /dev/null; \"$0\" --check /dev/fd/3; }",
+        "mkfifo p && exec 3<>p 4<p && cat '%' >&3 && exec 3>&- && \"$0\" --check p"}) {
+    std::string script = line;
+    script.replace(script.find('%'), 1, plan);
+    INFO(script);
+    auto const found = shell(folder, script);
+    INFO(found.err);
+    CHECK(found.status == 0);
+    CHECK(contains(found.out, " is right\n"));
+  }
+  auto const to_plan = join({"--policy", "greedy_auto", "--seconds", "0.01", "--json", "-"}, {});
+  auto const piped = run(folder, join(to_plan, {"--problem", "-"}), {.in = asked});
+  CHECK(piped.status == 0);
+  CHECK(json::read_plan(piped.out).what == json::read_problem(read_file(asked)));
+  auto const empty = run(folder, {"--check", "-"});
+  CHECK(empty.status == 2);
+  CHECK(
+      empty.err ==
+      "zbpp-plan: standard input: line 1: found nothing; expected one line for each rank\n");
+  check_refused({"--check", "-", "--problem", "-"}, "both read standard input");
+}
+
 TEST_CASE("outputs that cannot be written are refused", "[zbpp-plan]") {
   scratch_folder const files;
   auto const with = [&](words const& more) {
@@ -350,7 +535,16 @@ TEST_CASE("outputs that cannot be written are refused", "[zbpp-plan]") {
   check_refused(with({"--svg", "x", "--trace", "x"}), "both write x");
   scratch_folder const folder;
   for (auto const& arguments :
-       {with({}), with({"--json", "-"}), with({"--ascii"}), words{"--list"}}) {
+       {with({}),
+        with({"--json", "-"}),
+        with({"--csv", "-"}),
+        with({"--ascii"}),
+        words{"--list"},
+        words{"--help"},
+        words{"--version"},
+        words{"--check", std::string(ZBPP_TEST_DATA_DIR) + "/plan.json"},
+        join({"--compare", "gpipe"}, small),
+        join({"--sweep-memory", "5000:8000:2"}, sized)}) {
     auto const full = run(folder, arguments, {.out = "/dev/full"});
     CHECK(full.status == 2);
     CHECK(full.err == "zbpp-plan: standard output: cannot be written: No space left on device\n");
@@ -554,6 +748,54 @@ TEST_CASE("schedules of PyTorch's form are verified, with transfers or without",
   CHECK(many.status == 1);
   for (auto const* absent : {"0B1", "0W0", "0W1", "1B1", "1W0", "1W1"})
     CHECK(contains(many.out, " " + std::string(absent) + ": "));
+}
+
+TEST_CASE("pairs that overlap are read one after the other, and told", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const file = folder.write("order.csv", paired_schedule);
+  auto const told =
+      "pairs that overlap (OVERLAP_F_B): 2; the two passes of each are taken one after "
+      "the other, as written\n";
+  auto const plain = run(folder, {"--check", file});
+  INFO(plain.out << plain.err);
+  CHECK(plain.status == 0);
+  CHECK(contains(plain.out, "2 ranks, 4 stages (v), 3 microbatches"));
+  CHECK(plain.out.ends_with(told));
+  problem const problem{placement::v_shape(2), 3, stage_costs{1'000'000, 1'000'000, 1'000'000}};
+  auto const costed = run(
+      folder, {"--check", file, "--problem", folder.write("p.json", json::write_problem(problem))});
+  CHECK(costed.status == 0);
+  CHECK(costed.out.ends_with(told));
+  auto const order = schedule_from_csv(paired_schedule);
+  CHECK(contains(
+      costed.out,
+      "\ncost         " + std::to_string(cost(simulate(order, problem)) / 1'000'000) + " ms\n"));
+  auto const unpaired = run(folder, {"--check", folder.write("order.csv", to_csv(order))});
+  CHECK(plain.out == unpaired.out + told);
+}
+
+TEST_CASE("pairs that overlap are written where asked for", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const written = [&](words const& more) {
+    return run(
+        folder,
+        join(join({"--policy", "dualpipe_v", "--placement", "v", "--csv", "-"}, small), more));
+  };
+  auto const plain = written({});
+  auto const paired = written({"--csv-overlap"});
+  CHECK(paired.status == 0);
+  CHECK(overlapped_pairs_in_csv(plain.out) == 0);
+  CHECK(contains(paired.out, "(0F7;7B3)OVERLAP_F_B,(7F4;0B0)OVERLAP_F_B"));
+  CHECK(schedule_from_csv(paired.out) == schedule_from_csv(plain.out));
+  auto const checked = run(folder, {"--check", folder.write("order.csv", paired.out)});
+  CHECK(checked.status == 0);
+  CHECK(contains(
+      checked.out, "(OVERLAP_F_B): " + std::to_string(overlapped_pairs_in_csv(paired.out)) + "; "));
+  check_refused(join({"--policy", "zb_h1", "--csv-overlap"}, small), "give --csv FILE too");
+  check_refused({"--check", "x", "--csv-overlap"}, "--csv-overlap means nothing with --check");
+  check_refused(
+      join({"--sweep-memory", "1:2:2", "--csv", "-", "--csv-overlap"}, sized),
+      "--csv-overlap means nothing with --sweep-memory");
 }
 
 TEST_CASE("a search that takes long tells how far it is, and Ctrl-C ends it", "[zbpp-plan]") {
