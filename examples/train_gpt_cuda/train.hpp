@@ -62,7 +62,7 @@ template <class Ranks>
   std::optional<run_record> reference;
   if (o.check) {
     reference = doing("running the reference", [&] {
-      return run_sequential(o.how, on, ranks.site(), ranks.tells(), [&] { ranks.check(); });
+      return run_sequential(o.how, on, ranks.device(), ranks.tells(), [&] { ranks.check(); });
     });
     told.add(*reference);
   }

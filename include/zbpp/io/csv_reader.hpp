@@ -55,7 +55,7 @@ class csv_reader {
   ///         show
   [[nodiscard]] std::pair<placement, int> shape(
       std::optional<placement> const& given, std::optional<int> given_microbatches) const {
-    auto placed = where(given);
+    auto placed = placement_or(given);
     auto const count = microbatches(given_microbatches);
     // What looks at an order keeps something for each pass that there should be; a short file must
     // not ask for more of that than its caller does.
@@ -94,7 +94,7 @@ class csv_reader {
   };
 
   // The given placement, checked, or the one that the cells show.
-  [[nodiscard]] placement placement(std::optional<placement> const& given) const {
+  [[nodiscard]] placement placement_or(std::optional<placement> const& given) const {
     if (!given) return shown_placement();
     if (given->ranks() != cells_.ranks())
       refuse(

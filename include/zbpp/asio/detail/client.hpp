@@ -33,7 +33,7 @@ namespace detail {
 /// @return how often a rank shows that it lives: a rank that stops is given up `deadline` after it
 ///         did so last, so this is how much sooner than `deadline` that may be
 [[nodiscard]] inline std::chrono::milliseconds heartbeat_of(rendezvous_settings const& s) {
-  return std::max(std::min(s.deadline, s.patience) / 10, std::chrono::milliseconds(1));
+  return std::max(std::min(s.deadline, s.stall_deadline) / 10, std::chrono::milliseconds(1));
 }
 
 [[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {

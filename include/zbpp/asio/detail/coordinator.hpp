@@ -78,7 +78,7 @@ class coordinator final : public connection_owner {
   }
 
   /// Receives a frame of a line. @throws error (bad_format)
-  void on_frame(line& from, control_kind kind, std::span<std::byte const> payload) override {
+  void on_frame(control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
     auto const rank = rank_of(members_, from);
     if (rank >= 0) return receive(rank, kind, payload);
     if (kind == control_kind::join) return join(from, read_join(payload));
@@ -86,7 +86,7 @@ class coordinator final : public connection_owner {
     if (kind != control_kind::heartbeat && kind != control_kind::bye)
       throw error(errc::bad_format, "it did not begin by joining");
   }
-  void on_lost(line& from, std::string const& reason) override {
+  void on_lost(control_connection& from, std::string const& reason) override {
     auto const rank = rank_of(members_, from);
     std::erase_if(strangers_, [&](auto const& s) { return s.get() == &from; });
     if (rank >= 0) lose(rank, reason, broken_text(reason));
@@ -183,7 +183,7 @@ class coordinator final : public connection_owner {
     if (auto const wrong = unreachable_text(members_); !wrong.empty()) return end_joining(wrong);
     state_ = state::running;
     deadline_.cancel();
-    each_line([now = steady::now()](line& l) { l.excuse(now); });
+    each_line([now = steady::now()](control_connection& l) { l.excuse(now); });
     silence_.start();
     send_all(control_kind::welcome, write(roster_of(members_)));
   }

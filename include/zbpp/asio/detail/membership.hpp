@@ -29,7 +29,7 @@ namespace zbpp::asio::detail {
 struct member_record {
   member_record() = default;
   /// Is that of a rank that asked for it by this line.
-  member_record(std::shared_ptr<line> by, join_request request)
+  member_record(std::shared_ptr<control_connection> by, join_request request)
       : to(std::move(by)),
         data(std::move(request.data)),
         from(to->name()),
@@ -39,7 +39,7 @@ struct member_record {
     progress.rank = request.rank;
   }
 
-  std::shared_ptr<line> to;  ///< null: rank 0 itself, or nobody
+  std::shared_ptr<control_connection> to;  ///< null: rank 0 itself, or nobody
   roster_entry data;
   std::string from;  ///< the address of its connection, for people
   std::string went;  ///< why its connection ended before the run began
@@ -56,7 +56,7 @@ struct member_record {
 };
 
 /// @return whose line it is; -1 where it is nobody's
-[[nodiscard]] inline int rank_of(std::vector<member_record> const& members, line const& l) {
+[[nodiscard]] inline int rank_of(std::vector<member_record> const& members, control_connection const& l) {
   auto const found =
       std::ranges::find(members, &l, [](member_record const& s) { return s.to.get(); });
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
