@@ -25,7 +25,8 @@ namespace zbpp::detail {
 /// sent between them is as large as what the stage sends. Each keeps an input of its own for R.
 [[nodiscard]] inline std::array<stage_costs, 2> halve_stage(stage_costs const& whole) {
   std::array<stage_costs, 2> halves{whole, whole};
-  auto& [first, second] = halves;
+  auto& first = halves[0];  // no structured binding, which clang 14 lets no lambda capture
+  auto& second = halves[1];
   auto const halve = [&](auto part) {
     second.*part = whole.*part / 2;
     first.*part = whole.*part - second.*part;
