@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_arena {
+
 using zbpp::arena;
 using zbpp::buffer;
 using zbpp::bytes;
@@ -303,3 +305,5 @@ TEST_CASE("a buffer that is cut short keeps its bytes and counts as what is left
   std::fill_n(again.data(), 200, std::byte{1});
   CHECK(again.size() == 200);
 }
+
+}  // namespace test_arena

@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_asio_agreement {
+
 using namespace zbpp;
 using namespace zbpp::test;
 using zbpp::asio::agreement_item;
@@ -390,3 +392,5 @@ TEST_CASE("items go over the wire, and what is cut short is refused", "[asio]") 
   zbpp::asio::wire_reader long_reader(long_writer.bytes());
   CHECK(agreement_item::get(long_reader).name.size() == agreement_item::longest_text);
 }
+
+}  // namespace test_asio_agreement

@@ -35,6 +35,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_asio_async_step {
+
 using namespace zbpp;
 using namespace zbpp::test;
 using namespace std::chrono_literals;
@@ -392,3 +394,5 @@ TEST_CASE("memory comes from the handler's allocator and is back before it runs"
   run(io);
   CHECK(count.second == 0);
 }
+
+}  // namespace test_asio_async_step

@@ -32,6 +32,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_asio_control {
+
 using namespace zbpp;
 using namespace std::chrono_literals;
 using asio::rank_failure;
@@ -743,3 +745,5 @@ TEST_CASE("a hundred runs in which something goes wrong all end") {
     for (auto const& text : told) CHECK(text == told.front());
   }
 }
+
+}  // namespace test_asio_control

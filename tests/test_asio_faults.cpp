@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_asio_faults {
+
 using namespace zbpp::test;
 
 namespace {
@@ -250,3 +252,5 @@ TEST_CASE("a pass that never ends is named by all ranks' watchdog", "[asio][faul
     CHECK(p.output().find("F 2") != std::string::npos);
   }
 }
+
+}  // namespace test_asio_faults

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace test_asio_launch {
+
 namespace {
 
 using zbpp::asio::find_launch;
@@ -305,3 +307,5 @@ TEST_CASE("the environment of the process is looked into", "[asio][launch]") {
   CHECK_FALSE(zbpp::asio::environment("ZBPP_A_VARIABLE_THAT_NOBODY_SETS"));
   CHECK(zbpp::asio::environment("PATH") == std::optional<std::string>(std::getenv("PATH")));
 }
+
+}  // namespace test_asio_launch

@@ -29,6 +29,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_asio_listener {
+
 namespace {
 
 namespace net = boost::asio;
@@ -493,3 +495,5 @@ TEST_CASE("what a listener cannot do is said where it is asked for", "[asio][lis
           open({.patience = 0ms});
         }) == "a listener's patience is above 0 ms");
 }
+
+}  // namespace test_asio_listener

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+namespace test_asio_message_frame {
+
 namespace {
 
 using zbpp::asio::decode;
@@ -145,3 +147,5 @@ TEST_CASE("random bytes are refused or a header", "[asio]") {
     if (reading.size > 0) REQUIRE((reading.wrong.empty() && read.payload() <= rule.most));
   }
 }
+
+}  // namespace test_asio_message_frame

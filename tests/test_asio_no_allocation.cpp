@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+namespace test_asio_no_allocation {
+
 namespace {
 
 using zbpp::arena;
@@ -61,3 +63,5 @@ TEST_CASE("a message by TCP allocates nothing once such a step was run", "[asio]
       CHECK(pair.lost.all().empty());
     }
 }
+
+}  // namespace test_asio_no_allocation

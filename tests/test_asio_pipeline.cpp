@@ -22,6 +22,8 @@
 #include <string>
 #include <vector>
 
+namespace test_asio_pipeline {
+
 using namespace zbpp::test;
 
 namespace {
@@ -343,3 +345,5 @@ TEST_CASE("mistakes in making a pipeline are told on every rank", "[asio][pipeli
     CHECK(thrown[0].find("rank 1: left the run") != std::string::npos);
   }
 }
+
+}  // namespace test_asio_pipeline

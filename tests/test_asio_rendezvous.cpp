@@ -23,6 +23,8 @@
 #include <system_error>
 #include <vector>
 
+namespace test_asio_rendezvous {
+
 using namespace zbpp;
 using namespace std::chrono_literals;
 using test::run_processes;
@@ -468,3 +470,5 @@ TEST_CASE("ranks that hold different things are told whose differ, in what, and 
   });
   CHECK(thrown == nothing(3));
 }
+
+}  // namespace test_asio_rendezvous

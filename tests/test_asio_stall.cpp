@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+namespace test_asio_stall {
+
 using namespace zbpp;
 using namespace zbpp::test;
 using namespace std::chrono_literals;
@@ -341,3 +343,5 @@ TEST_CASE("reports of any content are survived", "[asio]") {
   }
   CHECK(told > 1000);
 }
+
+}  // namespace test_asio_stall

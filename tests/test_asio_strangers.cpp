@@ -21,6 +21,8 @@
 #include <string_view>
 #include <vector>
 
+namespace test_asio_strangers {
+
 using namespace zbpp::test;
 namespace handshake = zbpp::asio::detail;
 
@@ -299,3 +301,5 @@ TEST_CASE("another number of microbatches on one rank is no agreement", "[asio][
       {"microbatches=6"},
       "rank 2 differs from rank 0 in: number of microbatches (6 at rank 2, 5 at rank 0)");
 }
+
+}  // namespace test_asio_strangers

@@ -25,6 +25,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_asio_tcp {
+
 namespace {
 
 namespace net = boost::asio;
@@ -464,3 +466,5 @@ TEST_CASE("wrong uses of a TCP transport are refused", "[asio]") {
   CHECK(code_of([&] { tcp_transport(rank.sockets, 1, {{0, 1, 1, 1}}, {-1}, {}); }) == bad);
   CHECK(code_of([&] { tcp_transport(rank.sockets, 1, {{0, 1, 1, 1}}, {1}, {}, {0}); }) == bad);
 }
+
+}  // namespace test_asio_tcp

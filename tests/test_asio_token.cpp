@@ -30,6 +30,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_asio_token {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -658,3 +660,5 @@ TEST_CASE("random bytes open nothing", "[asio][handshake]") {
     CHECK(host != "");
   }
 }
+
+}  // namespace test_asio_token

@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+namespace test_asio_wire {
+
 namespace {
 
 using zbpp::asio::blob;
@@ -205,3 +207,5 @@ TEST_CASE("a field that claims too much is refused before it is read", "[asio][w
   CHECK(
       unreadable([&] { return wire_reader(fits).take(8); }) == "expected 8 more bytes, 7 are left");
 }
+
+}  // namespace test_asio_wire

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_auto_placement {
+
 using namespace zbpp;
 
 namespace {
@@ -320,3 +322,5 @@ TEST_CASE(
           (void)sweep_memory(even(placement::linear(2), 4), negative, brief());
         }) == "memory_limit is -1; a limit is at least 0 bytes");
 }
+
+}  // namespace test_auto_placement

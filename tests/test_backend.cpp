@@ -9,6 +9,8 @@
 
 #include <vector>
 
+namespace test_crew {
+
 namespace {
 
 struct without_crew {
@@ -45,3 +47,5 @@ TEST_CASE("backends of one process run all ranks", "[executor]") {
       CHECK(executor.ranks()[static_cast<std::size_t>(rank)] == rank);
   }
 }
+
+}  // namespace test_crew

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+namespace test_bit_equality {
+
 using namespace zbpp::test;
 using zbpp::pipeline;
 using zbpp::plan;
@@ -127,3 +129,5 @@ TEST_CASE("the reference learns", "[bit-equality]") {
   toy::update(all);
   CHECK(total(0) < before);
 }
+
+}  // namespace test_bit_equality

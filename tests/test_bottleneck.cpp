@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_bottleneck {
+
 using zbpp::bottleneck_partition;
 using zbpp::bytes;
 using zbpp::layer_costs;
@@ -96,3 +98,5 @@ TEST_CASE("a search that gives up says so, and its cut is still a cut", "[bottle
   }
   CHECK(gave_up > 50);
 }
+
+}  // namespace test_bottleneck

@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+namespace test_bounds {
+
 using zbpp::bound_rule;
 using zbpp::bytes;
 using zbpp::cost_bound;
@@ -471,3 +473,5 @@ TEST_CASE("rules have names", "[bounds]") {
   CHECK(to_string(bound_rule::heads) == "heads");
   CHECK(to_string(static_cast<bound_rule>(99)) == "?");
 }
+
+}  // namespace test_bounds

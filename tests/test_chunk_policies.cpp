@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_chunk_policies {
+
 using namespace zbpp;
 
 namespace {
@@ -265,3 +267,5 @@ TEST_CASE("policies of several chunks say what they need", "[chunk_policies]") {
   CHECK(refused(v_min{}, placement::v_shape(2), {19}) == text);
   CHECK(refused(interleaved_zb{}, placement::looped(2, 2), {19}) == text);
 }
+
+}  // namespace test_chunk_policies

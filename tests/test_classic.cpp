@@ -11,6 +11,8 @@
 
 #include <algorithm>
 
+namespace test_classic {
+
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::stage_costs;
@@ -94,3 +96,5 @@ TEST_CASE("GPipe and 1F1B need a linear placement", "[classic]") {
           (void)zbpp::one_f_one_b{}(problem);
         }) == "1F1B needs a linear placement, one stage a rank; this one is looped");
 }
+
+}  // namespace test_classic

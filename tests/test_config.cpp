@@ -3,6 +3,8 @@
 
 #include <support/catch.hpp>
 
+namespace test_config {
+
 TEST_CASE("the version as a number is made of its three parts", "[config]") {
   STATIC_REQUIRE(
       ZBPP_VERSION == ZBPP_VERSION_MAJOR * 10000 + ZBPP_VERSION_MINOR * 100 + ZBPP_VERSION_PATCH);
@@ -17,3 +19,5 @@ TEST_CASE("only g++ 12 is marked as destroying temporary closures twice", "[conf
   STATIC_REQUIRE(ZBPP_BROKEN_TEMPORARY_CLOSURES == (__GNUC__ == 12 ? 1 : 0));
 #endif
 }
+
+}  // namespace test_config

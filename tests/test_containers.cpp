@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+namespace test_containers {
+
 using nested = std::vector<std::vector<int>>;
 
 TEST_CASE("rows are read back as they were pushed, empty ones included", "[containers]") {
@@ -57,3 +59,5 @@ TEST_CASE("a grid has a cell of its own for every stage and microbatch", "[conta
   CHECK(seen.size() == 12);
   CHECK(fixed(1, 0) == 4);
 }
+
+}  // namespace test_containers

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace test_costs {
+
 using zbpp::pass_kind;
 using zbpp::stage_costs;
 using zbpp::ticks;
@@ -145,3 +147,5 @@ TEST_CASE("a table of transfers that cannot be says what would be right", "[cost
       rate(std::numeric_limits<double>::quiet_NaN()).find("a rate lies between") !=
       std::string::npos);
 }
+
+}  // namespace test_costs

@@ -21,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_cuda_async {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -81,3 +83,5 @@ TEST_CASE("the executor's thread goes on while a device is at work", "[cuda][asi
   CHECK(history == expected);
   CHECK(model::faults().empty());
 }
+
+}  // namespace test_cuda_async

@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+namespace test_cuda_device {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -548,3 +550,5 @@ TEST_CASE("a loss is not reported from captured work", "[cuda]") {
         }) == "report_loss() is called while work is captured; call it behind graph_cache::run()");
   CHECK(first_of(model::faults()) == "");
 }
+
+}  // namespace test_cuda_device

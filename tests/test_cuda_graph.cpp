@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+namespace test_cuda_graph {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -433,3 +435,5 @@ TEST_CASE("a pipeline of captured passes gives the same bits by fewer launches",
     CHECK(plain.launches.back() == 4 * 3 * 7);
   }
 }
+
+}  // namespace test_cuda_graph

@@ -11,6 +11,8 @@
 #include <map>
 #include <string>
 
+namespace test_cuda_interleavings {
+
 using namespace zbpp::test;
 namespace model = zbpp::cuda_model;
 using zbpp::plan;
@@ -64,3 +66,5 @@ TEST_CASE("early receives, several devices and small queues change no bit", "[cu
               check_training(planned, expected, {.seed = ++n}, {.traces = true});
             });
 }
+
+}  // namespace test_cuda_interleavings

@@ -22,6 +22,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_cuda_model {
+
 namespace {
 
 namespace model = zbpp::cuda_model;
@@ -1340,3 +1342,5 @@ TEST_CASE("Ranks as threads: a host that waits waits for the others, and a deadl
 }
 
 }  // namespace
+
+}  // namespace test_cuda_model

@@ -17,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+namespace test_cuda_mutations {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -68,3 +70,5 @@ TEST_CASE("nor can one where receives are opened early", "[cuda]") {
     for_each_plan_of(
         problem(where, 4, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
 }
+
+}  // namespace test_cuda_mutations

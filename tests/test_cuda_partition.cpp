@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+namespace test_cuda_partition {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -234,3 +236,5 @@ TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
       "set CUDA_DEVICE_MAX_CONNECTIONS to 32 in the environment before the program starts (CUDA "
       "has no more than 32)");
 }
+
+}  // namespace test_cuda_partition

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_transfer_order {
+
 using namespace zbpp::test;
 using zbpp::channel_map;
 using zbpp::instruction_kind;
@@ -138,3 +140,5 @@ TEST_CASE("copies wait for all they need, and for nothing that is known", "[tran
             });
   CHECK(left_out > 0);
 }
+
+}  // namespace test_transfer_order

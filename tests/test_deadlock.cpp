@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_deadlock {
+
 using zbpp::channel_layout;
 using zbpp::diagnostic;
 using zbpp::placement;
@@ -146,3 +148,5 @@ TEST_CASE(
   CHECK(found[channel_layout::one_per_pair] == std::pair(90, 495));
   CHECK(found[channel_layout::one_per_directed_pair] == std::pair(521, 64));
 }
+
+}  // namespace test_deadlock

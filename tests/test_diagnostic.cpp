@@ -7,6 +7,8 @@
 #include <set>
 #include <string_view>
 
+namespace test_diagnostic {
+
 using zbpp::diagnostic;
 using zbpp::fault;
 
@@ -33,3 +35,5 @@ TEST_CASE("every fault has words of its own", "[diagnostic]") {
   CHECK(words.size() == 8);
   CHECK(words.count("unknown") == 0);
 }
+
+}  // namespace test_diagnostic

@@ -12,6 +12,8 @@
 
 #include <string>
 
+namespace test_dualpipe_v {
+
 using zbpp::dualpipe_v;
 using zbpp::placement;
 using zbpp::problem;
@@ -109,3 +111,5 @@ TEST_CASE("DualPipeV needs a v and two microbatches a rank", "[dualpipe_v]") {
       refused(placement::v_shape(3), 5) ==
       "DualPipeV needs a step of at least 6 microbatches, two for each rank; there are 5");
 }
+
+}  // namespace test_dualpipe_v

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_edges {
+
 using namespace zbpp;
 
 namespace {
@@ -185,3 +187,5 @@ TEST_CASE("channels may be listed in any order", "[edges]") {
   CHECK_NOTHROW(pipe.step());
   for (auto const& s : stages) CHECK(s.wrong == 0);
 }
+
+}  // namespace test_edges

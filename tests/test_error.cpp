@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+namespace test_error {
+
 TEST_CASE("an error says where in front of what", "[error]") {
   zbpp::error const refused(
       zbpp::errc::wrong_flow, "it awaits B", {.rank = 1, .position = 4, .stage = 2});
@@ -33,3 +35,5 @@ TEST_CASE("every error code has words of its own", "[error]") {
   CHECK(words.count("unknown") == 0);
   CHECK(to_string(static_cast<zbpp::errc>(200)) == "unknown");
 }
+
+}  // namespace test_error

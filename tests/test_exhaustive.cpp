@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_exhaustive {
+
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::schedule;
@@ -293,3 +295,5 @@ TEST_CASE("a search that gives up says so", "[exhaustive]") {
     CHECK(std::string(refused.what()) == "exhaustive search: gave up after 3 states");
   }
 }
+
+}  // namespace test_exhaustive

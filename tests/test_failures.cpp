@@ -22,6 +22,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_failures {
+
 using namespace zbpp;
 
 namespace {
@@ -353,3 +355,5 @@ TEST_CASE("of all ranks that fail at the same time exactly one is first", "[fail
     CHECK(status.first() == first);
   }
 }
+
+}  // namespace test_failures

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_flow {
+
 using namespace zbpp;
 
 namespace {
@@ -230,3 +232,5 @@ TEST_CASE("a microbatch knows where it is and what is done with it", "[microbatc
                    {0, 2, 1, 2, false, true, 1, false, false, false},
                    {1, 2, 1, 2, false, true, 1, false, false, false}});
 }
+
+}  // namespace test_flow

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_frame_pool {
+
 using zbpp::frame_pool;
 
 namespace {
@@ -111,3 +113,5 @@ TEST_CASE("each thread has a pool of its own in scope", "[frame_pool]") {
   std::jthread([] { frame_pool::release(make_frame(64)); }).join();
   CHECK(pool.made() == 0);
 }
+
+}  // namespace test_frame_pool

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+namespace test_greedy_auto {
+
 using zbpp::bytes;
 using zbpp::found_order;
 using zbpp::greedy_auto;
@@ -335,3 +337,5 @@ TEST_CASE("R is used where memory is short, and not where it is not", "[greedy_a
   plain.recompute.reset();
   CHECK(found.cost < find(problem(placement::linear(4), 12, plain, 1, {140}), 0.02).cost);
 }
+
+}  // namespace test_greedy_auto

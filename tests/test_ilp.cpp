@@ -22,6 +22,8 @@
 #include <string>
 #include <vector>
 
+namespace test_ilp {
+
 using zbpp::mean_ticks;
 using zbpp::placement;
 using zbpp::problem;
@@ -176,3 +178,5 @@ TEST_CASE("the integer program is for one chunk a rank", "[ilp]") {
           ilp(problem(placement::v_shape(2), 1, stage_costs{}));
         }) == "the program is for one chunk a rank");
 }
+
+}  // namespace test_ilp

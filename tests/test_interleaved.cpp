@@ -12,6 +12,8 @@
 
 #include <algorithm>
 
+namespace test_interleaved {
+
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::stage_costs;
@@ -85,3 +87,5 @@ TEST_CASE("interleaved 1F1B needs a looped placement and whole groups", "[interl
       refused(placement::looped(4, 2), 6) ==
       "1F1B-I needs a multiple of 4 microbatches, one for each rank; there are 6");
 }
+
+}  // namespace test_interleaved

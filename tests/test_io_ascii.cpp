@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+namespace test_io_ascii {
+
 using namespace zbpp;
 
 namespace {
@@ -180,3 +182,5 @@ TEST_CASE("what makes no sense is refused", "[io][ascii]") {
 TEST_CASE("options for standard output suit a drawing", "[io][ascii]") {
   CHECK_NOTHROW(to_ascii(run_1f1b(2, 2), terminal_options()));
 }
+
+}  // namespace test_io_ascii

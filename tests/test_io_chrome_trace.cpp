@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_io_chrome_trace {
+
 using namespace zbpp;
 
 namespace {
@@ -275,7 +277,7 @@ TEST_CASE("a transfer never outlasts a measured wait", "[io][trace]") {
   CHECK(events_of(to_chrome_trace({{"", line}}), "X").size() == 2);
 }
 
-TEST_CASE("names are escaped", "[io][trace]") {
+TEST_CASE("names in a trace are escaped", "[io][trace]") {
   timeline const line({{{{}, 0, 1}}});
   auto const text = to_chrome_trace({{"a\"b\\c\n\x01\xff", line}});
   CHECK(events_of(text, "M").at(0)["args"]["name"].text == "a\"b\\c  ? rank 0");
@@ -294,3 +296,5 @@ TEST_CASE("what does not fit is refused", "[io][trace]") {
   rows<bytes> const memory({{1, 2}});
   CHECK_THROWS_AS(to_chrome_trace({{"", line, memory}}), error);
 }
+
+}  // namespace test_io_chrome_trace

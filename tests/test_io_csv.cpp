@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+namespace test_io_csv {
+
 using namespace zbpp;
 
 namespace {
@@ -292,3 +294,5 @@ TEST_CASE("an instruction that does not exist is not written", "[io][csv]") {
       {});
   CHECK_THROWS_AS(to_csv(code), zbpp::error);
 }
+
+}  // namespace test_io_csv

@@ -19,6 +19,8 @@
 #include <unistd.h>
 #endif
 
+namespace test_io_file {
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -197,3 +199,5 @@ TEST_CASE("a write that fails half way leaves the old file and nothing else", "[
   CHECK(here.files() == 1);
 }
 #endif
+
+}  // namespace test_io_file

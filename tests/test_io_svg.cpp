@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+namespace test_io_svg {
+
 using namespace zbpp;
 
 namespace {
@@ -182,3 +184,5 @@ TEST_CASE("what cannot be drawn is refused", "[io][svg]") {
   CHECK_THROWS_AS(to_svg(timeline{}, {.width = 199}), error);
   CHECK_THROWS_AS(to_svg(timeline{}, {.row_height = 3}), error);
 }
+
+}  // namespace test_io_svg

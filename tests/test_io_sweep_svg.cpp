@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_io_sweep_svg {
+
 using namespace zbpp;
 
 namespace {
@@ -201,3 +203,5 @@ TEST_CASE("what cannot be drawn as a sweep is refused", "[io][sweep]") {
   CHECK_THROWS_AS(sweep_to_svg({}, {.width = 319}), error);
   CHECK_THROWS_AS(sweep_to_svg({}, {.height = 239}), error);
 }
+
+}  // namespace test_io_sweep_svg

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_json_plan {
+
 using namespace zbpp;
 using json::check_claims;
 using json::make_plan_report;
@@ -287,3 +289,5 @@ TEST_CASE("what could not be read is not written", "[json]") {
           p.what = {placement::linear(2), 3, stage_costs{}};
         }) == "made for another placement or another number of microbatches than the problem's");
 }
+
+}  // namespace test_json_plan

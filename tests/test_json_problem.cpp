@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_json_problem {
+
 using namespace zbpp;
 using json::read_problem;
 using json::write_problem;
@@ -367,3 +369,5 @@ TEST_CASE("a problem that no file may hold is not written", "[json]") {
           static_cast<void>(write_problem(large));
         }) == "a file holds at most 65536 stages, not 65537");
 }
+
+}  // namespace test_json_problem

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+namespace test_list_scheduler {
+
 using zbpp::bytes;
 using zbpp::placement;
 using zbpp::problem;
@@ -190,3 +192,5 @@ TEST_CASE("a run allocates nothing", "[planner]") {
   CHECK(zbpp::test::count_allocations([&] { found = engine.run(rules); }) == 0);
   CHECK(found != never);
 }
+
+}  // namespace test_list_scheduler

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+namespace test_lower {
+
 using zbpp::instruction;
 using zbpp::instruction_kind;
 using zbpp::lower;
@@ -211,3 +213,5 @@ TEST_CASE("fusing joins each B with its own W right behind it, and nothing else"
   schedule const others(placement::linear(1), 2, passes({"0F0 0F1 0B0 0W1 0B1 0W0"}));
   CHECK(zbpp::fuse_backward(others) == others);
 }
+
+}  // namespace test_lower

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+namespace test_memory {
+
 using zbpp::bytes;
 using zbpp::instruction;
 using zbpp::instruction_kind;
@@ -217,3 +219,5 @@ TEST_CASE("memory of another placement or number of microbatches is refused", "[
   CHECK(refusal([&] { (void)zbpp::peak_activations(order, other); }) == text);
   CHECK(refusal([&] { (void)zbpp::peak_memory(zbpp::lower(order), other); }) == text);
 }
+
+}  // namespace test_memory

@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_memory_use {
+
 using namespace zbpp;
 
 namespace {
@@ -312,3 +314,5 @@ TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
   check(virtual_time{});
   check(threads{});
 }
+
+}  // namespace test_memory_use

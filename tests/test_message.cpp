@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+namespace test_message {
+
 using zbpp::arena;
 using zbpp::buffer;
 using zbpp::message;
@@ -116,3 +118,5 @@ TEST_CASE("a message takes eight buffers and refuses a ninth", "[message]") {
   CHECK(msg.total_size() == 28);
   CHECK(memory.usage().now(purpose::activation) == 28);
 }
+
+}  // namespace test_message

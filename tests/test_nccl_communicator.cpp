@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+namespace test_nccl_communicator {
+
 using namespace zbpp::test;
 namespace model = zbpp::cuda_model;
 namespace nccl = zbpp::nccl;
@@ -257,3 +259,5 @@ TEST_CASE("a breaker acts once, or never", "[nccl]") {
   }
   CHECK(acted == 2);
 }
+
+}  // namespace test_nccl_communicator

@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_nccl_layouts {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -166,3 +168,5 @@ TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
     CHECK(refused[i] > 5);
   }
 }
+
+}  // namespace test_nccl_layouts

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_nccl_mutations {
+
 using namespace zbpp::test;
 namespace model = zbpp::cuda_model;
 using zbpp::plan;
@@ -71,3 +73,5 @@ TEST_CASE("nor can one where receives are opened early, over NCCL", "[nccl]") {
     for_each_plan_of(
         problem(where, 4, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
 }
+
+}  // namespace test_nccl_mutations

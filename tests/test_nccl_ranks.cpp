@@ -27,6 +27,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_nccl_ranks {
+
 using namespace zbpp::test;
 namespace model = zbpp::cuda_model;
 namespace nccl = zbpp::nccl;
@@ -433,3 +435,5 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
     CHECK(has(text, "with one channel a rank the ranks wait in a cycle"));
   CHECK(model::leaks().empty());
 }
+
+}  // namespace test_nccl_ranks

@@ -23,6 +23,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_nccl_transport {
+
 using namespace zbpp::test;
 namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
@@ -305,3 +307,5 @@ TEST_CASE("a step that fails wakes who waits for messages", "[nccl]") {
   CHECK(pair.wakeups[0].load() != before[0]);
   CHECK(pair.wakeups[1].load() != before[1]);
 }
+
+}  // namespace test_nccl_transport

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+namespace test_no_allocation {
+
 using namespace zbpp;
 using test::count_allocations;
 
@@ -101,3 +103,5 @@ TEST_CASE("receiving early allocates nothing", "[no-allocation]") {
       {.receive_ahead = 2},
       [&](std::string const& name, plan const& planned) { check_plan(name, planned, threads{}); });
 }
+
+}  // namespace test_no_allocation

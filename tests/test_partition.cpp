@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_partition {
+
 using zbpp::bottleneck_partition;
 using zbpp::bytes;
 using zbpp::errc;
@@ -370,3 +372,5 @@ TEST_CASE("a partition that cannot be is refused by what it lacks", "[partition]
           (void)partition(layered_problem(placement::v_shape(2), 4, layers), zbpp::zb_h1{});
         }) == "ZB-H1 needs a linear placement, one stage a rank; this one is v");
 }
+
+}  // namespace test_partition

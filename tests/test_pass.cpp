@@ -3,6 +3,8 @@
 
 #include <support/catch.hpp>
 
+namespace test_pass {
+
 using zbpp::pass;
 using zbpp::pass_kind;
 
@@ -31,3 +33,5 @@ TEST_CASE("passes are ordered by kind, stage, microbatch", "[pass]") {
   CHECK(pass{pass_kind::forward, 0, 9} < pass{pass_kind::forward, 1, 0});
   CHECK(pass{pass_kind::forward, 1, 0} < pass{pass_kind::forward, 1, 1});
 }
+
+}  // namespace test_pass

@@ -5,6 +5,8 @@
 
 #include <type_traits>
 
+namespace test_where {
+
 using zbpp::arena;
 using zbpp::backend_kind;
 using zbpp::pass_context;
@@ -31,3 +33,5 @@ TEST_CASE("a place says what it is, and is passed by value", "[where]") {
   CHECK(elsewhere.native() == &stream);
   STATIC_REQUIRE(std::is_trivially_copyable_v<where>);
 }
+
+}  // namespace test_where

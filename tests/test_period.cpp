@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_period {
+
 using zbpp::mean_ticks;
 using zbpp::pass;
 using zbpp::pass_kind;
@@ -488,3 +490,5 @@ TEST_CASE("the greatest times that a problem takes do not overflow in a period",
   CHECK(report({{}, {.backward_weight = most}, {}}).period == mean_ticks{most});
   CHECK(report({{}, {}, {}}, most / 4).period == mean_ticks{most / 4 * 4});
 }
+
+}  // namespace test_period

@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_pipeline {
+
 using namespace zbpp;
 using test::plain_flow;
 
@@ -357,3 +359,5 @@ TEST_CASE("a buffer that a stage keeps outlives the pipeline", "[pipeline]") {
     }
   }
 }
+
+}  // namespace test_pipeline

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+namespace test_placement {
+
 using zbpp::placement;
 using zbpp::test::refusal;
 
@@ -123,3 +125,5 @@ TEST_CASE("microbatches are at least one, and few enough to number", "[placement
           check_microbatches(where, std::numeric_limits<int>::max());
         }) == "microbatches is 2147483647; with 4 stages at most 33554432");
 }
+
+}  // namespace test_placement

@@ -8,6 +8,8 @@
 
 #include <string>
 
+namespace test_plan {
+
 using zbpp::make_plan;
 using zbpp::placement;
 using zbpp::problem;
@@ -66,3 +68,5 @@ TEST_CASE("what cannot be planned is refused as the part that refuses it says", 
       "rank 0, position 0, stage 0, microbatch 0: the program is refused, dependence: 0B0: it "
       "needs 0F0, which stands at 1");
 }
+
+}  // namespace test_plan

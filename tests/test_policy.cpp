@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+namespace test_policy {
+
 namespace {
 
 // Has exactly what the concept asks for.
@@ -104,3 +106,5 @@ TEST_CASE("a policy that cannot schedule a problem says what it needs", "[policy
       });
   CHECK(refused > 100);
 }
+
+}  // namespace test_policy

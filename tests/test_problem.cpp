@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace test_problem {
+
 using zbpp::bytes;
 using zbpp::placement;
 using zbpp::problem;
@@ -127,3 +129,5 @@ TEST_CASE("sums that no clock and no count could hold are refused", "[problem]")
       refused(1, {.edge = most / 32}, transfer_costs(2, {0, 0, 0, 0}, {0, 1e9, 1e9, 0})) ==
       too_much);
 }
+
+}  // namespace test_problem

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace test_program {
+
 using zbpp::instruction;
 using zbpp::instruction_kind;
 using zbpp::pass;
@@ -83,3 +85,5 @@ TEST_CASE("a program takes any rows, but one per rank", "[program]") {
           program(placement::linear(1), 0, instructions({""}), {});
         }) == "microbatches is 0; a step has at least 1");
 }
+
+}  // namespace test_program

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_rank_code {
+
 using namespace zbpp;
 using detail::make_rank_code;
 using detail::ready_instruction;
@@ -139,3 +141,5 @@ TEST_CASE("a rank may have more stages than 16 bits count", "[rank-code]") {
   auto const ready = zbpp::detail::make_rank_code(code, zbpp::traffic(code), 0);
   CHECK(ready.instructions.back().chunk == stages - 1);
 }
+
+}  // namespace test_rank_code

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+namespace test_registry {
+
 using zbpp::test::refusal;
 
 namespace {
@@ -69,3 +71,5 @@ TEST_CASE("a list can be extended without touching the built-in one", "[registry
   CHECK(zbpp::find_policy(mine, "picky").title() == "Picky");
   CHECK(zbpp::builtin_policies().size() + 1 == mine.size());
 }
+
+}  // namespace test_registry

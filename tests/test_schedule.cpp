@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace test_schedule {
+
 using zbpp::pass;
 using zbpp::pass_kind;
 using zbpp::placement;
@@ -66,3 +68,5 @@ TEST_CASE("a schedule refuses a wrong number of rows or microbatches", "[schedul
           schedule(placement::linear(1), 0, passes({""}));
         }) == "microbatches is 0; a step has at least 1");
 }
+
+}  // namespace test_schedule

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
+namespace test_seeded {
+
 using zbpp::test::parse_seed;
 using zbpp::test::seeded_random;
 
@@ -66,3 +68,5 @@ TEST_CASE("a seed that is not a number is refused", "[seeded]") {
   CHECK_THROWS_AS(parse_seed("12x"), std::invalid_argument);
   CHECK_THROWS_AS(parse_seed("18446744073709551616"), std::invalid_argument);
 }
+
+}  // namespace test_seeded

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+namespace test_simulate {
+
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::schedule;
@@ -239,3 +241,5 @@ TEST_CASE("the greatest times that a problem takes do not overflow", "[simulate]
   auto const line = simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})), problem);
   CHECK(makespan(line) == 7 * (share - 1));
 }
+
+}  // namespace test_simulate

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_stage {
+
 using namespace zbpp;
 
 namespace {
@@ -281,3 +283,5 @@ TEST_CASE(
   CHECK(one.made == 3);
   CHECK(one.updates == 1);
 }
+
+}  // namespace test_stage

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_threads {
+
 using namespace zbpp;
 
 namespace {
@@ -176,3 +178,5 @@ TEST_CASE("a plan's memory is taken when the pipeline is made", "[threads]") {
     CHECK(pipe.memory(rank).growths == 0);
   }
 }
+
+}  // namespace test_threads

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+namespace test_timeline {
+
 using zbpp::pass_kind;
 using zbpp::timed_pass;
 using zbpp::timeline;
@@ -47,3 +49,5 @@ TEST_CASE("an empty timeline costs nothing and loses nothing", "[timeline]") {
   CHECK(bubble_rate(none) == 0);
   CHECK(cost(timeline{}) == 0);
 }
+
+}  // namespace test_timeline

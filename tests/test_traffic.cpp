@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_traffic {
+
 using zbpp::channel_map;
 using zbpp::instruction;
 using zbpp::placement;
@@ -188,3 +190,5 @@ TEST_CASE("depths and retirements are those of the definition on every policy", 
       });
   CHECK(cases > 200);
 }
+
+}  // namespace test_traffic

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+namespace test_transport {
+
 namespace {
 
 // Has what the concept names and nothing more.
@@ -70,3 +72,5 @@ TEST_CASE("in-process messages carry the time at which they count as arrived", "
   CHECK(transport.arrival(0, 1) == 1234);
   CHECK(transport.arrival(0, 2) == zbpp::in_process::not_yet);
 }
+
+}  // namespace test_transport

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_verify {
+
 using zbpp::channel_layout;
 using zbpp::diagnostic;
 using zbpp::fault;
@@ -350,3 +352,5 @@ TEST_CASE("an empty program of a long step is refused without filling the memory
   CHECK(found.size() >= 1000);
   CHECK(found.size() < 1010);
 }
+
+}  // namespace test_verify

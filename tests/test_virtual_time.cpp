@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_virtual_time {
+
 using namespace zbpp;
 
 namespace {
@@ -121,3 +123,5 @@ TEST_CASE("the clock of virtual time waits for messages and never runs back", "[
   CHECK(clock.arrival_of_send(7) == 32);
   STATIC_REQUIRE(virtual_time::pass_observer::has_arrived(1'000'000));
 }
+
+}  // namespace test_virtual_time

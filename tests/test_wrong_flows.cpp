@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+namespace test_wrong_flows {
+
 using namespace zbpp;
 
 namespace {
@@ -437,3 +439,5 @@ TEST_CASE("only the last stage reports a loss", "[wrong-flows]") {
         reports_loss_everywhere,
         "stage 1, microbatch 0: report_loss() belongs to the last stage"}});
 }
+
+}  // namespace test_wrong_flows

@@ -10,6 +10,8 @@
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
+namespace test_zb_h {
+
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::stage_costs;
@@ -113,3 +115,5 @@ TEST_CASE("ZB-H1 and ZB-H2 need a linear placement", "[zb_h]") {
           (void)zbpp::zb_h2{}(problem);
         }) == "ZB-H2 needs a linear placement, one stage a rank; this one is v");
 }
+
+}  // namespace test_zb_h

@@ -11,6 +11,8 @@
 #include <array>
 #include <string>
 
+namespace test_zb_v {
+
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::stage_costs;
@@ -83,3 +85,5 @@ TEST_CASE("ZB-V needs a v", "[zb_v]") {
       refused(placement::custom({1, 0, 0, 1})) ==
       "ZB-V needs a v placement, two stages a rank; this one is custom");
 }
+
+}  // namespace test_zb_v

@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <vector>
 
+namespace test_zbpp_plan {
+
 using namespace zbpp;
 using test::run;
 using test::scratch_folder;
@@ -836,3 +838,5 @@ TEST_CASE("a search that takes long tells how far it is, and Ctrl-C ends it", "[
   CHECK(contains(shown, "\r\x1b[Kzbpp-plan: interrupted; "));
   CHECK(json::check_claims(json::read_plan(read_file(folder / "plan.json"))).empty());
 }
+
+}  // namespace test_zbpp_plan
