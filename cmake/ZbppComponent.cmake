@@ -7,13 +7,16 @@ set(ZBPP_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/zbpp")
 define_property(GLOBAL PROPERTY ZBPP_COMPONENTS BRIEF_DOCS "Components that are built")
 define_property(GLOBAL PROPERTY ZBPP_LISTED_HEADERS BRIEF_DOCS "Headers of all listed components")
 
-# zbpp_component(name HEADERS header... [LINK target...] [PACKAGES "package version"...])
+# zbpp_component(name HEADERS header... [LINK target...] [PACKAGES "package version"...]
+#   [PC_REQUIRES modules] [PC_CFLAGS flags] [PC_LIBS flags] [PC_VARIABLES name=value...])
 #
 # Makes the target zbpp::name (for `core`: zbpp::zbpp) with the headers below include/zbpp.
 # LINK may name other components (zbpp::cuda); find_package(zbpp COMPONENTS name) then brings those
-# as well. PACKAGES are what find_package has to find, here and at a user's.
+# as well. PACKAGES are what find_package has to find, here and at a user's. PC_REQUIRES and the others
+# say the same to pkg-config.
 function(zbpp_component name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LINK;PACKAGES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PC_REQUIRES;PC_CFLAGS;PC_LIBS"
+    "HEADERS;LINK;PACKAGES;PC_VARIABLES")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "zbpp_component(${name}): unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -68,8 +71,38 @@ function(zbpp_component name)
       FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT zbpp)
     install(EXPORT zbpp-${name} FILE zbpp-${name}-targets.cmake NAMESPACE zbpp::
       DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
+    zbpp_install_pkg_config()
   endif()
 endfunction()
+
+# Installs zbpp.pc or zbpp-<name>.pc, which finds the headers from where it lies itself. A macro, as
+# it fills in the variables of zbpp_component.
+macro(zbpp_install_pkg_config)
+  set(zbpp_pc_name zbpp-${name})
+  set(zbpp_pc_component ", component ${name}")
+  if(name STREQUAL "core")
+    set(zbpp_pc_name zbpp)
+    set(zbpp_pc_component "")
+  endif()
+  set(zbpp_pc_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+  set(zbpp_pc_prefix "${CMAKE_INSTALL_PREFIX}")
+  if(NOT IS_ABSOLUTE "${zbpp_pc_dir}")
+    file(RELATIVE_PATH zbpp_pc_prefix "/${zbpp_pc_dir}" "/")
+    string(REGEX REPLACE "/$" "" zbpp_pc_prefix "\${pcfiledir}/${zbpp_pc_prefix}")
+  endif()
+  set(zbpp_pc_includedir "${CMAKE_INSTALL_INCLUDEDIR}")
+  if(NOT IS_ABSOLUTE "${zbpp_pc_includedir}")
+    string(PREPEND zbpp_pc_includedir "\${prefix}/")
+  endif()
+  list(JOIN arg_PC_VARIABLES "\n" zbpp_pc_variables)
+  if(zbpp_pc_variables)
+    string(APPEND zbpp_pc_variables "\n")
+  endif()
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/zbpp.pc.in"
+    "${PROJECT_BINARY_DIR}/cmake/${zbpp_pc_name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/cmake/${zbpp_pc_name}.pc"
+    DESTINATION "${zbpp_pc_dir}" COMPONENT zbpp)
+endmacro()
 
 # zbpp_component_left_out(name HEADERS header... REASON text)
 #

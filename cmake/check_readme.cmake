@@ -5,7 +5,7 @@
 #
 # A line `<!-- file: PATH -->` or `<!-- file: PATH region: NAME -->` stands right before a block. The
 # block must be the text of the file ROOT/PATH, or of its part between the lines `// [NAME` and
-# `// NAME]`, less the indentation that all lines of it share.
+# `// NAME]`, or `# [NAME` and `# NAME]`, less the indentation that all lines of it share.
 # Text is kept in strings, never in lists: code is full of semicolons and brackets.
 
 # Splits off the first line of the variable text into the variable line.
@@ -55,6 +55,7 @@ function(read_region path name out)
   while(NOT rest STREQUAL "")
     take_line(rest line)
     string(STRIP "${line}" stripped)
+    string(REGEX REPLACE "^# " "// " stripped "${stripped}")
     if(stripped STREQUAL "// [${name}")
       if(NOT state STREQUAL "before")
         message(FATAL_ERROR "${path}: a second line '// [${name}'")
