@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Compiles each header of the components named alone and twice, after macros that system headers are
+# known to define; makes no code.
+# usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON ASIO CUDA NCCL)
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+compiler=$1
+shift
+headers=
+for component in "$@"; do
+  headers="$headers $(sed -n "/^set(ZBPP_${component}_HEADERS\$/,/^)/s/^  //p" \
+    "$root/include/zbpp/headers.cmake")"
+done
+if [ -z "$(echo "$headers" | tr -d ' ')" ]; then
+  echo "headers_alone.sh: include/zbpp/headers.cmake has no headers of $*" >&2
+  exit 2
+fi
+
+macros='I=_Complex_I B0=0000000 B50=0000001 FF0=0000000 FF1=0100000 BS0=0000000 CR1=0001000
+  NL0=0000000 VT0=0000000 TAB0=0000000 ECHO=0000010'
+definitions=
+for macro in $macros; do
+  definitions="$definitions -D$macro"
+done
+
+# Splitting is wanted: one word is one header, or one argument.
+# shellcheck disable=SC2016,SC2086
+printf '%s\n' $headers | xargs -P "$(nproc)" -I HEADER sh -c '
+  printf "#include <zbpp/%s>\n" "$1" "$1" |
+    $2 -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fsyntax-only "-I$3" -x c++ - || {
+    echo "include/zbpp/$1 does not compile alone" >&2
+    exit 1
+  }
+' alone HEADER "$compiler $definitions" "$root/include"
