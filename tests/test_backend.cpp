@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace test_crew {
+namespace test_backend {
 
 namespace {
 
@@ -48,4 +48,4 @@ TEST_CASE("backends of one process run all ranks", "[executor]") {
   }
 }
 
-}  // namespace test_crew
+}  // namespace test_backend

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace test_transfer_order {
+namespace test_cuda_transfer_order {
 
 using namespace zbpp::test;
 using zbpp::channel_map;
@@ -141,4 +141,4 @@ TEST_CASE("copies wait for all they need, and for nothing that is known", "[tran
   CHECK(left_out > 0);
 }
 
-}  // namespace test_transfer_order
+}  // namespace test_cuda_transfer_order

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-namespace test_where {
+namespace test_pass_context {
 
 using zbpp::arena;
 using zbpp::backend_kind;
@@ -34,4 +34,4 @@ TEST_CASE("a place says what it is, and is passed by value", "[where]") {
   STATIC_REQUIRE(std::is_trivially_copyable_v<where>);
 }
 
-}  // namespace test_where
+}  // namespace test_pass_context

@@ -74,7 +74,8 @@ int train(options const& o) {
   run_record const* last = sequential ? &*sequential : nullptr;
   for (auto& c : all) {
     if (!c.plan || interrupt::was_raised()) continue;
-    auto from = resumed ? std::move(*resumed) : beginning{new_stages(c.plan->problem().placement())};
+    auto from =
+        resumed ? std::move(*resumed) : beginning{new_stages(c.plan->problem().placement())};
     run(c, o, std::move(from), save ? &*save : nullptr, sequential, trainer);
     last = &*c.run;
   }

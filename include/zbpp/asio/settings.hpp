@@ -65,7 +65,11 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
 [[nodiscard]] inline rendezvous_settings checked(rendezvous_settings s) {
   constexpr std::size_t host_name_limit = 255;
   zbpp::detail::require(
-      std::min({s.join_deadline, s.collective_deadline, s.connect_deadline, s.deadline, s.stall_deadline})
+      std::min({s.join_deadline,
+                s.collective_deadline,
+                s.connect_deadline,
+                s.deadline,
+                s.stall_deadline})
               .count() > 0,
       "the deadlines of a rendezvous are above 0 ms");
   zbpp::detail::require(

@@ -78,7 +78,8 @@ class coordinator final : public connection_owner {
   }
 
   /// Receives a frame of a line. @throws error (bad_format)
-  void on_frame(control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
+  void on_frame(
+      control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
     auto const rank = rank_of(members_, from);
     if (rank >= 0) return receive(rank, kind, payload);
     if (kind == control_kind::join) return join(from, read_join(payload));

@@ -56,7 +56,8 @@ struct member_record {
 };
 
 /// @return whose line it is; -1 where it is nobody's
-[[nodiscard]] inline int rank_of(std::vector<member_record> const& members, control_connection const& l) {
+[[nodiscard]] inline int rank_of(
+    std::vector<member_record> const& members, control_connection const& l) {
   auto const found =
       std::ranges::find(members, &l, [](member_record const& s) { return s.to.get(); });
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
