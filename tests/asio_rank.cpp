@@ -168,7 +168,7 @@ int run(int argc, char** argv) {
        .join_deadline = std::chrono::milliseconds(std::stoi(given.at("join_deadline"))),
        .connect_deadline = std::chrono::milliseconds(std::stoi(given.at("connect_deadline"))),
        .deadline = std::chrono::milliseconds(std::stoi(given.at("deadline"))),
-       .patience = std::chrono::milliseconds(std::stoi(given.at("patience")))});
+       .stall_deadline = std::chrono::milliseconds(std::stoi(given.at("patience")))});
   auto const planned =
       toy_plan(given.at("policy"), meeting.ranks(), std::stoi(given.at("microbatches")));
   auto all = toy::make_model(planned.problem().stages());

@@ -35,7 +35,7 @@ using names = std::set<std::string>;
 
 // All that a problem is made from, so that one number can be changed.
 struct parts {
-  placement placement = placement::linear(1);
+  zbpp::placement placement = zbpp::placement::linear(1);
   int microbatches = 1;
   std::vector<stage_costs> costs = {};
   int table_ranks = 0;
@@ -62,7 +62,7 @@ stage_costs roomy_costs(seeded_random& random) {
 }
 
 parts random_parts(seeded_random& random, schedule const& order) {
-  parts result{.where = order.placement(), .microbatches = order.microbatches()};
+  parts result{.placement = order.placement(), .microbatches = order.microbatches()};
   for (int s = 0; s < order.stages(); ++s) result.costs.push_back(roomy_costs(random));
   auto const ranks = static_cast<std::size_t>(order.ranks());
   if (random.chance(0.7)) {
@@ -77,11 +77,23 @@ parts random_parts(seeded_random& random, schedule const& order) {
   return result;
 }
 
-plan random_plan(seeded_random& random, parts& from) {
+// The parts of a plan, each of which can be changed alone.
+struct plan_parts {
+  std::string policy;
+  zbpp::problem problem;
+  zbpp::schedule schedule;
+  zbpp::program program;
+};
+
+items fingerprint_of(plan_parts const& all) {
+  return fingerprint(all.policy, all.problem, all.schedule, all.program);
+}
+
+plan_parts random_plan(seeded_random& random, parts& from) {
   auto order = random_schedule(random, 0.8);
   from = random_parts(random, order);
   auto code = lower(order, {.receive_ahead = static_cast<int>(random.integer(0, 2))});
-  return {"some policy", from.make(), std::move(order), std::move(code), {}};
+  return {"some policy", from.make(), std::move(order), std::move(code)};
 }
 
 names changed(items const& before, items const& after) {
@@ -97,10 +109,10 @@ names changed(items const& before, items const& after) {
 // Each change of one thing, with the items that name it.
 struct mutation {
   names expected;
-  plan changed;
+  plan_parts changed;
 };
 
-void add_cost_mutations(plan const& base, parts const& from, std::vector<mutation>& all) {
+void add_cost_mutations(plan_parts const& base, parts const& from, std::vector<mutation>& all) {
   using change = std::function<void(stage_costs&)>;
   auto const grow = [](auto member) { return [member](stage_costs& c) { c.*member += 1; }; };
   auto const grow_optional = [](auto member) {
@@ -142,17 +154,17 @@ void add_cost_mutations(plan const& base, parts const& from, std::vector<mutatio
       auto other = from;
       apply(other.costs[s]);
       mutation m{{"costs of stage " + std::to_string(s)}, base};
-      m.changed.what = other.make();
+      m.changed.problem = other.make();
       all.push_back(std::move(m));
     }
 }
 
-void add_problem_mutations(plan const& base, parts const& from, std::vector<mutation>& all) {
+void add_problem_mutations(plan_parts const& base, parts const& from, std::vector<mutation>& all) {
   auto const add = [&](char const* name, auto apply) {
     auto other = from;
     apply(other);
     mutation m{{name}, base};
-    m.changed.what = other.make();
+    m.changed.problem = other.make();
     all.push_back(std::move(m));
   };
   add("number of microbatches", [](parts& p) { ++p.microbatches; });
@@ -161,10 +173,10 @@ void add_problem_mutations(plan const& base, parts const& from, std::vector<muta
   for (std::size_t i = 0; i < from.rates.size(); ++i)
     add("transfers", [i](parts& p) { p.rates[i] += 0x1p-40; });
   add("transfers", [](parts& p) {
-    auto const ranks = static_cast<std::size_t>(p.where.ranks());
+    auto const ranks = static_cast<std::size_t>(p.placement.ranks());
     if (p.table_ranks == 0) {
       p.latency.assign(ranks * ranks, p.latency.front());
-      p.table_ranks = p.where.ranks();
+      p.table_ranks = p.placement.ranks();
     } else if (p.rates.empty()) {
       p.rates.assign(ranks * ranks, 0);
     } else {
@@ -179,23 +191,23 @@ void add_problem_mutations(plan const& base, parts const& from, std::vector<muta
     else
       p.limits.clear();
   });
-  if (from.where.ranks() > 1)
+  if (from.placement.ranks() > 1)
     add("placement", [](parts& p) {
-      auto const now = p.where.rank_of_stages();
+      auto const now = p.placement.rank_of_stages();
       std::vector<int> list(now.begin(), now.end());
       for (int& rank : list) rank = rank == 0 ? 1 : rank == 1 ? 0 : rank;
-      p.where = placement::custom(list);
+      p.placement = placement::custom(list);
     });
 }
 
-void add_order_mutations(plan const& base, std::vector<mutation>& all) {
-  auto const passes = base.order.passes().nested();
+void add_order_mutations(plan_parts const& base, std::vector<mutation>& all) {
+  auto const passes = base.schedule.passes().nested();
   for (std::size_t r = 0; r < passes.size(); ++r) {
     auto const add = [&](auto apply) {
       auto other = passes;
       apply(other[r]);
       mutation m{{"passes of rank " + std::to_string(r)}, base};
-      m.changed.order = schedule(base.order.placement(), base.order.microbatches(), other);
+      m.changed.schedule = schedule(base.schedule.placement(), base.schedule.microbatches(), other);
       all.push_back(std::move(m));
     };
     if (passes[r].empty()) continue;
@@ -204,19 +216,20 @@ void add_order_mutations(plan const& base, std::vector<mutation>& all) {
       row[0].kind = row[0].kind == pass_kind::forward ? pass_kind::backward : pass_kind::forward;
     });
     if (passes[r].size() > 1) add([](auto& row) { std::swap(row.front(), row.back()); });
-    if (base.order.microbatches() > 1)
+    if (base.schedule.microbatches() > 1)
       add([](auto& row) { row[0].microbatch = row[0].microbatch == 0 ? 1 : 0; });
   }
 }
 
-void add_program_mutations(plan const& base, std::vector<mutation>& all) {
-  auto const& code = base.code;
+void add_program_mutations(plan_parts const& base, std::vector<mutation>& all) {
+  auto const& code = base.program;
   auto const add = [&](auto apply) {
     auto instructions = code.instructions().nested();
     auto channels = code.channels();
     apply(instructions, channels);
     mutation m{{"program"}, base};
-    m.changed.code = program(code.placement(), code.microbatches(), rows(instructions), channels);
+    m.changed.program =
+        program(code.placement(), code.microbatches(), rows(instructions), channels);
     all.push_back(std::move(m));
   };
   for (std::size_t r = 0; r < static_cast<std::size_t>(code.ranks()); ++r) {
@@ -315,7 +328,7 @@ TEST_CASE("every change of a plan changes the items that name it and no other", 
     ZBPP_SEEDED(random, trial);
     parts from;
     auto const base = random_plan(random, from);
-    auto const before = fingerprint(base);
+    auto const before = fingerprint_of(base);
     std::vector<mutation> all;
     add_cost_mutations(base, from, all);
     add_problem_mutations(base, from, all);
@@ -326,7 +339,7 @@ TEST_CASE("every change of a plan changes the items that name it and no other", 
     all.push_back(std::move(other_policy));
     REQUIRE(all.size() > 10);
     for (auto const& m : all) {
-      auto const after = fingerprint(m.changed);
+      auto const after = fingerprint_of(m.changed);
       CHECK(changed(before, after) == m.expected);
       CHECK(names_item(differences(before, after), *m.expected.begin()));
     }

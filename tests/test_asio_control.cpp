@@ -37,6 +37,7 @@ namespace test_asio_control {
 using namespace zbpp;
 using namespace std::chrono_literals;
 using asio::rank_failure;
+using asio::detail::control_connection;
 using asio::detail::control_kind;
 using boost_tcp = boost::asio::ip::tcp;
 using test::run_ranks;
@@ -159,25 +160,25 @@ std::vector<std::string> run_with_raw(
 
 // What a step does on a rank: learns of the first failure, and settles.
 struct step_stub {
-  explicit step_stub(asio::control& c) : line(c) {
-    line.on_stop([this](rank_failure const& first) {
+  explicit step_stub(asio::control& of_rank) : control(of_rank) {
+    control.on_stop([this](rank_failure const& first) {
       stopped.set_value(first);
       return true;
     });
   }
-  ~step_stub() { line.on_stop(nullptr); }
+  ~step_stub() { control.on_stop(nullptr); }
 
   std::vector<rank_failure> wait_and_settle() {
     if (has_stopped.wait_for(test_limit) != std::future_status::ready)
       throw std::runtime_error("nobody told that the run has failed");
     auto const first = has_stopped.get();
-    auto failures = line.settle();
+    auto failures = control.settle();
     if (failures.empty() || failures.front() != first)
       throw std::runtime_error("the verdict begins with another failure than the stop");
     return failures;
   }
 
-  asio::control& line;
+  asio::control& control;
   std::promise<rank_failure> stopped;
   std::future<rank_failure> has_stopped = stopped.get_future();
 };
@@ -196,11 +197,12 @@ TEST_CASE("what fails on some ranks at once reaches all, the same one first, non
       auto const thrown =
           run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
             auto const r = static_cast<std::size_t>(meeting.rank());
-            auto& line = meeting.control_channel();
-            step_stub step(line);
+            auto& control = meeting.control_channel();
+            step_stub step(control);
             meeting.barrier();
-            seen[r] = fails[r] ? line.settle(failure_of(meeting.rank())) : step.wait_and_settle();
-            if (line.settle() != seen[r]) throw std::runtime_error("the verdict has changed");
+            seen[r] =
+                fails[r] ? control.settle(failure_of(meeting.rank())) : step.wait_and_settle();
+            if (control.settle() != seen[r]) throw std::runtime_error("the verdict has changed");
             try {
               meeting.barrier();
             } catch (error const& wrong) {
@@ -245,18 +247,18 @@ TEST_CASE("a rank in its own code hears of a failure at its next call") {
 TEST_CASE("hearsay about a rank that failed is left out, its own words are not") {
   std::vector<rank_failure> seen;
   auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
-    auto& line = meeting.control_channel();
-    step_stub step(line);
+    auto& control = meeting.control_channel();
+    step_stub step(control);
     meeting.barrier();
     rank_failure const lost{{2, -1, -1, -1}, {}, errc::peer_failed, "channel closed"};
     if (meeting.rank() == 0) {
-      line.loop().exclusively([&] { line.report(lost); });
+      control.loop().exclusively([&] { control.report(lost); });
       seen = step.wait_and_settle();
     } else {
       step.has_stopped.wait_for(test_limit);
       auto more = lost;
       more.text = meeting.rank() == 1 ? "another channel closed" : "the stage threw";
-      line.settle(more);
+      control.settle(more);
     }
   });
   CHECK(thrown == std::vector<std::string>(3));
@@ -403,21 +405,19 @@ TEST_CASE("a stranger that holds the token but does not join is sent away") {
 namespace {
 
 // A rank 0 that completes the run of two and does as a test says at a frame of rank 1.
-class raw_hub final : public asio::detail::line_owner {
+class raw_coordinator final : public asio::detail::connection_owner {
  public:
-  using line = asio::detail::line;
-
   template <class Act>
-  raw_hub(control_kind when, Act act) : when_(when), act_(act) {
+  raw_coordinator(control_kind when, Act act) : when_(when), act_(act) {
     loop_.exclusively([&] {
       listener_.emplace(
           loop_, test::test_token(), [this](boost_tcp::socket socket, asio::link_purpose) {
-            guest_ = std::make_shared<line>(std::move(socket), *this, 1000);
+            guest_ = std::make_shared<control_connection>(std::move(socket), *this, 1000);
             guest_->start();
           });
     });
   }
-  ~raw_hub() {
+  ~raw_coordinator() {
     loop_.exclusively([&] {
       listener_->stop();
       if (guest_ != nullptr) guest_->close();
@@ -428,7 +428,7 @@ class raw_hub final : public asio::detail::line_owner {
   [[nodiscard]] std::uint16_t port() const { return listener_->endpoint().port(); }
 
  private:
-  void on_frame(line& from, control_kind kind, std::span<std::byte const>) override {
+  void on_frame(control_connection& from, control_kind kind, std::span<std::byte const>) override {
     if (kind == control_kind::join) {
       asio::roster all;
       all.ranks = {{"", 1}, {"127.0.0.1", 2}};
@@ -436,20 +436,20 @@ class raw_hub final : public asio::detail::line_owner {
     }
     if (kind == when_) act_(from);
   }
-  void on_lost(line&, std::string const&) override {}
+  void on_lost(control_connection&, std::string const&) override {}
 
   asio::io_loop loop_;
   control_kind when_;
-  std::function<void(line&)> act_;
+  std::function<void(control_connection&)> act_;
   std::optional<asio::listener> listener_;
-  std::shared_ptr<line> guest_;
+  std::shared_ptr<control_connection> guest_;
 };
 
 // What a rank throws in a barrier when its rank 0 acts so.
 template <class Act>
 std::string thrown_under(
     asio::rendezvous_settings const& settings, Act act, control_kind when = control_kind::join) {
-  raw_hub const coordinator(when, act);
+  raw_coordinator const coordinator(when, act);
   try {
     asio::rendezvous meeting(
         {1, 2, 1, "127.0.0.1", coordinator.port(), "test"}, settings, test::test_token());
@@ -522,29 +522,30 @@ TEST_CASE("a process knows for how long it stood still, until it has caught up")
 }
 
 TEST_CASE("a rank says itself that rank 0 is lost") {
-  using line = asio::detail::line;
+
   auto settings = test::patient_settings();
-  CHECK(thrown_under(settings, [](line& to) {
+  CHECK(thrown_under(settings, [](control_connection& to) {
           to.finish(20s);
         }) == "rank 0: its process has ended or its connection broke (it closed the connection)");
   CHECK(contains(
-      thrown_under(settings, [](line& to) { to.send(control_kind::stop, asio::blob(3)); }),
+      thrown_under(
+          settings, [](control_connection& to) { to.send(control_kind::stop, asio::blob(3)); }),
       "rank 0: its process has ended or its connection broke (it sent what is no valid frame"));
   // Before the call, or while this rank waits for its outcome.
   for (auto when : {control_kind::join, control_kind::call})
     CHECK(
         thrown_under(
-            settings, [](line& to) { to.send(control_kind::bye); }, when) ==
+            settings, [](control_connection& to) { to.send(control_kind::bye); }, when) ==
         "rank 0: left the run; this rank called barrier");
   settings.deadline = 500ms;
-  CHECK(thrown_under(settings, [](line&) {
+  CHECK(thrown_under(settings, [](control_connection&) {
         }) == "rank 0: has not been heard for 0.5 s; it is stopped, overloaded or cut off");
 }
 
 TEST_CASE("a rank 0 that stops and then says nothing does not hold the others") {
   auto settings = test::patient_settings();
   settings.deadline = 500ms;
-  auto const text = thrown_under(settings, [](asio::detail::line& to) {
+  auto const text = thrown_under(settings, [](asio::detail::control_connection& to) {
     to.send(control_kind::stop, asio::detail::write(failure_of(0)));
   });
   CHECK(contains(text, "pass of rank 0"));
@@ -554,8 +555,8 @@ TEST_CASE("the watchdog sees what all ranks told, and ends the run") {
   auto settings = test::patient_settings();
   settings.deadline = 2s;
   auto const thrown = run_ranks(3, settings, [&](asio::rendezvous& meeting) {
-    auto& line = meeting.control_channel();
-    line.watch([](std::span<asio::progress_report const> all) -> std::optional<std::string> {
+    auto& control = meeting.control_channel();
+    control.watch([](std::span<asio::progress_report const> all) -> std::optional<std::string> {
       std::string text;
       for (auto const& report : all) {
         if (report.passes_started != report.rank + 1) return {};
@@ -564,14 +565,14 @@ TEST_CASE("the watchdog sees what all ranks told, and ends the run") {
       }
       return text;
     });
-    line.board().begin_step(7);
-    for (int i = 0; i <= meeting.rank(); ++i) line.board().start_pass();
+    control.board().begin_step(7);
+    for (int i = 0; i <= meeting.rank(); ++i) control.board().start_pass();
     if (meeting.rank() == 0) {
       meeting.barrier();
     } else {
-      step_stub step(line);
+      step_stub step(control);
       step.wait_and_settle();
-      line.check();
+      control.check();
     }
   });
   for (auto const& text : thrown)
@@ -582,12 +583,12 @@ TEST_CASE("the watchdog sees what all ranks told, and ends the run") {
 
 TEST_CASE("data connections are handed over, those too that come before anybody wants them") {
   auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
-    auto& line = meeting.control_channel();
+    auto& control = meeting.control_channel();
     std::atomic<int> guests{0};
     auto const take = [&](boost_tcp::socket socket) { guests += socket.is_open() ? 1 : 0; };
     bool const is_early = meeting.rank() == 1;
-    line.on_data_guest(nullptr);  // the rendezvous wants them, too
-    if (is_early) line.on_data_guest(take);
+    control.on_data_guest(nullptr);  // the rendezvous wants them, too
+    if (is_early) control.on_data_guest(take);
     meeting.barrier();
 
     boost::asio::io_context io;
@@ -599,17 +600,17 @@ TEST_CASE("data connections are handed over, those too that come before anybody 
       sockets.emplace_back(io).connect({boost::asio::ip::make_address(to.host), to.port});
       boost::asio::co_spawn(
           io,
-          asio::introduce(sockets.back(), line.token(), asio::link_purpose::data),
+          asio::introduce(sockets.back(), control.token(), asio::link_purpose::data),
           [&](std::exception_ptr wrong) { introduced += wrong ? 0 : 1; });
     }
     io.run_for(test_limit);
     if (introduced != 3) throw std::runtime_error("a data connection was not admitted");
     meeting.barrier();
-    if (!is_early) line.on_data_guest(take);
+    if (!is_early) control.on_data_guest(take);
     auto const end = std::chrono::steady_clock::now() + test_limit;
     while (guests < 3 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     if (guests != 3) throw std::runtime_error("a data connection did not arrive");
-    line.on_data_guest(nullptr);
+    control.on_data_guest(nullptr);
     meeting.barrier();
   });
   CHECK(thrown == std::vector<std::string>(3));
@@ -719,14 +720,15 @@ TEST_CASE("a hundred runs in which something goes wrong all end") {
     std::atomic<bool> has_first_left{false};
     auto const thrown = run_ranks(ranks, settings, [&](asio::rendezvous& meeting) {
       test::seeded_random mine(seed, static_cast<std::uint64_t>(meeting.rank()));
-      auto& line = meeting.control_channel();
+      auto& control = meeting.control_channel();
       try {
         for (int round = 0; round < 4; ++round) {
           auto const act = mine.integer(0, 19);
           if (meeting.rank() == 0 && (act == 0 || act == 3)) has_first_left = true;
           if (act == 0) return;  // leaves
-          if (act == 1) line.settle(failure_of(meeting.rank()));
-          if (act == 2) line.loop().exclusively([&] { line.report(failure_of(meeting.rank())); });
+          if (act == 1) control.settle(failure_of(meeting.rank()));
+          if (act == 2)
+            control.loop().exclusively([&] { control.report(failure_of(meeting.rank())); });
           if (act == 3) throw std::runtime_error("of the user");
           if (act == 4)
             meeting.all_gather(asio::blob(1000));

@@ -245,7 +245,7 @@ TEST_CASE("who does not hold the token is refused, counted and told", "[asio][li
 }
 
 TEST_CASE("two hundred that say nothing keep nobody out", "[asio][listener]") {
-  place here({.patience = 2s, .most_strangers = 16});
+  place here({.handshake_deadline = 2s, .most_strangers = 16});
   net::io_context io;
   std::vector<visitor> silent;
   silent.reserve(200);
@@ -278,7 +278,7 @@ TEST_CASE("with room for one, the last to come has it", "[asio][listener]") {
 }
 
 TEST_CASE("a stranger that sends a byte and no more is dropped", "[asio][listener]") {
-  place here({.patience = 2s});
+  place here({.handshake_deadline = 2s});
   net::io_context io;
   std::vector<visitor> slow;
   slow.reserve(20);
@@ -296,7 +296,7 @@ TEST_CASE("a stranger that sends a byte and no more is dropped", "[asio][listene
 }
 
 TEST_CASE("a stranger that goes on byte by byte does not gain time", "[asio][listener]") {
-  place here({.patience = 200ms});
+  place here({.handshake_deadline = 200ms});
   net::io_context io;
   visitor slow(io);
   slow.to(here.where());
@@ -457,7 +457,7 @@ TEST_CASE("a listener may go at any moment", "[asio][listener]") {
     net::io_context io;
     std::vector<visitor> visitors;
     visitors.reserve(4);
-    place here({.patience = 50ms, .most_strangers = 2});
+    place here({.handshake_deadline = 50ms, .most_strangers = 2});
     auto const count = random.integer(0, 4);
     for (int i = 0; i < count; ++i) {
       visitors.emplace_back(io).to(here.where());
@@ -492,7 +492,7 @@ TEST_CASE("what a listener cannot do is said where it is asked for", "[asio][lis
           open({.most_strangers = 0});
         }) == "a listener needs room for one stranger");
   CHECK(zbpp::test::refusal([&] {
-          open({.patience = 0ms});
+          open({.handshake_deadline = 0ms});
         }) == "a listener's patience is above 0 ms");
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using zbpp::asio::decode;
 using zbpp::asio::encode;
-using zbpp::asio::frame;
+using zbpp::asio::message_frame;
 using zbpp::asio::message_frame_kind;
 using zbpp::asio::message_frame_rule;
 
@@ -28,13 +28,13 @@ std::vector<std::byte> bytes_of(message_frame const& f) {
 }
 
 std::string wrong_of(std::span<std::byte const> bytes, message_frame_rule const& rule) {
-  frame into;
+  message_frame into;
   auto const reading = decode(bytes, rule, into);
   CHECK((reading.wrong.empty() || reading.size == 0));
   return reading.wrong;
 }
 
-frame random_message(zbpp::test::seeded_random& random) {
+message_frame random_message(zbpp::test::seeded_random& random) {
   message_frame f;
   f.parts = static_cast<std::uint8_t>(random.integer(0, 8));
   f.has_credit = random.chance(0.5);
@@ -46,7 +46,7 @@ frame random_message(zbpp::test::seeded_random& random) {
   return f;
 }
 
-bool is_same(frame const& a, frame const& b) {
+bool is_same(message_frame const& a, message_frame const& b) {
   bool same = a.kind == b.kind && a.parts == b.parts && a.has_credit == b.has_credit &&
               a.round == b.round && a.sequence == b.sequence && a.credit == b.credit;
   for (std::size_t i = 0; same && i < a.parts; ++i) same = a.sizes[i] == b.sizes[i];
@@ -62,7 +62,7 @@ TEST_CASE("a header is read as it was written, and needs all of its bytes", "[as
     auto const bytes = bytes_of(sent);
     message_frame_rule const rule{
         message_frame_kind::message, sent.round, sent.sequence, ~std::uint64_t{0} - 1};
-    frame read;
+    message_frame read;
     auto const whole = decode(bytes, rule, read);
     CHECK(whole.wrong.empty());
     CHECK(whole.size == bytes.size());
@@ -75,8 +75,9 @@ TEST_CASE("a header is read as it was written, and needs all of its bytes", "[as
 }
 
 TEST_CASE("a credit is read as it was written", "[asio]") {
-  frame const sent{.kind = message_frame_kind::credit, .has_credit = true, .credit = 0xfedcba98};
-  frame read;
+  message_frame const sent{
+      .kind = message_frame_kind::credit, .has_credit = true, .credit = 0xfedcba98};
+  message_frame read;
   auto const reading = decode(bytes_of(sent), {.kind = message_frame_kind::credit}, read);
   CHECK(reading.wrong.empty());
   CHECK(reading.size == message_frame::base_size);
@@ -141,7 +142,7 @@ TEST_CASE("random bytes are refused or a header", "[asio]") {
     for (int i = 0; i < 2 && !bytes.empty(); ++i)
       random.pick(std::span(bytes)) = static_cast<std::byte>(random.integer(0, 255));
     message_frame_rule const rule{message_frame_kind::message, 0, 0, 1 << 20};
-    frame read;
+    message_frame read;
     auto const reading = decode(bytes, rule, read);
     REQUIRE(reading.size <= bytes.size());
     if (reading.size > 0) REQUIRE((reading.wrong.empty() && read.payload() <= rule.most));

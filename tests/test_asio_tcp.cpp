@@ -37,7 +37,7 @@ using zbpp::errc;
 using zbpp::message;
 using zbpp::purpose;
 using zbpp::wakeup;
-using zbpp::asio::frame;
+using zbpp::asio::message_frame;
 using zbpp::asio::message_frame_kind;
 using zbpp::asio::tcp_transport;
 using zbpp::test::holds_soon;
@@ -122,7 +122,7 @@ struct lone_rank {
   std::vector<net::ip::tcp::socket> peer;
 };
 
-frame header(std::uint32_t sequence, std::vector<std::uint64_t> const& sizes) {
+message_frame header(std::uint32_t sequence, std::vector<std::uint64_t> const& sizes) {
   message_frame f{.sequence = sequence};
   for (auto size : sizes) f.sizes[f.parts++] = size;
   return f;

@@ -13,14 +13,14 @@ namespace test_backend {
 
 namespace {
 
-struct without_crew {
+struct without_executor {
   using transport_type = zbpp::in_process;
-  using clock = zbpp::virtual_time::pass_observer;
+  using pass_observer = zbpp::virtual_time::pass_observer;
 };
-struct with_a_crew_that_settles_nothing : zbpp::virtual_time {
+struct with_an_executor_that_settles_nothing : zbpp::virtual_time {
   class executor : public zbpp::virtual_time::executor {
    public:
-    executor(with_a_crew_that_settles_nothing, zbpp::plan const& planned)
+    executor(with_an_executor_that_settles_nothing, zbpp::plan const& planned)
         : zbpp::virtual_time::executor({}, planned) {}
     static void settle(std::vector<zbpp::failure> const&) = delete;
   };
@@ -28,15 +28,15 @@ struct with_a_crew_that_settles_nothing : zbpp::virtual_time {
 
 }  // namespace
 
-TEST_CASE("the backend concept takes what can run ranks and nothing else", "[executor]") {
+TEST_CASE("the backend concept takes what can run ranks and nothing else", "[backend]") {
   STATIC_REQUIRE(zbpp::backend<zbpp::threads>);
   STATIC_REQUIRE(zbpp::backend<zbpp::virtual_time>);
-  STATIC_REQUIRE_FALSE(zbpp::backend<without_crew>);
-  STATIC_REQUIRE_FALSE(zbpp::backend<with_a_crew_that_settles_nothing>);
+  STATIC_REQUIRE_FALSE(zbpp::backend<without_executor>);
+  STATIC_REQUIRE_FALSE(zbpp::backend<with_an_executor_that_settles_nothing>);
   STATIC_REQUIRE_FALSE(zbpp::backend<int>);
 }
 
-TEST_CASE("backends of one process run all ranks", "[executor]") {
+TEST_CASE("backends of one process run all ranks", "[backend]") {
   for (int ranks : {1, 2, 5}) {
     auto const planned = zbpp::make_plan(
         zbpp::one_f_one_b{},

@@ -173,14 +173,17 @@ TEST_CASE("an edge whose size is not declared carries anything", "[edges]") {
 }
 
 TEST_CASE("channels may be listed in any order", "[edges]") {
-  auto planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 7, 16));
-  auto const original = planned.program();
+  auto const made = make_plan(zb_h1{}, with_edge(placement::linear(3), 7, 16));
+  auto const original = made.program();
   auto channels = original.channels();
   REQUIRE(channels.size() == 4);
   std::swap(channels[0], channels[3]);
   channels[1].in_flight += 5;
-  planned.program() =
-      program(original.placement(), original.microbatches(), original.instructions(), channels);
+  plan const planned(
+      made.policy(),
+      made.problem(),
+      made.schedule(),
+      program(original.placement(), original.microbatches(), original.instructions(), channels));
   auto const sizes = [](int s, int m) { return constant(s, m); };
   std::vector<sender> stages(3, {sizes, sizes});
   pipeline pipe{planned, virtual_time{}, stages};

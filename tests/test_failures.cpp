@@ -107,7 +107,7 @@ struct worker {
     }
   }
 
-  void update(where) {
+  void update(pass_context) {
     if (fails_to_update) throw std::logic_error("cannot update");
     ++updates;
   }

@@ -103,7 +103,7 @@ TEST_CASE("what a closure returns is ignored", "[flow]") {
   story.clear();
   run(plan_of({"0F0 0B0 0W0"}), [](microbatch) -> flow {
     co_await F([] { return 1; });
-    co_await B([](where) { return std::string("two"); });
+    co_await B([](pass_context) { return std::string("two"); });
     co_await W([] {
       tell("W");
       return 3.0;

@@ -12,26 +12,26 @@ using zbpp::backend_kind;
 using zbpp::pass_context;
 using zbpp::purpose;
 
-TEST_CASE("a place gives memory of its rank, counted by purpose", "[where]") {
+TEST_CASE("a pass context gives memory of its rank, counted by purpose", "[pass_context]") {
   arena memory;
-  where const at(memory);
-  auto const kept = at.allocate(100);
-  auto const sent = at.allocate_edge(7);
+  pass_context const ctx(memory);
+  auto const kept = ctx.allocate(100);
+  auto const sent = ctx.allocate_edge(7);
   CHECK(kept.size() == 100);
   CHECK(sent.size() == 7);
   CHECK(memory.usage().now(purpose::activation) == 100);
   CHECK(memory.usage().now(purpose::edge) == 7);
 }
 
-TEST_CASE("a place says what it is, and is passed by value", "[where]") {
+TEST_CASE("a pass context says what it is, and is passed by value", "[pass_context]") {
   arena memory;
-  where const at(memory);
-  CHECK(at.kind() == backend_kind::host);
-  CHECK(at.native() == nullptr);
+  pass_context const ctx(memory);
+  CHECK(ctx.kind() == backend_kind::host);
+  CHECK(ctx.native() == nullptr);
   int stream = 0;
-  where const elsewhere(memory, backend_kind::host, &stream);
+  pass_context const elsewhere(memory, backend_kind::host, &stream);
   CHECK(elsewhere.native() == &stream);
-  STATIC_REQUIRE(std::is_trivially_copyable_v<where>);
+  STATIC_REQUIRE(std::is_trivially_copyable_v<pass_context>);
 }
 
 }  // namespace test_pass_context

@@ -69,22 +69,24 @@ TEST_CASE("a pipeline wants one stage for each of its placement's", "[pipeline]"
 TEST_CASE("a program that verify refuses makes no pipeline", "[pipeline]") {
   auto const what = small(placement::linear(2), 2);
   std::vector<plain_flow> stages(2);
-  auto planned = make_plan(zb_h1{}, what);
+  auto const order = zb_h1{}(what);
 
   // Each rank waits for a pass of the other that stands behind its own.
   schedule const deadlocked(
       what.placement(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
-  planned.schedule() = deadlocked;
-  planned.program() = lower(deadlocked);
+  plan const stuck("ZB-H1", what, order, lower(deadlocked));
   auto const text =
-      test::refusal(errc::refused_program, [&] { pipeline(planned, threads{}, stages); });
+      test::refusal(errc::refused_program, [&] { pipeline(stuck, threads{}, stages); });
   CHECK(text.find("the program is refused") != std::string::npos);
   CHECK(text.find("the ranks wait in a cycle") != std::string::npos);
 
-  planned.program() =
-      lower({what.placement(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})});
+  plan const incomplete(
+      "ZB-H1",
+      what,
+      order,
+      lower({what.placement(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})}));
   auto const other =
-      test::refusal(errc::refused_program, [&] { pipeline(planned, virtual_time{}, stages); });
+      test::refusal(errc::refused_program, [&] { pipeline(incomplete, virtual_time{}, stages); });
   CHECK(other.find("it is missing") != std::string::npos);
 }
 
@@ -125,7 +127,7 @@ TEST_CASE("one plan serves several pipelines, which keep their own copy", "[pipe
     check_losses(second.evaluate(), 6);
   }
   CHECK(first.steps() == 3);
-  CHECK(third.planned().policy == "ZB-V");
+  CHECK(third.planned().policy() == "ZB-V");
 }
 
 TEST_CASE("pipelines run at the same time on threads of their own", "[pipeline]") {
@@ -176,9 +178,9 @@ struct plain_object {
     out.as<double>()[0] = value;
     return out;
   }
-  message backward_input(saved&, message const&, microbatch, where) const { return {}; }
-  void backward_weight(saved&, microbatch, where) const {}
-  void update(where) { ++updates; }
+  message backward_input(saved&, message const&, microbatch, pass_context) const { return {}; }
+  void backward_weight(saved&, microbatch, pass_context) const {}
+  void update(pass_context) { ++updates; }
 };
 
 }  // namespace
@@ -233,7 +235,7 @@ struct noting {
     co_await mb.send_gradient();
     co_await W([&] { note("W", mb); });
   }
-  void update(where) { notes->push_back("update"); }
+  void update(pass_context) { notes->push_back("update"); }
   void note(std::string const& what, microbatch mb) {
     notes->push_back(
         what + std::to_string(mb.index()) + " step " + std::to_string(mb.step()) +
@@ -299,15 +301,16 @@ TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[p
 }
 
 TEST_CASE("an evaluation follows the verified program, not the plan's schedule", "[pipeline]") {
-  auto planned = make_plan(zb_h1{}, small(placement::linear(2), 2));
-  planned.schedule() = schedule(
+  auto const what = small(placement::linear(2), 2);
+  schedule const swapped(
       placement::linear(2),
       2,
-      test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1F0 1B1 1B0 1W0 1W1"}));
+      test::passes({"0F1 0F0 0B1 0B0 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
+  plan const planned("two orders", what, zb_h1{}(what), lower(swapped));
   std::vector<plain_flow> stages(2);
   pipeline pipe{planned, virtual_time{}, stages};
   check_losses(pipe.evaluate(), 2);
-  CHECK(pipe.evaluate().measured[1].front().what == pass{pass_kind::forward, 1, 0});
+  CHECK(pipe.evaluate().measured[1].front().what == pass{pass_kind::forward, 1, 1});
 }
 
 TEST_CASE("the loss of a step is the mean of its microbatches", "[pipeline]") {

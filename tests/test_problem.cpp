@@ -57,7 +57,7 @@ TEST_CASE("another memory limit for every rank changes nothing else", "[problem]
   problem const problem(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {7, 8});
   CHECK(
       with_memory_limit(problem, 9) ==
-      problem(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {9}));
+      zbpp::problem(placement::linear(2), 3, {{.forward = 1}, {.forward = 2}}, 5, {9}));
   CHECK(refusal([&] {
           static_cast<void>(with_memory_limit(problem, -1));
         }) == "memory_limit is -1; a limit is at least 0 bytes");

@@ -31,7 +31,7 @@ struct only_const {
   flow operator()(microbatch) const { co_return; }
 };
 struct updates : archetype {
-  void update(where) {}
+  void update(pass_context) {}
 };
 struct returns_nothing {
   void operator()(microbatch) {}
@@ -47,49 +47,49 @@ struct takes_an_index {
 
 struct plain {
   struct saved {};
-  message forward(saved&, message const&, microbatch, where) { return {}; }
-  message backward_input(saved&, message const&, microbatch, where) { return {}; }
-  void backward_weight(saved&, microbatch, where) {}
+  message forward(saved&, message const&, microbatch, pass_context) { return {}; }
+  message backward_input(saved&, message const&, microbatch, pass_context) { return {}; }
+  void backward_weight(saved&, microbatch, pass_context) {}
 };
 struct gives_buffers : plain {
-  buffer forward(saved&, message const&, microbatch, where) { return {}; }
-  buffer backward_input(saved&, message const&, microbatch, where) { return {}; }
+  buffer forward(saved&, message const&, microbatch, pass_context) { return {}; }
+  buffer backward_input(saved&, message const&, microbatch, pass_context) { return {}; }
 };
 struct fused : plain {
-  message backward(saved&, message const&, microbatch, where) { return {}; }
+  message backward(saved&, message const&, microbatch, pass_context) { return {}; }
 };
 struct recomputes : plain {
-  void recompute(saved&, microbatch, where) {}
+  void recompute(saved&, microbatch, pass_context) {}
 };
 struct recomputes_without_place : plain {
   void recompute(saved&, microbatch) {}
 };
 struct updates_plainly : plain {
-  void update(where) {}
+  void update(pass_context) {}
 };
 struct without_saved {
-  message forward(int&, message const&, microbatch, where) { return {}; }
-  message backward_input(int&, message const&, microbatch, where) { return {}; }
-  void backward_weight(int&, microbatch, where) {}
+  message forward(int&, message const&, microbatch, pass_context) { return {}; }
+  message backward_input(int&, message const&, microbatch, pass_context) { return {}; }
+  void backward_weight(int&, microbatch, pass_context) {}
 };
 struct saved_needs_arguments {
   struct saved {
     explicit saved(int) {}
   };
-  message forward(saved&, message const&, microbatch, where) { return {}; }
-  message backward_input(saved&, message const&, microbatch, where) { return {}; }
-  void backward_weight(saved&, microbatch, where) {}
+  message forward(saved&, message const&, microbatch, pass_context) { return {}; }
+  message backward_input(saved&, message const&, microbatch, pass_context) { return {}; }
+  void backward_weight(saved&, microbatch, pass_context) {}
 };
 struct without_w {
   struct saved {};
-  message forward(saved&, message const&, microbatch, where) { return {}; }
-  message backward_input(saved&, message const&, microbatch, where) { return {}; }
+  message forward(saved&, message const&, microbatch, pass_context) { return {}; }
+  message backward_input(saved&, message const&, microbatch, pass_context) { return {}; }
 };
 struct gives_numbers : plain {
-  int forward(saved&, message const&, microbatch, where) { return 0; }
+  int forward(saved&, message const&, microbatch, pass_context) { return 0; }
 };
 struct fuses_into_nothing : plain {
-  void backward(saved&, message const&, microbatch, where) {}
+  void backward(saved&, message const&, microbatch, pass_context) {}
 };
 
 }  // namespace
@@ -156,7 +156,7 @@ struct noting {
     note(kept, "B", mb, gradient);
     return mb.is_first_stage() ? message{} : make(ctx, mb.index(), 3);
   }
-  void backward_weight(saved& kept, microbatch mb, where) {
+  void backward_weight(saved& kept, microbatch mb, pass_context) {
     note(kept, "W", mb, {});
     CHECK(kept.passes == std::vector<std::string>{"F", "B", "W"});
   }
@@ -269,7 +269,7 @@ TEST_CASE(
       ++made;
       return test::plain_flow{}(mb);
     }
-    void update(where) { ++updates; }
+    void update(pass_context) { ++updates; }
   };
   counting one;
   test::plain_flow other;

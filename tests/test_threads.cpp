@@ -80,7 +80,7 @@ struct where_am_i {
     co_await mb.send_gradient();
     co_await W([&] { threads.insert(std::this_thread::get_id()); });
   }
-  void update(where) { threads.insert(std::this_thread::get_id()); }
+  void update(pass_context) { threads.insert(std::this_thread::get_id()); }
 };
 
 }  // namespace

@@ -109,8 +109,8 @@ TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]")
               {"0F0 0F1 3F0 3B0 3W0 3F1 3BW1 0B0 0B1 0W0 0W1",
                "1F0 2F0 1F1 2F1 2B0 1B0 2W0 2BW1 1R1 1B1 1W0 1W1"})),
       problem);
-  CHECK(verify(mended.code, problem).empty());
-  CHECK(measured_under_virtual_time(mended) == mended.predicted);
+  CHECK(verify(mended.program(), problem).empty());
+  CHECK(measured_under_virtual_time(mended) == mended.timeline());
 }
 
 TEST_CASE("the clock of virtual time waits for messages and never runs back", "[virtual-time]") {

@@ -81,7 +81,7 @@ template <class Work>
   };
   // Some errors begin with their rank themselves.
   auto const tell_once = [&](zbpp::error const& failed) {
-    if (failed.placement().rank != rank) return tell(failed.what());
+    if (failed.location().rank != rank) return tell(failed.what());
     std::fprintf(stderr, "%s: %s\n", program, failed.what());
   };
   try {

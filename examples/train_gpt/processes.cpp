@@ -176,12 +176,12 @@ void agree_on_checkpoint(zbpp::asio::rendezvous& meeting, options const& o, std:
   auto const steps = how.optimizer.steps;
   auto const& where = planned.problem().placement();
   auto const root = where.rank_of(where.stages() - 1);
-  run_record record{planned.policy, first};
+  run_record record{planned.policy(), first};
   zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
   std::optional<progress> shown;
   if (meeting.rank() == 0)
-    shown.emplace(planned.policy, first, steps, how.microbatches * how.model.tokens());
-  divergence_alarm alarm("train_gpt: rank " + std::to_string(meeting.rank()), planned.policy);
+    shown.emplace(planned.policy(), first, steps, how.microbatches * how.model.tokens());
+  divergence_alarm alarm("train_gpt: rank " + std::to_string(meeting.rank()), planned.policy());
   std::size_t known = 0;
   while (record.done() < steps) {
     auto const start = std::chrono::steady_clock::now();

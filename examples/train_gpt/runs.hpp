@@ -189,7 +189,7 @@ template <class Step, class After>
     saver* save) {
   zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
   auto record = run_steps(
-      planned.policy,
+      planned.policy(),
       how,
       first,
       [&](run_record& so_far) {

@@ -105,13 +105,13 @@ inline void write_plans(
     if (auto const& path = out.path(option); !path.empty()) write(path, make());
   };
   put("--json", [&] { return zbpp::json::write_plan(plans.front(), unit); });
-  put("--csv", [&] { return zbpp::to_csv(plans.front().schedule(), out.csv); });
+  put("--csv", [&] { return zbpp::to_csv(plans.front().order, out.csv); });
   put("--svg", [&] { return zbpp::to_svg(lines); });
   put("--trace", [&] {
     bool const is_one_model = std::all_of(plans.begin(), plans.end(), [&](auto const& one) {
-      return one.what == plans.front().problem();
+      return one.what == plans.front().what;
     });
-    return is_one_model ? zbpp::to_chrome_trace(lines, plans.front().problem())
+    return is_one_model ? zbpp::to_chrome_trace(lines, plans.front().what)
                         : zbpp::to_chrome_trace(lines);
   });
   if (out.ascii) print(zbpp::to_ascii(lines, zbpp::terminal_options()));

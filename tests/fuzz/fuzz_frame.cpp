@@ -18,7 +18,7 @@ void demand(bool good) {
 
 // A header that is taken keeps to the rule, and comes out the same when it is written again.
 std::size_t read_one(std::span<std::byte const> bytes, message_frame_rule const& rule) {
-  frame read;
+  message_frame read;
   auto const reading = decode(bytes, rule, read);
   demand(reading.size == 0 || reading.wrong.empty());
   demand(reading.size <= bytes.size());

@@ -217,14 +217,17 @@ struct at_once {
   /// Runs `work`, which reads and writes these.
   template <class Work>
   static void run(
-      where const&, std::initializer_list<const_floats>, std::initializer_list<floats>, Work work) {
+      pass_context const&,
+      std::initializer_list<const_floats>,
+      std::initializer_list<floats>,
+      Work work) {
     work();
   }
   /// Runs the work of a loss, and reports what it gives.
   template <class Work>
   static void report(
       microbatch mb,
-      where const&,
+      pass_context const&,
       std::initializer_list<const_floats>,
       std::initializer_list<floats>,
       Work work) {

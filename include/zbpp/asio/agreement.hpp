@@ -166,24 +166,34 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 /// order, and equal ones for equal plans of the same version. What is predicted is left out; it
 /// follows from the rest.
 /// @throws error (io_failed) when OpenSSL cannot compute SHA-256
-[[nodiscard]] inline std::vector<agreement_item> fingerprint(plan const& planned) {
-  auto const& what = planned.problem();
+[[nodiscard]] inline std::vector<agreement_item> fingerprint(
+    std::string_view policy,
+    problem const& problem,
+    schedule const& order,
+    program const& program) {
   std::vector<agreement_item> items;
   items.push_back(detail::make_item(
       "version of zbpp",
       std::to_string(ZBPP_VERSION_MAJOR) + "." + std::to_string(ZBPP_VERSION_MINOR) + "." +
           std::to_string(ZBPP_VERSION_PATCH)));
-  items.push_back(detail::make_item("number of ranks", std::to_string(what.ranks())));
-  items.push_back(detail::make_item("number of microbatches", std::to_string(what.microbatches())));
-  items.push_back(detail::placement_item(what.placement()));
-  for (int s = 0; s < what.stages(); ++s) items.push_back(detail::costs_item(s, what.costs(s)));
-  items.push_back(detail::transfer_item(what.transfer()));
-  items.push_back(detail::limits_item(what.memory_limits()));
-  items.push_back(detail::make_item("policy", planned.policy()));
-  for (int rank = 0; rank < planned.schedule().ranks(); ++rank)
-    items.push_back(detail::passes_item(rank, planned.schedule().passes(rank)));
-  items.push_back(detail::program_item(planned.program()));
+  items.push_back(detail::make_item("number of ranks", std::to_string(problem.ranks())));
+  items.push_back(
+      detail::make_item("number of microbatches", std::to_string(problem.microbatches())));
+  items.push_back(detail::placement_item(problem.placement()));
+  for (int s = 0; s < problem.stages(); ++s)
+    items.push_back(detail::costs_item(s, problem.costs(s)));
+  items.push_back(detail::transfer_item(problem.transfer()));
+  items.push_back(detail::limits_item(problem.memory_limits()));
+  items.push_back(detail::make_item("policy", std::string(policy)));
+  for (int rank = 0; rank < order.ranks(); ++rank)
+    items.push_back(detail::passes_item(rank, order.passes(rank)));
+  items.push_back(detail::program_item(program));
   return items;
+}
+
+/// Describes a plan.
+[[nodiscard]] inline std::vector<agreement_item> fingerprint(plan const& planned) {
+  return fingerprint(planned.policy(), planned.problem(), planned.schedule(), planned.program());
 }
 
 /// Names the items in which two lists differ, with both values where they are known, as in

@@ -23,7 +23,7 @@
 namespace zbpp {
 
 /// Models what runs the ranks of a pipeline. `Backend::executor` is made with the backend and the
-/// plan; its `run(engines, carrier, status)` returns when no engine is running, and
+/// plan; its `run(engines, transport, status)` returns when no engine is running, and
 /// `warm_up(engines)` calls that of each.
 ///
 /// Models also promise: `ranks()` stays the same; `make_transport`, for a program that outlives it,
@@ -36,7 +36,7 @@ concept backend = requires(
     program const& code,
     traffic const& messages,
     problem const& problem,
-    typename Backend::transport_type& transport,
+    typename Backend::transport_type& channels,
     std::vector<failure>& failures,
     arena& memory,
     int rank) {
@@ -47,7 +47,7 @@ concept backend = requires(
   {
     executor.make_transport(code, messages, problem)
   } -> std::same_as<std::unique_ptr<typename Backend::transport_type>>;
-  executor.connect(transport);
+  executor.connect(channels);
   { executor.wakeup_of(rank) } -> std::same_as<wakeup*>;
   { executor.make_memory(rank) } -> std::same_as<arena>;
   { executor.context_of(rank, memory) } -> std::same_as<pass_context>;
