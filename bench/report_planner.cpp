@@ -45,8 +45,8 @@ void table_5() {
       .1585, .1242, .0674, .1323, .1045, .0554, .1397, .1088, .0576, .1421, .1106, .0594};
   constexpr std::array zb_2p{
       .0433, .0039, .0026, .0029, .0022, .0010, .0066, .0054, .0028, .0038, .0029, .0018};
-  std::puts("| model | p | m | ZB-1p printed | ours at 1p | bound | ZB-2p printed | ours at 2p | "
-            "bound |");
+  std::puts("| model | p | m | ZB-1p in the paper | zbpp at 1p | bound | ZB-2p in the paper | "
+            "zbpp at 2p | bound |");
   std::puts("|---|---|---|---|---|---|---|---|---|");
   for (std::size_t i = 0; i < paper_rows.size(); ++i) {
     auto const& row = paper_rows[i];
