@@ -12,6 +12,8 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/view.hpp
   analysis/detail/pass_lines.hpp
   analysis/diagnostic.hpp
+  analysis/impl/plan.ipp
+  analysis/impl/src.hpp
   analysis/lower.hpp
   analysis/memory.hpp
   analysis/period.hpp
@@ -22,6 +24,7 @@ set(ZBPP_CORE_HEADERS
   config.hpp
   cuda/detail/transfer_order.hpp
   error.hpp
+  impl/src.hpp
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
@@ -35,6 +38,7 @@ set(ZBPP_CORE_HEADERS
   io/text.hpp
   model/containers.hpp
   model/costs.hpp
+  model/impl/src.hpp
   model/layers.hpp
   model/pass.hpp
   model/placement.hpp
@@ -65,6 +69,7 @@ set(ZBPP_CORE_HEADERS
   planner/zb_v.hpp
   policy/classic.hpp
   policy/dualpipe_v.hpp
+  policy/impl/src.hpp
   policy/interleaved.hpp
   policy/one_chunk.hpp
   policy/policy.hpp
