@@ -3,6 +3,7 @@
 set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
   analysis/deadlock.hpp
+  analysis/detail/activation_count.hpp
   analysis/detail/bounds/heads.hpp
   analysis/detail/bounds/memory.hpp
   analysis/detail/bounds/one_chunk.hpp
@@ -10,10 +11,20 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/tails.hpp
   analysis/detail/bounds/terms.hpp
   analysis/detail/bounds/view.hpp
+  analysis/detail/fuse_pairs.hpp
   analysis/detail/pass_lines.hpp
   analysis/diagnostic.hpp
+  analysis/impl/bounds.ipp
+  analysis/impl/deadlock.ipp
+  analysis/impl/diagnostic.ipp
+  analysis/impl/lower.ipp
+  analysis/impl/memory.ipp
+  analysis/impl/period.ipp
   analysis/impl/plan.ipp
+  analysis/impl/simulate.ipp
   analysis/impl/src.hpp
+  analysis/impl/traffic.ipp
+  analysis/impl/verify.ipp
   analysis/lower.hpp
   analysis/memory.hpp
   analysis/period.hpp
@@ -24,6 +35,7 @@ set(ZBPP_CORE_HEADERS
   config.hpp
   cuda/detail/transfer_order.hpp
   error.hpp
+  impl/error.ipp
   impl/src.hpp
   io/ascii.hpp
   io/chrome_trace.hpp
@@ -38,7 +50,15 @@ set(ZBPP_CORE_HEADERS
   io/text.hpp
   model/containers.hpp
   model/costs.hpp
+  model/detail/cost_sums.hpp
+  model/impl/costs.ipp
+  model/impl/layers.ipp
+  model/impl/placement.ipp
+  model/impl/problem.ipp
+  model/impl/program.ipp
+  model/impl/schedule.ipp
   model/impl/src.hpp
+  model/impl/timeline.ipp
   model/layers.hpp
   model/pass.hpp
   model/placement.hpp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of the core that headers only declare under ZBPP_SEPARATE_COMPILATION. One source file
-// of a program includes this one; the target `zbpp::compiled` has such a file.
+// The functions of the core that headers only declare under ZBPP_SEPARATE_COMPILATION. One source
+// file of a program includes this one; the target `zbpp::compiled` has such a file.
 #pragma once
 
 #include <zbpp/analysis/impl/src.hpp>

@@ -22,6 +22,7 @@ int main() {
   }
   auto const cost = zbpp::cost(plan.timeline());
   auto const bound = bound_of_other_unit(problem);
-  std::printf("cost %lld, at least %lld\n", static_cast<long long>(cost), static_cast<long long>(bound));
+  std::printf(
+      "cost %lld, at least %lld\n", static_cast<long long>(cost), static_cast<long long>(bound));
   return other_unit_accepts(plan) && 0 < bound && bound <= cost ? 0 : 1;
 }

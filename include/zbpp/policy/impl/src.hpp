@@ -2,4 +2,3 @@
 //
 // All that stands in policy/impl.
 #pragma once
-
