@@ -4,7 +4,7 @@
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
@@ -223,7 +223,7 @@ TEST_CASE("a staircase needs a linear placement", "[bounds]") {
   problem const problem(placement::v_shape(2), 3, stage_costs{});
   CHECK(zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
           (void)zbpp::staircase(problem);
-        }) == "a staircase needs a linear placement, one stage a rank; this one is v");
+        }) == "a staircase needs a linear placement, one stage per rank; this one is v");
 }
 
 TEST_CASE("each rule gives what docs/bounds.md works out", "[bounds]") {

@@ -87,13 +87,15 @@ set(ZBPP_CORE_HEADERS
   planner/registry.hpp
   planner/search.hpp
   planner/zb_v.hpp
-  policy/classic.hpp
   policy/dualpipe_v.hpp
+  policy/impl/dualpipe_v.ipp
+  policy/impl/interleaved.ipp
+  policy/impl/one_chunk.ipp
   policy/impl/src.hpp
+  policy/impl/zb_v.ipp
   policy/interleaved.hpp
   policy/one_chunk.hpp
   policy/policy.hpp
-  policy/zb_h.hpp
   policy/zb_v.hpp
   runtime/arena.hpp
   runtime/backend.hpp
