@@ -16,23 +16,23 @@ namespace zbpp {
 
 /// Says why no schedule of a problem costs less, of those that `lower_bound` is about.
 enum class bound_rule : std::uint8_t {
-  work,       ///< the passes of a rank
-  head,       ///< the passes of a rank, and its wait for the first B
-  drain,      ///< what memory forces before a rank's last F, and what follows that F
-  path,       ///< down to another rank, what that one does up to its last B, and up again
-  staircase,  ///< the waits of all ranks, each as long as those after it make it
-  heads,      ///< passes of one rank, with what must come before and after them
+  work,             ///< the passes of a rank
+  wait,             ///< the passes of a rank, and its wait for the first B
+  drain,            ///< what memory forces before a rank's last F, and what follows that F
+  path,             ///< down to another rank, what that one does up to its last B, and up again
+  staircase,        ///< the waits of all ranks, each as long as those after it make it
+  heads_and_tails,  ///< passes of one rank, with what must come before and after them
 };
 
 /// @return a rule in a word
 [[nodiscard]] constexpr std::string_view to_string(bound_rule rule) noexcept {
   switch (rule) {
     case bound_rule::work: return "work";
-    case bound_rule::head: return "head";
+    case bound_rule::wait: return "wait";
     case bound_rule::drain: return "drain";
     case bound_rule::path: return "path";
     case bound_rule::staircase: return "staircase";
-    case bound_rule::heads: return "heads";
+    case bound_rule::heads_and_tails: return "heads and tails";
   }
   return "?";
 }
@@ -43,10 +43,11 @@ struct cost_bound {
   ticks cost = 0;
   bound_rule rule{};
   int rank = 0;      ///< whose span is bounded; staircase: that has too little time for less
-  int through = -1;  ///< path and heads: the rank whose passes are counted; heads, -1: one pass
-  /// heads: from the first start on `rank` to where those passes can start; negative: before it
+  int through = -1;  ///< path, heads_and_tails: the rank whose passes are counted; -1: one pass
+  /// heads_and_tails: from the first start on `rank` to where those passes can start; negative:
+  /// before it
   ticks head = 0;
-  ticks tail = 0;  ///< heads: from where they can end to the last end on `rank`
+  ticks tail = 0;  ///< heads_and_tails: from where they can end to the last end on `rank`
 
   friend bool operator==(cost_bound const&, cost_bound const&) = default;
 };

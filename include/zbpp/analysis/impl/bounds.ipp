@@ -118,7 +118,7 @@ class rank_views {
 // About a second for all views, so that a problem of any size gets an answer.
 inline constexpr double most_view_effort = 9e8;
 
-/// Says from how many ranks the heads rule looks at a problem.
+/// Says from how many ranks the rule of heads and tails looks at a problem.
 [[nodiscard]] ZBPP_INLINE int views_of(problem const& problem) {
   auto const effort = view_effort(problem);
   if (has_one_chunk(problem))  // the other rules do nearly as well there, in much less time
@@ -142,7 +142,7 @@ ZBPP_INLINE void try_one_chunk_rules(
   auto const rank_of = [&](int s) { return problem.placement().rank_of(s); };
   for (int s = 0; s < terms.stages(); ++s) {
     auto const& facts = view.facts[index(s)];
-    take({rules.head(s, facts), bound_rule::head, rank_of(s)});
+    take({rules.wait(s, facts), bound_rule::wait, rank_of(s)});
     take({rules.drain(s, facts), bound_rule::drain, rank_of(s)});
   }
   // Which stage a path turns at does not depend on where it starts.
@@ -156,7 +156,7 @@ ZBPP_INLINE void try_one_chunk_rules(
   if (least > 0) take({least, bound_rule::staircase, rank_of(view.steps.depths(least - 1).stuck)});
 }
 
-ZBPP_INLINE void try_heads_rule(problem const& problem, bound_terms const& terms, best_bound& take) {
+ZBPP_INLINE void try_heads_and_tails_rule(problem const& problem, bound_terms const& terms, best_bound& take) {
   auto const views = views_of(problem);
   if (views == 0) return;
   rank_views const all(terms, problem.placement());
@@ -164,7 +164,7 @@ ZBPP_INLINE void try_heads_rule(problem const& problem, bound_terms const& terms
     // Spread over all ranks, the first and the last among them.
     auto const rank = views == 1 ? 0 : static_cast<int>(i * (problem.ranks() - 1) / (views - 1));
     auto const found = all.from(rank, [](span_bound const& span) { return span.most_crowded(); });
-    take({found.span, bound_rule::heads, rank, found.rank, found.head, found.tail});
+    take({found.span, bound_rule::heads_and_tails, rank, found.rank, found.head, found.tail});
   }
 }
 
@@ -174,7 +174,7 @@ ZBPP_INLINE void try_heads_rule(problem const& problem, bound_terms const& terms
   one_chunk_bounds const rules(terms);
   auto const s = problem.placement().stages_of(claim.rank).front();
   switch (claim.rule) {
-    case bound_rule::head: return rules.head(s, facts_of(terms, s)) >= claim.cost;
+    case bound_rule::wait: return rules.wait(s, facts_of(terms, s)) >= claim.cost;
     case bound_rule::drain: return rules.drain(s, facts_of(terms, s)) >= claim.cost;
     case bound_rule::path: {
       auto const turn = problem.placement().stages_of(claim.through).front();
@@ -204,7 +204,7 @@ ZBPP_INLINE cost_bound lower_bound(problem const& problem) {
   for (int r = 0; r < problem.ranks(); ++r)
     take({detail::work_of(terms, problem, r), bound_rule::work, r});
   if (detail::has_one_chunk(problem)) detail::try_one_chunk_rules(problem, terms, take);
-  detail::try_heads_rule(problem, terms, take);
+  detail::try_heads_and_tails_rule(problem, terms, take);
   return take.best;
 }
 
@@ -213,13 +213,13 @@ ZBPP_INLINE bool holds(cost_bound const& claim, problem const& problem) {
   auto const through = claim.through;
   if (!is_rank(claim.rank)) return false;
   if (claim.rule == bound_rule::path && !is_rank(through)) return false;
-  if (claim.rule == bound_rule::heads && !is_rank(through) && through != detail::one_pass)
+  if (claim.rule == bound_rule::heads_and_tails && !is_rank(through) && through != detail::one_pass)
     return false;
   if (claim.cost <= 0) return true;
   detail::bound_terms const terms(problem);
   switch (claim.rule) {
     case bound_rule::work: return detail::work_of(terms, problem, claim.rank) >= claim.cost;
-    case bound_rule::heads: {
+    case bound_rule::heads_and_tails: {
       if (detail::view_effort(problem) > detail::most_view_effort) return false;
       return detail::rank_views(terms, problem.placement()).from(claim.rank, [&](auto const& span) {
         return span.span_of(through, claim.head, claim.tail) >= claim.cost;
