@@ -6,7 +6,7 @@
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <benchmark/benchmark.h>
 

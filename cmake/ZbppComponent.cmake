@@ -73,6 +73,71 @@ function(zbpp_component name)
       DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
     zbpp_install_pkg_config()
   endif()
+  zbpp_compiled_component(${name} ${export_name} LINK ${arg_LINK})
+endfunction()
+
+# zbpp_compiled_component(name export_name LINK target...)
+#
+# Makes the static library zbpp::<name>_compiled (for `core`: zbpp::compiled) from the functions in the
+# component's impl/*.ipp, for components that have an impl/src.hpp. Who links it compiles declarations
+# only. It needs the compiled form of each component that this one needs. It is built for whoever links
+# it; with ZBPP_COMPILED also by default, and installed.
+function(zbpp_compiled_component name export_name)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LINK")
+  set(folder "${name}/")
+  set(compiled ${name}_compiled)
+  if(name STREQUAL "core")
+    set(folder "")
+    set(compiled compiled)
+  endif()
+  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp")
+    return()
+  endif()
+
+  set(needed "")
+  foreach(target IN LISTS arg_LINK)
+    string(REGEX REPLACE "^zbpp::" "" needed_name "${target}")
+    if(target STREQUAL "zbpp::zbpp")
+      list(APPEND needed compiled)
+    elseif(TARGET zbpp::${needed_name}_compiled)
+      list(APPEND needed ${needed_name}_compiled)
+    endif()
+  endforeach()
+
+  set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${compiled}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "#include <zbpp/${folder}impl/src.hpp>\n")
+  set(exclude EXCLUDE_FROM_ALL)
+  if(ZBPP_COMPILED)
+    set(exclude "")
+  endif()
+  add_library(zbpp_${compiled} STATIC ${exclude} "${source}")
+  add_library(zbpp::${compiled} ALIAS zbpp_${compiled})
+  list(TRANSFORM needed PREPEND "zbpp::" OUTPUT_VARIABLE needed_targets)
+  target_link_libraries(zbpp_${compiled} PUBLIC zbpp::${export_name} ${needed_targets})
+  # The sanitizers and warnings of our own tests, where there are any: code that is compiled in two ways
+  # and linked together would break the rule of one definition.
+  target_link_libraries(zbpp_${compiled} PRIVATE
+    $<BUILD_INTERFACE:$<TARGET_NAME_IF_EXISTS:zbpp_strict>>)
+  target_compile_definitions(zbpp_${compiled} PUBLIC ZBPP_SEPARATE_COMPILATION)
+  set_target_properties(zbpp_${compiled} PROPERTIES
+    EXPORT_NAME ${compiled} POSITION_INDEPENDENT_CODE ON)
+
+  if(NOT ZBPP_INSTALL)
+    return()
+  elseif(NOT ZBPP_COMPILED)
+    set_property(GLOBAL APPEND_STRING PROPERTY ZBPP_LEFT_OUT
+      "set(zbpp_${compiled}_left_out [[ZBPP_COMPILED is OFF]])\n")
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY ZBPP_COMPONENTS ${compiled})
+  file(WRITE "${PROJECT_BINARY_DIR}/cmake/zbpp-${compiled}.cmake"
+    "set(zbpp_requires \"${name};${needed}\")\nset(zbpp_packages \"\")\n")
+  install(FILES "${PROJECT_BINARY_DIR}/cmake/zbpp-${compiled}.cmake"
+    DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
+  install(TARGETS zbpp_${compiled} EXPORT zbpp-${compiled}
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT zbpp)
+  install(EXPORT zbpp-${compiled} FILE zbpp-${compiled}-targets.cmake NAMESPACE zbpp::
+    DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
 endfunction()
 
 # Installs zbpp.pc or zbpp-<name>.pc, which finds the headers from where it lies itself. A macro, as
@@ -119,7 +184,8 @@ endfunction()
 # Stops with a message that names the headers on disk that no list names, and the reverse.
 function(zbpp_check_headers)
   set(root "${PROJECT_SOURCE_DIR}/include/zbpp")
-  file(GLOB_RECURSE on_disk CONFIGURE_DEPENDS RELATIVE "${root}" "${root}/*.hpp" "${root}/*.cuh")
+  file(GLOB_RECURSE on_disk CONFIGURE_DEPENDS RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp"
+    "${root}/*.cuh")
   get_property(listed GLOBAL PROPERTY ZBPP_LISTED_HEADERS)
   set(problems "")
   foreach(header IN LISTS on_disk)
@@ -145,8 +211,12 @@ function(zbpp_install_package)
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/zbpp-config.cmake.in"
     "${dir}/zbpp-config.cmake" INSTALL_DESTINATION "${ZBPP_PACKAGE_DIR}"
     NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  set(any_machine ARCH_INDEPENDENT)  # headers are; libraries are not
+  if(ZBPP_COMPILED)
+    set(any_machine "")
+  endif()
   write_basic_package_version_file("${dir}/zbpp-config-version.cmake"
-    COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+    COMPATIBILITY SameMinorVersion ${any_machine})
   install(FILES "${dir}/zbpp-config.cmake" "${dir}/zbpp-config-version.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
     DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)

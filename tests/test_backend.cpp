@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>

@@ -4,7 +4,7 @@
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
@@ -223,7 +223,7 @@ TEST_CASE("a staircase needs a linear placement", "[bounds]") {
   problem const problem(placement::v_shape(2), 3, stage_costs{});
   CHECK(zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
           (void)zbpp::staircase(problem);
-        }) == "a staircase needs a linear placement, one stage a rank; this one is v");
+        }) == "a staircase needs a linear placement, one stage per rank; this one is v");
 }
 
 TEST_CASE("each rule gives what docs/bounds.md works out", "[bounds]") {
@@ -240,8 +240,8 @@ TEST_CASE("each rule gives what docs/bounds.md works out", "[bounds]") {
   };
   problem const tight(placement::linear(3), 6, costs, 1, {30});
   CHECK(most(tight, bound_rule::work, 0) == 72);
-  CHECK(most(tight, bound_rule::head, 0) == 86);
-  CHECK(most(tight, bound_rule::head, 2) == 72);
+  CHECK(most(tight, bound_rule::wait, 0) == 86);
+  CHECK(most(tight, bound_rule::wait, 2) == 72);
   CHECK(most(tight, bound_rule::drain, 0) == 92);
   CHECK(most(tight, bound_rule::path, 0, 2) == 79);
   CHECK(lower_bound(tight) == cost_bound{92, bound_rule::drain, 0});
@@ -249,13 +249,13 @@ TEST_CASE("each rule gives what docs/bounds.md works out", "[bounds]") {
 
   problem const wide(placement::linear(3), 20, costs, 1, {60});
   CHECK(most(wide, bound_rule::work, 0) == 240);
-  CHECK(most(wide, bound_rule::head, 0) == 242);
+  CHECK(most(wide, bound_rule::wait, 0) == 242);
   CHECK(zbpp::staircase(wide).cost == 243);
   CHECK(zbpp::staircase(wide).forwards == std::vector<int>{6, 3, 1});
   CHECK(lower_bound(wide) == cost_bound{243, bound_rule::staircase, 0});
 
   problem const bent(placement::v_shape(2), 6, costs, 1, {40});
-  CHECK(lower_bound(bent) == cost_bound{147, bound_rule::heads, 1, 1, 19, 0});
+  CHECK(lower_bound(bent) == cost_bound{147, bound_rule::heads_and_tails, 1, 1, 19, 0});
   CHECK(lower_bound(problem(placement::v_shape(2), 6, costs, 1, {20})).cost == 182);
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("a slow rank before spreads the F of a rank out", "[bounds]") {
   };
   problem const straight(
       placement::linear(3), 4, std::vector{times(10, 5, 1), times(4, 5, 11), times(4, 5, 11)});
-  CHECK(lower_bound(straight) == cost_bound{86, bound_rule::head, 1});
+  CHECK(lower_bound(straight) == cost_bound{86, bound_rule::wait, 1});
   check_certificate(lower_bound(straight), straight);
   CHECK(zbpp::test::optimal_cost(straight) == 86);
 
@@ -275,7 +275,7 @@ TEST_CASE("a slow rank before spreads the F of a rank out", "[bounds]") {
       placement::v_shape(2),
       3,
       std::vector{times(10, 2, 1), times(2, 5, 4), times(2, 5, 4), times(3, 2, 1)});
-  CHECK(lower_bound(bent) == cost_bound{71, bound_rule::heads, 1, 1, 9, 0});
+  CHECK(lower_bound(bent) == cost_bound{71, bound_rule::heads_and_tails, 1, 1, 9, 0});
   check_certificate(lower_bound(bent), bent);
   CHECK(zbpp::test::optimal_cost(bent) == 71);
 }
@@ -312,11 +312,11 @@ TEST_CASE("a certificate that was tampered with is refused", "[bounds]") {
     }
     for (auto rule :
          {bound_rule::work,
-          bound_rule::head,
+          bound_rule::wait,
           bound_rule::drain,
           bound_rule::path,
           bound_rule::staircase,
-          bound_rule::heads,
+          bound_rule::heads_and_tails,
           static_cast<bound_rule>(17)}) {
       auto wrong = claim;
       wrong.rule = rule;
@@ -338,7 +338,8 @@ TEST_CASE("a claim about heads can name any times without harm", "[bounds]") {
   for (ticks head : {ticks{-1}, ticks{0}, most})
     for (ticks tail : {ticks{-1}, ticks{0}, most})
       for (int through : {-2, -1, 0, 1, 2})
-        CHECK_FALSE(holds({claim.cost + 1, bound_rule::heads, 0, through, head, tail}, problem));
+        CHECK_FALSE(
+            holds({claim.cost + 1, bound_rule::heads_and_tails, 0, through, head, tail}, problem));
   CHECK_FALSE(holds({most, bound_rule::staircase, 0}, problem));
   CHECK_FALSE(holds({most, bound_rule::path, 0, 1}, problem));
 }
@@ -470,7 +471,7 @@ TEST_CASE("a problem of any size gets a bound", "[bounds]") {
 TEST_CASE("rules have names", "[bounds]") {
   CHECK(to_string(bound_rule::work) == "work");
   CHECK(to_string(bound_rule::staircase) == "staircase");
-  CHECK(to_string(bound_rule::heads) == "heads");
+  CHECK(to_string(bound_rule::heads_and_tails) == "heads and tails");
   CHECK(to_string(static_cast<bound_rule>(99)) == "?");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
@@ -91,10 +91,10 @@ TEST_CASE("GPipe and 1F1B need a linear placement", "[classic]") {
   auto const unsupported = zbpp::errc::unsupported_problem;
   CHECK(zbpp::test::refusal(unsupported, [&] {
           (void)zbpp::gpipe{}(problem);
-        }) == "GPipe needs a linear placement, one stage a rank; this one is looped");
+        }) == "GPipe needs a linear placement, one stage per rank; this one is looped");
   CHECK(zbpp::test::refusal(unsupported, [&] {
           (void)zbpp::one_f_one_b{}(problem);
-        }) == "1F1B needs a linear placement, one stage a rank; this one is looped");
+        }) == "1F1B needs a linear placement, one stage per rank; this one is looped");
 }
 
 }  // namespace test_classic

@@ -141,7 +141,8 @@ TEST_CASE("a table of transfers that cannot be says what would be right", "[cost
           transfer_costs(1, {-5});
         }) == "transfer: a latency of -5 ns; a latency lies between 0 and 2^62 ns");
   auto const rate = [](double value) { return refusal([&] { transfer_costs(1, {0}, {value}); }); };
-  CHECK(rate(-0.5) == "transfer: -0.500000 ns a byte; a rate lies between 0 and 10^9 ns a byte");
+  CHECK(
+      rate(-0.5) == "transfer: -0.500000 ns per byte; a rate lies between 0 and 10^9 ns per byte");
   CHECK(rate(2e9).find("a rate lies between") != std::string::npos);
   CHECK(
       rate(std::numeric_limits<double>::quiet_NaN()).find("a rate lies between") !=

@@ -3,7 +3,7 @@
 // A host that lives on an io_context goes on while a GPU is at work on a step.
 #include <zbpp/asio/async_step.hpp>
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>

@@ -4,7 +4,7 @@
 // anew, and what goes wrong on the way leaves no capture behind. In a pipeline: the same bits.
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/stage.hpp>
 

@@ -5,7 +5,7 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/partition.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>

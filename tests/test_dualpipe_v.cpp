@@ -106,7 +106,7 @@ TEST_CASE("DualPipeV needs a v and two microbatches a rank", "[dualpipe_v]") {
   };
   CHECK(
       refused(placement::linear(2), 4) ==
-      "DualPipeV needs a v placement, two stages a rank; this one is linear");
+      "DualPipeV needs a v placement, two stages per rank; this one is linear");
   CHECK(
       refused(placement::v_shape(3), 5) ==
       "DualPipeV needs a step of at least 6 microbatches, two for each rank; there are 5");

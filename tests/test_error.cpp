@@ -12,6 +12,7 @@ TEST_CASE("an error says where in front of what", "[error]") {
   zbpp::error const refused(
       zbpp::errc::wrong_flow, "it awaits B", {.rank = 1, .position = 4, .stage = 2});
   CHECK(refused.what() == std::string("rank 1, position 4, stage 2: it awaits B"));
+  CHECK(refused.message() == "it awaits B");
   CHECK(refused.code() == zbpp::errc::wrong_flow);
   CHECK(refused.location() == zbpp::location{.rank = 1, .position = 4, .stage = 2});
 }
@@ -19,6 +20,7 @@ TEST_CASE("an error says where in front of what", "[error]") {
 TEST_CASE("an error without a place is its text alone", "[error]") {
   zbpp::error const refused(zbpp::errc::bad_format, "line 3: no such pass");
   CHECK(refused.what() == std::string("line 3: no such pass"));
+  CHECK(refused.message() == refused.what());
 }
 
 TEST_CASE("a place leaves out what does not apply and keeps zeros", "[error]") {

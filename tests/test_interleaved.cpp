@@ -3,7 +3,7 @@
 // What the checks need besides.
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
-#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>

@@ -3,8 +3,7 @@
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/terminal.hpp>
 #include <zbpp/planner/zb_v.hpp>
-#include <zbpp/policy/classic.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>

@@ -2,10 +2,9 @@
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/csv.hpp>
 #include <zbpp/planner/zb_v.hpp>
-#include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>

@@ -2,7 +2,7 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/planner/zb_v.hpp>
-#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>

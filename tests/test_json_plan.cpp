@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/io/file.hpp>
 #include <zbpp/json/json.hpp>
-#include <zbpp/policy/classic.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/policy_grid.hpp>

@@ -286,7 +286,7 @@ TEST_CASE("every malformed problem is refused at its key", "[json]") {
       {text_with("", R"(, "transfer": {"latency": 1, "time_per_size": 1e-400})"),
        "transfer.time_per_size: found 1e-400; expected a time per size"},
       {text_with("", R"(, "transfer": {"latency": 1, "time_per_size": 1e5})"),
-       "transfer: transfer: 100000000000.000000 ns a byte; a rate lies between"},
+       "transfer: transfer: 100000000000.000000 ns per byte; a rate lies between"},
       {text_with("", R"(, "memory_limit": [1])"),
        "memory_limit: found an array of 1; expected an array of 2, one number for each rank"},
       {text_with("", R"(, "memory_limit": 1.5)"),

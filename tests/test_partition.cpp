@@ -320,8 +320,8 @@ TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
   wrong[1].forward = ticks{1} << 61;
   CHECK(
       refusal([&] { (void)bottleneck_partition(wrong, two); }) ==
-      "times or sizes of all layers, for each rank, add up to more than 2^62; a coarser unit would "
-      "be right");
+      "times or sizes of all layers, for each rank, add up to more than 2^62; use a coarser "
+      "unit");
   CHECK(refusal([&] {
           (void)layered_problem(two, 0, layers(2));
         }) == "microbatches is 0; a step has at least 1");
@@ -335,19 +335,19 @@ TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
         }) == "first_layer has one entry per stage, the first of them 0");
   CHECK(refusal([&] {
           (void)model.with({0, 0});
-        }) == "stage 0: has the layers from 0 to before 0; at least one of the 3 would be right");
+        }) == "stage 0: has the layers from 0 to before 0; give it at least one of the 3");
   CHECK(refusal([&] {
           (void)model.with({0, 3});
-        }) == "stage 1: has the layers from 3 to before 3; at least one of the 3 would be right");
+        }) == "stage 1: has the layers from 3 to before 3; give it at least one of the 3");
   CHECK(refusal([&] {
           (void)model.with({0, -1});
-        }) == "stage 0: has the layers from 0 to before -1; at least one of the 3 would be right");
+        }) == "stage 0: has the layers from 0 to before -1; give it at least one of the 3");
   CHECK(refusal([&] {
           (void)model.with({0, 1}, {true});
         }) == "recompute is empty or has one entry per stage");
   CHECK(refusal([&] {
           (void)model.with({0, 1}, {true, false});
-        }) == "stage 0: shall recompute, but none of its layers says how long that takes");
+        }) == "stage 0: is to recompute, but none of its layers says how long that takes");
   CHECK(refusal([&] {
           (void)partition(model, zbpp::zb_h1{}, {.schedules = 0});
         }) == "schedules is less than 1; the policy is asked at least once");

@@ -23,7 +23,7 @@ namespace {
 
 constexpr auto most = std::numeric_limits<std::int64_t>::max();
 std::string const too_much =
-    "times or sizes add up to more than 2^62 over a step; a coarser unit would be right";
+    "times or sizes add up to more than 2^62 over a step; use a coarser unit";
 
 }  // namespace
 
@@ -103,7 +103,7 @@ TEST_CASE("a problem that cannot be says what would be right", "[problem]") {
         }) == "transfer: the table is for 1 ranks; the placement has 2");
   CHECK(refusal([&] {
           problem(where, 1, stage_costs{}, 0, {1, 2, 3});
-        }) == "memory_limit has 3 entries; 1 or 2 would be right");
+        }) == "memory_limit has 3 entries; give 1 or 2");
   CHECK(refusal([&] {
           problem(where, 1, stage_costs{}, 0, {1, -2});
         }) == "memory_limit is -2; a limit is at least 0 bytes");

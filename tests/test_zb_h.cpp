@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
@@ -110,10 +110,10 @@ TEST_CASE("ZB-H1 and ZB-H2 need a linear placement", "[zb_h]") {
   auto const unsupported = zbpp::errc::unsupported_problem;
   CHECK(zbpp::test::refusal(unsupported, [&] {
           (void)zbpp::zb_h1{}(problem);
-        }) == "ZB-H1 needs a linear placement, one stage a rank; this one is v");
+        }) == "ZB-H1 needs a linear placement, one stage per rank; this one is v");
   CHECK(zbpp::test::refusal(unsupported, [&] {
           (void)zbpp::zb_h2{}(problem);
-        }) == "ZB-H2 needs a linear placement, one stage a rank; this one is v");
+        }) == "ZB-H2 needs a linear placement, one stage per rank; this one is v");
 }
 
 }  // namespace test_zb_h

@@ -80,10 +80,10 @@ TEST_CASE("ZB-V needs a v", "[zb_v]") {
   };
   CHECK(
       refused(placement::linear(2)) ==
-      "ZB-V needs a v placement, two stages a rank; this one is linear");
+      "ZB-V needs a v placement, two stages per rank; this one is linear");
   CHECK(
       refused(placement::custom({1, 0, 0, 1})) ==
-      "ZB-V needs a v placement, two stages a rank; this one is custom");
+      "ZB-V needs a v placement, two stages per rank; this one is custom");
 }
 
 }  // namespace test_zb_v

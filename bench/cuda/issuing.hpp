@@ -8,8 +8,7 @@
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
-#include <zbpp/policy/classic.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <bench/cuda/measuring.hpp>

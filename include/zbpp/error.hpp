@@ -4,6 +4,8 @@
 // place (rank, position, stage, microbatch) that every message names.
 #pragma once
 
+#include <zbpp/config.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -60,37 +62,29 @@ struct location {
 };
 
 /// Writes a place as `rank 1, position 4, stage 2, microbatch 0`, leaving out what does not apply.
-[[nodiscard]] inline std::string to_string(location const& at) {
-  std::string text;
-  auto add = [&text](std::string_view name, std::int64_t value) {
-    if (value < 0) return;
-    if (!text.empty()) text += ", ";
-    text.append(name).append(" ").append(std::to_string(value));
-  };
-  add("rank", at.rank);
-  add("position", at.position);
-  add("stage", at.stage);
-  add("microbatch", at.microbatch);
-  return text;
-}
+[[nodiscard]] std::string to_string(location const& at);
 
-/// Reports bad input or a failed step: what, where, and what would be right.
+/// Reports bad input or a failed step: what is wrong, where, and what to do.
 class error : public std::runtime_error {
  public:
-  /// Makes an error whose message is `text`, with the place in front when there is one.
-  error(errc code, std::string const& text, zbpp::location at = {})
-      : std::runtime_error(at == zbpp::location{} ? text : to_string(at) + ": " + text),
-        code_(code),
-        at_(at) {}
+  /// Makes an error whose `what()` is `message`, with the place in front when there is one.
+  error(errc code, std::string const& message, zbpp::location at = {});
 
   /// @return the kind of fault
   [[nodiscard]] errc code() const noexcept { return code_; }
   /// @return the place it happened
   [[nodiscard]] zbpp::location const& location() const noexcept { return at_; }
+  /// @return what() without the place
+  [[nodiscard]] std::string_view message() const noexcept {
+    return std::string_view(std::runtime_error::what()).substr(place_length_);
+  }
 
  private:
+  error(errc code, std::string const& place, std::string const& message, zbpp::location at);
+
   errc code_;
   zbpp::location at_;
+  std::size_t place_length_;
 };
 
 namespace detail {
@@ -107,3 +101,7 @@ inline void require(bool good, char const* text) {
 
 }  // namespace detail
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/impl/error.ipp>
+#endif

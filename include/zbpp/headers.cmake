@@ -3,6 +3,7 @@
 set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
   analysis/deadlock.hpp
+  analysis/detail/activation_count.hpp
   analysis/detail/bounds/heads.hpp
   analysis/detail/bounds/memory.hpp
   analysis/detail/bounds/one_chunk.hpp
@@ -10,8 +11,20 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/tails.hpp
   analysis/detail/bounds/terms.hpp
   analysis/detail/bounds/view.hpp
+  analysis/detail/fuse_pairs.hpp
   analysis/detail/pass_lines.hpp
   analysis/diagnostic.hpp
+  analysis/impl/bounds.ipp
+  analysis/impl/deadlock.ipp
+  analysis/impl/diagnostic.ipp
+  analysis/impl/lower.ipp
+  analysis/impl/memory.ipp
+  analysis/impl/period.ipp
+  analysis/impl/plan.ipp
+  analysis/impl/simulate.ipp
+  analysis/impl/src.hpp
+  analysis/impl/traffic.ipp
+  analysis/impl/verify.ipp
   analysis/lower.hpp
   analysis/memory.hpp
   analysis/period.hpp
@@ -22,6 +35,8 @@ set(ZBPP_CORE_HEADERS
   config.hpp
   cuda/detail/transfer_order.hpp
   error.hpp
+  impl/error.ipp
+  impl/src.hpp
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
@@ -35,6 +50,15 @@ set(ZBPP_CORE_HEADERS
   io/text.hpp
   model/containers.hpp
   model/costs.hpp
+  model/detail/cost_sums.hpp
+  model/impl/costs.ipp
+  model/impl/layers.ipp
+  model/impl/placement.ipp
+  model/impl/problem.ipp
+  model/impl/program.ipp
+  model/impl/schedule.ipp
+  model/impl/src.hpp
+  model/impl/timeline.ipp
   model/layers.hpp
   model/pass.hpp
   model/placement.hpp
@@ -63,12 +87,15 @@ set(ZBPP_CORE_HEADERS
   planner/registry.hpp
   planner/search.hpp
   planner/zb_v.hpp
-  policy/classic.hpp
   policy/dualpipe_v.hpp
+  policy/impl/dualpipe_v.ipp
+  policy/impl/interleaved.ipp
+  policy/impl/one_chunk.ipp
+  policy/impl/src.hpp
+  policy/impl/zb_v.ipp
   policy/interleaved.hpp
   policy/one_chunk.hpp
   policy/policy.hpp
-  policy/zb_h.hpp
   policy/zb_v.hpp
   runtime/arena.hpp
   runtime/backend.hpp

@@ -4,8 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/policy/classic.hpp>
-#include <zbpp/policy/zb_h.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/zb_v.hpp>
 
 #include <support/toy_mlp.hpp>

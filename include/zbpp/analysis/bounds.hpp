@@ -5,44 +5,34 @@
 // plan that costs no more is optimal.
 #pragma once
 
-#include <zbpp/analysis/detail/bounds/heads.hpp>
-#include <zbpp/analysis/detail/bounds/memory.hpp>
-#include <zbpp/analysis/detail/bounds/one_chunk.hpp>
-#include <zbpp/analysis/detail/bounds/span.hpp>
-#include <zbpp/analysis/detail/bounds/terms.hpp>
-#include <zbpp/analysis/detail/bounds/view.hpp>
-#include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
-#include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zbpp {
 
 /// Says why no schedule of a problem costs less, of those that `lower_bound` is about.
 enum class bound_rule : std::uint8_t {
-  work,       ///< the passes of a rank
-  head,       ///< the passes of a rank, and its wait for the first B
-  drain,      ///< what memory forces before a rank's last F, and what follows that F
-  path,       ///< down to another rank, what that one does up to its last B, and up again
-  staircase,  ///< the waits of all ranks, each as long as those after it make it
-  heads,      ///< passes of one rank, with what must come before and after them
+  work,             ///< the passes of a rank
+  wait,             ///< the passes of a rank, and its wait for the first B
+  drain,            ///< what memory forces before a rank's last F, and what follows that F
+  path,             ///< down to another rank, what that one does up to its last B, and up again
+  staircase,        ///< the waits of all ranks, each as long as those after it make it
+  heads_and_tails,  ///< passes of one rank, with what must come before and after them
 };
 
 /// @return a rule in a word
 [[nodiscard]] constexpr std::string_view to_string(bound_rule rule) noexcept {
   switch (rule) {
     case bound_rule::work: return "work";
-    case bound_rule::head: return "head";
+    case bound_rule::wait: return "wait";
     case bound_rule::drain: return "drain";
     case bound_rule::path: return "path";
     case bound_rule::staircase: return "staircase";
-    case bound_rule::heads: return "heads";
+    case bound_rule::heads_and_tails: return "heads and tails";
   }
   return "?";
 }
@@ -53,10 +43,11 @@ struct cost_bound {
   ticks cost = 0;
   bound_rule rule{};
   int rank = 0;      ///< whose span is bounded; staircase: that has too little time for less
-  int through = -1;  ///< path and heads: the rank whose passes are counted; heads, -1: one pass
-  /// heads: from the first start on `rank` to where those passes can start; negative: before it
+  int through = -1;  ///< path, heads_and_tails: the rank whose passes are counted; -1: one pass
+  /// heads_and_tails: from the first start on `rank` to where those passes can start; negative:
+  /// before it
   ticks head = 0;
-  ticks tail = 0;  ///< heads: from where they can end to the last end on `rank`
+  ticks tail = 0;  ///< heads_and_tails: from where they can end to the last end on `rank`
 
   friend bool operator==(cost_bound const&, cost_bound const&) = default;
 };
@@ -64,226 +55,30 @@ struct cost_bound {
 /// States how many F each rank runs before its first B.
 struct warm_up_depths {
   ticks cost = 0;             ///< the least that leaves each rank the time to wait for that B
-  std::vector<int> forwards;  ///< a number a rank
+  std::vector<int> forwards;  ///< one number per rank
 };
-
-namespace detail {
-
-/// Holds what the rules need of a problem whose ranks have one stage each.
-struct one_chunk_view {
-  explicit one_chunk_view(bound_terms const& t) : terms(t) {
-    for (int s = 0; s < t.stages(); ++s) facts.push_back(facts_of(t, s));
-  }
-  one_chunk_view(one_chunk_view const&) = delete;
-  one_chunk_view& operator=(one_chunk_view const&) = delete;
-
-  [[nodiscard]] warm_up_depths least_staircase() const {
-    ticks low = 0;
-    auto high = steps.enough();
-    while (low < high) {
-      auto const middle = low + (high - low) / 2;
-      if (steps.depths(middle).stuck < 0)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return {high, steps.depths(high).forwards};
-  }
-
-  bound_terms const& terms;
-  std::vector<stage_facts> facts;
-  one_chunk_bounds rules{terms};
-  staircase_steps steps{terms, facts};
-};
-
-[[nodiscard]] inline bool has_one_chunk(problem const& problem) {
-  return problem.stages() == problem.ranks();
-}
-
-/// Adds up the passes of a rank.
-[[nodiscard]] inline ticks work_of(bound_terms const& terms, problem const& problem, int rank) {
-  ticks sum = 0;
-  for (int s : problem.placement().stages_of(rank)) sum += terms[s].all();
-  return sum * problem.microbatches();
-}
-
-[[nodiscard]] inline std::vector<memory_terms> all_memory_terms(
-    bound_terms const& terms, placement const& placement) {
-  std::vector<memory_terms> all;
-  for (int s = 0; s < terms.stages(); ++s)
-    all.push_back(memory_terms_of(terms, placement.stages_of(placement.rank_of(s)), s));
-  return all;
-}
-
-/// Looks at a problem from each of its ranks. It refers to what it is made of.
-///
-/// A rank begins with F of the first microbatch on its first stage. Where that comes straight down
-/// from stage 0 through other first stages, it is known when: then the rank shares the heads that
-/// count from the start of stage 0. Other ranks count from their own first start.
-class rank_views {
- public:
-  rank_views(bound_terms const& terms, placement const& placement)
-      : terms_(terms), where_(placement) {
-    std::vector<bool> met(index(placement.ranks()), false);
-    for (; straight_ < terms.stages() && !met[index(placement.rank_of(straight_))]; ++straight_)
-      met[index(placement.rank_of(straight_))] = true;
-  }
-  rank_views(rank_views const&) = delete;
-  rank_views& operator=(rank_views const&) = delete;
-
-  /// Calls `ask(span)` with the bounds on the span of a rank. @return what it answers
-  template <class Ask>
-  auto from(int rank, Ask ask) const {
-    rank_view const view(terms_, where_, memory_, rank);
-    if (view.from < straight_) return ask(span_bound(heads_, view, terms_.down(0, view.from)));
-    pass_heads const own(view);
-    return ask(span_bound(own, view, 0));
-  }
-
- private:
-  bound_terms const& terms_;
-  placement const& where_;
-  std::vector<memory_terms> memory_ = all_memory_terms(terms_, where_);
-  int straight_ = 0;  // how many stages from 0 on have a rank each
-  rank_view first_{terms_, where_, memory_, where_.rank_of(0)};
-  pass_heads heads_{first_};
-};
-
-/// Estimates the nanoseconds that looking at a problem from one rank takes.
-[[nodiscard]] inline double view_effort(problem const& problem) {
-  double effort = 0;
-  for (int r = 0; r < problem.ranks(); ++r) {
-    auto const chunks = static_cast<double>(problem.placement().stages_of(r).size());
-    effort += 36 * chunks * chunks * chunks;
-  }
-  return effort * problem.microbatches();
-}
-
-// About a second for all views, so that a problem of any size gets an answer.
-inline constexpr double most_view_effort = 9e8;
-
-/// Says from how many ranks the heads rule looks at a problem.
-[[nodiscard]] inline int views_of(problem const& problem) {
-  auto const effort = view_effort(problem);
-  if (has_one_chunk(problem))  // the other rules do nearly as well there, in much less time
-    return effort * problem.ranks() <= 4e6 ? problem.ranks() : 0;
-  return static_cast<int>(std::min<double>(problem.ranks(), most_view_effort / effort));
-}
-
-/// Keeps the greatest of the bounds it is shown, of equal ones the first.
-struct best_bound {
-  cost_bound best;
-
-  void operator()(cost_bound const& found) {
-    if (found.cost > best.cost) best = found;
-  }
-};
-
-inline void try_one_chunk_rules(
-    problem const& problem, bound_terms const& terms, best_bound& take) {
-  one_chunk_view const view(terms);
-  auto const& rules = view.rules;
-  auto const rank_of = [&](int s) { return problem.placement().rank_of(s); };
-  for (int s = 0; s < terms.stages(); ++s) {
-    auto const& facts = view.facts[index(s)];
-    take({rules.head(s, facts), bound_rule::head, rank_of(s)});
-    take({rules.drain(s, facts), bound_rule::drain, rank_of(s)});
-  }
-  // Which stage a path turns at does not depend on where it starts.
-  int turn = terms.stages() - 1;
-  for (int s = turn; s >= 0; --s) {
-    auto const length = [&](int q) { return rules.path(s, q, view.facts[index(q)]); };
-    if (length(s) >= length(turn)) turn = s;
-    take({length(turn), bound_rule::path, rank_of(s), rank_of(turn)});
-  }
-  auto const least = view.least_staircase().cost;
-  if (least > 0) take({least, bound_rule::staircase, rank_of(view.steps.depths(least - 1).stuck)});
-}
-
-inline void try_heads_rule(problem const& problem, bound_terms const& terms, best_bound& take) {
-  auto const views = views_of(problem);
-  if (views == 0) return;
-  rank_views const all(terms, problem.placement());
-  for (std::int64_t i = 0; i < views; ++i) {
-    // Spread over all ranks, the first and the last among them.
-    auto const rank = views == 1 ? 0 : static_cast<int>(i * (problem.ranks() - 1) / (views - 1));
-    auto const found = all.from(rank, [](span_bound const& span) { return span.most_crowded(); });
-    take({found.span, bound_rule::heads, rank, found.rank, found.head, found.tail});
-  }
-}
-
-[[nodiscard]] inline bool one_chunk_rule_holds(
-    cost_bound const& claim, problem const& problem, bound_terms const& terms) {
-  if (!has_one_chunk(problem)) return false;
-  one_chunk_bounds const rules(terms);
-  auto const s = problem.placement().stages_of(claim.rank).front();
-  switch (claim.rule) {
-    case bound_rule::head: return rules.head(s, facts_of(terms, s)) >= claim.cost;
-    case bound_rule::drain: return rules.drain(s, facts_of(terms, s)) >= claim.cost;
-    case bound_rule::path: {
-      auto const turn = problem.placement().stages_of(claim.through).front();
-      return turn >= s && rules.path(s, turn, facts_of(terms, turn)) >= claim.cost;
-    }
-    case bound_rule::staircase:
-      return one_chunk_view(terms).steps.depths(claim.cost - 1).stuck == s;
-    default: return false;
-  }
-}
-
-}  // namespace detail
 
 /// Finds the least cost that leaves each rank of a linear placement the idle time to wait for its
 /// first B, and how many F it best runs before.
 /// @throws error (unsupported_problem) when the placement is not linear
 /// @complexity O(ranks * (microbatches + log of the cost))
-[[nodiscard]] inline warm_up_depths staircase(problem const& problem) {
-  if (!problem.placement().is_linear())
-    throw error(
-        errc::unsupported_problem,
-        "a staircase needs a linear placement, one stage a rank; this one is " +
-            problem.placement().name());
-  detail::bound_terms const terms(problem);
-  return detail::one_chunk_view(terms).least_staircase();
-}
+[[nodiscard]] warm_up_depths staircase(problem const& problem);
 
 /// Finds a cost that no schedule of a problem can go below which runs the microbatches of each
 /// stage in order, as `simulate` times it: with BW and R or without, and however long ranks idle
 /// once they have begun. Microbatches out of turn, or a rank that waits at will before its first
 /// pass, may cost less; so may the period. Where the limits admit no schedule, the bound says
 /// nothing.
-/// @complexity with one stage a rank O(ranks * (microbatches + log of the cost)); else bounded by
+/// @complexity with one stage per rank O(ranks * (microbatches + log of the cost)); else bounded by
 ///             looking from fewer ranks at large problems, at about a second in all
-[[nodiscard]] inline cost_bound lower_bound(problem const& problem) {
-  detail::bound_terms const terms(problem);
-  detail::best_bound take;
-  for (int r = 0; r < problem.ranks(); ++r)
-    take({detail::work_of(terms, problem, r), bound_rule::work, r});
-  if (detail::has_one_chunk(problem)) detail::try_one_chunk_rules(problem, terms, take);
-  detail::try_heads_rule(problem, terms, take);
-  return take.best;
-}
+[[nodiscard]] cost_bound lower_bound(problem const& problem);
 
 /// Checks a bound from the problem alone: whether its rule, at its rank, gives at least its cost.
 /// It searches nothing, and it takes any claim, wherever that comes from.
-[[nodiscard]] inline bool holds(cost_bound const& claim, problem const& problem) {
-  auto const is_rank = [&](int rank) { return rank >= 0 && rank < problem.ranks(); };
-  auto const through = claim.through;
-  if (!is_rank(claim.rank)) return false;
-  if (claim.rule == bound_rule::path && !is_rank(through)) return false;
-  if (claim.rule == bound_rule::heads && !is_rank(through) && through != detail::one_pass)
-    return false;
-  if (claim.cost <= 0) return true;
-  detail::bound_terms const terms(problem);
-  switch (claim.rule) {
-    case bound_rule::work: return detail::work_of(terms, problem, claim.rank) >= claim.cost;
-    case bound_rule::heads: {
-      if (detail::view_effort(problem) > detail::most_view_effort) return false;
-      return detail::rank_views(terms, problem.placement()).from(claim.rank, [&](auto const& span) {
-        return span.span_of(through, claim.head, claim.tail) >= claim.cost;
-      });
-    }
-    default: return detail::one_chunk_rule_holds(claim, problem, terms);
-  }
-}
+[[nodiscard]] bool holds(cost_bound const& claim, problem const& problem);
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/analysis/impl/bounds.ipp>
+#endif

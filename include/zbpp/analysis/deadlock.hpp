@@ -10,12 +10,8 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/program.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zbpp {
@@ -39,175 +35,15 @@ enum class channel_layout : std::uint8_t {
 
 namespace detail {
 
-/// Runs a program whose channels' ends agree until nothing moves.
-class deadlock_search {
- public:
-  deadlock_search(program const& what, traffic const& messages, channel_layout layout)
-      : what_(what),
-        messages_(messages),
-        layout_(layout),
-        queues_(index(std::max(what.ranks(), 2 * messages.map().size()))),
-        done_(index(messages.map().size()), 0),
-        next_(index(what.ranks()), 0),
-        sleeping_(index(what.ranks()), false) {}
-
-  [[nodiscard]] std::vector<diagnostic> run() {
-    for (int rank = what_.ranks() - 1; rank >= 0; --rank) awake_.push_back(rank);
-    while (!awake_.empty()) {
-      auto const rank = awake_.back();
-      awake_.pop_back();
-      run_rank(rank);
-    }
-    for (int rank = 0; rank < what_.ranks(); ++rank)
-      if (sleeping_[index(rank)]) return {explain({rank, next_[index(rank)]})};
-    for (auto const& q : queues_)
-      if (!q.is_empty()) return {explain(head_at(messages_.map().ends(q.first()).first, q))};
-    return {};
-  }
-
- private:
-  struct place {
-    int rank = -1;
-    std::size_t position = 0;
-    friend bool operator==(place const&, place const&) = default;
-  };
-
-  // What a rank has issued and has not got through, by channel; each waits for those before it. The
-  // messages of one channel get through in turn, so the channel says which message it is.
-  class queue {
-   public:
-    [[nodiscard]] bool is_empty() const { return head_ == channels_.size(); }
-    [[nodiscard]] int first() const { return channels_[head_]; }
-    [[nodiscard]] bool begins_with(int channel) const { return !is_empty() && first() == channel; }
-    void push(int channel) { channels_.push_back(channel); }
-    void pop() {
-      if (++head_ < channels_.size()) return;
-      channels_.clear();
-      head_ = 0;
-    }
-
-   private:
-    std::vector<int> channels_;
-    std::size_t head_ = 0;
-  };
-
-  // The queue of a rank for a channel; each end of a channel has its own.
-  [[nodiscard]] queue& queue_of(int rank, int channel) {
-    if (layout_ == channel_layout::one_per_rank) return queues_[index(rank)];
-    if (layout_ == channel_layout::one_per_pair)
-      channel = std::min(channel, messages_.map().reverse(channel));
-    bool const is_sender = messages_.map().ends(channel).first == rank;
-    return queues_[2 * index(channel) + (is_sender ? 0 : 1)];
-  }
-
-  void run_rank(int rank) {
-    auto const row = what_.instructions(rank);
-    auto const notes = messages_.notes(rank);
-    for (auto& next = next_[index(rank)]; next < row.size(); ++next) {
-      auto const& note = notes[next];
-      if (note.channel == channel_map::none) continue;
-      if (!row[next].is_pass()) {
-        queue_of(rank, note.channel).push(note.channel);
-        complete(note.channel);
-      } else if (done_[index(note.channel)] <= note.sequence) {
-        sleeping_[index(rank)] = true;
-        return;
-      }
-    }
-  }
-
-  // Completes the next message of a channel if it is first at both ends, then whatever stood
-  // behind.
-  void complete(int first) {
-    ready_.push_back(first);
-    while (!ready_.empty()) {
-      auto const channel = ready_.back();
-      ready_.pop_back();
-      auto const [from, to] = messages_.map().ends(channel);
-      auto& sender = queue_of(from, channel);
-      auto& receiver = queue_of(to, channel);
-      if (!sender.begins_with(channel) || !receiver.begins_with(channel)) continue;
-      ++done_[index(channel)];
-      for (auto* q : {&sender, &receiver}) {
-        q->pop();
-        if (!q->is_empty()) ready_.push_back(q->first());
-      }
-      if (sleeping_[index(to)]) {
-        sleeping_[index(to)] = false;
-        awake_.push_back(to);
-      }
-    }
-  }
-
-  // Where a rank sends or receives a message.
-  [[nodiscard]] place find(int rank, int channel, std::int32_t sequence) const {
-    auto const notes = messages_.notes(rank);
-    for (std::size_t i = 0;; ++i)
-      if (notes[i].channel == channel && notes[i].sequence == sequence &&
-          !what_.instructions(rank)[i].is_pass())
-        return {rank, i};
-  }
-  [[nodiscard]] place head_at(int rank, queue const& q) const {
-    return find(rank, q.first(), done_[index(q.first())]);
-  }
-
-  // One thing that the pass or transfer at `p` waits for.
-  [[nodiscard]] place waits_for(place const& p) {
-    auto const& wanted = messages_.notes(p.rank)[p.position];
-    auto const [from, to] = messages_.map().ends(wanted.channel);
-    auto late = p;
-    for (int rank : {to, from}) {
-      auto const own = find(rank, wanted.channel, wanted.sequence);
-      auto const next = next_[index(rank)];
-      if (own.position >= next) {
-        late = {rank, next};
-      } else if (auto const head = head_at(rank, queue_of(rank, wanted.channel)); head != own) {
-        return head;
-      }
-    }
-    return late;
-  }
-
-  [[nodiscard]] std::string name(place const& p) const {
-    return "rank " + std::to_string(p.rank) + " position " + std::to_string(p.position) + " (" +
-           to_string(what_.instructions(p.rank)[p.position]) + ")";
-  }
-
-  [[nodiscard]] diagnostic explain(place const& start) {
-    std::vector<place> way{start};
-    auto first = way.end();
-    for (;;) {
-      auto const next = waits_for(way.back());
-      first = std::find(way.begin(), way.end(), next);
-      if (first != way.end()) break;
-      way.push_back(next);
-    }
-    auto text =
-        "with " + std::string(to_string(layout_)) + " the ranks wait in a cycle: " + name(*first);
-    for (auto p = first + 1; p != way.end(); ++p) text += " waits for " + name(*p);
-    text += " waits for " + name(*first);
-    return make_diagnostic(
-        what_, fault::deadlock, first->rank, static_cast<std::int64_t>(first->position), text);
-  }
-
-  program const& what_;
-  traffic const& messages_;
-  channel_layout layout_;
-  std::vector<queue> queues_;
-  std::vector<std::int32_t> done_;  // by channel, how many messages have got through
-  std::vector<std::size_t> next_;   // position of each rank
-  std::vector<bool> sleeping_;
-  std::vector<int> awake_;
-  std::vector<int> ready_;  // channels whose next message may get through
-};
-
 /// Looks for a standstill of a program that has no other fault.
 /// @return nothing, or one diagnostic with the waiting cycle
 /// @complexity O(instructions)
-[[nodiscard]] inline std::vector<diagnostic> find_deadlock(
-    program const& what, traffic const& messages, channel_layout layout) {
-  return deadlock_search(what, messages, layout).run();
-}
+[[nodiscard]] std::vector<diagnostic> find_deadlock(
+    program const& what, traffic const& messages, channel_layout layout);
 
 }  // namespace detail
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/analysis/impl/deadlock.ipp>
+#endif

@@ -45,31 +45,27 @@ struct diagnostic {
   fault what = fault::bad_id;
   location at;          ///< for `missing`, the last position at which it could stand
   instruction culprit;  ///< the instruction at `at`, or the one that is missing there
-  std::string text;     ///< names the instruction and says what would be right
+  std::string text;     ///< names the instruction and says what is right
 
   friend bool operator==(diagnostic const&, diagnostic const&) = default;
 };
 
 /// Writes a diagnostic as one line: fault, place, text.
-[[nodiscard]] inline std::string to_string(diagnostic const& d) {
-  auto text = std::string(to_string(d.what));
-  if (d.at != location{}) text.append(" at ").append(to_string(d.at));
-  return text.append(": ").append(d.text);
-}
+[[nodiscard]] std::string to_string(diagnostic const& d);
 
 namespace detail {
 
 /// Makes a diagnostic of an instruction, which leads the text.
-[[nodiscard]] inline diagnostic make_diagnostic(
-    fault what, int rank, std::int64_t position, instruction const& i, std::string const& text) {
-  return {what, {rank, position, i.stage, i.microbatch}, i, to_string(i) + ": " + text};
-}
+[[nodiscard]] diagnostic make_diagnostic(
+    fault what, int rank, std::int64_t position, instruction const& i, std::string const& text);
 
 /// Makes a diagnostic of the instruction that stands at a position.
-[[nodiscard]] inline diagnostic make_diagnostic(
-    program const& code, fault what, int rank, std::int64_t position, std::string const& text) {
-  return make_diagnostic(what, rank, position, code.instructions(rank)[index(position)], text);
-}
+[[nodiscard]] diagnostic make_diagnostic(
+    program const& code, fault what, int rank, std::int64_t position, std::string const& text);
 
 }  // namespace detail
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/analysis/impl/diagnostic.ipp>
+#endif

@@ -4,12 +4,11 @@
 // there, and when its sender can know that it has been consumed. Nothing here depends on time.
 #pragma once
 
+#include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -21,23 +20,7 @@ namespace zbpp {
 /// are neighbours, by sender, then receiver.
 class channel_map {
  public:
-  explicit channel_map(placement const& placement)
-      : forward_(detail::index(placement.stages()), none), backward_(forward_) {
-    for (int s = 0; s + 1 < placement.stages(); ++s) {
-      auto const from = placement.rank_of(s);
-      auto const to = placement.rank_of(s + 1);
-      if (from == to) continue;
-      pairs_.emplace_back(from, to);
-      pairs_.emplace_back(to, from);
-    }
-    std::sort(pairs_.begin(), pairs_.end());
-    pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
-    for (int s = 0; s + 1 < placement.stages(); ++s) {
-      forward_[detail::index(s)] = between(placement.rank_of(s), placement.rank_of(s + 1));
-      backward_[detail::index(s) + 1] = between(placement.rank_of(s + 1), placement.rank_of(s));
-    }
-    for (auto const& [from, to] : pairs_) reverse_.push_back(between(to, from));
-  }
+  explicit channel_map(placement const& placement);
 
   static constexpr int none = -1;
 
@@ -48,13 +31,9 @@ class channel_map {
     return pairs_[detail::index(channel)];
   }
   /// @return the channel from one rank to another; none when they have no neighbouring stages
-  [[nodiscard]] int between(int from, int to) const noexcept {
-    auto const at = std::lower_bound(pairs_.begin(), pairs_.end(), std::pair(from, to));
-    bool const found = at != pairs_.end() && *at == std::pair(from, to);
-    return found ? static_cast<int>(at - pairs_.begin()) : none;
-  }
-  /// @return the channel of what a stage sends forward; none when it stays on its rank or is the
-  /// last
+  [[nodiscard]] int between(int from, int to) const noexcept;
+  /// @return the channel of what a stage sends forward; none when it stays on its rank or
+  ///         the stage is the last
   [[nodiscard]] int of_activation(int from_stage) const noexcept {
     return forward_[detail::index(from_stage)];
   }
@@ -104,19 +83,11 @@ class traffic {
  public:
   /// Reads a program whose ids are in range; other faults leave notes without a number.
   /// @complexity O(instructions)
-  explicit traffic(program const& what)
-      : traffic(what.placement(), what.microbatches(), what.instructions()) {}
+  explicit traffic(program const& what);
 
   /// Reads the instructions of what is to become a program.
   /// @complexity O(instructions)
-  traffic(placement const& placement, int microbatches, rows<instruction> const& instructions)
-      : map_(placement), depths_(detail::index(map_.size())) {
-    for (int c = 0; c < map_.size(); ++c) {
-      auto const [from, to] = map_.ends(c);
-      depths_[detail::index(c)] = {from, to, 0, 0};
-    }
-    retire(instructions, number(placement.stages(), microbatches, instructions));
-  }
+  traffic(placement const& placement, int microbatches, rows<instruction> const& instructions);
 
   /// @return the notes of a rank, one for each of its instructions
   [[nodiscard]] std::span<message_note const> notes(int rank) const noexcept {
@@ -130,84 +101,14 @@ class traffic {
  private:
   using counters = std::vector<std::int32_t>;
 
-  // The messages of one channel that have been consumed, and how many of them without a gap.
-  struct consumption {
-    std::int32_t prefix = 0;
-    std::vector<bool> early;  // of those beyond the prefix
-
-    void add(std::int32_t sequence) {
-      if (sequence != prefix) {
-        if (detail::index(sequence) >= early.size()) early.resize(detail::index(sequence) + 1);
-        early[detail::index(sequence)] = true;
-        return;
-      }
-      do ++prefix;
-      while (detail::index(prefix) < early.size() && early[detail::index(prefix)]);
-    }
-  };
-
   // Writes channel and sequence of every note, and counts the slots.
   // @return for each channel and each of its messages: how many of the reverse channel's messages
   //         the sender had consumed, without a gap, when it sent it
   [[nodiscard]] std::vector<counters> number(
-      int stages, int microbatches, rows<instruction> const& instructions) {
-    grid<std::int32_t> activation(stages, microbatches, -1);
-    grid<std::int32_t> gradient(stages, microbatches, -1);
-    counters received(depths_.size(), 0);
-    counters open(depths_.size(), 0);
-    std::vector<consumption> consumed(depths_.size());
-    std::vector<counters> consumed_at_send(depths_.size());
-    notes_.reserve(detail::index(instructions.ranks()), instructions.size());
-    for (int rank = 0; rank < instructions.ranks(); ++rank) {
-      for (auto const& i : instructions[rank]) {
-        message_note note;
-        note.channel = i.is_pass() ? map_.of_input(i.as_pass()) : map_.of(i);
-        if (note.channel != channel_map::none) {
-          auto const c = detail::index(note.channel);
-          if (i.is_pass()) {
-            bool const forward = i.kind == instruction_kind::forward;
-            note.sequence = (forward ? activation : gradient)(i.stage, i.microbatch);
-            if (note.sequence >= 0) consumed[c].add(note.sequence);
-            --open[c];
-          } else if (i.is_send()) {
-            note.sequence = static_cast<std::int32_t>(consumed_at_send[c].size());
-            consumed_at_send[c].push_back(
-                consumed[detail::index(map_.reverse(note.channel))].prefix);
-          } else {
-            note.sequence = received[c]++;
-            (i.moves_activation() ? activation : gradient)(i.stage, i.microbatch) = note.sequence;
-            depths_[c].slots = std::max(depths_[c].slots, ++open[c]);
-          }
-        }
-        notes_.push(note);
-      }
-      notes_.end_row();
-    }
-    return consumed_at_send;
-  }
+      int stages, int microbatches, rows<instruction> const& instructions);
 
   // Writes what each note retires, and counts the messages in flight.
-  void retire(
-      rows<instruction> const& instructions, std::vector<counters> const& consumed_at_send) {
-    counters retired(depths_.size(), 0);
-    for (int rank = 0; rank < instructions.ranks(); ++rank) {
-      auto const row = instructions[rank];
-      auto const notes = notes_[rank];
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        auto& note = notes[i];
-        if (note.sequence < 0) continue;
-        auto const c = detail::index(note.channel);
-        if (row[i].is_send()) {
-          auto& depth = depths_[c];
-          depth.in_flight = std::max(depth.in_flight, note.sequence + 1 - retired[c]);
-        } else if (row[i].is_pass() && detail::index(note.sequence) < consumed_at_send[c].size()) {
-          auto& back = retired[detail::index(map_.reverse(note.channel))];
-          back = std::max(back, consumed_at_send[c][detail::index(note.sequence)]);
-          note.retired = back;
-        }
-      }
-    }
-  }
+  void retire(rows<instruction> const& instructions, std::vector<counters> const& consumed_at_send);
 
   channel_map map_;
   std::vector<channel> depths_;
@@ -215,3 +116,7 @@ class traffic {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/analysis/impl/traffic.ipp>
+#endif

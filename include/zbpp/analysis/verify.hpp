@@ -7,307 +7,12 @@
 
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
-#include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp {
-namespace detail {
-
-/// Collects what is wrong with the instructions of a program, one property after another. A
-/// property is looked at only where those it builds on hold, so that one mistake is not told many
-/// times.
-class verification {
- public:
-  explicit verification(program const& what)
-      : what_(what),
-        map_(what.placement()),
-        at_(what.stages(), what.microbatches(), all_absent()),
-        step_at_(index(what.stages()), absent) {}
-
-  /// @param limits  the problem whose memory limits are to be kept, or null
-  [[nodiscard]] std::vector<diagnostic> run(channel_layout layout, problem const* limits) {
-    check_ids();
-    if (found_.empty()) check_once();
-    if (found_.empty()) check_dependences();
-    if (!found_.empty()) return std::move(found_);
-    traffic const messages(what_);
-    check_channel_ends(messages);
-    if (found_.empty()) check_depths(messages);
-    if (found_.empty()) found_ = find_deadlock(what_, messages, layout);
-    if (found_.empty() && limits != nullptr) check_memory(messages, *limits);
-    return std::move(found_);
-  }
-
- private:
-  static constexpr std::int32_t absent = -1;
-  // Nobody reads more; an empty program of many microbatches would fill the memory.
-  static constexpr std::size_t most_told = 1000;
-  // Positions of the nine instructions that a (stage, microbatch) can have, by instruction_kind.
-  using positions = std::array<std::int32_t, 9>;
-
-  static constexpr positions all_absent() {
-    positions all{};
-    all.fill(absent);
-    return all;
-  }
-
-  [[nodiscard]] static std::int32_t& of(positions& cell, instruction_kind kind) {
-    return cell[static_cast<std::size_t>(kind)];
-  }
-  [[nodiscard]] static std::int32_t of(positions const& cell, instruction_kind kind) {
-    return cell[static_cast<std::size_t>(kind)];
-  }
-
-  void add(fault what, int rank, std::int64_t position, std::string const& text) {
-    found_.push_back(make_diagnostic(what_, what, rank, position, text));
-  }
-
-  void check_ids() {
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
-      std::int64_t position = -1;
-      for (auto const& i : what_.instructions(rank)) {
-        ++position;
-        auto bad = [&](std::string const& text) { add(fault::bad_id, rank, position, text); };
-        if (i.kind > instruction_kind::optimizer_step) {
-          bad("there is no such instruction");
-        } else if (i.stage < 0 || i.stage >= what_.stages()) {
-          bad("stages go from 0 to " + std::to_string(what_.stages() - 1));
-        } else if (what_.placement().rank_of(i.stage) != rank) {
-          bad("its stage belongs to rank " + std::to_string(what_.placement().rank_of(i.stage)));
-        } else if (i.kind == instruction_kind::optimizer_step) {
-          if (i.microbatch != 0) bad("an optimizer step carries microbatch 0");
-        } else if (i.microbatch < 0 || i.microbatch >= what_.microbatches()) {
-          bad("microbatches go from 0 to " + std::to_string(what_.microbatches() - 1));
-        } else if ((i.is_send() || i.is_receive()) && map_.of(i) == channel_map::none) {
-          bad("no message crosses there: the neighbouring stage is on the same rank or missing");
-        }
-      }
-    }
-  }
-
-  void check_once() {
-    using enum instruction_kind;
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
-      std::int32_t position = -1;
-      for (auto const& i : what_.instructions(rank)) {
-        ++position;
-        auto& where = i.kind == optimizer_step ? step_at_[index(i.stage)]
-                                               : of(at_(i.stage, i.microbatch), i.kind);
-        if (where != absent)
-          add(fault::repeated, rank, position, "it already stands at " + std::to_string(where));
-        where = position;
-      }
-    }
-    bool const steps = std::any_of(
-        step_at_.begin(), step_at_.end(), [](std::int32_t position) { return position != absent; });
-    for (int s = 0; s < what_.stages(); ++s) {
-      for (int m = 0; m < what_.microbatches(); ++m) {
-        if (found_.size() >= most_told) return;
-        check_once(s, m);
-      }
-      if (steps && step_at_[index(s)] == absent) add_missing({optimizer_step, s, 0}, absent);
-    }
-  }
-
-  void check_once(int s, int m) {
-    using enum instruction_kind;
-    auto const& cell = at_(s, m);
-    auto expect = [&](instruction_kind kind, std::int32_t needed_at) {
-      if (of(cell, kind) == absent) add_missing({kind, s, m}, needed_at);
-    };
-    auto expect_message = [&](instruction_kind kind, std::int32_t needed_at) {
-      if (map_.of({kind, s, m}) != channel_map::none) expect(kind, needed_at);
-    };
-    expect(forward, of(cell, recompute) == absent ? b_of(cell) : of(cell, recompute));
-    if (of(cell, backward) == absent) {
-      expect(backward_input, w_of(cell));
-      expect(backward_weight, step_at_[index(s)]);
-    } else {
-      for (auto kind : {backward_input, backward_weight})
-        if (of(cell, kind) != absent)
-          add(fault::repeated,
-              what_.placement().rank_of(s),
-              of(cell, kind),
-              to_string(instruction{backward, s, m}) + " already does it");
-    }
-    expect_message(receive_activation, of(cell, forward));
-    expect_message(send_activation, absent);
-    expect_message(receive_gradient, b_of(cell));
-    expect_message(send_gradient, absent);
-  }
-
-  // `needed_at` is the position of what needs the missing instruction, or absent.
-  void add_missing(instruction const& i, std::int32_t needed_at) {
-    auto const rank = what_.placement().rank_of(i.stage);
-    auto const end = static_cast<std::int64_t>(what_.instructions(rank).size());
-    auto const position = needed_at == absent ? end : needed_at;
-    found_.push_back(make_diagnostic(
-        fault::missing,
-        rank,
-        position,
-        i,
-        "it is missing; it must stand before " +
-            (position == end ? "the end" : to_string(what_.instructions(rank)[index(position)]))));
-  }
-
-  // Where B, or the BW that does its work, stands.
-  [[nodiscard]] static std::int32_t b_of(positions const& cell) {
-    return std::max(
-        of(cell, instruction_kind::backward_input), of(cell, instruction_kind::backward));
-  }
-  [[nodiscard]] static std::int32_t w_of(positions const& cell) {
-    return std::max(
-        of(cell, instruction_kind::backward_weight), of(cell, instruction_kind::backward));
-  }
-
-  // The instruction at `later` needs the one at `earlier`, if both are there.
-  void expect_order(int rank, std::int32_t earlier, std::int32_t later) {
-    if (earlier == absent || later == absent || earlier < later) return;
-    add(fault::dependence,
-        rank,
-        later,
-        "it needs " + to_string(what_.instructions(rank)[index(earlier)]) + ", which stands at " +
-            std::to_string(earlier));
-  }
-
-  void check_dependences() {
-    using enum instruction_kind;
-    for (int s = 0; s < what_.stages(); ++s) {
-      auto const rank = what_.placement().rank_of(s);
-      for (int m = 0; m < what_.microbatches(); ++m) {
-        auto const& cell = at_(s, m);
-        auto const f = of(cell, forward);
-        auto const b = b_of(cell);
-        auto const w = w_of(cell);
-        expect_order(rank, f, b);
-        if (b != w) expect_order(rank, b, w);
-        expect_order(rank, f, of(cell, recompute));
-        expect_order(rank, of(cell, recompute), b);
-        expect_order(rank, of(cell, receive_activation), f);
-        expect_order(rank, f, of(cell, send_activation));
-        expect_order(rank, of(cell, receive_gradient), b);
-        expect_order(rank, b, of(cell, send_gradient));
-        if (s + 1 < what_.stages() && what_.placement().rank_of(s + 1) == rank) {
-          expect_order(rank, f, of(at_(s + 1, m), forward));
-          expect_order(rank, b_of(at_(s + 1, m)), b);
-        }
-        if (m > 0) expect_order(rank, w_of(at_(s, m - 1)), w);
-        expect_order(rank, w, step_at_[index(s)]);
-      }
-    }
-  }
-
-  // Messages carry no tags, so what is sent k-th must be what is expected k-th.
-  void check_channel_ends(traffic const& messages) {
-    using enum instruction_kind;
-    std::vector<bool> is_told(index(map_.size()), false);
-    auto check = [&](int to, int from, int m, instruction_kind receive, instruction_kind send) {
-      auto const c = map_.of({receive, to, m});
-      if (c == channel_map::none || is_told[index(c)]) return;
-      auto const [sender, receiver] = map_.ends(c);
-      auto const sent_at = of(at_(from, m), send);
-      auto const expected_at = of(at_(to, m), receive);
-      auto const sent = messages.notes(sender)[index(sent_at)].sequence;
-      auto const expected = messages.notes(receiver)[index(expected_at)].sequence;
-      if (sent == expected) return;
-      is_told[index(c)] = true;
-      add(fault::channel_order,
-          receiver,
-          expected_at,
-          "here it is message " + std::to_string(expected) + " of channel " +
-              std::to_string(sender) + "->" + std::to_string(receiver) + "; rank " +
-              std::to_string(sender) + " sends it at position " + std::to_string(sent_at) +
-              " as message " + std::to_string(sent));
-    };
-    for (int s = 0; s + 1 < what_.stages(); ++s) {
-      for (int m = 0; m < what_.microbatches(); ++m) {
-        check(s + 1, s, m, receive_activation, send_activation);
-        check(s, s + 1, m, receive_gradient, send_gradient);
-      }
-    }
-  }
-
-  // What the ranks set aside must be enough, or a message would overwrite one still in use.
-  void check_depths(traffic const& messages) {
-    std::vector<channel> stated(messages.channels().size());
-    for (auto const& c : what_.channels())
-      if (auto const id = map_.between(c.from, c.to); id != channel_map::none)
-        stated[index(id)] = c;
-    for (int c = 0; c < map_.size(); ++c) {
-      auto const& needed = messages.channels()[index(c)];
-      if (stated[index(c)].slots < needed.slots)
-        find_slot_too_many(messages, c, stated[index(c)].slots);
-      if (stated[index(c)].in_flight < needed.in_flight)
-        find_send_too_many(messages, c, stated[index(c)].in_flight);
-    }
-  }
-
-  void find_slot_too_many(traffic const& messages, int c, int stated) {
-    auto const rank = map_.ends(c).second;
-    auto const notes = messages.notes(rank);
-    int open = 0;
-    for (std::size_t i = 0; i < notes.size(); ++i) {
-      if (notes[i].channel != c) continue;
-      open += what_.instructions(rank)[i].is_receive() ? 1 : -1;
-      if (open > stated) return add_depth(messages, c, rank, i, "slots");
-    }
-  }
-
-  void find_send_too_many(traffic const& messages, int c, int stated) {
-    auto const rank = map_.ends(c).first;
-    auto const notes = messages.notes(rank);
-    int retired = 0;
-    for (std::size_t i = 0; i < notes.size(); ++i) {
-      if (notes[i].channel == map_.reverse(c)) retired = std::max(retired, notes[i].retired);
-      if (notes[i].channel == c && notes[i].sequence + 1 - retired > stated)
-        return add_depth(messages, c, rank, i, "messages in flight");
-    }
-  }
-
-  void add_depth(
-      traffic const& messages, int c, int rank, std::size_t position, std::string const& what) {
-    auto const& needed = messages.channels()[index(c)];
-    add(fault::channel_depth,
-        rank,
-        static_cast<std::int64_t>(position),
-        "here channel " + std::to_string(needed.from) + "->" + std::to_string(needed.to) +
-            " has more " + what + " than the program states; it needs " +
-            std::to_string(needed.slots) + " slots and " + std::to_string(needed.in_flight) +
-            " messages in flight");
-  }
-
-  void check_memory(traffic const& messages, problem const& limits) {
-    auto const peaks = peak_memory(what_, limits, messages);
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
-      auto const& peak = peaks[index(rank)];
-      auto const limit = limits.memory_limit(rank);
-      if (limit && peak.total > *limit)
-        add(fault::memory,
-            rank,
-            peak.position,
-            "here the rank needs " + std::to_string(peak.total) + " bytes; its limit is " +
-                std::to_string(*limit));
-    }
-  }
-
-  program const& what_;
-  channel_map map_;
-  grid<positions> at_;
-  std::vector<std::int32_t> step_at_;  // by stage
-  std::vector<diagnostic> found_;
-};
-
-}  // namespace detail
 
 /// Proves that the instructions of a program may run on channels laid out as `layout`: ids in
 /// range, every pass and message exactly once, every dependence kept, W ascending per stage, both
@@ -316,35 +21,26 @@ class verification {
 /// @return the faults, empty when there is none, about a thousand at most; never throws on a bad
 ///         program
 /// @complexity O(instructions + stages * microbatches)
-[[nodiscard]] inline std::vector<diagnostic> verify(
-    program const& what, channel_layout layout = channel_layout::one_per_directed_pair) {
-  return detail::verification(what).run(layout, nullptr);
-}
+[[nodiscard]] std::vector<diagnostic> verify(
+    program const& what, channel_layout layout = channel_layout::one_per_directed_pair);
 
 /// Proves the same, and that every rank stays within its memory limit: activations, edge slots and
 /// messages in flight included.
 /// @return the faults, empty when there is none; never throws on a bad program
-[[nodiscard]] inline std::vector<diagnostic> verify(
+[[nodiscard]] std::vector<diagnostic> verify(
     program const& what,
     problem const& limits,
-    channel_layout layout = channel_layout::one_per_directed_pair) {
-  if (!detail::fits(what, limits))
-    return {{fault::bad_id, {}, {}, "program and problem differ in placement or microbatches"}};
-  return detail::verification(what).run(layout, &limits);
-}
+    channel_layout layout = channel_layout::one_per_directed_pair);
 
 /// Throws what `verify` finds.
 /// @throws error (refused_program) with every fault on a line of its own, at the first one's place
-inline void verify_or_throw(
+void verify_or_throw(
     program const& what,
     problem const& limits,
-    channel_layout layout = channel_layout::one_per_directed_pair) {
-  auto const found = verify(what, limits, layout);
-  if (found.empty()) return;
-  auto text = "the program is refused, " + std::string(to_string(found.front().what)) + ": " +
-              found.front().text;
-  for (std::size_t i = 1; i < found.size(); ++i) text.append("\n").append(to_string(found[i]));
-  throw error(errc::refused_program, text, found.front().at);
-}
+    channel_layout layout = channel_layout::one_per_directed_pair);
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/analysis/impl/verify.ipp>
+#endif

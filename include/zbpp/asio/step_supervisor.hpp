@@ -32,10 +32,8 @@ namespace zbpp::asio::detail {
   try {
     std::rethrow_exception(what.why);
   } catch (error const& e) {
-    // Its text begins with its place, which the receiver adds again.
-    auto const place = e.location() == location{} ? std::string() : to_string(e.location()) + ": ";
     result.code = e.code();
-    result.text = std::string(e.what()).substr(place.size());
+    result.text = e.message();  // the receiver adds the place again
   } catch (std::exception const& e) {
     result.text = reason_of(e);
   } catch (...) {

@@ -7,14 +7,9 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/pass.hpp>
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp {
@@ -26,13 +21,7 @@ using bytes = std::int64_t;
 
 /// Rounds a time in milliseconds to the nearest tick.
 /// @throws error (bad_argument) when it is negative, not finite, or over 10^12 ms
-[[nodiscard]] inline ticks from_milliseconds(double milliseconds) {
-  if (!(milliseconds >= 0 && milliseconds <= 1e12))
-    throw error(
-        errc::bad_argument,
-        "a time of " + std::to_string(milliseconds) + " ms; times go from 0 to 10^12 ms");
-  return static_cast<ticks>(std::llround(milliseconds * 1e6));
-}
+[[nodiscard]] ticks from_milliseconds(double milliseconds);
 
 /// @return a time in milliseconds
 [[nodiscard]] constexpr double to_milliseconds(ticks time) noexcept {
@@ -74,31 +63,7 @@ struct stage_costs {
   }
 
   /// @throws error (bad_argument) naming `stage` when a number is negative or two contradict
-  void check(int stage) const {
-    auto refuse = [stage](std::string const& text) {
-      throw error(errc::bad_argument, text, {.stage = stage});
-    };
-    auto not_negative = [&](char const* name, std::int64_t value) {
-      if (value < 0) refuse(std::string(name) + " is " + std::to_string(value) + "; at least 0");
-    };
-    not_negative("forward", forward);
-    not_negative("backward_input", backward_input);
-    not_negative("backward_weight", backward_weight);
-    not_negative("recompute", recompute.value_or(0));
-    not_negative("activation", activation);
-    not_negative("weight_gradient_input", weight_gradient_input);
-    not_negative("recompute_input", recompute_input);
-    not_negative("edge", edge);
-    not_negative("static_memory", static_memory);
-    not_negative("workspace", workspace);
-    if (weight_gradient_input > activation)
-      refuse("weight_gradient_input is more than activation; W keeps a part of what F kept");
-    if (recompute_input > activation)
-      refuse("recompute_input is more than activation; R adds what F did not keep");
-    if (backward_fused && (*backward_fused < std::max(backward_input, backward_weight) ||
-                           *backward_fused - backward_input > backward_weight))
-      refuse("backward_fused must lie between max(B, W) and B + W");
-  }
+  void check(int stage) const;
 
   friend bool operator==(stage_costs const&, stage_costs const&) = default;
 };
@@ -108,30 +73,13 @@ class transfer_costs {
  public:
   /// Makes every hop between two ranks take `latency`.
   /// @throws error (bad_argument) when it is out of range
-  transfer_costs(ticks latency = 0) : latency_{latency} { check(); }
+  transfer_costs(ticks latency = 0);
 
   /// Gives each directed pair its own latency, and optionally nanoseconds per byte;
   /// both row by row, `[from * ranks + to]`.
   /// @throws error (bad_argument) when a list does not have ranks*ranks entries, or an entry is
   ///         out of range
-  transfer_costs(int ranks, std::vector<ticks> latency, std::vector<double> time_per_byte = {})
-      : ranks_(ranks), latency_(std::move(latency)), time_per_byte_(std::move(time_per_byte)) {
-    if (ranks < 1)
-      throw error(
-          errc::bad_argument,
-          "transfer: a table for " + std::to_string(ranks) + " ranks; at least 1");
-    auto const pairs = detail::index(ranks) * detail::index(ranks);
-    auto const check_size = [&](char const* name, std::size_t size) {
-      if (size != pairs)
-        throw error(
-            errc::bad_argument,
-            std::string("transfer: ") + name + " has " + std::to_string(size) + " entries; " +
-                std::to_string(ranks) + " ranks need " + std::to_string(pairs));
-    };
-    check_size("latency", latency_.size());
-    if (!time_per_byte_.empty()) check_size("time_per_byte", time_per_byte_.size());
-    check();
-  }
+  transfer_costs(int ranks, std::vector<ticks> latency, std::vector<double> time_per_byte = {});
 
   /// @return the time of a message of `size` bytes; 0 when it stays on its rank, and 2^62 when it
   ///         is more than that, which no problem takes
@@ -139,17 +87,15 @@ class transfer_costs {
     if (from == to) return 0;
     auto const pair = detail::index(std::int64_t{from} * ranks_ + to);
     auto const latency = ranks_ == 0 ? latency_.front() : latency_[pair];
-    if (time_per_byte_.empty()) return latency;
-    auto const moving = time_per_byte_[pair] * static_cast<double>(size);
-    if (moving >= static_cast<double>(most)) return most;
-    return std::min(most, latency + static_cast<ticks>(std::llround(moving)));
+    return time_per_byte_.empty() ? latency : with_rate(latency, time_per_byte_[pair], size);
   }
 
   /// @return how many ranks the table is for; 0 when every pair is the same
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
   /// @return the latency of every directed pair, row by row; of all pairs where ranks() is 0
   [[nodiscard]] std::span<ticks const> latency() const noexcept { return latency_; }
-  /// @return nanoseconds a byte of every directed pair, row by row; empty where sizes do not matter
+  /// @return nanoseconds per byte of every directed pair, row by row; empty where sizes do not
+  /// matter
   [[nodiscard]] std::span<double const> time_per_byte() const noexcept { return time_per_byte_; }
 
   friend bool operator==(transfer_costs const&, transfer_costs const&) = default;
@@ -157,20 +103,8 @@ class transfer_costs {
  private:
   static constexpr ticks most = ticks{1} << 62;
 
-  void check() const {
-    for (auto latency : latency_)
-      if (latency < 0 || latency > most)
-        throw error(
-            errc::bad_argument,
-            "transfer: a latency of " + std::to_string(latency) +
-                " ns; a latency lies between 0 and 2^62 ns");
-    for (auto rate : time_per_byte_)
-      if (!(rate >= 0 && rate <= 1e9))
-        throw error(
-            errc::bad_argument,
-            "transfer: " + std::to_string(rate) +
-                " ns a byte; a rate lies between 0 and 10^9 ns a byte");
-  }
+  void check() const;
+  [[nodiscard]] static ticks with_rate(ticks latency, double rate, bytes size) noexcept;
 
   int ranks_ = 0;
   std::vector<ticks> latency_;
@@ -178,3 +112,7 @@ class transfer_costs {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/model/impl/costs.ipp>
+#endif

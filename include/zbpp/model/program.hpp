@@ -4,7 +4,6 @@
 // no tags: the k-th send of a channel meets the k-th receive, so order is all there is.
 #pragma once
 
-#include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
@@ -14,7 +13,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zbpp {
@@ -90,11 +88,7 @@ struct instruction {
 }
 
 /// Writes an instruction as stage, kind, microbatch: `1F2`, `1SEND_F2`, `0STEP`.
-[[nodiscard]] inline std::string to_string(instruction const& i) {
-  auto text = std::to_string(i.stage).append(to_string(i.kind));
-  if (i.kind != instruction_kind::optimizer_step) text += std::to_string(i.microbatch);
-  return text;
-}
+[[nodiscard]] std::string to_string(instruction const& i);
 
 /// Describes one directed FIFO between two ranks and how deep its program uses it.
 struct channel {
@@ -117,18 +111,7 @@ class program {
       zbpp::placement placement,
       int microbatches,
       rows<instruction> instructions,
-      std::vector<channel> channels)
-      : placement_(std::move(placement)),
-        microbatches_(microbatches),
-        instructions_(std::move(instructions)),
-        channels_(std::move(channels)) {
-    detail::check_microbatches(placement_, microbatches_);
-    if (instructions_.ranks() != ranks())
-      throw error(
-          errc::bad_argument,
-          "the program has " + std::to_string(instructions_.ranks()) + " rows; its placement has " +
-              std::to_string(ranks()) + " ranks");
-  }
+      std::vector<channel> channels);
 
   /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
@@ -157,3 +140,7 @@ class program {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/model/impl/program.ipp>
+#endif

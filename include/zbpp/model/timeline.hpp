@@ -8,8 +8,6 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 
-#include <algorithm>
-
 namespace zbpp {
 
 /// Says when one pass ran, in ticks from the start of the step.
@@ -27,38 +25,21 @@ using timeline = rows<timed_pass>;
 /// @return the greatest time that a rank spends between the start of its first and the end of its
 ///         last pass
 /// @source arXiv 2401.10241 sec. 5.3
-[[nodiscard]] inline ticks cost(timeline const& line) noexcept {
-  ticks most = 0;
-  for (int rank = 0; rank < line.ranks(); ++rank)
-    if (auto const row = line[rank]; !row.empty())
-      most = std::max(most, row.back().end - row.front().start);
-  return most;
-}
+[[nodiscard]] ticks cost(timeline const& line) noexcept;
 
 /// @return the end of the last pass of all, from the start of the step
-[[nodiscard]] inline ticks makespan(timeline const& line) noexcept {
-  ticks last = 0;
-  for (auto const& timed : line.all()) last = std::max(last, timed.end);
-  return last;
-}
+[[nodiscard]] ticks makespan(timeline const& line) noexcept;
 
 /// @return how long a rank works; recomputing is not work that a plain step would do
-[[nodiscard]] inline ticks busy(timeline const& line, int rank) noexcept {
-  ticks sum = 0;
-  for (auto const& timed : line[rank])
-    if (timed.what.kind != pass_kind::recompute) sum += timed.end - timed.start;
-  return sum;
-}
+[[nodiscard]] ticks busy(timeline const& line, int rank) noexcept;
 
 /// @return the share of the ranks' time that is lost, 1 - sum of busy / (ranks * cost); 0 for an
 ///         empty timeline. For even ranks this is the paper's (cost - m(F+B+W)) / cost.
 /// @source arXiv 2401.10241 sec. 5.3
-[[nodiscard]] inline double bubble_rate(timeline const& line) noexcept {
-  auto const whole = cost(line);
-  if (whole == 0) return 0;
-  double work = 0;
-  for (int rank = 0; rank < line.ranks(); ++rank) work += static_cast<double>(busy(line, rank));
-  return 1 - work / (static_cast<double>(line.ranks()) * static_cast<double>(whole));
-}
+[[nodiscard]] double bubble_rate(timeline const& line) noexcept;
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/model/impl/timeline.ipp>
+#endif

@@ -3,6 +3,7 @@
 // How much memory each rank needs at least, and how far a schedule is from its limits.
 #pragma once
 
+#include <zbpp/analysis/detail/activation_count.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/error.hpp>

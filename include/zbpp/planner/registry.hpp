@@ -7,11 +7,10 @@
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/zb_v.hpp>
-#include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/zb_h.hpp>
 
 #include <algorithm>
 #include <functional>

@@ -1,20 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one generator behind GPipe, 1F1B, ZB-H1 and ZB-H2. With one chunk a rank they differ in two
-// numbers only: how many F a rank runs before it alternates F and B, and how many B it lets pass
-// before W follows.
+// The schedules of one chunk per rank. GPipe and 1F1B came before zero bubble; their backward pass
+// is one BW. ZB-H1 keeps the memory of 1F1B and a third of its bubble; ZB-H2 spends twice the
+// memory to have none when F, B and W take equal time.
 #pragma once
 
+#include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/policy/policy.hpp>
 
-#include <algorithm>
 #include <string_view>
+#include <vector>
 
-namespace zbpp::detail {
+namespace zbpp {
 
-/// Says what sets the schedules of one chunk a rank apart, for one rank.
+/// Runs all F, then all BW: the simplest order, and the one that keeps all activations.
+/// @source arXiv 1811.06965
+struct gpipe {
+  static constexpr std::string_view name = "gpipe";
+  static constexpr std::string_view title = "GPipe";
+  static constexpr std::string_view summary = "all forwards, then all backwards";
+
+  /// @throws error (unsupported_problem) when the placement is not linear
+  [[nodiscard]] schedule operator()(problem const& problem) const;
+};
+
+/// Alternates one F and one BW after a warm-up that fills the pipeline.
+/// @source arXiv 2104.04473 sec. 2.2; arXiv 2401.10241 fig. 2
+struct one_f_one_b {
+  static constexpr std::string_view name = "one_f_one_b";
+  static constexpr std::string_view title = "1F1B";
+  static constexpr std::string_view summary = "one forward, one backward";
+
+  /// @throws error (unsupported_problem) when the placement is not linear
+  [[nodiscard]] schedule operator()(problem const& problem) const;
+};
+
+/// Puts W where 1F1B idles, within the memory of 1F1B. With even ranks, no transfers, m >= p and
+/// W <= F its bubble is (p - 1)(F + B - W).
+/// @source arXiv 2401.10241 sec. 2.1, fig. 3 top
+struct zb_h1 {
+  static constexpr std::string_view name = "zb_h1";
+  static constexpr std::string_view title = "ZB-H1";
+  static constexpr std::string_view summary = "W fills the bubble, memory of 1F1B";
+
+  /// @throws error (unsupported_problem) when the placement is not linear
+  [[nodiscard]] schedule operator()(problem const& problem) const;
+};
+
+/// Runs more F before the first B, so that B never waits when F, B and W take equal time. With even
+/// ranks, no transfers, m >= 2p - 1, W <= F and W <= B its bubble is (p - 1)(F + B - 2W).
+/// @source arXiv 2401.10241 sec. 2.2, fig. 3 bottom
+struct zb_h2 {
+  static constexpr std::string_view name = "zb_h2";
+  static constexpr std::string_view title = "ZB-H2";
+  static constexpr std::string_view summary = "no bubble for equal times, twice the memory";
+
+  /// @throws error (unsupported_problem) when the placement is not linear
+  [[nodiscard]] schedule operator()(problem const& problem) const;
+};
+
+namespace detail {
+
+/// Says what sets the schedules of one chunk per rank apart, for one rank.
 struct one_chunk_rule {
   int warm_up = 0;     ///< F before the first pair of F and B
   int w_delay = 0;     ///< how many B run before each is answered by a W
@@ -23,41 +72,24 @@ struct one_chunk_rule {
 
 /// Orders the passes of a linear placement: warm-up F, then pairs of F and B, then the B that are
 /// left; after each B the oldest W, once more than `w_delay` B have run; then the W that are left.
-/// @param rule  called with each rank, gives its `one_chunk_rule`
+/// @param rules  one per rank
 /// @throws error (unsupported_problem) when the placement is not linear
 /// @source arXiv 2401.10241 sec. 2, fig. 3
+[[nodiscard]] schedule one_chunk_order(
+    problem const& problem, std::string_view title, std::vector<one_chunk_rule> const& rules);
+
+/// Orders them as `rule` says when it is called with each rank.
+/// @throws error (unsupported_problem) when the placement is not linear
 template <class Rule>
 [[nodiscard]] schedule one_chunk(problem const& problem, std::string_view title, Rule rule) {
-  support(
-      problem.placement().is_linear(),
-      title,
-      "needs a linear placement, one stage a rank; this one is " + problem.placement().name());
-  auto const m = problem.microbatches();
-  rows<pass> passes;
-  passes.reserve(index(problem.ranks()), index(problem.ranks()) * index(m) * 3);
-  for (int rank = 0; rank < problem.ranks(); ++rank) {
-    one_chunk_rule const r = rule(rank);
-    int f = 0;
-    int b = 0;
-    int w = 0;
-    auto backward = [&] {
-      if (r.fused) {
-        passes.push({pass_kind::backward, rank, b++});
-        return;
-      }
-      passes.push({pass_kind::backward_input, rank, b++});
-      if (b > r.w_delay) passes.push({pass_kind::backward_weight, rank, w++});
-    };
-    while (f < std::min(r.warm_up, m)) passes.push({pass_kind::forward, rank, f++});
-    while (f < m) {
-      passes.push({pass_kind::forward, rank, f++});
-      backward();
-    }
-    while (b < m) backward();
-    while (!r.fused && w < m) passes.push({pass_kind::backward_weight, rank, w++});
-    passes.end_row();
-  }
-  return {problem.placement(), m, std::move(passes)};
+  std::vector<one_chunk_rule> rules;
+  for (int rank = 0; rank < problem.ranks(); ++rank) rules.push_back(rule(rank));
+  return one_chunk_order(problem, title, rules);
 }
 
-}  // namespace zbpp::detail
+}  // namespace detail
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/policy/impl/one_chunk.ipp>
+#endif

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/zbpp.hpp>
 
-int version_in_other_unit();
+bool other_unit_accepts(zbpp::plan const& plan);
+bool other_unit_accepts(zbpp::plan const& plan) {
+  return zbpp::verify(plan.program(), plan.problem()).empty();
+}
 
-int version_in_other_unit() { return ZBPP_VERSION; }
+zbpp::ticks bound_of_other_unit(zbpp::problem const& problem);
+zbpp::ticks bound_of_other_unit(zbpp::problem const& problem) {
+  return zbpp::lower_bound(problem).cost;
+}

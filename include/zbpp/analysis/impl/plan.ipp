@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What analysis/plan.hpp declares.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>

@@ -11,10 +11,8 @@
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/v_block.hpp>
 #include <zbpp/planner/memory_needs.hpp>
-#include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_h.hpp>
 #include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>

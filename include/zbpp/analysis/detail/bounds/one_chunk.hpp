@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lower bounds where each rank has one stage: what the head, the drain and the memory of a stage
-// cost, and the staircase, which adds up what whole F leave open in the heads of all stages.
-// docs/bounds.md proves each; stages stand for their ranks here.
+// Lower bounds where each rank has one stage: what the wait for the first B, the drain and the
+// memory of a stage cost, and the staircase, which adds up what whole F leave open in the waits of
+// all stages. docs/bounds.md proves each; stages stand for their ranks here.
 #pragma once
 
 #include <zbpp/analysis/detail/bounds/memory.hpp>
@@ -57,10 +57,10 @@ struct stage_facts {
 
 /// Weighs how many F a stage runs before its first B, which can start `need` after the first F.
 /// They take at least as long as they take to come: one each `pace`, and F for the last.
-class head_window {
+class wait_window {
  public:
   /// @param most  F that fit the memory
-  head_window(bound_terms const& terms, int stage, ticks need, int most)
+  wait_window(bound_terms const& terms, int stage, ticks need, int most)
       : forward_(terms[stage].forward), pace_(terms.pace(stage)), need_(need), most_(most) {}
 
   /// @return the most F that do not delay the first B, at least one
@@ -97,7 +97,7 @@ class head_window {
   auto const back = terms.there_and_back(stage);
   stage_facts f;
   f.in_flight = t.in_flight(m);
-  f.idle = head_window(terms, stage, back - t.backward_input, f.in_flight).least_idle();
+  f.idle = wait_window(terms, stage, back - t.backward_input, f.in_flight).least_idle();
   f.forced = work_before_last(terms, std::span(&stage, 1), stage, {}, false);
   if (t.weight_gradient_input > 0)
     f.backlog = t.backward_weight * units_for(
@@ -115,7 +115,7 @@ class one_chunk_bounds {
   /// All passes.
   [[nodiscard]] ticks work(int s) const { return terms_.microbatches() * terms_[s].all(); }
   /// All passes, and the wait for the first B.
-  [[nodiscard]] ticks head(int s, stage_facts const& f) const { return work(s) + f.idle; }
+  [[nodiscard]] ticks wait(int s, stage_facts const& f) const { return work(s) + f.idle; }
   /// The last F, then there and back and W.
   [[nodiscard]] ticks drain(int s, stage_facts const& f) const {
     return f.last_forward + terms_.there_and_back(s) + terms_[s].backward_weight;
@@ -160,7 +160,7 @@ class staircase_steps {
                             ? terms_[s].forward
                             : terms_.down(s, s + 1) + wait + terms_[s + 1].backward_input +
                                   terms_.up(s + 1, s) - terms_[s].backward_input;
-      head_window const window(terms_, s, need, facts_[index(s)].in_flight);
+      wait_window const window(terms_, s, need, facts_[index(s)].in_flight);
       auto const n = forwards(s, window, cost);
       if (n == 0) {
         found.stuck = s;
@@ -198,7 +198,7 @@ class staircase_steps {
   }
 
   // The number of F that lets the first B start soonest, 0 if none idles little enough.
-  [[nodiscard]] int forwards(int s, head_window const& window, ticks cost) const {
+  [[nodiscard]] int forwards(int s, wait_window const& window, ticks cost) const {
     auto const drain = idle_in_drain(s);
     auto const most = facts_[index(s)].in_flight;
     auto const fits = [&](int n) {

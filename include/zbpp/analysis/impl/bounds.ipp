@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How each rule of analysis/bounds.hpp is tried, and how a claim is checked.
+#pragma once
+
+#include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/detail/bounds/heads.hpp>
+#include <zbpp/analysis/detail/bounds/memory.hpp>
+#include <zbpp/analysis/detail/bounds/one_chunk.hpp>
+#include <zbpp/analysis/detail/bounds/span.hpp>
+#include <zbpp/analysis/detail/bounds/terms.hpp>
+#include <zbpp/analysis/detail/bounds/view.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+/// Holds what the rules need of a problem whose ranks have one stage each.
+struct one_chunk_view {
+  explicit one_chunk_view(bound_terms const& t) : terms(t) {
+    for (int s = 0; s < t.stages(); ++s) facts.push_back(facts_of(t, s));
+  }
+  one_chunk_view(one_chunk_view const&) = delete;
+  one_chunk_view& operator=(one_chunk_view const&) = delete;
+
+  [[nodiscard]] warm_up_depths least_staircase() const {
+    ticks low = 0;
+    auto high = steps.enough();
+    while (low < high) {
+      auto const middle = low + (high - low) / 2;
+      if (steps.depths(middle).stuck < 0)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return {high, steps.depths(high).forwards};
+  }
+
+  bound_terms const& terms;
+  std::vector<stage_facts> facts;
+  one_chunk_bounds rules{terms};
+  staircase_steps steps{terms, facts};
+};
+
+[[nodiscard]] ZBPP_INLINE bool has_one_chunk(problem const& problem) {
+  return problem.stages() == problem.ranks();
+}
+
+/// Adds up the passes of a rank.
+[[nodiscard]] ZBPP_INLINE ticks work_of(bound_terms const& terms, problem const& problem, int rank) {
+  ticks sum = 0;
+  for (int s : problem.placement().stages_of(rank)) sum += terms[s].all();
+  return sum * problem.microbatches();
+}
+
+[[nodiscard]] ZBPP_INLINE std::vector<memory_terms> all_memory_terms(
+    bound_terms const& terms, placement const& placement) {
+  std::vector<memory_terms> all;
+  for (int s = 0; s < terms.stages(); ++s)
+    all.push_back(memory_terms_of(terms, placement.stages_of(placement.rank_of(s)), s));
+  return all;
+}
+
+/// Looks at a problem from each of its ranks. It refers to what it is made of.
+///
+/// A rank begins with F of the first microbatch on its first stage. Where that comes straight down
+/// from stage 0 through other first stages, it is known when: then the rank shares the heads that
+/// count from the start of stage 0. Other ranks count from their own first start.
+class rank_views {
+ public:
+  rank_views(bound_terms const& terms, placement const& placement)
+      : terms_(terms), where_(placement) {
+    std::vector<bool> met(index(placement.ranks()), false);
+    for (; straight_ < terms.stages() && !met[index(placement.rank_of(straight_))]; ++straight_)
+      met[index(placement.rank_of(straight_))] = true;
+  }
+  rank_views(rank_views const&) = delete;
+  rank_views& operator=(rank_views const&) = delete;
+
+  /// Calls `ask(span)` with the bounds on the span of a rank. @return what it answers
+  template <class Ask>
+  auto from(int rank, Ask ask) const {
+    rank_view const view(terms_, where_, memory_, rank);
+    if (view.from < straight_) return ask(span_bound(heads_, view, terms_.down(0, view.from)));
+    pass_heads const own(view);
+    return ask(span_bound(own, view, 0));
+  }
+
+ private:
+  bound_terms const& terms_;
+  placement const& where_;
+  std::vector<memory_terms> memory_ = all_memory_terms(terms_, where_);
+  int straight_ = 0;  // how many stages from 0 on have a rank each
+  rank_view first_{terms_, where_, memory_, where_.rank_of(0)};
+  pass_heads heads_{first_};
+};
+
+/// Estimates the nanoseconds that looking at a problem from one rank takes.
+[[nodiscard]] ZBPP_INLINE double view_effort(problem const& problem) {
+  double effort = 0;
+  for (int r = 0; r < problem.ranks(); ++r) {
+    auto const chunks = static_cast<double>(problem.placement().stages_of(r).size());
+    effort += 36 * chunks * chunks * chunks;
+  }
+  return effort * problem.microbatches();
+}
+
+// About a second for all views, so that a problem of any size gets an answer.
+inline constexpr double most_view_effort = 9e8;
+
+/// Says from how many ranks the rule of heads and tails looks at a problem.
+[[nodiscard]] ZBPP_INLINE int views_of(problem const& problem) {
+  auto const effort = view_effort(problem);
+  if (has_one_chunk(problem))  // the other rules do nearly as well there, in much less time
+    return effort * problem.ranks() <= 4e6 ? problem.ranks() : 0;
+  return static_cast<int>(std::min<double>(problem.ranks(), most_view_effort / effort));
+}
+
+/// Keeps the greatest of the bounds it is shown, of equal ones the first.
+struct best_bound {
+  cost_bound best;
+
+  void operator()(cost_bound const& found) {
+    if (found.cost > best.cost) best = found;
+  }
+};
+
+ZBPP_INLINE void try_one_chunk_rules(
+    problem const& problem, bound_terms const& terms, best_bound& take) {
+  one_chunk_view const view(terms);
+  auto const& rules = view.rules;
+  auto const rank_of = [&](int s) { return problem.placement().rank_of(s); };
+  for (int s = 0; s < terms.stages(); ++s) {
+    auto const& facts = view.facts[index(s)];
+    take({rules.wait(s, facts), bound_rule::wait, rank_of(s)});
+    take({rules.drain(s, facts), bound_rule::drain, rank_of(s)});
+  }
+  // Which stage a path turns at does not depend on where it starts.
+  int turn = terms.stages() - 1;
+  for (int s = turn; s >= 0; --s) {
+    auto const length = [&](int q) { return rules.path(s, q, view.facts[index(q)]); };
+    if (length(s) >= length(turn)) turn = s;
+    take({length(turn), bound_rule::path, rank_of(s), rank_of(turn)});
+  }
+  auto const least = view.least_staircase().cost;
+  if (least > 0) take({least, bound_rule::staircase, rank_of(view.steps.depths(least - 1).stuck)});
+}
+
+ZBPP_INLINE void try_heads_and_tails_rule(problem const& problem, bound_terms const& terms, best_bound& take) {
+  auto const views = views_of(problem);
+  if (views == 0) return;
+  rank_views const all(terms, problem.placement());
+  for (std::int64_t i = 0; i < views; ++i) {
+    // Spread over all ranks, the first and the last among them.
+    auto const rank = views == 1 ? 0 : static_cast<int>(i * (problem.ranks() - 1) / (views - 1));
+    auto const found = all.from(rank, [](span_bound const& span) { return span.most_crowded(); });
+    take({found.span, bound_rule::heads_and_tails, rank, found.rank, found.head, found.tail});
+  }
+}
+
+[[nodiscard]] ZBPP_INLINE bool one_chunk_rule_holds(
+    cost_bound const& claim, problem const& problem, bound_terms const& terms) {
+  if (!has_one_chunk(problem)) return false;
+  one_chunk_bounds const rules(terms);
+  auto const s = problem.placement().stages_of(claim.rank).front();
+  switch (claim.rule) {
+    case bound_rule::wait: return rules.wait(s, facts_of(terms, s)) >= claim.cost;
+    case bound_rule::drain: return rules.drain(s, facts_of(terms, s)) >= claim.cost;
+    case bound_rule::path: {
+      auto const turn = problem.placement().stages_of(claim.through).front();
+      return turn >= s && rules.path(s, turn, facts_of(terms, turn)) >= claim.cost;
+    }
+    case bound_rule::staircase:
+      return one_chunk_view(terms).steps.depths(claim.cost - 1).stuck == s;
+    default: return false;
+  }
+}
+
+}  // namespace detail
+
+ZBPP_INLINE warm_up_depths staircase(problem const& problem) {
+  if (!problem.placement().is_linear())
+    throw error(
+        errc::unsupported_problem,
+        "a staircase needs a linear placement, one stage per rank; this one is " +
+            problem.placement().name());
+  detail::bound_terms const terms(problem);
+  return detail::one_chunk_view(terms).least_staircase();
+}
+
+ZBPP_INLINE cost_bound lower_bound(problem const& problem) {
+  detail::bound_terms const terms(problem);
+  detail::best_bound take;
+  for (int r = 0; r < problem.ranks(); ++r)
+    take({detail::work_of(terms, problem, r), bound_rule::work, r});
+  if (detail::has_one_chunk(problem)) detail::try_one_chunk_rules(problem, terms, take);
+  detail::try_heads_and_tails_rule(problem, terms, take);
+  return take.best;
+}
+
+ZBPP_INLINE bool holds(cost_bound const& claim, problem const& problem) {
+  auto const is_rank = [&](int rank) { return rank >= 0 && rank < problem.ranks(); };
+  auto const through = claim.through;
+  if (!is_rank(claim.rank)) return false;
+  if (claim.rule == bound_rule::path && !is_rank(through)) return false;
+  if (claim.rule == bound_rule::heads_and_tails && !is_rank(through) && through != detail::one_pass)
+    return false;
+  if (claim.cost <= 0) return true;
+  detail::bound_terms const terms(problem);
+  switch (claim.rule) {
+    case bound_rule::work: return detail::work_of(terms, problem, claim.rank) >= claim.cost;
+    case bound_rule::heads_and_tails: {
+      if (detail::view_effort(problem) > detail::most_view_effort) return false;
+      return detail::rank_views(terms, problem.placement()).from(claim.rank, [&](auto const& span) {
+        return span.span_of(through, claim.head, claim.tail) >= claim.cost;
+      });
+    }
+    default: return detail::one_chunk_rule_holds(claim, problem, terms);
+  }
+}
+
+}  // namespace zbpp

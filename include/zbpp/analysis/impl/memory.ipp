@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What analysis/memory.hpp declares.
+#pragma once
+
+#include <zbpp/analysis/detail/activation_count.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/pass.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+/// Follows the messages of one rank after another through their instructions.
+class edge_count {
+ public:
+  edge_count(problem const& problem, traffic const& messages)
+      : problem_(problem), map_(messages.map()), unretired_(index(map_.size())) {}
+
+  /// Begins the row of another rank.
+  void begin_row() { in_use_ = 0; }
+
+  /// Begins an instruction. @return what is in use while it runs
+  bytes begin(instruction const& i, message_note const& note) {
+    if (i.is_receive()) in_use_ += edge_between(i.stage, i.other_stage());
+    if (!i.is_pass()) return in_use_;
+    if (note.retired >= 0) retire(map_.reverse(note.channel), note.retired);
+    in_use_ += output_of(i.as_pass());
+    return in_use_;
+  }
+
+  /// Ends an instruction: what a pass consumed is free, and what it sends waits to be retired.
+  void end(instruction const& i, message_note const& note) {
+    if (i.is_pass()) in_use_ -= input_of(i.as_pass());
+    if (i.is_send()) {
+      auto& queue = unretired_[index(note.channel)];
+      queue.sizes.push_back(edge_between(i.stage, i.other_stage()));
+    }
+  }
+
+ private:
+  struct outgoing {
+    std::vector<bytes> sizes;  // of all messages so far
+    std::size_t retired = 0;
+  };
+
+  [[nodiscard]] bytes edge_between(int a, int b) const {
+    return problem_.costs(std::min(a, b)).edge;
+  }
+
+  [[nodiscard]] bytes output_of(pass const& p) const {
+    if (p.kind == pass_kind::forward && p.stage + 1 < problem_.stages())
+      return problem_.costs(p.stage).edge;
+    return p.makes_input_gradient() && p.stage > 0 ? problem_.costs(p.stage - 1).edge : 0;
+  }
+
+  [[nodiscard]] bytes input_of(pass const& p) const {
+    if (p.kind == pass_kind::forward && p.stage > 0) return problem_.costs(p.stage - 1).edge;
+    return p.makes_input_gradient() && p.stage + 1 < problem_.stages()
+               ? problem_.costs(p.stage).edge
+               : 0;
+  }
+
+  void retire(int channel, std::int32_t count) {
+    auto& queue = unretired_[index(channel)];
+    for (; queue.retired < index(count); ++queue.retired) in_use_ -= queue.sizes[queue.retired];
+  }
+
+  problem const& problem_;
+  channel_map const& map_;
+  std::vector<outgoing> unretired_;
+  bytes in_use_ = 0;
+};
+
+}  // namespace detail
+
+ZBPP_INLINE rows<bytes> activation_profile(schedule const& order, problem const& problem) {
+  detail::require_fit(order, problem);
+  rows<bytes> profile;
+  profile.reserve(detail::index(order.ranks()), order.passes().size());
+  for (int rank = 0; rank < order.ranks(); ++rank) {
+    detail::activation_count count(problem, order.passes(rank));
+    for (auto const& p : order.passes(rank)) {
+      profile.push(count.begin(p));
+      count.end(p);
+    }
+    profile.end_row();
+  }
+  return profile;
+}
+
+ZBPP_INLINE std::vector<bytes> peak_activations(
+    schedule const& order, problem const& problem) {
+  auto const profile = activation_profile(order, problem);
+  std::vector<bytes> peaks;
+  for (int rank = 0; rank < profile.ranks(); ++rank) {
+    auto const row = profile[rank];
+    peaks.push_back(row.empty() ? 0 : *std::max_element(row.begin(), row.end()));
+  }
+  return peaks;
+}
+
+ZBPP_INLINE std::vector<memory_peak> peak_memory(
+    program const& code, problem const& problem, traffic const& messages) {
+  detail::require_fit(code, problem);
+  std::vector<memory_peak> peaks;
+  std::vector<pass> passes;
+  detail::edge_count edges(problem, messages);
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    passes.clear();
+    for (auto const& i : row)
+      if (i.is_pass()) passes.push_back(i.as_pass());
+    detail::activation_count activations(problem, passes);
+    edges.begin_row();
+    memory_peak peak;
+    bytes fixed = 0;
+    for (int s : code.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
+    bytes held = 0;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto const note = messages.notes(rank)[i];
+      auto const moving = edges.begin(row[i], note);
+      bytes workspace = 0;
+      if (row[i].is_pass()) {
+        held = activations.begin(row[i].as_pass());
+        workspace = problem.costs(row[i].stage).workspace;
+        peak.activations = std::max(peak.activations, held);
+      }
+      peak.edges = std::max(peak.edges, moving);
+      if (auto const total = fixed + held + moving + workspace; total > peak.total) {
+        peak.total = total;
+        peak.position = static_cast<std::int64_t>(i);
+      }
+      if (row[i].is_pass()) held = activations.end(row[i].as_pass());
+      edges.end(row[i], note);
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+ZBPP_INLINE std::vector<memory_peak> peak_memory(
+    program const& code, problem const& problem) {
+  return peak_memory(code, problem, traffic(code));
+}
+
+}  // namespace zbpp

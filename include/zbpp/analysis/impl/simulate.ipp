@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How `simulate` walks the ranks of a schedule.
+#pragma once
+
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+/// Walks all ranks at once. A rank runs until it meets a pass whose input has not been made;
+/// whoever makes that input wakes it. A pass wakes at most one rank, so the walk is linear.
+class simulation {
+ public:
+  simulation(schedule const& order, problem const& problem)
+      : order_(order),
+        problem_(problem),
+        forward_(problem.stages(), problem.microbatches(), never),
+        backward_(problem.stages(), problem.microbatches(), never),
+        done_(problem.stages(), problem.microbatches(), 0),
+        clock_(index(problem.ranks()), 0),
+        next_(index(problem.ranks()), 0),
+        sleeping_(index(problem.ranks()), false) {
+    line_.reserve(index(problem.ranks()), order.passes().size());
+    for (int rank = 0; rank < problem.ranks(); ++rank) {
+      for (auto const& p : order.passes(rank)) line_.push({p, 0, 0});
+      line_.end_row();
+      awake_.push_back(problem.ranks() - 1 - rank);
+    }
+  }
+
+  [[nodiscard]] timeline run() {
+    while (!awake_.empty()) {
+      auto const rank = awake_.back();
+      awake_.pop_back();
+      run_rank(rank);
+    }
+    for (int rank = 0; rank < problem_.ranks(); ++rank)
+      if (sleeping_[index(rank)]) refuse(rank, "waits for something that never happens");
+    return std::move(line_);
+  }
+
+ private:
+  static constexpr ticks never = -1;
+
+  void run_rank(int rank) {
+    auto const row = line_[rank];
+    auto& now = clock_[index(rank)];
+    auto& next = next_[index(rank)];
+    for (; next < row.size(); ++next) {
+      auto& timed = row[next];
+      auto const arrival = input_of(timed.what);
+      if (arrival == never) {
+        sleeping_[index(rank)] = true;
+        return;
+      }
+      if (!mark_done(timed.what)) refuse(rank, "stands twice; every pass runs once");
+      timed.start = std::max(now, arrival);
+      timed.end = timed.start + problem_.costs(timed.what.stage).of(timed.what.kind);
+      now = timed.end;
+      publish(timed);
+    }
+  }
+
+  // Work that is done once keeps clocks within the sums that `problem` has checked.
+  // @return whether none of the work of a pass has been done before
+  [[nodiscard]] bool mark_done(pass const& p) {
+    constexpr std::array<std::uint8_t, 5> work_of_kind{1, 2, 4, 2 | 4, 8};
+    auto const work = work_of_kind[static_cast<std::size_t>(p.kind)];
+    auto& done = done_(p.stage, p.microbatch);
+    if ((done & work) != 0) return false;
+    done = static_cast<std::uint8_t>(done | work);
+    return true;
+  }
+
+  // When the input of a pass is there: 0 for those that need none.
+  [[nodiscard]] ticks input_of(pass const& p) const {
+    switch (p.kind) {
+      case pass_kind::forward:
+        return p.stage == 0 ? 0
+                            : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
+      case pass_kind::backward_input:
+      case pass_kind::backward:  // a gradient that arrives has come by way of the stage's own F
+        return p.stage == problem_.stages() - 1
+                   ? forward_(p.stage, p.microbatch)
+                   : arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
+      case pass_kind::recompute: return forward_(p.stage, p.microbatch);
+      case pass_kind::backward_weight: return backward_(p.stage, p.microbatch);
+    }
+    return never;
+  }
+
+  [[nodiscard]] ticks arrival(ticks end, int from, int to) const {
+    return end == never ? never : end + problem_.transfer_time(from, to);
+  }
+
+  void publish(timed_pass const& done) {
+    auto const& p = done.what;
+    if (p.kind == pass_kind::forward) {
+      forward_(p.stage, p.microbatch) = done.end;
+      wake(p.stage + 1);
+    } else if (p.makes_input_gradient()) {
+      backward_(p.stage, p.microbatch) = done.end;
+      wake(p.stage - 1);
+    }
+  }
+
+  void wake(int stage) {
+    if (stage < 0 || stage >= problem_.stages()) return;
+    auto const rank = problem_.placement().rank_of(stage);
+    if (!sleeping_[index(rank)]) return;
+    sleeping_[index(rank)] = false;
+    awake_.push_back(rank);
+  }
+
+  [[noreturn]] void refuse(int rank, std::string const& why) const {
+    auto const position = next_[index(rank)];
+    throw error(
+        errc::refused_program,
+        to_string(order_.passes(rank)[position]) + " " + why,
+        {.rank = rank, .position = static_cast<std::int64_t>(position)});
+  }
+
+  schedule const& order_;
+  problem const& problem_;
+  grid<ticks> forward_;      // end of F
+  grid<ticks> backward_;     // end of B or BW
+  grid<std::uint8_t> done_;  // a bit each for F, B, W and R
+  std::vector<ticks> clock_;
+  std::vector<std::size_t> next_;
+  std::vector<bool> sleeping_;
+  std::vector<int> awake_;
+  timeline line_;
+};
+
+}  // namespace detail
+
+ZBPP_INLINE timeline simulate(schedule const& order, problem const& problem) {
+  detail::require_fit(order, problem);
+  return detail::simulation(order, problem).run();
+}
+
+}  // namespace zbpp

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All that stands in analysis/impl.
+#pragma once
+
+#include <zbpp/analysis/impl/bounds.ipp>
+#include <zbpp/analysis/impl/deadlock.ipp>
+#include <zbpp/analysis/impl/diagnostic.ipp>
+#include <zbpp/analysis/impl/lower.ipp>
+#include <zbpp/analysis/impl/memory.ipp>
+#include <zbpp/analysis/impl/period.ipp>
+#include <zbpp/analysis/impl/plan.ipp>
+#include <zbpp/analysis/impl/simulate.ipp>
+#include <zbpp/analysis/impl/traffic.ipp>
+#include <zbpp/analysis/impl/verify.ipp>

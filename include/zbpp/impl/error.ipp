@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What error.hpp declares.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace zbpp {
+
+ZBPP_INLINE std::string to_string(location const& at) {
+  std::string text;
+  auto add = [&text](std::string_view name, std::int64_t value) {
+    if (value < 0) return;
+    if (!text.empty()) text += ", ";
+    text.append(name).append(" ").append(std::to_string(value));
+  };
+  add("rank", at.rank);
+  add("position", at.position);
+  add("stage", at.stage);
+  add("microbatch", at.microbatch);
+  return text;
+}
+
+ZBPP_INLINE error::error(errc code, std::string const& message, zbpp::location at)
+    : error(code, at == zbpp::location{} ? std::string() : to_string(at) + ": ", message, at) {}
+
+ZBPP_INLINE error::error(
+    errc code, std::string const& place, std::string const& message, zbpp::location at)
+    : std::runtime_error(place + message), code_(code), at_(at), place_length_(place.size()) {}
+
+}  // namespace zbpp

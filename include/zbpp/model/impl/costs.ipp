@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What model/costs.hpp declares.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+ZBPP_INLINE ticks from_milliseconds(double milliseconds) {
+  if (!(milliseconds >= 0 && milliseconds <= 1e12))
+    throw error(
+        errc::bad_argument,
+        "a time of " + std::to_string(milliseconds) + " ms; times go from 0 to 10^12 ms");
+  return static_cast<ticks>(std::llround(milliseconds * 1e6));
+}
+
+ZBPP_INLINE void stage_costs::check(int stage) const {
+  auto refuse = [stage](std::string const& text) {
+    throw error(errc::bad_argument, text, {.stage = stage});
+  };
+  auto not_negative = [&](char const* name, std::int64_t value) {
+    if (value < 0) refuse(std::string(name) + " is " + std::to_string(value) + "; at least 0");
+  };
+  not_negative("forward", forward);
+  not_negative("backward_input", backward_input);
+  not_negative("backward_weight", backward_weight);
+  not_negative("recompute", recompute.value_or(0));
+  not_negative("activation", activation);
+  not_negative("weight_gradient_input", weight_gradient_input);
+  not_negative("recompute_input", recompute_input);
+  not_negative("edge", edge);
+  not_negative("static_memory", static_memory);
+  not_negative("workspace", workspace);
+  if (weight_gradient_input > activation)
+    refuse("weight_gradient_input is more than activation; W keeps a part of what F kept");
+  if (recompute_input > activation)
+    refuse("recompute_input is more than activation; R adds what F did not keep");
+  if (backward_fused && (*backward_fused < std::max(backward_input, backward_weight) ||
+                         *backward_fused - backward_input > backward_weight))
+    refuse("backward_fused must lie between max(B, W) and B + W");
+}
+
+ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }
+
+ZBPP_INLINE transfer_costs::transfer_costs(
+    int ranks, std::vector<ticks> latency, std::vector<double> time_per_byte)
+    : ranks_(ranks), latency_(std::move(latency)), time_per_byte_(std::move(time_per_byte)) {
+  if (ranks < 1)
+    throw error(
+        errc::bad_argument,
+        "transfer: a table for " + std::to_string(ranks) + " ranks; at least 1");
+  auto const pairs = detail::index(ranks) * detail::index(ranks);
+  auto const check_size = [&](char const* name, std::size_t size) {
+    if (size != pairs)
+      throw error(
+          errc::bad_argument,
+          std::string("transfer: ") + name + " has " + std::to_string(size) + " entries; " +
+              std::to_string(ranks) + " ranks need " + std::to_string(pairs));
+  };
+  check_size("latency", latency_.size());
+  if (!time_per_byte_.empty()) check_size("time_per_byte", time_per_byte_.size());
+  check();
+}
+
+ZBPP_INLINE ticks transfer_costs::with_rate(ticks latency, double rate, bytes size) noexcept {
+  auto const moving = rate * static_cast<double>(size);
+  if (moving >= static_cast<double>(most)) return most;
+  return std::min(most, latency + static_cast<ticks>(std::llround(moving)));
+}
+
+ZBPP_INLINE void transfer_costs::check() const {
+  for (auto latency : latency_)
+    if (latency < 0 || latency > most)
+      throw error(
+          errc::bad_argument,
+          "transfer: a latency of " + std::to_string(latency) +
+              " ns; a latency lies between 0 and 2^62 ns");
+  for (auto rate : time_per_byte_)
+    if (!(rate >= 0 && rate <= 1e9))
+      throw error(
+          errc::bad_argument,
+          "transfer: " + std::to_string(rate) +
+              " ns per byte; a rate lies between 0 and 10^9 ns per byte");
+}
+
+}  // namespace zbpp

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What model/layers.hpp declares.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/detail/cost_sums.hpp>
+#include <zbpp/model/layers.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
+  stage_costs sum;
+  ticks fused = 0;
+  bool is_made_again = false;
+  for (auto const& layer : layers) {
+    sum.forward += layer.forward;
+    sum.backward_input += layer.backward_input;
+    sum.backward_weight += layer.backward_weight;
+    fused += layer.of(pass_kind::backward);
+    sum.activation += layer.activation;
+    sum.weight_gradient_input += layer.weight_gradient_input;
+    sum.edge = layer.edge;
+    sum.static_memory += layer.static_memory;
+    sum.workspace = std::max(sum.workspace, layer.workspace);
+    if (!layer.recompute) sum.recompute_input += layer.activation;
+    if (layer.recompute && !is_made_again) sum.recompute_input += layer.recompute_input;
+    if (layer.recompute) sum.recompute = sum.recompute.value_or(0) + *layer.recompute;
+    is_made_again = layer.recompute.has_value();
+  }
+  if (fused != sum.backward_input + sum.backward_weight) sum.backward_fused = fused;
+  if (!sum.recompute) sum.recompute_input = 0;
+  return sum;
+}
+
+namespace detail {
+
+ZBPP_INLINE void check_layers(std::span<layer_costs const> layers, placement const& placement) {
+  constexpr std::size_t most_layers = 4096;  // keeps searches that recurse off the stack's end
+  auto const refuse = [](std::string const& text) { throw error(errc::bad_argument, text); };
+  if (layers.size() < index(placement.stages()))
+    refuse(
+        "there are " + std::to_string(layers.size()) + " layers for " +
+        std::to_string(placement.stages()) + " stages; each stage needs at least 1");
+  if (layers.size() > most_layers)
+    refuse(
+        "there are " + std::to_string(layers.size()) + " layers; at most " +
+        std::to_string(most_layers));
+  cost_sums sums;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto const& c = layers[i];
+    try {
+      c.check(-1);
+    } catch (error const& wrong) {
+      refuse("layer " + std::to_string(i) + ": " + wrong.what());
+    }
+    sums.add(c);
+  }
+  if (sums.greatest() > (cost_sums::most + 1) / placement.ranks())
+    refuse("times or sizes of all layers, for each rank, add up to more than 2^62; use a coarser "
+           "unit");
+}
+
+}  // namespace detail
+
+ZBPP_INLINE layered_problem::layered_problem(
+    zbpp::placement placement,
+    int microbatches,
+    std::vector<layer_costs> layers,
+    transfer_costs transfer,
+    std::vector<bytes> memory_limits)
+    : placement_(std::move(placement)),
+      microbatches_(microbatches),
+      layers_(std::move(layers)),
+      transfer_(std::move(transfer)),
+      memory_limits_(std::move(memory_limits)) {
+  detail::check_layers(layers_, placement_);
+  std::vector<int> one_each;
+  for (int s = 0; s < placement_.stages(); ++s) one_each.push_back(s);
+  (void)with(one_each);
+}
+
+ZBPP_INLINE problem layered_problem::with(
+    std::vector<int> const& first_layer, std::vector<bool> const& recompute) const {
+  detail::require(
+      first_layer.size() == detail::index(stages()) && first_layer.front() == 0,
+      "first_layer has one entry per stage, the first of them 0");
+  detail::require(
+      recompute.empty() || recompute.size() == first_layer.size(),
+      "recompute is empty or has one entry per stage");
+  std::vector<stage_costs> costs;
+  for (int s = 0; s < stages(); ++s) {
+    auto const begin = first_layer[detail::index(s)];
+    auto const end =
+        s + 1 < stages() ? first_layer[detail::index(s) + 1] : static_cast<int>(layers_.size());
+    if (begin < 0 || begin >= end || detail::index(end) > layers_.size())
+      throw error(
+          errc::bad_argument,
+          "has the layers from " + std::to_string(begin) + " to before " + std::to_string(end) +
+              "; give it at least one of the " + std::to_string(layers_.size()),
+          {.stage = s});
+    costs.push_back(merge_layers(
+        layers().subspan(detail::index(begin), detail::index(end) - detail::index(begin))));
+    bool const recomputes = !recompute.empty() && recompute[detail::index(s)];
+    if (recomputes && !costs.back().recompute)
+      throw error(
+          errc::bad_argument,
+          "is to recompute, but none of its layers says how long that takes",
+          {.stage = s});
+    if (!recomputes) costs.back().recompute.reset();
+  }
+  return {placement_, microbatches_, std::move(costs), transfer_, memory_limits_};
+}
+
+}  // namespace zbpp

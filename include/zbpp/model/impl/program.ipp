@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What model/program.hpp declares.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+ZBPP_INLINE std::string to_string(instruction const& i) {
+  auto text = std::to_string(i.stage).append(to_string(i.kind));
+  if (i.kind != instruction_kind::optimizer_step) text += std::to_string(i.microbatch);
+  return text;
+}
+
+ZBPP_INLINE program::program(
+    zbpp::placement placement,
+    int microbatches,
+    rows<instruction> instructions,
+    std::vector<channel> channels)
+    : placement_(std::move(placement)),
+      microbatches_(microbatches),
+      instructions_(std::move(instructions)),
+      channels_(std::move(channels)) {
+  detail::check_microbatches(placement_, microbatches_);
+  if (instructions_.ranks() != ranks())
+    throw error(
+        errc::bad_argument,
+        "the program has " + std::to_string(instructions_.ranks()) + " rows; its placement has " +
+            std::to_string(ranks()) + " ranks");
+}
+
+}  // namespace zbpp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What model/schedule.hpp declares.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/schedule.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+ZBPP_INLINE schedule::schedule(zbpp::placement placement, int microbatches, rows<pass> passes)
+    : placement_(std::move(placement)), microbatches_(microbatches), passes_(std::move(passes)) {
+  check();
+}
+
+ZBPP_INLINE schedule::schedule(
+    zbpp::placement placement, int microbatches, std::vector<std::vector<pass>> const& passes)
+    : schedule(std::move(placement), microbatches, rows<pass>(passes)) {}
+
+ZBPP_INLINE void schedule::check() const {
+  detail::check_microbatches(placement_, microbatches_);
+  if (passes_.ranks() != ranks())
+    throw error(
+        errc::bad_argument,
+        "the schedule has " + std::to_string(passes_.ranks()) + " rows; its placement has " +
+            std::to_string(ranks()) + " ranks");
+  for (int rank = 0; rank < ranks(); ++rank) {
+    auto const row = passes_[rank];
+    for (std::size_t i = 0; i < row.size(); ++i) check(rank, i, row[i]);
+  }
+}
+
+ZBPP_INLINE void schedule::check(int rank, std::size_t position, pass const& p) const {
+  auto refuse = [&](std::string const& text) {
+    throw error(
+        errc::bad_argument,
+        to_string(p) + ": " + text,
+        {.rank = rank, .position = static_cast<std::int64_t>(position)});
+  };
+  if (p.kind > pass_kind::recompute) refuse("no such kind of pass");
+  if (p.stage < 0 || p.stage >= stages())
+    refuse("stages go from 0 to " + std::to_string(stages() - 1));
+  if (p.microbatch < 0 || p.microbatch >= microbatches_)
+    refuse("microbatches go from 0 to " + std::to_string(microbatches_ - 1));
+  if (placement_.rank_of(p.stage) != rank)
+    refuse("the stage belongs to rank " + std::to_string(placement_.rank_of(p.stage)));
+}
+
+}  // namespace zbpp
