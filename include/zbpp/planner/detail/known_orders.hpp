@@ -8,9 +8,9 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/candidates.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/v_block.hpp>
-#include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/policy/classic.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
