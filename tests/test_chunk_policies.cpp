@@ -2,8 +2,13 @@
 #include <zbpp/planner/chunk_policies.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/classic.hpp>
+#include <zbpp/policy/zb_h.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>

@@ -6,7 +6,6 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/model/placement.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
@@ -35,12 +34,6 @@ part_of_search(search_settings settings, std::size_t done, std::size_t all) {
 [[nodiscard]] ZBPP_INLINE placed_order place(problem problem, search_settings const& search) {
   auto found = greedy_auto{.search = search}.find(problem);
   return {std::move(problem), std::move(found.order), found.cost, found.bound};
-}
-
-[[nodiscard]] ZBPP_INLINE std::string sweep_name(placement const& placement) {
-  auto const name = placement.name();
-  return name == "looped" ? name + " " + std::to_string(placement.stages() / placement.ranks())
-                          : name;
 }
 
 /// Sweeps one placement. What fits a limit fits every higher one, and what no schedule can do
