@@ -2,7 +2,12 @@
 #include <zbpp/planner/auto_placement.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/model/layers.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/regroup.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>

@@ -2,8 +2,13 @@
 #include <zbpp/planner/chunk_policies.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>
@@ -253,10 +258,10 @@ TEST_CASE("policies of several chunks say what they need", "[chunk_policies]") {
       };
   CHECK(
       refused(v_half{}, placement::linear(2), {}) ==
-      "V-Half needs a v placement, two stages a rank; this one is linear");
+      "V-Half needs a v placement, two stages per rank; this one is linear");
   CHECK(
       refused(v_min{}, placement::looped(2, 2), {}) ==
-      "V-Min needs a v placement, two stages a rank; this one is looped");
+      "V-Min needs a v placement, two stages per rank; this one is looped");
   CHECK(
       refused(interleaved_zb{}, placement::v_shape(2), {}) ==
       "ZB-I needs a looped placement; this one is v");

@@ -5,6 +5,10 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/known_orders.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>

@@ -2,7 +2,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/chrome_trace.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>

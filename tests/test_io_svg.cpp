@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/svg.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>

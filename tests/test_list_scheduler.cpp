@@ -93,7 +93,7 @@ trial some_trial(seeded_random& random, bool may_settle_too_much) {
     auto& rule = rules.ranks[static_cast<std::size_t>(r)];
     if (may_settle_too_much && random.chance(0.2))
       rule.warm_up = static_cast<int>(random.integer(1, 9));
-    rule.patience = random.integer(0, 10);
+    rule.wait_for_backward = random.integer(0, 10);
     rule.overrun = random.integer(0, 20);
     if (random.chance(0.5)) rule.idle_allowance = random.integer(0, 60);
     rule.weights_kept = static_cast<int>(random.integer(0, 9));

@@ -2,7 +2,14 @@
 #include <zbpp/planner/partition.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>

@@ -76,17 +76,30 @@ set(ZBPP_CORE_HEADERS
   planner/detail/fuse.hpp
   planner/detail/known_orders.hpp
   planner/detail/list_scheduler.hpp
+  planner/detail/memory_limits.hpp
+  planner/detail/memory_use.hpp
   planner/detail/pipeline_state.hpp
+  planner/detail/plan_search.hpp
   planner/detail/rank_rules.hpp
   planner/detail/recompute.hpp
   planner/detail/regroup.hpp
   planner/detail/v_block.hpp
+  planner/detail/work.hpp
   planner/greedy_auto.hpp
+  planner/impl/auto_placement.ipp
+  planner/impl/bottleneck.ipp
+  planner/impl/chunk_policies.ipp
+  planner/impl/greedy_auto.ipp
+  planner/impl/memory_needs.ipp
+  planner/impl/partition.ipp
+  planner/impl/registry.ipp
+  planner/impl/src.hpp
+  planner/impl/zb_v_within_limits.ipp
   planner/memory_needs.hpp
   planner/partition.hpp
   planner/registry.hpp
   planner/search.hpp
-  planner/zb_v.hpp
+  planner/zb_v_within_limits.hpp
   policy/dualpipe_v.hpp
   policy/impl/dualpipe_v.ipp
   policy/impl/interleaved.ipp

@@ -40,7 +40,8 @@
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/planner/search.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>

@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Finds policies by name: the built-in ones, and whatever a program adds to its own list. The list
-// is a value; nothing registers itself behind anybody's back.
+// is a value that the program holds; nothing registers itself.
 #pragma once
 
-#include <zbpp/planner/chunk_policies.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/zb_v.hpp>
-#include <zbpp/policy/dualpipe_v.hpp>
-#include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/policy/policy.hpp>
 
-#include <algorithm>
 #include <functional>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -49,32 +43,15 @@ class any_policy {
 };
 
 /// @return the policies that come with the library, each with its default settings
-[[nodiscard]] inline std::vector<any_policy> builtin_policies() {
-  return {
-      gpipe{},
-      one_f_one_b{},
-      interleaved{},
-      interleaved_zb{},
-      zb_h1{},
-      zb_h2{},
-      zb_v{},
-      v_half{},
-      v_min{},
-      dualpipe_v{},
-      greedy_auto{}};
-}
+[[nodiscard]] std::vector<any_policy> builtin_policies();
 
 /// Finds a policy by its name or title.
 /// @throws error (bad_argument) listing the names there are
-[[nodiscard]] inline any_policy find_policy(
-    std::vector<any_policy> const& policies, std::string_view name) {
-  auto const found = std::find_if(policies.begin(), policies.end(), [name](any_policy const& p) {
-    return p.name() == name || p.title() == name;
-  });
-  if (found != policies.end()) return *found;
-  std::string text = "no policy is called '" + std::string(name) + "'; there are";
-  for (auto const& p : policies) text.append(" ").append(p.name());
-  throw error(errc::bad_argument, text);
-}
+[[nodiscard]] any_policy find_policy(
+    std::vector<any_policy> const& policies, std::string_view name);
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/planner/impl/registry.ipp>
+#endif

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search: it tries rules that are known to be good, then changes the best it has, until it
-// meets the lower bound or its budget is spent. What it tries does not depend on the budget, so
-// more time never gives a worse schedule, and every rank that plans finds the same one.
+// What every search of the planner can be told: its budget, its seed, when to stop, and whom to
+// tell how far it is.
 #pragma once
 
-#include <zbpp/error.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/schedule.hpp>
-#include <zbpp/planner/detail/candidates.hpp>
-#include <zbpp/planner/detail/list_scheduler.hpp>
-#include <zbpp/planner/detail/rank_rules.hpp>
+#include <zbpp/model/costs.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <stop_token>
-#include <utility>
-#include <vector>
 
 namespace zbpp {
 
@@ -28,7 +19,7 @@ struct search_progress {
   double spent = 0;       ///< share of the budget, from 0 to 1
 };
 
-/// States how long a search may take, and what it is told.
+/// States how long a search may take, when it stops, and whom it tells about its progress.
 struct search_settings {
   /// Budget: seconds of a machine that places a pass in 50 ns. It is counted in passes, so that
   /// the same problem gives the same schedule on any machine.
@@ -39,192 +30,4 @@ struct search_settings {
   std::function<void(search_progress const&)> on_progress = {};  ///< called now and then
 };
 
-namespace detail {
-
-/// Looks for the cheapest schedule of one problem. A candidate is either rules alone, or an order
-/// of all F and B for which rules place the W; both kinds are kept and changed side by side.
-class plan_search {
- public:
-  /// @param bound    where to stop
-  /// @param depths   F before the first B, for each rank of a linear placement; else empty
-  /// @param reserve  bytes of each rank that are not to be used; empty for none
-  plan_search(
-      problem const& problem,
-      ticks bound,
-      std::vector<int> depths,
-      std::vector<bytes> const& reserve,
-      search_settings const& settings)
-      : problem_(problem),
-        settings_(settings),
-        bound_(bound),
-        most_work_(settings.seconds * 2e7),
-        engine_(problem, reserve),
-        make_(problem, bound, std::move(depths), settings.seed),
-        start_(problem),
-        rules_(problem),
-        champion_(problem),
-        steps_(problem) {}
-
-  /// Tries the rules that are known to be good, the likeliest first.
-  void try_known() {
-    for (auto& rules : make_.known()) {
-      if (is_done()) return;
-      attempt(rules_, std::move(rules));
-    }
-  }
-
-  /// Tries orders of F and B, then changes the best rules and orders until the budget is spent.
-  void improve(std::vector<std::vector<std::vector<step_code>>> const& seeds) {
-    for (auto const& seed : seeds) try_steps(seed);
-    start_ = rules_;
-    while (has_found() && !is_done()) improve();
-  }
-
-  /// @return whether the bound is met, the budget is spent, or a stop was asked for
-  [[nodiscard]] bool is_done() const {
-    if (!has_found()) return false;
-    return cost() <= bound_ || work_ >= most_work_ || settings_.stop.stop_requested();
-  }
-
-  /// @return whether any schedule was found; where memory is as short as can be there may be none
-  [[nodiscard]] bool has_found() const noexcept { return cost() != never; }
-  /// @return the cost of the best schedule; `never` when none was found
-  [[nodiscard]] ticks cost() const noexcept {
-    return std::min({rules_.cost, steps_.cost, champion_.cost});
-  }
-  /// @return how many candidates were tried
-  [[nodiscard]] std::int64_t tries() const noexcept { return tries_; }
-  /// @return the best schedule; there must be one
-  [[nodiscard]] schedule best() {
-    auto const& rules = cost() == steps_.cost   ? steps_.rules
-                        : cost() == rules_.cost ? rules_.rules
-                                                : champion_.rules;
-    static_cast<void>(engine_.run(rules));
-    return engine_.order();
-  }
-
- private:
-  static constexpr int first_tries = 1000;
-
-  struct candidate {
-    explicit candidate(problem const& problem) : rules(problem.ranks(), problem.stages()) {}
-    planner_rules rules;
-    ticks cost = never;
-  };
-
-  // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
-  void attempt(candidate& best, planner_rules&& rules) {
-    auto const found = engine_.run(rules, best.cost);
-    ++tries_;
-    constexpr double overhead = 100;  // of a try, in passes
-    work_ += static_cast<double>(engine_.placed()) + overhead;
-    if (found <= best.cost && found != never) {
-      if (found < best.cost && &best == &rules_) rules_are_new_ = true;
-      best.cost = found;
-      best.rules = std::move(rules);
-    }
-    report();
-  }
-
-  // An order of F and B leaves open where W goes.
-  void try_steps(std::vector<std::vector<step_code>> const& steps) {
-    ticks const w = problem_.costs(0).backward_weight;
-    for (auto const overrun : {ticks{0}, w / 2, w})
-      for (int const kept : {rank_rule::no_limit, 1}) {
-        if (is_done()) return;
-        planner_rules rules(problem_.ranks(), problem_.stages());
-        for (auto& r : rules.ranks) {
-          r.overrun = overrun;
-          r.weights_kept = kept;
-        }
-        for (std::size_t s = 0; s < rules.stages.size(); ++s)
-          rules.stages[s] = {
-              .fuses = rules_.rules.stages[s].fuses,
-              .recomputes = rules_.rules.stages[s].recomputes};
-        rules.steps = steps;
-        attempt(steps_, std::move(rules));
-      }
-  }
-
-  void improve() {
-    if (rules_are_new_ && rules_.cost < steps_.cost && make_.below(8) == 0)
-      return continue_in_steps();
-    bool const steps_lead = steps_.cost < rules_.cost;
-    auto const dice = make_.below(16);
-    if (steps_.cost != never && dice < (steps_lead ? 11 : 2)) {
-      auto changed = steps_.rules;
-      if (make_.below(4) == 0)
-        make_.change_rules(changed);
-      else
-        make_.change_steps(changed);
-      attempt(steps_, std::move(changed));
-    } else if (dice == 15 || rules_.cost == never) {
-      attempt(rules_, make_.sample());
-    } else {
-      if (--tries_left_ == 0) start_again();
-      auto changed = rules_.rules;
-      make_.change_rules(changed);
-      attempt(rules_, std::move(changed));
-    }
-  }
-
-  // Where changes lead differs from one start to the next: on the hard problems that were tried, a
-  // quarter of the starts meets the bound within the first tries. Most starts are short, a few are
-  // longer, as the reluctant doubling of D. Knuth has it: 1 1 2 1 1 2 4 1 1 2 ... times
-  // first_tries.
-  void start_again() {
-    if ((run_ & -run_) == length_) {
-      ++run_;
-      length_ = 1;
-    } else {
-      length_ *= 2;
-    }
-    tries_left_ = length_ * first_tries;
-    if (rules_.cost < champion_.cost) champion_ = std::move(rules_);
-    rules_ = start_;
-    if (make_.below(2) == 0) return;
-    rules_.cost = never;  // another style, the best of a few
-    constexpr int samples = 24;
-    for (int i = 0; i < samples; ++i) attempt(rules_, make_.sample());
-    if (rules_.cost == never) rules_ = start_;
-  }
-
-  // Takes the order of F and B from the best rules, to change it where rules are too coarse.
-  void continue_in_steps() {
-    rules_are_new_ = false;
-    static_cast<void>(engine_.run(rules_.rules));
-    auto rules = rules_.rules;
-    rules.steps = steps_of(engine_.order());
-    attempt(steps_, std::move(rules));
-  }
-
-  void report() {
-    if (!settings_.on_progress || work_ < next_report_ || cost() == never) return;
-    // Own choice: often enough that whoever watches a long search sees it move.
-    constexpr double most_between = 1e6;
-    next_report_ = work_ + std::min(most_work_ / 64, most_between);
-    settings_.on_progress(
-        {.cost = cost(), .lower_bound = bound_, .spent = std::min(1.0, work_ / most_work_)});
-  }
-
-  problem const& problem_;
-  search_settings const& settings_;
-  ticks bound_;
-  double most_work_;  // in passes
-  list_scheduler engine_;
-  candidate_maker make_;
-  candidate start_;     // the best known rules
-  candidate rules_;     // what has become of them
-  candidate champion_;  // the best rules of earlier starts
-  candidate steps_;
-  int tries_left_ = first_tries;  // of this start
-  int run_ = 1;
-  int length_ = 1;
-  bool rules_are_new_ = false;
-  double work_ = 0;
-  double next_report_ = 0;
-  std::int64_t tries_ = 0;
-};
-
-}  // namespace detail
 }  // namespace zbpp

@@ -8,6 +8,8 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>

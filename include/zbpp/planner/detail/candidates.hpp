@@ -7,8 +7,9 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/rank_rules.hpp>
-#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/detail/work.hpp>
 
 #include <algorithm>
 #include <array>
@@ -55,10 +56,7 @@ class candidate_maker {
     in_flight_ = tightest_room(problem);
     for (int r = 0; r < problem.ranks(); ++r) {
       ticks work = 0;
-      for (int s : problem.placement().stages_of(r)) {
-        auto const& c = problem.costs(s);
-        work += c.forward + c.of(pass_kind::backward);
-      }
+      for (int s : problem.placement().stages_of(r)) work += work_of(problem.costs(s));
       idle_.push_back(std::max<ticks>(0, bound - problem.microbatches() * work));
     }
   }
@@ -79,12 +77,12 @@ class candidate_maker {
 
   /// @return rules of one random style on all ranks
   [[nodiscard]] planner_rules sample() {
-    constexpr std::array<int, 6> patience{0, 1, 2, 2, 4, 8};
+    constexpr std::array<int, 6> waits{0, 1, 2, 2, 4, 8};
     constexpr std::array<int, 8> idle{-1, -1, 5, 6, 7, 8, 8, 9};
     style s;
     s.shape = below(shapes());
     s.unblock = below(3) > 0;
-    s.patience = patience[index(below(6))];
+    s.wait = waits[index(below(6))];
     s.overrun = 2 * below(5);
     s.forward_first = below(3) == 0 ? below(problem_.ranks() + 1) : below(2);
     s.weights_kept = below(2) == 0 ? rank_rule::no_limit : below(in_flight_ + 2) - 1;
@@ -127,11 +125,11 @@ class candidate_maker {
  private:
   // The same choices for all ranks; times in eighths of the mean F and W.
   struct style {
-    int shape = 0;  // of the warm-up on one chunk a rank, or which chunk goes first on several
+    int shape = 0;  // of the warm-up on one chunk per rank, or which chunk goes first on several
     bool unblock = true;
-    int patience = 2;
+    int wait = 2;  // for a B that is due
     int overrun = 0;
-    int forward_first = 0;  // on as many ranks; -1 for as many as have room beyond one an F
+    int forward_first = 0;  // on as many ranks; -1 for as many as have room beyond one per F
     int weights_kept = rank_rule::no_limit;  // -1 for as many as the rank's number
     int in_flight = 0;                       // of the first chunks; 0 for no limit
     int idle = -1;                           // eighths of what each rank may idle; -1 for any
@@ -146,34 +144,33 @@ class candidate_maker {
     constexpr int by_rank = -1;
     constexpr int by_room = -1;
     static std::vector<style> const styles{
-        {.patience = 1, .forward_first = 1, .idle = 8},
-        {.shape = 4, .unblock = false, .patience = 1, .overrun = 1, .idle = 8},
-        {.patience = 1, .overrun = 4, .forward_first = 1, .idle = 8},
-        {.shape = 4, .patience = 2, .idle = 6},
-        {.unblock = false, .patience = 0, .idle = 5},
-        {.unblock = false, .patience = 0, .overrun = 8, .forward_first = 1},
-        {.patience = 1, .overrun = 4, .forward_first = by_room},
-        {.patience = 0, .forward_first = 1},
-        {.patience = 4, .forward_first = by_room},
-        {.shape = 4, .patience = 0, .overrun = 8, .forward_first = 1},
-        {.shape = 5, .patience = 2, .overrun = 4, .forward_first = 1},
-        {.patience = 4, .overrun = 4, .forward_first = by_room},
-        {.patience = 8, .overrun = 8, .forward_first = 1, .weights_kept = by_rank},
-        {.shape = 3, .patience = 0, .overrun = 4, .weights_kept = by_rank},
-        {.patience = 1, .overrun = 8},
-        {.shape = 2, .patience = 2},
-        {.shape = 1, .patience = 2}};
+        {.wait = 1, .forward_first = 1, .idle = 8},
+        {.shape = 4, .unblock = false, .wait = 1, .overrun = 1, .idle = 8},
+        {.wait = 1, .overrun = 4, .forward_first = 1, .idle = 8},
+        {.shape = 4, .wait = 2, .idle = 6},
+        {.unblock = false, .wait = 0, .idle = 5},
+        {.unblock = false, .wait = 0, .overrun = 8, .forward_first = 1},
+        {.wait = 1, .overrun = 4, .forward_first = by_room},
+        {.wait = 0, .forward_first = 1},
+        {.wait = 4, .forward_first = by_room},
+        {.shape = 4, .wait = 0, .overrun = 8, .forward_first = 1},
+        {.shape = 5, .wait = 2, .overrun = 4, .forward_first = 1},
+        {.wait = 4, .overrun = 4, .forward_first = by_room},
+        {.wait = 8, .overrun = 8, .forward_first = 1, .weights_kept = by_rank},
+        {.shape = 3, .wait = 0, .overrun = 4, .weights_kept = by_rank},
+        {.wait = 1, .overrun = 8},
+        {.shape = 2, .wait = 2},
+        {.shape = 1, .wait = 2}};
     return styles;
   }
   [[nodiscard]] static std::vector<style> const& chunk_styles() {
     static std::vector<style> const styles = [] {
       std::vector<style> all;
-      for (int patience : {2, 0})
+      for (int wait : {2, 0})
         for (bool unblock : {true, false})
           for (int shape = 0; shape < 4; ++shape)
             for (int idle : {8, -1})
-              all.push_back(
-                  {.shape = shape, .unblock = unblock, .patience = patience, .idle = idle});
+              all.push_back({.shape = shape, .unblock = unblock, .wait = wait, .idle = idle});
       return all;
     }();
     return styles;
@@ -185,7 +182,7 @@ class candidate_maker {
     idle_allowance,
     recompute,
     fuse,
-    patience,
+    wait_for_backward,
     warm_up,
     warm_up_by_one,
     forward_first,
@@ -227,7 +224,7 @@ class candidate_maker {
     for (int rank = 0; rank < problem_.ranks(); ++rank) {
       auto& r = rules.ranks[index(rank)];
       r.unblock = s.unblock;
-      r.patience = forward_ * s.patience / 8;
+      r.wait_for_backward = forward_ * s.wait / 8;
       r.overrun = weight_ * s.overrun / 8;
       r.forward_first = rank < first;
       if (s.idle >= 0) r.idle_allowance = idle_[index(rank)] * s.idle / 8;
@@ -267,7 +264,7 @@ class candidate_maker {
     if (can_fuse_) kinds[index(n++)] = kind::fuse;
     if (!steps_are_settled) {
       for (auto k :
-           {kind::patience,
+           {kind::wait_for_backward,
             kind::warm_up,
             kind::warm_up_by_one,
             kind::forward_first,
@@ -280,8 +277,8 @@ class candidate_maker {
     }
     rule_change change{};
     change.what = kinds[index(below(n))];
-    change.time = change.what == kind::patience ? forward_ * eighths[index(below(8))] / 8
-                                                : weight_ * below(9) / 8;
+    change.time = change.what == kind::wait_for_backward ? forward_ * eighths[index(below(8))] / 8
+                                                         : weight_ * below(9) / 8;
     bool const caps = change.what == kind::in_flight;
     change.count = below(5) == 0 && !is_warm_up(change.what)
                        ? rank_rule::no_limit
@@ -314,7 +311,7 @@ class candidate_maker {
       case kind::fuse:
         rules.stages[index(stage)].fuses = c.flag && problem_.costs(stage).gains_by_fusing();
         break;
-      case kind::patience: r.patience = c.time; break;
+      case kind::wait_for_backward: r.wait_for_backward = c.time; break;
       case kind::warm_up: r.warm_up = c.count; break;
       case kind::warm_up_by_one:
         r.warm_up = std::max(1, std::min(r.warm_up, in_flight_) + c.by);

@@ -118,7 +118,7 @@ class chooser {
   }
 
   [[nodiscard]] bool is_near(ticks at) const noexcept {
-    return at > now_ && at - now_ < rule_.patience;
+    return at > now_ && at - now_ < rule_.wait_for_backward;
   }
   // Whether waiting until `at` keeps the idle time of the rank within what its rule allows.
   [[nodiscard]] bool may_wait(ticks at) const noexcept {

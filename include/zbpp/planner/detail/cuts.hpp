@@ -7,7 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/detail/work.hpp>
 
 #include <algorithm>
 #include <compare>

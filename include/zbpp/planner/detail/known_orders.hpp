@@ -8,6 +8,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/candidates.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/v_block.hpp>
 #include <zbpp/planner/memory_needs.hpp>

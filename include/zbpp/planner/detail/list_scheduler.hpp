@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The list scheduler: one engine that turns a few rules a rank into a schedule, for any placement,
-// times, transfers and memory limits. Every search of the planner is a search over its rules.
+// The list scheduler: one engine that turns a few rules per rank into a schedule, for any
+// placement, times, transfers and memory limits. Every search of the planner is a search over its
+// rules.
 #pragma once
 
 #include <zbpp/error.hpp>

@@ -19,9 +19,9 @@ namespace zbpp::detail {
 struct rank_rule {
   static constexpr int no_limit = std::numeric_limits<int>::max();
 
-  int warm_up = no_limit;  ///< F before the first B
-  ticks patience = 0;      ///< F does not start when a B is due within
-  ticks overrun = 0;       ///< W may end this much after something else could have started
+  int warm_up = no_limit;       ///< F before the first B
+  ticks wait_for_backward = 0;  ///< F does not start when a B is due within this time
+  ticks overrun = 0;            ///< W may end this much after something else could have started
   /// Idle time, from the first pass on, that may be spent waiting for a B or an F that is due; when
   /// it is spent, W goes first, however late it ends.
   ticks idle_allowance = std::numeric_limits<ticks>::max();

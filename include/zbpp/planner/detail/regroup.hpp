@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,13 @@ namespace zbpp::detail {
     return a.stages() < b.stages();
   });
   return found;
+}
+
+/// @return the name of a placement, with the number of chunks where that is not in the name
+[[nodiscard]] inline std::string sweep_name(placement const& placement) {
+  auto const name = placement.name();
+  return name == "looped" ? name + " " + std::to_string(placement.stages() / placement.ranks())
+                          : name;
 }
 
 }  // namespace zbpp::detail

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ZB-V within memory limits: its own order where that fits, else what a search finds.
+// ZB-V within memory limits: its own order (policy/zb_v.hpp) where that fits, else what a search
+// finds.
 #pragma once
 
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <string_view>
 
@@ -26,11 +23,11 @@ struct zb_v {
 
   /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
   ///         the memory
-  [[nodiscard]] schedule operator()(problem const& problem) const {
-    auto own = fixed_zb_v{}(problem);
-    if (problem.memory_limits().empty() || detail::is_within_limits(own, problem)) return own;
-    return greedy_auto{.search = search}(problem);
-  }
+  [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/planner/impl/zb_v_within_limits.ipp>
+#endif

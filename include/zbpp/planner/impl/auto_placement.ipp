@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Searches placement after placement, and limit after limit.
+#pragma once
+
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/regroup.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace zbpp {
+namespace detail {
+
+/// Makes a search the `done`-th of `all` in what it reports.
+[[nodiscard]] ZBPP_INLINE search_settings
+part_of_search(search_settings settings, std::size_t done, std::size_t all) {
+  if (!settings.on_progress) return settings;
+  settings.on_progress = [tell = settings.on_progress, done, all](search_progress const& part) {
+    auto whole = part;
+    whole.spent = (static_cast<double>(done) + part.spent) / static_cast<double>(all);
+    tell(whole);
+  };
+  return settings;
+}
+
+[[nodiscard]] ZBPP_INLINE placed_order place(problem problem, search_settings const& search) {
+  auto found = greedy_auto{.search = search}.find(problem);
+  return {std::move(problem), std::move(found.order), found.cost, found.bound};
+}
+
+/// Sweeps one placement. What fits a limit fits every higher one, and what no schedule can do
+/// within a limit none can do within a lower one.
+/// @param limits  ascending, each once
+[[nodiscard]] ZBPP_INLINE std::vector<sweep_point> sweep_placement(
+    problem const& problem, std::span<bytes const> limits, search_settings const& search) {
+  std::vector<sweep_point> points;
+  for (auto const limit : limits) {
+    auto const limited = with_memory_limit(problem, limit);
+    if (!fits_memory(limited)) continue;
+    auto const found = place(limited, search);
+    sweep_point point{
+        .placement = sweep_name(problem.placement()),
+        .memory_limit = limit,
+        .cost = found.cost,
+        .lower_bound = found.bound.cost,
+        .bubble_rate = bubble_rate(simulate(found.order, limited))};
+    if (!points.empty() && points.back().cost <= found.cost) {
+      point.cost = points.back().cost;
+      point.bubble_rate = points.back().bubble_rate;
+    }
+    points.push_back(std::move(point));
+  }
+  ticks bound = 0;
+  for (auto point = points.rbegin(); point != points.rend(); ++point) {
+    bound = std::max(bound, point->lower_bound);
+    point->lower_bound = bound;
+    point->optimal = point->cost <= bound;
+  }
+  return points;
+}
+
+[[nodiscard]] ZBPP_INLINE std::vector<bytes> ascending_limits(std::span<bytes const> limits) {
+  std::vector<bytes> ascending(limits.begin(), limits.end());
+  std::sort(ascending.begin(), ascending.end());
+  ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
+  return ascending;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE std::vector<placed_order> auto_placement::candidates(problem const& problem) const {
+  auto all = detail::regroupings(problem, halve_stages);
+  std::erase_if(all, [](zbpp::problem const& one) { return !detail::fits_memory(one); });
+  std::vector<placed_order> found;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    found.push_back(
+        detail::place(std::move(all[i]), detail::part_of_search(search, i, all.size())));
+  return found;
+}
+
+ZBPP_INLINE placed_order auto_placement::operator()(problem const& problem) const {
+  auto found = candidates(problem);
+  if (!found.empty())
+    return std::move(*std::min_element(
+        found.begin(), found.end(), [](placed_order const& a, placed_order const& b) {
+          return a.cost < b.cost;  // the first of equal ones has the fewest stages
+        }));
+  auto const all = detail::regroupings(problem, halve_stages);
+  auto const need = [](zbpp::problem const& one) {
+    auto const needed = least_memory(one);
+    return *std::max_element(needed.begin(), needed.end());
+  };
+  detail::require_memory(*std::min_element(
+      all.begin(), all.end(), [&](zbpp::problem const& a, zbpp::problem const& b) {
+        return need(a) < need(b);
+      }));
+  throw error(errc::unsupported_problem, "no placement fits the memory limits");
+}
+
+ZBPP_INLINE std::vector<sweep_point> sweep_memory(
+    problem const& problem, std::span<bytes const> limits, auto_placement const& settings) {
+  auto const ascending = detail::ascending_limits(limits);
+  auto const all = detail::regroupings(problem, settings.halve_stages);
+  std::vector<sweep_point> points;
+  for (auto const& one : all)
+    for (auto& point : detail::sweep_placement(one, ascending, settings.search))
+      points.push_back(std::move(point));
+  return points;
+}
+
+ZBPP_INLINE std::vector<sweep_point> sweep_memory(
+    problem const& problem, std::span<bytes const> limits, greedy_auto const& settings) {
+  return detail::sweep_placement(problem, detail::ascending_limits(limits), settings.search);
+}
+
+}  // namespace zbpp

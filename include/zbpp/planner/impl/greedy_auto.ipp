@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The search of greedy_auto: rounds of it until an order fits the memory with its edges, and then
+// the handcrafted orders, where the search has not met the bound.
+#pragma once
+
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/fuse.hpp>
+#include <zbpp/planner/detail/known_orders.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/plan_search.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+namespace detail {
+
+/// Runs searches of one problem until an order fits with its edges, which are known only once there
+/// is an order.
+class auto_planner {
+ public:
+  auto_planner(problem const& problem, search_settings const& settings)
+      : problem_(problem), settings_(settings), bound_(lower_bound(problem)) {}
+
+  [[nodiscard]] found_order run() {
+    auto const depths =
+        problem_.placement().is_linear() ? staircase(problem_).forwards : std::vector<int>{};
+    std::vector<bytes> reserve(index(problem_.ranks()), 0);
+    std::optional<std::vector<schedule>> known;
+    auto const known_once = [&]() -> std::vector<schedule>& {
+      if (!known) known = known_orders(problem_);
+      return *known;
+    };
+    constexpr int most_rounds = 8;
+    for (int round = 0; round < most_rounds; ++round) {
+      plan_search search(problem_, bound_.cost, depths, reserve, settings_);
+      search.try_known();
+      if (!search.is_done()) search.improve(seeds_of(problem_, known_once()));
+      tries_ += search.tries();
+      if (!search.has_found()) break;
+      auto order = fuse_where_it_pays(search.best(), problem_);
+      auto const used = memory_of(order, problem_);
+      if (keeps_limits(used, problem_)) {
+        take(std::move(order));
+        break;
+      }
+      if (!set_aside_excess(used, reserve)) break;
+    }
+    if (!best_ || cost_ > bound_.cost)
+      for (auto& order : known_once())
+        if (is_within_limits(order, problem_)) take(fuse_where_it_pays(std::move(order), problem_));
+    if (!best_) take(one_by_one(problem_));
+    return {std::move(*best_), cost_, bound_, tries_};
+  }
+
+ private:
+  [[nodiscard]] static problem without_edges(problem const& problem) {
+    std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
+    for (auto& c : costs) c.edge = 0;
+    return {problem.placement(), 1, std::move(costs)};
+  }
+
+  void take(schedule order) {
+    auto const found = cost(simulate(order, problem_));
+    if (best_ && found >= cost_) return;
+    cost_ = found;
+    best_ = std::move(order);
+  }
+
+  // What edges take beyond a limit is not there for activations.
+  // @return whether there is more to set aside than before
+  bool set_aside_excess(std::vector<bytes> const& used, std::vector<bytes>& reserve) const {
+    auto const least = least_memory(without_edges(problem_));
+    bool any = false;
+    for (int rank = 0; rank < problem_.ranks(); ++rank) {
+      auto const limit = problem_.memory_limit(rank);
+      if (!limit || used[index(rank)] <= *limit) continue;
+      auto& kept = reserve[index(rank)];
+      auto const more = std::min(kept + used[index(rank)] - *limit, *limit - least[index(rank)]);
+      any = any || more > kept;
+      kept = std::max(kept, more);
+    }
+    return any;
+  }
+
+  problem const& problem_;
+  search_settings const& settings_;
+  cost_bound bound_;
+  std::optional<schedule> best_;
+  ticks cost_ = 0;
+  std::int64_t tries_ = 0;
+};
+
+}  // namespace detail
+
+ZBPP_INLINE found_order greedy_auto::find(problem const& problem) const {
+  if (!(search.seconds >= 0 && search.seconds <= search_settings::most_seconds))
+    throw error(
+        errc::bad_argument,
+        "a budget of " + std::to_string(search.seconds) + " seconds; it lies between 0 and " +
+            std::to_string(search_settings::most_seconds));
+  detail::require_memory(problem);
+  return detail::auto_planner(problem, search).run();
+}
+
+}  // namespace zbpp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The list of built-in policies, and looking a policy up.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/registry.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+
+#include <algorithm>
+#include <string>
+
+namespace zbpp {
+
+ZBPP_INLINE std::vector<any_policy> builtin_policies() {
+  return {
+      gpipe{},
+      one_f_one_b{},
+      interleaved{},
+      interleaved_zb{},
+      zb_h1{},
+      zb_h2{},
+      zb_v{},
+      v_half{},
+      v_min{},
+      dualpipe_v{},
+      greedy_auto{}};
+}
+
+ZBPP_INLINE any_policy find_policy(std::vector<any_policy> const& policies, std::string_view name) {
+  auto const found = std::find_if(policies.begin(), policies.end(), [name](any_policy const& p) {
+    return p.name() == name || p.title() == name;
+  });
+  if (found != policies.end()) return *found;
+  std::string text = "no policy is called '" + std::string(name) + "'; there are";
+  for (auto const& p : policies) text.append(" ").append(p.name());
+  throw error(errc::bad_argument, text);
+}
+
+}  // namespace zbpp

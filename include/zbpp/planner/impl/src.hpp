@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All that the planner compiles, for the one source file that does.
+#pragma once
+
+#include <zbpp/planner/impl/auto_placement.ipp>
+#include <zbpp/planner/impl/bottleneck.ipp>
+#include <zbpp/planner/impl/chunk_policies.ipp>
+#include <zbpp/planner/impl/greedy_auto.ipp>
+#include <zbpp/planner/impl/memory_needs.ipp>
+#include <zbpp/planner/impl/partition.ipp>
+#include <zbpp/planner/impl/registry.ipp>
+#include <zbpp/planner/impl/zb_v_within_limits.ipp>
