@@ -25,10 +25,21 @@ set(ZBPP_CORE_HEADERS
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
-  io/csv_reader.hpp
+  io/detail/csv_reader.hpp
+  io/detail/drawing.hpp
   io/detail/round_axis.hpp
+  io/detail/xml_text.hpp
   io/drawing.hpp
   io/file.hpp
+  io/impl/ascii.ipp
+  io/impl/chrome_trace.ipp
+  io/impl/csv.ipp
+  io/impl/file.ipp
+  io/impl/src.hpp
+  io/impl/svg.ipp
+  io/impl/sweep_svg.ipp
+  io/impl/terminal.ipp
+  io/impl/text.ipp
   io/svg.hpp
   io/sweep_svg.hpp
   io/terminal.hpp
