@@ -105,9 +105,16 @@ set(ZBPP_JSON_HEADERS
   json/claims.hpp
   json/detail/document.hpp
   json/detail/fields.hpp
+  json/detail/number.hpp
   json/detail/problem_reader.hpp
+  json/detail/problem_writer.hpp
+  json/detail/writable.hpp
+  json/impl/claims.ipp
+  json/impl/document.ipp
+  json/impl/plan.ipp
+  json/impl/problem.ipp
+  json/impl/src.hpp
   json/json.hpp
-  json/number.hpp
   json/plan.hpp
   json/problem.hpp
 )
