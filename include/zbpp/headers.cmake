@@ -83,13 +83,33 @@ set(ZBPP_CORE_HEADERS
   policy/zb_v.hpp
   runtime/arena.hpp
   runtime/backend.hpp
+  runtime/detail/arena_core.hpp
+  runtime/detail/awaiters.hpp
+  runtime/detail/chunk_state.hpp
+  runtime/detail/engine.hpp
   runtime/detail/flow_state.hpp
+  runtime/detail/frame_pool.hpp
+  runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
-  runtime/engine.hpp
+  runtime/detail/refuse_flow.hpp
+  runtime/detail/workers.hpp
   runtime/failure.hpp
   runtime/flow.hpp
-  runtime/frame_pool.hpp
+  runtime/impl/arena_core.ipp
+  runtime/impl/backend.ipp
+  runtime/impl/chunk_state.ipp
+  runtime/impl/in_process.ipp
+  runtime/impl/message.ipp
+  runtime/impl/microbatch.ipp
+  runtime/impl/pipeline_setup.ipp
+  runtime/impl/rank_code.ipp
+  runtime/impl/refuse_flow.ipp
+  runtime/impl/src.hpp
+  runtime/impl/threads.ipp
+  runtime/impl/workers.ipp
+  runtime/in_process.hpp
+  runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
   runtime/pass_context.hpp
@@ -98,7 +118,6 @@ set(ZBPP_CORE_HEADERS
   runtime/threads.hpp
   runtime/transport.hpp
   runtime/virtual_time.hpp
-  runtime/workers.hpp
   zbpp.hpp
 )
 set(ZBPP_JSON_HEADERS

@@ -7,7 +7,8 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
@@ -61,3 +62,9 @@ struct virtual_time {
 };
 
 }  // namespace zbpp
+
+#if defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/pipeline.hpp>
+
+extern template class zbpp::pipeline<zbpp::virtual_time>;
+#endif
