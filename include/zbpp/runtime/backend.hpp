@@ -78,9 +78,9 @@ class one_process {
   static void warm_up(std::vector<Engine>& engines) {
     for (auto& e : engines) e.warm_up();
   }
-  /// There is nobody to connect to.
+  /// Does nothing: the ranks share their memory.
   static void connect(in_process&) noexcept {}
-  /// What failed here is all that failed.
+  /// Does nothing: no other process has failures to add.
   static void settle(std::vector<failure> const&) noexcept {}
 
  private:

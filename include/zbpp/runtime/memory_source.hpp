@@ -12,8 +12,8 @@
 
 namespace zbpp {
 
-/// Says what a buffer counts as: what passes keep, what crosses an edge, or what a transport sets
-/// aside for messages that have not come yet.
+/// Tells what a buffer counts as: what passes keep, what crosses an edge, or what a transport sets
+/// aside for messages that have not arrived yet.
 enum class purpose : std::uint8_t { activation, edge, receive };
 
 /// Tells how much of an arena is used, in bytes as asked for.
@@ -33,7 +33,7 @@ struct arena_usage {
   }
 };
 
-/// Says where the memory of an arena comes from; the heap unless told otherwise.
+/// Gives an arena its memory; from the heap by default.
 struct memory_source {
   /// Gives `size` bytes, aligned to `alignment`. @throws std::bad_alloc
   void* (*take)(std::size_t size, std::uintptr_t context) = [](std::size_t size, std::uintptr_t) {

@@ -43,9 +43,9 @@ struct virtual_time {
    public:
     executor(virtual_time, plan const& planned) : one_process(planned) {}
 
-    /// @return null: nobody sleeps
+    /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
-    /// Every clock starts anew by itself.
+    /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_step() noexcept {}
     /// @return the clock of a rank at the start of a step
     [[nodiscard]] static pass_observer observer_of(int /*rank*/) noexcept { return {}; }
