@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/detail/frame_pool.hpp>
 
 #include <support/catch.hpp>
 

@@ -6,6 +6,7 @@
 #include <support/seeded.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -40,6 +41,19 @@ bool nests(std::string_view text) {
     }
   }
   return open.empty();
+}
+
+// Whether every element is one that a viewer of SVG draws: it leaves out what it does not know.
+bool is_svg(std::string_view text) {
+  constexpr std::array<std::string_view, 7> known{
+      "svg", "style", "rect", "text", "path", "circle", "title"};
+  for (auto at = text.find('<'); at != std::string_view::npos; at = text.find('<', at + 1)) {
+    auto name = text.substr(at + 1);
+    if (name.starts_with('/')) name.remove_prefix(1);
+    name = name.substr(0, name.find_first_of(" />"));
+    if (std::find(known.begin(), known.end(), name) == known.end()) return false;
+  }
+  return true;
 }
 
 struct mark {
@@ -112,6 +126,7 @@ TEST_CASE("every sample is a point at its place, filled where it is proved", "[i
         .height = static_cast<int>(values.integer(240, 800))};
     auto const text = sweep_to_svg(curves, options);
     CHECK(nests(text));
+    CHECK(is_svg(text));
     std::vector<std::pair<double, double>> places;  // of rates, on all curves
     for (auto const& curve : curves) {
       auto const marks = marks_of(text, curve.name);
@@ -170,6 +185,7 @@ TEST_CASE("names, title and unit are escaped", "[io][sweep]") {
   auto const text =
       sweep_to_svg({{"<a>&\x01", {{1, 0.5, 0.5, true}}}}, {.title = "x<y", .unit = "<&>"});
   CHECK(nests(text));
+  CHECK(is_svg(text));
   CHECK(count(text, ">&lt;a&gt;&amp; </text>") == 1);
   CHECK(count(text, ">x&lt;y</text>") == 1);
   CHECK(count(text, "&lt;&amp;&gt;") == 1);

@@ -124,19 +124,19 @@ TEST_CASE("each false claim is one fault", "[json]") {
   CHECK(faults_after([](plan_report&) {}).empty());
   CHECK(faults_after([](plan_report& p) {
           ++p.cost;
-        }) == faults{"cost: the file says 0.142001 ms; right is 0.142 ms"});
+        }) == faults{"cost: the file says 0.142001 ms; expected 0.142 ms"});
   CHECK(faults_after([](plan_report& p) {
           --p.period;
-        }) == faults{"period: the file says 0.141999 ms; right is 0.142 ms"});
+        }) == faults{"period: the file says 0.141999 ms; expected 0.142 ms"});
   CHECK(faults_after([](plan_report& p) { p.bubble_rate = 0; })
             .front()
-            .starts_with("bubble_rate: the file says 0; right is 0.15492957"));
+            .starts_with("bubble_rate: the file says 0; expected 0.15492957"));
   CHECK(faults_after([](plan_report& p) {
           --p.peak_memory[1];
-        }) == faults{"rank 1: peak_memory: the file says 15; right is 16"});
+        }) == faults{"rank 1: peak_memory: the file says 15; expected 16"});
   CHECK(
       faults_after([](plan_report& p) { p.predicted[1][2].start -= 1; }) ==
-      faults{"rank 1, position 2: 1F1: the file says 0.040999 ms to 0.051 ms; right is 0.041 ms to "
+      faults{"rank 1, position 2: 1F1: the file says 0.040999 ms to 0.051 ms; expected 0.041 ms to "
              "0.051 ms"});
   CHECK(faults_after([](plan_report& p) {
           for (auto& timed : p.predicted[0]) timed.end += 1;
@@ -158,7 +158,7 @@ TEST_CASE("a bound is believed only as far as it is proved", "[json]") {
   plan.optimal = true;
   auto const faults = check_claims(plan);
   REQUIRE(faults.size() == 1);
-  CHECK(faults[0].starts_with("optimal: the file says true; right is false: the cost is "));
+  CHECK(faults[0].starts_with("optimal: the file says true; expected false: the cost is "));
   plan.lower_bound = plan.cost;
   CHECK(check_claims(plan).size() == 2);
 }

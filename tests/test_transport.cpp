@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <support/catch.hpp>

@@ -40,10 +40,21 @@ set(ZBPP_CORE_HEADERS
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
-  io/csv_reader.hpp
+  io/detail/csv_reader.hpp
+  io/detail/drawing.hpp
   io/detail/round_axis.hpp
+  io/detail/xml_text.hpp
   io/drawing.hpp
   io/file.hpp
+  io/impl/ascii.ipp
+  io/impl/chrome_trace.ipp
+  io/impl/csv.ipp
+  io/impl/file.ipp
+  io/impl/src.hpp
+  io/impl/svg.ipp
+  io/impl/sweep_svg.ipp
+  io/impl/terminal.ipp
+  io/impl/text.ipp
   io/svg.hpp
   io/sweep_svg.hpp
   io/terminal.hpp
@@ -112,13 +123,33 @@ set(ZBPP_CORE_HEADERS
   policy/zb_v.hpp
   runtime/arena.hpp
   runtime/backend.hpp
+  runtime/detail/arena_core.hpp
+  runtime/detail/awaiters.hpp
+  runtime/detail/chunk_state.hpp
+  runtime/detail/engine.hpp
   runtime/detail/flow_state.hpp
+  runtime/detail/frame_pool.hpp
+  runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
-  runtime/engine.hpp
+  runtime/detail/refuse_flow.hpp
+  runtime/detail/workers.hpp
   runtime/failure.hpp
   runtime/flow.hpp
-  runtime/frame_pool.hpp
+  runtime/impl/arena_core.ipp
+  runtime/impl/backend.ipp
+  runtime/impl/chunk_state.ipp
+  runtime/impl/in_process.ipp
+  runtime/impl/message.ipp
+  runtime/impl/microbatch.ipp
+  runtime/impl/pipeline_setup.ipp
+  runtime/impl/rank_code.ipp
+  runtime/impl/refuse_flow.ipp
+  runtime/impl/src.hpp
+  runtime/impl/threads.ipp
+  runtime/impl/workers.ipp
+  runtime/in_process.hpp
+  runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
   runtime/pass_context.hpp
@@ -127,16 +158,22 @@ set(ZBPP_CORE_HEADERS
   runtime/threads.hpp
   runtime/transport.hpp
   runtime/virtual_time.hpp
-  runtime/workers.hpp
   zbpp.hpp
 )
 set(ZBPP_JSON_HEADERS
   json/claims.hpp
   json/detail/document.hpp
   json/detail/fields.hpp
+  json/detail/number.hpp
   json/detail/problem_reader.hpp
+  json/detail/problem_writer.hpp
+  json/detail/writable.hpp
+  json/impl/claims.ipp
+  json/impl/document.ipp
+  json/impl/plan.ipp
+  json/impl/problem.ipp
+  json/impl/src.hpp
   json/json.hpp
-  json/number.hpp
   json/plan.hpp
   json/problem.hpp
 )

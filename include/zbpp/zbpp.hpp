@@ -19,6 +19,7 @@
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/csv.hpp>
+#include <zbpp/io/drawing.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/sweep_svg.hpp>
@@ -49,9 +50,10 @@
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/in_process.hpp>
+#include <zbpp/runtime/memory_source.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -60,4 +62,3 @@
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/transport.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
-#include <zbpp/runtime/workers.hpp>

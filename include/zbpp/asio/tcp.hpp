@@ -13,7 +13,7 @@
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/detail/engine.hpp>
 
 #include <algorithm>
 #include <chrono>

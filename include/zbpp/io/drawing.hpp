@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all drawings of timelines share: a timeline with a name, which of a rank's idle time counts
-// as bubble, which chunk a stage is, and which unit suits its times.
+// A timeline with a name and its memory: what all drawings of timelines take.
 #pragma once
 
-#include <zbpp/error.hpp>
-#include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/model/timeline.hpp>
 
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <cstdint>
-#include <limits>
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace zbpp {
 
@@ -27,119 +18,4 @@ struct named_timeline {
   rows<bytes> memory = {};  ///< in use while each pass runs, as `activation_profile` says; or empty
 };
 
-namespace detail {
-
-/// Spans the time over which a rank's idle time is counted.
-struct time_window {
-  ticks begin = 0;
-  ticks end = 0;
-};
-
-/// @return the window of each rank: as long as the cost, and around its passes. What is idle in all
-///         windows is the bubble rate times ranks times cost, so long as nothing is recomputed.
-[[nodiscard]] inline std::vector<time_window> windows_of(timeline const& line) {
-  auto const whole = cost(line);
-  auto first = makespan(line);
-  for (int rank = 0; rank < line.ranks(); ++rank)
-    if (!line[rank].empty()) first = std::min(first, line[rank].front().start);
-  std::vector<time_window> windows;
-  for (int rank = 0; rank < line.ranks(); ++rank) {
-    auto const row = line[rank];
-    auto const begin = row.empty() ? first : std::max(first, row.back().end - whole);
-    windows.push_back({begin, begin + whole});
-  }
-  return windows;
-}
-
-/// @throws error (bad_argument) naming the first pass that no drawing could show
-inline void check_drawable(timeline const& line) {
-  constexpr auto most = std::numeric_limits<ticks>::max() / 2;
-  for (int rank = 0; rank < line.ranks(); ++rank) {
-    ticks before = 0;
-    for (std::size_t i = 0; i < line[rank].size(); ++i) {
-      auto const& timed = line[rank][i];
-      auto refuse = [&](char const* text) {
-        throw error(
-            errc::bad_argument,
-            to_string(timed.what) + " " + text,
-            {.rank = rank, .position = static_cast<std::int64_t>(i)});
-      };
-      if (timed.what.kind > pass_kind::recompute) refuse("has no such kind of pass");
-      if (timed.what.stage < 0 || timed.what.microbatch < 0) refuse("has a negative id");
-      if (timed.start < before) refuse("starts before the pass before it; times only go on from 0");
-      if (timed.end < timed.start) refuse("ends before it starts");
-      if (timed.end > most) refuse("ends after more than 2^62 ns; a coarser unit would be right");
-      before = timed.start;
-    }
-  }
-}
-
-/// @throws error (bad_argument) naming the timeline and the first thing that cannot be shown
-inline void check_drawable(std::vector<named_timeline> const& lines) {
-  for (auto const& named : lines) {
-    check_drawable(named.line);
-    if (named.memory.ranks() == 0) continue;
-    bool same = named.memory.ranks() == named.line.ranks();
-    for (int rank = 0; same && rank < named.line.ranks(); ++rank)
-      same = named.memory[rank].size() == named.line[rank].size();
-    require(same, "memory: it needs one number for each pass of the timeline");
-  }
-}
-
-/// @return the end of the last pass of all timelines
-[[nodiscard]] inline ticks last_end(std::vector<named_timeline> const& lines) noexcept {
-  ticks last = 0;
-  for (auto const& named : lines) last = std::max(last, makespan(named.line));
-  return last;
-}
-
-/// Knows which of its rank's chunks per stage is, from the stages that the rank runs.
-class chunk_finder {
- public:
-  explicit chunk_finder(timeline const& line) : stages_(index(line.ranks())) {
-    for (int rank = 0; rank < line.ranks(); ++rank) {
-      auto& stages = stages_[index(rank)];
-      for (auto const& timed : line[rank]) {
-        auto const at = std::lower_bound(stages.begin(), stages.end(), timed.what.stage);
-        if (at == stages.end() || *at != timed.what.stage) stages.insert(at, timed.what.stage);
-      }
-      chunks_ = std::max(chunks_, static_cast<int>(stages.size()));
-    }
-  }
-
-  /// @return the chunk of a stage that the rank runs
-  [[nodiscard]] int operator()(int rank, int stage) const {
-    auto const& stages = stages_[index(rank)];
-    return static_cast<int>(std::lower_bound(stages.begin(), stages.end(), stage) - stages.begin());
-  }
-  /// @return the most chunks that a rank has
-  [[nodiscard]] int chunks() const noexcept { return chunks_; }
-
- private:
-  std::vector<std::vector<std::int32_t>> stages_;  // by rank, ascending
-  int chunks_ = 0;
-};
-
-/// @return the unit that suits a time; steps of a few seconds are told in ms, as is usual
-[[nodiscard]] constexpr time_unit unit_for(ticks time) noexcept {
-  if (time >= 10'000'000'000) return time_unit::seconds;
-  if (time >= 1'000'000) return time_unit::milliseconds;
-  if (time >= 1'000) return time_unit::microseconds;
-  return time_unit::nanoseconds;
-}
-
-/// Writes what a timeline cost, to a thousandth of the unit, and its bubble rate.
-[[nodiscard]] inline std::string summary(timeline const& line) {
-  auto const whole = cost(line);
-  auto const unit = unit_for(whole);
-  auto const step = std::max<ticks>(ticks_in(unit) / 1000, 1);
-  std::array<char, 32> rate{};
-  auto const percent = std::max(0.0, 100 * bubble_rate(line));
-  auto const end =
-      std::to_chars(rate.data(), rate.data() + rate.size(), percent, std::chars_format::fixed, 1);
-  return "cost " + time_text((whole + step / 2) / step * step, unit) + ", bubble rate " +
-         std::string(rate.data(), end.ptr) + " %";
-}
-
-}  // namespace detail
 }  // namespace zbpp

@@ -5,17 +5,10 @@
 // Hovering over a pass tells its times.
 #pragma once
 
-#include <zbpp/error.hpp>
 #include <zbpp/io/drawing.hpp>
-#include <zbpp/io/text.hpp>
 #include <zbpp/model/timeline.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace zbpp {
@@ -26,241 +19,20 @@ struct svg_options {
   int row_height = 22;  ///< of a rank in pixels, at least 4
 };
 
-namespace detail {
-
-/// Escapes what XML would take for markup.
-[[nodiscard]] inline std::string xml_text(std::string_view text) {
-  std::string result;
-  for (char c : one_line(text)) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default: result += c;
-    }
-  }
-  return result;
-}
-
-class svg_drawing {
- public:
-  svg_drawing(std::vector<named_timeline> const& lines, svg_options options)
-      : lines_(lines), options_(options) {
-    require(options.width >= 200, "svg: the width is at least 200 pixels");
-    require(options.row_height >= 4, "svg: the height of a row is at least 4 pixels");
-    check_drawable(lines);
-    longest_ = last_end(lines);
-    unit_ = unit_for(longest_);
-  }
-
-  [[nodiscard]] std::string draw() {
-    auto y = margin_;
-    for (auto const& named : lines_) y = draw_panel(named, y);
-    draw_axis(y);
-    draw_legend(y + 40);
-    return head(y + 52) + body_ + "</svg>\n";
-  }
-
- private:
-  // Blue, orange and green that stay apart for the colour-blind; BW is half B, half W.
-  // Own choice, near the set of Okabe and Ito, softened so that dark numbers stand out.
-  static constexpr std::array<std::array<int, 3>, 5> colours_{
-      {{116, 169, 216}, {240, 172, 92}, {110, 184, 150}, {}, {190, 160, 205}}};
-  static constexpr std::array<char const*, 5> words_{
-      "F forward", "B gradient of input", "W gradient of weights", "BW both", "R recompute"};
-  static constexpr int margin_ = 12;
-  static constexpr int left_ = 56;     // where time 0 is
-  static constexpr int right_ = 28;    // room beside the last pass, for the last number of the axis
-  static constexpr int heading_ = 20;  // height of a timeline's name
-  static constexpr int gap_ = 2;       // between ranks
-  static constexpr int digit_width_ = 62;  // in hundredths of the font's size
-  static constexpr int padding_ = 200;     // around a number, in hundredths of a pixel
-
-  // Positions are counted in hundredths of a pixel, so that neighbours meet exactly.
-  [[nodiscard]] std::int64_t x(ticks time) const {
-    auto const room = static_cast<long double>(100 * (options_.width - left_ - right_));
-    if (longest_ == 0) return 0;
-    return std::llround(static_cast<long double>(time) / static_cast<long double>(longest_) * room);
-  }
-  [[nodiscard]] static std::string px(std::int64_t hundredths) { return decimal(hundredths, 100); }
-
-  // One size for all numbers of a timeline, 6 to 12 pixels: what fits most of its passes. Two
-  // fifths may be too short, so that a short W does not make the numbers of F and B small.
-  void choose_font(timeline const& line) {
-    std::vector<std::int64_t> widths;
-    widths.reserve(line.size());
-    std::int32_t most = 0;
-    for (auto const& timed : line.all()) {
-      widths.push_back(x(timed.end) - x(timed.start));
-      most = std::max(most, timed.what.microbatch);
-    }
-    if (widths.empty()) return;
-    auto const middle = widths.begin() + static_cast<std::ptrdiff_t>(widths.size() * 2 / 5);
-    std::nth_element(widths.begin(), middle, widths.end());
-    auto const digit = digit_width_ * static_cast<std::int64_t>(std::to_string(most).size());
-    font_ = static_cast<int>(std::clamp<std::int64_t>((*middle - padding_) / digit, 6, 12));
-    number_width_ = font_ * digit + padding_;
-  }
-
-  [[nodiscard]] int draw_panel(named_timeline const& named, int y) {
-    auto const& line = named.line;
-    auto title = "<tspan class=\"n\">" + xml_text(named.name) + "</tspan>";
-    text(left_, y + 13, "", title + (named.name.empty() ? "" : " \u00a0 ") + summary(line));
-    y += heading_;
-    choose_font(line);
-    chunk_finder const chunk_of(line);
-    auto const windows = windows_of(line);
-    chunks_ = std::max(chunks_, chunk_of.chunks());
-    for (int rank = 0; rank < line.ranks(); ++rank, y += options_.row_height) {
-      text(left_ - 8, y + options_.row_height / 2 + 4, "r", "rank " + std::to_string(rank));
-      body_ += "<g font-size=\"" + std::to_string(font_) + "\" transform=\"translate(" +
-               std::to_string(left_) + " " + std::to_string(y) + ")\">\n";
-      box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "");
-      for (auto const& timed : line[rank]) draw_pass(timed, chunk_of(rank, timed.what.stage));
-      body_ += "</g>\n";
-    }
-    return y + margin_;
-  }
-
-  void draw_pass(timed_pass const& timed, int chunk) {
-    auto const kind = static_cast<std::size_t>(timed.what.kind);
-    used_[kind] = true;
-    auto const number = std::to_string(timed.what.microbatch);
-    auto const title = std::string(to_string(timed.what.kind)) + " " + number + " on stage " +
-                       std::to_string(timed.what.stage) + ": " + number_text(timed.start, unit_) +
-                       " to " + time_text(timed.end, unit_) + ", " +
-                       time_text(timed.end - timed.start, unit_);
-    box(style(kind, chunk), timed.start, timed.end, title);
-    auto const width = x(timed.end) - x(timed.start);
-    if (width >= number_width_ && font_ < options_.row_height)
-      body_ += "<text x=\"" + px(x(timed.start) + width / 2) + "\" y=\"" +
-               px(50 * (options_.row_height - gap_) + 36 * font_) + "\">" + number + "</text>";
-    body_ += '\n';
-  }
-
-  [[nodiscard]] static std::string style(std::size_t kind, int chunk) {
-    return std::string(to_string(static_cast<pass_kind>(kind))) + std::to_string(chunk);
-  }
-
-  void box(std::string const& style, ticks begin, ticks end, std::string const& title) {
-    body_ += "<path class=\"" + style + "\" d=\"M" + px(x(begin)) + " 0H" + px(x(end)) + "v" +
-             std::to_string(options_.row_height - gap_) + "H" + px(x(begin)) + "z\"";
-    body_ += title.empty() ? "/>" : "><title>" + title + "</title></path>";
-  }
-
-  void text(int at_x, int at_y, std::string_view style, std::string_view content) {
-    body_ += "<text class=\"o " + std::string(style) + "\" x=\"" + std::to_string(at_x) +
-             "\" y=\"" + std::to_string(at_y) + "\">" + std::string(content) + "</text>\n";
-  }
-
-  // Ticks at 1, 2 or 5 times a power of ten, about one every 100 pixels.
-  void draw_axis(int y) {
-    auto const most = std::max(1, (options_.width - left_) / 100);
-    ticks step = 1;
-    for (int i = 0; longest_ / step > most; ++i) step = i % 3 == 1 ? step / 2 * 5 : step * 2;
-    body_ += "<path class=\"axis\" d=\"M" + std::to_string(left_) + " " + std::to_string(y) + "h" +
-             px(x(longest_)) + "\"/>\n";
-    for (ticks time = 0; time <= longest_; time += step) {
-      auto const at = px(100 * left_ + x(time));
-      body_ += "<path class=\"axis\" d=\"M" + at + " " + std::to_string(y) +
-               "v4\"/><text class=\"o t\" x=\"" + at + "\" y=\"" + std::to_string(y + 16) + "\">" +
-               time_text(time, unit_) + "</text>\n";
-      if (longest_ - time < step) break;
-    }
-  }
-
-  void draw_legend(int y) {
-    auto at = left_;
-    auto entry = [&](std::string const& style, std::string_view words) {
-      body_ += "<path class=\"" + style + "\" d=\"M" + std::to_string(at) + " " +
-               std::to_string(y - 11) + "h14v13h-14z\"/>";
-      at += 14;
-      if (words.empty()) return;
-      text(at + 6, y, "", words);
-      at += 26 + 6 * static_cast<int>(words.size());
-    };
-    for (std::size_t kind = 0; kind < words_.size(); ++kind) {
-      if (!used_[kind]) continue;
-      for (int chunk = 0; chunk < chunks_; ++chunk)
-        entry(style(kind, chunk), chunk + 1 < chunks_ ? "" : words_[kind]);
-    }
-    entry("bubble", "bubble");
-    if (chunks_ > 1) text(at, y, "", "lighter: later chunk");
-  }
-
-  // Later chunks are nearer to white.
-  [[nodiscard]] std::string colour(std::size_t kind, int chunk) const {
-    std::string result = "#";
-    for (int part : colours_[kind]) {
-      auto const mixed = part + (255 - part) * chunk * 55 / (100 * std::max(1, chunks_ - 1));
-      for (int digit : {mixed / 16, mixed % 16}) result += "0123456789abcdef"[digit];
-    }
-    return result;
-  }
-
-  [[nodiscard]] std::string head(int height) const {
-    auto const size = std::to_string(options_.width) + "\" height=\"" + std::to_string(height);
-    std::string result =
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + size + "\" viewBox=\"0 0 " +
-        std::to_string(options_.width) + " " + std::to_string(height) + "\">\n<style>\n" +
-        "text{font-family:sans-serif;fill:#222;text-anchor:middle;pointer-events:none}\n"
-        "path{stroke:#fff;stroke-width:.7}\n"
-        ".o{font-size:12px;text-anchor:start}.n{font-weight:bold}\n"
-        ".r{font-size:11px;text-anchor:end;fill:#666}.t{font-size:11px;text-anchor:middle;fill:#"
-        "666}\n"
-        ".axis{stroke:#999;stroke-width:1}.bubble{fill:url(#hatch)}\n";
-    std::string gradients;
-    for (std::size_t kind = 0; kind < used_.size(); ++kind) {
-      for (int chunk = 0; used_[kind] && chunk < chunks_; ++chunk) {
-        auto const name = style(kind, chunk);
-        bool const both = kind == static_cast<std::size_t>(pass_kind::backward);
-        result += "." + name + "{fill:" + (both ? "url(#" + name + ")" : colour(kind, chunk)) + "}";
-        if (both) gradients += gradient(name, colour(1, chunk), colour(2, chunk));
-      }
-    }
-    return result +
-           "\n</style>\n<defs><pattern id=\"hatch\" width=\"5\" height=\"5\" "
-           "patternUnits=\"userSpaceOnUse\"><path d=\"M0 0h5v5h-5z\" fill=\"#f5f5f5\" "
-           "stroke=\"none\"/><path d=\"M0 5L5 0\" style=\"stroke:#bbb\"/></pattern>" +
-           gradients + "</defs>\n<path d=\"M0 0h" + std::to_string(options_.width) + "v" +
-           std::to_string(height) + "H0z\" fill=\"#fff\"/>\n";
-  }
-
-  [[nodiscard]] static std::string gradient(
-      std::string const& name, std::string const& top, std::string const& bottom) {
-    return "<linearGradient id=\"" + name +
-           "\" x2=\"0\" y2=\"1\"><stop offset=\".7\" stop-color=\"" + top +
-           "\"/><stop offset=\".7\" stop-color=\"" + bottom + "\"/></linearGradient>";
-  }
-
-  std::vector<named_timeline> const& lines_;
-  svg_options options_;
-  ticks longest_ = 0;
-  time_unit unit_ = time_unit::nanoseconds;
-  int font_ = 12;                  // of the timeline being drawn
-  std::int64_t number_width_ = 0;  // of its widest microbatch, in hundredths of a pixel
-  int chunks_ = 0;
-  std::array<bool, 5> used_{};
-  std::string body_;
-};
-
-}  // namespace detail
-
 /// Draws timelines below each other on one scale, each under its name, cost and bubble rate, with a
 /// time axis and a legend.
 /// @return the text of an SVG file
 /// @throws error (bad_argument) when an option is too small or a timeline makes no sense
-[[nodiscard]] inline std::string to_svg(
-    std::vector<named_timeline> const& lines, svg_options options = {}) {
-  return detail::svg_drawing(lines, options).draw();
-}
+[[nodiscard]] std::string to_svg(
+    std::vector<named_timeline> const& lines, svg_options options = {});
 
 /// Draws one timeline.
 /// @return the text of an SVG file
 /// @throws error (bad_argument) when an option is too small or the timeline makes no sense
-[[nodiscard]] inline std::string to_svg(timeline const& line, svg_options options = {}) {
-  return to_svg(std::vector<named_timeline>{{"", line}}, options);
-}
+[[nodiscard]] std::string to_svg(timeline const& line, svg_options options = {});
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/io/impl/svg.ipp>
+#endif

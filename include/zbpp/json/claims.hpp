@@ -4,84 +4,12 @@
 // from problem and order alone.
 #pragma once
 
-#include <zbpp/analysis/lower.hpp>
-#include <zbpp/analysis/verify.hpp>
-#include <zbpp/io/text.hpp>
 #include <zbpp/json/plan.hpp>
-#include <zbpp/model/timeline.hpp>
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp::json {
-
-namespace detail {
-
-/// Compares what a plan file says with what is true.
-class claim_check {
- public:
-  explicit claim_check(plan_report const& said) : said_(said) {}
-
-  [[nodiscard]] std::vector<std::string> run() {
-    bool may_run = true;
-    for (auto const& found : verify(lower(said_.order), said_.what)) {
-      faults_.push_back(to_string(found));
-      may_run = may_run && found.what == fault::memory;
-    }
-    if (may_run) compare(make_plan_report(said_.policy, said_.order, said_.what));
-    return std::move(faults_);
-  }
-
- private:
-  void compare(plan_report const& found) {
-    for (int rank = 0; rank < found.what.ranks(); ++rank) compare_times(found, rank);
-    if (said_.cost != found.cost) add("cost", shown(said_.cost), shown(found.cost));
-    if (said_.period != found.period) add("period", shown(said_.period), shown(found.period));
-    if (std::abs(said_.bubble_rate - found.bubble_rate) > 1e-4)
-      add("bubble_rate", number_text(said_.bubble_rate), number_text(found.bubble_rate));
-    for (std::size_t rank = 0; rank < found.peak_memory.size(); ++rank)
-      if (auto const peak = said_.peak_memory[rank]; peak != found.peak_memory[rank])
-        add("rank " + std::to_string(rank) + ": peak_memory",
-            std::to_string(peak),
-            std::to_string(found.peak_memory[rank]));
-    if (said_.lower_bound > found.lower_bound)
-      add("lower_bound", shown(said_.lower_bound), "at most " + shown(found.lower_bound));
-    if (said_.optimal && !found.optimal)
-      add("optimal",
-          "true",
-          "false: the cost is " + shown(found.cost) + ", the proved bound " +
-              shown(found.lower_bound));
-  }
-
-  // The first wrong time of a rank; those behind it mostly follow from it.
-  void compare_times(plan_report const& found, int rank) {
-    auto const said = said_.predicted[rank];
-    auto const right = found.predicted[rank];
-    auto const [at, good] = std::mismatch(said.begin(), said.end(), right.begin(), right.end());
-    if (at == said.end()) return;
-    location const where{.rank = rank, .position = at - said.begin()};
-    add(zbpp::to_string(where) + ": " + to_string(at->what),
-        shown(at->start) + " to " + shown(at->end),
-        shown(good->start) + " to " + shown(good->end));
-  }
-
-  void add(std::string const& name, std::string const& said, std::string const& right) {
-    faults_.push_back(name + ": the file says " + said + "; right is " + right);
-  }
-
-  [[nodiscard]] static std::string shown(ticks time) {
-    return time_text(time, time_unit::milliseconds);
-  }
-
-  plan_report const& said_;
-  std::vector<std::string> faults_;
-};
-
-}  // namespace detail
 
 /// Works out everything that a plan file says from its problem and order alone, and compares: each
 /// start and end, cost, period, bubble rate (to 0.0001), peak memory, that the order may run within
@@ -90,9 +18,10 @@ class claim_check {
 /// @return one line for each fault, empty when there is none; of a rank's wrong times the first;
 ///         only what `verify` says when the order could not run
 /// @throws error (bad_argument) when the parts of `said` do not belong together
-[[nodiscard]] inline std::vector<std::string> check_claims(plan_report const& said) {
-  detail::check_writable(said);
-  return detail::claim_check(said).run();
-}
+[[nodiscard]] std::vector<std::string> check_claims(plan_report const& said);
 
 }  // namespace zbpp::json
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/json/impl/claims.ipp>
+#endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a pipeline asks of a backend: which ranks run in this process and where, what carries their
-// messages, who runs them, and who hears of a failure. Here stands the part that is the same for
-// all backends whose ranks run in one process.
+// messages, what runs them, and what is told of a failure. `one_process` is the part that all
+// backends share whose ranks run in one process.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
@@ -11,12 +11,12 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <concepts>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -24,7 +24,7 @@ namespace zbpp {
 
 /// Models what runs the ranks of a pipeline. `Backend::executor` is made with the backend and the
 /// plan; its `run(engines, transport, status)` returns when no engine is running, and
-/// `warm_up(engines)` calls that of each.
+/// `warm_up(engines)` calls `warm_up` of each engine.
 ///
 /// Models also promise: `ranks()` stays the same; `make_transport`, for a program that outlives it,
 /// is followed by a `bind` for each of these ranks and then one `connect`; a message rings
@@ -59,17 +59,14 @@ concept backend = requires(
 /// Is the base of an executor whose ranks all run in this process.
 class one_process {
  public:
-  explicit one_process(plan const& planned) : ranks_(detail::index(planned.problem().ranks())) {
-    std::iota(ranks_.begin(), ranks_.end(), 0);
-  }
+  /// Makes the list of the plan's ranks.
+  explicit one_process(plan const& planned);
 
   /// @return the ranks that run here: all of them
   [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
   /// @return what carries their messages
   [[nodiscard]] static std::unique_ptr<in_process> make_transport(
-      program const&, traffic const& messages, problem const& problem) {
-    return std::make_unique<in_process>(problem.ranks(), messages.channels());
-  }
+      program const& code, traffic const& messages, problem const& problem);
   /// @return the memory of a rank: the heap, unless an executor says otherwise
   [[nodiscard]] static arena make_memory(int /*rank*/) { return arena(); }
   /// @return where its passes run: on the calling thread, unless an executor says otherwise
@@ -81,9 +78,9 @@ class one_process {
   static void warm_up(std::vector<Engine>& engines) {
     for (auto& e : engines) e.warm_up();
   }
-  /// There is nobody to connect to.
+  /// Does nothing: the ranks share their memory.
   static void connect(in_process&) noexcept {}
-  /// What failed here is all that failed.
+  /// Does nothing: no other process has failures to add.
   static void settle(std::vector<failure> const&) noexcept {}
 
  private:
@@ -91,3 +88,7 @@ class one_process {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/backend.ipp>
+#endif

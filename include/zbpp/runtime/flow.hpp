@@ -2,7 +2,7 @@
 //
 // A flow: the life of one microbatch on one stage, written as a coroutine that awaits its passes.
 //
-//   co_await zbpp::F([&](zbpp::pass_context at) { y = layer.forward(x, at); });
+//   co_await zbpp::F([&](zbpp::pass_context ctx) { y = layer.forward(x, ctx); });
 //
 // Only passes resume flows. When the program of a rank comes to a pass, its engine resumes the
 // flow, the closure runs inside that resume, and the flow goes on up to the first await that
@@ -11,8 +11,9 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/detail/awaiters.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
-#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
 #include <concepts>
@@ -26,123 +27,18 @@ namespace zbpp {
 
 class microbatch;
 
-namespace detail {
-
-/// Says at which point a flow stands that awaits a pass.
-[[nodiscard]] constexpr flow_point point_of(pass_kind kind) noexcept {
-  switch (kind) {
-    case pass_kind::forward: return flow_point::forward;
-    case pass_kind::backward_input: return flow_point::backward_input;
-    case pass_kind::backward_weight: return flow_point::backward_weight;
-    case pass_kind::backward: return flow_point::backward;
-    case pass_kind::recompute: return flow_point::recompute;
-  }
-  return flow_point::end;
-}
-
-/// Stands for `F(closure)` and its siblings until the flow's promise takes it.
-template <pass_kind Kind, class Closure>
-class [[nodiscard]] pass_request {
- public:
-  explicit pass_request(Closure& closure) noexcept : closure_(&closure) {}
-  [[nodiscard]] Closure& closure() const noexcept { return *closure_; }
-
- private:
-  Closure* closure_;
-};
-
-/// Awaits a pass: suspends unless the running instruction is this pass; the engine resumes it when
-/// the program comes to it. The closure runs on resuming.
-template <pass_kind Kind, class Closure>
-class [[nodiscard]] pass_awaiter {
- public:
-  pass_awaiter(flow_state& state, Closure& closure) noexcept : state_(&state), closure_(&closure) {}
-
-  [[nodiscard]] bool await_ready() const noexcept {
-    return state_->open.allows(Kind) || is_skipped();
-  }
-  ZBPP_SUSPEND void await_suspend(std::coroutine_handle<>) const noexcept {
-    state_->point = point_of(Kind);
-  }
-  void await_resume() const {
-    if (is_skipped()) return;
-    state_->open.close(Kind);
-    if constexpr (std::invocable<Closure&, pass_context>) {
-      (*closure_)(*state_->context);
-    } else {
-      (*closure_)();
-    }
-  }
-
- private:
-  // What the program does not recompute is still there.
-  [[nodiscard]] bool is_skipped() const noexcept {
-    return Kind == pass_kind::recompute && !state_->is_recomputed;
-  }
-
-  flow_state* state_;
-  Closure* closure_;
-};
-
-template <pass_kind Kind, class Closure>
-[[nodiscard]] auto request(Closure& closure) noexcept {
-  static_assert(
-      std::invocable<Closure&, pass_context> || std::invocable<Closure&>,
-      "a pass takes a closure that can be called with a zbpp::pass_context, or with nothing");
-  return pass_request<Kind, Closure>(closure);
-}
-
-/// Holds whether a temporary of this type survives a co_await expression.
-template <class Closure>
-inline constexpr bool is_safe_temporary =
-    ZBPP_BROKEN_TEMPORARY_CLOSURES == 0 || std::is_lvalue_reference_v<Closure> ||
-    std::is_trivially_destructible_v<std::remove_reference_t<Closure>>;
-
-/// Is what a member function that moves messages returns: ready while its pass runs, else the flow
-/// stands at `Point` until the engine comes to that pass.
-template <class Result, flow_point Point>
-class [[nodiscard]] message_awaiter {
- public:
-  explicit message_awaiter(flow_state& state) noexcept : state_(&state) {}
-
-  [[nodiscard]] bool await_ready() const noexcept {
-    if (!state_->is_running) return false;
-    auto const& open = state_->open;
-    bool const backward =
-        state_->running == pass_kind::backward_input || state_->running == pass_kind::backward;
-    switch (Point) {
-      case flow_point::receive_activation: return open.allows(pass_kind::forward);
-      case flow_point::receive_gradient: return open.allows(pass_kind::backward_input);
-      case flow_point::send_activation:
-        return state_->running == pass_kind::forward && open.empty();
-      default: return backward && !open.allows(pass_kind::backward_input);
-    }
-  }
-  ZBPP_SUSPEND void await_suspend(std::coroutine_handle<>) const noexcept { state_->point = Point; }
-  Result await_resume() const noexcept {
-    if constexpr (!std::is_void_v<Result>) {
-      state_->has_received = true;
-      return state_->received;
-    }
-  }
-
- private:
-  flow_state* state_;
-};
-
-}  // namespace detail
-
 #define ZBPP_CHECK_CLOSURE(Closure)                                                                \
   static_assert(                                                                                   \
       detail::is_safe_temporary<Closure>,                                                          \
       "g++ 12 destroys this temporary closure twice: name it first, `auto work = [...] {...};`, "  \
       "and write co_await zbpp::F(work)")
 
-/// Awaits the forward pass and runs `closure(where)` or `closure()` in it.
+/// Awaits the forward pass and runs `closure(ctx)` or `closure()` in it.
 ///
-/// Suspends when another pass is running, until the program comes to F of this flow; the rank's
-/// engine resumes it on the rank's thread. What the closure throws ends the step. The closure must
-/// live until then, as a temporary in the co_await expression does.
+/// The operation will suspend the flow if another pass is running. The rank's engine resumes it, on
+/// the rank's thread, when the program comes to F of this flow. The closure must live until then,
+/// as a temporary in the co_await expression does. An exception thrown by the closure ends the
+/// step.
 template <class Closure>
 [[nodiscard]] auto F(Closure&& closure) noexcept {
   ZBPP_CHECK_CLOSURE(Closure);
@@ -182,8 +78,9 @@ template <class Closure>
 
 /// Owns the coroutine of one microbatch on one stage: what a stage's call operator returns.
 ///
-/// Its frame comes from the engine's pool. It starts when the program comes to its F. It may await
-/// F, B, W, BW, R and the messages of its `microbatch`, nothing else.
+/// Its frame comes from the engine's pool. It starts when the program comes to its F, and the
+/// engine destroys it after its last pass. It may await F, B, W, BW, R and the messages of its
+/// `microbatch`, nothing else.
 class [[nodiscard]] flow {
  public:
   /// Is the coroutine's side of a flow.
@@ -249,7 +146,7 @@ class [[nodiscard]] flow {
 
 namespace detail {
 
-/// Holds whether a parameter is a reference to a microbatch, which ends before the flow does.
+/// True if a parameter is a reference to a microbatch, which ends before the flow does.
 template <class Parameter>
 inline constexpr bool is_microbatch_reference =
     std::is_reference_v<Parameter> && std::same_as<std::remove_cvref_t<Parameter>, microbatch>;
@@ -257,8 +154,7 @@ inline constexpr bool is_microbatch_reference =
 }  // namespace detail
 }  // namespace zbpp
 
-/// Makes a function that returns a flow a coroutine, and sees to it that the flow can outlive the
-/// call.
+/// Makes a function that returns a flow a coroutine, and checks that the flow can outlive the call.
 template <class... Parameters>
 struct std::coroutine_traits<zbpp::flow, Parameters...> {
   static_assert(

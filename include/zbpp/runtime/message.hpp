@@ -3,7 +3,7 @@
 // What crosses an edge between two stages: one buffer or several, held together by shared handles.
 #pragma once
 
-#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/runtime/arena.hpp>
 
 #include <concepts>
@@ -20,17 +20,19 @@ class message {
  public:
   static constexpr std::size_t max_buffers = 8;
 
+  /// Makes an empty message.
   message() noexcept {}
   /// Takes the buffers in order.
-  template <std::convertible_to<buffer>... Parts>
+  template <std::convertible_to<buffer>... Buffers>
     requires(
-        sizeof...(Parts) > 0 && sizeof...(Parts) <= max_buffers &&
-        (!std::same_as<std::remove_cvref_t<Parts>, message> && ...))  // that one would lose parts
-  message(Parts&&... parts) noexcept {
-    (append(buffer(std::forward<Parts>(parts))), ...);
+        sizeof...(Buffers) > 0 && sizeof...(Buffers) <= max_buffers &&
+        (!std::same_as<std::remove_cvref_t<Buffers>, message> &&
+         ...))  // it would lose all buffers but the first
+  message(Buffers&&... given) noexcept {
+    (append(buffer(std::forward<Buffers>(given))), ...);
   }
   message(message const& other) noexcept {
-    for (auto const& part : other.buffers()) append(part);
+    for (auto const& each : other.buffers()) append(each);
   }
   message(message&& other) noexcept { take(other); }
   message& operator=(message const& other) noexcept { return *this = message(other); }
@@ -44,9 +46,9 @@ class message {
 
   /// Adds a buffer.
   /// @throws error (wrong_size) when there are eight already
-  void push_back(buffer part) {
-    if (size_ == max_buffers) throw error(errc::wrong_size, "a message carries at most 8 buffers");
-    append(std::move(part));
+  void push_back(buffer added) {
+    if (size_ == max_buffers) refuse_more();
+    append(std::move(added));
   }
   /// Lets go of all buffers.
   void clear() noexcept {
@@ -69,12 +71,14 @@ class message {
   /// @return the bytes of all buffers together
   [[nodiscard]] bytes total_size() const noexcept {
     bytes sum = 0;
-    for (auto const& part : buffers()) sum += static_cast<bytes>(part.size());
+    for (auto const& each : buffers()) sum += static_cast<bytes>(each.size());
     return sum;
   }
 
  private:
-  void append(buffer part) noexcept { std::construct_at(&buffers_[size_++], std::move(part)); }
+  [[noreturn]] static void refuse_more();
+
+  void append(buffer added) noexcept { std::construct_at(&buffers_[size_++], std::move(added)); }
   void take(message& other) noexcept {
     if (other.size_ == 1) {  // most often; a loop would be taken for a block copy
       append(std::move(other.buffers_[0]));
@@ -93,3 +97,7 @@ class message {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/message.ipp>
+#endif

@@ -3,7 +3,8 @@
 // The handle through which a flow sees its microbatch: who it is, where it is, and its messages.
 #pragma once
 
-#include <zbpp/error.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/detail/awaiters.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/message.hpp>
@@ -13,9 +14,10 @@
 
 namespace zbpp {
 
-/// Names one microbatch on one stage; a cheap copy, valid for the life of its flow.
+/// Names one microbatch on one stage; cheap to copy, valid for the life of its flow.
 class microbatch {
  public:
+  /// Names the microbatch of a flow; for engines.
   explicit microbatch(detail::flow_state& state) noexcept : state_(&state) {}
 
   /// @return the index of the microbatch within its step
@@ -41,33 +43,43 @@ class microbatch {
     return state_->is_running && state_->running == pass_kind::backward;
   }
 
-  /// Awaits the activation of the stage before; belongs to F. Suspends until the program comes to
-  /// F, by when it has arrived; the rank's engine resumes it. Empty on the first stage.
+  /// Receives the activation of the stage before; belongs to F.
+  ///
+  /// The operation will suspend the flow if F is not running. The rank's engine resumes it, on the
+  /// rank's thread, when the program comes to F; the message has arrived by then. Returns an empty
+  /// message on the first stage.
   [[nodiscard]] auto recv_activation() const noexcept {
     return detail::message_awaiter<message, flow_point::receive_activation>(*state_);
   }
-  /// Awaits the gradient of the stage after; belongs to B. Suspends until the program comes to B or
-  /// BW, by when it has arrived; the rank's engine resumes it. Empty on the last stage.
+  /// Receives the gradient of the stage after; belongs to B.
+  ///
+  /// The operation will suspend the flow if neither B nor BW is running. The rank's engine resumes
+  /// it, on the rank's thread, when the program comes to one of them; the message has arrived by
+  /// then. Returns an empty message on the last stage.
   [[nodiscard]] auto recv_gradient() const noexcept {
     return detail::message_awaiter<message, flow_point::receive_gradient>(*state_);
   }
 
-  /// Deposits buffers, or one message, for the next stage; belongs to F and stands after it. The
-  /// engine holds them until they are shipped, and the next stage may share them: nobody writes to
-  /// them any more. Does not suspend. Drops them on the last stage.
+  /// Sends buffers, or one message, to the next stage; belongs to F and stands after it.
+  ///
+  /// The operation does not suspend the flow in that place. The engine holds the message until it
+  /// is shipped, and the next stage may share its buffers, so do not write to them any more. On the
+  /// last stage the message is dropped.
   /// @throws error (wrong_flow) when the flow has sent already
-  template <class... Parts>
-  [[nodiscard]] auto send_activation(Parts&&... parts) const {
-    hold(flow_point::send_activation, state_->is_last_stage(), std::forward<Parts>(parts)...);
+  template <class... Buffers>
+  [[nodiscard]] auto send_activation(Buffers&&... sent) const {
+    hold(flow_point::send_activation, state_->is_last_stage(), std::forward<Buffers>(sent)...);
     return detail::message_awaiter<void, flow_point::send_activation>(*state_);
   }
-  /// Deposits buffers, or one message, for the stage before; belongs to B and stands after it. The
-  /// engine holds them until they are shipped, and that stage may share them: nobody writes to them
-  /// any more. Does not suspend. Drops them on the first stage.
+  /// Sends buffers, or one message, to the stage before; belongs to B and stands after it.
+  ///
+  /// The operation does not suspend the flow in that place. The engine holds the message until it
+  /// is shipped, and that stage may share its buffers, so do not write to them any more. On the
+  /// first stage the message is dropped.
   /// @throws error (wrong_flow) when the flow has sent already
-  template <class... Parts>
-  [[nodiscard]] auto send_gradient(Parts&&... parts) const {
-    hold(flow_point::send_gradient, state_->is_first_stage(), std::forward<Parts>(parts)...);
+  template <class... Buffers>
+  [[nodiscard]] auto send_gradient(Buffers&&... sent) const {
+    hold(flow_point::send_gradient, state_->is_first_stage(), std::forward<Buffers>(sent)...);
     return detail::message_awaiter<void, flow_point::send_gradient>(*state_);
   }
 
@@ -76,26 +88,17 @@ class microbatch {
   void report_loss(double loss) const { this->loss() = loss; }
   /// @return where the loss of this microbatch goes, for a backend that learns it later in the step
   /// @throws error (wrong_flow) when this is not the last stage
-  [[nodiscard]] double& loss() const {
-    if (!is_last_stage())
-      throw error(
-          errc::wrong_flow,
-          "report_loss() belongs to the last stage",
-          {.stage = stage(), .microbatch = index()});
-    return state_->common->losses[static_cast<std::size_t>(index())];
-  }
+  [[nodiscard]] double& loss() const;
 
  private:
-  template <class... Parts>
-  void hold(flow_point at, bool nobody_waits, Parts&&... parts) const {
-    message taken(std::forward<Parts>(parts)...);
+  [[noreturn]] void refuse_second_send() const;
+
+  // Keeps what is sent until the engine ships it.
+  template <class... Buffers>
+  void hold(flow_point at, bool nobody_waits, Buffers&&... sent) const {
+    message taken(std::forward<Buffers>(sent)...);
     if (nobody_waits) return;
-    if (state_->sent_at != flow_point::start)
-      throw error(
-          errc::wrong_flow,
-          "the flow sends twice before its first message could leave; one message holds up to 8 "
-          "buffers",
-          {.stage = stage(), .microbatch = index()});
+    if (state_->sent_at != flow_point::start) refuse_second_send();
     state_->outgoing = std::move(taken);
     state_->sent_at = at;
   }
@@ -104,3 +107,7 @@ class microbatch {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/microbatch.ipp>
+#endif

@@ -4,21 +4,21 @@
 // after step. A program that `verify` refuses never runs.
 #pragma once
 
-#include <zbpp/analysis/lower.hpp>
-#include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/analysis/verify.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/detail/pipeline_setup.hpp>
+#include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/stage.hpp>
-#include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -26,7 +26,6 @@
 #include <numeric>
 #include <ranges>
 #include <span>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,8 +34,8 @@ namespace zbpp {
 
 namespace detail {
 
-/// Holds for what does not take its stages along when it goes: a container by name, a view, or a
-/// container of `stage_ref`.
+/// True if `Stages` does not own its stages: a container by name, a view, or a container of
+/// `stage_ref`.
 template <class Stages>
 concept refers_to_stages =
     std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||
@@ -73,25 +72,10 @@ class pipeline {
   template <class Stages>
   pipeline(plan const& planned, Backend backend, Stages&& stages)
     requires detail::refers_to_stages<Stages>
-      : plan_(verified(planned)),
-        executor_(backend, plan_),
-        stages_(refer_to(stages)),
-        memory_(executor_.ranks().size()) {
-    for (std::size_t here = 0; here < memory_.size(); ++here)
-      memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
-    if constexpr (Backend::reserves_memory) {
-      auto const peaks = peak_memory(plan_.program(), plan_.problem(), traffic(plan_.program()));
-      for (std::size_t here = 0; here < memory_.size(); ++here) {
-        auto const& peak = peaks[detail::index(executor_.ranks()[here])];
-        memory_[here].buffers.reserve(peak.activations + peak.edges);
-      }
-    }
-    training_ = std::make_unique<rig>(*this, plan_.program(), true);
-    executor_.warm_up(training_->engines);
-  }
+      : pipeline(detail::refer_to(stages), planned, std::move(backend)) {}
   pipeline(pipeline const&) = delete;
   pipeline& operator=(pipeline const&) = delete;
-  ~pipeline() = default;
+  ~pipeline();
 
   /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have
   /// one.
@@ -99,23 +83,14 @@ class pipeline {
   /// Blocks until all ranks have stopped: flows destroyed, buffers back, channels empty. Allocates
   /// nothing after the first time.
   /// @throws what a pass threw first, or error (wrong_flow, wrong_size); see `failures()`. The next
-  ///         step works; what W added up or an optimizer step changed before the failure is the
-  ///         stages' own to undo.
-  step_result const& step() {
-    run(*training_);
-    ++steps_;
-    return training_->result;
-  }
+  ///         step works; the stages must undo what W added up, or what an
+  ///         optimizer step changed, before the failure.
+  step_result const& step();
 
-  /// Runs the forward passes only. What a rank sends stays in its memory until the end: no gradient
-  /// comes back that would tell of its consumption.
+  /// Runs the forward passes only. What a rank sends stays in its memory until the end, because
+  /// no gradient comes back that would tell that it was consumed.
   /// @throws as `step`
-  step_result const& evaluate() {
-    if (evaluation_ == nullptr)
-      evaluation_ = std::make_unique<rig>(*this, forward_only(plan_.program()), false);
-    run(*evaluation_);
-    return evaluation_->result;
-  }
+  step_result const& evaluate();
 
   /// @return every failure of the last step, the first one first; empty when it succeeded
   [[nodiscard]] std::vector<failure> const& failures() const noexcept { return failures_; }
@@ -125,132 +100,22 @@ class pipeline {
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
   /// @return what a rank's arena holds, and the most it held in the last step
   /// @throws error (bad_argument) when the rank does not run in this process
-  [[nodiscard]] arena_usage const& memory(int rank) const {
-    auto const all = executor_.ranks();
-    auto const found = std::ranges::find(all, rank);
-    detail::require(found != all.end(), "memory() is asked of a rank that runs in this process");
-    return memory_[detail::index(found - all.begin())].buffers.usage();
-  }
+  [[nodiscard]] arena_usage const& memory(int rank) const;
 
  private:
   using transport_type = typename Backend::transport_type;
   using engine_type = engine<transport_type, typename Backend::pass_observer>;
 
-  // What runs one program: engines and channels.
-  struct rig {
-    rig(pipeline& owner, program program_to_run, bool is_training)
-        : code(std::move(program_to_run)),
-          messages(code),
-          transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
-      auto const here = owner.executor_.ranks();
-      std::span<stage_ref const> stages = owner.stages_;
-      engines.reserve(here.size());
-      for (int rank = 0; rank < code.ranks(); ++rank) {
-        if (engines.size() < here.size() && here[engines.size()] == rank) {
-          auto& memory = owner.memory_[engines.size()];
-          auto const chunks = code.placement().stages_of(rank).size();
-          transport->bind(rank, memory.buffers, owner.executor_.wakeup_of(rank));
-          engines.emplace_back(
-              rank,
-              code,
-              messages,
-              owner.plan_.problem(),
-              stages.first(chunks),
-              memory,
-              owner.executor_.context_of(rank, memory.buffers),
-              *transport,
-              status,
-              is_training);
-          stages = stages.subspan(chunks);
-          for (auto const& i : code.instructions(rank))
-            if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});
-        }
-        result.measured.end_row();
-      }
-      result.losses.resize(detail::index(code.microbatches()));
-      owner.executor_.connect(*transport);
-    }
+  struct rig;  // what runs one program: engines and channels
 
-    program code;
-    traffic messages;
-    std::unique_ptr<transport_type> transport;
-    step_status status;
-    step_result result;
-    std::vector<engine_type> engines;
-  };
+  pipeline(std::vector<stage_ref> const& stages, plan const& planned, Backend backend);
 
-  // Takes stages in the order of the model, gives them rank after rank.
-  template <class Stages>
-  [[nodiscard]] std::vector<stage_ref> refer_to(Stages& stages) const {
-    std::vector<stage_ref> given;
-    for (auto& one : stages) {
-      static_assert(
-          std::constructible_from<stage_ref, decltype(one)>,
-          "a pipeline takes a container of stages or of stage_ref; for pointers, stage_ref(*p)");
-      given.push_back(stage_ref(one));
-    }
-    auto const& where = plan_.problem().placement();
-    std::vector<int> here;  // the stages of this process, in the order of the model
-    for (int rank : executor_.ranks())
-      std::ranges::copy(where.stages_of(rank), std::back_inserter(here));
-    std::ranges::sort(here);
-    if (given.size() != here.size())
-      throw error(
-          errc::bad_argument,
-          "the pipeline got " + std::to_string(given.size()) + " stages; its placement has " +
-              std::to_string(here.size()) +
-              (executor_.ranks().size() == detail::index(where.ranks()) ? "" : " in this process"));
-    std::vector<stage_ref> by_rank;
-    for (int rank : executor_.ranks())
-      for (int s : where.stages_of(rank))
-        by_rank.push_back(given[detail::index(std::ranges::lower_bound(here, s) - here.begin())]);
-    return by_rank;
-  }
-
-  // A cycle of waits among the forward passes alone would be one of the verified program, too.
-  [[nodiscard]] static program forward_only(program const& code) {
-    rows<pass> forwards;
-    for (int rank = 0; rank < code.ranks(); ++rank) {
-      for (auto const& i : code.instructions(rank))
-        if (i.kind == instruction_kind::forward) forwards.push(i.as_pass());
-      forwards.end_row();
-    }
-    return lower(
-        {code.placement(), code.microbatches(), std::move(forwards)}, {.optimizer_steps = false});
-  }
-
-  [[nodiscard]] static plan const& verified(plan const& planned) {
-    verify_or_throw(planned.program(), planned.problem());
-    return planned;
-  }
-
-  void run(rig& what) {
-    failures_.clear();
-    what.status.reset();
-    auto& losses = what.result.losses;
-    std::fill(losses.begin(), losses.end(), std::numeric_limits<double>::quiet_NaN());
-    executor_.start_step();
-    for (auto& e : what.engines)
-      e.begin(steps_, executor_.observer_of(e.rank()), losses, what.result.measured[e.rank()]);
-    executor_.run(what.engines, *what.transport, what.status);
-    if (what.status.has_failed())
-      for (auto& e : what.engines) e.abandon();
-    what.transport->drain();
-    if (what.status.has_failed()) report(what);
-  }
-
-  [[noreturn]] void report(rig const& what) {
-    for (auto const& e : what.engines)
-      if (e.what_failed().why) failures_.push_back(e.what_failed());
-    std::ranges::stable_partition(
-        failures_, [&](failure const& f) { return f.at.rank == what.status.first(); });
-    executor_.settle(failures_);
-    std::rethrow_exception(failures_.front().why);
-  }
+  void run(rig& what);
+  [[noreturn]] void report(rig const& what);
 
   plan plan_;
   typename Backend::executor executor_;
-  std::vector<stage_ref> stages_;
+  std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
   std::unique_ptr<rig> training_;
   std::unique_ptr<rig> evaluation_;
@@ -260,5 +125,117 @@ class pipeline {
 
 template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&) -> pipeline<Backend>;
+
+template <backend Backend>
+struct pipeline<Backend>::rig {
+  rig(pipeline& owner, program program_to_run, bool is_training);
+
+  program code;
+  traffic messages;
+  std::unique_ptr<transport_type> transport;
+  step_status status;
+  step_result result;
+  std::vector<engine_type> engines;
+};
+
+template <backend Backend>
+pipeline<Backend>::rig::rig(pipeline& owner, program program_to_run, bool is_training)
+    : code(std::move(program_to_run)),
+      messages(code),
+      transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
+  auto const here = owner.executor_.ranks();
+  std::span<stage_ref const> stages = owner.stages_;
+  engines.reserve(here.size());
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    if (engines.size() < here.size() && here[engines.size()] == rank) {
+      auto& memory = owner.memory_[engines.size()];
+      auto const chunks = code.placement().stages_of(rank).size();
+      transport->bind(rank, memory.buffers, owner.executor_.wakeup_of(rank));
+      engines.emplace_back(
+          rank,
+          code,
+          messages,
+          owner.plan_.problem(),
+          stages.first(chunks),
+          memory,
+          owner.executor_.context_of(rank, memory.buffers),
+          *transport,
+          status,
+          is_training);
+      stages = stages.subspan(chunks);
+      for (auto const& i : code.instructions(rank))
+        if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});
+    }
+    result.measured.end_row();
+  }
+  result.losses.resize(detail::index(code.microbatches()));
+  owner.executor_.connect(*transport);
+}
+
+template <backend Backend>
+pipeline<Backend>::pipeline(
+    std::vector<stage_ref> const& stages, plan const& planned, Backend backend)
+    : plan_(detail::verified(planned)),
+      executor_(backend, plan_),
+      stages_(detail::by_rank(stages, plan_.problem().placement(), executor_.ranks())),
+      memory_(executor_.ranks().size()) {
+  for (std::size_t here = 0; here < memory_.size(); ++here)
+    memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
+  if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
+  training_ = std::make_unique<rig>(*this, plan_.program(), true);
+  executor_.warm_up(training_->engines);
+}
+
+template <backend Backend>
+pipeline<Backend>::~pipeline() = default;
+
+template <backend Backend>
+step_result const& pipeline<Backend>::step() {
+  run(*training_);
+  ++steps_;
+  return training_->result;
+}
+
+template <backend Backend>
+step_result const& pipeline<Backend>::evaluate() {
+  if (evaluation_ == nullptr)
+    evaluation_ = std::make_unique<rig>(*this, detail::forward_only(plan_.program()), false);
+  run(*evaluation_);
+  return evaluation_->result;
+}
+
+template <backend Backend>
+arena_usage const& pipeline<Backend>::memory(int rank) const {
+  auto const all = executor_.ranks();
+  auto const found = std::ranges::find(all, rank);
+  detail::require(found != all.end(), "memory() takes a rank that runs in this process");
+  return memory_[detail::index(found - all.begin())].buffers.usage();
+}
+
+template <backend Backend>
+void pipeline<Backend>::run(rig& what) {
+  failures_.clear();
+  what.status.reset();
+  auto& losses = what.result.losses;
+  std::fill(losses.begin(), losses.end(), std::numeric_limits<double>::quiet_NaN());
+  executor_.start_step();
+  for (auto& e : what.engines)
+    e.begin(steps_, executor_.observer_of(e.rank()), losses, what.result.measured[e.rank()]);
+  executor_.run(what.engines, *what.transport, what.status);
+  if (what.status.has_failed())
+    for (auto& e : what.engines) e.abandon();
+  what.transport->drain();
+  if (what.status.has_failed()) report(what);
+}
+
+template <backend Backend>
+void pipeline<Backend>::report(rig const& what) {
+  for (auto const& e : what.engines)
+    if (e.what_failed().why) failures_.push_back(e.what_failed());
+  std::ranges::stable_partition(
+      failures_, [&](failure const& f) { return f.at.rank == what.status.first(); });
+  executor_.settle(failures_);
+  std::rethrow_exception(failures_.front().why);
+}
 
 }  // namespace zbpp

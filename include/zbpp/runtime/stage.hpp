@@ -36,7 +36,7 @@ concept warming_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s
 
 namespace detail {
 
-/// Holds for a type whose `update` cannot be the optimizer step that its author meant.
+/// True if `Type` has an `update` that cannot be called as its optimizer step.
 template <class Type>
 concept has_wrong_update =
     requires { &Type::update; } && !requires(Type& t, pass_context ctx) { t.update(ctx); };

@@ -8,11 +8,11 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/detail/workers.hpp>
+#include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/transport.hpp>
-#include <zbpp/runtime/workers.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -29,8 +29,8 @@ struct threads {
   static constexpr bool reserves_memory = true;
 
   int count = 0;  ///< of threads; 0 stands for one per rank
-  /// Whether a message arrives as late as the problem says; to measure with, one rank a thread: a
-  /// thread that waits for a message under way looks at nothing else.
+  /// Whether a message arrives as late as the problem says; to measure with, one rank per
+  /// thread, because a thread that waits for a message under way looks at nothing else.
   bool emulates_transfers = false;
   int spins = 0;  ///< how often a thread looks again before it sleeps
 
@@ -78,16 +78,9 @@ class threads::executor : public one_process {
  public:
   /// Starts the threads; they sleep until `run`.
   /// @throws error (bad_argument) when a setting is negative; std::system_error
-  executor(threads settings, plan const& planned)
-      : one_process(planned), settings_(settings), ranks_(planned.problem().ranks()) {
-    detail::require(settings.count >= 0, "threads.count is at least 0, which is one per rank");
-    detail::require(settings.spins >= 0, "threads.spins is at least 0");
-    count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
-    wakeups_ = std::make_unique<padded_wakeup[]>(detail::index(count_));
-    workers_ = std::make_unique<workers>(count_);
-  }
+  executor(threads settings, plan const& planned);
 
-  /// @return what rings when something arrives for a rank
+  /// @return the wakeup to ring when a message arrives for a rank
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].ring;
   }
@@ -117,7 +110,7 @@ class threads::executor : public one_process {
     auto const end = (std::int64_t{worker + 1} * ranks_ + count_ - 1) / count_;
     auto& ring = wakeups_[detail::index(worker)].ring;
     for (;;) {
-      // Heard before looking: what rings while looking is not slept through.
+      // Read before the engines look, so that a ring meanwhile ends the wait.
       auto const heard = ring.load(std::memory_order_acquire);
       bool is_blocked = false;
       Engine const* under_way = nullptr;  // blocked by the message that arrives first
@@ -136,11 +129,7 @@ class threads::executor : public one_process {
     }
   }
 
-  void wait(wakeup const& ring, std::uint32_t heard) const noexcept {
-    for (int i = 0; i < settings_.spins; ++i)
-      if (ring.load(std::memory_order_relaxed) != heard) return;
-    ring.wait(heard, std::memory_order_relaxed);
-  }
+  void wait(wakeup const& ring, std::uint32_t heard) const noexcept;
 
   threads settings_;
   int ranks_;
@@ -151,3 +140,11 @@ class threads::executor : public one_process {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/threads.ipp>
+#else
+#include <zbpp/runtime/pipeline.hpp>
+
+extern template class zbpp::pipeline<zbpp::threads>;
+#endif

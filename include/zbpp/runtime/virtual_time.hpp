@@ -7,7 +7,8 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
@@ -42,9 +43,9 @@ struct virtual_time {
    public:
     executor(virtual_time, plan const& planned) : one_process(planned) {}
 
-    /// @return null: nobody sleeps
+    /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
-    /// Every clock starts anew by itself.
+    /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_step() noexcept {}
     /// @return the clock of a rank at the start of a step
     [[nodiscard]] static pass_observer observer_of(int /*rank*/) noexcept { return {}; }
@@ -61,3 +62,9 @@ struct virtual_time {
 };
 
 }  // namespace zbpp
+
+#if defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/pipeline.hpp>
+
+extern template class zbpp::pipeline<zbpp::virtual_time>;
+#endif

@@ -5,7 +5,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/json/detail/document.hpp>
-#include <zbpp/json/number.hpp>
+#include <zbpp/json/detail/number.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <cstdint>

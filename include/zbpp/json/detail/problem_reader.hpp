@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a problem is read from JSON. Strict: what a file says that is unknown here, or that cannot be
-// held exactly, is refused with the path of the key and what would be right.
+// held exactly, is refused with the path of the key and what was expected.
 #pragma once
 
 #include <zbpp/error.hpp>
 #include <zbpp/json/detail/document.hpp>
 #include <zbpp/json/detail/fields.hpp>
-#include <zbpp/json/number.hpp>
+#include <zbpp/json/detail/number.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <array>

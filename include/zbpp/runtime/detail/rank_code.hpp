@@ -5,11 +5,9 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/model/containers.hpp>
 #include <zbpp/model/program.hpp>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace zbpp::detail {
@@ -39,66 +37,10 @@ struct rank_code {
 
 /// Makes a rank's part of a verified program ready to run. Flows get slots by first and last
 /// mention, so that the table is as small as the most flows alive together.
-[[nodiscard]] inline rank_code make_rank_code(
-    program const& code, traffic const& messages, int rank) {
-  using enum instruction_kind;
-  constexpr auto none = ready_instruction::none;
-  auto const row = code.instructions(rank);
-  auto const& where = code.placement();
-  auto const chunks = static_cast<int>(where.stages_of(rank).size());
-  grid<std::int32_t> last_mention(chunks, code.microbatches(), none);
-  grid<std::int32_t> last_pass(chunks, code.microbatches(), none);
-  grid<char> recomputed(chunks, code.microbatches(), 0);
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    if (row[i].kind == optimizer_step) continue;
-    auto const chunk = where.chunk_of(row[i].stage);
-    last_mention(chunk, row[i].microbatch) = static_cast<std::int32_t>(i);
-    if (row[i].is_pass()) last_pass(chunk, row[i].microbatch) = static_cast<std::int32_t>(i);
-    if (row[i].kind == recompute) recomputed(chunk, row[i].microbatch) = 1;
-  }
-
-  rank_code result;
-  result.instructions.reserve(row.size());
-  grid<std::int32_t> slots(chunks, code.microbatches(), none);
-  std::vector<std::int32_t> free_slots;
-  auto slot_of = [&](int chunk, int microbatch) {
-    auto& slot = slots(chunk, microbatch);
-    if (slot == none) {
-      if (free_slots.empty()) free_slots.push_back(result.flow_slots++);
-      slot = free_slots.back();
-      free_slots.pop_back();
-    }
-    return slot;
-  };
-  auto slot_if_here = [&](int stage, int microbatch) {
-    bool const here = stage >= 0 && stage < where.stages() && where.rank_of(stage) == rank;
-    return here ? slot_of(where.chunk_of(stage), microbatch) : none;
-  };
-
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    auto const& from = row[i];
-    auto const& note = messages.notes(rank)[i];
-    auto const chunk = where.chunk_of(from.stage);
-    ready_instruction to{
-        .kind = from.kind,
-        .chunk = chunk,
-        .microbatch = from.microbatch,
-        .channel = note.channel,
-        .sequence = note.sequence,
-        .retired = note.retired};
-    if (from.kind != optimizer_step) {
-      to.slot = slot_of(chunk, from.microbatch);
-      to.ends_flow = last_pass(chunk, from.microbatch) == static_cast<std::int32_t>(i);
-      to.frees_slot = last_mention(chunk, from.microbatch) == static_cast<std::int32_t>(i);
-      to.is_recomputed = recomputed(chunk, from.microbatch) != 0;
-      if (from.kind == forward) to.hand_over = slot_if_here(from.stage + 1, from.microbatch);
-      if (from.is_pass() && from.as_pass().makes_input_gradient())
-        to.hand_over = slot_if_here(from.stage - 1, from.microbatch);
-      if (to.frees_slot) free_slots.push_back(to.slot);
-    }
-    result.instructions.push_back(to);
-  }
-  return result;
-}
+[[nodiscard]] rank_code make_rank_code(program const& code, traffic const& messages, int rank);
 
 }  // namespace zbpp::detail
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/rank_code.ipp>
+#endif

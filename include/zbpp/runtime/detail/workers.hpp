@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that run one job after another together and sleep in between; what a backend runs its
-// ranks on.
+// Threads that run one job after another together and sleep in between; a backend runs
+// its ranks on them.
 #pragma once
-
-#include <zbpp/error.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -18,15 +16,7 @@ class workers {
  public:
   /// Starts the threads; they sleep until `run`.
   /// @throws std::system_error when the system has no more threads
-  explicit workers(int count) : count_(count) {
-    threads_.reserve(detail::index(count));
-    try {
-      for (int w = 0; w < count; ++w) threads_.emplace_back([this, w] { serve(w); });
-    } catch (...) {
-      stop();
-      throw;
-    }
-  }
+  explicit workers(int count);
   workers(workers const&) = delete;
   workers& operator=(workers const&) = delete;
   ~workers() { stop(); }
@@ -48,27 +38,9 @@ class workers {
   }
 
  private:
-  void start_job() noexcept {
-    // Release: a worker that sees the new number sees the job.
-    job_number_.fetch_add(1, std::memory_order_release);
-    job_number_.notify_all();
-  }
-
-  void stop() noexcept {
-    stopping_.store(true, std::memory_order_relaxed);
-    start_job();
-    threads_.clear();
-  }
-
-  void serve(int worker) {
-    for (std::uint32_t seen = 0;; ++seen) {
-      job_number_.wait(seen, std::memory_order_acquire);
-      if (stopping_.load(std::memory_order_relaxed)) return;
-      job_(what_, worker);
-      // Release: whoever sees the count sees what this worker did.
-      if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
-    }
-  }
+  void start_job() noexcept;
+  void stop() noexcept;
+  void serve(int worker);
 
   int count_;
   void (*job_)(void*, int) noexcept = nullptr;
@@ -80,3 +52,7 @@ class workers {
 };
 
 }  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/workers.ipp>
+#endif

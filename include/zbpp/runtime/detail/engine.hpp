@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine of one rank: it walks the rank's program and resumes one flow after another. Flows are
-// the threads, the program is the clock, the engine is the CPU. It waits for messages only, never
-// for a send, and it allocates nothing once it has run a step.
+// The engine of one rank: it walks the rank's program and, at each pass, resumes the flow that the
+// pass belongs to. It waits for messages only, never for a send, and it allocates nothing once it
+// has run a step.
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/detail/chunk_state.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
+#include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/refuse_flow.hpp>
 #include <zbpp/runtime/failure.hpp>
-#include <zbpp/runtime/flow.hpp>
-#include <zbpp/runtime/frame_pool.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <span>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,7 +58,8 @@ class engine {
   static constexpr ticks not_yet = Transport::not_yet;
 
   /// Makes the engine of a rank for a verified program. `stages` are those of the rank, in the
-  /// order of the model; all that is referred to must outlive the engine, and memory must not move.
+  /// order of the model. What the references name must outlive the engine, and memory must not
+  /// move.
   engine(
       int rank,
       program const& code,
@@ -65,25 +74,12 @@ class engine {
       : rank_(rank),
         map_(&messages.map()),
         code_(detail::make_rank_code(code, messages, rank)),
+        chunks_(detail::make_chunk_states(code, problem, rank, stages, is_training)),
         flows_(detail::index(code_.flow_slots)),
         memory_(&memory),
         context_(ctx),
         transport_(&transport),
-        status_(&status) {
-    for (int s : code.placement().stages_of(rank)) {
-      chunks_.push_back(
-          {.common =
-               {.stage = s,
-                .stages = code.stages(),
-                .microbatches = code.microbatches(),
-                .is_training = is_training},
-           .run = stages[chunks_.size()],
-           .costs = problem.costs(s),
-           .activation_in = s > 0 ? problem.costs(s - 1).edge : 0,
-           .next_transfer = s + 1 < code.stages() ? problem.transfer_time(s, s + 1) : 0,
-           .previous_transfer = s > 0 ? problem.transfer_time(s, s - 1) : 0});
-    }
-  }
+        status_(&status) {}
 
   engine(engine&&) = default;
   engine& operator=(engine&&) = delete;
@@ -176,14 +172,7 @@ class engine {
  private:
   using ready_instruction = detail::ready_instruction;
 
-  struct chunk_state {
-    detail::stage_context common;
-    stage_ref run;
-    stage_costs costs;
-    bytes activation_in;
-    ticks next_transfer;
-    ticks previous_transfer;
-  };
+  using chunk_state = detail::chunk_state;
 
   // Returns false when the instruction has to wait.
   bool run(ready_instruction const& i) {
@@ -228,8 +217,7 @@ class engine {
     timed.end = observer_.finish(chunk.costs.of(kind));
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
-    if (!state.open.empty())
-      refuse_flow(state, "went on to " + std::string(to_string(state.point)));
+    if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
 
     bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
     if (consumes && !state.received.empty()) release_input(kind, state);
@@ -249,20 +237,16 @@ class engine {
   void expect_flow_at(pass_kind kind, detail::flow_state const& state) const {
     auto const at = state.point;
     if (!detail::may_begin(kind, at))
-      refuse_flow(
-          state, at == flow_point::end ? "has ended" : "awaits " + std::string(to_string(at)));
+      at == flow_point::end ? refuse_flow(state, "has ended")
+                            : refuse_flow(state, "awaits ", to_string(at));
   }
 
-  [[noreturn]] void refuse_flow(detail::flow_state const& state, std::string const& does) const {
-    auto const what = current();
-    throw error(
-        errc::wrong_flow,
-        "the program says " + to_string(what) + ", the flow of stage " +
-            std::to_string(what.stage) + " microbatch " + std::to_string(state.microbatch) + " " +
-            does +
-            "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
-            "recv_gradient, B, send_gradient, W",
-        place());
+  [[noreturn]] void refuse_flow(
+      detail::flow_state const& state,
+      std::string_view does,
+      std::string_view point = {},
+      std::string_view after = {}) const {
+    detail::refuse_flow(current(), place(), state.microbatch, does, point, after);
   }
 
   // What the flow keeps of its input after the pass is an activation from now on.
@@ -270,10 +254,10 @@ class engine {
     if (!state.has_received)
       refuse_flow(
           state,
-          std::string("has not called ") +
-              (kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()"));
-    for (auto const& part : state.received.buffers())
-      if (part.use_count() > 1) part.retag(purpose::activation);
+          "has not called ",
+          kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()");
+    for (auto const& each : state.received.buffers())
+      if (each.use_count() > 1) each.retag(purpose::activation);
     state.received.clear();
   }
 
@@ -294,34 +278,24 @@ class engine {
       bool forward, chunk_state const& chunk, detail::flow_state& state) const {
     auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
     if (std::exchange(state.sent_at, flow_point::start) != wanted)
-      refuse_flow(state, "has not called " + std::string(to_string(wanted)));
+      refuse_flow(state, "has not called ", to_string(wanted));
     auto& msg = state.outgoing;
     auto const most = forward ? chunk.costs.edge : chunk.activation_in;
-    if (most > 0 && msg.total_size() > most) {
-      auto const stage = chunk.common.stage;
-      throw error(
-          errc::wrong_size,
-          "edge " + std::to_string(stage) + "->" + std::to_string(forward ? stage + 1 : stage - 1) +
-              " carries " + std::to_string(msg.total_size()) + " bytes of " +
-              (forward ? "activation" : "gradient") + "; the costs declare at most " +
-              std::to_string(most),
-          place());
-    }
+    if (most > 0 && msg.total_size() > most)
+      detail::refuse_size(place(), chunk.common.stage, forward, msg.total_size(), most);
     return msg;
   }
 
   void end_flow(chunk_state const& chunk, detail::flow_state& state) const {
     if (chunk.common.is_training && state.point != flow_point::end)
-      refuse_flow(
-          state, "still awaits " + std::string(to_string(state.point)) + " after its last pass");
+      refuse_flow(state, "still awaits ", to_string(state.point), " after its last pass");
     std::exchange(state.flow, nullptr).destroy();
   }
 
   // Gets a slot ready for another flow; this one is gone, with all it sent.
   void free_slot(detail::flow_state& state) const {
     if (state.sent_at != flow_point::start)
-      refuse_flow(
-          state, "has called " + std::string(to_string(state.sent_at)) + " in another pass");
+      refuse_flow(state, "has called ", to_string(state.sent_at), " in another pass");
     state.reset();
   }
 

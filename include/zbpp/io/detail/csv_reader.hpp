@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The cells of CSV files, and how they are read: strict, with line and cell of what is refused.
+// Only `impl/csv.ipp` includes it.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -30,6 +31,8 @@ inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
 inline constexpr std::array<std::string_view, 10> csv_letters{
     "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP"};
 
+/// Writes one cell.
+/// @throws error (bad_argument) when there is no such kind of instruction
 inline void add_cell(std::string& text, instruction const& i) {
   if (i.kind > instruction_kind::optimizer_step)
     throw error(errc::bad_argument, to_string(i) + ": there is no such instruction");

@@ -2,6 +2,7 @@
 //
 // Numbers of JSON files, read from their decimal digits: times become whole nanoseconds and sizes
 // whole bytes by integer arithmetic alone, so every value survives writing and reading to the bit.
+// Only `impl/*.ipp` include it.
 #pragma once
 
 #include <zbpp/io/text.hpp>
@@ -17,9 +18,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace zbpp::json {
-
-namespace detail {
+namespace zbpp::json::detail {
 
 /// @return the power of ten that turns a time in `unit` into nanoseconds
 [[nodiscard]] constexpr int power_of(time_unit unit) noexcept { return 3 * static_cast<int>(unit); }
@@ -113,5 +112,4 @@ struct scaled_number {
   return std::string(number.mantissa) + "e" + std::to_string(number.exponent - power);
 }
 
-}  // namespace detail
-}  // namespace zbpp::json
+}  // namespace zbpp::json::detail

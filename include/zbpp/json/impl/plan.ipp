@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a plan is worked out, read and written.
+#pragma once
+
+#include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/period.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/json/detail/document.hpp>
+#include <zbpp/json/detail/fields.hpp>
+#include <zbpp/json/detail/problem_reader.hpp>
+#include <zbpp/json/detail/problem_writer.hpp>
+#include <zbpp/json/detail/writable.hpp>
+#include <zbpp/json/plan.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/pass.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp::json {
+
+namespace detail {
+
+/// Reads a plan from the outermost object of a file.
+class plan_reader {
+ public:
+  explicit plan_reader(value const& object) : object_(object) {}
+
+  /// @return the plan
+  [[nodiscard]] plan_report read() {
+    constexpr std::array<std::string_view, 9> names{
+        "policy",
+        "problem",
+        "cost",
+        "period",
+        "lower_bound",
+        "optimal",
+        "bubble_rate",
+        "plan_seconds",
+        "ranks"};
+    auto const [policy, what, cost, period, bound, optimal, rate, seconds, ranks] =
+        object_.members(names, names.size());
+    if (!policy.is(value_kind::string)) policy.refuse("the title of a policy");
+    if (!optimal.is(value_kind::boolean)) optimal.refuse("true or false");
+    problem_reader reader(what);
+    auto const asked = reader.read();
+    unit_ = reader.unit();
+    read_ranks(ranks, asked);
+    auto order = as_format_error(ranks, [&] {
+      return schedule{asked.placement(), asked.microbatches(), std::move(passes_)};
+    });
+    return {
+        std::string(policy.text()),
+        asked,
+        std::move(order),
+        std::move(line_),
+        time(cost, unit_),
+        time(period, unit_),
+        time(bound, unit_),
+        optimal.text() == "true",
+        read_rate(rate),
+        real(seconds, 0, "seconds"),
+        std::move(peaks_)};
+  }
+
+  /// @return the unit of the file's times, once it has been read
+  [[nodiscard]] time_unit unit() const noexcept { return unit_; }
+
+ private:
+  [[nodiscard]] static double read_rate(value const& from) {
+    auto const rate = real(from, 0, "a rate from 0 to 1");
+    if (rate > 1) from.refuse("a rate from 0 to 1");
+    return rate;
+  }
+
+  void read_ranks(value const& ranks, problem const& asked) {
+    if (!ranks.is(value_kind::array) || ranks.size() != zbpp::detail::index(asked.ranks()))
+      ranks.refuse("an array of " + std::to_string(asked.ranks()) + ", one object for each rank");
+    ranks.for_each([&](value const& rank) {
+      constexpr std::array<std::string_view, 2> names{"peak_memory", "passes"};
+      auto const [peak, passes] = rank.members(names, names.size());
+      peaks_.push_back(size(peak));
+      if (!passes.is(value_kind::array)) passes.refuse("an array of passes");
+      passes.for_each([&](value const& entry) { read_pass(entry, asked); });
+      passes_.end_row();
+      line_.end_row();
+    });
+    // What looks at a plan keeps something for each pass that there should be.
+    auto const least = std::int64_t{asked.stages()} * asked.microbatches();
+    if (passes_.size() < zbpp::detail::index(least))
+      ranks.refuse(
+          std::to_string(passes_.size()) + " passes",
+          "at least " + std::to_string(least) + ", one for each stage and microbatch");
+  }
+
+  void read_pass(value const& entry, problem const& asked) {
+    constexpr std::array<std::string_view, 5> names{"pass", "stage", "microbatch", "start", "end"};
+    auto const [kind, stage, microbatch, start, end] = entry.members(names, names.size());
+    pass const what{
+        read_kind(kind),
+        static_cast<std::int32_t>(whole(stage, 0, asked.stages() - 1)),
+        static_cast<std::int32_t>(whole(microbatch, 0, asked.microbatches() - 1))};
+    passes_.push(what);
+    line_.push({what, time(start, unit_), time(end, unit_)});
+  }
+
+  [[nodiscard]] static pass_kind read_kind(value const& name) {
+    for (auto kind :
+         {pass_kind::forward,
+          pass_kind::backward_input,
+          pass_kind::backward_weight,
+          pass_kind::backward,
+          pass_kind::recompute})
+      if (is_word(name, to_string(kind))) return kind;
+    if (is_word(name, "offload") || is_word(name, "reload")) name.refuse(not_offloaded);
+    name.refuse("'F', 'B', 'W', 'BW' or 'R'");
+  }
+
+  value object_;
+  time_unit unit_ = time_unit::milliseconds;
+  rows<pass> passes_;
+  timeline line_;
+  std::vector<bytes> peaks_;
+};
+
+/// @return a string as JSON writes it
+/// @throws error (bad_argument) when it is not UTF-8
+[[nodiscard]] ZBPP_INLINE std::string quoted(std::string const& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (nlohmann::json::type_error const&) {
+    throw error(errc::bad_argument, "the title of the policy is not UTF-8");
+  }
+}
+
+}  // namespace detail
+
+ZBPP_INLINE plan_report
+make_plan_report(std::string policy, schedule order, problem problem, double plan_seconds) {
+  auto predicted = simulate(order, problem);
+  auto const whole = zbpp::cost(predicted);
+  auto const bound = zbpp::lower_bound(problem).cost;
+  auto const rate = std::max(0.0, zbpp::bubble_rate(predicted));
+  auto const repeated = zbpp::period(order, problem).period.rounded_up();
+  std::vector<bytes> peaks;
+  for (auto const& peak : zbpp::peak_memory(lower(order), problem)) peaks.push_back(peak.total);
+  return {
+      std::move(policy),
+      std::move(problem),
+      std::move(order),
+      std::move(predicted),
+      whole,
+      repeated,
+      bound,
+      whole <= bound,
+      rate,
+      plan_seconds,
+      std::move(peaks)};
+}
+
+ZBPP_INLINE plan_report read_plan(std::string_view text, std::string const& name, time_unit* unit) {
+  detail::document const all(text, name);
+  detail::plan_reader reader{detail::value(all)};
+  auto result = reader.read();
+  if (unit != nullptr) *unit = reader.unit();
+  return result;
+}
+
+ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
+  detail::check_writable(from);
+  std::string text = "{\n";
+  auto add = [&text](std::string_view key, std::string const& number) {
+    text.append("  \"").append(key).append("\": ").append(number).append(",\n");
+  };
+  add("policy", detail::quoted(from.policy));
+  add("problem", detail::problem_writer(from.what, unit, "  ").write());
+  add("cost", number_text(from.cost, unit));
+  add("period", number_text(from.period, unit));
+  add("lower_bound", number_text(from.lower_bound, unit));
+  add("optimal", from.optimal ? "true" : "false");
+  add("bubble_rate", number_text(from.bubble_rate));
+  add("plan_seconds", number_text(from.plan_seconds));
+  text += "  \"ranks\": [";
+  for (int rank = 0; rank < from.what.ranks(); ++rank) {
+    text.append(rank == 0 ? "\n" : ",\n").append("    {\"peak_memory\": ");
+    text.append(std::to_string(from.peak_memory[zbpp::detail::index(rank)]));
+    text += ", \"passes\": [";
+    auto const* comma = "\n";
+    for (auto const& [what, start, end] : from.predicted[rank]) {
+      text.append(comma).append("      {\"pass\": \"").append(to_string(what.kind));
+      text.append("\", \"stage\": ").append(std::to_string(what.stage));
+      text.append(", \"microbatch\": ").append(std::to_string(what.microbatch));
+      text.append(", \"start\": ").append(number_text(start, unit));
+      text.append(", \"end\": ").append(number_text(end, unit)).append("}");
+      comma = ",\n";
+    }
+    text += "\n    ]}";
+  }
+  text += "\n  ]\n}\n";
+  if (text.size() > largest_text)
+    throw error(
+        errc::bad_argument,
+        "the plan takes " + std::to_string(text.size()) + " bytes of JSON; read_plan takes " +
+            std::to_string(largest_text) + " at most");
+  return text;
+}
+
+}  // namespace zbpp::json

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All definitions of component json, for the one source file that compiles them.
+#pragma once
+
+#include <zbpp/json/impl/claims.ipp>
+#include <zbpp/json/impl/document.ipp>
+#include <zbpp/json/impl/plan.ipp>
+#include <zbpp/json/impl/problem.ipp>

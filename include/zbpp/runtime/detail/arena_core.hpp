@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How an arena finds memory: free pieces by size, cut from large chunks.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/detail/poison.hpp>
+#include <zbpp/runtime/memory_source.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace zbpp::detail {
+
+class arena_core;
+
+/// Describes a piece of an arena. It stands apart from the data, which the host may be unable to
+/// touch.
+struct alignas(64) block {
+  arena_core* owner = nullptr;
+  block* next_free = nullptr;
+  std::byte* data = nullptr;
+  std::size_t size = 0;      // as asked for
+  std::size_t capacity = 0;  // as rounded
+  std::uint32_t references = 0;
+  std::uint16_t size_class = 0;
+  purpose what{};
+};
+
+/// Keeps free blocks in lists by size, sixteen sizes below 1 KiB and eight for each doubling above,
+/// so that finding one takes constant time and rounding wastes at most an eighth.
+class arena_core {
+ public:
+  explicit arena_core(memory_source source) noexcept : source_(source) {}
+  arena_core(arena_core const&) = delete;
+  arena_core& operator=(arena_core const&) = delete;
+
+  /// Gives a piece of `size` bytes that one handle owns.
+  /// @throws std::bad_alloc
+  [[nodiscard]] block* allocate(std::size_t size, purpose what) {
+    if (size > most) throw std::bad_alloc();
+    auto const [size_class, lines] = round_up(size);
+    auto* found = free_[size_class];
+    if (found != nullptr) {
+      free_[size_class] = found->next_free;
+    } else {
+      found = carve(lines * source_.alignment);
+      found->size_class = static_cast<std::uint16_t>(size_class);
+    }
+    found->size = size;
+    found->references = 1;
+    found->what = what;
+    if (source_.is_host) unpoison(found->data, found->size);
+    count(what, static_cast<bytes>(size));
+    ++holders_;
+    return found;
+  }
+
+  /// Takes a piece back whose last handle is gone.
+  void release(block* piece) noexcept {
+    count(piece->what, -static_cast<bytes>(piece->size));
+    piece->next_free = free_[piece->size_class];
+    free_[piece->size_class] = piece;
+    if (source_.is_host) poison(piece->data, piece->capacity);
+    drop();
+  }
+
+  /// Counts a piece under another purpose.
+  void retag(block* piece, purpose what) noexcept {
+    count(piece->what, -static_cast<bytes>(piece->size));
+    piece->what = what;
+    count(what, static_cast<bytes>(piece->size));
+  }
+
+  /// Keeps the first `size` bytes of a piece; the rest stays part of it, but nobody may use it.
+  void truncate(block* piece, std::size_t size) noexcept {
+    count(piece->what, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
+    if (source_.is_host) poison(piece->data + size, piece->size - size);
+    piece->size = size;
+  }
+
+  /// Changes the bytes in use of one purpose.
+  void count(purpose what, bytes change) noexcept {
+    auto const i = static_cast<std::size_t>(what);
+    usage_.in_use[i] += change;
+    usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
+  }
+
+  /// Takes memory for `size` bytes of pieces from the source.
+  /// @throws std::bad_alloc
+  void reserve(std::size_t size);
+  /// Starts measuring the peak anew.
+  void reset_peak() noexcept { usage_.peak = usage_.in_use; }
+
+  /// Puts the free pieces of a device into the order in which they were made, so that a step like
+  /// the one before finds each of them in the same place.
+  void sort_free() noexcept;
+  /// @return what is in use, and the most that was
+  [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
+
+  /// Lets go of the memory for one of its holders: the arena itself and every piece in use.
+  void drop() noexcept {
+    if (--holders_ == 0) delete this;
+  }
+
+ private:
+  static constexpr std::size_t most = ~std::size_t{0} / 4;  // so that rounding up cannot overflow
+  static constexpr std::size_t smallest_chunk = 64 * 1024;
+  static constexpr std::size_t blocks_at_once = 256;
+
+  struct chunk {
+    std::byte* begin;
+    std::size_t size;
+  };
+  struct rounded {
+    std::size_t size_class;
+    std::size_t lines;
+  };
+
+  ~arena_core();
+
+  [[nodiscard]] rounded round_up(std::size_t size) const noexcept {
+    auto const line = source_.alignment;
+    auto const lines = std::max<std::size_t>(1, (size + line - 1) / line);
+    if (lines <= 16) return {lines - 1, lines};
+    auto const shift = static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;
+    auto const step = (lines - 1) >> shift;  // 8 to 15
+    return {16 + (shift - 1) * 8 + (step - 8), (step + 1) << shift};
+  }
+
+  [[nodiscard]] block* carve(std::size_t size);
+  [[nodiscard]] block& next_block();
+  void add_chunk(std::size_t size);
+
+  memory_source source_;
+  std::array<block*, 512> free_{};
+  std::vector<chunk> chunks_;
+  std::byte* next_ = nullptr;
+  std::size_t left_ = 0;
+  std::vector<std::unique_ptr<block[]>> blocks_;
+  std::size_t blocks_left_ = 0;  // of the last ones
+  arena_usage usage_;
+  std::size_t holders_ = 1;
+};
+
+}  // namespace zbpp::detail
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/arena_core.ipp>
+#endif

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an engine knows of each chunk, a stage of its rank: the stage to run, its costs, and how
+// long its messages travel.
+#pragma once
+
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/flow_state.hpp>
+#include <zbpp/runtime/stage.hpp>
+
+#include <span>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Holds one chunk of a rank.
+struct chunk_state {
+  stage_context common;
+  stage_ref run;
+  stage_costs costs;
+  bytes activation_in;
+  ticks next_transfer;
+  ticks previous_transfer;
+};
+
+/// Makes the chunks of a rank from its stages, which stand in the order of the model.
+[[nodiscard]] std::vector<chunk_state> make_chunk_states(
+    program const& code,
+    problem const& problem,
+    int rank,
+    std::span<stage_ref const> stages,
+    bool is_training);
+
+}  // namespace zbpp::detail
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/chunk_state.ipp>
+#endif

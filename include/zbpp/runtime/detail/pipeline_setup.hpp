@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a pipeline gets ready: it verifies its plan, gives each rank its stages and its memory, and
+// finds the program of an evaluation.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/stage.hpp>
+
+#include <concepts>
+#include <span>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// @return the plan
+/// @throws error (refused_program) with every fault that `verify` finds
+[[nodiscard]] plan const& verified(plan const& planned);
+
+/// @return references to the stages of a container, in their order
+template <class Stages>
+[[nodiscard]] std::vector<stage_ref> refer_to(Stages& stages) {
+  std::vector<stage_ref> given;
+  for (auto& one : stages) {
+    static_assert(
+        std::constructible_from<stage_ref, decltype(one)>,
+        "a pipeline takes a container of stages or of stage_ref; for pointers, stage_ref(*p)");
+    given.push_back(stage_ref(one));
+  }
+  return given;
+}
+
+/// Takes the stages of this process in the order of the model, gives them rank after rank.
+/// @param ranks  those that run in this process
+/// @throws error (bad_argument) unless there is one for each stage of these ranks
+[[nodiscard]] std::vector<stage_ref> by_rank(
+    std::vector<stage_ref> const& given, placement const& where, std::span<int const> ranks);
+
+/// Takes from the system what the ranks of this process need at their peaks.
+void reserve_peaks(plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory);
+
+/// @return the program of the forward passes alone
+[[nodiscard]] program forward_only(program const& code);
+
+}  // namespace zbpp::detail
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/pipeline_setup.ipp>
+#endif

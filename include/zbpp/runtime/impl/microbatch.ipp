@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a loss goes, and what a flow may not send or report.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+
+#include <cstddef>
+
+namespace zbpp {
+
+ZBPP_INLINE double& microbatch::loss() const {
+  if (!is_last_stage())
+    throw error(
+        errc::wrong_flow,
+        "report_loss() belongs to the last stage",
+        {.stage = stage(), .microbatch = index()});
+  return state_->common->losses[static_cast<std::size_t>(index())];
+}
+
+ZBPP_INLINE void microbatch::refuse_second_send() const {
+  throw error(
+      errc::wrong_flow,
+      "the flow sends twice before its first message could leave; one message holds up to 8 "
+      "buffers",
+      {.stage = stage(), .microbatch = index()});
+}
+
+}  // namespace zbpp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a pipeline checks what it is given.
+#pragma once
+
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/pipeline_setup.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+ZBPP_INLINE plan const& verified(plan const& planned) {
+  verify_or_throw(planned.program(), planned.problem());
+  return planned;
+}
+
+ZBPP_INLINE std::vector<stage_ref> by_rank(
+    std::vector<stage_ref> const& given, placement const& where, std::span<int const> ranks) {
+  std::vector<int> here;  // the stages of this process, in the order of the model
+  for (int rank : ranks) std::ranges::copy(where.stages_of(rank), std::back_inserter(here));
+  std::ranges::sort(here);
+  if (given.size() != here.size())
+    throw error(
+        errc::bad_argument,
+        "the pipeline got " + std::to_string(given.size()) + " stages; its placement has " +
+            std::to_string(here.size()) +
+            (ranks.size() == index(where.ranks()) ? "" : " in this process"));
+  std::vector<stage_ref> result;
+  for (int rank : ranks)
+    for (int s : where.stages_of(rank))
+      result.push_back(given[index(std::ranges::lower_bound(here, s) - here.begin())]);
+  return result;
+}
+
+ZBPP_INLINE void reserve_peaks(
+    plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory) {
+  auto const peaks = peak_memory(planned.program(), planned.problem(), traffic(planned.program()));
+  for (std::size_t here = 0; here < memory.size(); ++here) {
+    auto const& peak = peaks[index(ranks[here])];
+    memory[here].buffers.reserve(peak.activations + peak.edges);
+  }
+}
+
+// A cycle of waits among the forward passes alone would be one of the verified program, too.
+ZBPP_INLINE program forward_only(program const& code) {
+  rows<pass> forwards;
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    for (auto const& i : code.instructions(rank))
+      if (i.kind == instruction_kind::forward) forwards.push(i.as_pass());
+    forwards.end_row();
+  }
+  return lower(
+      {code.placement(), code.microbatches(), std::move(forwards)}, {.optimizer_steps = false});
+}
+
+}  // namespace zbpp::detail

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an engine says of flows that it refuses.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/refuse_flow.hpp>
+
+#include <string>
+#include <string_view>
+
+namespace zbpp::detail {
+
+ZBPP_INLINE void refuse_flow(
+    instruction const& running,
+    location const& at,
+    int microbatch,
+    std::string_view does,
+    std::string_view point,
+    std::string_view after) {
+  throw error(
+      errc::wrong_flow,
+      "the program says " + to_string(running) + ", the flow of stage " +
+          std::to_string(running.stage) + " microbatch " + std::to_string(microbatch) + " " +
+          std::string(does).append(point).append(after) +
+          "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
+          "recv_gradient, B, send_gradient, W",
+      at);
+}
+
+ZBPP_INLINE void refuse_size(
+    location const& at, int from_stage, bool forward, bytes carried, bytes declared) {
+  throw error(
+      errc::wrong_size,
+      "edge " + std::to_string(from_stage) + "->" +
+          std::to_string(forward ? from_stage + 1 : from_stage - 1) + " carries " +
+          std::to_string(carried) + " bytes of " + (forward ? "activation" : "gradient") +
+          "; the costs declare at most " + std::to_string(declared),
+      at);
+}
+
+}  // namespace zbpp::detail

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All definitions of this folder, for the one source file that compiles them, and the pipelines
+// that it instantiates for everybody.
+#pragma once
+
+#include <zbpp/runtime/impl/arena_core.ipp>
+#include <zbpp/runtime/impl/backend.ipp>
+#include <zbpp/runtime/impl/chunk_state.ipp>
+#include <zbpp/runtime/impl/in_process.ipp>
+#include <zbpp/runtime/impl/message.ipp>
+#include <zbpp/runtime/impl/microbatch.ipp>
+#include <zbpp/runtime/impl/pipeline_setup.ipp>
+#include <zbpp/runtime/impl/rank_code.ipp>
+#include <zbpp/runtime/impl/refuse_flow.ipp>
+#include <zbpp/runtime/impl/threads.ipp>
+#include <zbpp/runtime/impl/workers.ipp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+template class zbpp::pipeline<zbpp::threads>;
+template class zbpp::pipeline<zbpp::virtual_time>;

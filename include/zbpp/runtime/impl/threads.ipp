@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the threads of a pipeline are made, and how one waits.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/workers.hpp>
+#include <zbpp/runtime/threads.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace zbpp {
+
+ZBPP_INLINE threads::executor::executor(threads settings, plan const& planned)
+    : one_process(planned), settings_(settings), ranks_(planned.problem().ranks()) {
+  detail::require(settings.count >= 0, "threads.count is at least 0, which is one per rank");
+  detail::require(settings.spins >= 0, "threads.spins is at least 0");
+  count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
+  wakeups_ = std::make_unique<padded_wakeup[]>(detail::index(count_));
+  workers_ = std::make_unique<workers>(count_);
+}
+
+ZBPP_INLINE void threads::executor::wait(wakeup const& ring, std::uint32_t heard) const noexcept {
+  for (int i = 0; i < settings_.spins; ++i)
+    if (ring.load(std::memory_order_relaxed) != heard) return;
+  ring.wait(heard, std::memory_order_relaxed);
+}
+
+}  // namespace zbpp

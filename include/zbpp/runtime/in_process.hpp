@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A transport between ranks of one process: a ring of messages for each channel, one copy for each
+// message.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+/// Moves messages between ranks of one process: the receiver copies from the sender's memory into
+/// its own. The sender's buffers stay until a later message tells that they were consumed.
+class in_process {
+ public:
+  static constexpr ticks not_yet = -1;
+
+  /// Makes channels of their stated depths, numbered as they stand in the list.
+  in_process(int ranks, std::vector<channel> const& channels);
+
+  /// Sets the receive arena and wakeup of a rank.
+  /// @param wake  rung when a message arrives for the rank; may be null when nobody waits
+  void bind(int rank, arena& memory, wakeup* wake) noexcept {
+    ranks_[detail::index(rank)] = {&memory, wake};
+  }
+
+  /// Opens the next slot of a channel, `most` bytes large.
+  void post_receive(int channel, bytes most) noexcept { open(channel, most); }
+
+  /// Ships a message. Never blocks.
+  /// @param arrival  when it counts as arrived, in the clock of the engines
+  void send(int channel, message&& msg, ticks arrival) noexcept {
+    auto& l = *lanes_[detail::index(channel)];
+    auto const number = l.published.load(std::memory_order_relaxed);
+    auto& place = l.at(number);
+    place.msg = std::move(msg);
+    place.arrival = arrival;
+    // Release: the receiver that sees the number sees the message, and what the pass wrote into it.
+    l.published.store(number + 1, std::memory_order_release);
+    notify(ranks_[detail::index(l.to)].wake);
+  }
+
+  /// @return when a message arrived or will arrive; `not_yet` when it has not been sent
+  [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
+    auto const& l = *lanes_[detail::index(channel)];
+    auto const number = static_cast<std::uint32_t>(sequence);
+    // Acquire: pairs with the release in send.
+    if (l.published.load(std::memory_order_acquire) <= number) return not_yet;
+    return l.at(number).arrival;
+  }
+
+  /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
+  /// @throws std::bad_alloc
+  [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most) {
+    auto& l = *lanes_[detail::index(channel)];
+    auto& memory = *receiver(channel).memory;
+    open(channel, -most);
+    message copy;
+    for (auto const& from : l.at(static_cast<std::uint32_t>(sequence)).msg.buffers()) {
+      auto own = from ? memory.allocate(from.size(), purpose::edge) : buffer{};
+      if (from.size() > 0) std::memcpy(own.data(), from.data(), from.size());
+      copy.push_back(std::move(own));
+    }
+    return copy;
+  }
+
+  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that
+  /// they were consumed.
+  void retire(int channel, std::int32_t count) noexcept {
+    auto& l = *lanes_[detail::index(channel)];
+    for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
+      l.at(l.retired).msg.clear();
+  }
+
+  /// Wakes everybody who waits; for a step that failed.
+  void abort() noexcept;
+
+  /// Lets go of all messages, closes all slots and starts counting anew; only when no rank is
+  /// running.
+  void drain() noexcept;
+
+ private:
+  struct entry {
+    message msg;
+    ticks arrival = 0;
+  };
+  struct lane {
+    lane(int receiver, std::size_t depth);
+
+    [[nodiscard]] entry& at(std::uint32_t number) noexcept { return ring[number & mask]; }
+    [[nodiscard]] entry const& at(std::uint32_t number) const noexcept {
+      return ring[number & mask];
+    }
+
+    // How many messages were sent. It is written by the sender alone.
+    alignas(64) std::atomic<std::uint32_t> published{0};
+    int to;
+    std::vector<entry> ring;  // its length is a power of two
+    std::size_t mask;
+    // Touched by the sender alone.
+    alignas(64) std::uint32_t retired = 0;
+    // Touched by the receiver alone: the bytes of slots whose message was not taken.
+    alignas(64) bytes open = 0;
+  };
+  struct rank_end {
+    arena* memory = nullptr;
+    wakeup* wake = nullptr;
+  };
+
+  [[nodiscard]] rank_end const& receiver(int channel) const noexcept {
+    return ranks_[detail::index(lanes_[detail::index(channel)]->to)];
+  }
+
+  void open(int channel, bytes change) noexcept {
+    lanes_[detail::index(channel)]->open += change;
+    receiver(channel).memory->count_edge(change);
+  }
+
+  std::vector<rank_end> ranks_;
+  std::vector<std::unique_ptr<lane>> lanes_;
+};
+
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/in_process.ipp>
+#endif
