@@ -2,7 +2,7 @@
 //
 // Messages between two ranks by NCCL, on its model: what every transport promises, and what this
 // one does on the device.
-#include <zbpp/nccl/transport.hpp>
+#include <zbpp/nccl/detail/transport.hpp>
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
@@ -47,18 +47,18 @@ struct two_ranks {
       std::size_t messages = 64)
       : shapes{std::move(parts)} {
     std::vector<zbpp::channel> const channels{{0, 1, depth, depth}, {1, 0, depth, depth}};
-    std::vector<cuda::detail::channel_needs> needs;
+    std::vector<cuda::channel_needs> needs;
     for (auto const& c : channels)
       needs.push_back(
           {c,
            zbpp::detail::index(depth),
            &shapes,
            std::vector<std::int32_t>(messages, 0),
-           std::vector<zbpp::transfer_waits>(messages)});
+           std::vector<zbpp::cuda::transfer_waits>(messages)});
     for (auto& place : places)
       place = std::make_unique<cuda::device_context>(cuda::rank_device{}, 1, 0, how);
     transport.emplace(
-        link_up(channels, {{0, 0}, {1, 0}}, layout),
+        make_communicators(channels, {{0, 0}, {1, 0}}, layout),
         std::vector{places[0].get(), places[1].get()},
         std::move(needs));
     for (int rank : {0, 1})
@@ -119,7 +119,8 @@ struct two_ranks {
   std::array<zbpp::arena, 2> memory{
       zbpp::arena(cuda::device_memory(0)), zbpp::arena(cuda::device_memory(0))};
   std::array<zbpp::wakeup, 2> wakeups{};
-  std::optional<zbpp::nccl::transport> transport;  // goes before the memory that it refers to
+  std::optional<zbpp::nccl::detail::transport>
+      transport;  // goes before the memory that it refers to
 };
 
 void reset(std::uint64_t seed) {
@@ -151,7 +152,7 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
           pair.send(0, static_cast<std::uint64_t>(n));
         }
         for (int n : {2, 0, 1, 5, 4, 3}) {
-          CHECK(pair.transport->arrival(0, n) != zbpp::nccl::transport::not_yet);
+          CHECK(pair.transport->arrival(0, n) != zbpp::nccl::detail::transport::not_yet);
           auto const msg = pair.transport->take(0, n, 0);
           pair.read(1, msg, static_cast<std::uint64_t>(n), right);
         }
