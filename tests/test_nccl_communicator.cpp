@@ -123,7 +123,8 @@ TEST_CASE("settings that make no communicator are refused", "[nccl]") {
       nccl::communicator const none(id, r, n, {.name = "test", .most_ctas = c});
     };
     CHECK(
-        refusal(make) == "a communicator needs a rank from 0 to ranks - 1, and most_ctas above 0");
+        refusal(make) ==
+        "a communicator needs a rank from 0 to ranks - 1 and most_ctas above 0; give it both");
   }
   CHECK(model::leaks().empty());
 }
@@ -177,11 +178,11 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
       model::reset({.seed = seed, .devices = 3});
       {
         auto const made = make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, layout);
-        CHECK((made->end_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
-        CHECK(made->end_of(2, 2)->device == 2);
+        CHECK((made->endpoint_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
+        CHECK(made->endpoint_of(2, 2)->device == 2);
         // Two ends a communicator, or all three.
         CHECK(
-            made->ends().size() ==
+            made->endpoints().size() ==
             2 * nccl::detail::map_communicators(row, 3, layout).communicators.size() +
                 (layout == channel_layout::one_per_rank ? 1 : 0));
         made->check_errors();
@@ -191,7 +192,7 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
     }
 }
 
-TEST_CASE("links whose other ranks do not come are given up", "[nccl]") {
+TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
   model::reset({.devices = 2});
   auto how = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
   std::vector<ncclUniqueId> ids(4);
@@ -227,7 +228,8 @@ TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]")
 TEST_CASE("links that are aborted are not used any more", "[nccl]") {
   model::reset({.devices = 3});
   {
-    auto const made = make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
+    auto const made =
+        make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
     int used = 0;
     made->use([&] { ++used; });
     made->abort();
@@ -241,19 +243,19 @@ TEST_CASE("links that are aborted are not used any more", "[nccl]") {
   CHECK(model::leaks().empty());
 }
 
-TEST_CASE("a breaker acts once, or never", "[nccl]") {
+TEST_CASE("an abort thread acts at most once", "[nccl]") {
   std::atomic<int> acted{0};
   {
     nccl::detail::abort_thread const idle([&] { ++acted; });
   }
   CHECK(acted == 0);
   {
-    nccl::detail::abort_thread tripped([&] { ++acted; });
-    tripped.trip();
-    tripped.trip();
-    tripped.finish();
+    nccl::detail::abort_thread started([&] { ++acted; });
+    started.start();
+    started.start();
+    started.finish();
     CHECK(acted == 1);
-    tripped.finish();
+    started.finish();
   }
   {
     nccl::detail::abort_thread finished([&] { ++acted; });

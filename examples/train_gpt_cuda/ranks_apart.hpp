@@ -89,7 +89,7 @@ class ranks_apart {
   [[nodiscard]] run_record run(zbpp::plan const& planned) const {
     auto const& where = planned.problem().placement();
     auto const root = where.rank_of(where.stages() - 1);
-    run_record record{planned.policy};
+    run_record record{planned.policy()};
     auto stages = own_stages(where);
     {
       zbpp::nccl::ranks_settings settings;

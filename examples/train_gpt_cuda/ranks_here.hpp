@@ -45,7 +45,7 @@ class ranks_here {
   [[nodiscard]] run_record run(zbpp::plan const& planned) const {
     bool const times_passes = !o_->trace.empty();
     auto const& where = planned.problem().placement();
-    run_record record{planned.policy};
+    run_record record{planned.policy()};
     auto stages = make_stages(o_->how, *on_, where);
     {
       auto const devices = where_.all();

@@ -83,7 +83,8 @@ class nccl_in_one_process::executor : public one_process {
       contexts.push_back(&launcher_.at(rank));
       here.push_back({rank, launcher_.at(rank).device()});
     }
-    if (communicators_ == nullptr) communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
+    if (communicators_ == nullptr)
+      communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
     return std::make_unique<nccl::detail::transport>(
         communicators_,
         std::move(contexts),
@@ -113,7 +114,8 @@ class nccl_in_one_process::executor : public one_process {
       communicators_->abort();
       launcher_.synchronize();
     }
-    for (auto const* end : transport.communicators().endpoints()) cudaStreamSynchronize(end->messages.view());
+    for (auto const* end : transport.communicators().endpoints())
+      cudaStreamSynchronize(end->messages.view());
   }
 
  private:

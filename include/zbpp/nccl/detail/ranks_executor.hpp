@@ -98,8 +98,9 @@ class ranks::executor {
  public:
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
-  ///         not fit; (no_agreement) that says which rank differs in what; (refused_program) when the
-  ///         program can stall on communicators with this layout; cuda_error; the failure of the run
+  ///         not fit; (no_agreement) that says which rank differs in what; (refused_program) when
+  ///         the program can stall on communicators with this layout; cuda_error; the failure of
+  ///         the run
   executor(nccl::ranks by, plan const& planned)
       : settings_(std::move(by.settings_)),
         supervisor_(
