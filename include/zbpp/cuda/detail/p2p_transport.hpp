@@ -5,8 +5,8 @@
 // stream waits for which.
 #pragma once
 
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>

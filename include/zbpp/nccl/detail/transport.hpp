@@ -4,8 +4,8 @@
 // its slot is free, a send until its message is made, and a pass until its message has arrived.
 #pragma once
 
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
