@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host does to feed GPUs, apart from CUDA itself: the calls of CUDA are replaced by some
-// that do nothing, so no GPU is needed. Reports nanoseconds an instruction, the calls that would
-// enqueue something, and heap allocations a step.
+// Measures what the host does to issue work to GPUs, without CUDA itself: calls of CUDA are
+// replaced by functions that do nothing, so no GPU is needed. Reports nanoseconds per instruction,
+// the calls that would enqueue something, and heap allocations per step.
 #include "idle_cuda.hpp"
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/zbpp.hpp>

@@ -28,7 +28,7 @@ int run(int ranks) {
   std::vector<zbpp::cuda::stream> own;  // of the program; any cudaStream_t that does not block
   for (auto& device : devices) {
     zbpp::cuda::device_guard const here(device.device);
-    device.compute = own.emplace_back(zbpp::cuda::stream_priority::usual).get();
+    device.compute = own.emplace_back(zbpp::cuda::stream_priority::usual).view();
   }
   zbpp::pipeline pipe{plan, zbpp::cuda::device{.devices = devices}, stages};
   // many_gpus]

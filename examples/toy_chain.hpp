@@ -96,8 +96,8 @@ class layer {
         memory_(zbpp::arena(zbpp::cuda::device_memory(device)).allocate(sizeof(parameters))) {
     zbpp::cuda::device_guard const here(device_);
     zbpp::cuda::stream const on(zbpp::cuda::stream_priority::usual);
-    run(on.get(), initial{get(), stage});
-    on.get().synchronize();
+    run(on.view(), initial{get(), stage});
+    on.view().synchronize();
   }
 
   [[nodiscard]] parameters* get() const { return memory_.as<parameters>().data(); }
@@ -107,8 +107,8 @@ class layer {
     zbpp::cuda::stream const on(zbpp::cuda::stream_priority::usual);
     zbpp::cuda::pinned<parameters> const copy(1);
     zbpp::cuda::check(cudaMemcpyAsync(
-        copy.data(), get(), sizeof(parameters), cudaMemcpyDeviceToHost, on.get().get()));
-    on.get().synchronize();
+        copy.data(), get(), sizeof(parameters), cudaMemcpyDeviceToHost, on.view().get()));
+    on.view().synchronize();
     return *copy.data();
   }
 

@@ -38,7 +38,7 @@ plan plan_of(zbpp::placement placement, int microbatches, std::string const& tit
       problem(std::move(placement), microbatches, launched_costs(), 87),
       {.fused = false, .receive_ahead = ahead},
       [&](std::string const&, plan const& planned) {
-        if (planned.policy == title) found.push_back(planned);
+        if (planned.policy() == title) found.push_back(planned);
       });
   if (found.empty()) throw std::invalid_argument("there is no policy " + title + " for that");
   return found.front();
@@ -46,7 +46,7 @@ plan plan_of(zbpp::placement placement, int microbatches, std::string const& tit
 
 }  // namespace
 
-TEST_CASE("ranks on several devices are fed by a thread each", "[cuda]") {
+TEST_CASE("one thread per device issues the passes of its ranks", "[cuda]") {
   auto const seed = run_seed();
   std::uint64_t n = seed;
   for (bool peer_access : {true, false})
@@ -145,7 +145,7 @@ struct timed_passes {
 
   using message = zbpp::message;
   using microbatch = zbpp::microbatch;
-  using where = zbpp::pass_context;
+  using pass_context = zbpp::pass_context;
 
   message forward(saved&, message const& in, microbatch mb, pass_context ctx) const {
     return run(zbpp::pass_kind::forward, in, mb.is_last_stage(), ctx);
@@ -372,23 +372,30 @@ TEST_CASE("what a GPU backend cannot use is refused with what would be right", "
     REQUIRE(cudaStreamCreateWithFlags(&elsewhere, cudaStreamNonBlocking) == cudaSuccess);
   }
   CHECK(
-      refused({.devices = {{}}}) == "there are 1 devices for 2 ranks; state one for each, or none");
-  CHECK(refused({.devices = {{}, {.device = 2}}}) == "rank 1 is to run on device 2; there are 2");
+      refused({.devices = {{}}}) ==
+      "there are 1 devices for 2 ranks; give one for each rank, or none");
+  CHECK(
+      refused({.devices = {{}, {.device = 2}}}) ==
+      "rank 1 is to run on device 2; choose one from 0 to 1");
   CHECK(
       refused({.devices = {{}, {.compute = cudaStreamPerThread}}}) ==
-      "the default streams order what should run side by side; give a stream made with "
+      "a default stream is given, and those make everything wait; give a stream made with "
       "cudaStreamCreateWithFlags and cudaStreamNonBlocking");
   CHECK(
       refused({.devices = {{}, {.compute = blocking}}}) ==
       "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
   CHECK(
       refused({.devices = {{}, {.compute = elsewhere}}}) ==
-      "the adopted stream belongs to device 1; its device says device 0");
-  CHECK(refused({.run_ahead = -1}) == "run_ahead counts passes; 0 stands for a whole step");
-  CHECK(refused({.edges = {{96}, {96}}}) == "there are shapes for 2 edges; the problem has 1");
+      "the adopted stream belongs to device 1; its rank_device says device 0");
+  CHECK(
+      refused({.run_ahead = -1}) ==
+      "run_ahead is negative; give a number of passes, or 0 for a whole step");
+  CHECK(
+      refused({.edges = {{96}, {96}}}) ==
+      "there are shapes for 2 edges; the problem has 1, so give one shape for each, or none");
   CHECK(
       refused({.edges = {{48, 40}}}) ==
-      "edge 0->1 has a shape of 2 buffers and 88 bytes; it takes at most 8 buffers and the 96 "
+      "edge 0->1 has a shape of 2 buffers and 88 bytes; give it at most 8 buffers and the 96 "
       "bytes that the costs state");
   auto costs = launched_costs();
   costs.edge = 0;
@@ -397,9 +404,9 @@ TEST_CASE("what a GPU backend cannot use is refused with what would be right", "
   CHECK(
       refusal([&] {
         pipeline pipe{sizeless, cuda::device{}, stages};
-      }) ==
-      "edge 0->1 has no size; on GPUs memory is set aside before the first step, so the costs "
-      "state every edge");
+      }) == "edge 0->1 has no size; state it in stage_costs::edge, since memory for messages on "
+            "GPUs is set "
+            "aside before the first step");
   REQUIRE(cudaStreamDestroy(blocking) == cudaSuccess);
   REQUIRE(cudaStreamDestroy(elsewhere) == cudaSuccess);
   CHECK(first_of(model::leaks()) == "");
@@ -429,10 +436,10 @@ TEST_CASE("ranks run on the caller's streams", "[cuda]") {
     std::vector<cuda::rank_device> devices;
     for (int rank = 0; rank < 3; ++rank) {
       mine.emplace_back(cuda::stream_priority::usual);
-      devices.push_back({.compute = mine.back().get(), .sm_count = 40 + rank});
+      devices.push_back({.compute = mine.back().view(), .sm_count = 40 + rank});
     }
     CHECK(train_on(planned, {.devices = devices}) == expected);
-    for (auto const& each : mine) each.get().synchronize();  // still there
+    for (auto const& each : mine) each.view().synchronize();  // still there
   }
   CHECK(first_of(model::faults()) == "");
   CHECK(first_of(model::leaks()) == "");
@@ -500,14 +507,14 @@ TEST_CASE("a step waits for what the caller has enqueued on an adopted stream", 
     pipeline pipe{
         planned,
         cuda::device{
-            .devices = {{.compute = first.get()}, {.compute = second.get()}},
+            .devices = {{.compute = first.view()}, {.compute = second.view()}},
             .edges = toy::edge_shapes(planned.problem())},
         stages};
     auto const history = toy::train(all, [&](int) {
       for (std::size_t s = 0; s < 2; ++s) {
         for (auto const& one : kept[s])
           cuda::check(model::launch(
-              s == 0 ? first.get() : second.get(), "caller", {{one.data(), one.size()}}, {}));
+              s == 0 ? first.view() : second.view(), "caller", {{one.data(), one.size()}}, {}));
         kept[s].clear();  // as within a pass, while the kernel may still read
       }
       return pipe.step().losses;
@@ -547,7 +554,7 @@ TEST_CASE("a loss is not reported from captured work", "[cuda]") {
   pipeline pipe{planned, cuda::device{}, stages};
   CHECK(refusal([&] {
           pipe.step();
-        }) == "report_loss() is called while work is captured; call it behind graph_cache::run()");
+        }) == "report_loss() is called while work is captured; call it after graph_cache::run()");
   CHECK(first_of(model::faults()) == "");
 }
 

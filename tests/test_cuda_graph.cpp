@@ -26,7 +26,7 @@ namespace model = zbpp::cuda_model;
 
 namespace {
 
-// A place of a rank, as a pass sees it, and numbers in device memory.
+// What a pass of a rank gets, and numbers in device memory.
 struct rig {
   static constexpr std::size_t count = 4;
 
@@ -43,7 +43,7 @@ struct rig {
     cudaFree(numbers);
   }
 
-  cuda::stream_ref stream() const { return place.compute(); }
+  cuda::stream_ref stream() const { return device.compute(); }
   int value(std::size_t i) const {
     stream().synchronize();
     return numbers[i];
@@ -53,9 +53,9 @@ struct rig {
     return {numbers, numbers + count};
   }
 
-  cuda::device_context place{{}, 1, 1, {}};
+  cuda::device_context device{{}, 1, 1, {}};
   zbpp::arena memory{cuda::device_memory(0)};
-  zbpp::pass_context ctx{memory, zbpp::backend_kind::cuda, &place};
+  zbpp::pass_context ctx{memory, zbpp::backend_kind::cuda, &device};
   int* numbers = nullptr;
 };
 
@@ -81,7 +81,7 @@ TEST_CASE("captured work runs at once, and again each time", "[cuda]") {
       int enqueued = 0;
       auto const repeats = static_cast<int>(rng.integer(1, 6));
       for (int i = 0; i < repeats; ++i) {
-        graphs.run(r.at, 7, {r.numbers}, [&](cuda::stream_ref on) {
+        graphs.run(r.ctx, 7, {r.numbers}, [&](cuda::stream_ref on) {
           ++enqueued;
           add(on, r.numbers, 1);
           add(on, r.numbers, 10);
@@ -115,7 +115,7 @@ TEST_CASE("each key and each set of pointers has work of its own", "[cuda]") {
         last[key] = which;
         expected[which] += what;
         int* const to = r.numbers + which;
-        graphs.run(r.at, static_cast<std::int64_t>(key), {to, r.numbers}, [&](auto on) {
+        graphs.run(r.ctx, static_cast<std::int64_t>(key), {to, r.numbers}, [&](auto on) {
           add(on, to, what);
         });
         CHECK(graphs.captures() == captures);
@@ -138,7 +138,7 @@ TEST_CASE("work of another stream is captured anew", "[cuda]") {
     zbpp::pass_context const there(r.memory, zbpp::backend_kind::cuda, &other);
     cuda::graph_cache graphs;
     auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-    graphs.run(r.at, 0, {r.numbers}, work);
+    graphs.run(r.ctx, 0, {r.numbers}, work);
     r.stream().synchronize();
     graphs.run(there, 0, {r.numbers}, work);
     other.compute().synchronize();
@@ -155,10 +155,10 @@ TEST_CASE("work that throws leaves no capture", "[cuda]") {
       rig r;
       cuda::graph_cache graphs;
       auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-      if (is_kept) graphs.run(r.at, 0, {r.numbers + 1}, work);
+      if (is_kept) graphs.run(r.ctx, 0, {r.numbers + 1}, work);
       CHECK_THROWS_WITH(
           graphs.run(
-              r.at,
+              r.ctx,
               0,
               {r.numbers},
               [&](cuda::stream_ref on) {
@@ -170,7 +170,7 @@ TEST_CASE("work that throws leaves no capture", "[cuda]") {
       cuda::check(cudaStreamIsCapturing(r.stream(), &status));
       CHECK(status == cudaStreamCaptureStatusNone);
       CHECK(r.value(0) == (is_kept ? 1 : 0));
-      graphs.run(r.at, 0, {r.numbers}, work);
+      graphs.run(r.ctx, 0, {r.numbers}, work);
       CHECK(r.value(0) == (is_kept ? 2 : 1));
     }
     check_clean();
@@ -184,13 +184,14 @@ TEST_CASE("captures do not nest", "[cuda]") {
     cuda::graph_cache graphs;
     cuda::graph_cache others;
     auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-    graphs.run(r.at, 1, {r.numbers}, work);  // even what would only be replayed
+    graphs.run(r.ctx, 1, {r.numbers}, work);  // even what would only be replayed
     CHECK(refusal([&] {
-            graphs.run(r.at, 0, {r.numbers}, [&](auto) { graphs.run(r.at, 1, {r.numbers}, work); });
+            graphs.run(
+                r.ctx, 0, {r.numbers}, [&](auto) { graphs.run(r.ctx, 1, {r.numbers}, work); });
           }) == "graph_cache::run() is called from within itself; captures do not nest");
     CHECK(
         refusal([&] {
-          graphs.run(r.at, 0, {r.numbers}, [&](auto) { others.run(r.at, 1, {r.numbers}, work); });
+          graphs.run(r.ctx, 0, {r.numbers}, [&](auto) { others.run(r.ctx, 1, {r.numbers}, work); });
         }) ==
         "graph_cache::run() is called on a stream that is being captured; captures do not nest");
     CHECK(graphs.size() == 1);
@@ -198,7 +199,7 @@ TEST_CASE("captures do not nest", "[cuda]") {
 
     // A capture of the caller's own goes on as if nothing had happened.
     cuda::check(cudaStreamBeginCapture(r.stream(), cudaStreamCaptureModeThreadLocal));
-    CHECK_THROWS_AS(others.run(r.at, 0, {r.numbers}, work), zbpp::error);
+    CHECK_THROWS_AS(others.run(r.ctx, 0, {r.numbers}, work), zbpp::error);
     work(r.stream());
     cudaGraph_t graph = nullptr;
     cuda::check(cudaStreamEndCapture(r.stream(), &graph));
@@ -216,7 +217,7 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
     auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
     CHECK_THROWS_AS(
         graphs.run(
-            r.at,
+            r.ctx,
             0,
             {r.numbers},
             [&](cuda::stream_ref on) {
@@ -227,7 +228,7 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
     // The same, but the work does not look at what CUDA tells.
     CHECK_THROWS_AS(
         graphs.run(
-            r.at,
+            r.ctx,
             0,
             {r.numbers},
             [&](cuda::stream_ref on) {
@@ -237,7 +238,7 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
         cuda::cuda_error);
     CHECK(cudaGetLastError() == cudaSuccess);
     CHECK(graphs.size() == 0);
-    graphs.run(r.at, 0, {r.numbers}, work);
+    graphs.run(r.ctx, 0, {r.numbers}, work);
     CHECK(r.value(0) == 1);
   }
   check_clean();
@@ -254,9 +255,9 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
       cuda::graph_cache graphs;
       auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
       model::fail_next(function, cudaErrorMemoryAllocation);
-      CHECK_THROWS_AS(graphs.run(r.at, 0, {r.numbers}, work), cuda::cuda_error);
+      CHECK_THROWS_AS(graphs.run(r.ctx, 0, {r.numbers}, work), cuda::cuda_error);
       CHECK(graphs.size() == 0);
-      graphs.run(r.at, 0, {r.numbers}, work);
+      graphs.run(r.ctx, 0, {r.numbers}, work);
       CHECK(r.value(0) == 1);
     }
     check_clean();
@@ -398,8 +399,8 @@ outcome run(bool captures, std::uint64_t seed) {
     std::vector<cuda::graph_cache> caches(ranks);
     std::vector<doubling_stage> stages;
     cuda::stream const setter(cuda::stream_priority::usual);
-    cuda::check(cudaMemsetAsync(sums, 0, ranks * sizeof(float), setter.get()));
-    setter.get().synchronize();
+    cuda::check(cudaMemsetAsync(sums, 0, ranks * sizeof(float), setter.view()));
+    setter.view().synchronize();
     for (std::size_t s = 0; s < ranks; ++s)
       stages.emplace_back(captures ? &caches[s] : nullptr, first + s);
     zbpp::pipeline pipe{planned, cuda::device{}, stages};

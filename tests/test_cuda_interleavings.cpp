@@ -34,7 +34,7 @@ TEST_CASE("every policy gives the bits of one process on a GPU, whatever runs fi
               int const interleavings = p <= 3 ? 20 : 3;
               for (int i = 0; i < interleavings; ++i) {
                 check_training(planned, expected, {.seed = ++seed});
-                ++tried[planned.policy];
+                ++tried[planned.policy()];
               }
             });
   for (auto const& [policy, count] : tried) {

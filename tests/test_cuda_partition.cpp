@@ -118,7 +118,7 @@ TEST_CASE("several small groups make a part where that gives more", "[cuda]") {
   CHECK(
       refusal([&] { static_cast<void>(best(15)); }) ==
       "the device cannot be cut into 15 parts; with 126 multiprocessors in groups of at least 8 "
-      "there are at most 14");
+      "it makes at most 14");
 }
 
 TEST_CASE("ranks on the parts of one GPU give the bits of one process", "[cuda]") {
@@ -149,18 +149,20 @@ TEST_CASE("ranks on the parts of one GPU give the bits of one process", "[cuda]"
 
 TEST_CASE("what cannot be cut is refused", "[cuda]") {
   model::reset({.sm_count = 132});
-  CHECK(refusal([] { cuda::partition(0, 0); }) == "a device is cut into at least 1 part");
+  CHECK(refusal([] {
+          cuda::partition(0, 0);
+        }) == "a device cannot be cut into fewer than 1 part; give 1 or more");
   CHECK(
       refusal([] { cuda::partition(0, 17); }) ==
       "the device cannot be cut into 17 parts; with 132 multiprocessors in groups of at least 8 "
-      "there are at most 16");
+      "it makes at most 16");
   CHECK_THROWS_AS(cuda::partition(1, 2), cuda::cuda_error);
   CHECK(model::leaks() == std::vector<std::string>{});
 
   model::reset({.green_contexts = false});
   auto const text = refusal(zbpp::errc::device_failed, [] { cuda::partition(0, 2); });
-  CHECK(text.find("the driver has no cuDeviceGetDevResource; it comes with CUDA 12.4") == 0);
-  CHECK(text.find("the installed driver is of CUDA ") != std::string::npos);
+  CHECK(text.find("the driver has no cuDeviceGetDevResource; it needs CUDA 12.4") == 0);
+  CHECK(text.find("the installed driver is for CUDA ") != std::string::npos);
   CHECK(model::leaks() == std::vector<std::string>{});
 }
 
@@ -227,7 +229,7 @@ TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
       cuda::queue_shortage(planned, cuda::one_device_per_rank(4)).find("3 streams share 2 ") == 0);
   CHECK(refusal([&] {
           static_cast<void>(cuda::queue_shortage(planned, cuda::one_device_per_rank(3)));
-        }) == "there are 3 devices for 4 ranks; state one for each, or none");
+        }) == "there are 3 devices for 4 ranks; give one for each rank, or none");
 
   before.set("32");
   CHECK(

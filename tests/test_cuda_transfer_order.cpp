@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/cuda/detail/transfer_order.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <support/catch.hpp>
@@ -30,7 +30,7 @@ namespace {
 // an edge. A wait is needed unless the node of the copy is reached without it.
 class happens_before {
  public:
-  using waits = std::vector<std::vector<zbpp::transfer_waits>>;
+  using waits = std::vector<std::vector<zbpp::cuda::transfer_waits>>;
 
   happens_before(zbpp::program const& code, traffic const& messages, waits const& kept) {
     for (int rank = 0; rank < code.ranks(); ++rank) {
@@ -110,7 +110,7 @@ TEST_CASE("copies wait for all they need, and for nothing that is known", "[tran
             [&](std::string const& name, plan const& planned) {
               INFO(name << ", receives " << ahead << " ahead");
               traffic const messages(planned.program());
-              auto const waits = zbpp::transfer_waits_of(planned.program(), messages);
+              auto const waits = zbpp::cuda::transfer_waits_of(planned.program(), messages);
               happens_before const order(planned.program(), messages, waits);
               bool has_all = true;
               bool has_no_more = true;

@@ -2,9 +2,9 @@
 //
 // Communicators on the model of NCCL: how they are made, watched, ended and given back, and the
 // links that a process makes of them.
-#include <zbpp/nccl/breaker.hpp>
 #include <zbpp/nccl/communicator.hpp>
-#include <zbpp/nccl/links.hpp>
+#include <zbpp/nccl/detail/abort_thread.hpp>
+#include <zbpp/nccl/detail/communicator_set.hpp>
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
@@ -123,7 +123,8 @@ TEST_CASE("settings that make no communicator are refused", "[nccl]") {
       nccl::communicator const none(id, r, n, {.name = "test", .most_ctas = c});
     };
     CHECK(
-        refusal(make) == "a communicator needs a rank from 0 to ranks - 1, and most_ctas above 0");
+        refusal(make) ==
+        "a communicator needs a rank from 0 to ranks - 1 and most_ctas above 0; give it both");
   }
   CHECK(model::leaks().empty());
 }
@@ -150,18 +151,19 @@ TEST_CASE("an adopted communicator stays its owner's", "[nccl]") {
 }
 
 TEST_CASE("channels take communicators by their layout", "[nccl]") {
-  auto const directed = nccl::wire(row, 3, channel_layout::one_per_directed_pair);
+  auto const directed =
+      nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
   REQUIRE(directed.communicators.size() == 4);
   CHECK(directed.of_channel == std::vector{0, 1, 2, 3});
   CHECK(directed.communicators[3].ranks == std::vector{2, 1});
   CHECK(directed.communicators[3].name == "zbpp:2>1");
-  auto const paired = nccl::wire(row, 3, channel_layout::one_per_pair);
+  auto const paired = nccl::detail::map_communicators(row, 3, channel_layout::one_per_pair);
   REQUIRE(paired.communicators.size() == 2);
   CHECK(paired.of_channel == std::vector{0, 0, 1, 1});
   CHECK(paired.communicators[1].ranks == std::vector{1, 2});
   CHECK(paired.communicators[1].number_of(2) == 1);
   CHECK_FALSE(paired.communicators[1].has(0));
-  auto const single = nccl::wire(row, 3, channel_layout::one_per_rank);
+  auto const single = nccl::detail::map_communicators(row, 3, channel_layout::one_per_rank);
   REQUIRE(single.communicators.size() == 1);
   CHECK(single.of_channel == std::vector{0, 0, 0, 0});
   CHECK(single.communicators[0].ranks == std::vector{0, 1, 2});
@@ -175,13 +177,14 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       model::reset({.seed = seed, .devices = 3});
       {
-        auto const made = link_up(row, {{0, 0}, {1, 1}, {2, 2}}, layout);
-        CHECK((made->end_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
-        CHECK(made->end_of(2, 2)->device == 2);
+        auto const made = make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, layout);
+        CHECK((made->endpoint_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
+        CHECK(made->endpoint_of(2, 2)->device == 2);
         // Two ends a communicator, or all three.
         CHECK(
-            made->ends().size() == 2 * nccl::wire(row, 3, layout).communicators.size() +
-                                       (layout == channel_layout::one_per_rank ? 1 : 0));
+            made->endpoints().size() ==
+            2 * nccl::detail::map_communicators(row, 3, layout).communicators.size() +
+                (layout == channel_layout::one_per_rank ? 1 : 0));
         made->check_errors();
       }
       CHECK(model::faults().empty());
@@ -189,13 +192,13 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
     }
 }
 
-TEST_CASE("links whose other ranks do not come are given up", "[nccl]") {
+TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
   model::reset({.devices = 2});
-  auto how = nccl::wire(row, 3, channel_layout::one_per_directed_pair);
+  auto how = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
   std::vector<ncclUniqueId> ids(4);
   for (auto& id : ids) id = new_id();
   auto const make = [&] {
-    nccl::links const none(
+    nccl::detail::communicator_set const none(
         row,
         {{0, 0}, {1, 1}},
         how,
@@ -215,7 +218,7 @@ TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]")
     model::reset({.devices = 3});
     model::fail_next(function, ncclInternalError);
     CHECK_THROWS_AS(
-        link_up(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair),
+        make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair),
         nccl::nccl_error);
     for (auto const& fault : model::faults()) CHECK(fault.find("nccl") == std::string::npos);
     CHECK(model::leaks().empty());
@@ -225,7 +228,8 @@ TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]")
 TEST_CASE("links that are aborted are not used any more", "[nccl]") {
   model::reset({.devices = 3});
   {
-    auto const made = link_up(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
+    auto const made =
+        make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
     int used = 0;
     made->use([&] { ++used; });
     made->abort();
@@ -239,22 +243,22 @@ TEST_CASE("links that are aborted are not used any more", "[nccl]") {
   CHECK(model::leaks().empty());
 }
 
-TEST_CASE("a breaker acts once, or never", "[nccl]") {
+TEST_CASE("an abort thread acts at most once", "[nccl]") {
   std::atomic<int> acted{0};
   {
-    nccl::breaker const idle([&] { ++acted; });
+    nccl::detail::abort_thread const idle([&] { ++acted; });
   }
   CHECK(acted == 0);
   {
-    nccl::breaker tripped([&] { ++acted; });
-    tripped.trip();
-    tripped.trip();
-    tripped.finish();
+    nccl::detail::abort_thread started([&] { ++acted; });
+    started.start();
+    started.start();
+    started.finish();
     CHECK(acted == 1);
-    tripped.finish();
+    started.finish();
   }
   {
-    nccl::breaker finished([&] { ++acted; });
+    nccl::detail::abort_thread finished([&] { ++acted; });
     finished.finish();
   }
   CHECK(acted == 2);

@@ -2,7 +2,7 @@
 //
 // Messages by NCCL on its model, all ranks in one thread: every policy on every layout of
 // communicators gives the bits of one process, or `verify` refuses it and the model stands still.
-#include <zbpp/nccl/transport.hpp>
+#include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>

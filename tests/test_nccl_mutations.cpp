@@ -2,7 +2,7 @@
 //
 // What a step over NCCL issues is there for a reason: leave out any wait, record, send or receive,
 // and the model finds a race, a wrong message, a deadlock, or a step that returns too early.
-#include <zbpp/nccl/transport.hpp>
+#include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>

@@ -186,15 +186,15 @@ class fragile : public toy::padded_passes<toy::basic_passes<toy::launched>> {
   std::function<void(zbpp::pass_context)> harm_;
 };
 
-// Runs two steps, of which the second fails, and a third one; gives what each rank heard: of both,
-// and in a collective call after them.
+// Runs two steps, of which the second fails, and a third one; returns what each rank was told: of
+// both, and in a collective call after them.
 std::vector<std::array<std::string, 3>> fail(
     plan const& planned,
     accident const& what,
     zbpp::asio::rendezvous_settings const& meeting_settings = patient_settings(),
     std::function<void(nccl::ranks_settings&)> const& change = {}) {
   auto const ranks = planned.problem().ranks();
-  std::vector<std::array<std::string, 3>> heard(zbpp::detail::index(ranks));
+  std::vector<std::array<std::string, 3>> reported(zbpp::detail::index(ranks));
   auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(ranks);
     auto const rank = zbpp::detail::index(meeting.rank());
@@ -206,24 +206,24 @@ std::vector<std::array<std::string, 3>> fail(
     if (change) change(settings);
     zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
     pipe.step();
-    meeting.barrier();  // or a rank may hear of the second step while it is in its first
-    auto const hear = [&](std::size_t which, auto const& call) {
+    meeting.barrier();  // or a rank may learn of the second step while it is in its first
+    auto const report = [&](std::size_t which, auto const& call) {
       try {
         call();
       } catch (std::exception const& failed) {
-        heard[rank][which] = failed.what();
+        reported[rank][which] = failed.what();
       }
     };
-    hear(0, [&] { pipe.step(); });
-    // Who had run its part before the failure hears of it in its next call.
-    bool const is_late = heard[rank][0].empty();
-    if (is_late) hear(0, [&] { pipe.step(); });
-    hear(1, [&] { pipe.step(); });
-    hear(2, [&] { meeting.barrier(); });
+    report(0, [&] { pipe.step(); });
+    // A rank that had finished its part before the failure learns of it in its next call.
+    bool const is_late = reported[rank][0].empty();
+    if (is_late) report(0, [&] { pipe.step(); });
+    report(1, [&] { pipe.step(); });
+    report(2, [&] { meeting.barrier(); });
     if (pipe.steps() != (is_late ? 2 : 1)) throw std::logic_error("another number of steps");
   });
   for (auto const& text : thrown) CHECK(text == "");
-  return heard;
+  return reported;
 }
 
 bool has(std::string const& text, std::string const& part) {
@@ -238,9 +238,10 @@ std::string first_of_serious() {
   return "";
 }
 
-// All ranks have heard the same each time, and it has this part.
-void check_heard(std::vector<std::array<std::string, 3>> const& heard, std::string const& part) {
-  for (auto const& of_rank : heard)
+// All ranks were told the same each time, with this text in it.
+void check_reported(
+    std::vector<std::array<std::string, 3>> const& reported, std::string const& part) {
+  for (auto const& of_rank : reported)
     for (auto const& text : of_rank) {
       INFO(text);
       CHECK(has(text, part));
@@ -256,7 +257,7 @@ TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]"
   for (int culprit : {0, 1, 2}) {
     model::reset(machine_of(3, run_seed() + static_cast<std::uint64_t>(culprit)));
     INFO("culprit " << culprit);
-    check_heard(
+    check_reported(
         fail(
             planned,
             {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }}),
@@ -272,7 +273,7 @@ TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nc
     machine.hosts = 4;         // none of the ranks can be all that issue
     model::reset(machine);
     INFO("culprit " << culprit);
-    check_heard(
+    check_reported(
         fail(
             planned,
             {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }},
@@ -295,7 +296,7 @@ void poison(zbpp::pass_context ctx) {
 TEST_CASE("a fault of a device reaches every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   model::reset(machine_of(3, run_seed()));
-  check_heard(fail(planned, {1, poison}), "cudaErrorIllegalAddress");
+  check_reported(fail(planned, {1, poison}), "cudaErrorIllegalAddress");
 }
 
 namespace {
@@ -349,13 +350,14 @@ TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
       zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
       pipe.step();
       meeting.barrier();
-      std::string heard;
+      std::string reported;
       try {
         pipe.step();
       } catch (zbpp::error const& failed) {
-        heard = failed.what();
+        reported = failed.what();
       }
-      if (has(heard, "remote process exited") != fails) throw std::logic_error("heard: " + heard);
+      if (has(reported, "remote process exited") != fails)
+        throw std::logic_error("reported: " + reported);
     }
     nccl::check(fails ? ncclCommAbort(mine) : ncclCommDestroy(mine));
   });
@@ -367,9 +369,9 @@ TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
 TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   auto meeting_settings = patient_settings();
-  meeting_settings.patience = std::chrono::seconds(3);
+  meeting_settings.stall_deadline = std::chrono::seconds(3);
   model::reset(machine_of(3, run_seed()));
-  auto const heard = fail(
+  auto const reported = fail(
       planned,
       {1,
        [](zbpp::pass_context) {
@@ -377,7 +379,7 @@ TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
          model::skip("ncclSend", 1);  // whoever sends next but one does not
        }},
       meeting_settings);
-  check_heard(heard, "the step stands still");
+  check_reported(reported, "the step stands still");
 }
 
 TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
@@ -410,7 +412,7 @@ TEST_CASE("what goes wrong while communicators are made reaches every rank", "[n
       std::array stages{zbpp::stage_ref(mine)};
       zbpp::pipeline const pipe(
           planned, nccl::ranks(meeting, settings_of(planned, meeting.rank())), stages);
-      meeting.barrier();  // a rank whose own channels are ready hears of it here
+      meeting.barrier();  // a rank whose own channels are ready learns of it here
     });
     for (auto const& text : thrown) CHECK(has(text, "unhandled system error"));
     CHECK(first_of(model::leaks()) == "");

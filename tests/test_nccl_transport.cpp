@@ -2,7 +2,7 @@
 //
 // Messages between two ranks by NCCL, on its model: what every transport promises, and what this
 // one does on the device.
-#include <zbpp/nccl/transport.hpp>
+#include <zbpp/nccl/detail/transport.hpp>
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
@@ -47,26 +47,26 @@ struct two_ranks {
       std::size_t messages = 64)
       : shapes{std::move(parts)} {
     std::vector<zbpp::channel> const channels{{0, 1, depth, depth}, {1, 0, depth, depth}};
-    std::vector<cuda::detail::channel_needs> needs;
+    std::vector<cuda::channel_needs> needs;
     for (auto const& c : channels)
       needs.push_back(
           {c,
            zbpp::detail::index(depth),
            &shapes,
            std::vector<std::int32_t>(messages, 0),
-           std::vector<zbpp::transfer_waits>(messages)});
-    for (auto& place : places)
-      place = std::make_unique<cuda::device_context>(cuda::rank_device{}, 1, 0, how);
+           std::vector<zbpp::cuda::transfer_waits>(messages)});
+    for (auto& context : contexts)
+      context = std::make_unique<cuda::device_context>(cuda::rank_device{}, 1, 0, how);
     transport.emplace(
-        link_up(channels, {{0, 0}, {1, 0}}, layout),
-        std::vector{places[0].get(), places[1].get()},
+        make_communicators(channels, {{0, 0}, {1, 0}}, layout),
+        std::vector{contexts[0].get(), contexts[1].get()},
         std::move(needs));
     for (int rank : {0, 1})
       transport->bind(rank, memory[zbpp::detail::index(rank)], &wakeups[zbpp::detail::index(rank)]);
   }
 
   [[nodiscard]] cuda::stream_ref compute(int rank) const {
-    return places[zbpp::detail::index(rank)]->compute();
+    return contexts[zbpp::detail::index(rank)]->compute();
   }
 
   // A message of a rank, whose words follow from `number` once the device has made them.
@@ -113,13 +113,14 @@ struct two_ranks {
     return memory[zbpp::detail::index(rank)].usage().now(purpose::edge);
   }
 
-  static constexpr cuda::feeding how{};
+  static constexpr cuda::launch_settings how{};
   std::vector<cuda::message_shape> shapes;
-  std::array<std::unique_ptr<cuda::device_context>, 2> places;
+  std::array<std::unique_ptr<cuda::device_context>, 2> contexts;
   std::array<zbpp::arena, 2> memory{
       zbpp::arena(cuda::device_memory(0)), zbpp::arena(cuda::device_memory(0))};
   std::array<zbpp::wakeup, 2> wakeups{};
-  std::optional<zbpp::nccl::transport> transport;  // goes before the memory that it refers to
+  std::optional<zbpp::nccl::detail::transport>
+      transport;  // goes before the memory that it refers to
 };
 
 void reset(std::uint64_t seed) {
@@ -151,7 +152,7 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
           pair.send(0, static_cast<std::uint64_t>(n));
         }
         for (int n : {2, 0, 1, 5, 4, 3}) {
-          CHECK(pair.transport->arrival(0, n) != zbpp::nccl::transport::not_yet);
+          CHECK(pair.transport->arrival(0, n) != zbpp::nccl::detail::transport::not_yet);
           auto const msg = pair.transport->take(0, n, 0);
           pair.read(1, msg, static_cast<std::uint64_t>(n), right);
         }
@@ -174,7 +175,7 @@ TEST_CASE("both directions run for long in few slots, on every layout that is sa
       two_ranks pair({16, 48}, 2, layout);
       int right = 0;
       constexpr int count = 20;
-      // Rank 0 sends, rank 1 answers; who hears an answer knows that its message was consumed.
+      // Rank 0 sends, rank 1 answers; an answer shows that the message was consumed.
       for (int n = 0; n < count; ++n) {
         auto const number = static_cast<std::uint64_t>(n);
         pair.send(0, number);
@@ -231,7 +232,8 @@ TEST_CASE("a message has exactly the shape of its edge", "[nccl]") {
       pair.transport->send(0, std::move(msg), 0);
     });
   };
-  auto const why = std::string(" bytes; its shape has 16 + 48, and sizes do not travel: send ");
+  auto const why =
+      std::string(" bytes; its shape has 16 + 48; NCCL does not transmit sizes, so send ");
   CHECK(send({16, 40}) == "edge 0->1 carries 16 + 40" + why + "exactly these");
   CHECK(send({64}) == "edge 0->1 carries 64" + why + "exactly these");
   CHECK(send({16, 48, 8}) == "edge 0->1 carries 16 + 48 + 8" + why + "exactly these");
@@ -262,7 +264,7 @@ TEST_CASE("nothing is issued on links that are aborted, and what waits there end
   pair.transport->post_receive(0, 0);  // nobody sends
   static_cast<void>(pair.transport->take(0, 0, 0));
   CHECK(pair.transport->is_busy());
-  pair.transport->over().abort();
+  pair.transport->communicators().abort();
   pair.transport->post_receive(0, 0);
   pair.send(0, 0);
   pair.finish();
@@ -270,11 +272,11 @@ TEST_CASE("nothing is issued on links that are aborted, and what waits there end
   CHECK(first_fault() == "");
 }
 
-TEST_CASE("an abort while NCCL has a call in hand leaves its stream alone", "[nccl]") {
+TEST_CASE("an abort during a call of NCCL does not touch its stream", "[nccl]") {
   for (int const channel : {0, 1}) {
     reset(run_seed());
     two_ranks pair({16});
-    auto& over = pair.transport->over();
+    auto& communicators = pair.transport->communicators();
     model::hold_groups();
     std::thread issuing([&] {
       if (channel == 0)
@@ -282,12 +284,12 @@ TEST_CASE("an abort while NCCL has a call in hand leaves its stream alone", "[nc
       else
         pair.send(1, 0);
     });
-    // In the model, unlike NCCL, a second thread may look.
+    // In the model, unlike in NCCL, a second thread may poll.
     auto const is_in_hand = [](auto const* end) { return !end->comm.is_ready(); };
-    while (std::ranges::none_of(over.ends(), is_in_hand)) std::this_thread::yield();
-    std::thread breaking([&] { over.abort(); });
+    while (std::ranges::none_of(communicators.endpoints(), is_in_hand)) std::this_thread::yield();
+    std::thread breaking([&] { communicators.abort(); });
     issuing.join();
-    // All of this finds the call still in hand, or the links aborted.
+    // All of this finds the call still in progress, or the communicators aborted.
     static_cast<void>(pair.transport->take(0, 0, 0));
     pair.transport->post_receive(0, 0);
     pair.send(1, 1);

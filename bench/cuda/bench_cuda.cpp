@@ -193,7 +193,7 @@ class policies_on_parts {
         {load,
          std::int64_t{planned.problem().ranks()},
          std::int64_t{planned.problem().microbatches()},
-         planned.policy,
+         planned.policy(),
          cost_planned,
          traced.cost,
          traced.cost / cost_planned,
@@ -211,7 +211,7 @@ class policies_on_parts {
         load.c_str(),
         planned.problem().ranks(),
         planned.problem().microbatches(),
-        planned.policy.c_str(),
+        planned.policy().c_str(),
         traced.cost / cost_planned);
   }
 

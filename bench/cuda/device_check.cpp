@@ -119,7 +119,7 @@ void gives_right_bits(
   for (auto const& sum : sums) found.sums.push_back(sum.value());
   expect(
       found == toy::expected(what.stages(), what.microbatches(), steps),
-      planned.policy + " on " + std::to_string(what.ranks()) + " ranks gave other bits");
+      planned.policy() + " on " + std::to_string(what.ranks()) + " ranks gave other bits");
 }
 
 void all_policies(int ranks, cuda::device const& backend, bool is_short, bool captures = false) {

@@ -30,10 +30,10 @@ class bare_calls {
       ends_.emplace_back(cuda::event_kind::order);
     }
     for (auto const& c : messages_.channels()) {
-      lanes_.emplace_back();
-      auto& lane = lanes_.back();
-      lane.from = zbpp::detail::index(c.from);
-      lane.to = zbpp::detail::index(c.to);
+      channels_.emplace_back();
+      auto& channel = channels_.back();
+      channel.from = zbpp::detail::index(c.from);
+      channel.to = zbpp::detail::index(c.to);
     }
     for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
       auto const row = planned.program().instructions(rank);
@@ -45,27 +45,27 @@ class bare_calls {
 
   /// Makes them, and waits for the end of what they enqueue.
   void run() {
-    for (auto const channel : sends_) {
-      auto& lane = lanes_[channel];
-      cuda::stream_ref const from = computes_[lane.from];
-      cuda::stream_ref const to = computes_[lane.to];
-      cuda::stream_ref const copies = lane.copies;
-      to.record(lane.freed);
-      from.record(lane.made);
-      copies.wait(lane.made);
-      copies.wait(lane.freed);
+    for (auto const number : sends_) {
+      auto& channel = channels_[number];
+      cuda::stream_ref const from = computes_[channel.from];
+      cuda::stream_ref const to = computes_[channel.to];
+      cuda::stream_ref const copies = channel.copies;
+      to.record(channel.freed);
+      from.record(channel.made);
+      copies.wait(channel.made);
+      copies.wait(channel.freed);
       cuda::check(cudaMemcpyAsync(
-          lane.memory.get<std::byte>() + size,
-          lane.memory.get(),
+          channel.memory.get<std::byte>() + size,
+          channel.memory.get(),
           size,
           cudaMemcpyDeviceToDevice,
           copies.get()));
-      copies.record(lane.arrived);
-      to.wait(lane.arrived);
+      copies.record(channel.arrived);
+      to.wait(channel.arrived);
     }
     for (std::size_t rank = 0; rank < ends_.size(); ++rank)
-      computes_[rank].get().record(ends_[rank]);
-    for (auto const& end : ends_) end.get().synchronize();
+      computes_[rank].view().record(ends_[rank]);
+    for (auto const& end : ends_) end.view().synchronize();
   }
 
   static constexpr std::size_t size = 256;  // of a message
@@ -84,7 +84,7 @@ class bare_calls {
   traffic messages_;
   std::vector<cuda::stream> computes_;
   std::vector<cuda::event> ends_;
-  std::vector<channel_calls> lanes_;
+  std::vector<channel_calls> channels_;
   std::vector<std::size_t> sends_;  // their channels
 };
 
@@ -147,7 +147,7 @@ struct host_time {
     result.add(
         {std::int64_t{ranks},
          std::int64_t{planned.problem().microbatches()},
-         planned.policy,
+         planned.policy(),
          instructions_of(planned),
          ours.computing / count,
          theirs.computing / count,

@@ -73,7 +73,7 @@ using pass_times = std::array<double, 3>;
   }
   std::vector<pass_times> result(ranks.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    marks[r].back().get().synchronize();
+    marks[r].back().view().synchronize();
     std::array<std::vector<double>, 3> times;
     for (std::size_t i = warm; i < warm + counted; ++i)
       times[kind_of(r, i)].push_back(between(marks[r][i], marks[r][i + 1]));
@@ -101,18 +101,18 @@ using pass_times = std::array<double, 3>;
     cuda::stream_ref const now = i % 2 == 0 ? sender : receiver;
     cuda::stream_ref const then = i % 2 == 0 ? receiver : sender;
     now.record(made);
-    copies.get().wait(made);
+    copies.view().wait(made);
     cuda::check(cudaMemcpyAsync(
         to.get(),
         from.get(),
         zbpp::detail::index(size),
         cudaMemcpyDeviceToDevice,
-        copies.get().get()));
-    copies.get().record(arrived);
+        copies.view().get()));
+    copies.view().record(arrived);
     then.wait(arrived);
   }
   sender.record(end);  // after an even number of hops
-  end.get().synchronize();
+  end.view().synchronize();
   return between(start, end) / hops;
 }
 

@@ -24,7 +24,7 @@ namespace zbpp::bench {
 namespace {
 
 constexpr int steps = 3;
-constexpr std::chrono::seconds patience{20};
+constexpr std::chrono::seconds stall_limit{20};
 
 void expect(bool good, std::string const& what) {
   if (!good) throw std::runtime_error(what);
@@ -38,7 +38,7 @@ void message_to_oneself() {
   ncclUniqueId id;
   nccl::check(ncclGetUniqueId(&id));
   nccl::communicator own(id, 1, 0, {.name = "self"});
-  auto const deadline = std::chrono::steady_clock::now() + patience;
+  auto const deadline = std::chrono::steady_clock::now() + stall_limit;
   while (!own.is_ready()) {
     expect(std::chrono::steady_clock::now() < deadline, "the communicator does not get ready");
     std::this_thread::yield();
@@ -46,18 +46,18 @@ void message_to_oneself() {
   cuda::stream const on(cuda::stream_priority::usual);
   device_memory const from(toy::message_size);
   device_memory const to(toy::message_size);
-  cuda::check(scale(on.get(), from.get<float>(), nullptr, 3, 1, toy::width));
-  cuda::check(cudaMemsetAsync(to.get(), 0, toy::message_size, on.get().get()));
+  cuda::check(scale(on.view(), from.get<float>(), nullptr, 3, 1, toy::width));
+  cuda::check(cudaMemsetAsync(to.get(), 0, toy::message_size, on.view().get()));
   nccl::check(ncclGroupStart());
-  nccl::check(ncclSend(from.get(), toy::message_size, ncclInt8, 0, own.get(), on.get().get()));
-  nccl::check(ncclRecv(to.get(), toy::message_size, ncclInt8, 0, own.get(), on.get().get()));
+  nccl::check(ncclSend(from.get(), toy::message_size, ncclInt8, 0, own.get(), on.view().get()));
+  nccl::check(ncclRecv(to.get(), toy::message_size, ncclInt8, 0, own.get(), on.view().get()));
   auto const status = ncclGroupEnd();
   expect(
       status == ncclSuccess || status == ncclInProgress,
       std::string("ncclGroupEnd gives ") + ncclGetErrorString(status));
   while (!own.is_ready())
     expect(std::chrono::steady_clock::now() < deadline, "the group does not get launched");
-  on.get().synchronize();
+  on.view().synchronize();
   std::vector<float> received(toy::width);
   cuda::check(cudaMemcpy(received.data(), to.get(), toy::message_size, cudaMemcpyDeviceToHost));
   for (int i = 0; i < toy::width; ++i)
@@ -110,9 +110,9 @@ void train(asio::rendezvous& run, std::string_view policy) {
   for (std::size_t i = 0; i < own.size(); ++i)
     expect(
         sums[i].value() == right.sums[zbpp::detail::index(own[i])],
-        planned.policy + ": stage " + std::to_string(own[i]) + " gave other bits");
+        planned.policy() + ": stage " + std::to_string(own[i]) + " gave other bits");
   if (what.placement().rank_of(what.stages() - 1) == run.rank())
-    expect(found.losses == right.losses, planned.policy + ": other losses");
+    expect(found.losses == right.losses, planned.policy() + ": other losses");
 }
 
 // Every rank that lives has to learn of the failure, in time.
@@ -129,7 +129,7 @@ void stop(asio::rendezvous& run, bool kills) {
   } catch (std::exception const& failed) {
     std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
     std::printf("rank %d after %.1f s: %s\n", run.rank(), took.count(), failed.what());
-    expect(took < 2 * patience, "the failure was noticed too late");
+    expect(took < 2 * stall_limit, "the failure was noticed too late");
     return;
   }
   expect(false, "the failure was not noticed");
@@ -140,7 +140,7 @@ void take_part(std::string_view act, int devices) {
   auto const local = start.local_rank < 0 ? start.rank : start.local_rank;
   cuda::check(cudaSetDevice(local % devices));
   asio::rendezvous_settings settings;
-  settings.stall_deadline = patience;
+  settings.stall_deadline = stall_limit;
   asio::rendezvous run(start, settings);
   if (act == "train") {
     for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) train(run, policy);

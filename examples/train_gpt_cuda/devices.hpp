@@ -42,7 +42,7 @@ class rank_devices {
     for (auto& device : devices_) {
       zbpp::cuda::device_guard const here(device.device);
       streams_.emplace_back(zbpp::cuda::stream_priority::usual);
-      device.compute = streams_.back().get();
+      device.compute = streams_.back().view();
       zbpp::cuda::check(
           cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, device.device));
     }

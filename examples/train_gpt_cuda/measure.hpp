@@ -70,7 +70,7 @@ class stage_clock {
       for (std::size_t first = pass; first < marks_.size(); first += 4) {
         float milliseconds = 0.0F;
         zbpp::cuda::check(cudaEventElapsedTime(
-            &milliseconds, marks_[first].get().get(), marks_[first + 1].get().get()));
+            &milliseconds, marks_[first].view().get(), marks_[first + 1].view().get()));
         took.push_back(milliseconds);
       }
       std::nth_element(took.begin(), took.begin() + rounds / 2, took.end());

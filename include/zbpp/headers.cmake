@@ -33,7 +33,6 @@ set(ZBPP_CORE_HEADERS
   analysis/traffic.hpp
   analysis/verify.hpp
   config.hpp
-  cuda/detail/transfer_order.hpp
   error.hpp
   impl/error.ipp
   impl/src.hpp
@@ -215,28 +214,33 @@ set(ZBPP_ASIO_HEADERS
 )
 set(ZBPP_CUDA_HEADERS
   cuda/detail/driver_api.hpp
+  cuda/detail/green_contexts.hpp
+  cuda/detail/p2p_transport.hpp
+  cuda/detail/timing.hpp
   cuda/device.hpp
+  cuda/device_context.hpp
   cuda/error.hpp
   cuda/graph.hpp
   cuda/handles.hpp
   cuda/launcher.hpp
   cuda/memory.hpp
   cuda/nvtx.hpp
-  cuda/p2p_transport.hpp
   cuda/partition.hpp
   cuda/pass_observer.hpp
   cuda/rank_device.hpp
   cuda/slots.hpp
-  cuda/timing.hpp
+  cuda/transfer_order.hpp
 )
 set(ZBPP_NCCL_HEADERS
-  nccl/breaker.hpp
   nccl/communicator.hpp
+  nccl/detail/abort_thread.hpp
+  nccl/detail/calls.hpp
+  nccl/detail/communicator_map.hpp
+  nccl/detail/communicator_set.hpp
+  nccl/detail/device_progress.hpp
+  nccl/detail/ranks_executor.hpp
+  nccl/detail/transport.hpp
   nccl/error.hpp
-  nccl/links.hpp
-  nccl/pass_marks.hpp
   nccl/ranks.hpp
   nccl/settings.hpp
-  nccl/transport.hpp
-  nccl/wiring.hpp
 )

@@ -14,7 +14,6 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
-#include <zbpp/cuda/detail/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/chrome_trace.hpp>

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All ranks of a run in one process, whose messages travel by NCCL: with one device and so one
-// thread, an interleaving of the model is repeated by its seed.
+// All ranks of a run in one process, with messages by NCCL: with one device, and so one thread, the
+// model repeats an interleaving from its seed.
 #pragma once
 
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/pass_observer.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
-#include <zbpp/nccl/links.hpp>
-#include <zbpp/nccl/transport.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
+#include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
 
@@ -32,25 +34,25 @@ namespace zbpp::test {
 }
 
 /// @return the communicators of all channels, for ranks that are all here
-[[nodiscard]] inline std::shared_ptr<nccl::links> link_up(
+[[nodiscard]] inline std::shared_ptr<nccl::detail::communicator_set> make_communicators(
     std::vector<channel> const& channels,
-    std::vector<nccl::local_rank> here,
+    std::vector<nccl::detail::local_rank> here,
     channel_layout layout) {
-  auto how = nccl::wire(channels, static_cast<int>(here.size()), layout);
+  auto how = nccl::detail::map_communicators(channels, static_cast<int>(here.size()), layout);
   std::vector<ncclUniqueId> ids(how.communicators.size());
   for (auto& id : ids) nccl::check(ncclGetUniqueId(&id));
-  return std::make_shared<nccl::links>(
+  return std::make_shared<nccl::detail::communicator_set>(
       channels, std::move(here), std::move(how), ids, 1, brief_pause());
 }
 
-/// A backend for that.
+/// Runs all ranks that way.
 struct nccl_in_one_process {
-  using transport_type = nccl::transport;
-  using clock = cuda::clock;
+  using transport_type = nccl::detail::transport;
+  using pass_observer = cuda::pass_observer;
   static constexpr bool reserves_memory = true;
 
   channel_layout layout = channel_layout::one_per_directed_pair;
-  bool verifies = true;  ///< false: a layout that does not work is used all the same
+  bool verifies = true;  ///< false: layouts that do not work are used as well
   std::vector<cuda::message_shape> edges = {};
   std::vector<cuda::rank_device> devices = {};
 
@@ -62,7 +64,7 @@ class nccl_in_one_process::executor : public one_process {
   executor(nccl_in_one_process settings, plan const& planned)
       : one_process(planned),
         settings_(std::move(settings)),
-        shapes_(cuda::detail::shapes_of(planned.problem(), settings_.edges)),
+        shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
         launcher_(settings_.devices, ranks(), planned, {}) {
     if (settings_.verifies) verify_or_throw(planned.program(), planned.problem(), settings_.layout);
   }
@@ -70,34 +72,36 @@ class nccl_in_one_process::executor : public one_process {
   [[nodiscard]] arena make_memory(int rank) {
     return arena(cuda::device_memory(launcher_.at(rank).device()));
   }
-  [[nodiscard]] where place_of(int rank, arena& buffers) noexcept {
-    return where(buffers, backend_kind::cuda, &launcher_.at(rank));
+  [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
+    return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
-  [[nodiscard]] std::unique_ptr<nccl::transport> make_transport(
+  [[nodiscard]] std::unique_ptr<nccl::detail::transport> make_transport(
       program const& code, traffic const& messages, problem const&) {
-    std::vector<cuda::device_context*> places;
-    std::vector<nccl::local_rank> here;
+    std::vector<cuda::device_context*> contexts;
+    std::vector<nccl::detail::local_rank> here;
     for (int rank : ranks()) {
-      places.push_back(&launcher_.at(rank));
+      contexts.push_back(&launcher_.at(rank));
       here.push_back({rank, launcher_.at(rank).device()});
     }
-    if (links_ == nullptr) links_ = link_up(messages.channels(), std::move(here), settings_.layout);
-    return std::make_unique<nccl::transport>(
-        links_,
-        std::move(places),
-        cuda::detail::needs_of(code, messages, shapes_, slot_filling::by_receptions));
+    if (communicators_ == nullptr)
+      communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
+    return std::make_unique<nccl::detail::transport>(
+        communicators_,
+        std::move(contexts),
+        cuda::needs_of(code, messages, shapes_, cuda::slot_filling::by_receives));
   }
-  static void connect(nccl::transport&) noexcept {}
+  static void connect(nccl::detail::transport&) noexcept {}
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   void start_step() { launcher_.start_step(); }
-  [[nodiscard]] clock observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
+  [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
 
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
     launcher_.warm_up(engines);
   }
   template <class Engine>
-  void run(std::vector<Engine>& engines, nccl::transport& transport, step_status const& status) {
+  void run(
+      std::vector<Engine>& engines, nccl::detail::transport& transport, step_status const& status) {
     launcher_.issue(engines);
     try {
       if (!status.has_failed())
@@ -107,17 +111,18 @@ class nccl_in_one_process::executor : public one_process {
       engines.front().fail(std::current_exception());
     }
     if (status.has_failed()) {
-      links_->abort();
-      launcher_.settle();
+      communicators_->abort();
+      launcher_.synchronize();
     }
-    for (auto const* end : transport.over().ends()) cudaStreamSynchronize(end->messages.get());
+    for (auto const* end : transport.communicators().endpoints())
+      cudaStreamSynchronize(end->messages.view());
   }
 
  private:
   nccl_in_one_process settings_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
-  std::shared_ptr<nccl::links> links_;
+  std::shared_ptr<nccl::detail::communicator_set> communicators_;
 };
 
 }  // namespace zbpp::test

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend that runs ranks on the GPUs of this process: passes are enqueued on a stream per rank,
-// messages are copied on a stream per channel, and events say who waits for whom. Nothing is
-// allocated and nobody waits on the host between the start of a step and its end.
+// Runs a pipeline on the GPUs of this process: `zbpp::pipeline pipe{plan, zbpp::cuda::device{},
+// stages}`. Passes are enqueued on one stream per rank, messages are copied on one stream per
+// channel, and events order them. Within a step the host allocates nothing and does not wait for
+// the device.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/cuda/detail/transfer_order.hpp>
+#include <zbpp/cuda/detail/p2p_transport.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
-#include <zbpp/cuda/p2p_transport.hpp>
 #include <zbpp/cuda/pass_observer.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
@@ -27,22 +28,23 @@ namespace zbpp::cuda {
 
 /// Runs ranks on GPUs.
 ///
-/// The step's measured timeline holds what the plan says unless `traces` is set. Sizes of all edges
-/// have to be stated in the costs. A kernel's fault ends the step with CUDA's error on all ranks,
-/// and where CUDA cannot go on, every later call fails with the same.
+/// The step's measured timeline holds what the plan says unless `traces` is set. State the sizes of
+/// all edges in the costs. A kernel's fault ends the step with CUDA's error on all ranks; when CUDA
+/// cannot continue after it, every later call fails with the same error.
 struct device {
-  using transport_type = p2p_transport;
+  using transport_type = detail::p2p_transport;
   using pass_observer = cuda::pass_observer;
   /// Whether arenas take their planned size from the device when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
   std::vector<rank_device> devices = {};  ///< one per rank; none: all on the current device
-  std::vector<message_shape> edges = {};  ///< one an edge; none: one buffer of the stated size each
+  std::vector<message_shape> edges =
+      {};               ///< one per edge; none: one buffer of the stated size each
   int run_ahead = 0;    ///< passes that the host may issue ahead of a rank; 0: the whole step
-  bool traces = false;  ///< whether passes are timed on the device; costs two events each
+  bool traces = false;  ///< whether passes are timed on the device, by two events per pass
   /// Whether the host waits after each pass, so that an error names the pass; for debugging.
   bool synchronizes = false;
-  /// Where arenas take their memory from; what it names outlives all buffers.
+  /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
 
   class executor;
@@ -54,7 +56,7 @@ class device::executor : public one_process {
   /// @throws error (bad_argument) when a setting does not fit the plan or the machine; cuda_error
   executor(device settings, plan const& planned)
       : one_process(planned),
-        shapes_(detail::shapes_of(planned.problem(), settings.edges)),
+        shapes_(shapes_of(planned.problem(), settings.edges)),
         memory_(settings.memory),
         launcher_(
             std::move(settings.devices),
@@ -64,25 +66,25 @@ class device::executor : public one_process {
 
   /// @return the memory of a rank, on its device
   [[nodiscard]] arena make_memory(int rank) { return arena(memory_(launcher_.at(rank).device())); }
-  /// @return where the passes of a rank run
+  /// @return the context in which the passes of a rank run
   [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
   /// @return what carries messages between the ranks
-  [[nodiscard]] std::unique_ptr<p2p_transport> make_transport(
+  [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
       program const& code, traffic const& messages, problem const& problem) {
     std::vector<device_context*> contexts;
     for (int rank = 0; rank < problem.ranks(); ++rank) contexts.push_back(&launcher_.at(rank));
-    return std::make_unique<p2p_transport>(
-        std::move(contexts), detail::needs_of(code, messages, shapes_, slot_filling::by_copies));
+    return std::make_unique<detail::p2p_transport>(
+        std::move(contexts), needs_of(code, messages, shapes_, slot_filling::by_copies));
   }
   /// Sends a message through every channel.
-  static void connect(p2p_transport& transport) { transport.warm_up(); }
-  /// @return what rings when a message for a rank was issued
+  static void connect(detail::p2p_transport& transport) { transport.warm_up(); }
+  /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
-  /// Starts the clocks of all ranks.
+  /// Starts counting the passes of all ranks anew.
   void start_step() { launcher_.start_step(); }
-  /// @return the clock of a rank
+  /// @return what follows the passes of a rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
   template <class Engine>
@@ -92,7 +94,8 @@ class device::executor : public one_process {
 
   /// Issues the step and blocks until the devices are done with it.
   template <class Engine>
-  void run(std::vector<Engine>& engines, p2p_transport& transport, step_status const& status) {
+  void run(
+      std::vector<Engine>& engines, detail::p2p_transport& transport, step_status const& status) {
     launcher_.issue(engines);
     if (!status.has_failed()) {
       for (auto& e : engines) {
@@ -111,7 +114,7 @@ class device::executor : public one_process {
       }
     }
     if (status.has_failed()) {
-      launcher_.settle();
+      launcher_.synchronize();
       transport.synchronize();
     }
   }

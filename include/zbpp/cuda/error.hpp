@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What CUDA reports becomes an exception that says which call failed, and keeps CUDA's own code.
+// Turns what CUDA reports into an exception that says which call failed and keeps CUDA's own code.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -26,14 +26,21 @@ class cuda_error : public error {
   cudaError_t native_;
 };
 
-namespace detail {
+/// Does nothing for success, else clears CUDA's last error and throws.
+///
+/// Kernels run later than they are launched, so the call that reports a fault may not be the one at
+/// fault; `device::synchronizes` finds the pass.
+/// @throws cuda_error (device_failed)
+inline void check(cudaError_t status, std::source_location at = std::source_location::current());
 
-/// @return a source location as `graph.hpp:120`
+/// @return a source location as `graph.hpp:120`; for backends that report errors alike
 [[nodiscard]] inline std::string to_string(std::source_location const& at) {
   std::string_view file = at.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);
   return std::string(file) + ":" + std::to_string(at.line());
 }
+
+namespace detail {
 
 [[noreturn]] inline void raise(cudaError_t status, std::source_location const& at) {
   cudaGetLastError();  // so that the next check does not find it again
@@ -46,12 +53,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Does nothing for success, else clears CUDA's last error and throws.
-///
-/// Kernels run later than they are launched, so the call that reports a fault may not be the one at
-/// fault; `device::synchronizes` finds the pass.
-/// @throws cuda_error (device_failed)
-inline void check(cudaError_t status, std::source_location at = std::source_location::current()) {
+inline void check(cudaError_t status, std::source_location at) {
   if (status != cudaSuccess) detail::raise(status, at);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Work of passes that is captured once as a CUDA graph and replayed: the same kernels in the same
+// Captures the work of a pass once as a CUDA graph and replays it: the same kernels in the same
 // order with the same bits, but one launch instead of many.
 #pragma once
 
@@ -23,19 +23,20 @@ namespace zbpp::cuda {
 
 /// Keeps captured work of one rank's passes, under numbers that its stages choose.
 ///
-/// A capture freezes everything but what lies in device memory: values that are passed to kernels
-/// by value (a learning rate, a step's number) stay what they were. Whatever is slow the first time
-/// or allocates belongs into `warm_up`; a pass takes its memory before it calls `run`. Passes of
-/// one rank run one after another, so each rank has a cache of its own.
+/// A capture freezes everything except the contents of device memory: arguments that kernels take
+/// by value (a learning rate, a step's number) keep the values they had. Do what allocates, or is
+/// slow the first time, in `warm_up`, and take a pass's memory before it calls `run`. Passes of one
+/// rank run one after another, so give each rank a cache of its own.
 class graph_cache {
  public:
-  /// Enqueues the work of a pass: replays what was captured under the key as long as the pointers
-  /// and the stream stay the same; else lets `enqueue(stream_ref)` put the work on the stream
-  /// anew, captures it instead of running it, and then runs that.
+  /// Enqueues the work of a pass. Replays what was captured under the key while pointers and stream
+  /// stay the same; otherwise calls `enqueue(stream_ref)`, captures what that enqueues, and
+  /// launches the capture.
   ///
-  /// @param key       such as the kind of a pass and its microbatch; not a key that other work uses
+  /// @param key       identifies the work, such as by the kind of the pass and its microbatch
   /// @param pointers  all device memory that the work uses and that may differ from step to step
-  /// @throws what `enqueue` throws, and then nothing is kept or run; error (bad_argument) when the
+  /// @throws what `enqueue` throws, in which case nothing is kept or run; error (bad_argument) when
+  /// the
   ///         stream is being captured already, or the pass does not run on a GPU; cuda_error
   template <class Enqueue>
     requires std::is_invocable_v<Enqueue&, stream_ref>
@@ -71,13 +72,13 @@ class graph_cache {
     run(ctx, key, std::span(pointers.begin(), pointers.size()), enqueue);
   }
 
-  /// Lets go of all that was captured; graphs that still run go on.
+  /// Drops all captured graphs; those that still run go on.
   void clear() noexcept { kept_.clear(); }
-  /// @return how many graphs there are
+  /// @return how many graphs it keeps
   [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
-  /// @return how often work was captured; where it keeps growing, pointers change with every step
+  /// @return how often work was captured; when it keeps growing, pointers change in every step
   [[nodiscard]] std::int64_t captures() const noexcept { return captures_; }
-  /// @return how often captured work was used again
+  /// @return how often captured work was replayed
   [[nodiscard]] std::int64_t replays() const noexcept { return replays_; }
 
  private:
@@ -93,7 +94,7 @@ class graph_cache {
     }
   };
 
-  // While it lives the stream is captured. Leaves no capture behind, however it ends.
+  // Captures the stream for its lifetime, and leaves no capture behind, however it ends.
   class open_capture {
    public:
     open_capture(stream_ref on, bool& is_capturing) : on_(on), is_capturing_(is_capturing) {
@@ -113,7 +114,7 @@ class graph_cache {
       cudaGraph_t partial = nullptr;
       end(&partial);
       graph const discarded(partial);
-      cudaGetLastError();  // a broken capture is no news to whoever threw
+      cudaGetLastError();  // whoever threw knows that the capture failed
     }
     [[nodiscard]] auto finish() {
       cudaGraph_t made = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams and events as values: `stream_ref` and `event_ref` name what somebody else owns, `stream`
-// and `event` own; and a guard for the current device.
+// Streams and events as values: `stream` and `event` own theirs, `stream_ref` and `event_ref` refer
+// to those of others; and a guard for the current device.
 #pragma once
 
 #include <zbpp/cuda/error.hpp>
@@ -14,7 +14,7 @@ namespace zbpp::cuda {
 
 namespace detail {
 
-/// Owns a native handle and gives it back with `Release`.
+/// Owns a native handle and destroys it with `Release`.
 template <class Native, cudaError_t (*Release)(Native)>
 class unique_handle {
  public:
@@ -26,7 +26,7 @@ class unique_handle {
     return *this;
   }
   ~unique_handle() {
-    if (native_ != nullptr) Release(native_);  // nobody is left to hear of an error
+    if (native_ != nullptr) Release(native_);  // a destructor has nobody to report errors to
   }
 
   [[nodiscard]] Native get() const noexcept { return native_; }
@@ -58,8 +58,8 @@ class [[nodiscard]] device_guard {
   bool is_changed_ = false;
 };
 
-/// Makes something with a device current.
-/// @return what `make()` gives
+/// Calls `make()` with a device current.
+/// @return what it returns
 template <class Make>
 [[nodiscard]] auto on_device(int device, Make const& make) {
   device_guard const here(device);
@@ -72,7 +72,7 @@ enum class event_kind : std::uint8_t {
   timing,  ///< tells a time as well
 };
 
-/// Names an event.
+/// Refers to an event without owning it.
 class event_ref {
  public:
   event_ref(cudaEvent_t native) noexcept : native_(native) {}
@@ -86,7 +86,7 @@ class event_ref {
   [[nodiscard]] bool is_complete() const {
     auto const status = cudaEventQuery(native_);
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // an answer, which nobody is to take for an error of a later call
+      cudaGetLastError();  // an answer, and no error for a later check to find
       return false;
     }
     check(status);
@@ -107,9 +107,9 @@ class event {
   /// @throws cuda_error
   explicit event(event_kind kind) : handle_(make(kind)) {}
 
-  /// @return its name
-  [[nodiscard]] event_ref get() const noexcept { return handle_.get(); }
-  [[nodiscard]] operator event_ref() const noexcept { return get(); }
+  /// @return a reference to it that does not own it
+  [[nodiscard]] event_ref view() const noexcept { return handle_.get(); }
+  [[nodiscard]] operator event_ref() const noexcept { return view(); }
 
  private:
   [[nodiscard]] static cudaEvent_t make(event_kind kind) {
@@ -127,7 +127,7 @@ class event {
 /// Says how urgent the work of a stream is.
 enum class stream_priority : std::uint8_t { usual, highest };
 
-/// Names a stream that does not wait for the default stream.
+/// Refers, without owning it, to a stream that does not wait for the default stream.
 class stream_ref {
  public:
   /// @throws error (bad_argument) for the legacy and the per-thread default stream
@@ -135,7 +135,7 @@ class stream_ref {
     if (native == nullptr || native == cudaStreamLegacy || native == cudaStreamPerThread)
       throw error(
           errc::bad_argument,
-          "the default streams order what should run side by side; give a stream made with "
+          "a default stream is given, and those make everything wait; give a stream made with "
           "cudaStreamCreateWithFlags and cudaStreamNonBlocking");
   }
   stream_ref(std::nullptr_t) = delete;
@@ -165,11 +165,11 @@ class stream {
   /// @throws cuda_error
   explicit stream(stream_priority priority) : handle_(make(priority)) {}
 
-  /// @return whether there is one
-  [[nodiscard]] bool is_made() const noexcept { return handle_.get() != nullptr; }
-  /// @return its name
-  [[nodiscard]] stream_ref get() const { return handle_.get(); }
-  [[nodiscard]] operator stream_ref() const { return get(); }
+  /// @return whether it owns a stream
+  [[nodiscard]] bool is_valid() const noexcept { return handle_.get() != nullptr; }
+  /// @return a reference to it that does not own it
+  [[nodiscard]] stream_ref view() const { return handle_.get(); }
+  [[nodiscard]] operator stream_ref() const { return view(); }
 
  private:
   [[nodiscard]] static cudaStream_t make(stream_priority priority) {
@@ -185,7 +185,7 @@ class stream {
   detail::unique_handle<cudaStream_t, cudaStreamDestroy> handle_;
 };
 
-/// Refuses a stream of the caller that a rank cannot run on.
+/// Refuses a stream of the caller that a rank cannot run on; for authors of backends.
 /// @throws error (bad_argument) when it belongs to another device or waits for the default stream;
 ///         cuda_error
 inline void check_adoptable(stream_ref theirs, int device) {
@@ -195,12 +195,12 @@ inline void check_adoptable(stream_ref theirs, int device) {
     throw error(
         errc::bad_argument,
         "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
-  int of = 0;
-  check(cudaStreamGetDevice(theirs, &of));
-  if (of != device)
+  int its_device = 0;
+  check(cudaStreamGetDevice(theirs, &its_device));
+  if (its_device != device)
     throw error(
         errc::bad_argument,
-        "the adopted stream belongs to device " + std::to_string(of) +
+        "the adopted stream belongs to device " + std::to_string(its_device) +
             "; its rank_device says device " + std::to_string(device));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the arenas of ranks on GPUs take their memory from, and memory of the host that a device
-// can write to.
+// can copy to.
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
@@ -14,8 +14,7 @@
 
 namespace zbpp::cuda {
 
-/// @return where an arena takes memory of a device from: cudaMalloc. Pieces are aligned to 256
-///         bytes, as cudaMalloc's own are.
+/// @return a source of device memory for an arena, by cudaMalloc, aligned to 256 bytes
 [[nodiscard]] inline memory_source device_memory(int device) noexcept {
   return {
       .take =
@@ -32,8 +31,8 @@ namespace zbpp::cuda {
           },
       .give_back =
           [](void* memory, std::size_t, std::uintptr_t) noexcept {
-            cudaFree(
-                memory);  // knows the device by the address; nobody is left to hear of an error
+            // It knows the device by the address, and nobody is left to report an error to.
+            cudaFree(memory);
           },
       .context = static_cast<std::uintptr_t>(device),
       .alignment = 256,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names passes for NVIDIA's profilers, where ZBPP_NVTX is defined; nothing otherwise.
+// Names passes for NVIDIA's profilers when ZBPP_NVTX is defined; does nothing otherwise.
 #pragma once
 
 #include <zbpp/model/pass.hpp>
@@ -12,7 +12,7 @@
 
 namespace zbpp::cuda {
 
-/// Is the range of the pass that the host is issuing; ranges of different ranks may overlap.
+/// Marks the pass that the host is issuing as a range; ranges of different ranks may overlap.
 class nvtx_range {
  public:
 #ifdef ZBPP_NVTX
@@ -22,7 +22,7 @@ class nvtx_range {
     id_ = nvtxRangeStartA(to_string(what).c_str());
     is_open_ = true;
   }
-  /// Closes it.
+  /// Closes the range, if one is open.
   void close() noexcept {
     if (is_open_) nvtxRangeEnd(id_);
     is_open_ = false;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The clock of a rank on a GPU. The host issues work long before it runs, so the clock counts what
-// the plan says; the contexts of ranks measure what became of it.
+// Follows the passes of a rank on a GPU as the host issues them. Public for authors of backends.
+//
+// The host issues work long before it runs, so time is counted as planned; the device_context
+// measures when passes really run.
 #pragma once
 
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/nvtx.hpp>
-#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 
@@ -13,16 +15,16 @@
 
 namespace zbpp::cuda {
 
-/// Counts a rank's time by the costs of what it issues.
+/// Counts a rank's planned time by the costs of the passes that are issued.
 class pass_observer {
  public:
   pass_observer() = default;
-  explicit pass_observer(device_context& at) noexcept : at_(&at) {}
+  explicit pass_observer(device_context& context) noexcept : context_(&context) {}
 
   /// Begins a pass. @return its planned start
   /// @throws cuda_error
   ticks start(ticks arrival, pass const& what) {
-    at_->begin_pass();
+    context_->begin_pass();
     range_.open(what);
     return now_ = std::max(now_, arrival);
   }
@@ -30,7 +32,7 @@ class pass_observer {
   /// @throws cuda_error
   ticks finish(ticks cost) {
     range_.close();
-    at_->end_pass();
+    context_->end_pass();
     return now_ += cost;
   }
   /// @return when a message that is sent now will arrive, as planned
@@ -41,7 +43,7 @@ class pass_observer {
   [[nodiscard]] ticks now() const noexcept { return now_; }
 
  private:
-  device_context* at_ = nullptr;
+  device_context* context_ = nullptr;
   nvtx_range range_;
   ticks now_ = 0;
 };

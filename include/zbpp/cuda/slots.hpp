@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The receiving side of a channel on GPUs: memory and events for the messages that are opened and
-// not yet consumed, as many as the plan needs, each used again and again.
+// The receiving side of a channel on GPUs: a ring of slots, each with memory and events for a
+// message that has been opened and is not yet consumed. Public for authors of backends; users need
+// `message_shape` only.
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/cuda/detail/transfer_order.hpp>
 #include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
@@ -25,95 +26,38 @@ namespace zbpp::cuda {
 /// Holds the sizes of the buffers that a message consists of, in bytes.
 using message_shape = std::vector<bytes>;
 
-namespace detail {
-
-/// What a channel has to set aside, what its messages look like, and what their transfers wait for.
+/// Says how many slots a channel needs, what its messages look like, and what transfers wait for.
 struct channel_needs {
-  channel ends;
-  std::size_t window = 1;  // from the oldest message not consumed to the newest opened
-  std::vector<message_shape> const* shapes = nullptr;  // by edge
-  std::vector<std::int32_t> edges;                     // by message: the stage before its edge
-  std::vector<transfer_waits> waits;                   // by message
+  channel ends;            ///< sender and receiver
+  std::size_t window = 1;  ///< from the oldest message not consumed to the newest opened
+  std::vector<message_shape> const* shapes = nullptr;  ///< by edge; outlives this
+  std::vector<std::int32_t> edges;                     ///< by message: the stage before its edge
+  std::vector<transfer_waits> waits;                   ///< by message
 };
 
 /// @return the shape of each edge: as declared, else one buffer of the size in the costs
 /// @throws error (bad_argument) when an edge has no size, or buffers do not add up to it
 [[nodiscard]] inline std::vector<message_shape> shapes_of(
-    problem const& problem, std::vector<message_shape> const& declared) {
-  auto const edges = zbpp::detail::index(problem.stages()) - 1;
-  if (!declared.empty() && declared.size() != edges)
-    throw error(
-        errc::bad_argument,
-        "there are shapes for " + std::to_string(declared.size()) + " edges; the problem has " +
-            std::to_string(edges));
-  std::vector<message_shape> shapes;
-  for (std::size_t e = 0; e < edges; ++e) {
-    auto const size = problem.costs(static_cast<int>(e)).edge;
-    auto const name = "edge " + std::to_string(e) + "->" + std::to_string(e + 1);
-    if (size <= 0)
-      throw error(
-          errc::bad_argument,
-          name + " has no size; on GPUs memory is set aside before the first step, so the costs "
-                 "state every edge");
-    shapes.push_back(declared.empty() ? message_shape{size} : declared[e]);
-    auto const& shape = shapes.back();
-    bytes sum = 0;
-    for (auto const part : shape) sum += part;
-    if (sum != size || shape.size() > message::max_buffers || std::ranges::min(shape) < 0)
-      throw error(
-          errc::bad_argument,
-          name + " has a shape of " + std::to_string(shape.size()) + " buffers and " +
-              std::to_string(sum) + " bytes; it takes at most 8 buffers and the " +
-              std::to_string(size) + " bytes that the costs state");
-  }
-  return shapes;
-}
+    problem const& problem, std::vector<message_shape> const& declared);
 
-/// @return what each channel of a program needs, whose slots are filled like that
+/// @return what each channel of a program needs when its slots are filled like this
 [[nodiscard]] inline std::vector<channel_needs> needs_of(
     program const& code,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
-    slot_filling filling) {
-  std::vector<channel_needs> needs(messages.channels().size());
-  auto waits = transfer_waits_of(code, messages, filling);
-  std::vector<std::vector<bool>> consumed(needs.size());
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    needs[c].ends = messages.channels()[c];
-    needs[c].shapes = &shapes;
-    needs[c].waits = std::move(waits[c]);
-  }
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      auto const& note = messages.notes(rank)[i];
-      if (note.channel == channel_map::none || row[i].is_send()) continue;
-      auto const c = zbpp::detail::index(note.channel);
-      if (row[i].is_pass()) {
-        consumed[c][zbpp::detail::index(note.sequence)] = true;
-        continue;
-      }
-      consumed[c].push_back(false);
-      needs[c].edges.push_back(std::min(row[i].stage, row[i].other_stage()));
-      auto const oldest = std::ranges::find(consumed[c], false) - consumed[c].begin();
-      needs[c].window =
-          std::max(needs[c].window, consumed[c].size() - static_cast<std::size_t>(oldest));
-    }
-  }
-  return needs;
-}
+    slot_filling filling);
 
-/// Is one place for a message: its buffers, and the events that order their use.
+/// Holds one message: its buffers, and the events that order their use.
 struct slot {
   message parts;
-  event freed;    // on the receiver's compute stream: whoever used the memory before is done
-  event arrived;  // on the channel's stream: the message is there
+  event freed;    ///< on the receiver's compute stream: passes that used the memory are done
+  event arrived;  ///< on the channel's stream: the message is there
 };
 
-/// Keeps the slots of one channel, by the number of the message.
+/// Keeps the slots of one channel, found by the number of the message.
 class slot_ring {
  public:
-  /// Makes slots and their events; on the receiver's device.
+  /// Makes slots and their events, for the current device: the receiver's.
   /// @throws cuda_error
   explicit slot_ring(channel_needs needs)
       : needs_(std::move(needs)), slots_(std::bit_ceil(needs_.window)) {
@@ -127,8 +71,8 @@ class slot_ring {
   [[nodiscard]] slot& at(std::int32_t sequence) noexcept {
     return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
   }
-  /// Opens the slot of the next message: takes memory for it, and notes, where the transfer waits
-  /// for that, that it is free once what the receiver has issued so far is done.
+  /// Opens the slot of the next message: takes memory for it and, if the transfer waits for that,
+  /// records the event after which the memory is free.
   /// @throws std::bad_alloc; cuda_error
   slot& open(arena& memory, stream_ref compute) {
     auto const sequence = opened_++;
@@ -163,13 +107,13 @@ class slot_ring {
     bool const equals = std::ranges::equal(msg.buffers(), shape(sequence), {}, [](buffer const& b) {
       return static_cast<bytes>(b.size());
     });
-    if (!equals) refuse(sequence, msg, ", and sizes do not travel: send exactly these");
+    if (!equals) refuse(sequence, msg, "; NCCL does not transmit sizes, so send exactly these");
   }
   /// @return whether the program sends anything here
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
-  /// @return who is connected
+  /// @return the sender and the receiver
   [[nodiscard]] channel const& ends() const noexcept { return needs_.ends; }
-  /// Lets go of all memory and starts counting anew.
+  /// Releases all memory and starts counting anew.
   void drain() noexcept {
     for (auto& s : slots_) s.parts.clear();
     opened_ = 0;
@@ -177,26 +121,92 @@ class slot_ring {
 
  private:
   [[noreturn]] void refuse(
-      std::int32_t sequence, message const& msg, std::string const& because) const {
-    auto sizes = [](auto const& list, auto const& size_of) {
-      std::string text;
-      for (auto const& one : list)
-        text += (text.empty() ? "" : " + ") + std::to_string(size_of(one));
-      return text;
-    };
-    auto const edge = needs_.edges[zbpp::detail::index(sequence)];
-    throw error(
-        errc::wrong_size,
-        "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
-            sizes(msg.buffers(), [](buffer const& b) { return b.size(); }) +
-            " bytes; its shape has " + sizes(shape(sequence), [](bytes size) { return size; }) +
-            because);
-  }
+      std::int32_t sequence, message const& msg, std::string const& because) const;
 
   channel_needs needs_;
   std::vector<slot> slots_;
   std::int32_t opened_ = 0;
 };
 
-}  // namespace detail
+inline std::vector<message_shape> shapes_of(
+    problem const& problem, std::vector<message_shape> const& declared) {
+  auto const edges = zbpp::detail::index(problem.stages()) - 1;
+  if (!declared.empty() && declared.size() != edges)
+    throw error(
+        errc::bad_argument,
+        "there are shapes for " + std::to_string(declared.size()) + " edges; the problem has " +
+            std::to_string(edges) + ", so give one shape for each, or none");
+  std::vector<message_shape> shapes;
+  for (std::size_t e = 0; e < edges; ++e) {
+    auto const size = problem.costs(static_cast<int>(e)).edge;
+    auto const name = "edge " + std::to_string(e) + "->" + std::to_string(e + 1);
+    if (size <= 0)
+      throw error(
+          errc::bad_argument,
+          name +
+              " has no size; state it in stage_costs::edge, since memory for messages on GPUs is "
+              "set aside before the first step");
+    shapes.push_back(declared.empty() ? message_shape{size} : declared[e]);
+    auto const& shape = shapes.back();
+    bytes sum = 0;
+    for (auto const part : shape) sum += part;
+    if (sum != size || shape.size() > message::max_buffers || std::ranges::min(shape) < 0)
+      throw error(
+          errc::bad_argument,
+          name + " has a shape of " + std::to_string(shape.size()) + " buffers and " +
+              std::to_string(sum) + " bytes; give it at most 8 buffers and the " +
+              std::to_string(size) + " bytes that the costs state");
+  }
+  return shapes;
+}
+
+inline std::vector<channel_needs> needs_of(
+    program const& code,
+    traffic const& messages,
+    std::vector<message_shape> const& shapes,
+    slot_filling filling) {
+  std::vector<channel_needs> needs(messages.channels().size());
+  auto waits = transfer_waits_of(code, messages, filling);
+  std::vector<std::vector<bool>> consumed(needs.size());
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    needs[c].ends = messages.channels()[c];
+    needs[c].shapes = &shapes;
+    needs[c].waits = std::move(waits[c]);
+  }
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto const& note = messages.notes(rank)[i];
+      if (note.channel == channel_map::none || row[i].is_send()) continue;
+      auto const c = zbpp::detail::index(note.channel);
+      if (row[i].is_pass()) {
+        consumed[c][zbpp::detail::index(note.sequence)] = true;
+        continue;
+      }
+      consumed[c].push_back(false);
+      needs[c].edges.push_back(std::min(row[i].stage, row[i].other_stage()));
+      auto const oldest = std::ranges::find(consumed[c], false) - consumed[c].begin();
+      needs[c].window =
+          std::max(needs[c].window, consumed[c].size() - static_cast<std::size_t>(oldest));
+    }
+  }
+  return needs;
+}
+
+[[noreturn]] inline void slot_ring::refuse(
+    std::int32_t sequence, message const& msg, std::string const& because) const {
+  auto sizes = [](auto const& list, auto const& size_of) {
+    std::string text;
+    for (auto const& one : list) text += (text.empty() ? "" : " + ") + std::to_string(size_of(one));
+    return text;
+  };
+  auto const edge = needs_.edges[zbpp::detail::index(sequence)];
+  throw error(
+      errc::wrong_size,
+      "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
+          sizes(msg.buffers(), [](buffer const& b) { return b.size(); }) +
+          " bytes; its shape has " + sizes(shape(sequence), [](bytes size) { return size; }) +
+          because);
+}
+
 }  // namespace zbpp::cuda

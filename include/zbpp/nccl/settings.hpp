@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a user may say about how a rank runs on its GPU, and how its messages travel.
+// Settings of `ranks`: how a rank runs on its GPU, and how its messages travel.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
@@ -17,22 +17,22 @@
 
 namespace zbpp::nccl {
 
-/// Says how the rank of this process runs, and how messages travel. Layout, edges and most_ctas are
-/// the same on all ranks.
+/// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
+/// edges and most_ctas.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
-  std::vector<cuda::message_shape> edges = {};   ///< one an edge; none: one buffer of its size each
+  std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
   int run_ahead = 0;          ///< passes that the host may issue ahead; 0: the whole step
   bool traces = false;        ///< whether passes are timed on the device
   bool synchronizes = false;  ///< whether the host waits after each pass; for debugging
-  /// Where the arena takes its memory from; what it names outlives all buffers.
+  /// Where the arena takes its memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = cuda::device_memory;
-  /// Which communicators there are; `verify` has to prove the program for it.
+  /// Which communicators are made; the program must pass `verify` for it.
   channel_layout layout = channel_layout::one_per_directed_pair;
   /// Thread blocks that a message may use, each of which holds a multiprocessor while it waits.
   int most_ctas = 1;
-  /// The caller's communicator of all ranks, by their numbers, used for all messages as with
-  /// `one_per_rank`; revoked when the run fails. Null: communicators are made.
+  /// The caller's communicator of all ranks, in the order of their numbers, for all messages as
+  /// with `one_per_rank`; revoked when the run fails. Null: zbpp makes its own.
   ncclComm_t adopted = nullptr;
   /// How long making and connecting communicators may take.
   std::chrono::milliseconds init_deadline{60'000};

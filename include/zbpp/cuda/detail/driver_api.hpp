@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of the CUDA driver that have no counterpart in the runtime, found when they are
-// needed: nothing links the driver's library, and a driver that lacks one is an error that says so.
+// Finds functions of the CUDA driver that have no counterpart in the runtime when they are needed,
+// so nothing links the driver's library; a driver that lacks one is reported as an error.
 #pragma once
 
 #include <zbpp/cuda/error.hpp>
@@ -33,8 +33,9 @@ template <class Function>
     check(cudaDriverGetVersion(&installed));
     throw error(
         errc::device_failed,
-        std::string("the driver has no ") + name + "; it comes with CUDA " + version_text(since) +
-            ", and the installed driver is of CUDA " + version_text(installed));
+        std::string("the driver has no ") + name + "; it needs CUDA " + version_text(since) +
+            ", and the installed driver is for CUDA " + version_text(installed) +
+            ", so install a newer one");
   }
   check(status);
   return reinterpret_cast<Function>(found);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between ranks whose GPUs one process feeds: the receiver's slot is filled by a
-// copy on the channel's own stream, within a device or from one to another. The host only issues;
-// who waits for whom is said by events.
+// Moves messages between ranks of one process: a copy on the channel's own stream fills the
+// receiver's slot, within a device or from one to another. The host only issues; events say which
+// stream waits for which.
 #pragma once
 
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
@@ -23,38 +23,38 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::cuda {
+namespace zbpp::cuda::detail {
 
 /// Copies messages from the sender's memory into the receiver's slots.
 ///
-/// A message has arrived, for the host, once its sender has issued it: `take` enqueues the copy,
-/// behind the pass that made the message and behind whoever used the slot's memory before, and lets
-/// the receiver's next pass wait for it. The sender's memory is free again once a message that came
-/// back tells that this one was consumed; what the sender issues from then on waits for that
-/// message, and so for the copy.
+/// For the host a message has arrived once its sender has issued it: `take` enqueues the copy,
+/// behind the pass that made the message and behind the passes that used the slot's memory before,
+/// and makes the receiver's next pass wait for it. The sender's memory is free again once a later
+/// message shows that the receiver has consumed this one; what the sender issues from then on waits
+/// for that later message, and so for the copy.
 class p2p_transport {
  public:
   static constexpr ticks not_yet = -1;
 
   /// Makes streams and events for the channels of a program.
   /// @param contexts  by rank; they outlive the transport
-  /// @param needs   of each channel
+  /// @param needs     of each channel
   /// @throws cuda_error
-  p2p_transport(std::vector<device_context*> contexts, std::vector<detail::channel_needs> needs)
-      : ends_(contexts.size()) {
-    for (std::size_t r = 0; r < contexts.size(); ++r) ends_[r].at = contexts[r];
+  p2p_transport(std::vector<device_context*> contexts, std::vector<channel_needs> needs)
+      : ranks_(contexts.size()) {
+    for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
     for (std::size_t c = 0; c < needs.size(); ++c) {
       auto& from = *contexts[zbpp::detail::index(needs[c].ends.from)];
       auto& to = *contexts[zbpp::detail::index(needs[c].ends.to)];
-      let_reach(to.device(), from.device());
-      lanes_.push_back(std::make_unique<lane>(std::move(needs[c]), from, to));
+      enable_peer_access(to.device(), from.device());
+      channels_.push_back(std::make_unique<channel_state>(std::move(needs[c]), from, to));
     }
   }
 
-  /// Says where what a rank receives goes, and which wakeup to ring when something is sent to it.
+  /// States the memory for what a rank receives, and the wakeup to notify when something is sent.
   void bind(int rank, arena& memory, wakeup* wake) noexcept {
-    ends_[zbpp::detail::index(rank)].memory = &memory;
-    ends_[zbpp::detail::index(rank)].wake = wake;
+    ranks_[zbpp::detail::index(rank)].memory = &memory;
+    ranks_[zbpp::detail::index(rank)].wake = wake;
   }
 
   /// Opens the slot of the next message.
@@ -62,10 +62,10 @@ class p2p_transport {
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto& to = receiver(l);
-    l.slots.open(*to.memory, to.at->compute());
+    l.slots.open(*to.memory, to.context->compute());
   }
 
-  /// Ships what the sender's passes have made so far. Never blocks.
+  /// Sends what the sender's passes have made so far. Never blocks.
   /// @throws error (wrong_size) when the message does not fit its edge; cuda_error
   void send(int channel, message&& msg, ticks arrival) {
     auto& l = at(channel);
@@ -73,7 +73,7 @@ class p2p_transport {
     l.slots.check_fits(static_cast<std::int32_t>(number), msg);
     auto& sent = l.at(number);
     if (l.slots.waits(static_cast<std::int32_t>(number)).for_sender)
-      ends_[zbpp::detail::index(l.slots.ends().from)].at->compute().record(sent.made);
+      ranks_[zbpp::detail::index(l.slots.ends().from)].context->compute().record(sent.made);
     sent.msg = std::move(msg);
     sent.arrival = arrival;
     // Release: the receiver that sees the number finds the event recorded.
@@ -83,7 +83,7 @@ class p2p_transport {
 
   /// @return when a message will arrive, as planned; `not_yet` when it has not been issued
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
-    auto const& l = *lanes_[zbpp::detail::index(channel)];
+    auto const& l = *channels_[zbpp::detail::index(channel)];
     auto const number = static_cast<std::uint32_t>(sequence);
     // Acquire: pairs with the release in send.
     if (l.published.load(std::memory_order_acquire) <= number) return not_yet;
@@ -111,27 +111,27 @@ class p2p_transport {
       result.push_back(std::move(own));
     }
     by.record(slot.arrived);
-    to.at->compute().wait(slot.arrived);
+    to.context->compute().wait(slot.arrived);
     slot.parts.clear();
     return result;
   }
 
-  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that
-  /// they were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows to be
+  /// consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
     for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
       l.at(l.retired).msg.clear();
   }
 
-  /// Wakes everybody who waits; for a step that failed.
+  /// Wakes every waiting thread, when a step has failed.
   void abort() noexcept {
-    for (auto const& e : ends_) notify(e.wake);
+    for (auto const& rank : ranks_) notify(rank.wake);
   }
 
-  /// Lets go of all messages and slots; only when no rank is running and the devices are done.
+  /// Releases all messages and slots; only when no rank is running and the devices are done.
   void drain() noexcept {
-    for (auto& l : lanes_) {
+    for (auto& l : channels_) {
       while (l->retired < l->published.load(std::memory_order_relaxed))
         l->at(l->retired++).msg.clear();
       l->published.store(0, std::memory_order_relaxed);
@@ -142,28 +142,28 @@ class p2p_transport {
 
   /// Blocks the host until all copies are done, whether they succeeded or not.
   void synchronize() noexcept {
-    for (auto const& l : lanes_) cudaStreamSynchronize(l->copies.get());
+    for (auto const& l : channels_) cudaStreamSynchronize(l->copies.view());
   }
 
-  /// Sends a message through every channel, so that what is slow the first time is over.
+  /// Sends a message through every channel, so that nothing is slow in the first step.
   /// @throws std::bad_alloc; cuda_error
   void warm_up() {
-    for (std::size_t c = 0; c < lanes_.size(); ++c) {
+    for (std::size_t c = 0; c < channels_.size(); ++c) {
       auto const channel = static_cast<int>(c);
-      auto& l = *lanes_[c];
+      auto& l = *channels_[c];
       if (!l.slots.is_used()) continue;
-      auto& from = ends_[zbpp::detail::index(l.slots.ends().from)];
+      auto& from = ranks_[zbpp::detail::index(l.slots.ends().from)];
       message msg;
       device_guard const there(l.from_device);
       for (auto const size : l.slots.shape(0)) {
         msg.push_back(from.memory->allocate(static_cast<std::size_t>(size), purpose::edge));
         auto const& part = msg.buffers().back();
-        check(cudaMemsetAsync(part.data(), 0, part.size(), from.at->compute()));
+        check(cudaMemsetAsync(part.data(), 0, part.size(), from.context->compute()));
       }
       post_receive(channel, 0);
       send(channel, std::move(msg), 0);
       auto const received = take(channel, 0, 0);
-      receiver(l).at->compute().synchronize();
+      receiver(l).context->compute().synchronize();
     }
     drain();
   }
@@ -174,8 +174,8 @@ class p2p_transport {
     event made{event_kind::order};  // on the sender's compute stream
     ticks arrival = 0;
   };
-  struct lane {
-    lane(detail::channel_needs needs, device_context const& sender, device_context const& receiver)
+  struct channel_state {
+    channel_state(channel_needs needs, device_context const& sender, device_context const& receiver)
         : from_device(sender.device()),
           to_device(receiver.device()),
           sent(on_device(
@@ -185,7 +185,7 @@ class p2p_transport {
                     std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1)));
               })),
           copies(on_device(to_device, [] { return stream(stream_priority::highest); })),
-          slots(on_device(to_device, [&] { return detail::slot_ring(std::move(needs)); })) {}
+          slots(on_device(to_device, [&] { return slot_ring(std::move(needs)); })) {}
 
     [[nodiscard]] sent_message& at(std::uint32_t number) noexcept {
       return sent[number & (sent.size() - 1)];
@@ -203,20 +203,22 @@ class p2p_transport {
     alignas(64) std::uint32_t retired = 0;
     // Touched by the receiver alone.
     alignas(64) stream copies;
-    detail::slot_ring slots;
+    slot_ring slots;
   };
-  struct rank_end {
-    device_context* at = nullptr;
+  struct rank_state {
+    device_context* context = nullptr;
     arena* memory = nullptr;
     wakeup* wake = nullptr;
   };
 
-  [[nodiscard]] lane& at(int channel) noexcept { return *lanes_[zbpp::detail::index(channel)]; }
-  [[nodiscard]] rank_end& receiver(lane const& l) noexcept {
-    return ends_[zbpp::detail::index(l.slots.ends().to)];
+  [[nodiscard]] channel_state& at(int channel) noexcept {
+    return *channels_[zbpp::detail::index(channel)];
+  }
+  [[nodiscard]] rank_state& receiver(channel_state const& l) noexcept {
+    return ranks_[zbpp::detail::index(l.slots.ends().to)];
   }
 
-  static void copy(lane const& l, buffer const& to, buffer const& from) {
+  static void copy(channel_state const& l, buffer const& to, buffer const& from) {
     if (from.size() == 0) return;
     if (l.from_device == l.to_device)
       check(cudaMemcpyAsync(
@@ -226,8 +228,9 @@ class p2p_transport {
           to.data(), l.to_device, from.data(), l.from_device, from.size(), stream_ref(l.copies)));
   }
 
-  // Lets one device read the memory of another where the hardware can; else CUDA goes by the host.
-  static void let_reach(int device, int other) {
+  // Lets one device read the memory of another where the hardware can; otherwise CUDA copies by way
+  // of the host.
+  static void enable_peer_access(int device, int other) {
     int can = 0;
     if (device != other) check(cudaDeviceCanAccessPeer(&can, device, other));
     if (can == 0) return;
@@ -239,8 +242,8 @@ class p2p_transport {
       check(status);
   }
 
-  std::vector<rank_end> ends_;
-  std::vector<std::unique_ptr<lane>> lanes_;
+  std::vector<rank_state> ranks_;
+  std::vector<std::unique_ptr<channel_state>> channels_;
 };
 
-}  // namespace zbpp::cuda
+}  // namespace zbpp::cuda::detail

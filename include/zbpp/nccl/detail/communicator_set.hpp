@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The communicators of the ranks that this process feeds, each end with a stream of its own: made
-// in one order by all ranks, connected before the first step, aborted together.
+// The communicators of the ranks of this process, each with a stream of its own: all ranks make
+// them in one order, connect them before the first step, and abort them together.
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/error.hpp>
-#include <zbpp/nccl/wiring.hpp>
 #include <zbpp/runtime/arena.hpp>
 
 #include <nccl.h>
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::nccl {
+namespace zbpp::nccl::detail {
 
 /// Says on which device a rank of this process is.
 struct local_rank {
@@ -32,24 +32,25 @@ struct local_rank {
   int device = 0;
 };
 
-/// Is the end of a communicator that a rank of this process has; made with its device current.
-struct link_end {
+/// Holds what a rank of this process has of a communicator; made with its device current.
+struct endpoint {
   static constexpr std::size_t probe_size = 256;  // bytes
 
   /// Takes part in making a communicator. @throws nccl_error; cuda_error
-  link_end(local_rank const& at, membership const& of, ncclUniqueId const& id, int most_ctas)
+  endpoint(
+      local_rank const& at, communicator_members const& of, ncclUniqueId const& id, int most_ctas)
       : device(at.device),
         probe(make_probe(at)),
         comm(id, static_cast<int>(of.ranks.size()), of.number_of(at.rank), {of.name, most_ctas}) {}
-  /// Uses the caller's. @throws error (bad_argument); nccl_error; cuda_error
-  link_end(local_rank const& at, ncclComm_t theirs)
+  /// Adopts the caller's. @throws error (bad_argument); nccl_error; cuda_error
+  endpoint(local_rank const& at, ncclComm_t theirs)
       : device(at.device), probe(make_probe(at)), comm(theirs) {}
 
   int device;
 
-  // Goes last: CUDA frees memory once nothing uses it.
+  // Destroyed last: CUDA frees memory only once nothing uses it.
   buffer probe;
-  // One is enough: a communicator is one queue anyway.
+  // One is enough, since a communicator is one queue.
   cuda::stream messages{cuda::stream_priority::highest};
   cuda::event probed{cuda::event_kind::order};
   communicator comm;
@@ -60,8 +61,8 @@ struct link_end {
   }
 };
 
-/// Owns the communicators of a process. Any number of transports use them, one at a time.
-class links {
+/// Owns the communicators of a process. Any number of transports may use them, one at a time.
+class communicator_set {
  public:
   /// Makes the communicators together with the processes of the other ranks, and sends a small
   /// message through every channel, so that nothing is slow or waits for a peer later.
@@ -71,89 +72,96 @@ class links {
   /// @param pause      called while other ranks are waited for; throws to give up
   /// @throws error (bad_argument) unless there is an id for each communicator; nccl_error;
   ///         cuda_error; what `pause` throws
-  links(
+  communicator_set(
       std::vector<channel> channels,
       std::vector<local_rank> here,
-      wiring how,
+      communicator_map how,
       std::span<ncclUniqueId const> ids,
       int most_ctas,
       pause_call const& pause)
-      : links(std::move(channels), std::move(here), std::move(how)) {
+      : communicator_set(std::move(channels), std::move(here), std::move(how)) {
     zbpp::detail::require(
-        ids.size() == how_.communicators.size(), "links need an id for each communicator");
+        ids.size() == how_.communicators.size(), "ids are missing; give one for each communicator");
     or_abort([&] {
       for (std::size_t k = 0; k < ids.size(); ++k) {
-        auto const known = present_.size();
-        detail::group together;
-        add_ends(k, [&](local_rank const& mine) {
-          return std::make_unique<link_end>(mine, how_.communicators[k], ids[k], most_ctas);
+        auto const known = endpoints_.size();
+        group together;
+        add_endpoints(k, [&](local_rank const& mine) {
+          return std::make_unique<endpoint>(mine, how_.communicators[k], ids[k], most_ctas);
         });
         together.end();
-        for (std::size_t i = known; i < present_.size(); ++i) wait(*present_[i], pause);
+        for (std::size_t i = known; i < endpoints_.size(); ++i) wait(*endpoints_[i], pause);
       }
       connect(pause);
     });
   }
-  /// Uses a communicator of the caller, which all ranks are in by their numbers, for all channels.
-  /// @throws error (bad_argument) when it is another one; nccl_error; cuda_error; what `pause`
+  /// Uses a communicator of the caller for all channels. It has all ranks, in their order.
+  /// @throws error (bad_argument) when rank, ranks or device differ; nccl_error; cuda_error; what
+  /// `pause`
   ///         throws
-  links(
+  communicator_set(
       std::vector<channel> channels,
       local_rank here,
       int ranks,
       ncclComm_t theirs,
       pause_call const& pause)
-      : links(std::move(channels), {here}, wire({}, ranks, channel_layout::one_per_rank)) {
+      : communicator_set(
+            std::move(channels),
+            {here},
+            map_communicators({}, ranks, channel_layout::one_per_rank)) {
     how_.of_channel.assign(channels_.size(), 0);
-    add_ends(0, [&](local_rank const& mine) { return std::make_unique<link_end>(mine, theirs); });
-    auto const& comm = present_.front()->comm;
+    add_endpoints(
+        0, [&](local_rank const& mine) { return std::make_unique<endpoint>(mine, theirs); });
+    auto const& comm = endpoints_.front()->comm;
     if (comm.ranks() != ranks || comm.rank() != here.rank)
       throw error(
           errc::bad_argument,
           "the adopted communicator has rank " + std::to_string(comm.rank()) + " of " +
-              std::to_string(comm.ranks()) + "; the run has rank " + std::to_string(here.rank) +
-              " of " + std::to_string(ranks));
+              std::to_string(comm.ranks()) + "; give one that has rank " +
+              std::to_string(here.rank) + " of " + std::to_string(ranks) + ", as the run has");
     int device = 0;
     check(ncclCommCuDevice(theirs, &device));
     if (device != here.device)
       throw error(
           errc::bad_argument,
           "the adopted communicator is on device " + std::to_string(device) +
-              "; the rank is to run on device " + std::to_string(here.device));
+              "; give one on device " + std::to_string(here.device) + ", where the rank runs");
     or_abort([&] { connect(pause); });
   }
-  links(links const&) = delete;
-  links& operator=(links const&) = delete;
-  ~links() { communicator::close(all(), std::chrono::seconds(2)); }
+  communicator_set(communicator_set const&) = delete;
+  communicator_set& operator=(communicator_set const&) = delete;
+  ~communicator_set() { communicator::close(all(), std::chrono::seconds(2)); }
 
-  /// @return the channels that they serve
+  /// @return the channels that the communicators serve
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
-  /// @return the end of a channel that a rank of this process has; null when it is not here
-  [[nodiscard]] link_end* end_of(int channel, int rank) const noexcept {
-    auto const& ends = ends_[zbpp::detail::index(how_.of_channel[zbpp::detail::index(channel)])];
+  /// @return a rank's endpoint of a channel; null when the rank is in another process
+  [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
+    auto const& ends =
+        by_communicator_[zbpp::detail::index(how_.of_channel[zbpp::detail::index(channel)])];
     for (std::size_t i = 0; i < here_.size(); ++i)
       if (here_[i].rank == rank) return ends[i].get();
     return nullptr;
   }
   /// @return the number that a rank has in the communicator of a channel
   [[nodiscard]] int number_in(int channel, int rank) const noexcept {
-    return membership_of(channel).number_of(rank);
+    return members_of(channel).number_of(rank);
   }
-  /// @return all ends that are here
-  [[nodiscard]] std::span<link_end* const> ends() const noexcept { return present_; }
+  /// @return all endpoints of this process
+  [[nodiscard]] std::span<endpoint* const> endpoints() const noexcept { return endpoints_; }
 
-  /// Calls `work()`, which uses NCCL, unless all was aborted; an abort waits until it returns.
+  /// Calls `work()`, which uses NCCL, unless `abort` was called; an abort waits until it returns.
   template <class Work>
   void use(Work const& work) {
     std::lock_guard const lock(in_use_);
     if (!is_aborted()) work();
   }
   /// Ends whatever runs or waits on the communicators; any thread may call it, also while others
-  /// are about to issue. They are of no use afterwards.
+  /// issue. The communicators cannot be used afterwards.
   void abort() noexcept {
-    // First, so that who waits for NCCL in `use` goes.
+    // First, so that a thread that waits for NCCL within `use` returns.
     is_aborted_.store(true, std::memory_order_release);
-    // A launch may wait for what only this can end; NCCL has the stuck be aborted from outside.
+    // A launch may hang until this aborts it, which NCCL allows from another thread, so do not wait
+    // for the lock forever.
     std::unique_lock lock(in_use_, std::defer_lock);
     for (int left = 5000; !lock.try_lock() && left > 0; --left)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -166,46 +174,47 @@ class links {
   /// @throws nccl_error when a communicator has failed by itself
   void check_errors() {
     use([this] {
-      for (auto const* end : present_) detail::check_started(end->comm.async_error());
+      for (auto const* end : endpoints_) check_started(end->comm.async_error());
     });
   }
-  /// Waits, within `use`, until a communicator has done what it was last asked for; returns early
-  /// when all is aborted, and then NCCL may still have that in hand.
+  /// Waits, within `use`, until the last call on a communicator is done; returns early after an
+  /// abort, when NCCL may still be at work on it.
   /// @throws nccl_error
   void await(communicator const& one) const {
-    detail::poll(
+    poll(
         [&] { return is_aborted() || one.is_ready(); },
         [](std::chrono::microseconds time) { std::this_thread::sleep_for(time); });
   }
 
  private:
-  links(std::vector<channel> channels, std::vector<local_rank> here, wiring how)
+  communicator_set(
+      std::vector<channel> channels, std::vector<local_rank> here, communicator_map how)
       : channels_(std::move(channels)),
         here_(std::move(here)),
         how_(std::move(how)),
-        ends_(how_.communicators.size()) {
-    detail::check_library();
-    for (auto& of_one : ends_) of_one.resize(here_.size());
+        by_communicator_(how_.communicators.size()) {
+    check_library();
+    for (auto& of_one : by_communicator_) of_one.resize(here_.size());
   }
 
-  [[nodiscard]] membership const& membership_of(int channel) const noexcept {
+  [[nodiscard]] communicator_members const& members_of(int channel) const noexcept {
     return how_.communicators[zbpp::detail::index(how_.of_channel[zbpp::detail::index(channel)])];
   }
   [[nodiscard]] std::span<communicator* const> all() const noexcept { return communicators_; }
 
-  // Adds the ends of a communicator that are here.
+  // Adds the endpoints that this process has of a communicator.
   template <class Make>
-  void add_ends(std::size_t k, Make const& make) {
+  void add_endpoints(std::size_t k, Make const& make) {
     for (std::size_t i = 0; i < here_.size(); ++i) {
       if (!how_.communicators[k].has(here_[i].rank)) continue;
       cuda::device_guard const there(here_[i].device);
-      ends_[k][i] = make(here_[i]);
-      present_.push_back(ends_[k][i].get());
-      communicators_.push_back(&present_.back()->comm);
+      by_communicator_[k][i] = make(here_[i]);
+      endpoints_.push_back(by_communicator_[k][i].get());
+      communicators_.push_back(&endpoints_.back()->comm);
     }
   }
 
-  // Memory is freed once no kernel uses it, so what was begun has to end first.
+  // Memory is freed once no kernel uses it, so abort what has begun before memory goes.
   template <class Work>
   void or_abort(Work const& work) {
     try {
@@ -216,64 +225,65 @@ class links {
     }
   }
 
-  static void wait(link_end const& end, pause_call const& pause) {
+  static void wait(endpoint const& end, pause_call const& pause) {
     try {
       end.comm.wait(pause);
-    } catch (error const& given_up) {
-      if (given_up.code() != errc::no_rendezvous) throw;
-      throw error(given_up.code(), "communicator " + end.comm.name() + ": " + given_up.what());
+    } catch (error const& failed) {
+      if (failed.code() != errc::no_rendezvous) throw;
+      throw error(failed.code(), "communicator " + end.comm.name() + ": " + failed.what());
     }
   }
 
-  // The first message between two ranks waits for both, so channels take turns in one order.
+  // The first message between two ranks waits for both, so all ranks connect channels in one order.
   void connect(pause_call const& pause) {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       auto const channel = static_cast<int>(c);
       auto const [from, to] = std::pair(channels_[c].from, channels_[c].to);
-      auto* const sender = end_of(channel, from);
-      auto* const receiver = end_of(channel, to);
-      detail::group together;
+      auto* const sender = endpoint_of(channel, from);
+      auto* const receiver = endpoint_of(channel, to);
+      group together;
       if (sender != nullptr) {
         auto const& e = *sender;
         cuda::device_guard const there(e.device);
-        cuda::check(cudaMemsetAsync(e.probe.data(), 0, e.probe_size, e.messages.get()));
-        detail::check_started(ncclSend(
+        cuda::check(cudaMemsetAsync(e.probe.data(), 0, e.probe_size, e.messages.view()));
+        check_started(ncclSend(
             e.probe.data(),
             e.probe_size,
             ncclInt8,
             number_in(channel, to),
             e.comm.get(),
-            e.messages.get()));
+            e.messages.view()));
       }
       if (receiver != nullptr) {
         auto const& e = *receiver;
-        detail::check_started(ncclRecv(
+        check_started(ncclRecv(
             e.probe.data(),
             e.probe_size,
             ncclInt8,
             number_in(channel, from),
             e.comm.get(),
-            e.messages.get()));
+            e.messages.view()));
       }
       together.end();
       for (auto const* end : {sender, receiver})
         if (end != nullptr) wait(*end, pause);
       for (auto const* end : {sender, receiver}) {
         if (end == nullptr) continue;
-        end->messages.get().record(end->probed);
-        detail::poll([end] { return end->probed.get().is_complete(); }, pause);
+        end->messages.view().record(end->probed);
+        poll([end] { return end->probed.view().is_complete(); }, pause);
       }
     }
   }
 
   std::vector<channel> channels_;
   std::vector<local_rank> here_;
-  wiring how_;
-  std::vector<std::vector<std::unique_ptr<link_end>>> ends_;  // by communicator, by rank here
-  std::vector<link_end*> present_;
+  communicator_map how_;
+  std::vector<std::vector<std::unique_ptr<endpoint>>>
+      by_communicator_;  // by communicator, by rank here
+  std::vector<endpoint*> endpoints_;
   std::vector<communicator*> communicators_;
   std::mutex in_use_;
   std::atomic<bool> is_aborted_{false};
 };
 
-}  // namespace zbpp::nccl
+}  // namespace zbpp::nccl::detail

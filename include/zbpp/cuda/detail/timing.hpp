@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When the passes of a rank really ran on its GPU: events around each of them.
+// Measures when the passes of a rank really ran on its GPU, by events around each of them.
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
@@ -13,12 +13,12 @@
 #include <span>
 #include <vector>
 
-namespace zbpp::cuda {
+namespace zbpp::cuda::detail {
 
 /// Holds the events around the passes of one rank.
 class timing {
  public:
-  /// Makes the events for up to `passes` a step; 0 when passes are not measured.
+  /// Makes the events for up to `passes` per step; 0 when passes are not measured.
   /// @throws cuda_error
   explicit timing(std::size_t passes) {
     for (std::size_t i = 0; i < 2 * passes; ++i) marks_.emplace_back(event_kind::timing);
@@ -51,4 +51,4 @@ class timing {
   std::size_t next_ = 0;
 };
 
-}  // namespace zbpp::cuda
+}  // namespace zbpp::cuda::detail

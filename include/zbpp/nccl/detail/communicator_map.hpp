@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which communicators the channels of a program take: one per channel, one per pair of ranks, or
-// one for all. Every rank comes to the same list in the same order, so they can be made one by one.
+// Maps the channels of a program to communicators: one per channel, one per pair of ranks, or one
+// for all. Every rank computes the same list in the same order, so communicators are made one by
+// one.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
@@ -15,14 +16,14 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::nccl {
+namespace zbpp::nccl::detail {
 
-/// Says who is in a communicator.
-struct membership {
+/// Lists the ranks of a communicator.
+struct communicator_members {
   std::vector<int> ranks;  ///< by their number in the communicator; the first makes its id
-  std::string name;
+  std::string name;        ///< for tools and NCCL's log
 
-  /// @return the number of a rank in it, from 0; as many as it has when the rank is not in it
+  /// @return the number of a rank in it, from 0; the number of its ranks for one that is not in it
   [[nodiscard]] int number_of(int rank) const noexcept {
     return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
   }
@@ -33,17 +34,17 @@ struct membership {
 };
 
 /// Maps channels to communicators.
-struct wiring {
-  std::vector<membership> communicators;  ///< in the order in which all ranks make them
-  std::vector<int> of_channel;            ///< by channel: the number of its communicator
+struct communicator_map {
+  std::vector<communicator_members> communicators;  ///< in the order in which all ranks make them
+  std::vector<int> of_channel;                      ///< by channel: the number of its communicator
 };
 
 /// @return the communicators for channels of a run, in one order for all its ranks
-[[nodiscard]] inline wiring wire(
+[[nodiscard]] inline communicator_map map_communicators(
     std::span<channel const> channels, int ranks, channel_layout layout) {
-  wiring result;
+  communicator_map result;
   if (layout == channel_layout::one_per_rank) {
-    membership all{std::vector<int>(zbpp::detail::index(ranks)), "zbpp"};
+    communicator_members all{std::vector<int>(zbpp::detail::index(ranks)), "zbpp"};
     std::iota(all.ranks.begin(), all.ranks.end(), 0);
     result.communicators.push_back(std::move(all));
     result.of_channel.assign(channels.size(), 0);
@@ -56,7 +57,7 @@ struct wiring {
       std::ranges::sort(ends);
       separator = "-";
     }
-    auto const known = std::ranges::find(result.communicators, ends, &membership::ranks);
+    auto const known = std::ranges::find(result.communicators, ends, &communicator_members::ranks);
     result.of_channel.push_back(static_cast<int>(known - result.communicators.begin()));
     if (known == result.communicators.end())
       result.communicators.push_back(
@@ -65,4 +66,4 @@ struct wiring {
   return result;
 }
 
-}  // namespace zbpp::nccl
+}  // namespace zbpp::nccl::detail

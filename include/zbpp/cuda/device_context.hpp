@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank runs with on its GPU: its stream, its events and the losses that are on their way.
+// Public for authors of backends; a pass asks rank_device.hpp instead.
+#pragma once
+
+#include <zbpp/cuda/detail/timing.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Says how the host launches the work of ranks.
+struct launch_settings {
+  int run_ahead = 0;          ///< passes that the host may issue ahead of a rank; 0: the whole step
+  bool traces = false;        ///< whether passes are timed on the device
+  bool synchronizes = false;  ///< whether the host waits after each pass
+};
+
+/// Holds what one rank runs with on its device.
+class device_context {
+ public:
+  /// Makes streams and events for the current device.
+  /// @param passes  how many the rank has in a step
+  /// @throws error (bad_argument) when the stream of the rank_device cannot be adopted, or when
+  ///         run_ahead is negative; cuda_error
+  device_context(
+      rank_device const& runs_on, int microbatches, std::size_t passes, launch_settings const& how);
+  device_context(device_context const&) = delete;
+  device_context& operator=(device_context const&) = delete;
+  ~device_context() = default;
+
+  /// @return the device
+  [[nodiscard]] int device() const noexcept { return device_; }
+  /// @return the stream of the rank's passes
+  [[nodiscard]] stream_ref compute() const noexcept { return compute_; }
+  /// @return how many multiprocessors its kernels have
+  [[nodiscard]] int sm_count() const noexcept { return sm_count_; }
+  /// @return the event that is recorded when the rank's part of a step is enqueued
+  [[nodiscard]] event_ref end() const noexcept { return end_; }
+
+  /// Blocks until what the caller has enqueued on an adopted stream is done: within a step,
+  /// messages may use its memory before the stream comes to the first pass.
+  /// @throws cuda_error
+  void wait_for_caller() const {
+    if (!own_.is_valid()) compute_.synchronize();
+  }
+  /// Starts counting passes anew.
+  void start_step() noexcept {
+    passes_ = 0;
+    std::ranges::fill(pending_, nullptr);
+    timing_.start_step();
+  }
+  /// Notes that a pass is about to be issued; blocks while the host is too far ahead.
+  /// @throws cuda_error
+  void begin_pass() {
+    if (passes_ >= issued_.size() && !issued_.empty()) next_issued().view().synchronize();
+    timing_.mark(compute_);
+  }
+  /// Notes that a pass was issued.
+  /// @throws cuda_error
+  void end_pass() {
+    timing_.mark(compute_);
+    if (!issued_.empty()) compute_.record(next_issued());
+    if (synchronizes_) compute_.synchronize();
+    ++passes_;
+  }
+  /// Writes when passes ran, counted from an event of the same device, once all are complete.
+  /// @throws cuda_error
+  void read_times(event_ref epoch, std::span<timed_pass> passes) const {
+    timing_.read(epoch, passes);
+  }
+
+  /// Enqueues the copy of a microbatch's loss; the last one counts.
+  /// @throws error (bad_argument) while the stream is captured; cuda_error
+  void copy_loss(int microbatch, double& to, float const* from);
+  /// Writes the losses to their destinations, once the device is done.
+  void deliver_losses() noexcept {
+    for (std::size_t i = 0; i < pending_.size(); ++i)
+      if (pending_[i] != nullptr) *pending_[i] = static_cast<double>(losses_.data()[i]);
+  }
+
+ private:
+  [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
+
+  int device_;
+  stream own_;
+  stream_ref compute_;
+  int sm_count_;
+  event end_;
+  bool synchronizes_;
+  std::vector<event> issued_;  // the ends of the last passes, where the host may not run far ahead
+  std::size_t passes_ = 0;     // issued in this step
+  detail::timing timing_;
+  pinned<float> losses_;
+  std::vector<double*> pending_;  // by microbatch: where its loss goes; null: none was reported
+};
+
+inline device_context::device_context(
+    rank_device const& runs_on, int microbatches, std::size_t passes, launch_settings const& how)
+    : device_(runs_on.device),
+      own_(runs_on.compute == nullptr ? stream(stream_priority::usual) : stream()),
+      compute_(runs_on.compute == nullptr ? own_.view() : stream_ref(runs_on.compute)),
+      sm_count_(runs_on.sm_count),
+      end_(event_kind::order),
+      synchronizes_(how.synchronizes),
+      timing_(how.traces ? passes : 0),
+      losses_(zbpp::detail::index(microbatches)),
+      pending_(zbpp::detail::index(microbatches), nullptr) {
+  if (runs_on.compute != nullptr) check_adoptable(compute_, device_);
+  if (sm_count_ == 0)
+    check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
+  zbpp::detail::require(
+      how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
+  for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::order);
+}
+
+inline void device_context::copy_loss(int microbatch, double& to, float const* from) {
+  auto captured = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(compute_, &captured));
+  zbpp::detail::require(
+      captured == cudaStreamCaptureStatusNone,
+      "report_loss() is called while work is captured; call it after graph_cache::run()");
+  auto const i = zbpp::detail::index(microbatch);
+  check(cudaMemcpyAsync(losses_.data() + i, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
+  pending_[i] = &to;
+}
+
+namespace detail {
+
+[[nodiscard]] inline device_context& context_of(pass_context const& ctx) {
+  if (ctx.kind() != backend_kind::cuda)
+    throw error(
+        errc::bad_argument,
+        "the pass does not run on a GPU; make the pipeline with zbpp::cuda::device or "
+        "zbpp::nccl::ranks");
+  return *static_cast<device_context*>(ctx.native());
+}
+
+}  // namespace detail
+
+inline stream_ref stream_of(pass_context const& ctx) { return detail::context_of(ctx).compute(); }
+inline int device_of(pass_context const& ctx) { return detail::context_of(ctx).device(); }
+inline int sm_count(pass_context const& ctx) { return detail::context_of(ctx).sm_count(); }
+inline void report_loss(microbatch const& mb, pass_context const& ctx, float const* on_device) {
+  detail::context_of(ctx).copy_loss(mb.index(), mb.loss(), on_device);
+}
+
+}  // namespace zbpp::cuda

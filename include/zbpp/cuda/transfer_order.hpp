@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Says what the transfer of a message between devices has to wait for: the pass that made the
+// message and the passes that used the slot's memory before, unless the order of the program
+// implies that they are done. Public for authors of backends; it needs nothing of CUDA.
+#pragma once
+
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/program.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace zbpp::cuda {
+
+/// Says how the slots of a channel are filled on a device, one after the other.
+enum class slot_filling : std::uint8_t {
+  by_copies,    ///< in the order in which messages are consumed, each once it is there
+  by_receives,  ///< in the order of their numbers, each from the moment it is opened
+};
+
+/// Says what the transfer of a message waits for, besides the earlier transfers of its channel.
+struct transfer_waits {
+  bool for_sender = true;   ///< it waits for what the sender ran before it sent
+  bool for_slot = true;     ///< it waits for what the receiver ran before it opened the slot
+  bool by_receiver = true;  ///< the receiver's next pass waits for it
+};
+
+/// Says what the transfer of each message has to wait for, by channel and number.
+///
+/// Leaves out only waits that are over in every timing, such as one for a slot when messages that
+/// the sender has received show that its memory is free.
+/// @param code  a program that `verify` accepts
+/// @complexity O(instructions + messages * ranks)
+[[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
+    program const& code, traffic const& messages, slot_filling filling = slot_filling::by_copies);
+
+namespace detail {
+
+/// Walks a program and keeps a vector clock for each rank: how much of every rank's work is done
+/// once its own is, by the messages that it has consumed.
+class transfer_order {
+ public:
+  transfer_order(program const& code, traffic const& messages, slot_filling filling)
+      : code_(code),
+        messages_(messages),
+        filling_(filling),
+        known_(zbpp::detail::index(code.ranks()), knowledge(zbpp::detail::index(code.ranks()), 0)),
+        channels_(messages.channels().size()),
+        next_(zbpp::detail::index(code.ranks()), 0) {
+    for (std::size_t c = 0; c < channels_.size(); ++c) {
+      channels_[c].from = messages.channels()[c].from;
+      channels_[c].to = messages.channels()[c].to;
+      channels_[c].after.resize(zbpp::detail::index(code.ranks()), 0);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::vector<transfer_waits>> run() {
+    for (bool again = true; again;) {
+      again = false;
+      for (int rank = 0; rank < code_.ranks(); ++rank)
+        while (advance(rank)) again = true;
+    }
+    std::vector<std::vector<transfer_waits>> result;
+    for (auto& each : channels_) result.push_back(std::move(each.waits));
+    return result;
+  }
+
+ private:
+  // Passes and optimizer steps that are done, by rank.
+  using knowledge = std::vector<std::int32_t>;
+
+  struct channel_state {
+    int from = 0;
+    int to = 0;
+    std::vector<knowledge> sent;        // what the sender knew, by message
+    std::vector<knowledge> opened;      // what the receiver knew as it opened the slot, by message
+    std::vector<transfer_waits> waits;  // by message
+    knowledge after;                    // what all further transfers of the channel come after
+    std::size_t received = 0;           // messages whose receives are over
+  };
+
+  // @return whether the rank's next instruction could be taken
+  bool advance(int rank) {
+    auto const at = next_[zbpp::detail::index(rank)];
+    auto const row = code_.instructions(rank);
+    if (at == row.size()) return false;
+    auto const& i = row[at];
+    auto const& note = messages_.notes(rank)[at];
+    auto& known = known_[zbpp::detail::index(rank)];
+    auto& done = known[zbpp::detail::index(rank)];
+    if (note.channel != channel_map::none) {
+      auto& l = channels_[zbpp::detail::index(note.channel)];
+      if (i.is_send()) {
+        l.sent.push_back(known);
+      } else if (i.is_receive()) {
+        l.opened.push_back(known);
+        l.waits.emplace_back();
+      } else if (!consume(l, zbpp::detail::index(note.sequence), known)) {
+        return false;
+      }
+    }
+    if (i.is_pass() || i.kind == instruction_kind::optimizer_step) ++done;
+    ++next_[zbpp::detail::index(rank)];
+    return true;
+  }
+
+  // Fills the slot of a message that is consumed, and, with receives, those of the messages before
+  // it.
+  bool consume(channel_state& l, std::size_t sequence, knowledge& known) const {
+    if (sequence >= l.sent.size()) return false;
+    if (filling_ == slot_filling::by_copies) {
+      fill_by_copy(l, sequence);
+    } else {
+      l.waits[sequence].by_receiver = sequence >= l.received;
+      for (; l.received <= sequence; ++l.received) receive(l, l.received);
+    }
+    join(known, l.after);
+    return true;
+  }
+
+  static void receive(channel_state& l, std::size_t sequence) {
+    auto const to = zbpp::detail::index(l.to);
+    l.waits[sequence].for_slot = l.opened[sequence][to] > l.after[to];
+    join(l.after, std::exchange(l.opened[sequence], {}));
+    join(l.after, std::exchange(l.sent[sequence], {}));
+  }
+
+  static void fill_by_copy(channel_state& l, std::size_t sequence) {
+    auto const sent = std::exchange(l.sent[sequence], {});
+    auto const opened = std::exchange(l.opened[sequence], {});
+    auto const from = zbpp::detail::index(l.from);
+    auto const to = zbpp::detail::index(l.to);
+    auto& waits = l.waits[sequence];
+    waits.for_slot = opened[to] > std::max(l.after[to], sent[to]);
+    waits.for_sender =
+        sent[from] > std::max(l.after[from], waits.for_slot ? opened[from] : std::int32_t{0});
+    join(l.after, sent);
+    join(l.after, opened);
+  }
+
+  static void join(knowledge& what, knowledge const& other) {
+    for (std::size_t q = 0; q < what.size(); ++q) what[q] = std::max(what[q], other[q]);
+  }
+
+  program const& code_;
+  traffic const& messages_;
+  slot_filling filling_;
+  std::vector<knowledge> known_;         // by rank
+  std::vector<channel_state> channels_;  // by channel
+  std::vector<std::size_t> next_;        // by rank
+};
+
+}  // namespace detail
+
+inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
+    program const& code, traffic const& messages, slot_filling filling) {
+  return detail::transfer_order(code, messages, filling).run();
+}
+
+}  // namespace zbpp::cuda

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Moves messages between ranks by NCCL. The host only issues: on the device a receive waits until
+// its slot is free, a send until its message is made, and a pass until its message has arrived.
+#pragma once
+
+#include <zbpp/cuda/device_context.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/slots.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace zbpp::nccl::detail {
+
+/// Sends and receives for the ranks of this process.
+///
+/// A message has exactly the shape of its edge, since NCCL does not transmit sizes and the receive
+/// is issued before the message exists. Each rank runs what it has on a communicator in the order
+/// of the program; `verify` proves that this works for a layout. The sender's memory is free again
+/// once a later message shows that the receiver has consumed this one.
+class transport {
+ public:
+  static constexpr ticks not_yet = -1;
+
+  /// Makes events for the channels of a program.
+  /// @param communicators  made for these channels; other transports may use them, too
+  /// @param contexts       by rank, null for ranks of other processes; they outlive the transport
+  /// @param needs          of each channel
+  /// @throws cuda_error
+  transport(
+      std::shared_ptr<communicator_set> communicators,
+      std::vector<cuda::device_context*> contexts,
+      std::vector<cuda::channel_needs> needs)
+      : communicators_(std::move(communicators)), ranks_(contexts.size()) {
+    for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
+    for (auto& each : needs) {
+      auto const channel = static_cast<int>(channels_.size());
+      bool const is_here = communicators_->endpoint_of(channel, each.ends.from) != nullptr ||
+                           communicators_->endpoint_of(channel, each.ends.to) != nullptr;
+      channels_.push_back(
+          is_here ? std::make_unique<channel_state>(*communicators_, channel, std::move(each))
+                  : nullptr);
+    }
+    for (std::size_t i = 0; i < communicators_->endpoints().size(); ++i) {
+      auto const device = communicators_->endpoints()[i]->device;
+      last_.push_back(cuda::on_device(device, [] { return cuda::event(cuda::event_kind::order); }));
+    }
+  }
+
+  /// States the memory for what a rank receives, and the wakeup that `abort` notifies for it.
+  void bind(int rank, arena& memory, wakeup* wake) noexcept {
+    ranks_[zbpp::detail::index(rank)].memory = &memory;
+    ranks_[zbpp::detail::index(rank)].wake = wake;
+  }
+
+  /// Opens the slot of the next message and enqueues the receive.
+  /// @throws std::bad_alloc; cuda_error; nccl_error
+  void post_receive(int channel, bytes) {
+    auto& l = at(channel);
+    auto const& to = at_rank(l.slots->ends().to);
+    cuda::stream_ref const by = l.receiver->messages;
+    // A receive may write from its start on, so it waits for the passes that used the memory.
+    auto const waits = l.slots->waits(l.slots->opened());
+    auto& slot = l.slots->open(*to.memory, to.context->compute());
+    if (communicators_->is_aborted()) return;
+    if (waits.for_slot) by.wait(slot.freed);
+    transfer(*l.receiver, slot.parts, [&](buffer const& part) {
+      return ncclRecv(
+          part.data(), part.size(), ncclInt8, l.sender_number, l.receiver->comm.get(), by);
+    });
+    if (waits.by_receiver && !communicators_->is_aborted()) by.record(slot.arrived);
+  }
+
+  /// Enqueues the send of what the sender's passes have made so far. Never blocks.
+  /// @throws error (wrong_size) unless the message has the shape of its edge; cuda_error;
+  ///         nccl_error
+  void send(int channel, message&& msg, ticks) {
+    auto& l = at(channel);
+    l.slots->check_equals(static_cast<std::int32_t>(l.sent), msg);
+    cuda::stream_ref const by = l.sender->messages;
+    if (!communicators_->is_aborted()) {
+      // One event is enough: a wait refers to its latest record.
+      at_rank(l.slots->ends().from).context->compute().record(l.made);
+      by.wait(l.made);
+      transfer(*l.sender, msg, [&](buffer const& part) {
+        return ncclSend(
+            part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
+      });
+    }
+    l.at(l.sent++) = std::move(msg);
+  }
+
+  /// @return 0: the host never waits for a message
+  [[nodiscard]] static constexpr ticks arrival(int, std::int32_t) noexcept { return 0; }
+
+  /// Returns a message, and makes the passes that the receiver issues from now on wait for it.
+  /// @throws cuda_error
+  [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
+    auto& l = at(channel);
+    auto& slot = l.slots->at(sequence);
+    if (l.slots->waits(sequence).by_receiver && !communicators_->is_aborted())
+      at_rank(l.slots->ends().to).context->compute().wait(slot.arrived);
+    return std::exchange(slot.parts, {});
+  }
+
+  /// Releases the messages of a channel before number `count`, which the sender knows to be
+  /// consumed.
+  void retire(int channel, std::int32_t count) noexcept {
+    auto& l = at(channel);
+    for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
+      l.at(l.retired).clear();
+  }
+
+  /// Wakes every waiting thread, when a step has failed. What is on the devices goes on:
+  /// `communicator_set::abort` ends it.
+  void abort() noexcept {
+    for (auto const& rank : ranks_) notify(rank.wake);
+  }
+
+  /// Releases all messages and slots; only when no rank is running and the devices are done.
+  void drain() noexcept {
+    for (auto& l : channels_) {
+      if (l == nullptr) continue;
+      while (l->retired < l->sent) l->at(l->retired++).clear();
+      l->sent = l->retired = 0;
+      l->slots->drain();
+    }
+  }
+
+  /// Records events behind all that was issued, for `is_done`. @throws cuda_error
+  void mark_end() {
+    if (communicators_->is_aborted()) return;
+    for (std::size_t i = 0; i < last_.size(); ++i)
+      communicators_->endpoints()[i]->messages.view().record(last_[i]);
+  }
+  /// @return whether all that was issued before `mark_end` is done
+  /// @throws cuda_error
+  [[nodiscard]] bool is_done() const {
+    return std::ranges::all_of(last_, [](auto const& e) { return e.view().is_complete(); });
+  }
+  /// @return whether anything that was issued is still waiting or running
+  [[nodiscard]] bool is_busy() const noexcept {
+    return std::ranges::any_of(communicators_->endpoints(), [](auto const* end) {
+      return cudaStreamQuery(end->messages.view()) == cudaErrorNotReady;
+    });
+  }
+
+  /// @return the communicators that it uses
+  [[nodiscard]] communicator_set& communicators() const noexcept { return *communicators_; }
+
+ private:
+  // NCCL may split large groups into several launches; small groups make both ranks split alike.
+  static constexpr std::size_t most_grouped = 4;
+
+  // A channel whose sender or receiver, or both, are in this process.
+  struct channel_state {
+    channel_state(communicator_set const& communicators, int channel, cuda::channel_needs needs)
+        : sender(communicators.endpoint_of(channel, needs.ends.from)),
+          receiver(communicators.endpoint_of(channel, needs.ends.to)),
+          sender_number(communicators.number_in(channel, needs.ends.from)),
+          receiver_number(communicators.number_in(channel, needs.ends.to)),
+          messages(
+              std::bit_ceil(std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1))) {
+      if (sender != nullptr)
+        made = cuda::on_device(sender->device, [] { return cuda::event(cuda::event_kind::order); });
+      if (receiver == nullptr) needs.window = 0;
+      slots = cuda::on_device((receiver != nullptr ? receiver : sender)->device, [&] {
+        return std::make_unique<cuda::slot_ring>(std::move(needs));
+      });
+    }
+
+    [[nodiscard]] message& at(std::uint32_t number) noexcept {
+      return messages[number & (messages.size() - 1)];
+    }
+
+    endpoint* sender;    // null when it is in another process
+    endpoint* receiver;  // likewise
+    int sender_number;
+    int receiver_number;
+    std::unique_ptr<cuda::slot_ring> slots;
+    // Touched by the sender alone.
+    alignas(64) cuda::event made;  // on the sender's compute stream
+    std::vector<message> messages;
+    std::uint32_t sent = 0;
+    std::uint32_t retired = 0;
+  };
+  struct rank_state {
+    cuda::device_context* context = nullptr;
+    arena* memory = nullptr;
+    wakeup* wake = nullptr;
+  };
+
+  [[nodiscard]] channel_state& at(int channel) noexcept {
+    return *channels_[zbpp::detail::index(channel)];
+  }
+  [[nodiscard]] rank_state& at_rank(int rank) noexcept { return ranks_[zbpp::detail::index(rank)]; }
+
+  // Issues a call for each buffer of a message. Does nothing after an abort, when NCCL may still be
+  // at work on a call and the stream must not be used any more.
+  template <class Call>
+  void transfer(endpoint const& by, message const& msg, Call const& call) {
+    communicators_->use([&] {
+      for (std::size_t begin = 0; begin < msg.size() && !communicators_->is_aborted();
+           begin += most_grouped) {
+        group together;
+        auto const parts = msg.buffers().subspan(begin);
+        for (auto const& part : parts.first(std::min(parts.size(), most_grouped)))
+          if (part.size() > 0) check_started(call(part));
+        together.end();
+        communicators_->await(by.comm);  // so that what is recorded next is behind it
+      }
+    });
+  }
+
+  std::shared_ptr<communicator_set> communicators_;
+  std::vector<rank_state> ranks_;  // by rank
+  std::vector<std::unique_ptr<channel_state>>
+      channels_;                   // by channel; null when neither end is in this process
+  std::vector<cuda::event> last_;  // one per endpoint
+};
+
+}  // namespace zbpp::nccl::detail
