@@ -4,7 +4,7 @@
 // issued. The watchdog of the run reads it, so that a step that stands still says where.
 #pragma once
 
-#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/model/pass.hpp>
 
@@ -37,10 +37,10 @@ class pass_marks {
 
   /// Writes how far the device is.
   /// @throws cuda_error when what ran there failed
-  void show(asio::progress_board& board) {
+  void show(asio::detail::progress_board& board) {
     for (; seen_ < issued_ && marks_[seen_].at.get().is_complete(); ++seen_) {
       if (marks_[seen_].is != what::end) board.start_pass();
-      if (marks_[seen_].is != what::begin) board.enter(asio::progress_phase::waiting);
+      if (marks_[seen_].is != what::begin) board.enter(asio::detail::progress_phase::waiting);
     }
   }
 

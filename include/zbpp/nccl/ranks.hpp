@@ -78,7 +78,7 @@ class ranks::pass_observer {
       cuda::pass_observer issued,
       cuda::device_context& at,
       pass_marks& marks,
-      asio::progress_board& board) noexcept
+      asio::detail::progress_board& board) noexcept
       : issued_(issued), at_(&at), marks_(&marks), board_(&board) {}
 
   /// Begins a pass. @return its planned start
@@ -109,7 +109,7 @@ class ranks::pass_observer {
   cuda::pass_observer issued_;
   cuda::device_context* at_ = nullptr;
   pass_marks* marks_ = nullptr;
-  asio::progress_board* board_ = nullptr;
+  asio::detail::progress_board* board_ = nullptr;
 };
 
 /// Feeds the GPU of the rank of this process from the calling thread.
@@ -311,7 +311,7 @@ class ranks::executor {
           if (part_.look() || status.has_failed()) return true;
           marks_.show(board);
           if (context().end().is_complete()) {
-            board.enter(asio::progress_phase::sending);
+            board.enter(asio::detail::progress_phase::sending);
             if (transport.is_done()) return true;
           }
           links_->check_errors();
@@ -332,7 +332,7 @@ class ranks::executor {
   }
 
   ranks_settings settings_;
-  asio::detail::step_supervisor part_;
+  asio::step_supervisor part_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
   pass_marks marks_;

@@ -5,8 +5,9 @@
 #pragma once
 
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>
@@ -26,9 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 /// @return how often a rank shows that it lives: a rank that stops is given up `deadline` after it
 ///         did so last, so this is how much sooner than `deadline` that may be
@@ -337,5 +336,4 @@ class client final : public connection_owner {
   std::vector<rank_failure> failures_;
 };
 
-}  // namespace detail
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

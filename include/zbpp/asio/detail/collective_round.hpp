@@ -4,7 +4,8 @@
 // get.
 #pragma once
 
-#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
@@ -19,18 +20,6 @@
 #include <vector>
 
 namespace zbpp::asio::detail {
-
-/// @return ranks in words: "rank 2", "ranks 2, 3 and 5"
-[[nodiscard]] inline std::string ranks_text(std::vector<int> const& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text.append(
-            i == 0                  ? ""
-            : i + 1 == ranks.size() ? " and "
-                                    : ", ")
-        .append(std::to_string(ranks[i]));
-  return text;
-}
 
 /// Collects the calls of all ranks, one collective after the other.
 class collective_round {

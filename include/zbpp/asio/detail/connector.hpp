@@ -4,13 +4,15 @@
 // somebody gives up.
 #pragma once
 
+#include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/host.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>

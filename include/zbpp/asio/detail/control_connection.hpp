@@ -4,10 +4,11 @@
 // an end that loses nothing that was sent.
 #pragma once
 
+#include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/host.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 

@@ -4,15 +4,18 @@
 // gone, and decides which failure was the first.
 #pragma once
 
+#include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/collective_round.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/membership.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>
@@ -28,12 +31,7 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-/// Looks at what all ranks told last, by rank. @return why the step has stalled, if it has
-using watchdog = std::function<std::optional<std::string>(std::span<progress_report const>)>;
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 /// Keeps the run together. Lives in the process of rank 0; used on the I/O thread alone.
 class coordinator final : public connection_owner {
@@ -354,5 +352,4 @@ class coordinator final : public connection_owner {
   listener listener_;
 };
 
-}  // namespace detail
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

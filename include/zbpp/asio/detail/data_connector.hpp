@@ -6,8 +6,8 @@
 
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
-#include <zbpp/asio/host.hpp>
-#include <zbpp/asio/reason.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
@@ -73,13 +73,13 @@ class data_connector {
   explicit data_connector(control& by)
       : control_(&by), here_(std::make_shared<pending_connections>()) {
     here_->run_id = by.everybody().run_id;
-    by.on_data_guest([pending_connections = here_](tcp::socket socket) {
+    by.on_data_connection([pending_connections = here_](tcp::socket socket) {
       pending_connections->greet(std::move(socket), pending_connections);
     });
   }
   data_connector(data_connector const&) = delete;
   data_connector& operator=(data_connector const&) = delete;
-  ~data_connector() { control_->on_data_guest(nullptr); }
+  ~data_connector() { control_->on_data_connection(nullptr); }
 
   /// Connects every channel that begins or ends at this rank; all ranks do the same in the same
   /// order. Blocks until all of them are there.
@@ -93,7 +93,7 @@ class data_connector {
     calls all;
     auto const refused = by.exclusively([&] {
       all = call_all(channels, number);
-      return control_->data_gate().counts().failed;
+      return control_->data_listener().counts().failed;
     });
     std::vector<tcp::socket> sockets;
     auto const why = wait_for_all(channels, number, all, refused);
@@ -269,7 +269,7 @@ class data_connector {
     wait(half);
     // Who cannot accept knows why, and says so before the others give up.
     auto const accepting = control_->loop().exclusively([&] {
-      auto const& counts = control_->data_gate().counts();
+      auto const& counts = control_->data_listener().counts();
       return counts.failed > refused ? counts.last_failure : std::string();
     });
     if (!accepting.empty() && !missing.from_others.empty())
@@ -319,7 +319,7 @@ class data_connector {
            " for its messages within " + seconds_text(control_->settings().connect_deadline);
   }
   [[nodiscard]] std::string own_place() const {
-    auto const where = control_->data_gate().endpoint();
+    auto const where = control_->data_listener().endpoint();
     return host_and_port(where.address().to_string(), where.port());
   }
 

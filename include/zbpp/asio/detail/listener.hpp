@@ -5,8 +5,8 @@
 #pragma once
 
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/io_loop.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
@@ -24,7 +24,7 @@
 #include <string>
 #include <utility>
 
-namespace zbpp::asio {
+namespace zbpp::asio::detail {
 
 /// Says where a listener listens and how patient it is.
 struct listener_settings {
@@ -118,14 +118,13 @@ class listener {
       boost::system::error_code reason;
       auto const check = [&] {
         if (!reason) return;
-        auto const cure = detail::lacks_descriptors(reason)
-                              ? ""
-                              : "; choose a free port and an address of this machine";
+        auto const cure =
+            lacks_descriptors(reason) ? "" : "; choose a free port and an address of this machine";
         bool const is_elsewhere = reason == boost::system::errc::address_not_available;
         throw error(
             is_elsewhere ? errc::bad_argument : errc::io_failed,
             "cannot listen on address " + where.address().to_string() + ", port " +
-                std::to_string(where.port()) + ": " + detail::reason_of(reason) + cure);
+                std::to_string(where.port()) + ": " + reason_of(reason) + cure);
       };
       acceptor.open(where.protocol(), reason), check();
       acceptor.set_option(tcp::acceptor::reuse_address(true), reason), check();
@@ -152,7 +151,7 @@ class listener {
         if (!self->is_open()) return;
         if (reason) {
           ++self->counts.failed;
-          self->counts.last_failure = detail::reason_of(reason);
+          self->counts.last_failure = reason_of(reason);
           self->unrested = most_unrested;  // no descriptors, say: trying again at once is no use
         } else {
           ++self->unrested;
@@ -222,7 +221,7 @@ class listener {
 
     void drop(std::shared_ptr<stranger> who, char const* why) noexcept {
       try {
-        counts.last_reason = detail::name_of_peer(who->socket) + " " + why;
+        counts.last_reason = name_of_peer(who->socket) + " " + why;
       } catch (...) {
         counts.last_reason.clear();
       }
@@ -248,7 +247,7 @@ class listener {
         why = "out of memory";  // short enough to need none
       } catch (std::exception const& e) {
         try {
-          why = detail::reason_of(e);
+          why = reason_of(e);
         } catch (...) {
         }
       } catch (...) {
@@ -269,4 +268,4 @@ class listener {
   std::shared_ptr<shared_state> state_;
 };
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

@@ -5,11 +5,13 @@
 
 #include <zbpp/asio/detail/collective_round.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/host.hpp>
 #include <zbpp/asio/detail/listener.hpp>
+#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/host.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/config.hpp>
@@ -77,12 +79,6 @@ struct member_record {
   for (auto const& s : members)
     if (!s.has_ended) longest = std::max(longest, s.silence());
   return longest;
-}
-
-/// @return a version as people write it
-[[nodiscard]] inline std::string version_text(std::uint32_t version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
 }
 
 /// @return what is wrong with one who wants to join from an address; empty if nothing

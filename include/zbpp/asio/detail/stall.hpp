@@ -6,7 +6,8 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/program.hpp>
@@ -22,9 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 using zbpp::detail::index;
 
@@ -224,18 +223,10 @@ class stall_report {
     for (int rank = 0; rank < code_.ranks(); ++rank) {
       auto const& who = waiting[index(rank)];
       if (who.empty()) continue;
-      std::string names;
-      for (std::size_t i = 0; i < who.size(); ++i)
-        names.append(
-                 i == 0                ? ""
-                 : i + 1 == who.size() ? " and "
-                                       : ", ")
-            .append(std::to_string(who[i]));
       if (who.size() + 1 == next_.size())
         text += "\neverybody waits for ";
       else
-        text += (who.size() == 1 ? "\nrank " : "\nranks ") + names +
-                (who.size() == 1 ? " waits for " : " wait for ");
+        text += "\n" + ranks_text(who) + (who.size() == 1 ? " waits for " : " wait for ");
       text += name(rank) + ", which " + does_[index(rank)];
     }
   }
@@ -248,8 +239,6 @@ class stall_report {
   std::vector<std::string> does_;  // of each rank
   std::vector<int> next_;          // for whom each rank waits
 };
-
-}  // namespace detail
 
 /// Tells once that a step stands still, and why. Rank 0 shows it the reports of all ranks from time
 /// to time, from one thread at a time.
@@ -274,7 +263,7 @@ class stall_detector {
     auto still = std::int64_t{-1};
     bool in_step = false;
     for (auto const& r : reports) {
-      auto const quiet = detail::stall_report::quiet_ms(r);
+      auto const quiet = stall_report::quiet_ms(r);
       still = still < 0 ? quiet : std::min(still, quiet);
       in_step = in_step || r.phase != progress_phase::outside;
     }
@@ -286,7 +275,7 @@ class stall_detector {
     return "the step stands still: no rank has got any further for " +
            seconds_text(std::chrono::milliseconds(still)) + ", and " +
            seconds_text(std::chrono::milliseconds(patience_ms_)) + " is the patience" +
-           detail::stall_report(code_, reports, patience_ms_).text();
+           stall_report(code_, reports, patience_ms_).text();
   }
 
  private:
@@ -295,4 +284,4 @@ class stall_detector {
   bool is_told_ = false;
 };
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail
