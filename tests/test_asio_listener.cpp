@@ -36,11 +36,11 @@ namespace {
 namespace net = boost::asio;
 using net::ip::tcp;
 using zbpp::asio::io_loop;
-using zbpp::asio::link_purpose;
-using zbpp::asio::listener;
-using zbpp::asio::listener_counts;
-using zbpp::asio::listener_settings;
 using zbpp::asio::run_token;
+using zbpp::asio::detail::link_purpose;
+using zbpp::asio::detail::listener;
+using zbpp::asio::detail::listener_counts;
+using zbpp::asio::detail::listener_settings;
 using namespace std::chrono_literals;
 
 constexpr std::chrono::seconds enough{20};
@@ -140,7 +140,9 @@ class visitor {
     bool is_over = false;
     bool is_in = false;
     net::co_spawn(
-        io_, zbpp::asio::introduce(socket, with, what), [&](std::exception_ptr const& failure) {
+        io_,
+        zbpp::asio::detail::introduce(socket, with, what),
+        [&](std::exception_ptr const& failure) {
           is_over = true;
           is_in = !failure;
           if (failure) note(failure);

@@ -15,11 +15,11 @@ namespace test_asio_message_frame {
 
 namespace {
 
-using zbpp::asio::decode;
-using zbpp::asio::encode;
-using zbpp::asio::frame;
-using zbpp::asio::message_frame_kind;
-using zbpp::asio::message_frame_rule;
+using zbpp::asio::detail::decode;
+using zbpp::asio::detail::encode;
+using zbpp::asio::detail::frame;
+using zbpp::asio::detail::message_frame_kind;
+using zbpp::asio::detail::message_frame_rule;
 
 std::vector<std::byte> bytes_of(message_frame const& f) {
   std::vector<std::byte> bytes(message_frame::most_size);
