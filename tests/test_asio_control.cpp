@@ -349,7 +349,7 @@ TEST_CASE("a process that sends what is no frame is the one that failed") {
   settings.largest_blob = 1000;
   auto const text_after = [&](auto act) { return run_with_raw(2, settings, act).front(); };
   auto const begin = std::string(
-      "rank 1: its process has ended or its connection broke (it sent what is no valid frame: ");
+      "rank 1: its process has ended or its connection broke (it sent an invalid frame: ");
 
   CHECK(
       text_after(bytes_of(0xffffffff, 1)) ==
@@ -534,7 +534,7 @@ TEST_CASE("a rank says itself that rank 0 is lost") {
         }) == "rank 0: its process has ended or its connection broke (it closed the connection)");
   CHECK(contains(
       thrown_under(settings, [](line& to) { to.send(control_kind::stop, asio::blob(3)); }),
-      "rank 0: its process has ended or its connection broke (it sent what is no valid frame"));
+      "rank 0: its process has ended or its connection broke (it sent an invalid frame"));
   // Before the call, or while this rank waits for its outcome.
   for (auto when : {control_kind::join, control_kind::call})
     CHECK(

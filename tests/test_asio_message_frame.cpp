@@ -38,7 +38,7 @@ frame random_message(zbpp::test::seeded_random& random) {
   message_frame f;
   f.parts = static_cast<std::uint8_t>(random.integer(0, 8));
   f.has_credit = random.chance(0.5);
-  f.round = static_cast<std::uint32_t>(random.bits());
+  f.step = static_cast<std::uint32_t>(random.bits());
   f.sequence = static_cast<std::uint32_t>(random.bits());
   f.credit = static_cast<std::uint32_t>(random.bits());
   for (std::size_t i = 0; i < f.parts; ++i)
@@ -48,7 +48,7 @@ frame random_message(zbpp::test::seeded_random& random) {
 
 bool is_same(frame const& a, frame const& b) {
   bool same = a.kind == b.kind && a.parts == b.parts && a.has_credit == b.has_credit &&
-              a.round == b.round && a.sequence == b.sequence && a.credit == b.credit;
+              a.step == b.step && a.sequence == b.sequence && a.credit == b.credit;
   for (std::size_t i = 0; same && i < a.parts; ++i) same = a.sizes[i] == b.sizes[i];
   return same;
 }
@@ -61,7 +61,7 @@ TEST_CASE("a header is read as it was written, and needs all of its bytes", "[as
     auto const sent = random_message(random);
     auto const bytes = bytes_of(sent);
     message_frame_rule const rule{
-        message_frame_kind::message, sent.round, sent.sequence, ~std::uint64_t{0} - 1};
+        message_frame_kind::message, sent.step, sent.sequence, ~std::uint64_t{0} - 1};
     frame read;
     auto const whole = decode(bytes, rule, read);
     CHECK(whole.wrong.empty());
@@ -85,7 +85,7 @@ TEST_CASE("a credit is read as it was written", "[asio]") {
 
 TEST_CASE("a message is the next one of its step or the first of a later one", "[asio]") {
   auto wrong = [](std::uint32_t round, std::uint32_t sequence) {
-    return wrong_of(bytes_of({.round = round, .sequence = sequence}), {.round = 3, .sequence = 7});
+    return wrong_of(bytes_of({.step = round, .sequence = sequence}), {.step = 3, .sequence = 7});
   };
   CHECK(wrong(3, 7).empty());
   CHECK(wrong(4, 0).empty());

@@ -41,8 +41,8 @@ class io_loop {
  public:
   /// Starts the io_loop's own thread.
   /// @param absence  how long nobody may have waited before that thread takes over; at most twice
-  ///                 as long passes until it does. A shorter one costs who waits often: setting a
-  ///                 timer that is due soon takes microseconds in a virtual machine.
+  ///                 as long passes until it does. A shorter one costs a thread that waits often:
+  ///                 setting a timer that is due soon takes microseconds in a virtual machine.
   /// @throws std::system_error
   explicit io_loop(std::chrono::microseconds absence = std::chrono::microseconds(500));
   io_loop(io_loop const&) = delete;

@@ -26,7 +26,7 @@ class collective_round {
  public:
   explicit collective_round(int ranks) : calls_(zbpp::detail::index(ranks)) {}
 
-  /// Takes a rank's call. @return whether it is the first of its round
+  /// Takes a rank's call. @return whether it is the first of its collective
   /// @throws error (bad_format) when the rank has called already, or names a root that is no rank
   [[nodiscard]] bool add(int rank, collective_call call) {
     if (has(rank) || call.sequence != number_)
@@ -81,7 +81,7 @@ class collective_round {
            " bytes together; at most " + std::to_string(most) + " fit";
   }
 
-  /// Ends a round in which all have called the same. @return what all ranks get
+  /// Ends a collective that all have called. @return what all ranks get
   [[nodiscard]] collective_outcome finish() {
     collective_outcome outcome{number_, {}};
     auto const kind = calls_.front()->kind;

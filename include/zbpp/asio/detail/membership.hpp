@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The members of a run as rank 0 fills them, and what is wrong with those who come, or do not come.
+// The members of a run as rank 0 knows them, and what is wrong with ranks that join, or do not.
 #pragma once
 
 #include <zbpp/asio/detail/collective_round.hpp>
@@ -30,7 +30,7 @@ namespace zbpp::asio::detail {
 /// Holds what rank 0 knows of a rank.
 struct member_record {
   member_record() = default;
-  /// Is that of a rank that asked for it by this line.
+  /// Is that of a rank that asked to join on this connection.
   member_record(std::shared_ptr<control_connection> by, join_request request)
       : to(std::move(by)),
         data(std::move(request.data)),
@@ -57,11 +57,11 @@ struct member_record {
   }
 };
 
-/// @return whose line it is; -1 where it is nobody's
+/// @return the rank of a connection; -1 where it belongs to none
 [[nodiscard]] inline int rank_of(
-    std::vector<member_record> const& members, control_connection const& l) {
+    std::vector<member_record> const& members, control_connection const& of) {
   auto const found =
-      std::ranges::find(members, &l, [](member_record const& s) { return s.to.get(); });
+      std::ranges::find(members, &of, [](member_record const& s) { return s.to.get(); });
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 

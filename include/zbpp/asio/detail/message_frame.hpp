@@ -33,8 +33,8 @@ struct message_frame {
   message_frame_kind kind = message_frame_kind::message;
   std::uint8_t parts = 0;
   bool has_credit = false;     ///< whether `credit` means something
-  std::uint32_t round = 0;     ///< how many steps the sender's channel went through before
-  std::uint32_t sequence = 0;  ///< of the message in its round
+  std::uint32_t step = 0;      ///< how many steps the sender's channel went through before
+  std::uint32_t sequence = 0;  ///< of the message in its step
   std::uint32_t credit = 0;    ///< of a message: for the channel the other way
   std::array<std::uint64_t, message::max_buffers> sizes{};  ///< of the parts, in bytes
 
@@ -49,8 +49,8 @@ struct message_frame {
 /// Says which frames a reader takes.
 struct message_frame_rule {
   message_frame_kind kind = message_frame_kind::message;
-  std::uint32_t round = 0;     ///< of the last message
-  std::uint32_t sequence = 0;  ///< of the next message, if it is of the same round
+  std::uint32_t step = 0;      ///< of the last message
+  std::uint32_t sequence = 0;  ///< of the next message, if it is of the same step
   std::uint64_t most = 0;      ///< bytes of a message
 };
 
@@ -79,12 +79,12 @@ template <class Number>
 
 [[nodiscard]] inline std::string check_order(
     message_frame const& f, message_frame_rule const& rule) {
-  bool const is_next = f.round == rule.round && f.sequence == rule.sequence;
-  bool const begins_round = f.round > rule.round && f.sequence == 0;
-  if (is_next || begins_round) return {};
-  return "found message " + std::to_string(f.sequence) + " of step " + std::to_string(f.round) +
+  bool const is_next = f.step == rule.step && f.sequence == rule.sequence;
+  bool const begins_step = f.step > rule.step && f.sequence == 0;
+  if (is_next || begins_step) return {};
+  return "found message " + std::to_string(f.sequence) + " of step " + std::to_string(f.step) +
          "; expected message " + std::to_string(rule.sequence) + " of step " +
-         std::to_string(rule.round) + ", or message 0 of a later one";
+         std::to_string(rule.step) + ", or message 0 of a later one";
 }
 
 [[nodiscard]] inline std::string check_sizes(
@@ -109,7 +109,7 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
       frame_version,
       static_cast<std::uint8_t>(f.kind),
       static_cast<std::uint8_t>(f.parts | (f.has_credit ? credit_flag : 0))};
-  std::array<std::uint32_t, 3> const numbers{f.round, f.sequence, f.credit};
+  std::array<std::uint32_t, 3> const numbers{f.step, f.sequence, f.credit};
   std::memcpy(to, head.data(), sizeof(head));
   std::memcpy(to + sizeof(head), numbers.data(), sizeof(numbers));
   std::memcpy(to + message_frame::base_size, f.sizes.data(), f.parts * sizeof(std::uint64_t));
@@ -136,11 +136,11 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
   to.kind = rule.kind;
   to.has_credit = (head[3] & credit_flag) != 0;
   to.parts = head[3] & static_cast<std::uint8_t>(~credit_flag);
-  to.round = number_at<std::uint32_t>(bytes, 4);
+  to.step = number_at<std::uint32_t>(bytes, 4);
   to.sequence = number_at<std::uint32_t>(bytes, 8);
   to.credit = number_at<std::uint32_t>(bytes, 12);
   if (rule.kind == message_frame_kind::credit) {
-    if (to.parts != 0 || !to.has_credit || to.round != 0 || to.sequence != 0)
+    if (to.parts != 0 || !to.has_credit || to.step != 0 || to.sequence != 0)
       return {.wrong = "found a credit with parts, without a number, or of a step; it has none"};
     return {.size = message_frame::base_size, .wrong = {}};
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between processes: one TCP connection a channel. A send writes at once, in the
+// Moves messages between processes: one TCP connection per channel. A send writes at once, in the
 // engine's own thread, when the kernel and the receiver have room; the rest is up to the I/O
 // thread.
 #pragma once
@@ -39,7 +39,7 @@ class tcp_transport {
 
   /// Makes the ends of all channels that begin or end at `rank`; they are not connected yet.
   /// @param largest  the largest message of each channel in bytes, 0 where none is declared
-  /// @param on_lost  called on the I/O thread, once a channel, when its connection is lost
+  /// @param on_lost  called on the I/O thread, once per channel, when its connection is lost
   /// @throws error (bad_argument), std::bad_alloc
   tcp_transport(
       io_loop& sockets,

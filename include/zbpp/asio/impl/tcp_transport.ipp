@@ -31,7 +31,7 @@
 
 namespace zbpp::asio::detail {
 
-// Has something done for the sockets at once, by this thread or by the I/O thread.
+// Does something for the sockets at once: here, or on the I/O thread where that is another.
 template <class Work>
 void do_at_once(io_loop& loop, Work work) {
   if (!loop.try_exclusively(work)) loop.notify();
@@ -199,7 +199,7 @@ ZBPP_INLINE void tcp_transport::shut() noexcept {
 ZBPP_INLINE void tcp_transport::check(
     std::vector<channel> const& channels, std::vector<bytes> const& largest) const {
   zbpp::detail::require(
-      channels.size() == largest.size(), "a tcp_transport gets one largest size a channel");
+      channels.size() == largest.size(), "a tcp_transport gets one largest size per channel");
   zbpp::detail::require(settings_.most > 0, "tcp_settings.most is above 0");
   for (auto size : largest)
     zbpp::detail::require(size >= 0, "the largest message of a channel has at least 0 bytes");
