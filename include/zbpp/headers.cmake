@@ -120,6 +120,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/handshake.hpp
   asio/detail/host.hpp
   asio/detail/incoming.hpp
+  asio/detail/link_request.hpp
   asio/detail/listener.hpp
   asio/detail/lost_handler.hpp
   asio/detail/membership.hpp

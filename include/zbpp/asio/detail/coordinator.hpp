@@ -308,12 +308,7 @@ class coordinator final : public connection_owner {
 
   void beat(bool was_late) {
     auto const now = steady::now();
-    for (auto& s : members_) {
-      s.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(s.silence()).count();
-      if (s.to == nullptr) continue;
-      if (!s.to->is_behind()) s.to->send(control_kind::heartbeat);
-      if (was_late) s.to->excuse(now);
-    }
+    send_heartbeats(members_, was_late);
     for (auto const& s : std::vector(joining_))
       if (now - s->heard() > join_limit)
         turn_away(*s, mistake_.empty() ? "it did not say its rank in time" : mistake_);
@@ -322,17 +317,9 @@ class coordinator final : public connection_owner {
       fail({{}, {}, errc::stalled, std::move(*text)});
   }
 
-  // Gives up all who have been silent for too long.
+  // Gives up all ranks that have been silent for too long.
   void give_up() {
-    std::vector<int> silent;
-    for (int rank = 0; rank < ranks(); ++rank) {
-      auto& s = member_of(rank);
-      if (s.has_ended || s.silence() < settings_.deadline) continue;
-      s.has_ended = true;
-      s.to->expect_no_reader();  // it gets the verdict, should it wake up
-      silent.push_back(rank);
-    }
-    for (int rank : silent)
+    for (int rank : give_up_silent(members_, settings_.deadline))
       fail({{rank, -1, -1, -1}, {}, errc::peer_failed, silence_text(settings_.deadline)});
   }
 
@@ -349,8 +336,8 @@ class coordinator final : public connection_owner {
   watchdog watchdog_;
 
   state state_ = state::joining;
-  std::string mistake_;  // of one who joined; all hear of it soon
-  std::string ending_;   // told to those who come too late
+  std::string mistake_;  // of a rank that joined; all hear of it soon
+  std::string ending_;   // told to ranks that come too late
   std::vector<rank_failure> failures_;
   listener listener_;
 };

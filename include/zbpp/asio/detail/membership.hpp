@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -81,7 +82,33 @@ struct member_record {
   return longest;
 }
 
-/// @return what is wrong with one who wants to join from an address; empty if nothing
+/// Sends a heartbeat to every rank, and notes how long each has been silent.
+/// @param was_late  whether this process stood still, so that silence counts from now on
+inline void send_heartbeats(std::vector<member_record>& members, bool was_late) {
+  for (auto& m : members) {
+    m.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(m.silence()).count();
+    if (m.to == nullptr) continue;
+    if (!m.to->is_behind()) m.to->send(control_kind::heartbeat);
+    if (was_late) m.to->excuse(steady::now());
+  }
+}
+
+/// Expects nothing more of ranks that have been silent for the deadline.
+/// @return these ranks
+[[nodiscard]] inline std::vector<int> give_up_silent(
+    std::vector<member_record>& members, std::chrono::milliseconds deadline) {
+  std::vector<int> silent;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    auto& m = members[rank];
+    if (m.has_ended || m.silence() < deadline) continue;
+    m.has_ended = true;
+    m.to->expect_no_reader();  // it gets the verdict, should it wake up
+    silent.push_back(static_cast<int>(rank));
+  }
+  return silent;
+}
+
+/// @return what is wrong with a rank that wants to join from an address; empty if nothing
 [[nodiscard]] inline std::string mistake_in(
     join_request const& request,
     std::string const& from,
@@ -104,7 +131,7 @@ struct member_record {
          "; give every process a rank of its own";
 }
 
-/// @return who did not come and what is known about it
+/// @return which ranks did not come, and what is known about them
 [[nodiscard]] inline std::string missing_text(
     std::vector<member_record> const& members,
     std::chrono::milliseconds deadline,
@@ -163,7 +190,7 @@ struct member_record {
          "set rendezvous_settings::advertise";
 }
 
-/// @return who is where, under a new random number
+/// @return the data addresses of all ranks, under a new random number
 [[nodiscard]] inline roster roster_of(std::vector<member_record> const& members) {
   roster all;
   auto const random = make_challenge();
