@@ -92,7 +92,7 @@ class side {
       asio::io_loop& sockets,
       connections of_transport,
       connections of_bare,
-      asio::lost_handler on_lost)
+      asio::detail::lost_handler on_lost)
       : rank_(rank),
         what_(what),
         loop_(sockets),
@@ -195,7 +195,7 @@ class side {
   asio::io_loop& loop_;
   arena memory_;
   wakeup wakeup_{0};
-  asio::tcp_transport transport_;
+  asio::detail::tcp_transport transport_;
   net::io_context io_{1};
   std::array<bare_socket, 2> bare_{bare_socket(io_), bare_socket(io_)};
   bare_socket* out_ = nullptr;

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/model/program.hpp>
@@ -70,7 +75,7 @@ class raw_member {
     std::exception_ptr failed;
     boost::asio::co_spawn(
         io_,
-        asio::introduce(socket_, token_, asio::link_purpose::control),
+        asio::detail::introduce(socket_, token_, asio::detail::link_purpose::control),
         [&](std::exception_ptr wrong) { failed = wrong; });
     io_.run_for(test_limit);
     if (failed) std::rethrow_exception(failed);
@@ -346,7 +351,7 @@ TEST_CASE("a process that sends what is no frame is the one that failed") {
   settings.largest_blob = 1000;
   auto const text_after = [&](auto act) { return run_with_raw(2, settings, act).front(); };
   auto const begin = std::string(
-      "rank 1: its process has ended or its connection broke (it sent what is no valid frame: ");
+      "rank 1: its process has ended or its connection broke (it sent an invalid frame: ");
 
   CHECK(
       text_after(bytes_of(0xffffffff, 1)) ==
@@ -405,13 +410,15 @@ TEST_CASE("a stranger that holds the token but does not join is sent away") {
 namespace {
 
 // A rank 0 that completes the run of two and does as a test says at a frame of rank 1.
-class raw_coordinator final : public asio::detail::connection_owner {
+class raw_coordinator final : public asio::detail::line_owner {
  public:
+  using line = asio::detail::line;
+
   template <class Act>
   raw_coordinator(control_kind when, Act act) : when_(when), act_(act) {
     loop_.exclusively([&] {
       listener_.emplace(
-          loop_, test::test_token(), [this](boost_tcp::socket socket, asio::link_purpose) {
+          loop_, test::test_token(), [this](boost_tcp::socket socket, asio::detail::link_purpose) {
             guest_ = std::make_shared<control_connection>(std::move(socket), *this, 1000);
             guest_->start();
           });
@@ -441,7 +448,7 @@ class raw_coordinator final : public asio::detail::connection_owner {
   asio::io_loop loop_;
   control_kind when_;
   std::function<void(control_connection&)> act_;
-  std::optional<asio::listener> listener_;
+  std::optional<asio::detail::listener> listener_;
   std::shared_ptr<control_connection> guest_;
 };
 
@@ -522,7 +529,7 @@ TEST_CASE("a process knows for how long it stood still, until it has caught up")
 }
 
 TEST_CASE("a rank says itself that rank 0 is lost") {
-
+  using line = asio::detail::line;
   auto settings = test::patient_settings();
   CHECK(thrown_under(settings, [](control_connection& to) {
           to.finish(20s);
@@ -530,7 +537,7 @@ TEST_CASE("a rank says itself that rank 0 is lost") {
   CHECK(contains(
       thrown_under(
           settings, [](control_connection& to) { to.send(control_kind::stop, asio::blob(3)); }),
-      "rank 0: its process has ended or its connection broke (it sent what is no valid frame"));
+      "rank 0: its process has ended or its connection broke (it sent an invalid frame"));
   // Before the call, or while this rank waits for its outcome.
   for (auto when : {control_kind::join, control_kind::call})
     CHECK(
@@ -556,15 +563,16 @@ TEST_CASE("the watchdog sees what all ranks told, and ends the run") {
   settings.deadline = 2s;
   auto const thrown = run_ranks(3, settings, [&](asio::rendezvous& meeting) {
     auto& control = meeting.control_channel();
-    control.watch([](std::span<asio::progress_report const> all) -> std::optional<std::string> {
-      std::string text;
-      for (auto const& report : all) {
-        if (report.passes_started != report.rank + 1) return {};
-        text += "rank " + std::to_string(report.rank) + " waits in step " +
-                std::to_string(report.step) + "; ";
-      }
-      return text;
-    });
+    control.watch(
+        [](std::span<asio::detail::progress_report const> all) -> std::optional<std::string> {
+          std::string text;
+          for (auto const& report : all) {
+            if (report.passes_started != report.rank + 1) return {};
+            text += "rank " + std::to_string(report.rank) + " waits in step " +
+                    std::to_string(report.step) + "; ";
+          }
+          return text;
+        });
     control.board().begin_step(7);
     for (int i = 0; i <= meeting.rank(); ++i) control.board().start_pass();
     if (meeting.rank() == 0) {
@@ -587,8 +595,8 @@ TEST_CASE("data connections are handed over, those too that come before anybody 
     std::atomic<int> guests{0};
     auto const take = [&](boost_tcp::socket socket) { guests += socket.is_open() ? 1 : 0; };
     bool const is_early = meeting.rank() == 1;
-    control.on_data_guest(nullptr);  // the rendezvous wants them, too
-    if (is_early) control.on_data_guest(take);
+    control.on_data_connection(nullptr);  // the rendezvous wants them, too
+    if (is_early) control.on_data_connection(take);
     meeting.barrier();
 
     boost::asio::io_context io;
@@ -600,17 +608,18 @@ TEST_CASE("data connections are handed over, those too that come before anybody 
       sockets.emplace_back(io).connect({boost::asio::ip::make_address(to.host), to.port});
       boost::asio::co_spawn(
           io,
-          asio::introduce(sockets.back(), control.token(), asio::link_purpose::data),
+          asio::detail::introduce(
+              sockets.back(), control.token(), asio::detail::link_purpose::data),
           [&](std::exception_ptr wrong) { introduced += wrong ? 0 : 1; });
     }
     io.run_for(test_limit);
     if (introduced != 3) throw std::runtime_error("a data connection was not admitted");
     meeting.barrier();
-    if (!is_early) control.on_data_guest(take);
+    if (!is_early) control.on_data_connection(take);
     auto const end = std::chrono::steady_clock::now() + test_limit;
     while (guests < 3 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     if (guests != 3) throw std::runtime_error("a data connection did not arrive");
-    control.on_data_guest(nullptr);
+    control.on_data_connection(nullptr);
     meeting.barrier();
   });
   CHECK(thrown == std::vector<std::string>(3));
@@ -663,7 +672,7 @@ std::vector<std::string> thrown_by_connecting(channel const& wanted, std::uint16
         // Lives as others do, until it hears the verdict.
         std::jthread const alive([&raw](std::stop_token const& stop) {
           asio::wire_writer report;
-          put(report, asio::progress_report{});
+          put(report, asio::detail::progress_report{});
           while (!stop.stop_requested()) {
             raw.send(control_kind::heartbeat, report.bytes());
             ::poll(nullptr, 0, 100);

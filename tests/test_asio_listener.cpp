@@ -36,11 +36,11 @@ namespace {
 namespace net = boost::asio;
 using net::ip::tcp;
 using zbpp::asio::io_loop;
-using zbpp::asio::link_purpose;
-using zbpp::asio::listener;
-using zbpp::asio::listener_counts;
-using zbpp::asio::listener_settings;
 using zbpp::asio::run_token;
+using zbpp::asio::detail::link_purpose;
+using zbpp::asio::detail::listener;
+using zbpp::asio::detail::listener_counts;
+using zbpp::asio::detail::listener_settings;
 using namespace std::chrono_literals;
 
 constexpr std::chrono::seconds enough{20};
@@ -63,7 +63,7 @@ class place {
             guests.emplace_back(std::move(socket), what);
           },
           settings);
-      most_ = settings.most_strangers;
+      most_ = settings.most_pending;
       where_ = listener_->endpoint();
     });
   }
@@ -91,7 +91,7 @@ class place {
     });
     bool is_done = false;
     by_.run_until([&] {
-      is_bounded = is_bounded && (!listener_ || listener_->strangers() <= most_);
+      is_bounded = is_bounded && (!listener_ || listener_->pending() <= most_);
       is_done = done();
       return is_done || is_over;
     });
@@ -103,8 +103,8 @@ class place {
   listener_counts counts() {
     return by_.exclusively([&] { return listener_->counts(); });
   }
-  std::size_t strangers() {
-    return by_.exclusively([&] { return listener_->strangers(); });
+  std::size_t pending() {
+    return by_.exclusively([&] { return listener_->pending(); });
   }
   // As the io_loop's thread or the I/O thread.
   listener& it() { return *listener_; }
@@ -140,7 +140,9 @@ class visitor {
     bool is_over = false;
     bool is_in = false;
     net::co_spawn(
-        io_, zbpp::asio::introduce(socket, with, what), [&](std::exception_ptr const& failure) {
+        io_,
+        zbpp::asio::detail::introduce(socket, with, what),
+        [&](std::exception_ptr const& failure) {
           is_over = true;
           is_in = !failure;
           if (failure) note(failure);
@@ -228,7 +230,7 @@ TEST_CASE("a listener hands on whoever holds the token", "[asio][listener]") {
   auto const counts = here.counts();
   CHECK(counts.admitted == 2);
   CHECK(counts.refused + counts.dropped + counts.failed == 0);
-  CHECK(here.strangers() == 0);
+  CHECK(here.pending() == 0);
 }
 
 TEST_CASE("who does not hold the token is refused, counted and told", "[asio][listener]") {
@@ -245,7 +247,7 @@ TEST_CASE("who does not hold the token is refused, counted and told", "[asio][li
 }
 
 TEST_CASE("two hundred that say nothing keep nobody out", "[asio][listener]") {
-  place here({.handshake_deadline = 2s, .most_strangers = 16});
+  place here({.handshake_deadline = 2s, .most_pending = 16});
   net::io_context io;
   std::vector<visitor> silent;
   silent.reserve(200);
@@ -255,21 +257,21 @@ TEST_CASE("two hundred that say nothing keep nobody out", "[asio][listener]") {
     visitor honest(io);
     CAPTURE(i, honest.why);
     REQUIRE(honest.to(here.where()).introduces_itself());
-    CHECK(here.strangers() <= 16);
+    CHECK(here.pending() <= 16);
   }
   REQUIRE(here.becomes(
       [&] { return here.it().counts().dropped == 200 && here.it().counts().admitted == 10; }));
-  CHECK(here.strangers() == 0);
+  CHECK(here.pending() == 0);
   CHECK(here.guests.size() == 10);
   for (auto& stranger : silent) CHECK(stranger.is_closed());
 }
 
 TEST_CASE("with room for one, the last to come has it", "[asio][listener]") {
-  place here({.most_strangers = 1});
+  place here({.most_pending = 1});
   net::io_context io;
   visitor first(io);
   first.to(here.where());
-  REQUIRE(here.becomes([&] { return here.it().strangers() == 1; }));
+  REQUIRE(here.becomes([&] { return here.it().pending() == 1; }));
   visitor second(io);
   CHECK(second.to(here.where()).introduces_itself());
   CHECK(first.is_closed());
@@ -316,7 +318,7 @@ TEST_CASE("a stranger that goes on byte by byte does not gain time", "[asio][lis
 }
 
 TEST_CASE("random bytes open no listener and close none", "[asio][listener]") {
-  place here({.most_strangers = 8});
+  place here({.most_pending = 8});
   net::io_context io;
   for (int trial = 0; trial < 100; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -336,7 +338,7 @@ TEST_CASE("random bytes open no listener and close none", "[asio][listener]") {
 }
 
 TEST_CASE("a flood takes turns with those who drive", "[asio][listener]") {
-  place here({.most_strangers = 8});
+  place here({.most_pending = 8});
   std::thread flood([where = here.where()] {
     net::io_context io;
     for (int i = 0; i < 1500; ++i) {
@@ -364,10 +366,10 @@ TEST_CASE("a listener rests between helpings of strangers", "[asio][listener]") 
   std::vector<tcp::socket> waiting;
   for (int i = 0; i < 120; ++i) waiting.emplace_back(io).connect(here.where());
   for (int i = 0; i < 3; ++i) here.by().exclusively([] {});
-  auto const taken = here.strangers();
+  auto const taken = here.pending();
   CHECK(taken > 0);
   CHECK(taken <= 64);
-  REQUIRE(here.becomes([&] { return here.it().strangers() + here.it().counts().dropped == 120; }));
+  REQUIRE(here.becomes([&] { return here.it().pending() + here.it().counts().dropped == 120; }));
 }
 
 TEST_CASE("a listener survives that descriptors run out", "[asio][listener]") {
@@ -401,11 +403,11 @@ TEST_CASE("a stopped listener lets nobody in and calls nobody", "[asio][listener
   visitor guest(io);
   at_the_door.to(here.where());
   REQUIRE(guest.to(here.where()).introduces_itself());
-  REQUIRE(here.becomes([&] { return here.it().strangers() == 1 && here.guests.size() == 1; }));
+  REQUIRE(here.becomes([&] { return here.it().pending() == 1 && here.guests.size() == 1; }));
   here.by().exclusively([&] {
     here.it().stop();
     here.it().stop();
-    CHECK(here.it().strangers() == 0);
+    CHECK(here.it().pending() == 0);
   });
   CHECK(at_the_door.is_closed());
   visitor late(io);
@@ -457,7 +459,7 @@ TEST_CASE("a listener may go at any moment", "[asio][listener]") {
     net::io_context io;
     std::vector<visitor> visitors;
     visitors.reserve(4);
-    place here({.handshake_deadline = 50ms, .most_strangers = 2});
+    place here({.handshake_deadline = 50ms, .most_pending = 2});
     auto const count = random.integer(0, 4);
     for (int i = 0; i < count; ++i) {
       visitors.emplace_back(io).to(here.where());
@@ -489,8 +491,8 @@ TEST_CASE("what a listener cannot do is said where it is asked for", "[asio][lis
           open({.endpoint = {net::ip::make_address("192.0.2.1"), 0}});
         }).find("cannot listen on address 192.0.2.1, port 0: ") == 0);
   CHECK(zbpp::test::refusal([&] {
-          open({.most_strangers = 0});
-        }) == "a listener needs room for one stranger");
+          open({.most_pending = 0});
+        }) == "listener_settings::most_pending is at least 1");
   CHECK(zbpp::test::refusal([&] {
           open({.handshake_deadline = 0ms});
         }) == "a listener's patience is above 0 ms");

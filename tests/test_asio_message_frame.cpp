@@ -15,11 +15,11 @@ namespace test_asio_message_frame {
 
 namespace {
 
-using zbpp::asio::decode;
-using zbpp::asio::encode;
-using zbpp::asio::message_frame;
-using zbpp::asio::message_frame_kind;
-using zbpp::asio::message_frame_rule;
+using zbpp::asio::detail::decode;
+using zbpp::asio::detail::encode;
+using zbpp::asio::detail::message_frame;
+using zbpp::asio::detail::message_frame_kind;
+using zbpp::asio::detail::message_frame_rule;
 
 std::vector<std::byte> bytes_of(message_frame const& f) {
   std::vector<std::byte> bytes(message_frame::most_size);
@@ -28,17 +28,17 @@ std::vector<std::byte> bytes_of(message_frame const& f) {
 }
 
 std::string wrong_of(std::span<std::byte const> bytes, message_frame_rule const& rule) {
-  message_frame into;
+  frame into;
   auto const reading = decode(bytes, rule, into);
   CHECK((reading.wrong.empty() || reading.size == 0));
   return reading.wrong;
 }
 
-message_frame random_message(zbpp::test::seeded_random& random) {
+frame random_message(zbpp::test::seeded_random& random) {
   message_frame f;
   f.parts = static_cast<std::uint8_t>(random.integer(0, 8));
   f.has_credit = random.chance(0.5);
-  f.round = static_cast<std::uint32_t>(random.bits());
+  f.step = static_cast<std::uint32_t>(random.bits());
   f.sequence = static_cast<std::uint32_t>(random.bits());
   f.credit = static_cast<std::uint32_t>(random.bits());
   for (std::size_t i = 0; i < f.parts; ++i)
@@ -48,7 +48,7 @@ message_frame random_message(zbpp::test::seeded_random& random) {
 
 bool is_same(message_frame const& a, message_frame const& b) {
   bool same = a.kind == b.kind && a.parts == b.parts && a.has_credit == b.has_credit &&
-              a.round == b.round && a.sequence == b.sequence && a.credit == b.credit;
+              a.step == b.step && a.sequence == b.sequence && a.credit == b.credit;
   for (std::size_t i = 0; same && i < a.parts; ++i) same = a.sizes[i] == b.sizes[i];
   return same;
 }
@@ -61,7 +61,7 @@ TEST_CASE("a header is read as it was written, and needs all of its bytes", "[as
     auto const sent = random_message(random);
     auto const bytes = bytes_of(sent);
     message_frame_rule const rule{
-        message_frame_kind::message, sent.round, sent.sequence, ~std::uint64_t{0} - 1};
+        message_frame_kind::message, sent.step, sent.sequence, ~std::uint64_t{0} - 1};
     message_frame read;
     auto const whole = decode(bytes, rule, read);
     CHECK(whole.wrong.empty());
@@ -86,7 +86,7 @@ TEST_CASE("a credit is read as it was written", "[asio]") {
 
 TEST_CASE("a message is the next one of its step or the first of a later one", "[asio]") {
   auto wrong = [](std::uint32_t round, std::uint32_t sequence) {
-    return wrong_of(bytes_of({.round = round, .sequence = sequence}), {.round = 3, .sequence = 7});
+    return wrong_of(bytes_of({.step = round, .sequence = sequence}), {.step = 3, .sequence = 7});
   };
   CHECK(wrong(3, 7).empty());
   CHECK(wrong(4, 0).empty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/asio/reason.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 
 #include <support/asio_ranks.hpp>

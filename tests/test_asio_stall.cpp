@@ -21,9 +21,9 @@ namespace test_asio_stall {
 using namespace zbpp;
 using namespace zbpp::test;
 using namespace std::chrono_literals;
-using zbpp::asio::progress_phase;
-using zbpp::asio::progress_report;
-using zbpp::asio::stall_detector;
+using zbpp::asio::detail::progress_phase;
+using zbpp::asio::detail::progress_report;
+using zbpp::asio::detail::stall_detector;
 
 namespace {
 
@@ -207,9 +207,7 @@ TEST_CASE("a cycle of two is told from its lowest rank", "[asio]") {
        at(1, progress_phase::waiting, 1),
        at(2, progress_phase::waiting, 0)});
   REQUIRE(text.size() == 5);
-  CHECK(
-      text[0] ==
-      "the step stands still: no rank has got any further for 61.2 s, and 60.0 s is the patience");
+  CHECK(text[0] == "the step stands still: no rank has progressed for 61.2 s (limit 60.0 s)");
   CHECK(begins_with(text[1], "rank 0: waits for gradient 0 of stage 1 from rank 1 (position "));
   CHECK(text[1].ends_with(", channel 1->0) for 61.2 s"));
   CHECK(begins_with(text[2], "rank 1: waits for gradient 0 of stage 2 from rank 2 (position "));

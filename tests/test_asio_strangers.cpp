@@ -47,7 +47,7 @@ std::string digests(process const& p) {
 
 // Gets in by the token as a rank does, and leaves. Returns what it said, as somebody on the path
 // would record it.
-bytes record(std::uint16_t port, zbpp::asio::link_purpose what) {
+bytes record(std::uint16_t port, zbpp::asio::detail::link_purpose what) {
   stranger const guest(port);
   auto const hello = guest.hear(handshake::hello_size, std::chrono::seconds(10));
   REQUIRE(hello.size() == handshake::hello_size);
@@ -183,8 +183,8 @@ TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers]") {
   REQUIRE(std::ranges::count(ports, meeting) == 1);
   bytes recorded;
   for (auto const port : ports) {
-    auto const what =
-        port == meeting ? zbpp::asio::link_purpose::control : zbpp::asio::link_purpose::data;
+    auto const what = port == meeting ? zbpp::asio::detail::link_purpose::control
+                                      : zbpp::asio::detail::link_purpose::data;
     recorded = record(port, what);
     CHECK(is_refused(port, recorded));
   }

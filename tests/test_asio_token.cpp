@@ -37,8 +37,8 @@ namespace {
 namespace fs = std::filesystem;
 namespace net = boost::asio;
 using net::ip::tcp;
-using zbpp::asio::link_purpose;
 using zbpp::asio::run_token;
+using zbpp::asio::detail::link_purpose;
 using bytes = std::vector<std::byte>;
 
 std::string const secret = "0123456789abcdef-this-is-secret";
@@ -282,7 +282,9 @@ void start_introduce(
     link_purpose what,
     ending& end) {
   net::co_spawn(
-      io, zbpp::asio::introduce(socket, token, what), [&](std::exception_ptr const& failure) {
+      io,
+      zbpp::asio::detail::introduce(socket, token, what),
+      [&](std::exception_ptr const& failure) {
         end = text_of(failure);
         boost::system::error_code ignored;
         if (failure) socket.close(ignored);
@@ -297,7 +299,7 @@ void start_admit(
     link_purpose* what = nullptr) {
   net::co_spawn(
       io,
-      zbpp::asio::admit(socket, token),
+      zbpp::asio::detail::admit(socket, token),
       [&socket, &end, what](std::exception_ptr const& failure, link_purpose found) {
         end = text_of(failure);
         if (what != nullptr) *what = found;

@@ -180,30 +180,48 @@ set(ZBPP_ASIO_HEADERS
   asio/agreement.hpp
   asio/async_step.hpp
   asio/control.hpp
+  asio/detail/boost_asio_fwd.hpp
   asio/detail/channel_socket.hpp
+  asio/detail/checked_settings.hpp
   asio/detail/client.hpp
   asio/detail/collective_round.hpp
   asio/detail/connector.hpp
   asio/detail/control_connection.hpp
+  asio/detail/control_message.hpp
+  asio/detail/control_parts.hpp
   asio/detail/coordinator.hpp
   asio/detail/credit.hpp
   asio/detail/data_connector.hpp
   asio/detail/handler_memory.hpp
   asio/detail/handshake.hpp
+  asio/detail/host.hpp
   asio/detail/incoming.hpp
+  asio/detail/link_request.hpp
   asio/detail/listener.hpp
+  asio/detail/lost_handler.hpp
   asio/detail/membership.hpp
   asio/detail/message_frame.hpp
   asio/detail/outgoing.hpp
+  asio/detail/progress.hpp
+  asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp
   asio/detail/stall.hpp
   asio/detail/tcp_transport.hpp
+  asio/detail/text.hpp
   asio/detail/timers.hpp
-  asio/host.hpp
+  asio/impl/agreement.ipp
+  asio/impl/control.ipp
+  asio/impl/io_loop.ipp
+  asio/impl/launch.ipp
+  asio/impl/rendezvous.ipp
+  asio/impl/roster.ipp
+  asio/impl/src.hpp
+  asio/impl/step_supervisor.ipp
+  asio/impl/tcp.ipp
+  asio/impl/tcp_transport.ipp
+  asio/impl/token.ipp
   asio/io_loop.hpp
   asio/launch.hpp
-  asio/progress.hpp
-  asio/reason.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <span>
 
-using namespace zbpp::asio;
+using namespace zbpp::asio::detail;
 
 namespace {
 

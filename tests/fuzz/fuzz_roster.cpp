@@ -3,7 +3,8 @@
 // What a control connection may carry: the first byte chooses the reader, the rest is the payload.
 #include "round_trip.hpp"
 #include <zbpp/asio/agreement.hpp>
-#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 
 #include <span>
@@ -48,13 +49,13 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
           bytes,
           [](auto b) {
             asio::wire_reader from(b);
-            auto report = asio::get_progress(from);
+            auto report = asio::detail::get_progress(from);
             from.expect_end();
             return report;
           },
-          [](asio::progress_report const& report) {
+          [](asio::detail::progress_report const& report) {
             asio::wire_writer to;
-            asio::put(to, report);
+            wire::put(to, report);
             return to.take();
           });
       break;

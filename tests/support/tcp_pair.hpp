@@ -82,7 +82,7 @@ make_connection(::boost::asio::io_context& first, ::boost::asio::io_context& sec
 /// Collects what transports say of lost channels.
 class losses {
  public:
-  [[nodiscard]] asio::lost_handler handler() {
+  [[nodiscard]] asio::detail::lost_handler handler() {
     return [this](int channel, std::string why) {
       std::lock_guard const lock(mutex_);
       all_.emplace_back(channel, std::move(why));
@@ -101,12 +101,12 @@ class losses {
 /// Is both ends of the transports of two ranks; models `transport` for both.
 class tcp_pair {
  public:
-  static constexpr ticks not_yet = asio::tcp_transport::not_yet;
+  static constexpr ticks not_yet = asio::detail::tcp_transport::not_yet;
 
   tcp_pair(std::vector<channel> const& channels, bytes largest, asio::tcp_settings settings = {})
       : channels_(channels), sent_(channels.size()) {
     for (int rank : {0, 1})
-      ends_[detail::index(rank)] = std::make_unique<asio::tcp_transport>(
+      ends_[detail::index(rank)] = std::make_unique<asio::detail::tcp_transport>(
           drivers_[detail::index(rank)],
           rank,
           channels,
@@ -148,23 +148,23 @@ class tcp_pair {
     sent_.assign(sent_.size(), 0);
   }
 
-  [[nodiscard]] asio::tcp_transport& end(int rank) { return *ends_[detail::index(rank)]; }
+  [[nodiscard]] asio::detail::tcp_transport& end(int rank) { return *ends_[detail::index(rank)]; }
   [[nodiscard]] asio::io_loop& io_loop(int rank) { return drivers_[detail::index(rank)]; }
 
   losses lost;
 
  private:
-  [[nodiscard]] asio::tcp_transport& sender(int channel) {
+  [[nodiscard]] asio::detail::tcp_transport& sender(int channel) {
     return end(channels_[detail::index(channel)].from);
   }
-  [[nodiscard]] asio::tcp_transport& receiver(int channel) {
+  [[nodiscard]] asio::detail::tcp_transport& receiver(int channel) {
     return end(channels_[detail::index(channel)].to);
   }
 
   std::vector<channel> channels_;
   std::vector<std::int32_t> sent_;
   std::array<asio::io_loop, 2> drivers_;
-  std::array<std::unique_ptr<asio::tcp_transport>, 2> ends_;
+  std::array<std::unique_ptr<asio::detail::tcp_transport>, 2> ends_;
 };
 
 }  // namespace zbpp::test

@@ -4,29 +4,20 @@
 // digests, small enough to send, and the comparison of two such lists.
 #pragma once
 
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/wire.hpp>
-#include <zbpp/config.hpp>
-#include <zbpp/error.hpp>
-#include <zbpp/model/costs.hpp>
-#include <zbpp/model/placement.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/program.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <openssl/evp.h>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
-#include <utility>
 #include <vector>
 
-namespace zbpp::asio {
+namespace zbpp {
+
+class plan;
+
+namespace asio {
 
 /// Names one thing that all ranks have to agree on.
 struct agreement_item {
@@ -37,19 +28,10 @@ struct agreement_item {
   std::string value;                      ///< the thing itself where it is short, else empty
 
   /// Writes the item, its texts cut to `longest_text`.
-  void put(wire_writer& to) const {
-    to.put(std::string_view(name).substr(0, longest_text)).append(digest);
-    to.put(std::string_view(value).substr(0, longest_text));
-  }
+  void put(wire_writer& to) const;
   /// Reads what `put` wrote.
   /// @throws error (bad_format) when bytes are missing, or a text is too long
-  [[nodiscard]] static agreement_item get(wire_reader& from) {
-    agreement_item item;
-    item.name = from.get_text(longest_text);
-    std::ranges::copy(from.take(item.digest.size()), item.digest.begin());
-    item.value = from.get_text(longest_text);
-    return item;
-  }
+  [[nodiscard]] static agreement_item get(wire_reader& from);
 
   friend bool operator==(agreement_item const&, agreement_item const&) = default;
 };
@@ -58,107 +40,14 @@ namespace detail {
 
 /// Computes SHA-256.
 /// @throws error (io_failed) when OpenSSL cannot
-[[nodiscard]] inline std::array<std::byte, 32> sha256(std::span<std::byte const> bytes) {
-  std::array<std::byte, 32> digest{};
-  unsigned size = 0;
-  auto* const out = reinterpret_cast<unsigned char*>(digest.data());
-  if (EVP_Digest(bytes.data(), bytes.size(), out, &size, EVP_sha256(), nullptr) != 1 ||
-      size != digest.size())
-    throw error(
-        errc::io_failed, "OpenSSL cannot compute SHA-256; a provider that has it is needed");
-  return digest;
-}
+[[nodiscard]] std::array<std::byte, 32> sha256(std::span<std::byte const> bytes);
 
 /// Makes an item of what was written about it.
-[[nodiscard]] inline agreement_item make_item(
-    std::string name, wire_writer const& content, std::string value = {}) {
-  return {std::move(name), sha256(content.bytes()), std::move(value)};
-}
+[[nodiscard]] agreement_item make_item(
+    std::string name, wire_writer const& content, std::string value = {});
 
 /// Makes an item of something that is its own text.
-[[nodiscard]] inline agreement_item make_item(std::string name, std::string value) {
-  auto const digest = sha256(std::as_bytes(std::span(value.data(), value.size())));
-  return {std::move(name), digest, std::move(value)};
-}
-
-/// Writes how many numbers there are, then each of them; -0.0, which equals 0.0, as that.
-template <class Number>
-void put_all(wire_writer& to, std::span<Number const> values) {
-  to.put(static_cast<std::uint64_t>(values.size()));
-  for (auto value : values) to.put(value + Number{0});
-}
-
-[[nodiscard]] inline agreement_item placement_item(placement const& placement) {
-  wire_writer content;
-  put_all(content, placement.rank_of_stages());
-  return make_item(
-      "placement",
-      content,
-      placement.name() + " of " + std::to_string(placement.stages()) + " stages");
-}
-
-[[nodiscard]] inline agreement_item costs_item(int stage, stage_costs const& costs) {
-  // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, kept, for_w, for_r, edge, fixed, extra] = costs;
-  wire_writer content;
-  content.put(f).put(b).put(w);
-  for (auto const& time : {fused, again})
-    content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
-  content.put(kept).put(for_w).put(for_r).put(edge).put(fixed).put(extra);
-  return make_item("costs of stage " + std::to_string(stage), content);
-}
-
-[[nodiscard]] inline agreement_item transfer_item(transfer_costs const& transfer) {
-  wire_writer content;
-  content.put(static_cast<std::int32_t>(transfer.ranks()));
-  put_all(content, transfer.latency());
-  put_all(content, transfer.time_per_byte());
-  return make_item(
-      "transfers",
-      content,
-      transfer.ranks() == 0 ? std::to_string(transfer.latency().front()) + " ns" : "");
-}
-
-[[nodiscard]] inline agreement_item limits_item(std::span<bytes const> limits) {
-  wire_writer content;
-  put_all(content, limits);
-  std::string value;
-  if (limits.empty()) value = "none";
-  if (limits.size() == 1) value = std::to_string(limits.front()) + " bytes";
-  return make_item("memory limits", content, std::move(value));
-}
-
-[[nodiscard]] inline agreement_item passes_item(int rank, std::span<pass const> passes) {
-  wire_writer content;
-  for (auto const& p : passes)
-    content.put(static_cast<std::uint8_t>(p.kind)).put(p.stage).put(p.microbatch);
-  return make_item("passes of rank " + std::to_string(rank), content);
-}
-
-[[nodiscard]] inline agreement_item program_item(program const& code) {
-  wire_writer content;
-  put_all(content, code.placement().rank_of_stages());
-  content.put(static_cast<std::int32_t>(code.microbatches()));
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
-    content.put(static_cast<std::uint64_t>(row.size()));
-    for (auto const& i : row)
-      content.put(static_cast<std::uint8_t>(i.kind)).put(i.stage).put(i.microbatch);
-  }
-  for (auto const& c : code.channels())
-    for (int number : {c.from, c.to, c.slots, c.in_flight})
-      content.put(static_cast<std::int32_t>(number));
-  return make_item("program", content);
-}
-
-/// Makes text of somebody else fit for an error: cut, and without what is no plain character.
-[[nodiscard]] inline std::string plain(std::string_view text) {
-  std::string result(text.substr(0, 64));
-  for (char& c : result)
-    if (c < ' ' || c > '~') c = '?';
-  if (text.size() > result.size()) result += "...";
-  return result.empty() ? "nothing" : result;
-}
+[[nodiscard]] agreement_item make_item(std::string name, std::string value);
 
 }  // namespace detail
 
@@ -166,35 +55,10 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 /// order, and equal ones for equal plans of the same version. What is predicted is left out; it
 /// follows from the rest.
 /// @throws error (io_failed) when OpenSSL cannot compute SHA-256
-[[nodiscard]] inline std::vector<agreement_item> fingerprint(
-    std::string_view policy,
-    problem const& problem,
-    schedule const& order,
-    program const& program) {
-  std::vector<agreement_item> items;
-  items.push_back(detail::make_item(
-      "version of zbpp",
-      std::to_string(ZBPP_VERSION_MAJOR) + "." + std::to_string(ZBPP_VERSION_MINOR) + "." +
-          std::to_string(ZBPP_VERSION_PATCH)));
-  items.push_back(detail::make_item("number of ranks", std::to_string(problem.ranks())));
-  items.push_back(
-      detail::make_item("number of microbatches", std::to_string(problem.microbatches())));
-  items.push_back(detail::placement_item(problem.placement()));
-  for (int s = 0; s < problem.stages(); ++s)
-    items.push_back(detail::costs_item(s, problem.costs(s)));
-  items.push_back(detail::transfer_item(problem.transfer()));
-  items.push_back(detail::limits_item(problem.memory_limits()));
-  items.push_back(detail::make_item("policy", std::string(policy)));
-  for (int rank = 0; rank < order.ranks(); ++rank)
-    items.push_back(detail::passes_item(rank, order.passes(rank)));
-  items.push_back(detail::program_item(program));
-  return items;
-}
-
-/// Describes a plan.
-[[nodiscard]] inline std::vector<agreement_item> fingerprint(plan const& planned) {
-  return fingerprint(planned.policy(), planned.problem(), planned.schedule(), planned.program());
-}
+[[nodiscard]] std::vector<agreement_item> fingerprint(
+    std::string_view policy, problem const& problem, schedule const& order, program const& program);
+/// Lists the same for a plan.
+[[nodiscard]] std::vector<agreement_item> fingerprint(plan const& planned);
 
 /// Names the items in which two lists differ, with both values where they are known, as in
 /// `costs of stage 3, policy (ZB-H1 here, ZB-V there)`; empty when they agree. Items belong
@@ -202,56 +66,16 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 /// that differ in much are cut to `most` names.
 /// @param here   what to call the side of `mine`
 /// @param there  what to call the side of `theirs`
-[[nodiscard]] inline std::string differences(
+[[nodiscard]] std::string differences(
     std::span<agreement_item const> mine,
     std::span<agreement_item const> theirs,
     std::string_view here = "here",
     std::string_view there = "there",
-    std::size_t most = 8) {
-  auto const by_name = [](std::span<agreement_item const> items) {
-    std::vector<agreement_item const*> sorted;
-    for (auto const& item : items) sorted.push_back(&item);
-    std::ranges::stable_sort(sorted, {}, [](auto const* i) { return std::string_view(i->name); });
-    return sorted;
-  };
-  auto const ours = by_name(mine);
-  auto const others = by_name(theirs);
-  // Each with its place in its list, so that they are told in that order: first mine, then what
-  // only the other side has.
-  std::vector<std::tuple<bool, std::ptrdiff_t, std::string>> found;
-  auto const only = [](agreement_item const& item, std::string_view where) {
-    return detail::plain(item.name).append(" (only ").append(where).append(")");
-  };
-  auto a = ours.begin();
-  auto b = others.begin();
-  while (a != ours.end() || b != others.end()) {
-    if (b == others.end() || (a != ours.end() && (*a)->name < (*b)->name)) {
-      found.emplace_back(false, *a - mine.data(), only(**a, here));
-      ++a;
-    } else if (a == ours.end() || (*b)->name < (*a)->name) {
-      found.emplace_back(true, *b - theirs.data(), only(**b, there));
-      ++b;
-    } else {
-      if (**a != **b) {
-        auto text = detail::plain((*a)->name);
-        if ((*a)->value != (*b)->value)
-          text.append(" (" + detail::plain((*a)->value) + " ")
-              .append(here)
-              .append(", " + detail::plain((*b)->value) + " ")
-              .append(there)
-              .append(")");
-        found.emplace_back(false, *a - mine.data(), std::move(text));
-      }
-      ++a;
-      ++b;
-    }
-  }
-  std::ranges::sort(found);
-  std::string text;
-  for (std::size_t i = 0; i < std::min(found.size(), most); ++i)
-    text.append(i == 0 ? "" : ", ").append(std::get<std::string>(found[i]));
-  if (found.size() > most) text += " and " + std::to_string(found.size() - most) + " more";
-  return text;
-}
+    std::size_t most = 8);
 
-}  // namespace zbpp::asio
+}  // namespace asio
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/asio/impl/agreement.ipp>
+#endif

@@ -27,7 +27,7 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// Is somebody who waits for the end of a step.
+/// Waits for the end of a step.
 class step_waiter {
  public:
   step_waiter() = default;

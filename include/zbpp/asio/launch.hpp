@@ -4,17 +4,10 @@
 // by the variables of torchrun, Open MPI, PMI, Slurm and PMIx. Reads only; opens no socket.
 #pragma once
 
-#include <zbpp/error.hpp>
-
-#include <charconv>
-#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 
 namespace zbpp::asio {
 
@@ -41,247 +34,18 @@ struct launch_arguments {
 using environment_lookup = std::function<std::optional<std::string>(char const* name)>;
 
 /// Looks into the environment of this process, which nobody may change meanwhile.
-[[nodiscard]] inline std::optional<std::string> environment(char const* name) {
-  char const* const value = std::getenv(name);
-  if (value == nullptr) return {};
-  return value;
-}
-
-namespace detail {
-
-inline constexpr int most_ranks = 65536;
-
-// The variables by which a launcher tells; null where it has none.
-struct launcher {
-  char const* name;
-  char const* rank;
-  char const* ranks;
-  char const* local_rank;
-  char const* local_ranks;
-  char const* advice;  // how to start a run with it
-};
-
-// PMIx comes last: `srun --mpi=pmix` sets its rank too, and Slurm's variables say more.
-inline constexpr launcher launchers[] = {
-    {"torchrun",
-     "RANK",
-     "WORLD_SIZE",
-     "LOCAL_RANK",
-     "LOCAL_WORLD_SIZE",
-     "set both, as torchrun does"},
-    {"Open MPI",
-     "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE",
-     "start the ranks with mpirun"},
-    {"PMI",
-     "PMI_RANK",
-     "PMI_SIZE",
-     "MPI_LOCALRANKID",
-     "MPI_LOCALNRANKS",
-     "start the ranks with mpiexec"},
-    {"Slurm",
-     "SLURM_PROCID",
-     "SLURM_NTASKS",
-     "SLURM_LOCALID",
-     nullptr,
-     "start the ranks with srun"},
-    {"PMIx", "PMIX_RANK", nullptr, nullptr, nullptr, "set RANK and WORLD_SIZE"},
-};
-
-// A value and who gave it, for messages.
-template <class Value>
-struct told {
-  Value value;
-  std::string by;
-};
-
-[[noreturn]] inline void wrong_launch(std::string const& text) {
-  throw error(errc::bad_argument, text);
-}
-
-[[nodiscard]] inline int checked_number(
-    told<std::int64_t> const& number, int least, int most, std::string const& why = {}) {
-  if (number.value < least || number.value > most)
-    wrong_launch(
-        number.by + " is " + std::to_string(number.value) + "; it must be from " +
-        std::to_string(least) + " to " + std::to_string(most) + why);
-  return static_cast<int>(number.value);
-}
-
-// Reads variables of one environment.
-class variables {
- public:
-  explicit variables(environment_lookup const& look) : look_(look) {}
-
-  [[nodiscard]] std::optional<std::string> text(char const* name) const {
-    auto value = name == nullptr ? std::nullopt : look_(name);
-    if (value && value->empty())
-      wrong_launch(std::string(name) + " is empty; give it a value or unset it");
-    return value;
-  }
-
-  // An argument, else a variable.
-  [[nodiscard]] std::optional<told<std::int64_t>> number(
-      std::optional<int> argument, char const* argument_name, char const* name) const {
-    if (argument) return told<std::int64_t>{*argument, std::string("argument ") + argument_name};
-    auto const value = text(name);
-    if (!value) return {};
-    std::int64_t result = 0;
-    auto const* const end = value->data() + value->size();
-    auto const read = std::from_chars(value->data(), end, result);
-    if (read.ec != std::errc{} || read.ptr != end)
-      wrong_launch(std::string(name) + " is '" + *value + "'; it must be a decimal number");
-    return told<std::int64_t>{result, name};
-  }
-
- private:
-  environment_lookup const& look_;
-};
-
-struct first_node {
-  std::string name;
-  bool is_only = true;
-};
-
-// Finds the first host in Slurm's short form of a list: `node[03-05,9],x` gives node03.
-[[nodiscard]] inline first_node first_of_nodes(std::string const& list, char const* variable) {
-  auto const refuse = [&](char const* what) {
-    wrong_launch(
-        std::string(variable) + " is '" + list + "': " + what +
-        "; it must be a list of hosts such as node[03-05,9],x, or give the host of rank 0 in "
-        "MASTER_ADDR");
-  };
-  first_node first;
-  for (std::size_t at = 0; at < list.size();) {
-    if (list[at] == ',') {
-      first.is_only = false;
-      break;
-    }
-    if (list[at] != '[') {
-      if (list[at] == ']') refuse("a bracket closes that was not opened");
-      first.name += list[at++];
-      continue;
-    }
-    auto const close = list.find(']', at);
-    if (close == std::string::npos) refuse("a bracket is not closed");
-    auto const range = std::string_view(list).substr(at + 1, close - at - 1);
-    auto const digits = range.find_first_not_of("0123456789");
-    if (digits == 0 || range.empty()) refuse("a bracket does not begin with a number");
-    if (digits != std::string_view::npos) {
-      if (range[digits] != '-' && range[digits] != ',') refuse("a bracket holds no numbers");
-      first.is_only = false;
-    }
-    first.name.append(range.substr(0, digits));
-    at = close + 1;
-  }
-  if (first.name.empty()) refuse("the first host has no name");
-  return first;
-}
-
-// The host that the launcher itself implies; empty: this machine.
-[[nodiscard]] inline std::string host_by(
-    launcher const& by, int ranks, variables const& environment) {
-  if (std::string_view(by.name) == "Slurm") {
-    for (auto const* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
-      if (auto const list = environment.text(name)) {
-        auto first = first_of_nodes(*list, name);
-        return first.is_only ? std::string() : std::move(first.name);
-      }
-    return {};
-  }
-  auto const here = environment.number({}, "", by.local_ranks);
-  if (here && here->value < ranks)
-    wrong_launch(
-        here->by + " is " + std::to_string(here->value) + " of " + std::to_string(ranks) +
-        " ranks, so the run spans machines; set MASTER_ADDR to the host of rank 0");
-  return {};
-}
-
-[[nodiscard]] inline launcher const* find_launcher(variables const& environment) {
-  for (auto const& by : launchers)
-    if (environment.text(by.rank) || environment.text(by.ranks)) return &by;
-  return nullptr;
-}
-
-[[noreturn]] inline void nothing_launched() {
-  std::string text =
-      "nothing says which rank this process is; give the arguments rank and ranks, or start it so "
-      "that one of these is set:";
-  for (auto const& by : launchers)
-    if (by.ranks != nullptr)
-      text.append(&by == launchers ? " " : ", ")
-          .append(by.rank)
-          .append(" and ")
-          .append(by.ranks)
-          .append(" (")
-          .append(by.name)
-          .append(")");
-  wrong_launch(text);
-}
-
-// The port where rank 0 listens. torchrun's agent itself may listen on MASTER_PORT; then it says
-// so, and the run takes the port beside it.
-[[nodiscard]] inline std::uint16_t port_of(
-    std::optional<int> argument, variables const& environment) {
-  auto const told = environment.number(argument, "port", "MASTER_PORT");
-  if (!told) return launch{}.port;
-  auto const port = checked_number(*told, 0, 65535);
-  bool const is_taken =
-      !argument && environment.text("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
-  if (!is_taken) return static_cast<std::uint16_t>(port);
-  return static_cast<std::uint16_t>(port == 65535 ? port - 1 : port + 1);
-}
-
-}  // namespace detail
+[[nodiscard]] std::optional<std::string> environment(char const* name);
 
 /// Finds out which rank this process is. Arguments win, one by one. Where they do not give both
 /// rank and ranks, the first launcher with a variable set is asked: torchrun, Open MPI, PMI, Slurm,
 /// PMIx. The host is the argument, else MASTER_ADDR, else the first host of Slurm's list when that
 /// has several, else 127.0.0.1; the port is the argument, else MASTER_PORT, else 29400.
-/// @throws error (bad_argument) that names the variable, its value and what would be right
-[[nodiscard]] inline launch find_launch(
-    launch_arguments const& arguments = {}, environment_lookup const& look = environment) {
-  detail::variables const known(look);
-  bool const is_told = arguments.rank && arguments.ranks;
-  auto const* const by = is_told ? nullptr : detail::find_launcher(known);
-  if (!is_told && by == nullptr) {
-    if (arguments.rank || arguments.ranks)
-      detail::wrong_launch(
-          std::string("the argument ") + (arguments.rank ? "rank" : "ranks") +
-          " is given, but not " + (arguments.rank ? "ranks" : "rank") + "; give both or none");
-    detail::nothing_launched();
-  }
-
-  auto const ranks = known.number(arguments.ranks, "ranks", by != nullptr ? by->ranks : nullptr);
-  auto const rank = known.number(arguments.rank, "rank", by != nullptr ? by->rank : nullptr);
-  if (!ranks || !rank) {
-    auto const& there = ranks ? *ranks : *rank;
-    char const* const missing = ranks ? by->rank : by->ranks;
-    detail::wrong_launch(
-        there.by + " is " + std::to_string(there.value) + ", but " +
-        (missing != nullptr ? missing + std::string(" is not set")
-                            : "nothing says how many ranks there are") +
-        "; " + by->advice + ", or give the argument " + (ranks ? "rank" : "ranks"));
-  }
-
-  launch result;
-  if (by != nullptr) result.source = by->name;
-  result.ranks = detail::checked_number(*ranks, 1, detail::most_ranks);
-  result.rank = detail::checked_number(
-      *rank, 0, result.ranks - 1, ", for " + ranks->by + " is " + std::to_string(ranks->value));
-  result.port = detail::port_of(arguments.port, known);
-
-  auto host = arguments.host ? arguments.host : known.text("MASTER_ADDR");
-  if (host && host->empty()) detail::wrong_launch("the argument host is empty; give a host name");
-  if (!host && by != nullptr) host = detail::host_by(*by, result.ranks, known);
-  if (host && !host->empty()) result.host = std::move(*host);
-
-  auto const local =
-      known.number(arguments.local_rank, "local_rank", by != nullptr ? by->local_rank : nullptr);
-  if (local) result.local_rank = detail::checked_number(*local, 0, result.ranks - 1);
-  return result;
-}
+/// @throws error (bad_argument) that names the variable, its value and what it must be
+[[nodiscard]] launch find_launch(
+    launch_arguments const& arguments = {}, environment_lookup const& look = environment);
 
 }  // namespace zbpp::asio
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/asio/impl/launch.ipp>
+#endif

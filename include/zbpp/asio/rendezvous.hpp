@@ -4,39 +4,26 @@
 // and can exchange what the run needs beside its messages.
 #pragma once
 
-#include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/data_connector.hpp>
+#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
 
 #include <cstddef>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp::asio {
 
+class control;
+
 namespace detail {
 
-/// Joins a run.
-/// @throws error as `control`, and (io_failed) where the system refuses what sockets need
-[[nodiscard]] inline std::unique_ptr<control> join(
-    launch start, rendezvous_settings settings, run_token token) {
-  location const here{start.rank, -1, -1, -1};
-  try {
-    return std::make_unique<control>(std::move(start), std::move(settings), std::move(token));
-  } catch (error const&) {
-    throw;
-  } catch (std::exception const& failed) {
-    throw error(errc::io_failed, "cannot join the run: " + reason_of(failed), here);
-  }
-}
+class data_connector;
 
 }  // namespace detail
 
@@ -54,54 +41,48 @@ class rendezvous {
   explicit rendezvous(
       launch start,
       rendezvous_settings settings = {},
-      run_token token = run_token::from_environment())
-      : control_(detail::join(std::move(start), std::move(settings), std::move(token))),
-        connector_(std::make_unique<detail::data_connector>(*control_)) {}
+      run_token token = run_token::from_environment());
+  rendezvous(rendezvous&&) noexcept;
+  rendezvous& operator=(rendezvous&&) noexcept;
+  /// Leaves the run, which is no failure unless another rank still needs this one.
+  ~rendezvous();
 
   /// @return which rank this process is
-  [[nodiscard]] int rank() const noexcept { return control_->rank(); }
+  [[nodiscard]] int rank() const noexcept;
   /// @return how many ranks there are
-  [[nodiscard]] int ranks() const noexcept { return control_->ranks(); }
+  [[nodiscard]] int ranks() const noexcept;
   /// @return the number of this process on its machine; -1 where nothing said so
-  [[nodiscard]] int local_rank() const noexcept { return control_->start().local_rank; }
-  /// @return who is where
-  [[nodiscard]] roster const& everybody() const noexcept { return control_->everybody(); }
+  [[nodiscard]] int local_rank() const noexcept;
+  /// @return the data addresses of all ranks
+  [[nodiscard]] roster const& everybody() const noexcept;
 
   /// Collects a part of every rank; at most `largest_blob` bytes each.
   /// @return the parts in the order of ranks
   /// @throws error (bad_argument) when the part is too large; the failure of the run
-  std::vector<blob> all_gather(std::span<std::byte const> mine) {
-    return control_->collect(collective::all_gather, mine);
-  }
+  std::vector<blob> all_gather(std::span<std::byte const> mine);
   /// Gives everybody what the root has; what the others pass is not looked at.
   /// @throws error (bad_argument) when the root's part is too large, or the root is no rank; the
   ///         failure of the run
-  blob broadcast(std::span<std::byte const> mine, int root) {
-    auto const part = root == rank() ? mine : std::span<std::byte const>();
-    return std::move(control_->collect(collective::broadcast, part, root).front());
-  }
+  blob broadcast(std::span<std::byte const> mine, int root);
   /// Waits until all ranks are here. @throws error, the failure of the run
-  void barrier() { control_->collect(collective::barrier); }
+  void barrier();
   /// Checks that all ranks hold the same as rank 0, such as the `fingerprint` of a plan.
   /// @throws error (no_agreement), the same on all ranks, that says whose differs and in what, and
   ///         the run goes on; the failure of the run
-  void agree(std::span<agreement_item const> mine) { control_->agree(mine); }
+  void agree(std::span<agreement_item const> mine);
 
   /// Throws the failure of the run, if it has failed; else returns at once. A rank that works alone
   /// for long, while the others wait, calls it now and then, and so does not outlive them.
   /// @throws error, the failure of the run
-  void check() { control_->check(); }
+  void check();
 
   /// Ends the run on all ranks for a reason of this one, outside a step; blocks until all know it.
   /// Does nothing when the run has failed already.
-  void fail(std::string text) {
-    static_cast<void>(control_->settle(
-        rank_failure{{rank(), -1, -1, -1}, {}, errc::peer_failed, std::move(text)}));
-  }
+  void fail(std::string text);
 
-  /// @return what backends use
+  /// @return what authors of backends use (control.hpp)
   [[nodiscard]] control& control_channel() noexcept { return *control_; }
-  /// @return what makes the data connections of backends
+  /// @return what makes the data connections of `tcp`
   [[nodiscard]] detail::data_connector& data_connections() noexcept { return *connector_; }
 
  private:
@@ -110,3 +91,7 @@ class rendezvous {
 };
 
 }  // namespace zbpp::asio
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/asio/impl/rendezvous.ipp>
+#endif

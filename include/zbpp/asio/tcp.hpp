@@ -5,52 +5,27 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/data_connector.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
-#include <zbpp/asio/roster.hpp>
+#include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
-#include <zbpp/error.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/detail/engine.hpp>
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <cstdint>
-#include <exception>
 #include <list>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp::asio {
 
 namespace detail {
 
-/// @return for each channel the largest message that the costs declare, in bytes; 0 where one of
-///         its messages has no declared size
-[[nodiscard]] inline std::vector<bytes> largest_messages(
-    traffic const& messages, problem const& problem) {
-  auto const& map = messages.map();
-  std::vector<bytes> largest(index(map.size()), 0);
-  std::vector<bool> is_open(largest.size(), false);
-  auto const note = [&](int channel, bytes size) {
-    if (channel == channel_map::none) return;
-    largest[index(channel)] = std::max(largest[index(channel)], size);
-    if (size == 0) is_open[index(channel)] = true;
-  };
-  for (int s = 0; s + 1 < problem.stages(); ++s) {
-    note(map.of_activation(s), problem.costs(s).edge);
-    note(map.of_gradient(s + 1), problem.costs(s).edge);
-  }
-  for (std::size_t c = 0; c < largest.size(); ++c)
-    if (is_open[c]) largest[c] = 0;
-  return largest;
-}
+class data_connector;
 
 }  // namespace detail
 
@@ -62,7 +37,7 @@ namespace detail {
 /// call throws the same.
 class tcp {
  public:
-  using transport_type = tcp_transport;
+  using transport_type = detail::tcp_transport;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
@@ -85,7 +60,7 @@ class tcp {
 class tcp::pass_observer {
  public:
   pass_observer() = default;
-  explicit pass_observer(progress_board& board) noexcept
+  explicit pass_observer(detail::progress_board& board) noexcept
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
   /// Begins a pass. @return its start
@@ -95,7 +70,7 @@ class tcp::pass_observer {
   }
   /// Ends a pass. @return its end
   [[nodiscard]] ticks finish(ticks) const noexcept {
-    board_->enter(progress_phase::waiting);
+    board_->enter(detail::progress_phase::waiting);
     return now();
   }
   /// @return 0: a message has arrived once it is here
@@ -111,7 +86,7 @@ class tcp::pass_observer {
   }
 
   std::chrono::steady_clock::time_point epoch_;
-  progress_board* board_ = nullptr;
+  detail::progress_board* board_ = nullptr;
 };
 
 /// Runs the rank of this process on the calling thread.
@@ -120,16 +95,10 @@ class tcp::executor {
   /// Checks with all ranks that they have the same plan.
   /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
   ///         says who differs in what; the failure of the run
-  executor(tcp by, plan const& planned)
-      : control_(by.control_),
-        connector_(by.connector_),
-        settings_(by.settings_),
-        part_(*by.control_, planned, [this] { notify(&wakeup_); }) {}
+  executor(tcp by, plan const& planned);
   executor(executor const&) = delete;
   executor& operator=(executor const&) = delete;
-  ~executor() {
-    for (auto const& mine : links_) control_->unwatch(&mine);
-  }
+  ~executor();
 
   /// @return the rank of this process
   [[nodiscard]] std::span<int const> ranks() const noexcept { return part_.ranks(); }
@@ -149,33 +118,11 @@ class tcp::executor {
   }
 
   /// @return what carries the messages of this rank; not connected yet
-  [[nodiscard]] std::unique_ptr<tcp_transport> make_transport(
-      program const& code, traffic const& messages, problem const& problem) {
-    auto& mine = links_.emplace_back();
-    mine.code = &code;
-    mine.channels = messages.channels();
-    mine.lost.resize(mine.channels.size());
-    auto made = std::make_unique<tcp_transport>(
-        control_->loop(),
-        part_.rank(),
-        mine.channels,
-        detail::largest_messages(messages, problem),
-        [this, &mine](int channel, std::string why) {
-          mine.lost[zbpp::detail::index(channel)] = std::move(why);
-          notify(&wakeup_);
-        },
-        settings_);
-    return made;
-  }
+  [[nodiscard]] std::unique_ptr<detail::tcp_transport> make_transport(
+      program const& code, traffic const& messages, problem const& problem);
   /// Connects the channels of this rank with those of its neighbours; blocks until they have come.
   /// @throws error, the failure of the run
-  void connect(tcp_transport& transport) {
-    auto& mine = links_.back();
-    auto sockets = connector_->connect(mine.channels);
-    for (std::size_t c = 0; c < sockets.size(); ++c)
-      if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));
-    mine.transport = &transport;  // last: a carrier that is not connected does not stay
-  }
+  void connect(detail::tcp_transport& transport);
 
   /// Lets the stages of the rank get ready.
   template <class Engine>
@@ -185,7 +132,7 @@ class tcp::executor {
 
   /// Runs the engine until it is done and all that it sent has left, or the run has failed.
   template <class Engine>
-  void run(std::vector<Engine>& engines, tcp_transport& transport, step_status& status) {
+  void run(std::vector<Engine>& engines, detail::tcp_transport& transport, step_status& status) {
     auto& mine = links_of(transport);
     auto& engine = engines.front();
     part_.begin(&mine, *mine.code, status);
@@ -197,7 +144,7 @@ class tcp::executor {
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
       if (is_done && transport.is_flushed()) break;
-      board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
+      board.enter(is_done ? detail::progress_phase::sending : detail::progress_phase::waiting);
       transport.flush();
       control_->loop().run_until([&] {
         if (is_done && transport.is_flushed()) return true;
@@ -214,47 +161,33 @@ class tcp::executor {
   }
 
   /// Blocks until all ranks know all failures, and adds those of the others.
-  void settle(std::vector<failure>& failures) {
-    part_.settle(failures);
-    for (auto const& each : links_)
-      if (each.transport != nullptr) each.transport->close();
-  }
+  void settle(std::vector<failure>& failures);
 
  private:
   // The channels of one program.
   struct links {
-    tcp_transport* transport = nullptr;  // null where connecting failed
+    detail::tcp_transport* transport = nullptr;  // null where connecting failed
     program const* code = nullptr;
     std::vector<channel> channels;
     std::vector<std::string> lost;  // by channel: why it is; touched on the I/O thread
   };
 
-  [[nodiscard]] links& links_of(tcp_transport const& transport) {
-    return *std::ranges::find(links_, &transport, &links::transport);
-  }
+  [[nodiscard]] links& links_of(detail::tcp_transport const& transport);
 
   // A lost connection is a failure once something is needed of it; a rank that has all it needs may
   // end before the others.
-  void report_needed(links& mine, int awaited) {
-    for (std::size_t c = 0; c < mine.lost.size(); ++c) {
-      if (mine.lost[c].empty()) continue;
-      auto const channel = static_cast<int>(c);
-      auto const& ends = mine.channels[c];
-      bool const is_needed =
-          ends.from == part_.rank() ? !mine.transport->is_flushed(channel) : awaited == channel;
-      if (!is_needed) continue;
-      auto const peer = ends.from == part_.rank() ? ends.to : ends.from;
-      control_->report(
-          {{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(mine.lost[c], {})});
-    }
-  }
+  void report_needed(links& mine, int awaited);
 
   control* control_;
   detail::data_connector* connector_;
   tcp_settings settings_;
-  detail::step_supervisor part_;
+  step_supervisor part_;
   wakeup wakeup_{0};
   std::list<links> links_;
 };
 
 }  // namespace zbpp::asio
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/asio/impl/tcp.ipp>
+#endif

@@ -4,8 +4,10 @@
 // direction, in memory that is there from the start.
 #pragma once
 
+#include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/handler_memory.hpp>
-#include <zbpp/asio/reason.hpp>
+#include <zbpp/asio/detail/lost_handler.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 
@@ -18,18 +20,11 @@
 
 #include <cstddef>
 #include <exception>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 
-namespace zbpp::asio {
-
-/// Is told, on the I/O thread, that a channel cannot be used any more, and why. It must not throw,
-/// and must not call what says that it is not for handlers.
-using lost_handler = std::function<void(int channel, std::string why)>;
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 namespace net = ::boost::asio;
 using ::boost::system::error_code;
@@ -166,5 +161,4 @@ class channel_socket {
   wait_state writing_;
 };
 
-}  // namespace detail
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

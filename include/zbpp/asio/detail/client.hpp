@@ -5,8 +5,9 @@
 #pragma once
 
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>
@@ -26,9 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 /// @return how often a rank shows that it lives: a rank that stops is given up `deadline` after it
 ///         did so last, so this is how much sooner than `deadline` that may be
@@ -88,20 +87,20 @@ class client final : public connection_owner {
         progress_(board_, rank),
         pulse_(io, heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
         silence_(
-            io, settings.deadline, [this] { return silence(); }, [this] { give_up_hub(); }) {}
+            io, settings.deadline, [this] { return silence(); }, [this] { give_up_rank_0(); }) {}
 
   /// Has rank 0 in this process.
-  void use(local_sender to_hub) {
-    to_coordinator_ = std::move(to_hub);
+  void use(local_sender to_rank_0) {
+    to_coordinator_ = std::move(to_rank_0);
     pulse_.start();
   }
-  /// Has rank 0 at the other end of a line, and asks it to be let in.
-  /// @param when_lost  told why, when the line ends before the run is complete
+  /// Has rank 0 at the other end of a connection, and asks to join.
+  /// @param when_lost  told why, when the connection ends before the run is complete
   void use(
-      std::shared_ptr<control_connection> to_hub,
+      std::shared_ptr<control_connection> to_rank_0,
       join_request const& request,
       std::function<void(std::string const&)> when_lost) {
-    connection_ = std::move(to_hub);
+    connection_ = std::move(to_rank_0);
     when_lost_ = std::move(when_lost);
     connection_->start();
     connection_->send(control_kind::join, write(request));
@@ -187,9 +186,9 @@ class client final : public connection_owner {
   }
 
   /// Says goodbye, which is no failure here, and hears nothing more.
-  void say_bye(std::chrono::milliseconds patience) {
+  void say_bye(std::chrono::milliseconds linger) {
     if (state_ == state::running || state_ == state::joining) send(control_kind::bye);
-    leave(patience);
+    leave(linger);
   }
   /// Ends at once.
   void close() {
@@ -296,15 +295,15 @@ class client final : public connection_owner {
   [[nodiscard]] steady::duration silence() const {
     return connection_ == nullptr ? steady::duration::zero() : steady::now() - connection_->heard();
   }
-  void give_up_hub() {
+  void give_up_rank_0() {
     auto const text = silence_text(settings_.deadline);
     close_connection();
     lose_coordinator(text, text);
   }
 
-  void leave(std::chrono::milliseconds patience) {
+  void leave(std::chrono::milliseconds linger) {
     stop_clocks();
-    if (connection_ != nullptr) connection_->finish(patience);
+    if (connection_ != nullptr) connection_->finish(linger);
   }
   void close_connection() {
     if (connection_ != nullptr) connection_->close();
@@ -337,5 +336,4 @@ class client final : public connection_owner {
   std::vector<rank_failure> failures_;
 };
 
-}  // namespace detail
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

@@ -4,7 +4,8 @@
 // get.
 #pragma once
 
-#include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
@@ -20,24 +21,12 @@
 
 namespace zbpp::asio::detail {
 
-/// @return ranks in words: "rank 2", "ranks 2, 3 and 5"
-[[nodiscard]] inline std::string ranks_text(std::vector<int> const& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text.append(
-            i == 0                  ? ""
-            : i + 1 == ranks.size() ? " and "
-                                    : ", ")
-        .append(std::to_string(ranks[i]));
-  return text;
-}
-
 /// Collects the calls of all ranks, one collective after the other.
 class collective_round {
  public:
   explicit collective_round(int ranks) : calls_(zbpp::detail::index(ranks)) {}
 
-  /// Takes a rank's call. @return whether it is the first of its round
+  /// Takes a rank's call. @return whether it is the first of its collective
   /// @throws error (bad_format) when the rank has called already, or names a root that is no rank
   [[nodiscard]] bool add(int rank, collective_call call) {
     if (has(rank) || call.sequence != number_)
@@ -92,7 +81,7 @@ class collective_round {
            " bytes together; at most " + std::to_string(most) + " fit";
   }
 
-  /// Ends a round in which all have called the same. @return what all ranks get
+  /// Ends a collective that all have called. @return what all ranks get
   [[nodiscard]] collective_outcome finish() {
     collective_outcome outcome{number_, {}};
     auto const kind = calls_.front()->kind;

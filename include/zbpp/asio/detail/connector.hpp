@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a rank reaches rank 0: it tries again and again, at growing intervals, until it is let in or
-// somebody gives up.
+// How a rank reaches rank 0: it tries again and again, at growing intervals, until it has joined or
+// one side gives up.
 #pragma once
 
+#include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/host.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
@@ -160,8 +162,8 @@ class connector {
     request.data = {host_to_tell(settings_), data_port_};
     has_asked_ = true;
     auto const most = most_frame(zbpp::detail::index(start_.ranks), settings_.largest_blob);
-    auto to_hub = std::make_shared<control_connection>(std::move(socket_), *client_, most);
-    client_->use(std::move(to_hub), request, [this](std::string const& reason) {
+    auto to_rank_0 = std::make_shared<control_connection>(std::move(socket_), *client_, most);
+    client_->use(std::move(to_rank_0), request, [this](std::string const& reason) {
       has_asked_ = false;
       put_off(reason);
     });

@@ -4,10 +4,11 @@
 // an end that loses nothing that was sent.
 #pragma once
 
+#include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/host.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 
@@ -35,7 +36,7 @@ namespace zbpp::asio::detail {
 class control_connection;
 
 /// Is told what a control connection receives. Neither call may throw anything but `error`, which
-/// ends the connection as garbage.
+/// ends the connection.
 class connection_owner {
  public:
   /// A whole frame came.
@@ -85,13 +86,13 @@ class control_connection : public std::enable_shared_from_this<control_connectio
 
   /// Ends politely: the owner hears nothing more, what was sent is delivered if the other side
   /// still reads. A socket that is closed with unread input would take back what is under way, so
-  /// this one is closed when the other side has closed, or after `patience`.
-  void finish(std::chrono::milliseconds patience) {
+  /// this one is closed when the other side has closed, or after `linger`.
+  void finish(std::chrono::milliseconds linger) {
     owner_ = nullptr;
     if (is_ending_ || !socket_.is_open()) return;
     is_ending_ = true;
     if (outgoing_.empty()) shut_down();
-    linger_.expires_after(patience);
+    linger_.expires_after(linger);
     linger_.async_wait(
         [self = shared_from_this()](boost::system::error_code const&) { self->close(); });
   }
@@ -166,7 +167,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
     try {
       next();
     } catch (std::exception const& wrong) {
-      lose(std::string("it sent what is no valid frame: ") + reason_of(wrong));
+      lose(std::string("it sent an invalid frame: ") + reason_of(wrong));
     }
   }
 

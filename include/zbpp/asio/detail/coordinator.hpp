@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rank 0's other side: lets the ranks of a run in, hands their collectives around, notices who is
-// gone, and decides which failure was the first.
+// Rank 0's other side: admits the ranks of a run, hands their collectives around, notices lost
+// ranks, and decides which failure was the first.
 #pragma once
 
+#include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/collective_round.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/membership.hpp>
+#include <zbpp/asio/detail/progress.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>
@@ -28,12 +31,7 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-/// Looks at what all ranks told last, by rank. @return why the step has stalled, if it has
-using watchdog = std::function<std::optional<std::string>(std::span<progress_report const>)>;
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 /// Keeps the run together. Lives in the process of rank 0; used on the I/O thread alone.
 class coordinator final : public connection_owner {
@@ -54,7 +52,7 @@ class coordinator final : public connection_owner {
       : settings_(settings),
         to_local_(std::move(to_local)),
         members_(zbpp::detail::index(start.ranks)),
-        round_(start.ranks),
+        collective_(start.ranks),
         deadline_(by.io()),
         pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
         silence_(
@@ -65,7 +63,7 @@ class coordinator final : public connection_owner {
         listener_(
             by,
             token,
-            [this](tcp::socket socket, link_purpose what) { greet(std::move(socket), what); },
+            [this](tcp::socket socket, link_purpose what) { accept(std::move(socket), what); },
             {.endpoint = where}) {
     place_ = place_text(start, listener_.endpoint());
     members_[0].data = {host_to_tell(settings), data_port};
@@ -77,7 +75,7 @@ class coordinator final : public connection_owner {
     if (all_have_come()) start_run();
   }
 
-  /// Receives a frame of a line. @throws error (bad_format)
+  /// Receives a frame of a connection. @throws error (bad_format)
   void on_frame(
       control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
     auto const rank = rank_of(members_, from);
@@ -89,14 +87,14 @@ class coordinator final : public connection_owner {
   }
   void on_lost(control_connection& from, std::string const& reason) override {
     auto const rank = rank_of(members_, from);
-    std::erase_if(strangers_, [&](auto const& s) { return s.get() == &from; });
+    std::erase_if(joining_, [&](auto const& s) { return s.get() == &from; });
     if (rank >= 0) lose(rank, reason, broken_text(reason));
   }
 
   /// Receives a frame of a rank; of rank 0, that of this process.
   /// @throws error (bad_format)
   void receive(int rank, control_kind kind, std::span<std::byte const> payload) {
-    auto& from = seat_of(rank);
+    auto& from = member_of(rank);
     wire_reader reader(payload);
     switch (kind) {
       case control_kind::heartbeat:
@@ -123,23 +121,25 @@ class coordinator final : public connection_owner {
   [[nodiscard]] std::uint16_t port() const noexcept { return listener_.endpoint().port(); }
   /// @return whether some other rank's connection is still open
   [[nodiscard]] bool is_connected() const noexcept {
-    return has_line(&control_connection::is_open);
+    return has_connection(&control_connection::is_open);
   }
   /// @return whether frames for other ranks wait to be written
-  [[nodiscard]] bool is_behind() const noexcept { return has_line(&control_connection::is_behind); }
+  [[nodiscard]] bool is_behind() const noexcept {
+    return has_connection(&control_connection::is_behind);
+  }
   /// Ends at once.
   void close() {
     pulse_.stop();
     silence_.stop();
     deadline_.cancel();
     listener_.stop();
-    each_line([](control_connection& l) { l.close(); });
+    each_connection([](control_connection& l) { l.close(); });
   }
 
  private:
   enum class state { joining, running, stopping, over };
 
-  [[nodiscard]] member_record& seat_of(int rank) { return members_[zbpp::detail::index(rank)]; }
+  [[nodiscard]] member_record& member_of(int rank) { return members_[zbpp::detail::index(rank)]; }
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] bool all_have_come() const {
     return std::ranges::all_of(members_, &member_record::has_come);
@@ -153,11 +153,11 @@ class coordinator final : public connection_owner {
   }
 
   // Joining.
-  void greet(tcp::socket socket, link_purpose what) {
+  void accept(tcp::socket socket, link_purpose what) {
     if (what != link_purpose::control) return;  // the socket closes
-    auto const guest = std::make_shared<control_connection>(std::move(socket), *this, most_join);
-    guest->start();
-    strangers_.push_back(guest);
+    auto const next = std::make_shared<control_connection>(std::move(socket), *this, most_join);
+    next->start();
+    joining_.push_back(next);
   }
 
   void join(control_connection& from, join_request request) {
@@ -167,12 +167,12 @@ class coordinator final : public connection_owner {
     auto wrong = mistake_in(request, from.name(), members_);
     if (wrong.empty()) {
       auto const place = std::find_if(
-          strangers_.begin(), strangers_.end(), [&](auto const& s) { return s.get() == &from; });
-      seat_of(request.rank) = member_record(*place, std::move(request));
-      strangers_.erase(place);
+          joining_.begin(), joining_.end(), [&](auto const& s) { return s.get() == &from; });
+      member_of(request.rank) = member_record(*place, std::move(request));
+      joining_.erase(place);
       from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
-      // Those who come a little later hear it too, also who has just begun his longest pause.
+      // Ranks that come a little later hear it too, even after the longest pause between two tries.
       mistake_ = std::move(wrong);
       deadline_.set(
           std::min(2 * longest_join_pause, deadline_.left()), [this] { end_joining(mistake_); });
@@ -184,7 +184,7 @@ class coordinator final : public connection_owner {
     if (auto const wrong = unreachable_text(members_); !wrong.empty()) return end_joining(wrong);
     state_ = state::running;
     deadline_.cancel();
-    each_line([now = steady::now()](control_connection& l) { l.excuse(now); });
+    each_connection([now = steady::now()](control_connection& l) { l.excuse(now); });
     silence_.start();
     send_all(control_kind::welcome, write(roster_of(members_)));
   }
@@ -195,46 +195,46 @@ class coordinator final : public connection_owner {
     deadline_.cancel();
     auto const refusal = write(rank_failure{{}, {}, errc::no_rendezvous, text});
     send_all(control_kind::refuse, refusal);
-    for (auto const& s : strangers_) s->send(control_kind::refuse, blob(refusal));
+    for (auto const& s : joining_) s->send(control_kind::refuse, blob(refusal));
     finish_all();
   }
 
   void turn_away(control_connection& from, std::string const& text) {
     from.send(control_kind::refuse, write(rank_failure{{}, {}, errc::no_rendezvous, text}));
     from.finish(std::chrono::seconds(1));
-    std::erase_if(strangers_, [&](auto const& s) { return s.get() == &from; });
+    std::erase_if(joining_, [&](auto const& s) { return s.get() == &from; });
   }
 
   // Running.
   void call(int rank, collective_call mine) {
-    if (round_.add(rank, std::move(mine)))
+    if (collective_.add(rank, std::move(mine)))
       deadline_.set(settings_.collective_deadline, [this] {
-        fail({{}, {}, errc::peer_failed, round_.late_text(settings_.collective_deadline)});
+        fail({{}, {}, errc::peer_failed, collective_.late_text(settings_.collective_deadline)});
       });
-    look_at_round();
+    look_at_collective();
   }
 
-  void look_at_round() {
-    if (state_ != state::running || round_.is_empty()) return;
-    if (auto const text = round_.mismatch(); !text.empty())
+  void look_at_collective() {
+    if (state_ != state::running || collective_.is_empty()) return;
+    if (auto const text = collective_.mismatch(); !text.empty())
       return fail({{}, {}, errc::no_agreement, text});
     for (int rank = 0; rank < ranks(); ++rank)
-      if (seat_of(rank).has_left && !round_.has(rank))
+      if (member_of(rank).has_left && !collective_.has(rank))
         return fail(
-            {{rank, -1, -1, -1}, {}, errc::peer_failed, "left the run; " + round_.who_text()});
-    if (!round_.is_complete()) return;
+            {{rank, -1, -1, -1}, {}, errc::peer_failed, "left the run; " + collective_.who_text()});
+    if (!collective_.is_complete()) return;
     deadline_.cancel();
-    auto const too_large = round_.too_large();
+    auto const too_large = collective_.too_large();
     if (!too_large.empty()) return fail({{}, {}, errc::bad_argument, too_large});
-    send_all(control_kind::outcome, write(round_.finish()));
+    send_all(control_kind::outcome, write(collective_.finish()));
   }
 
   void let_go(int rank) {
-    auto& s = seat_of(rank);
+    auto& s = member_of(rank);
     if (state_ == state::joining) return lose(rank, "it gave up", {});
     s.has_left = true;
     s.has_ended = true;
-    look_at_round();
+    look_at_collective();
     if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
     if (rank == 0) {
       // This process ends: what is known is all that will be.
@@ -247,7 +247,7 @@ class coordinator final : public connection_owner {
   }
 
   void lose(int rank, std::string const& reason, std::string const& text) {
-    auto& s = seat_of(rank);
+    auto& s = member_of(rank);
     s.to = nullptr;
     s.has_ended = true;
     if (state_ == state::joining) {
@@ -291,68 +291,55 @@ class coordinator final : public connection_owner {
     pulse_.stop();
     silence_.stop();
     deadline_.cancel();
-    each_line([](control_connection& l) { l.finish(std::chrono::seconds(1)); });
+    each_connection([](control_connection& l) { l.finish(std::chrono::seconds(1)); });
   }
   template <class Do>
-  void each_line(Do act) const {
+  void each_connection(Do act) const {
     for (auto const& s : members_)
       if (s.to != nullptr) act(*s.to);
-    for (auto const& s : strangers_) act(*s);
+    for (auto const& s : joining_) act(*s);
   }
-  [[nodiscard]] bool has_line(bool (control_connection::*is_so)() const noexcept) const noexcept {
+  [[nodiscard]] bool has_connection(bool (control_connection::*is_so)()
+                                        const noexcept) const noexcept {
     bool has = false;
-    each_line([&](control_connection const& l) { has = has || (l.*is_so)(); });
+    each_connection([&](control_connection const& l) { has = has || (l.*is_so)(); });
     return has;
   }
 
   void beat(bool was_late) {
     auto const now = steady::now();
-    for (auto& s : members_) {
-      s.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(s.silence()).count();
-      if (s.to == nullptr) continue;
-      if (!s.to->is_behind()) s.to->send(control_kind::heartbeat);
-      if (was_late) s.to->excuse(now);
-    }
-    for (auto const& s : std::vector(strangers_))
-      if (now - s->heard() > join_patience)
+    send_heartbeats(members_, was_late);
+    for (auto const& s : std::vector(joining_))
+      if (now - s->heard() > join_limit)
         turn_away(*s, mistake_.empty() ? "it did not say its rank in time" : mistake_);
     if (was_late || !watchdog_ || state_ != state::running) return;
     if (auto text = watchdog_(reports_of(members_)))
       fail({{}, {}, errc::stalled, std::move(*text)});
   }
 
-  // Gives up all who have been silent for too long.
+  // Gives up all ranks that have been silent for too long.
   void give_up() {
-    std::vector<int> silent;
-    for (int rank = 0; rank < ranks(); ++rank) {
-      auto& s = seat_of(rank);
-      if (s.has_ended || s.silence() < settings_.deadline) continue;
-      s.has_ended = true;
-      s.to->expect_no_reader();  // it gets the verdict, should it wake up
-      silent.push_back(rank);
-    }
-    for (int rank : silent)
+    for (int rank : give_up_silent(members_, settings_.deadline))
       fail({{rank, -1, -1, -1}, {}, errc::peer_failed, silence_text(settings_.deadline)});
   }
 
-  static constexpr std::chrono::seconds join_patience{5};
+  static constexpr std::chrono::seconds join_limit{5};
   rendezvous_settings settings_;
   local_sender to_local_;
   std::string place_;
   std::vector<member_record> members_;
-  std::vector<std::shared_ptr<control_connection>> strangers_;  // admitted, but not seated
-  collective_round round_;
+  std::vector<std::shared_ptr<control_connection>> joining_;  // authenticated, but no member yet
+  collective_round collective_;
   timeout deadline_;  // of joining, of the collective, of stopping: of one at a time
   pulse pulse_;
   silence_limit silence_;
   watchdog watchdog_;
 
   state state_ = state::joining;
-  std::string mistake_;  // of one who joined; all hear of it soon
-  std::string ending_;   // told to those who come too late
+  std::string mistake_;  // of a rank that joined; all hear of it soon
+  std::string ending_;   // told to ranks that come too late
   std::vector<rank_failure> failures_;
   listener listener_;
 };
 
-}  // namespace detail
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

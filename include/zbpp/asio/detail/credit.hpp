@@ -27,9 +27,6 @@ class credit_given {
     supplied_.fetch_add(1);
     return left_.load() == 0;
   }
-  /// @return how often there was room for a message so far, those that were discarded not counted;
-  ///         what was supplied before is seen after it
-  [[nodiscard]] std::uint32_t supplied() const noexcept { return supplied_.load(); }
 
   /// Counts a message that begins to arrive; for the I/O thread, as all below.
   /// @return false when the sender was not allowed to write it

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the data connections of a rank: it calls on the ranks that it sends to, and receives those
-// that send to it. A connection says first which channel it is for.
+// Makes the data connections of a rank: it connects to the ranks that it sends to, and accepts
+// those that send to it. A connection says first which channel it is for.
 #pragma once
 
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
-#include <zbpp/asio/host.hpp>
-#include <zbpp/asio/reason.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/link_request.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
@@ -38,62 +39,37 @@
 
 namespace zbpp::asio::detail {
 
-/// Says what a data connection is for; its first bytes.
-struct link_request {
-  std::array<std::byte, 16> run_id{};
-  std::uint32_t number = 0;  ///< of the set of channels: a pipeline's first, second, ...
-  std::int32_t from = 0;
-  std::int32_t to = 0;
-
-  static constexpr std::size_t size = 28;  ///< in bytes
-
-  [[nodiscard]] blob write() const {
-    wire_writer bytes;
-    bytes.append(run_id).put(number).put(from).put(to);
-    return bytes.take();
-  }
-  [[nodiscard]] static link_request read(std::span<std::byte const> bytes) {
-    wire_reader from(bytes);
-    link_request result;
-    std::ranges::copy(from.take(result.run_id.size()), result.run_id.begin());
-    result.number = from.get<std::uint32_t>();
-    result.from = from.get<std::int32_t>();
-    result.to = from.get<std::int32_t>();
-    return result;
-  }
-};
-
 /// Connects a rank to those it exchanges messages with. One thread calls it, the one that calls
 /// `control`.
 class data_connector {
   using tcp = ::boost::asio::ip::tcp;
 
  public:
-  /// Receives from now on; `by` outlives it.
+  /// Accepts connections from now on; `by` outlives it.
   explicit data_connector(control& by)
       : control_(&by), here_(std::make_shared<pending_connections>()) {
     here_->run_id = by.everybody().run_id;
-    by.on_data_guest([pending_connections = here_](tcp::socket socket) {
-      pending_connections->greet(std::move(socket), pending_connections);
+    by.on_data_connection([pending_connections = here_](tcp::socket socket) {
+      pending_connections->accept(std::move(socket), pending_connections);
     });
   }
   data_connector(data_connector const&) = delete;
   data_connector& operator=(data_connector const&) = delete;
-  ~data_connector() { control_->on_data_guest(nullptr); }
+  ~data_connector() { control_->on_data_connection(nullptr); }
 
   /// Connects every channel that begins or ends at this rank; all ranks do the same in the same
   /// order. Blocks until all of them are there.
   /// @return a socket for each channel, closed for those of other ranks
   /// @throws error, the failure of the run: (peer_failed) when a rank does not come in time
   [[nodiscard]] std::vector<tcp::socket> connect(std::vector<channel> const& channels) {
-    // Who has left already is noticed here, and need not be waited for.
+    // This notices ranks that have left already, so that nobody waits for them.
     control_->collect(collective::barrier);
     auto const number = next_++;
     auto& by = control_->loop();
     calls all;
     auto const refused = by.exclusively([&] {
       all = call_all(channels, number);
-      return control_->data_gate().counts().failed;
+      return control_->data_listener().counts().failed;
     });
     std::vector<tcp::socket> sockets;
     auto const why = wait_for_all(channels, number, all, refused);
@@ -141,29 +117,30 @@ class data_connector {
   };
 
   // One connection that another rank made.
-  struct guest {
+  struct incoming_connection {
     link_request what;
     tcp::socket socket;
     bool is_expected = false;  // and its rank knows
   };
 
-  // What the coroutines of guests share with the data_connector.
+  // What the coroutines of accepted connections share with the data_connector.
   struct pending_connections {
     std::array<std::byte, 16> run_id{};
-    std::list<guest> guests;
+    std::list<incoming_connection> all;
 
-    static void greet(tcp::socket socket, std::shared_ptr<pending_connections> const& where) {
+    static void accept(tcp::socket socket, std::shared_ptr<pending_connections> const& where) {
       auto const executor = socket.get_executor();
       ::boost::asio::co_spawn(executor, ask(std::move(socket), where), ::boost::asio::detached);
     }
     [[nodiscard]] auto find(link_request const& what) {
-      return std::ranges::find_if(guests, [&](guest const& g) {
+      return std::ranges::find_if(all, [&](incoming_connection const& g) {
         return g.what.number == what.number && g.what.from == what.from && g.what.to == what.to;
       });
     }
   };
 
-  // Hears what a guest is for; who is of another run, or comes twice, is sent away.
+  // Reads what a connection is for. Closes one of another run; a second one replaces the first
+  // until that is expected.
   static ::boost::asio::awaitable<void> ask(
       tcp::socket socket, std::shared_ptr<pending_connections> where) {
     std::array<std::byte, link_request::size> bytes{};
@@ -173,8 +150,8 @@ class data_connector {
       auto const what = link_request::read(bytes);
       if (what.run_id != where->run_id) co_return;
       auto const before = where->find(what);
-      if (before == where->guests.end())
-        where->guests.push_back({what, std::move(socket)});
+      if (before == where->all.end())
+        where->all.push_back({what, std::move(socket)});
       else if (!before->is_expected)
         before->socket = std::move(socket);  // it has tried again
     } catch (std::exception const&) {
@@ -182,7 +159,7 @@ class data_connector {
     }
   }
 
-  // Calls another rank until it takes the connection.
+  // Connects to another rank, again and again, until that accepts.
   static ::boost::asio::awaitable<void> dial(std::shared_ptr<call> mine, run_token const& token) {
     namespace net = ::boost::asio;
     auto const wait = net::use_awaitable;
@@ -233,7 +210,7 @@ class data_connector {
     return {here_->run_id, number, c.from, c.to};
   }
 
-  // Begins to call every rank that this one sends to. By the I/O thread.
+  // Begins to connect to every rank that this one sends to. Call only on the I/O thread.
   [[nodiscard]] calls call_all(std::vector<channel> const& channels, std::uint32_t number) const {
     calls all;
     auto& io = control_->loop().io();
@@ -248,7 +225,7 @@ class data_connector {
     return all;
   }
 
-  // Drives until all connections are there, or the run has failed, or time is over.
+  // Waits until all connections are there, or the run has failed, or time is over.
   // @param refused  how many connections could not be accepted before
   // @return who could not reach whom, or nothing
   [[nodiscard]] std::string wait_for_all(
@@ -267,21 +244,22 @@ class data_connector {
     };
     auto const half = settings.connect_deadline / 2;
     wait(half);
-    // Who cannot accept knows why, and says so before the others give up.
+    // A rank that cannot accept knows why, and says so before the others give up.
     auto const accepting = control_->loop().exclusively([&] {
-      auto const& counts = control_->data_gate().counts();
+      auto const& counts = control_->data_listener().counts();
       return counts.failed > refused ? counts.last_failure : std::string();
     });
     if (!accepting.empty() && !missing.from_others.empty())
       return "cannot accept connections of other ranks at " + own_place() + ": " + accepting;
     wait(settings.connect_deadline - half);
     if (!missing.to_others.empty()) return missing.to_others;
-    // Who calls knows why it fails, and is heard first.
+    // The rank that connects knows why it fails, and has the time to say so first.
     if (!missing.from_others.empty()) wait(std::min(settings.deadline, settings.connect_deadline));
     return missing.from_others;
   }
 
-  // Lets guests know that they are expected; until then their ranks wait. By the I/O thread.
+  // Tells the ranks at the other ends that they are expected; until then they wait. Call only on
+  // the I/O thread.
   [[nodiscard]] gaps look(
       std::vector<channel> const& channels, std::uint32_t number, calls const& all) const {
     gaps missing;
@@ -292,14 +270,14 @@ class data_connector {
         if (!mine.is_done) missing.to_others = unreached_text(c.to, mine);
       } else if (c.to == control_->rank()) {
         auto const found = here_->find(request(c, number));
-        if (found == here_->guests.end()) {
+        if (found == here_->all.end()) {
           missing.from_others = uncalled_text(c.from);
         } else if (!std::exchange(found->is_expected, true)) {
           std::byte const yes{1};
           boost::system::error_code lost;
           found->socket.write_some(::boost::asio::buffer(&yes, 1), lost);
           if (!lost) continue;
-          here_->guests.erase(found);  // its rank tries again
+          here_->all.erase(found);  // its rank tries again
           missing.from_others = uncalled_text(c.from);
         }
       }
@@ -319,11 +297,11 @@ class data_connector {
            " for its messages within " + seconds_text(control_->settings().connect_deadline);
   }
   [[nodiscard]] std::string own_place() const {
-    auto const where = control_->data_gate().endpoint();
+    auto const where = control_->data_listener().endpoint();
     return host_and_port(where.address().to_string(), where.port());
   }
 
-  // Takes all connections. By the I/O thread.
+  // Takes all connections. Call only on the I/O thread.
   [[nodiscard]] std::vector<tcp::socket> collect(
       std::vector<channel> const& channels, std::uint32_t number, calls const& all) const {
     std::vector<tcp::socket> sockets;
@@ -334,7 +312,7 @@ class data_connector {
       } else if (c.to == control_->rank()) {
         auto const found = here_->find(request(c, number));
         sockets.push_back(std::move(found->socket));
-        here_->guests.erase(found);
+        here_->all.erase(found);
       } else {
         sockets.emplace_back(control_->loop().io());
       }

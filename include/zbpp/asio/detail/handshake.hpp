@@ -7,8 +7,8 @@
 //   accepting  -> HMAC("host ", version, purpose, a, c), or zeros: refused
 #pragma once
 
-#include <zbpp/asio/host.hpp>
-#include <zbpp/asio/reason.hpp>
+#include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
@@ -29,7 +29,7 @@
 #include <string>
 #include <string_view>
 
-namespace zbpp::asio {
+namespace zbpp::asio::detail {
 
 /// Says what a connection is for; the connecting side states and signs it.
 enum class link_purpose : std::uint8_t {
@@ -39,8 +39,6 @@ enum class link_purpose : std::uint8_t {
 
 /// Is the version of the handshake that this build speaks; both ends need the same.
 inline constexpr std::uint32_t handshake_version = 1;
-
-namespace detail {
 
 namespace net = ::boost::asio;
 using net::ip::tcp;
@@ -119,8 +117,6 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
             "; build all ranks with the same zbpp");
 }
 
-}  // namespace detail
-
 /// Shows the accepting side that this process holds the token, and has it show the same. Has no
 /// deadline: to end it, close the socket. After an error close the socket, too.
 /// @param socket  a connected one; it and the token outlive the coroutine
@@ -128,50 +124,47 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
 /// holds another token or says that this one does; error (io_failed) when the connection broke
 [[nodiscard]] inline ::boost::asio::awaitable<void> introduce(
     ::boost::asio::ip::tcp::socket& socket, run_token const& token, link_purpose what) {
-  namespace net = detail::net;
-  auto const peer = detail::name_of_peer(socket);
+  auto const peer = name_of_peer(socket);
   boost::system::error_code reason;
 
-  detail::hello hello{};
+  hello greeting{};
   co_await net::async_read(
-      socket, net::buffer(hello), net::redirect_error(net::use_awaitable, reason));
-  detail::expect_done(reason, peer, "closed the connection instead of beginning the handshake");
+      socket, net::buffer(greeting), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection instead of beginning the handshake");
 
-  detail::answer answer{};
-  detail::put_preamble(answer);
+  answer reply{};
+  put_preamble(reply);
   if (!std::ranges::equal(
-          std::span(hello).first<detail::preamble_size>(),
-          std::span(answer).first<detail::preamble_size>())) {
+          std::span(greeting).first<preamble_size>(), std::span(reply).first<preamble_size>())) {
     // So that the other side can name this version; whether it arrives does not matter.
     co_await net::async_write(
         socket,
-        net::buffer(answer.data(), detail::preamble_size),
+        net::buffer(reply.data(), preamble_size),
         net::redirect_error(net::use_awaitable, reason));
-    detail::expect_preamble(hello, peer);
+    expect_preamble(greeting, peer);
   }
 
-  auto const of_host = detail::piece<sizeof(challenge)>(hello, detail::preamble_size);
+  auto const of_host = piece<sizeof(challenge)>(greeting, preamble_size);
   auto const of_guest = make_challenge();
   auto const stated = static_cast<std::byte>(what);
-  auto const shown = detail::sign_as(detail::guest_role, token, stated, of_host, of_guest);
-  answer[detail::purpose_at] = stated;
-  std::ranges::copy(of_guest, answer.begin() + detail::challenge_at);
-  std::ranges::copy(shown, answer.begin() + detail::signature_at);
+  auto const shown = sign_as(guest_role, token, stated, of_host, of_guest);
+  reply[purpose_at] = stated;
+  std::ranges::copy(of_guest, reply.begin() + challenge_at);
+  std::ranges::copy(shown, reply.begin() + signature_at);
   co_await net::async_write(
-      socket, net::buffer(answer), net::redirect_error(net::use_awaitable, reason));
-  detail::expect_done(reason, peer, "closed the connection during the handshake");
+      socket, net::buffer(reply), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection during the handshake");
 
   signature proof{};
   co_await net::async_read(
       socket, net::buffer(proof), net::redirect_error(net::use_awaitable, reason));
-  detail::expect_done(
-      reason, peer, "closed the connection instead of showing that it is of this run");
+  expect_done(reason, peer, "closed the connection instead of showing that it is of this run");
   if (proof == signature{})
     throw error(
         errc::refused_peer,
         peer + " refused this process: it holds another token; give all ranks the same ZBPP_TOKEN "
                "or ZBPP_TOKEN_FILE");
-  if (!equal(proof, detail::sign_as(detail::host_role, token, stated, of_host, of_guest)))
+  if (!equal(proof, sign_as(host_role, token, stated, of_host, of_guest)))
     throw error(
         errc::refused_peer,
         peer + " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
@@ -187,38 +180,36 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
 /// holds another token; error (io_failed) when the connection broke
 [[nodiscard]] inline ::boost::asio::awaitable<link_purpose> admit(
     ::boost::asio::ip::tcp::socket& socket, run_token const& token) {
-  namespace net = detail::net;
-  auto const peer = detail::name_of_peer(socket);
+  auto const peer = name_of_peer(socket);
   boost::system::error_code reason;
 
   auto const of_host = make_challenge();
-  detail::hello hello{};
-  detail::put_preamble(hello);
-  std::ranges::copy(of_host, hello.begin() + detail::preamble_size);
+  hello greeting{};
+  put_preamble(greeting);
+  std::ranges::copy(of_host, greeting.begin() + preamble_size);
   co_await net::async_write(
-      socket, net::buffer(hello), net::redirect_error(net::use_awaitable, reason));
-  detail::expect_done(reason, peer, "closed the connection during the handshake");
+      socket, net::buffer(greeting), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection during the handshake");
 
-  detail::answer answer{};
+  answer reply{};
   co_await net::async_read(
       socket,
-      net::buffer(answer.data(), detail::preamble_size),
+      net::buffer(reply.data(), preamble_size),
       net::redirect_error(net::use_awaitable, reason));
-  detail::expect_done(reason, peer, "did not say who it is");
-  detail::expect_preamble(answer, peer);
+  expect_done(reason, peer, "did not say who it is");
+  expect_preamble(reply, peer);
   co_await net::async_read(
       socket,
-      net::buffer(answer.data() + detail::preamble_size, answer.size() - detail::preamble_size),
+      net::buffer(reply.data() + preamble_size, reply.size() - preamble_size),
       net::redirect_error(net::use_awaitable, reason));
-  detail::expect_done(reason, peer, "did not show that it holds the token");
+  expect_done(reason, peer, "did not show that it holds the token");
 
-  auto const stated = answer[detail::purpose_at];
-  auto const of_guest = detail::piece<sizeof(challenge)>(answer, detail::challenge_at);
-  auto const shown = detail::piece<sizeof(signature)>(answer, detail::signature_at);
-  bool const is_guest =
-      equal(shown, detail::sign_as(detail::guest_role, token, stated, of_host, of_guest));
+  auto const stated = reply[purpose_at];
+  auto const of_guest = piece<sizeof(challenge)>(reply, challenge_at);
+  auto const shown = piece<sizeof(signature)>(reply, signature_at);
+  bool const is_guest = equal(shown, sign_as(guest_role, token, stated, of_host, of_guest));
   signature proof{};
-  if (is_guest) proof = detail::sign_as(detail::host_role, token, stated, of_host, of_guest);
+  if (is_guest) proof = sign_as(host_role, token, stated, of_host, of_guest);
   co_await net::async_write(
       socket, net::buffer(proof), net::redirect_error(net::use_awaitable, reason));
   if (!is_guest)
@@ -226,7 +217,7 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
         errc::refused_peer,
         peer + " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
                "ZBPP_TOKEN_FILE");
-  detail::expect_done(reason, peer, "closed the connection during the handshake");
+  expect_done(reason, peer, "closed the connection during the handshake");
   auto const what = static_cast<link_purpose>(stated);
   if (what != link_purpose::control && what != link_purpose::data)
     throw error(
@@ -236,4 +227,4 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
   co_return what;
 }
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

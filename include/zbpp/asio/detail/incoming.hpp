@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The receiving end of a channel: the bytes of a message go from the kernel into the block that it
-// stays in. What comes is believed only after it was checked.
+// stays in. Every header is checked before it is used.
 #pragma once
 
 #include <zbpp/asio/detail/channel_socket.hpp>
@@ -50,7 +50,7 @@ class incoming {
 
   // For the engine.
 
-  /// Sets the first blocks aside; once, while nobody else drives.
+  /// Sets the first blocks aside; once, in `io_loop::exclusively`.
   /// @throws std::bad_alloc
   void supply_first(arena& memory, wakeup* wake) {
     std::vector<receive_buffer> first(blocks_);
@@ -60,11 +60,11 @@ class incoming {
     wake_ = wake;
     is_bound_ = true;
   }
-  /// @return whether a message of this round is there
+  /// @return whether a message of this step is there
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     // Acquire: pairs with the release in `finish`.
-    return number < arrived_.load(std::memory_order_acquire) && at(number).round == round_;
+    return number < arrived_.load(std::memory_order_acquire) && at(number).step == step_;
   }
   /// Gives a message that has arrived, in memory of the arena.
   /// @param is_urgent  set when the sender has to be told that there is room
@@ -90,16 +90,16 @@ class incoming {
     is_urgent = let_go(place);
     return msg;
   }
-  /// Lets go of messages that were not taken and begins the next round; in addition, nobody else
-  /// may drive. Messages of later rounds stay.
+  /// Lets go of messages that were not taken and begins the next step. Messages of later steps
+  /// stay. Call it in `io_loop::exclusively`, too.
   void drain() noexcept {
-    ++round_;
+    ++step_;
     auto const end = arrived_.load(std::memory_order_acquire);
     // The places of older messages hold others by now, so those were taken.
     first_ = std::max(first_, end - std::min<std::uint64_t>(end, ring_.size()));
     for (; first_ < end; ++first_) {
       auto& place = at(first_);
-      if (place.round >= round_) break;
+      if (place.step >= step_) break;
       if (place.is_full.load(std::memory_order_relaxed)) let_go(place);
     }
   }
@@ -161,7 +161,7 @@ class incoming {
   struct entry {
     receive_buffer box;
     std::array<std::uint64_t, message::max_buffers> sizes{};
-    std::uint32_t round = 0;
+    std::uint32_t step = 0;
     std::uint8_t parts = 0;
     std::atomic<bool> is_full{false};
   };
@@ -173,7 +173,7 @@ class incoming {
     return ring_[number & (ring_.size() - 1)];
   }
 
-  // Gives a block back to who reads. Returns whether the sender has to be told.
+  // Gives a block back to the I/O thread. Returns whether the sender has to be told.
   bool let_go(entry& place) noexcept {
     boxes_.push(std::move(place.box));
     // Release: the I/O thread that sees that there is room fills the entry anew.
@@ -207,7 +207,7 @@ class incoming {
 
   // Finds room for a message whose header has come.
   void begin() {
-    rule_.round = next_.round;
+    rule_.step = next_.step;
     rule_.sequence = next_.sequence + 1;
     if (next_.has_credit) {
       if (reverse_ == nullptr)
@@ -219,7 +219,7 @@ class incoming {
     if (!given_.use() || at(number).is_full.load(std::memory_order_acquire))
       return socket_.lose(
           "found message " + std::to_string(next_.sequence) + " of step " +
-          std::to_string(next_.round) + " before there was room; the receiver had allowed " +
+          std::to_string(next_.step) + " before there was room; the receiver had allowed " +
           std::to_string(blocks_) + " at a time");
     if (!has_box_) box_ = boxes_.pop();
     has_box_ = true;
@@ -234,23 +234,23 @@ class incoming {
   // Hands a complete message to the engine, unless it is of a step that is over.
   void finish() noexcept {
     is_in_message_ = false;
-    if (next_.round < round_) return given_.discard();
+    if (next_.step < step_) return given_.discard();
     auto const number = arrived_.load(std::memory_order_relaxed);
     auto& place = at(number);
     place.box = std::move(box_);
     has_box_ = false;
     place.sizes = next_.sizes;
     place.parts = next_.parts;
-    place.round = next_.round;
+    place.step = next_.step;
     place.is_full.store(true, std::memory_order_relaxed);
     // Release: the engine that sees the number sees the message.
     arrived_.store(number + 1, std::memory_order_release);
     notify(wake_);
   }
 
-  // The engine writes these. The I/O thread reads the round, which changes when nobody else drives.
-  std::uint64_t first_ = 0;  // of this round
-  std::uint32_t round_ = 0;
+  // The engine writes these. The I/O thread reads the step, which changes in `exclusively` only.
+  std::uint64_t first_ = 0;  // of this step
+  std::uint32_t step_ = 0;
   bool is_bound_ = false;
   wakeup* wake_ = nullptr;
   // The I/O thread writes this, the engine reads it.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where connections come in: accepts them, lets each show that it is of this run, and hands on
-// those that could. Strangers cost a bounded amount of memory and time, however many come.
+// those that could. Connections without a token cost a bounded amount of memory and time, however
+// many come.
 #pragma once
 
 #include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/io_loop.hpp>
-#include <zbpp/asio/reason.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
@@ -24,16 +25,16 @@
 #include <string>
 #include <utility>
 
-namespace zbpp::asio {
+namespace zbpp::asio::detail {
 
-/// Says where a listener listens and how patient it is.
+/// Says where a listener listens and how long it waits for a handshake.
 struct listener_settings {
   /// Loopback unless told otherwise; port 0 takes a free one.
   ::boost::asio::ip::tcp::endpoint endpoint{::boost::asio::ip::address_v4::loopback(), 0};
-  /// How long a stranger has for the handshake.
+  /// How long a connection has for the handshake.
   std::chrono::milliseconds handshake_deadline{5000};
   /// How many may be at the handshake at once, at least 1; one more, and the oldest has to go.
-  std::size_t most_strangers = 64;
+  std::size_t most_pending = 64;
 };
 
 /// Counts what came to a listener.
@@ -54,8 +55,8 @@ class listener {
   using tcp = ::boost::asio::ip::tcp;
 
  public:
-  /// Takes an admitted connection (TCP_NODELAY is on). Called on the I/O thread. A guest for which
-  /// it throws counts as refused.
+  /// Takes an admitted connection (TCP_NODELAY is on). Called on the I/O thread. A connection
+  /// for which it throws counts as refused.
   using callback = std::function<void(tcp::socket, link_purpose)>;
 
   /// Listens from now on.
@@ -65,10 +66,11 @@ class listener {
   listener(
       io_loop& by,
       run_token const& token,
-      callback on_guest,
+      callback on_connection,
       listener_settings const& settings = {})
-      : state_(std::make_shared<shared_state>(by.io(), token, std::move(on_guest), settings)) {
-    zbpp::detail::require(settings.most_strangers > 0, "a listener needs room for one stranger");
+      : state_(std::make_shared<shared_state>(by.io(), token, std::move(on_connection), settings)) {
+    zbpp::detail::require(
+        settings.most_pending > 0, "listener_settings::most_pending is at least 1");
     zbpp::detail::require(
         settings.handshake_deadline > std::chrono::milliseconds(0),
         "a listener's handshake deadline is above 0 ms");
@@ -79,29 +81,29 @@ class listener {
   listener& operator=(listener const&) = delete;
   ~listener() { stop(); }
 
-  /// Stops listening and drops all strangers; guests that were handed on stay.
+  /// Stops listening and drops what is at the handshake; connections that were handed on stay.
   void stop() noexcept { state_->close(); }
 
   /// @return where it listens, with the port that it got
   [[nodiscard]] tcp::endpoint const& endpoint() const noexcept { return state_->endpoint; }
   /// @return what came so far
   [[nodiscard]] listener_counts const& counts() const noexcept { return state_->counts; }
-  /// @return how many are at the handshake, at most `most_strangers`
-  [[nodiscard]] std::size_t strangers() const noexcept { return state_->strangers.size(); }
+  /// @return how many are at the handshake, at most `most_pending`
+  [[nodiscard]] std::size_t pending() const noexcept { return state_->pending.size(); }
 
  private:
-  struct stranger {
-    explicit stranger(tcp::socket accepted)
+  struct candidate {
+    explicit candidate(tcp::socket accepted)
         : socket(std::move(accepted)), deadline(socket.get_executor()) {}
     tcp::socket socket;
     ::boost::asio::steady_timer deadline;
-    std::list<std::shared_ptr<stranger>>::iterator place;
+    std::list<std::shared_ptr<candidate>>::iterator place;
     bool is_here = true;  // and so `place` is valid
   };
 
-  // So many strangers in a row, then a rest: a flood takes a small part of a core, and whoever runs
-  // what is ready comes to an end. Long enough for an honest guest to get through before it is the
-  // oldest, short enough for the queue of the kernel to empty.
+  // So many connections in a row, then a rest: a flood takes a small part of a core, and a thread
+  // that runs what is ready comes to an end. Long enough for an honest rank to get through before
+  // it is the oldest, short enough for the queue of the kernel to empty.
   static constexpr std::size_t most_unrested = 64;
   static constexpr std::chrono::milliseconds rest_time{20};
 
@@ -112,20 +114,19 @@ class listener {
         run_token const& of_run,
         callback handler,
         listener_settings const& s)
-        : acceptor(io), rest(io), token(of_run), on_guest(std::move(handler)), settings(s) {}
+        : acceptor(io), rest(io), token(of_run), on_connection(std::move(handler)), settings(s) {}
 
     void listen(tcp::endpoint const& where) {
       boost::system::error_code reason;
       auto const check = [&] {
         if (!reason) return;
-        auto const cure = detail::lacks_descriptors(reason)
-                              ? ""
-                              : "; choose a free port and an address of this machine";
+        auto const cure =
+            lacks_descriptors(reason) ? "" : "; choose a free port and an address of this machine";
         bool const is_elsewhere = reason == boost::system::errc::address_not_available;
         throw error(
             is_elsewhere ? errc::bad_argument : errc::io_failed,
             "cannot listen on address " + where.address().to_string() + ", port " +
-                std::to_string(where.port()) + ": " + detail::reason_of(reason) + cure);
+                std::to_string(where.port()) + ": " + reason_of(reason) + cure);
       };
       acceptor.open(where.protocol(), reason), check();
       acceptor.set_option(tcp::acceptor::reuse_address(true), reason), check();
@@ -138,8 +139,8 @@ class listener {
       boost::system::error_code ignored;
       acceptor.close(ignored);
       rest.cancel();
-      while (!strangers.empty()) leave(strangers.front());
-      on_guest = nullptr;
+      while (!pending.empty()) leave(pending.front());
+      on_connection = nullptr;
     }
 
     [[nodiscard]] bool is_open() const noexcept { return acceptor.is_open(); }
@@ -152,11 +153,11 @@ class listener {
         if (!self->is_open()) return;
         if (reason) {
           ++self->counts.failed;
-          self->counts.last_failure = detail::reason_of(reason);
+          self->counts.last_failure = reason_of(reason);
           self->unrested = most_unrested;  // no descriptors, say: trying again at once is no use
         } else {
           ++self->unrested;
-          self->let_in(std::move(socket));
+          self->begin_handshake(std::move(socket));
         }
         self->go_on();
       });
@@ -178,19 +179,19 @@ class listener {
       }
     }
 
-    // Lets a connection try. No exception leaves it: who cannot be kept is closed.
-    void let_in(tcp::socket socket) noexcept {
+    // Begins the handshake of a connection. Closes it where that fails; throws nothing.
+    void begin_handshake(tcp::socket socket) noexcept {
       try {
         socket.set_option(tcp::no_delay(true));
-        if (strangers.size() >= settings.most_strangers)
-          drop(strangers.front(), "made room for newer connections");
-        auto const who = std::make_shared<stranger>(std::move(socket));
+        if (pending.size() >= settings.most_pending)
+          drop(pending.front(), "made room for newer connections");
+        auto const who = std::make_shared<candidate>(std::move(socket));
         who->deadline.expires_after(settings.handshake_deadline);
         auto const self = shared_from_this();
         who->deadline.async_wait([self, who](boost::system::error_code reason) {
           if (!reason && who->is_here) self->drop(who, "did not finish the handshake in time");
         });
-        who->place = strangers.insert(strangers.end(), who);
+        who->place = pending.insert(pending.end(), who);
         ::boost::asio::co_spawn(
             acceptor.get_executor(),
             admit(who->socket, token),
@@ -203,7 +204,7 @@ class listener {
     }
 
     void settle(
-        std::shared_ptr<stranger> const& who,
+        std::shared_ptr<candidate> const& who,
         std::exception_ptr failure,
         link_purpose what) noexcept {
       if (!who->is_here) return;
@@ -211,7 +212,7 @@ class listener {
       leave(who);
       if (failure) return note(counts.refused, counts.last_reason, failure);
       try {
-        auto const call = on_guest;  // it may stop the listener
+        auto const call = on_connection;  // it may stop the listener
         call(std::move(socket), what);
         ++counts.admitted;
         if (unrested > 0) --unrested;
@@ -220,9 +221,9 @@ class listener {
       }
     }
 
-    void drop(std::shared_ptr<stranger> who, char const* why) noexcept {
+    void drop(std::shared_ptr<candidate> who, char const* why) noexcept {
       try {
-        counts.last_reason = detail::name_of_peer(who->socket) + " " + why;
+        counts.last_reason = name_of_peer(who->socket) + " " + why;
       } catch (...) {
         counts.last_reason.clear();
       }
@@ -230,9 +231,9 @@ class listener {
       leave(std::move(who));
     }
 
-    void leave(std::shared_ptr<stranger> who) noexcept {
+    void leave(std::shared_ptr<candidate> who) noexcept {
       who->is_here = false;
-      strangers.erase(who->place);
+      pending.erase(who->place);
       who->deadline.cancel();
       boost::system::error_code ignored;
       who->socket.close(ignored);
@@ -248,7 +249,7 @@ class listener {
         why = "out of memory";  // short enough to need none
       } catch (std::exception const& e) {
         try {
-          why = detail::reason_of(e);
+          why = reason_of(e);
         } catch (...) {
         }
       } catch (...) {
@@ -258,15 +259,15 @@ class listener {
     tcp::acceptor acceptor;
     ::boost::asio::steady_timer rest;
     run_token token;
-    callback on_guest;
+    callback on_connection;
     listener_settings settings;
     tcp::endpoint endpoint;
     listener_counts counts;
-    std::list<std::shared_ptr<stranger>> strangers;  // the oldest first
+    std::list<std::shared_ptr<candidate>> pending;  // at the handshake, the oldest first
     std::size_t unrested = 0;  // connections since the last rest that were not admitted
   };
 
   std::shared_ptr<shared_state> state_;
 };
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The members of a run as rank 0 fills them, and what is wrong with those who come, or do not come.
+// The members of a run as rank 0 knows them, and what is wrong with ranks that join, or do not.
 #pragma once
 
 #include <zbpp/asio/detail/collective_round.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/host.hpp>
 #include <zbpp/asio/detail/listener.hpp>
+#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/detail/timers.hpp>
-#include <zbpp/asio/host.hpp>
 #include <zbpp/asio/launch.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/config.hpp>
@@ -17,6 +19,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,7 +31,7 @@ namespace zbpp::asio::detail {
 /// Holds what rank 0 knows of a rank.
 struct member_record {
   member_record() = default;
-  /// Is that of a rank that asked for it by this line.
+  /// Is that of a rank that asked to join on this connection.
   member_record(std::shared_ptr<control_connection> by, join_request request)
       : to(std::move(by)),
         data(std::move(request.data)),
@@ -55,11 +58,11 @@ struct member_record {
   }
 };
 
-/// @return whose line it is; -1 where it is nobody's
+/// @return the rank of a connection; -1 where it belongs to none
 [[nodiscard]] inline int rank_of(
-    std::vector<member_record> const& members, control_connection const& l) {
+    std::vector<member_record> const& members, control_connection const& of) {
   auto const found =
-      std::ranges::find(members, &l, [](member_record const& s) { return s.to.get(); });
+      std::ranges::find(members, &of, [](member_record const& s) { return s.to.get(); });
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
@@ -79,13 +82,33 @@ struct member_record {
   return longest;
 }
 
-/// @return a version as people write it
-[[nodiscard]] inline std::string version_text(std::uint32_t version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
+/// Sends a heartbeat to every rank, and notes how long each has been silent.
+/// @param was_late  whether this process stood still, so that silence counts from now on
+inline void send_heartbeats(std::vector<member_record>& members, bool was_late) {
+  for (auto& m : members) {
+    m.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(m.silence()).count();
+    if (m.to == nullptr) continue;
+    if (!m.to->is_behind()) m.to->send(control_kind::heartbeat);
+    if (was_late) m.to->excuse(steady::now());
+  }
 }
 
-/// @return what is wrong with one who wants to join from an address; empty if nothing
+/// Expects nothing more of ranks that have been silent for the deadline.
+/// @return these ranks
+[[nodiscard]] inline std::vector<int> give_up_silent(
+    std::vector<member_record>& members, std::chrono::milliseconds deadline) {
+  std::vector<int> silent;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    auto& m = members[rank];
+    if (m.has_ended || m.silence() < deadline) continue;
+    m.has_ended = true;
+    m.to->expect_no_reader();  // it gets the verdict, should it wake up
+    silent.push_back(static_cast<int>(rank));
+  }
+  return silent;
+}
+
+/// @return what is wrong with a rank that wants to join from an address; empty if nothing
 [[nodiscard]] inline std::string mistake_in(
     join_request const& request,
     std::string const& from,
@@ -108,7 +131,7 @@ struct member_record {
          "; give every process a rank of its own";
 }
 
-/// @return who did not come and what is known about it
+/// @return which ranks did not come, and what is known about them
 [[nodiscard]] inline std::string missing_text(
     std::vector<member_record> const& members,
     std::chrono::milliseconds deadline,
@@ -167,7 +190,7 @@ struct member_record {
          "set rendezvous_settings::advertise";
 }
 
-/// @return who is where, under a new random number
+/// @return the data addresses of all ranks, under a new random number
 [[nodiscard]] inline roster roster_of(std::vector<member_record> const& members) {
   roster all;
   auto const random = make_challenge();

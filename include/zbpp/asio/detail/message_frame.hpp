@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace zbpp::asio {
+namespace zbpp::asio::detail {
 
 /// Says what a frame is.
 enum class message_frame_kind : std::uint8_t {
@@ -33,8 +33,8 @@ struct message_frame {
   message_frame_kind kind = message_frame_kind::message;
   std::uint8_t parts = 0;
   bool has_credit = false;     ///< whether `credit` means something
-  std::uint32_t round = 0;     ///< how many steps the sender's channel went through before
-  std::uint32_t sequence = 0;  ///< of the message in its round
+  std::uint32_t step = 0;      ///< how many steps the sender's channel went through before
+  std::uint32_t sequence = 0;  ///< of the message in its step
   std::uint32_t credit = 0;    ///< of a message: for the channel the other way
   std::array<std::uint64_t, message::max_buffers> sizes{};  ///< of the parts, in bytes
 
@@ -49,8 +49,8 @@ struct message_frame {
 /// Says which frames a reader takes.
 struct message_frame_rule {
   message_frame_kind kind = message_frame_kind::message;
-  std::uint32_t round = 0;     ///< of the last message
-  std::uint32_t sequence = 0;  ///< of the next message, if it is of the same round
+  std::uint32_t step = 0;      ///< of the last message
+  std::uint32_t sequence = 0;  ///< of the next message, if it is of the same step
   std::uint64_t most = 0;      ///< bytes of a message
 };
 
@@ -60,8 +60,6 @@ struct message_frame_reading {
       0;              ///< of the header in bytes; 0 when more bytes are needed, or `wrong` is set
   std::string wrong;  ///< what is wrong, and what would be right; empty when nothing is
 };
-
-namespace detail {
 
 // A byte that no text protocol begins with, then the version of this format.
 inline constexpr std::uint8_t frame_mark = 0xb0;
@@ -81,12 +79,12 @@ template <class Number>
 
 [[nodiscard]] inline std::string check_order(
     message_frame const& f, message_frame_rule const& rule) {
-  bool const is_next = f.round == rule.round && f.sequence == rule.sequence;
-  bool const begins_round = f.round > rule.round && f.sequence == 0;
-  if (is_next || begins_round) return {};
-  return "found message " + std::to_string(f.sequence) + " of step " + std::to_string(f.round) +
+  bool const is_next = f.step == rule.step && f.sequence == rule.sequence;
+  bool const begins_step = f.step > rule.step && f.sequence == 0;
+  if (is_next || begins_step) return {};
+  return "found message " + std::to_string(f.sequence) + " of step " + std::to_string(f.step) +
          "; expected message " + std::to_string(rule.sequence) + " of step " +
-         std::to_string(rule.round) + ", or message 0 of a later one";
+         std::to_string(rule.step) + ", or message 0 of a later one";
 }
 
 [[nodiscard]] inline std::string check_sizes(
@@ -103,17 +101,15 @@ template <class Number>
   return {};
 }
 
-}  // namespace detail
-
 /// Writes a header to where there is room for `message_frame::most_size` bytes.
 /// @return its size in bytes
 inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
   std::array<std::uint8_t, 4> const head{
-      detail::frame_mark,
-      detail::frame_version,
+      frame_mark,
+      frame_version,
       static_cast<std::uint8_t>(f.kind),
-      static_cast<std::uint8_t>(f.parts | (f.has_credit ? detail::credit_flag : 0))};
-  std::array<std::uint32_t, 3> const numbers{f.round, f.sequence, f.credit};
+      static_cast<std::uint8_t>(f.parts | (f.has_credit ? credit_flag : 0))};
+  std::array<std::uint32_t, 3> const numbers{f.step, f.sequence, f.credit};
   std::memcpy(to, head.data(), sizeof(head));
   std::memcpy(to + sizeof(head), numbers.data(), sizeof(numbers));
   std::memcpy(to + message_frame::base_size, f.sizes.data(), f.parts * sizeof(std::uint64_t));
@@ -126,25 +122,25 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
 [[nodiscard]] inline message_frame_reading decode(
     std::span<std::byte const> bytes, message_frame_rule const& rule, message_frame& to) {
   if (bytes.size() < message_frame::base_size) return {};
-  auto const head = detail::number_at<std::array<std::uint8_t, 4>>(bytes, 0);
-  if (head[0] != detail::frame_mark || head[1] != detail::frame_version)
+  auto const head = number_at<std::array<std::uint8_t, 4>>(bytes, 0);
+  if (head[0] != frame_mark || head[1] != frame_version)
     return {
         .wrong = "found the bytes " + std::to_string(head[0]) + ", " + std::to_string(head[1]) +
-                 " where a frame begins with " + std::to_string(detail::frame_mark) + ", " +
-                 std::to_string(detail::frame_version) + " (mark, version)"};
+                 " where a frame begins with " + std::to_string(frame_mark) + ", " +
+                 std::to_string(frame_version) + " (mark, version)"};
   if (head[2] != static_cast<std::uint8_t>(rule.kind))
     return {
         .wrong = "found a frame of kind " + std::to_string(head[2]) + "; this end takes kind " +
                  std::to_string(static_cast<int>(rule.kind)) + ", " +
-                 std::string(detail::to_string(rule.kind))};
+                 std::string(to_string(rule.kind))};
   to.kind = rule.kind;
-  to.has_credit = (head[3] & detail::credit_flag) != 0;
-  to.parts = head[3] & static_cast<std::uint8_t>(~detail::credit_flag);
-  to.round = detail::number_at<std::uint32_t>(bytes, 4);
-  to.sequence = detail::number_at<std::uint32_t>(bytes, 8);
-  to.credit = detail::number_at<std::uint32_t>(bytes, 12);
+  to.has_credit = (head[3] & credit_flag) != 0;
+  to.parts = head[3] & static_cast<std::uint8_t>(~credit_flag);
+  to.step = number_at<std::uint32_t>(bytes, 4);
+  to.sequence = number_at<std::uint32_t>(bytes, 8);
+  to.credit = number_at<std::uint32_t>(bytes, 12);
   if (rule.kind == message_frame_kind::credit) {
-    if (to.parts != 0 || !to.has_credit || to.round != 0 || to.sequence != 0)
+    if (to.parts != 0 || !to.has_credit || to.step != 0 || to.sequence != 0)
       return {.wrong = "found a credit with parts, without a number, or of a step; it has none"};
     return {.size = message_frame::base_size, .wrong = {}};
   }
@@ -152,15 +148,13 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
     return {
         .wrong = "found a message of " + std::to_string(to.parts) + " parts; it has at most " +
                  std::to_string(message::max_buffers)};
-  if (auto wrong = detail::check_order(to, rule); !wrong.empty())
-    return {.wrong = std::move(wrong)};
+  if (auto wrong = check_order(to, rule); !wrong.empty()) return {.wrong = std::move(wrong)};
   auto const size = message_frame::base_size + to.parts * sizeof(std::uint64_t);
   if (bytes.size() < size) return {};
   std::memcpy(
       to.sizes.data(), bytes.data() + message_frame::base_size, to.parts * sizeof(std::uint64_t));
-  if (auto wrong = detail::check_sizes(to, rule); !wrong.empty())
-    return {.wrong = std::move(wrong)};
+  if (auto wrong = check_sizes(to, rule); !wrong.empty()) return {.wrong = std::move(wrong)};
   return {.size = size, .wrong = {}};
 }
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

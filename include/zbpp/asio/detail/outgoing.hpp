@@ -56,7 +56,7 @@ class outgoing {
         "a channel has at most channel.in_flight messages that are not retired");
     auto& place = at(number);
     place.msg = std::move(msg);
-    place.round = round_;
+    place.step = step_;
     place.sequence = static_cast<std::uint32_t>(number - first_);
     // Release: the I/O thread that sees the number sees the message, and what the pass wrote into
     // it.
@@ -66,15 +66,15 @@ class outgoing {
   [[nodiscard]] bool is_flushed() const noexcept {
     return written_.load(std::memory_order_acquire) == published_.load(std::memory_order_relaxed);
   }
-  /// Lets go of the messages of this round before number `count`, which were consumed.
+  /// Lets go of the messages of this step before number `count`, which were consumed.
   void retire(std::int32_t count) noexcept {
     retire_before(first_ + static_cast<std::uint32_t>(count));
   }
-  /// Lets go of all messages and begins the next round; in addition, nobody else may drive.
+  /// Lets go of all messages and begins the next step. Call it in `io_loop::exclusively`, too.
   void drain() noexcept {
     first_ = published_.load(std::memory_order_relaxed);
     retire_before(first_);
-    ++round_;
+    ++step_;
   }
 
   // For the I/O thread.
@@ -144,7 +144,7 @@ class outgoing {
 
   struct entry {
     message msg;
-    std::uint32_t round = 0;
+    std::uint32_t step = 0;
     std::uint32_t sequence = 0;
   };
 
@@ -154,7 +154,7 @@ class outgoing {
 
   void retire_before(std::uint64_t end) noexcept {
     // Acquire: pairs with the release in `begin`, which read the entry before. What was consumed
-    // was begun, so it is seen here; in a drain nobody else drives.
+    // was begun, so it is seen here; a drain runs in `exclusively`.
     static_cast<void>(begun_.load(std::memory_order_acquire));
     for (; retired_ < end; ++retired_) at(retired_).msg.clear();
   }
@@ -167,7 +167,7 @@ class outgoing {
     if (static_cast<std::uint32_t>(number) == allowed_) return false;
     auto const& next = at(number);
     message_frame header;
-    header.round = next.round;
+    header.step = next.step;
     header.sequence = next.sequence;
     if (reverse_ != nullptr) {
       header.has_credit = true;
@@ -217,8 +217,8 @@ class outgoing {
   // The engine writes these, the I/O thread reads the first.
   alignas(64) std::atomic<std::uint64_t> published_{0};
   std::uint64_t retired_ = 0;
-  std::uint64_t first_ = 0;  // of this round
-  std::uint32_t round_ = 0;
+  std::uint64_t first_ = 0;  // of this step
+  std::uint32_t step_ = 0;
   // The I/O thread writes these, the engine reads the first two.
   alignas(64) std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::uint64_t> written_{0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The blocks that messages arrive in. The engine supplies them, who reads the socket uses them up,
-// and a ring with one end for each goes between.
+// The blocks that messages arrive in. The engine supplies them, the I/O thread uses them up, and
+// a ring with one end for each goes between.
 #pragma once
 
 #include <zbpp/runtime/arena.hpp>
@@ -47,8 +47,8 @@ class receive_buffer {
   std::size_t capacity_ = 0;
 };
 
-/// Passes blocks from the engine to who reads. The two agree through a `credit_given` on how many
-/// there are; at most as many as the ring is long are in it at a time.
+/// Passes blocks from the engine to the I/O thread. The two agree through a `credit_given` on how
+/// many there are; at most as many as the ring is long are in it at a time.
 class receive_buffer_ring {
  public:
   explicit receive_buffer_ring(std::size_t length) : ring_(std::bit_ceil(length)) {}
@@ -57,7 +57,7 @@ class receive_buffer_ring {
   void push(receive_buffer block) noexcept {
     ring_[pushed_++ & (ring_.size() - 1)] = std::move(block);
   }
-  /// Gives the oldest block, which has to be there; for who reads.
+  /// Gives the oldest block, which has to be there; for the I/O thread.
   [[nodiscard]] receive_buffer pop() noexcept {
     return std::move(ring_[popped_++ & (ring_.size() - 1)]);
   }

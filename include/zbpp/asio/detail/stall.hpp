@@ -6,7 +6,8 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/program.hpp>
@@ -22,18 +23,15 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-namespace detail {
+namespace zbpp::asio::detail {
 
 using zbpp::detail::index;
 
-/// Writes what a report of a standstill says. Believes no number of a report.
+/// Writes what a report of a standstill says. Trusts no number of a report.
 class stall_report {
  public:
-  stall_report(
-      program const& code, std::span<progress_report const> reports, std::int64_t patience_ms)
-      : code_(code), map_(code.placement()), patience_ms_(patience_ms) {
+  stall_report(program const& code, std::span<progress_report const> reports, std::int64_t limit_ms)
+      : code_(code), map_(code.placement()), limit_ms_(limit_ms) {
     auto const ranks = index(code.ranks());
     reports_.resize(ranks);
     for (auto const& r : reports)
@@ -50,7 +48,7 @@ class stall_report {
     for (int rank = 0; rank < code.ranks(); ++rank) explain(rank);
   }
 
-  /// @return a line a rank, then the cycles, then who is waited for
+  /// @return one line per rank, then the cycles, then who is waited for
   [[nodiscard]] std::string text() const {
     std::string result;
     for (int rank = 0; rank < code_.ranks(); ++rank) {
@@ -81,7 +79,7 @@ class stall_report {
 
   [[nodiscard]] static std::string name(int rank) { return "rank " + std::to_string(rank); }
   [[nodiscard]] bool is_silent(progress_report const& r) const noexcept {
-    return r.silence_ms > patience_ms_;
+    return r.silence_ms > limit_ms_;
   }
 
   // Writes `F 3 of stage 2`.
@@ -224,47 +222,36 @@ class stall_report {
     for (int rank = 0; rank < code_.ranks(); ++rank) {
       auto const& who = waiting[index(rank)];
       if (who.empty()) continue;
-      std::string names;
-      for (std::size_t i = 0; i < who.size(); ++i)
-        names.append(
-                 i == 0                ? ""
-                 : i + 1 == who.size() ? " and "
-                                       : ", ")
-            .append(std::to_string(who[i]));
       if (who.size() + 1 == next_.size())
         text += "\neverybody waits for ";
       else
-        text += (who.size() == 1 ? "\nrank " : "\nranks ") + names +
-                (who.size() == 1 ? " waits for " : " wait for ");
+        text += "\n" + ranks_text(who) + (who.size() == 1 ? " waits for " : " wait for ");
       text += name(rank) + ", which " + does_[index(rank)];
     }
   }
 
   program const& code_;
   channel_map map_;
-  std::int64_t patience_ms_;
+  std::int64_t limit_ms_;
   std::vector<std::optional<progress_report>> reports_;
   rows<std::size_t> passes_;       // of each rank: where its passes stand in its row
   std::vector<std::string> does_;  // of each rank
   std::vector<int> next_;          // for whom each rank waits
 };
 
-}  // namespace detail
-
 /// Tells once that a step stands still, and why. Rank 0 shows it the reports of all ranks from time
 /// to time, from one thread at a time.
 ///
-/// A step stands still when some rank is in it and none has got any further for longer than the
-/// patience. A rank that has not been heard counts as being where it was.
+/// A step stands still when some rank is in it and none has progressed for longer than the
+/// limit. A rank that has not been heard counts as being where it was.
 class stall_detector {
  public:
   /// Takes the program that all ranks run.
-  /// @param patience  how long a single pass, or a message, may take at most
-  /// @throws error (bad_argument) unless patience is more than 0
-  explicit stall_detector(
-      program code, std::chrono::milliseconds patience = std::chrono::seconds(60))
-      : code_(std::move(code)), patience_ms_(patience.count()) {
-    zbpp::detail::require(patience_ms_ > 0, "the patience with a step is more than 0 ms");
+  /// @param limit  how long a single pass, or a message, may take at most
+  /// @throws error (bad_argument) unless limit is more than 0
+  explicit stall_detector(program code, std::chrono::milliseconds limit = std::chrono::seconds(60))
+      : code_(std::move(code)), limit_ms_(limit.count()) {
+    zbpp::detail::require(limit_ms_ > 0, "the limit of a stall_detector is more than 0 ms");
   }
 
   /// Looks at the reports of all ranks, at most one each.
@@ -274,25 +261,25 @@ class stall_detector {
     auto still = std::int64_t{-1};
     bool in_step = false;
     for (auto const& r : reports) {
-      auto const quiet = detail::stall_report::quiet_ms(r);
+      auto const quiet = stall_report::quiet_ms(r);
       still = still < 0 ? quiet : std::min(still, quiet);
       in_step = in_step || r.phase != progress_phase::outside;
     }
-    if (!in_step || still <= patience_ms_) {
+    if (!in_step || still <= limit_ms_) {
       is_told_ = false;
       return std::nullopt;
     }
     if (std::exchange(is_told_, true)) return std::nullopt;
-    return "the step stands still: no rank has got any further for " +
-           seconds_text(std::chrono::milliseconds(still)) + ", and " +
-           seconds_text(std::chrono::milliseconds(patience_ms_)) + " is the patience" +
-           detail::stall_report(code_, reports, patience_ms_).text();
+    return "the step stands still: no rank has progressed for " +
+           seconds_text(std::chrono::milliseconds(still)) + " (limit " +
+           seconds_text(std::chrono::milliseconds(limit_ms_)) + ")" +
+           stall_report(code_, reports, limit_ms_).text();
   }
 
  private:
   program code_;
-  std::int64_t patience_ms_;
+  std::int64_t limit_ms_;
   bool is_told_ = false;
 };
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

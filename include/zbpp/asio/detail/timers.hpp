@@ -159,7 +159,8 @@ class silence_limit {
   bool is_on_ = false;
 };
 
-/// Drives until `done()` holds, but not much longer than some time; not from a handler.
+/// Runs handlers until `done()` holds, but not much longer than some time. Do not call from a
+/// handler.
 template <class Predicate>
 void run_for(io_loop& by, std::chrono::milliseconds time, Predicate done) {
   struct alarm {

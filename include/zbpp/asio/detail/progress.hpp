@@ -9,8 +9,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
 
-namespace zbpp::asio {
+namespace zbpp::asio::detail {
 
 /// Says what a rank does.
 enum class progress_phase : std::uint8_t {
@@ -31,6 +35,9 @@ struct progress_report {
 
   friend bool operator==(progress_report const&, progress_report const&) = default;
 };
+
+/// Looks at what all ranks told last, by rank. @return why the step has stalled, if it has
+using watchdog = std::function<std::optional<std::string>(std::span<progress_report const>)>;
 
 /// Appends a report to a message.
 inline void put(wire_writer& to, progress_report const& report) {
@@ -113,4 +120,4 @@ class progress_reader {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace zbpp::asio
+}  // namespace zbpp::asio::detail

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Joins a run, makes its collective calls, and ends it.
+#pragma once
+
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/checked_settings.hpp>
+#include <zbpp/asio/detail/client.hpp>
+#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/control_parts.hpp>
+#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio {
+
+ZBPP_INLINE control::control(launch start, rendezvous_settings settings, run_token token)
+    : start_(detail::checked(std::move(start))),
+      settings_(detail::checked(std::move(settings))),
+      token_(std::move(token)),
+      parts_(std::make_unique<detail::control_parts>(loop_, start_, settings_)) {
+  try {
+    join();
+  } catch (...) {
+    shut();
+    throw;
+  }
+}
+
+ZBPP_INLINE control::~control() {
+  try {
+    settle();  // if something failed, all have to hear of it first
+    if (!is_shut_) {
+      detail::run_for(loop_, settings_.deadline, [&] { return !parts_->is_sending(); });
+      auto const linger = std::min(settings_.deadline / 4, std::chrono::milliseconds(250));
+      loop_.exclusively([&] { parts_->member().say_bye(linger); });
+      detail::run_for(loop_, linger, [&] { return !parts_->is_connected(); });
+    }
+  } catch (...) {
+    // A rank that needs this one finds its connection closed.
+  }
+  shut();
+}
+
+ZBPP_INLINE roster const& control::everybody() const noexcept {
+  return parts_->member().everybody();
+}
+
+ZBPP_INLINE detail::listener const& control::data_listener() const noexcept {
+  return parts_->data_listener();
+}
+
+ZBPP_INLINE detail::progress_board& control::board() noexcept { return parts_->member().board(); }
+
+ZBPP_INLINE void control::on_stop(stop_call call) {
+  loop_.exclusively([&] { parts_->member().on_stop(std::move(call)); });
+}
+
+ZBPP_INLINE void control::on_data_connection(connection_call call) {
+  loop_.exclusively([&] { parts_->on_data_connection(std::move(call)); });
+}
+
+ZBPP_INLINE void control::watch(detail::watchdog call, void const* owner) {
+  watcher_ = owner;
+  if (auto* const coordinator = parts_->rank_0())
+    loop_.exclusively([&] { coordinator->watch(std::move(call)); });
+}
+
+ZBPP_INLINE void control::report(rank_failure failure) {
+  parts_->member().report(std::move(failure));
+}
+
+ZBPP_INLINE bool control::has_stopped() const noexcept { return parts_->has_stopped(); }
+
+ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure> own) {
+  auto& member = parts_->member();
+  if (is_shut_) return member.failures();
+  bool const goes_on = loop_.exclusively([&] {
+    if (own)
+      member.report(std::move(*own));
+    else if (!has_stopped())
+      return true;
+    member.settle();
+    return false;
+  });
+  if (goes_on) return {};
+  detail::run_for(loop_, settings_.deadline, [&] { return parts_->is_over(); });
+  loop_.exclusively([&] {
+    member.end_alone(
+        {0, -1, -1, -1},
+        "does not say why the run failed within " + seconds_text(settings_.deadline));
+  });
+  if (parts_->rank_0() != nullptr) drain();
+  shut();
+  return member.failures();
+}
+
+ZBPP_INLINE void control::check() {
+  auto const failures = settle();
+  if (!failures.empty()) throw to_error(failures.front());
+}
+
+ZBPP_INLINE std::vector<blob> control::collect(
+    collective kind, std::span<std::byte const> part, int root) {
+  if (part.size() > settings_.largest_blob)
+    throw error(
+        errc::bad_argument,
+        std::string(to_string(kind)) + " of " + std::to_string(part.size()) +
+            " bytes; rendezvous_settings::largest_blob allows " +
+            std::to_string(settings_.largest_blob));
+  if (root < 0 || root >= ranks())
+    throw error(
+        errc::bad_argument,
+        std::string(to_string(kind)) + " from rank " + std::to_string(root) +
+            "; ranks go from 0 to " + std::to_string(ranks() - 1));
+  check();
+  auto& member = parts_->member();
+  loop_.exclusively([&] { member.call(kind, root, part); });
+  auto const limit = settings_.collective_deadline + settings_.deadline;
+  detail::run_for(loop_, limit, [&] { return member.has_outcome() || has_stopped(); });
+  std::optional<std::vector<blob>> outcome;
+  loop_.exclusively([&] {
+    if (member.has_outcome())
+      outcome = member.take_outcome();
+    else if (!has_stopped())
+      member.end_alone(
+          {0, -1, -1, -1},
+          "has not answered a call of " + std::string(to_string(kind)) + " within " +
+              seconds_text(limit));
+  });
+  if (!outcome) check();
+  return std::move(*outcome);
+}
+
+ZBPP_INLINE void control::agree(std::span<agreement_item const> mine) {
+  wire_writer to;
+  to.put(static_cast<std::uint32_t>(mine.size()));
+  for (auto const& item : mine) item.put(to);
+  auto const parts = collect(collective::all_gather, to.bytes());
+  auto const read = [](blob const& part) {
+    wire_reader from(part);
+    return detail::get_list(from, [&] { return agreement_item::get(from); });
+  };
+  auto const first = read(parts.front());
+  std::string text;
+  for (std::size_t r = 1; r < parts.size(); ++r) {
+    auto const who = "rank " + std::to_string(r);
+    auto const differs = differences(read(parts[r]), first, "at " + who, "at rank 0");
+    if (!differs.empty())
+      text += (text.empty() ? "" : "; ") + who + " differs from rank 0 in: " + differs;
+  }
+  if (!text.empty())
+    throw error(errc::no_agreement, text + "; start all ranks with the same problem and plan");
+}
+
+ZBPP_INLINE void control::join() {
+  loop_.exclusively([&] { parts_->open(start_, settings_, token_); });
+  auto const* const coordinator = parts_->rank_0();
+  auto const* const way = parts_->way_to_rank_0();
+  if (coordinator != nullptr && settings_.on_listening) settings_.on_listening(coordinator->port());
+  auto const has_ended = [&] { return !parts_->is_joining(); };
+  auto const further = settings_.join_deadline + settings_.deadline;
+  detail::run_for(loop_, coordinator != nullptr ? further : settings_.join_deadline, has_ended);
+  // Rank 0 may have started later than this one, and knows more about who is missing.
+  if (way != nullptr)
+    detail::run_for(loop_, further, [&] { return has_ended() || !way->has_asked(); });
+  if (coordinator != nullptr && loop_.exclusively([&] { return parts_->is_refused(); })) drain();
+  loop_.exclusively([&] {
+    if (parts_->is_refused()) throw to_error(parts_->member().failures().front());
+    if (has_ended()) return;
+    throw error(errc::no_rendezvous, way->text(settings_.join_deadline), {start_.rank, -1, -1, -1});
+  });
+}
+
+// A socket that is closed too early takes back what is under way, such as a verdict.
+ZBPP_INLINE void control::drain() {
+  detail::run_for(loop_, std::chrono::seconds(1), [&] { return !parts_->is_connected(); });
+}
+
+// Closes everything; nothing runs in the io_loop afterwards.
+ZBPP_INLINE void control::shut() noexcept {
+  if (is_shut_) return;
+  is_shut_ = true;
+  loop_.exclusively([&] { parts_->close(); });
+  loop_.stop();
+}
+
+}  // namespace zbpp::asio

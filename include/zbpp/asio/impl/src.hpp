@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All that the component asio compiles separately; one source file of the program includes it.
+#pragma once
+
+#include <zbpp/asio/impl/agreement.ipp>
+#include <zbpp/asio/impl/control.ipp>
+#include <zbpp/asio/impl/io_loop.ipp>
+#include <zbpp/asio/impl/launch.ipp>
+#include <zbpp/asio/impl/rendezvous.ipp>
+#include <zbpp/asio/impl/roster.ipp>
+#include <zbpp/asio/impl/step_supervisor.ipp>
+#include <zbpp/asio/impl/tcp.ipp>
+#include <zbpp/asio/impl/tcp_transport.ipp>
+#include <zbpp/asio/impl/token.ipp>

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compares plans at the start, and carries failures into steps and out of them.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/asio/detail/reason.hpp>
+#include <zbpp/asio/detail/stall.hpp>
+#include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/model/program.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio {
+
+namespace detail {
+
+/// @return a failure of this process as other ranks hear of it
+[[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& what) {
+  rank_failure result{what.at, what.what, errc::peer_failed, "failed for an unknown reason"};
+  try {
+    std::rethrow_exception(what.why);
+  } catch (error const& e) {
+    result.code = e.code();
+    result.text = e.message();  // the receiver adds the place again
+  } catch (std::exception const& e) {
+    result.text = reason_of(e);
+  } catch (...) {
+  }
+  return result;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE step_supervisor::step_supervisor(
+    control& run,
+    plan const& planned,
+    std::function<void()> wake,
+    std::vector<agreement_item> const& more)
+    : control_(&run), rank_(run.rank()), wake_(std::move(wake)) {
+  if (run.ranks() != planned.problem().ranks())
+    throw error(
+        errc::bad_argument,
+        "the run has " + std::to_string(run.ranks()) + " processes and the plan " +
+            std::to_string(planned.problem().ranks()) +
+            " ranks; there is one process for each rank");
+  auto items = fingerprint(planned);
+  items.insert(items.end(), more.begin(), more.end());
+  run.agree(items);
+}
+
+ZBPP_INLINE void step_supervisor::begin(
+    void const* program_of, program const& code, step_status& status) {
+  if (control_->watcher() != program_of)
+    control_->watch(detail::stall_detector(code, control_->settings().stall_deadline), program_of);
+  control_->board().begin_step(steps_++);
+  status_ = &status;
+  control_->on_stop([this](rank_failure const& first) { return stop(first); });
+  static_cast<void>(look());
+}
+
+ZBPP_INLINE bool step_supervisor::look() {
+  return control_->loop().exclusively([this] { return has_stopped(); });
+}
+
+ZBPP_INLINE bool step_supervisor::has_stopped() {
+  if (!control_->has_stopped()) return false;
+  if (status_ != nullptr) status_->fail(rank_);
+  return true;
+}
+
+ZBPP_INLINE void step_supervisor::report(failure const& own) {
+  if (own.why) control_->loop().exclusively([&] { control_->report(detail::describe(own)); });
+}
+
+ZBPP_INLINE void step_supervisor::end() {
+  control_->loop().exclusively([&] { status_ = nullptr; });
+  control_->on_stop(nullptr);
+  control_->board().enter(detail::progress_phase::outside);
+}
+
+ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
+  auto const own = std::exchange(failures, {});
+  auto add = [&](rank_failure const& f) {
+    auto const here = std::ranges::find_if(own, [&](failure const& o) { return o.at == f.at; });
+    failures.push_back(
+        here != own.end()
+            ? *here
+            : failure{f.at, f.what.value_or(instruction{}), std::make_exception_ptr(to_error(f))});
+  };
+  std::optional<rank_failure> mine;
+  if (!own.empty()) mine = detail::describe(own.front());
+  for (auto const& f : control_->settle(std::move(mine))) add(f);
+  if (failures.empty()) failures = own;
+}
+
+// Ends the step; called on the I/O thread.
+ZBPP_INLINE bool step_supervisor::stop(rank_failure const& first) noexcept {
+  if (status_ == nullptr) return false;
+  status_->fail(first.at.rank >= 0 ? first.at.rank : rank_);
+  wake_();
+  return true;
+}
+
+}  // namespace zbpp::asio
