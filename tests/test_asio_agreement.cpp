@@ -318,7 +318,7 @@ TEST_CASE("a fingerprint names everything once, and digests are SHA-256", "[asio
   CHECK(list[2].value == "3");
   CHECK(list[8].value == zb_h1::title);
   // Published test value: SHA-256 of "abc".
-  auto const digest = zbpp::asio::detail::make_item("", "abc").digest;
+  auto const digest = zbpp::asio::make_item("", "abc").digest;
   CHECK(std::to_integer<int>(digest.front()) == 0xba);
   CHECK(std::to_integer<int>(digest.back()) == 0xad);
 }

@@ -412,7 +412,6 @@ namespace {
 // A rank 0 that completes the run of two and does as a test says at a frame of rank 1.
 class raw_coordinator final : public asio::detail::line_owner {
  public:
-  using line = asio::detail::line;
 
   template <class Act>
   raw_coordinator(control_kind when, Act act) : when_(when), act_(act) {
@@ -529,7 +528,6 @@ TEST_CASE("a process knows for how long it stood still, until it has caught up")
 }
 
 TEST_CASE("a rank says itself that rank 0 is lost") {
-  using line = asio::detail::line;
   auto settings = test::patient_settings();
   CHECK(thrown_under(settings, [](control_connection& to) {
           to.finish(20s);
@@ -564,7 +562,7 @@ TEST_CASE("the watchdog sees what all ranks told, and ends the run") {
   auto const thrown = run_ranks(3, settings, [&](asio::rendezvous& meeting) {
     auto& control = meeting.control_channel();
     control.watch(
-        [](std::span<asio::detail::progress_report const> all) -> std::optional<std::string> {
+        [](std::span<asio::progress_report const> all) -> std::optional<std::string> {
           std::string text;
           for (auto const& report : all) {
             if (report.passes_started != report.rank + 1) return {};
@@ -672,7 +670,7 @@ std::vector<std::string> thrown_by_connecting(channel const& wanted, std::uint16
         // Lives as others do, until it hears the verdict.
         std::jthread const alive([&raw](std::stop_token const& stop) {
           asio::wire_writer report;
-          put(report, asio::detail::progress_report{});
+          put(report, asio::progress_report{});
           while (!stop.stop_requested()) {
             raw.send(control_kind::heartbeat, report.bytes());
             ::poll(nullptr, 0, 100);

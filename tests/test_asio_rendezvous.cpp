@@ -455,7 +455,7 @@ TEST_CASE("ranks may leave in any order when nobody needs them") {
 
 TEST_CASE("ranks that hold different things are told whose differ, in what, and go on") {
   auto const item = [](std::string name, std::string value) {
-    return asio::detail::make_item(std::move(name), std::move(value));
+    return asio::make_item(std::move(name), std::move(value));
   };
   auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
     std::vector<asio::agreement_item> mine{item("placement", "in turn"), item("policy", "zb_v")};

@@ -21,8 +21,8 @@ namespace test_asio_stall {
 using namespace zbpp;
 using namespace zbpp::test;
 using namespace std::chrono_literals;
-using zbpp::asio::detail::progress_phase;
-using zbpp::asio::detail::progress_report;
+using zbpp::asio::progress_phase;
+using zbpp::asio::progress_report;
 using zbpp::asio::detail::stall_detector;
 
 namespace {

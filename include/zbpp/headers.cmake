@@ -202,7 +202,6 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/membership.hpp
   asio/detail/message_frame.hpp
   asio/detail/outgoing.hpp
-  asio/detail/progress.hpp
   asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp
   asio/detail/stall.hpp
@@ -222,6 +221,7 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/token.ipp
   asio/io_loop.hpp
   asio/launch.hpp
+  asio/progress.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp

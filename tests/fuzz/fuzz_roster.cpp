@@ -4,7 +4,7 @@
 #include "round_trip.hpp"
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
-#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 
 #include <span>
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
             from.expect_end();
             return report;
           },
-          [](asio::detail::progress_report const& report) {
+          [](asio::progress_report const& report) {
             asio::wire_writer to;
             wire::put(to, report);
             return to.take();

@@ -42,6 +42,8 @@ namespace detail {
 /// @throws error (io_failed) when OpenSSL cannot
 [[nodiscard]] std::array<std::byte, 32> sha256(std::span<std::byte const> bytes);
 
+}  // namespace detail
+
 /// Makes an item of what was written about it.
 [[nodiscard]] agreement_item make_item(
     std::string name, wire_writer const& content, std::string value = {});
@@ -49,7 +51,6 @@ namespace detail {
 /// Makes an item of something that is its own text.
 [[nodiscard]] agreement_item make_item(std::string name, std::string value);
 
-}  // namespace detail
 
 /// Lists what ranks have to agree on before they run a plan: always the same items in the same
 /// order, and equal ones for equal plans of the same version. What is predicted is left out; it

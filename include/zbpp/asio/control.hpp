@@ -6,7 +6,7 @@
 
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/detail/boost_asio_fwd.hpp>
-#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/roster.hpp>
@@ -73,7 +73,7 @@ class control {
   /// @return what runs the sockets; its own thread ends with the run
   [[nodiscard]] io_loop& loop() noexcept { return loop_; }
   /// @return where the step writes how far it is; any thread may use it
-  [[nodiscard]] detail::progress_board& board() noexcept;
+  [[nodiscard]] progress_board& board() noexcept;
 
   /// Sets what the first failure calls, at once if there is one; null for nothing.
   void on_stop(stop_call call);
@@ -81,7 +81,7 @@ class control {
   void on_data_connection(connection_call call);
   /// Sets what looks at the progress of all ranks with every heartbeat, on rank 0; elsewhere
   /// nothing. A text that it gives ends the run with `errc::stalled`. `owner` says whose it is.
-  void watch(detail::watchdog call, void const* owner = nullptr);
+  void watch(watchdog call, void const* owner = nullptr);
   /// @return whose watch runs, or null
   [[nodiscard]] void const* watcher() const noexcept { return watcher_; }
   /// Ends the watch of this owner, if it is the one.

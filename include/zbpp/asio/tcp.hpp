@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
@@ -60,7 +60,7 @@ class tcp {
 class tcp::pass_observer {
  public:
   pass_observer() = default;
-  explicit pass_observer(detail::progress_board& board) noexcept
+  explicit pass_observer(progress_board& board) noexcept
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
   /// Begins a pass. @return its start
@@ -70,7 +70,7 @@ class tcp::pass_observer {
   }
   /// Ends a pass. @return its end
   [[nodiscard]] ticks finish(ticks) const noexcept {
-    board_->enter(detail::progress_phase::waiting);
+    board_->enter(progress_phase::waiting);
     return now();
   }
   /// @return 0: a message has arrived once it is here
@@ -86,7 +86,7 @@ class tcp::pass_observer {
   }
 
   std::chrono::steady_clock::time_point epoch_;
-  detail::progress_board* board_ = nullptr;
+  progress_board* board_ = nullptr;
 };
 
 /// Runs the rank of this process on the calling thread.
@@ -144,7 +144,7 @@ class tcp::executor {
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
       if (is_done && transport.is_flushed()) break;
-      board.enter(is_done ? detail::progress_phase::sending : detail::progress_phase::waiting);
+      board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
       transport.flush();
       control_->loop().run_until([&] {
         if (is_done && transport.is_flushed()) return true;

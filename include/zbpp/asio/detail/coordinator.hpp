@@ -12,7 +12,7 @@
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/membership.hpp>
-#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>

@@ -8,7 +8,7 @@
 #include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/host.hpp>
 #include <zbpp/asio/detail/listener.hpp>
-#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/launch.hpp>

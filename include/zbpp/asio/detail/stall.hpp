@@ -6,7 +6,7 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/detail/progress.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>

@@ -54,15 +54,19 @@ ZBPP_INLINE std::array<std::byte, 32> sha256(std::span<std::byte const> bytes) {
   return digest;
 }
 
+}  // namespace detail
+
 ZBPP_INLINE agreement_item
 make_item(std::string name, wire_writer const& content, std::string value) {
-  return {std::move(name), sha256(content.bytes()), std::move(value)};
+  return {std::move(name), detail::sha256(content.bytes()), std::move(value)};
 }
 
 ZBPP_INLINE agreement_item make_item(std::string name, std::string value) {
-  auto const digest = sha256(std::as_bytes(std::span(value.data(), value.size())));
+  auto const digest = detail::sha256(std::as_bytes(std::span(value.data(), value.size())));
   return {std::move(name), digest, std::move(value)};
 }
+
+namespace detail {
 
 /// Writes how many numbers there are, then each of them; -0.0, which equals 0.0, as that.
 template <class Number>
@@ -151,14 +155,14 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
     schedule const& order,
     program const& program) {
   std::vector<agreement_item> items;
-  items.push_back(detail::make_item("version of zbpp", detail::version_text(ZBPP_VERSION)));
-  items.push_back(detail::make_item("number of ranks", std::to_string(problem.ranks())));
-  items.push_back(detail::make_item("number of microbatches", std::to_string(problem.microbatches())));
+  items.push_back(make_item("version of zbpp", detail::version_text(ZBPP_VERSION)));
+  items.push_back(make_item("number of ranks", std::to_string(problem.ranks())));
+  items.push_back(make_item("number of microbatches", std::to_string(problem.microbatches())));
   items.push_back(detail::placement_item(problem.placement()));
   for (int s = 0; s < problem.stages(); ++s) items.push_back(detail::costs_item(s, problem.costs(s)));
   items.push_back(detail::transfer_item(problem.transfer()));
   items.push_back(detail::limits_item(problem.memory_limits()));
-  items.push_back(detail::make_item("policy", std::string(policy)));
+  items.push_back(make_item("policy", std::string(policy)));
   for (int rank = 0; rank < order.ranks(); ++rank)
     items.push_back(detail::passes_item(rank, order.passes(rank)));
   items.push_back(detail::program_item(program));

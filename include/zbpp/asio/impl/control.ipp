@@ -62,7 +62,7 @@ ZBPP_INLINE detail::listener const& control::data_listener() const noexcept {
   return parts_->data_listener();
 }
 
-ZBPP_INLINE detail::progress_board& control::board() noexcept { return parts_->member().board(); }
+ZBPP_INLINE progress_board& control::board() noexcept { return parts_->member().board(); }
 
 ZBPP_INLINE void control::on_stop(stop_call call) {
   loop_.exclusively([&] { parts_->member().on_stop(std::move(call)); });
@@ -72,7 +72,7 @@ ZBPP_INLINE void control::on_data_connection(connection_call call) {
   loop_.exclusively([&] { parts_->on_data_connection(std::move(call)); });
 }
 
-ZBPP_INLINE void control::watch(detail::watchdog call, void const* owner) {
+ZBPP_INLINE void control::watch(watchdog call, void const* owner) {
   watcher_ = owner;
   if (auto* const coordinator = parts_->rank_0())
     loop_.exclusively([&] { coordinator->watch(std::move(call)); });

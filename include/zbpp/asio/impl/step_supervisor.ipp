@@ -83,7 +83,7 @@ ZBPP_INLINE void step_supervisor::report(failure const& own) {
 ZBPP_INLINE void step_supervisor::end() {
   control_->loop().exclusively([&] { status_ = nullptr; });
   control_->on_stop(nullptr);
-  control_->board().enter(detail::progress_phase::outside);
+  control_->board().enter(progress_phase::outside);
 }
 
 ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {

@@ -221,12 +221,12 @@ class ranks::executor {
       for (auto const part : edge) shapes += std::to_string(part) + " ";
     }
     return {
-        asio::detail::make_item(
+        asio::make_item(
             "communicators",
             std::string(settings.adopted != nullptr ? "adopted, " : "") +
                 std::string(to_string(layout_of(settings)))),
-        asio::detail::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
-        asio::detail::make_item("most_ctas", std::to_string(settings.most_ctas))};
+        asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
+        asio::make_item("most_ctas", std::to_string(settings.most_ctas))};
   }
 
   // Ends the run when something outside a step throws, and throws the run's first failure.
@@ -318,7 +318,7 @@ class ranks::executor {
   }
 
   ranks_settings settings_;
-  asio::detail::step_supervisor supervisor_;
+  asio::step_supervisor supervisor_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
   detail::device_progress progress_;

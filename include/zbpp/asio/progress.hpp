@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-namespace zbpp::asio::detail {
+namespace zbpp::asio {
 
 /// Says what a rank does.
 enum class progress_phase : std::uint8_t {
@@ -120,4 +120,4 @@ class progress_reader {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace zbpp::asio::detail
+}  // namespace zbpp::asio
