@@ -232,8 +232,10 @@ template <backend Backend>
 void pipeline<Backend>::report(rig const& what) {
   for (auto const& e : what.engines)
     if (e.what_failed().why) failures_.push_back(e.what_failed());
-  std::ranges::stable_partition(
-      failures_, [&](failure const& f) { return f.at.rank == what.status.first(); });
+  // The subrange that std::ranges gives does not compile with clang 14.
+  std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
+    return f.at.rank == what.status.first();
+  });
   executor_.settle(failures_);
   std::rethrow_exception(failures_.front().why);
 }
