@@ -130,8 +130,9 @@ function(zbpp_compiled_component name export_name)
     return()
   endif()
   set_property(GLOBAL APPEND PROPERTY ZBPP_COMPONENTS ${compiled})
+  set(requires ${name} ${needed})
   file(WRITE "${PROJECT_BINARY_DIR}/cmake/zbpp-${compiled}.cmake"
-    "set(zbpp_requires \"${name};${needed}\")\nset(zbpp_packages \"\")\n")
+    "set(zbpp_requires \"${requires}\")\nset(zbpp_packages \"\")\n")
   install(FILES "${PROJECT_BINARY_DIR}/cmake/zbpp-${compiled}.cmake"
     DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
   install(TARGETS zbpp_${compiled} EXPORT zbpp-${compiled}

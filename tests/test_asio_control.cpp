@@ -410,9 +410,8 @@ TEST_CASE("a stranger that holds the token but does not join is sent away") {
 namespace {
 
 // A rank 0 that completes the run of two and does as a test says at a frame of rank 1.
-class raw_coordinator final : public asio::detail::line_owner {
+class raw_coordinator final : public asio::detail::connection_owner {
  public:
-
   template <class Act>
   raw_coordinator(control_kind when, Act act) : when_(when), act_(act) {
     loop_.exclusively([&] {

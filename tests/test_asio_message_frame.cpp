@@ -28,13 +28,13 @@ std::vector<std::byte> bytes_of(message_frame const& f) {
 }
 
 std::string wrong_of(std::span<std::byte const> bytes, message_frame_rule const& rule) {
-  frame into;
+  message_frame into;
   auto const reading = decode(bytes, rule, into);
   CHECK((reading.wrong.empty() || reading.size == 0));
   return reading.wrong;
 }
 
-frame random_message(zbpp::test::seeded_random& random) {
+message_frame random_message(zbpp::test::seeded_random& random) {
   message_frame f;
   f.parts = static_cast<std::uint8_t>(random.integer(0, 8));
   f.has_credit = random.chance(0.5);

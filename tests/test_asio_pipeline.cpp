@@ -142,7 +142,7 @@ TEST_CASE("ranks that are processes give the bits and the memory of threads", "[
 TEST_CASE("edges whose sizes are not declared arrive as well", "[asio][pipeline]") {
   auto const what = toy_plan("zb_v", 3, 4);
   zbpp::problem const open(
-      what.what.placement(), 4, zbpp::stage_costs{.forward = 1, .backward_input = 1});
+      what.problem().placement(), 4, zbpp::stage_costs{.forward = 1, .backward_input = 1});
   auto const planned = zbpp::make_plan(zbpp::fixed_zb_v{}, open);
   CHECK(on_sockets(planned) == on_threads(planned));
 }

@@ -420,7 +420,7 @@ TEST_CASE("what was sent arrives although its sender goes at once", "[asio]") {
     for (std::uint32_t n = 0; n < 3; ++n) transport->send(0, make_message(memory, n, {9}), 0);
     // Who closes with unread bytes resets the connection: here are credits to leave unread.
     std::vector<std::byte> credit(message_frame::most_size);
-    frame const given{.kind = message_frame_kind::credit, .has_credit = true, .credit = 3};
+    message_frame const given{.kind = message_frame_kind::credit, .has_credit = true, .credit = 3};
     credit.resize(encode(given, credit.data()));
     for (int i = 0; i < 20; ++i) net::write(peer, net::buffer(credit));
     std::jthread const leaving([&] { transport.reset(); });

@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
           bytes,
           [](auto b) {
             asio::wire_reader from(b);
-            auto report = asio::detail::get_progress(from);
+            auto report = asio::get_progress(from);
             from.expect_end();
             return report;
           },

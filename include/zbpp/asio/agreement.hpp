@@ -16,6 +16,9 @@
 namespace zbpp {
 
 class plan;
+class problem;
+class program;
+class schedule;
 
 namespace asio {
 
