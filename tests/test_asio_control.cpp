@@ -560,16 +560,15 @@ TEST_CASE("the watchdog sees what all ranks told, and ends the run") {
   settings.deadline = 2s;
   auto const thrown = run_ranks(3, settings, [&](asio::rendezvous& meeting) {
     auto& control = meeting.control_channel();
-    control.watch(
-        [](std::span<asio::progress_report const> all) -> std::optional<std::string> {
-          std::string text;
-          for (auto const& report : all) {
-            if (report.passes_started != report.rank + 1) return {};
-            text += "rank " + std::to_string(report.rank) + " waits in step " +
-                    std::to_string(report.step) + "; ";
-          }
-          return text;
-        });
+    control.watch([](std::span<asio::progress_report const> all) -> std::optional<std::string> {
+      std::string text;
+      for (auto const& report : all) {
+        if (report.passes_started != report.rank + 1) return {};
+        text += "rank " + std::to_string(report.rank) + " waits in step " +
+                std::to_string(report.step) + "; ";
+      }
+      return text;
+    });
     control.board().begin_step(7);
     for (int i = 0; i <= meeting.rank(); ++i) control.board().start_pass();
     if (meeting.rank() == 0) {

@@ -172,6 +172,7 @@ set(ZBPP_JSON_HEADERS
   json/impl/plan.ipp
   json/impl/problem.ipp
   json/impl/src.hpp
+  json/impl/writable.ipp
   json/json.hpp
   json/plan.hpp
   json/problem.hpp

@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
           },
           [](asio::progress_report const& report) {
             asio::wire_writer to;
-            wire::put(to, report);
+            put(to, report);
             return to.take();
           });
       break;

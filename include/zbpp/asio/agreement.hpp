@@ -54,7 +54,6 @@ namespace detail {
 /// Makes an item of something that is its own text.
 [[nodiscard]] agreement_item make_item(std::string name, std::string value);
 
-
 /// Lists what ranks have to agree on before they run a plan: always the same items in the same
 /// order, and equal ones for equal plans of the same version. What is predicted is left out; it
 /// follows from the rest.

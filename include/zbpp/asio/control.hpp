@@ -6,9 +6,9 @@
 
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/detail/boost_asio_fwd.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>

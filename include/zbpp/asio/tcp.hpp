@@ -5,8 +5,8 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/step_supervisor.hpp>

@@ -57,4 +57,5 @@ struct plan_report {
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
 #include <zbpp/json/impl/plan.ipp>
+#include <zbpp/json/impl/writable.ipp>
 #endif

@@ -6,8 +6,8 @@
 
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>

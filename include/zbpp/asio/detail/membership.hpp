@@ -8,10 +8,10 @@
 #include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/host.hpp>
 #include <zbpp/asio/detail/listener.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/config.hpp>

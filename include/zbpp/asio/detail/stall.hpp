@@ -6,8 +6,8 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/detail/text.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/program.hpp>

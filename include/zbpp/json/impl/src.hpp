@@ -7,3 +7,4 @@
 #include <zbpp/json/impl/document.ipp>
 #include <zbpp/json/impl/plan.ipp>
 #include <zbpp/json/impl/problem.ipp>
+#include <zbpp/json/impl/writable.ipp>
