@@ -7,6 +7,8 @@
 #include <limits>
 #include <string>
 
+namespace test_io_text {
+
 using namespace zbpp;
 using std::chrono::milliseconds;
 
@@ -53,3 +55,5 @@ TEST_CASE("a text becomes one line, short and valid", "[io][text]") {
   CHECK(one_line("\xC3\xA9\xFF") == "\xC3\xA9?");
   CHECK(one_line("\xC3\xA9\xC3\xA9z", 2) == "\xC3\xA9\xC3\xA9");
 }
+
+}  // namespace test_io_text

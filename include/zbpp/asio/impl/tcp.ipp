@@ -83,7 +83,7 @@ ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
   auto sockets = connector_->connect(mine.channels);
   for (std::size_t c = 0; c < sockets.size(); ++c)
     if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));
-  mine.transport = &transport;  // last: a carrier that is not connected does not stay
+  mine.transport = &transport;  // last: a transport that is not connected does not stay
 }
 
 ZBPP_INLINE void tcp::executor::settle(std::vector<failure>& failures) {

@@ -37,7 +37,7 @@ template <class Stages>
 /// @param ranks  those that run in this process
 /// @throws error (bad_argument) unless there is one for each stage of these ranks
 [[nodiscard]] std::vector<stage_ref> by_rank(
-    std::vector<stage_ref> const& given, placement const& where, std::span<int const> ranks);
+    std::vector<stage_ref> const& given, placement const& placement, std::span<int const> ranks);
 
 /// Takes from the system what the ranks of this process need at their peaks.
 void reserve_peaks(plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory);

@@ -31,19 +31,19 @@ ZBPP_INLINE plan const& verified(plan const& planned) {
 }
 
 ZBPP_INLINE std::vector<stage_ref> by_rank(
-    std::vector<stage_ref> const& given, placement const& where, std::span<int const> ranks) {
+    std::vector<stage_ref> const& given, placement const& placement, std::span<int const> ranks) {
   std::vector<int> here;  // the stages of this process, in the order of the model
-  for (int rank : ranks) std::ranges::copy(where.stages_of(rank), std::back_inserter(here));
+  for (int rank : ranks) std::ranges::copy(placement.stages_of(rank), std::back_inserter(here));
   std::ranges::sort(here);
   if (given.size() != here.size())
     throw error(
         errc::bad_argument,
         "the pipeline got " + std::to_string(given.size()) + " stages; its placement has " +
             std::to_string(here.size()) +
-            (ranks.size() == index(where.ranks()) ? "" : " in this process"));
+            (ranks.size() == index(placement.ranks()) ? "" : " in this process"));
   std::vector<stage_ref> result;
   for (int rank : ranks)
-    for (int s : where.stages_of(rank))
+    for (int s : placement.stages_of(rank))
       result.push_back(given[index(std::ranges::lower_bound(here, s) - here.begin())]);
   return result;
 }

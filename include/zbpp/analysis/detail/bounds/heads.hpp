@@ -27,7 +27,7 @@ class pass_heads {
         terms_(view.terms),
         forward_(terms_.stages(), view.microbatches(), pass_lines::none),
         backward_(terms_.stages(), view.microbatches(), pass_lines::none) {
-    for (int r = 0; r < view.where.ranks(); ++r)
+    for (int r = 0; r < view.placement.ranks(); ++r)
       lines_.emplace_back(view.durations(r), most_before(r));
     for (int s = 0; s < terms_.stages(); ++s) releases_.emplace_back(terms_[s]);
     for (int k = 0; k < view.microbatches(); ++k) {
@@ -54,7 +54,7 @@ class pass_heads {
   [[nodiscard]] pass_lines const& lines(int rank) const noexcept { return lines_[index(rank)]; }
 
  private:
-  [[nodiscard]] pass_lines& lines_at(int s) { return lines_[index(view_.where.rank_of(s))]; }
+  [[nodiscard]] pass_lines& lines_at(int s) { return lines_[index(view_.placement.rank_of(s))]; }
 
   // Marks of lines are the heads that their first passes have whatever the limits are, so that with
   // less memory the same sets of passes are looked at.
@@ -74,7 +74,7 @@ class pass_heads {
 
   [[nodiscard]] std::vector<ticks> most_before(int rank) const {
     std::vector<ticks> all;
-    for (int s : view_.where.stages_of(rank)) {
+    for (int s : view_.placement.stages_of(rank)) {
       auto const& memory = view_.memory[index(s)];
       all.insert(all.end(), {memory.before_first, memory.before_first_backward, pass_lines::none});
     }
@@ -100,7 +100,7 @@ class pass_heads {
   // Counts F that must come before an F anyhow: of earlier stages, and of its own.
   void count_own_forwards(int s, int k) {
     counts_.assign(lines_at(s).size(), 0);
-    for (int other : view_.where.stages_of(view_.where.rank_of(s)))
+    for (int other : view_.placement.stages_of(view_.placement.rank_of(s)))
       if (other >= view_.from && other <= s)
         counts_[view_.line(pass_line::forward, other)] = other < s ? k + 1 : k;
   }
@@ -112,7 +112,7 @@ class pass_heads {
 
   // The head of the first B of a rank: that of its last stage.
   [[nodiscard]] ticks first_backward(int s) {
-    auto const last = view_.where.stages_of(view_.where.rank_of(s)).back();
+    auto const last = view_.placement.stages_of(view_.placement.rank_of(s)).back();
     return lines_at(s).first(view_.line(pass_line::backward, last));
   }
 
@@ -123,8 +123,8 @@ class pass_heads {
     auto const number = std::int64_t{k} + 1;
     ticks least = 0;
     count_own_forwards(s, k);
-    for (int other : view_.where.stages_of(view_.where.rank_of(s))) {
-      auto const b = memory.backwards[index(view_.where.chunk_of(other))][index(k)];
+    for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {
+      auto const b = memory.backwards[index(view_.placement.chunk_of(other))][index(k)];
       counts_[view_.line(pass_line::backward, other)] = b;
       if (b == 0) continue;
       least = std::max(least, end_of_backward(other, b - 1));
@@ -160,7 +160,7 @@ class pass_heads {
                      : end_of_backward(s + 1, k) + terms_.up(s + 1, s) - terms_[s].backward_input;
     if (k > 0) least = std::max(least, end_of_backward(s, k - 1));
     counts_.assign(lines_at(s).size(), 0);
-    for (int other : view_.where.stages_of(view_.where.rank_of(s))) {
+    for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {
       if (other >= view_.from) counts_[view_.line(pass_line::forward, other)] = k + 1;
       if (other >= s) counts_[view_.line(pass_line::backward, other)] = other > s ? k + 1 : k;
     }

@@ -51,7 +51,7 @@ class span_bound {
     auto const take = [&](crowded_rank const& found) {
       if (found.span > best.span) best = found;
     };
-    for (int r = 0; r < view_.where.ranks(); ++r) {
+    for (int r = 0; r < view_.placement.ranks(); ++r) {
       auto const size = heads_.lines(r).size();
       for (std::size_t from = 0; from < size; ++from)
         for (std::size_t to = 0; to < size; ++to) try_marks(r, from, to, take);
@@ -83,7 +83,7 @@ class span_bound {
     for_each_pass([&](pass_line what, int s, ticks head, ticks tail) {
       if (head == least_head && tail == least_tail)
         alone = std::max(alone, head + view_.duration(what, s) + tail);
-      if (view_.where.rank_of(s) != rank || tail < least_tail) return;
+      if (view_.placement.rank_of(s) != rank || tail < least_tail) return;
       all += view_.duration(what, s);
       if (head < least_head) return;
       late += view_.duration(what, s);
@@ -93,7 +93,7 @@ class span_bound {
     if (least_head < 0 || least_tail < 0) return 0;
     auto span = any ? least_head + late + least_tail : 0;
     // Or all of them after the first of a line, but for what memory lets run before that.
-    for (int s : view_.where.stages_of(rank)) {
+    for (int s : view_.placement.stages_of(rank)) {
       auto const& memory = view_.memory[index(s)];
       for (auto const& [what, before] :
            {std::pair(pass_line::forward, memory.before_first),

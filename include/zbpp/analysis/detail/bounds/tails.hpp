@@ -28,15 +28,15 @@ class pass_tails {
         m_(view.microbatches()),
         forward_(terms_.stages(), m_, pass_lines::none),
         backward_(terms_.stages(), m_, pass_lines::none) {
-    for (int r = 0; r < view.where.ranks(); ++r) {
+    for (int r = 0; r < view.placement.ranks(); ++r) {
       auto durations = view.durations(r);
       std::vector<ticks> unknown(durations.size(), pass_lines::none);
       lines_.emplace_back(std::move(durations), std::move(unknown));
     }
     for (int s = 0; s < terms_.stages(); ++s)
-      waiting_.emplace_back(view.where.stages_of(view.where.rank_of(s)).size(), m_);
+      waiting_.emplace_back(view.placement.stages_of(view.placement.rank_of(s)).size(), m_);
     for (int k = m_ - 1; k >= 0; --k) {
-      for (int s : view.where.stages_of(view.rank)) add(pass_line::weight, s, k);
+      for (int s : view.placement.stages_of(view.rank)) add(pass_line::weight, s, k);
       for (int s = view.from; s < terms_.stages(); ++s) {
         backward_(s, k) = find_backward(s, k);
         add(pass_line::backward, s, k);
@@ -52,13 +52,13 @@ class pass_tails {
   [[nodiscard]] ticks of(pass_line what, int s, int k) const noexcept {
     if (what == pass_line::forward) return forward_(s, k);
     if (what == pass_line::backward) return backward_(s, k);
-    return view_.where.rank_of(s) == view_.rank ? (m_ - 1 - k) * terms_[s].backward_weight
-                                                : pass_lines::none;
+    return view_.placement.rank_of(s) == view_.rank ? (m_ - 1 - k) * terms_[s].backward_weight
+                                                    : pass_lines::none;
   }
   [[nodiscard]] pass_lines const& lines(int rank) const noexcept { return lines_[index(rank)]; }
 
  private:
-  [[nodiscard]] pass_lines& lines_at(int s) { return lines_[index(view_.where.rank_of(s))]; }
+  [[nodiscard]] pass_lines& lines_at(int s) { return lines_[index(view_.placement.rank_of(s))]; }
 
   // The tails of the last microbatch do not depend on the limits; they are the marks.
   void add(pass_line what, int s, int k) {
@@ -77,7 +77,7 @@ class pass_tails {
   void count(int s, std::int64_t forward, std::int64_t backward, std::int64_t weight) {
     counts_[view_.line(pass_line::forward, s)] = m_ - forward;
     counts_[view_.line(pass_line::backward, s)] = m_ - backward;
-    if (view_.where.rank_of(s) == view_.rank)
+    if (view_.placement.rank_of(s) == view_.rank)
       counts_[view_.line(pass_line::weight, s)] = m_ - weight;
   }
 
@@ -88,7 +88,7 @@ class pass_tails {
   // How many B of a stage must come before F number `n`, counted from 1, of a stage of its rank.
   [[nodiscard]] std::int32_t backwards_before(int forward_stage, int s, int n) const {
     auto const& counts = view_.memory[index(forward_stage)].backwards;
-    return counts[index(view_.where.chunk_of(s))][index(n - 1)];
+    return counts[index(view_.placement.chunk_of(s))][index(n - 1)];
   }
 
   [[nodiscard]] ticks find_backward(int s, int k) {
@@ -96,9 +96,9 @@ class pass_tails {
     if (k + 1 < m_) least = std::max(least, backward_(s, k + 1) + terms_[s].backward_input);
     counts_.assign(lines_at(s).size(), 0);
     int first = m_;  // of the F that wait for this B; what follows them does, too
-    for (int other : view_.where.stages_of(view_.where.rank_of(s))) {
+    for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {
       if (other < view_.from) continue;
-      auto& n = waiting_[index(s)][index(view_.where.chunk_of(other))];
+      auto& n = waiting_[index(s)][index(view_.placement.chunk_of(other))];
       while (n > 0 && backwards_before(other, s, n) > k) --n;
       if (n < m_) least = std::max(least, from_start_of_forward(other, n));
       first = std::min(first, n);
@@ -116,7 +116,7 @@ class pass_tails {
                      : backward_(s, k) + terms_[s].backward_input;
     if (k + 1 < m_) least = std::max(least, from_start_of_forward(s, k + 1));
     counts_.assign(lines_at(s).size(), 0);
-    for (int other : view_.where.stages_of(view_.where.rank_of(s))) {
+    for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {
       if (other < view_.from) continue;
       auto const n = other < s ? first_not_ahead(other, s, k) : other == s ? k + 1 : k;
       if (other < s && n < m_)

@@ -50,7 +50,7 @@ struct rank_view {
   }
 
   bound_terms const& terms;
-  placement const& where;
+  zbpp::placement const& placement;
   std::vector<memory_terms> const& memory;  ///< of all stages
   int rank;
   int from;  ///< first stage of the rank; F of earlier stages can run before its first pass
