@@ -23,12 +23,12 @@ enum class pass_line : std::uint8_t { forward, backward, weight };
 struct rank_view {
   rank_view(
       bound_terms const& t, placement const& w, std::vector<memory_terms> const& of_stages, int r)
-      : terms(t), where(w), memory(of_stages), rank(r), from(w.stages_of(r).front()) {}
+      : terms(t), placement(w), memory(of_stages), rank(r), from(w.stages_of(r).front()) {}
 
   [[nodiscard]] int microbatches() const noexcept { return terms.microbatches(); }
   /// @return the place of a line among those of the rank of its stage
   [[nodiscard]] std::size_t line(pass_line what, int stage) const noexcept {
-    return 3 * index(where.chunk_of(stage)) + static_cast<std::size_t>(what);
+    return 3 * index(placement.chunk_of(stage)) + static_cast<std::size_t>(what);
   }
   [[nodiscard]] ticks duration(pass_line what, int stage) const noexcept {
     auto const& t = terms[stage];
@@ -42,7 +42,7 @@ struct rank_view {
   /// @return the durations of all lines of a rank
   [[nodiscard]] std::vector<ticks> durations(int of_rank) const {
     std::vector<ticks> all;
-    for (int s : where.stages_of(of_rank)) {
+    for (int s : placement.stages_of(of_rank)) {
       auto const& t = terms[s];
       all.insert(all.end(), {t.forward, t.backward_input, t.backward_weight});
     }
