@@ -57,7 +57,8 @@ struct one_chunk_view {
 }
 
 /// Adds up the passes of a rank.
-[[nodiscard]] ZBPP_INLINE ticks work_of(bound_terms const& terms, problem const& problem, int rank) {
+[[nodiscard]] ZBPP_INLINE ticks
+work_of(bound_terms const& terms, problem const& problem, int rank) {
   ticks sum = 0;
   for (int s : problem.placement().stages_of(rank)) sum += terms[s].all();
   return sum * problem.microbatches();
@@ -156,7 +157,8 @@ ZBPP_INLINE void try_one_chunk_rules(
   if (least > 0) take({least, bound_rule::staircase, rank_of(view.steps.depths(least - 1).stuck)});
 }
 
-ZBPP_INLINE void try_heads_and_tails_rule(problem const& problem, bound_terms const& terms, best_bound& take) {
+ZBPP_INLINE void try_heads_and_tails_rule(
+    problem const& problem, bound_terms const& terms, best_bound& take) {
   auto const views = views_of(problem);
   if (views == 0) return;
   rank_views const all(terms, problem.placement());

@@ -96,8 +96,7 @@ ZBPP_INLINE rows<bytes> activation_profile(schedule const& order, problem const&
   return profile;
 }
 
-ZBPP_INLINE std::vector<bytes> peak_activations(
-    schedule const& order, problem const& problem) {
+ZBPP_INLINE std::vector<bytes> peak_activations(schedule const& order, problem const& problem) {
   auto const profile = activation_profile(order, problem);
   std::vector<bytes> peaks;
   for (int rank = 0; rank < profile.ranks(); ++rank) {
@@ -146,8 +145,7 @@ ZBPP_INLINE std::vector<memory_peak> peak_memory(
   return peaks;
 }
 
-ZBPP_INLINE std::vector<memory_peak> peak_memory(
-    program const& code, problem const& problem) {
+ZBPP_INLINE std::vector<memory_peak> peak_memory(program const& code, problem const& problem) {
   return peak_memory(code, problem, traffic(code));
 }
 

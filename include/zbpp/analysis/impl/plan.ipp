@@ -14,10 +14,7 @@
 namespace zbpp {
 
 ZBPP_INLINE plan::plan(
-    std::string policy,
-    zbpp::problem problem,
-    zbpp::schedule schedule,
-    zbpp::program program)
+    std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program)
     : policy_(std::move(policy)),
       problem_(std::move(problem)),
       schedule_(std::move(schedule)),

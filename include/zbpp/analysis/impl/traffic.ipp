@@ -63,7 +63,8 @@ struct consumption {
 ZBPP_INLINE traffic::traffic(program const& what)
     : traffic(what.placement(), what.microbatches(), what.instructions()) {}
 
-ZBPP_INLINE traffic::traffic(placement const& placement, int microbatches, rows<instruction> const& instructions)
+ZBPP_INLINE traffic::traffic(
+    placement const& placement, int microbatches, rows<instruction> const& instructions)
     : map_(placement), depths_(detail::index(map_.size())) {
   for (int c = 0; c < map_.size(); ++c) {
     auto const [from, to] = map_.ends(c);
@@ -94,8 +95,7 @@ ZBPP_INLINE std::vector<traffic::counters> traffic::number(
           --open[c];
         } else if (i.is_send()) {
           note.sequence = static_cast<std::int32_t>(consumed_at_send[c].size());
-          consumed_at_send[c].push_back(
-              consumed[detail::index(map_.reverse(note.channel))].prefix);
+          consumed_at_send[c].push_back(consumed[detail::index(map_.reverse(note.channel))].prefix);
         } else {
           note.sequence = received[c]++;
           (i.moves_activation() ? activation : gradient)(i.stage, i.microbatch) = note.sequence;

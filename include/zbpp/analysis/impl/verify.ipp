@@ -312,24 +312,19 @@ class verification {
 
 }  // namespace detail
 
-ZBPP_INLINE std::vector<diagnostic> verify(
-    program const& what, channel_layout layout) {
+ZBPP_INLINE std::vector<diagnostic> verify(program const& what, channel_layout layout) {
   return detail::verification(what).run(layout, nullptr);
 }
 
 ZBPP_INLINE std::vector<diagnostic> verify(
-    program const& what,
-    problem const& limits,
-    channel_layout layout) {
+    program const& what, problem const& limits, channel_layout layout) {
   if (!detail::fits(what, limits))
     return {{fault::bad_id, {}, {}, "program and problem differ in placement or microbatches"}};
   return detail::verification(what).run(layout, &limits);
 }
 
 ZBPP_INLINE void verify_or_throw(
-    program const& what,
-    problem const& limits,
-    channel_layout layout) {
+    program const& what, problem const& limits, channel_layout layout) {
   auto const found = verify(what, limits, layout);
   if (found.empty()) return;
   auto text = "the program is refused, " + std::string(to_string(found.front().what)) + ": " +

@@ -159,7 +159,8 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
   items.push_back(make_item("number of ranks", std::to_string(problem.ranks())));
   items.push_back(make_item("number of microbatches", std::to_string(problem.microbatches())));
   items.push_back(detail::placement_item(problem.placement()));
-  for (int s = 0; s < problem.stages(); ++s) items.push_back(detail::costs_item(s, problem.costs(s)));
+  for (int s = 0; s < problem.stages(); ++s)
+    items.push_back(detail::costs_item(s, problem.costs(s)));
   items.push_back(detail::transfer_item(problem.transfer()));
   items.push_back(detail::limits_item(problem.memory_limits()));
   items.push_back(make_item("policy", std::string(policy)));
@@ -170,8 +171,7 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
 }
 
 ZBPP_INLINE std::vector<agreement_item> fingerprint(plan const& planned) {
-  return fingerprint(
-      planned.policy(), planned.problem(), planned.schedule(), planned.program());
+  return fingerprint(planned.policy(), planned.problem(), planned.schedule(), planned.program());
 }
 
 ZBPP_INLINE std::string differences(

@@ -84,8 +84,7 @@ ZBPP_INLINE placement::placement(std::vector<int> rank_of) : rank_of_(std::move(
   }
   stages_.resize(rank_of_.size());
   for (std::size_t s = 0; s < rank_of_.size(); ++s)
-    stages_[first_[detail::index(rank_of_[s])] + detail::index(chunk_of_[s])] =
-        static_cast<int>(s);
+    stages_[first_[detail::index(rank_of_[s])] + detail::index(chunk_of_[s])] = static_cast<int>(s);
 }
 
 ZBPP_INLINE placement placement::looped(int ranks, int chunks) {

@@ -26,8 +26,8 @@ ZBPP_INLINE schedule interleaved::operator()(problem const& problem) const {
   detail::support(
       m % p == 0,
       title,
-      "needs a multiple of " + std::to_string(p) +
-          " microbatches, one for each rank; there are " + std::to_string(m));
+      "needs a multiple of " + std::to_string(p) + " microbatches, one for each rank; there are " +
+          std::to_string(m));
   auto const chunks = problem.stages() / p;
   auto const all = chunks * m;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one generator behind GPipe, 1F1B, ZB-H1 and ZB-H2. They differ in two numbers only: how many F a
-// rank runs before it alternates F and B, and how many B it lets pass before W follows.
+// The one generator behind GPipe, 1F1B, ZB-H1 and ZB-H2. They differ in two numbers only: how many
+// F a rank runs before it alternates F and B, and how many B it lets pass before W follows.
 #pragma once
 
 #include <zbpp/config.hpp>
@@ -74,8 +74,7 @@ ZBPP_INLINE schedule zb_h1::operator()(problem const& problem) const {
 
 ZBPP_INLINE schedule zb_h2::operator()(problem const& problem) const {
   return detail::one_chunk(problem, title, [&](int rank) {
-    return detail::one_chunk_rule{
-        .warm_up = 2 * (problem.ranks() - 1 - rank), .w_delay = 2 * rank};
+    return detail::one_chunk_rule{.warm_up = 2 * (problem.ranks() - 1 - rank), .w_delay = 2 * rank};
   });
 }
 
