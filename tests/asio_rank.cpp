@@ -41,7 +41,7 @@ std::map<std::string, std::string> read(int argc, char** argv) {
       {"policy", "zb_h1"},
       {"microbatches", "5"},
       {"deadline", "5000"},
-      {"patience", "60000"},
+      {"stall_deadline", "60000"},
       {"join_deadline", "60000"},
       {"connect_deadline", "20000"},
       {"bind", "127.0.0.1"},
@@ -168,7 +168,7 @@ int run(int argc, char** argv) {
        .join_deadline = std::chrono::milliseconds(std::stoi(given.at("join_deadline"))),
        .connect_deadline = std::chrono::milliseconds(std::stoi(given.at("connect_deadline"))),
        .deadline = std::chrono::milliseconds(std::stoi(given.at("deadline"))),
-       .stall_deadline = std::chrono::milliseconds(std::stoi(given.at("patience")))});
+       .stall_deadline = std::chrono::milliseconds(std::stoi(given.at("stall_deadline")))});
   auto const planned =
       toy_plan(given.at("policy"), meeting.ranks(), std::stoi(given.at("microbatches")));
   auto all = toy::make_model(planned.problem().stages());

@@ -242,7 +242,7 @@ TEST_CASE("too few file descriptors end all ranks, with how to allow more", "[as
 
 TEST_CASE("a pass that never ends is named by all ranks' watchdog", "[asio][faults]") {
   auto all = start_ranks(
-      3, {"steps=3", "fault=hang", "rank=1", "at=1:2:F", "deadline=10000", "patience=3000"});
+      3, {"steps=3", "fault=hang", "rank=1", "at=1:2:F", "deadline=10000", "stall_deadline=3000"});
   for (int rank : {0, 2}) {
     auto& p = all[static_cast<std::size_t>(rank)];
     auto const status = p.wait_until(soon());

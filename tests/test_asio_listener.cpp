@@ -495,7 +495,7 @@ TEST_CASE("what a listener cannot do is said where it is asked for", "[asio][lis
         }) == "listener_settings::most_pending is at least 1");
   CHECK(zbpp::test::refusal([&] {
           open({.handshake_deadline = 0ms});
-        }) == "a listener's patience is above 0 ms");
+        }) == "a listener's handshake deadline is above 0 ms");
 }
 
 }  // namespace test_asio_listener

@@ -377,7 +377,7 @@ TEST_CASE("a partition that cannot be is refused by what it lacks", "[partition]
   CHECK(fits.first_layer == std::vector<int>{0, 2});
   CHECK(refusal(errc::unsupported_problem, [&] {
           (void)partition(layered_problem(placement::v_shape(2), 4, layers), zbpp::zb_h1{});
-        }) == "ZB-H1 needs a linear placement, one stage a rank; this one is v");
+        }) == "ZB-H1 needs a linear placement, one stage per rank; this one is v");
 }
 
 }  // namespace test_partition
