@@ -46,7 +46,7 @@ class Zbpp(ConanFile):
     def generate(self):
         CMakeDeps(self).generate()
         toolchain = CMakeToolchain(self)
-        for kind in ("TESTS", "EXAMPLES", "BENCH"):
+        for kind in ("TESTS", "EXAMPLES", "BENCH", "TOOLS"):
             toolchain.cache_variables[f"ZBPP_BUILD_{kind}"] = "OFF"
         toolchain.cache_variables["ZBPP_ASIO"] = "ON" if self.options.with_asio else "OFF"
         toolchain.cache_variables["ZBPP_JSON"] = "ON" if self.options.with_json else "OFF"
