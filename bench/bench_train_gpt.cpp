@@ -34,14 +34,14 @@ void take_a_turn(contender& c) {
 // A pipeline and the stages it refers to.
 struct pipelined {
   pipelined(gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy)
-      : where(gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value()),
-        stages(gpt::make_stages(how, on, where)),
+      : placement(gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value()),
+        stages(gpt::make_stages(how, on, placement)),
         pipe(
-            zbpp::make_plan(policy, gpt::measure(how, on, policy, where)),
+            zbpp::make_plan(policy, gpt::measure_on_threads(how, on, policy, placement)),
             zbpp::threads{},
             stages) {}
 
-  zbpp::placement where;
+  zbpp::placement placement;
   std::vector<gpt::chunk_stage> stages;
   zbpp::pipeline<zbpp::threads> pipe;
 };
