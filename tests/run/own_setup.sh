@@ -59,6 +59,13 @@ if [ "${3:-}" = inside ]; then
   : >"$scratch/installed"
   case $what in
     demo) try demo release ;;
+    plan)
+      try plan release
+      if ! cmake --build "$scratch/plan" --target help | grep -q '^zbpp-plan:'; then
+        echo "run setup plan does not bring what zbpp-plan needs" >&2
+        exit 1
+      fi
+      ;;
     bench) try bench bench ;;
     test)
       try test dev
@@ -95,7 +102,7 @@ if ! (. /etc/os-release && [ "$ID $VERSION_ID" = "debian 12" ]) ||
   echo "skipped: this needs Debian 12 and the right to mount"
   exit 77
 fi
-for what in demo test bench; do
+for what in demo plan test bench; do
   others=
   for package in $("$run" packages ci); do
     case " $("$run" packages $what) " in
