@@ -95,9 +95,9 @@ bool compare(Policy const& decide, placement const& placement) {
   auto const found = partition(uncut, decide);
   auto const even_cost = show("even", make_plan(decide, uncut.with(even)), even);
   auto const balanced_cost = show("bottleneck", make_plan(decide, uncut.with(balanced)), balanced);
-  auto const plan = make_plan(std::string(Policy::title), found.order, found.what);
+  auto const plan = make_plan(std::string(Policy::title), found.schedule, found.problem);
   auto const found_cost = show("partition", plan, found.first_layer);
-  return verify(plan.program(), found.what).empty() && found_cost <= balanced_cost &&
+  return verify(plan.program(), found.problem).empty() && found_cost <= balanced_cost &&
          4 * found_cost < 3 * even_cost;
 }
 
@@ -117,12 +117,12 @@ bool recompute_to_fit() {
     refused = true;
   }
   auto const found = partition(uncut, zb_h1{});
-  auto const plan = make_plan("ZB-H1", found.order, found.what);
+  auto const plan = make_plan("ZB-H1", found.schedule, found.problem);
   show("partition", plan, found.first_layer);
   std::printf("  recompute ");
   for (bool r : found.recompute) std::printf(" %s", r ? "yes" : "no");
   std::printf("\n");
-  return refused && verify(plan.program(), found.what).empty() &&
+  return refused && verify(plan.program(), found.problem).empty() &&
          std::count(found.recompute.begin(), found.recompute.end(), true) > 0;
 }
 

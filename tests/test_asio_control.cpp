@@ -319,7 +319,7 @@ TEST_CASE("a process that joins and then says nothing is named on all ranks, and
   bool is_told = false;
   auto const thrown = run_with_raw(3, settings, [&](raw_member& raw) {
     auto const verdict = raw.read(control_kind::verdict);
-    is_told = verdict && asio::detail::read_failures(*verdict).front().at.rank == 2;
+    is_told = verdict && asio::detail::read_failures(*verdict).front().location.rank == 2;
   });
   for (auto const& text : thrown)
     CHECK(text == "rank 2: has not been heard for 3.0 s; it is stopped, overloaded or cut off");

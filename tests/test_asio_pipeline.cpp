@@ -188,9 +188,9 @@ TEST_CASE("every rank gets the failures of all, and the run is over", "[asio][pi
       }
       if (pipe.failures().empty()) throw std::logic_error("no failures");
       auto const& f = pipe.failures().front();
-      if (f.at.rank != culprit || f.at.stage != culprit || f.at.microbatch != 2 ||
-          f.what.kind != zbpp::instruction_kind::forward)
-        throw std::logic_error("another place: " + to_string(f.at));
+      if (f.location.rank != culprit || f.location.stage != culprit || f.location.microbatch != 2 ||
+          f.instruction.kind != zbpp::instruction_kind::forward)
+        throw std::logic_error("another place: " + to_string(f.location));
       try {
         pipe.step();
       } catch (std::exception const& failed) {

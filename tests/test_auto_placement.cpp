@@ -186,23 +186,23 @@ TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_pl
     REQUIRE_FALSE(found.empty());
     auto const best = settings(what);
     for (auto const& one : found) {
-      CHECK(cost(simulate(one.order, one.what)) == one.cost);
-      CHECK(verify(lower(one.order), one.what).empty());
-      CHECK(holds(one.bound, one.what));
+      CHECK(cost(simulate(one.schedule, one.problem)) == one.cost);
+      CHECK(verify(lower(one.schedule), one.problem).empty());
+      CHECK(holds(one.bound, one.problem));
       CHECK(one.is_optimal() == (one.cost == one.bound.cost));
       CHECK(
           (one.cost > best.cost ||
-           (one.cost == best.cost && one.what.stages() >= best.what.stages())));
+           (one.cost == best.cost && one.problem.stages() >= best.problem.stages())));
     }
     CHECK(best.cost <= greedy_auto{.search = settings.search}.find(what).cost);
-    CHECK(settings(what).order == best.order);
-    moved += best.what.placement() != what.placement() ? 1 : 0;
+    CHECK(settings(what).schedule == best.schedule);
+    moved += best.problem.placement() != what.placement() ? 1 : 0;
   }
   CHECK(moved > 5);
 }
 
 TEST_CASE("which placement is best depends on memory and transfers", "[auto_placement]") {
-  auto const best = [](problem const& problem) { return brief()(problem).what.placement(); };
+  auto const best = [](problem const& problem) { return brief()(problem).problem.placement(); };
   CHECK(best(even(placement::linear(4), 12, 0, 400)) == placement::v_shape(4));
   CHECK(best(even(placement::looped(4, 2), 12, 0, 800)) == placement::v_shape(4));
   // With so long a hop chunks only wait for each other.
@@ -217,7 +217,7 @@ TEST_CASE("placements without enough memory are left out", "[auto_placement]") {
       placement::custom({0, 0, 0, 1}), 4, stage_costs{.forward = 1, .activation = 100}, {}, {250});
   std::vector<std::string> fitting;
   for (auto const& one : brief().candidates(problem))
-    fitting.push_back(one.what.placement().name());
+    fitting.push_back(one.problem.placement().name());
   CHECK(fitting == std::vector<std::string>{"linear", "v", "looped"});
   auto const refused = [](zbpp::problem const& tight) {
     return test::refusal(errc::unsupported_problem, [&] { (void)brief()(tight); });
@@ -249,7 +249,7 @@ TEST_CASE("a search of all placements tells how far it is and can be stopped", "
   stop.request_stop();
   auto_placement const stopped{.search = {.seconds = 1e6, .stop = stop.get_token()}};
   auto const found = stopped(what);
-  CHECK(verify(lower(found.order), found.what).empty());
+  CHECK(verify(lower(found.schedule), found.problem).empty());
 }
 
 TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
@@ -289,7 +289,7 @@ TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
       for (auto const& one : brief().candidates(with_limits(what, {limit}))) {
         auto const same = std::find_if(sweep.begin(), sweep.end(), [&](sweep_point const& point) {
           return point.memory_limit == limit &&
-                 point.placement == detail::sweep_name(one.what.placement());
+                 point.placement == detail::sweep_name(one.problem.placement());
         });
         REQUIRE(same != sweep.end());
         CHECK(same->cost <= one.cost);

@@ -6,9 +6,9 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/memory_needs.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>

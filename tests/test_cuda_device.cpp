@@ -293,7 +293,9 @@ TEST_CASE("the host finds the pass of a failed kernel where it waits after each"
   model::kernel_fault(0);
   CHECK_THROWS_AS(run.pipe->step(), cuda::cuda_error);
   REQUIRE(run.pipe->failures().size() == 1);
-  CHECK(to_string(run.pipe->failures().front().at) == "rank 0, position 0, stage 0, microbatch 0");
+  CHECK(
+      to_string(run.pipe->failures().front().location) ==
+      "rank 0, position 0, stage 0, microbatch 0");
 }
 
 namespace {
@@ -342,7 +344,8 @@ TEST_CASE("a pass that throws ends the step on all ranks, and the next one works
       throws = true;
       CHECK_THROWS_AS(pipe.step(), expected_failure);
       CHECK(
-          to_string(pipe.failures().front().at).find("stage 3, microbatch 2") != std::string::npos);
+          to_string(pipe.failures().front().location).find("stage 3, microbatch 2") !=
+          std::string::npos);
       CHECK(model::pending() == 0);
       throws = false;
       toy::clear_gradients(all);

@@ -67,8 +67,8 @@ TEST_CASE("two sends that cross stand still in one queue and pass in two", "[dea
   CHECK(search(code, channel_layout::one_per_directed_pair).empty());
   auto const found = search(code, channel_layout::one_per_rank);
   REQUIRE(found.size() == 1);
-  CHECK(found.front().what == zbpp::fault::deadlock);
-  CHECK(found.front().at == zbpp::location{0, 3, 0, 1});
+  CHECK(found.front().fault == zbpp::fault::deadlock);
+  CHECK(found.front().location == zbpp::location{0, 3, 0, 1});
   CHECK(
       found.front().text ==
       "0SEND_F1: with one channel a rank the ranks wait in a cycle: "

@@ -17,8 +17,8 @@ TEST_CASE("a diagnostic is written as fault, place, instruction and reason", "[d
       zbpp::placement::linear(1), 3, zbpp::test::instructions({"0F0 0F2"}), {});
   auto const found =
       zbpp::detail::make_diagnostic(code, fault::repeated, 0, 1, "it already stands at 0");
-  CHECK(found.at == zbpp::location{.rank = 0, .position = 1, .stage = 0, .microbatch = 2});
-  CHECK(found.culprit == zbpp::test::parse_instruction("0F2"));
+  CHECK(found.location == zbpp::location{.rank = 0, .position = 1, .stage = 0, .microbatch = 2});
+  CHECK(found.instruction == zbpp::test::parse_instruction("0F2"));
   CHECK(
       to_string(found) ==
       "repeated at rank 0, position 1, stage 0, microbatch 2: 0F2: it already stands at 0");

@@ -178,10 +178,10 @@ void check_every_pass(std::string const& name, plan const& planned, Backend back
       REQUIRE(r.pipe.failures().size() == 1);
       auto const& told = r.pipe.failures().front();
       CHECK(
-          told.at ==
+          told.location ==
           location{rank, static_cast<std::int64_t>(i), culprit.stage, culprit.microbatch});
-      CHECK(told.what == row[i]);
-      CHECK_THROWS_AS(std::rethrow_exception(told.why), planned_failure);
+      CHECK(told.instruction == row[i]);
+      CHECK_THROWS_AS(std::rethrow_exception(told.exception), planned_failure);
       r.shared.culprit.reset();
       CHECK(r.next_step_works());
     }
@@ -231,12 +231,12 @@ TEST_CASE("a stage that cannot start a flow or update its weights ends the step"
     rig r(one_plan(), backend);
     r.stages[1].fails_to_start = true;
     CHECK(text_of_failed_step(r.pipe) == "cannot start");
-    CHECK(to_string(r.pipe.failures().front().what) == "1F0");
+    CHECK(to_string(r.pipe.failures().front().instruction) == "1F0");
     r.stages[1].fails_to_start = false;
     CHECK(r.next_step_works());
     r.stages[0].fails_to_update = true;
     CHECK(text_of_failed_step(r.pipe) == "cannot update");
-    CHECK(to_string(r.pipe.failures().front().what) == "0STEP");
+    CHECK(to_string(r.pipe.failures().front().instruction) == "0STEP");
     CHECK(r.is_clean());
     r.stages[0].fails_to_update = false;
     CHECK(r.next_step_works());
@@ -272,9 +272,9 @@ TEST_CASE("when two ranks fail at once the first wins and the other is attached"
     CHECK(r.is_clean());
     auto const& told = r.pipe.failures();
     REQUIRE(told.size() == 2);
-    CHECK(text == "planned: " + to_string(told[0].what));
-    auto const other = told[0].what == to_instruction(first) ? second : first;
-    CHECK(told[1].what == to_instruction(other));
+    CHECK(text == "planned: " + to_string(told[0].instruction));
+    auto const other = told[0].instruction == to_instruction(first) ? second : first;
+    CHECK(told[1].instruction == to_instruction(other));
     r.shared.before = nullptr;
     CHECK(r.next_step_works());
   }
@@ -292,7 +292,7 @@ TEST_CASE("every rank may fail at once", "[failures]") {
     auto const text = text_of_failed_step(r.pipe);
     CHECK(r.is_clean());
     REQUIRE(r.pipe.failures().size() == 4);
-    CHECK(text == "planned: " + to_string(r.pipe.failures()[0].what));
+    CHECK(text == "planned: " + to_string(r.pipe.failures()[0].instruction));
     r.shared.before = nullptr;
     CHECK(r.next_step_works());
   }
@@ -336,7 +336,7 @@ TEST_CASE("a pipeline may go right after a step that failed", "[failures]") {
   auto const failures = r->pipe.failures();
   r.reset();
   CHECK_THROWS_AS(std::rethrow_exception(thrown), planned_failure);
-  CHECK_THROWS_AS(std::rethrow_exception(failures.front().why), planned_failure);
+  CHECK_THROWS_AS(std::rethrow_exception(failures.front().exception), planned_failure);
 }
 
 TEST_CASE("of all ranks that fail at the same time exactly one is first", "[failures]") {

@@ -2,7 +2,7 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/terminal.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>

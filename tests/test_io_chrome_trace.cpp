@@ -2,7 +2,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/chrome_trace.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>
@@ -166,9 +166,9 @@ TEST_CASE("every pass is in the trace once, to the nanosecond", "[io][trace]") {
         CHECK(slice["pid"].number() == 1 + rank);
         CHECK(
             slice["name"].text ==
-            std::string(to_string(timed.what.kind)) + " " + std::to_string(timed.what.microbatch));
-        CHECK(slice["args"]["stage"].number() == timed.what.stage);
-        CHECK(slice["args"]["microbatch"].number() == timed.what.microbatch);
+            std::string(to_string(timed.pass.kind)) + " " + std::to_string(timed.pass.microbatch));
+        CHECK(slice["args"]["stage"].number() == timed.pass.stage);
+        CHECK(slice["args"]["microbatch"].number() == timed.pass.microbatch);
         CHECK(slice["ts"].time() == timed.start);
         CHECK(slice["dur"].time() == timed.end - timed.start);
       }

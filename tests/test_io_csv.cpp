@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/csv.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>

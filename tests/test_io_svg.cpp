@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/svg.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
@@ -120,9 +120,9 @@ TEST_CASE("every pass is in the picture once, with its times", "[io][svg]") {
     CHECK(xml_fault(text).empty());
     CHECK(count(text, "<title>") == line.size());
     for (auto const& timed : line.all()) {
-      auto const title = "<title>" + std::string(to_string(timed.what.kind)) + " " +
-                         std::to_string(timed.what.microbatch) + " on stage " +
-                         std::to_string(timed.what.stage) + ": ";
+      auto const title = "<title>" + std::string(to_string(timed.pass.kind)) + " " +
+                         std::to_string(timed.pass.microbatch) + " on stage " +
+                         std::to_string(timed.pass.stage) + ": ";
       CHECK(count(text, title) == 1);
     }
   }

@@ -135,12 +135,12 @@ TEST_CASE("each false claim is one fault", "[json]") {
           --p.peak_memory[1];
         }) == faults{"rank 1: peak_memory: the file says 15; expected 16"});
   CHECK(
-      faults_after([](plan_report& p) { p.predicted[1][2].start -= 1; }) ==
+      faults_after([](plan_report& p) { p.timeline[1][2].start -= 1; }) ==
       faults{"rank 1, position 2: 1F1: the file says 0.040999 ms to 0.051 ms; expected 0.041 ms to "
              "0.051 ms"});
   CHECK(faults_after([](plan_report& p) {
-          for (auto& timed : p.predicted[0]) timed.end += 1;
-          ++p.predicted[1][0].end;
+          for (auto& timed : p.timeline[0]) timed.end += 1;
+          ++p.timeline[1][0].end;
         }).size() == 2);
   CHECK(faults_after([](plan_report& p) { p.bubble_rate += 5e-5; }).empty());
   CHECK(faults_after([](plan_report& p) { p.plan_seconds = 99; }).empty());
@@ -166,15 +166,15 @@ TEST_CASE("a bound is believed only as far as it is proved", "[json]") {
 TEST_CASE("an order that could not run is told as verify tells it", "[json]") {
   auto changed = [](std::function<void(std::vector<pass>&)> const& change) {
     auto plan = zb_h1_plan();
-    auto passes = plan.order.passes().nested();
+    auto passes = plan.schedule.passes().nested();
     change(passes[0]);
-    plan.order = {plan.what.placement(), plan.what.microbatches(), passes};
+    plan.schedule = {plan.problem.placement(), plan.problem.microbatches(), passes};
     rows<timed_pass> line;
     for (auto const& row : passes) {
       for (auto const& p : row) line.push({p, 0, 0});
       line.end_row();
     }
-    plan.predicted = line;
+    plan.timeline = line;
     return check_claims(read_plan(write_plan(plan)));
   };
   auto const missing = changed([](std::vector<pass>& row) { row.pop_back(); });
@@ -278,14 +278,13 @@ TEST_CASE("what could not be read is not written", "[json]") {
           p.peak_memory.pop_back();
         }) == "peak_memory needs one number for each rank");
   CHECK(refused([](plan_report& p) { p.peak_memory[0] = -1; }) == "peak_memory is at least 0");
-  CHECK(refused([](plan_report& p) { p.predicted[0][0].start = -1; }) == "times are at least 0");
+  CHECK(refused([](plan_report& p) { p.timeline[0][0].start = -1; }) == "times are at least 0");
   CHECK(refused([](plan_report& p) {
-          p.predicted[0][0].what.microbatch = 1;
+          p.timeline[0][0].pass.microbatch = 1;
         }) == "the timeline has the passes of the order");
-  CHECK(
-      refused([](plan_report& p) { p.predicted = {}; }) == "the timeline has a row for each rank");
+  CHECK(refused([](plan_report& p) { p.timeline = {}; }) == "the timeline has a row for each rank");
   CHECK(refused([](plan_report& p) {
-          p.what = {placement::linear(2), 3, stage_costs{}};
+          p.problem = {placement::linear(2), 3, stage_costs{}};
         }) == "made for another placement or another number of microbatches than the problem's");
 }
 

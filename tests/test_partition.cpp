@@ -8,8 +8,8 @@
 #include <zbpp/planner/bottleneck.hpp>
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
@@ -29,9 +29,9 @@ using zbpp::bottleneck_partition;
 using zbpp::bytes;
 using zbpp::errc;
 using zbpp::layer_costs;
+using zbpp::layer_partition;
 using zbpp::layered_problem;
 using zbpp::partition;
-using zbpp::partitioned;
 using zbpp::placement;
 using zbpp::problem;
 using zbpp::schedule;
@@ -196,7 +196,7 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
   int least = 0;
   int all = 0;
   auto const check = [&](layered_problem const& model, auto const& decide) {
-    std::optional<partitioned> best;
+    std::optional<layer_partition> best;
     try {
       best = partition(model, decide, {.schedules = 1 << 20});
     } catch (zbpp::error const&) {
@@ -238,14 +238,14 @@ TEST_CASE("what a partition says of itself holds", "[partition]") {
     try {
       auto const found = partition(model, zbpp::zb_h1{}, {.schedules = 60});
       ++fitting;
-      CHECK(found.what == model.with(found.first_layer, found.recompute));
-      auto const plan = make_plan("", found.order, found.what);
-      CHECK(verify(plan.program(), found.what).empty());
+      CHECK(found.problem == model.with(found.first_layer, found.recompute));
+      auto const plan = make_plan("", found.schedule, found.problem);
+      CHECK(verify(plan.program(), found.problem).empty());
       CHECK(cost(plan.timeline()) == found.cost);
       for (int s = 0; s < model.stages(); ++s) {
         bool const has_r = std::any_of(
-            found.order.passes().all().begin(),
-            found.order.passes().all().end(),
+            found.schedule.passes().all().begin(),
+            found.schedule.passes().all().end(),
             [&](auto const& p) { return p.kind == zbpp::pass_kind::recompute && p.stage == s; });
         CHECK(has_r == found.recompute[static_cast<std::size_t>(s)]);
       }
@@ -285,7 +285,9 @@ TEST_CASE("a policy that keeps limits by itself is led to cuts that it takes", "
   auto const found = partition(model, careful{}, {.schedules = 300});
   CHECK(found.first_layer == std::vector<int>{0, 6, 12, 18});  // nothing else fits
   CHECK(found.recompute == std::vector<bool>(4, true));
-  CHECK(found.order == zbpp::detail::insert_recompute(zbpp::gpipe{}(found.what), found.what));
+  CHECK(
+      found.schedule ==
+      zbpp::detail::insert_recompute(zbpp::gpipe{}(found.problem), found.problem));
   CHECK(
       refusal(errc::unsupported_problem, [&] {
         (void)partition(

@@ -288,7 +288,7 @@ TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[p
               check_losses(result, where.stages());
               CHECK(result.measured.size() == detail::index(where.stages()) * 6);
               for (auto const& timed : result.measured.all())
-                CHECK(timed.what.kind == pass_kind::forward);
+                CHECK(timed.pass.kind == pass_kind::forward);
               for (int rank = 0; rank < where.ranks(); ++rank)
                 CHECK(pipe.memory(rank).in_use == std::array<bytes, 3>{});
               CHECK(pipe.steps() == i);
@@ -310,7 +310,7 @@ TEST_CASE("an evaluation follows the verified program, not the plan's schedule",
   std::vector<plain_flow> stages(2);
   pipeline pipe{planned, virtual_time{}, stages};
   check_losses(pipe.evaluate(), 2);
-  CHECK(pipe.evaluate().measured[1].front().what == pass{pass_kind::forward, 1, 1});
+  CHECK(pipe.evaluate().measured[1].front().pass == pass{pass_kind::forward, 1, 1});
 }
 
 TEST_CASE("the loss of a step is the mean of its microbatches", "[pipeline]") {

@@ -76,7 +76,7 @@ TEST_CASE("a pass starts when its rank is free and its input has arrived", "[sim
   auto const times = [&](int rank) {
     std::string text;
     for (auto const& timed : line[rank])
-      text += to_string(timed.what) + "@" + std::to_string(timed.start) + "-" +
+      text += to_string(timed.pass) + "@" + std::to_string(timed.start) + "-" +
               std::to_string(timed.end) + " ";
     return text;
   };

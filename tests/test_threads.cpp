@@ -41,7 +41,7 @@ void check_order(timeline const& line, problem const& problem, ticks transfer) {
   grid<ticks> forward(problem.stages(), problem.microbatches());
   grid<ticks> backward(problem.stages(), problem.microbatches());
   for (auto const& timed : line.all()) {
-    auto const& p = timed.what;
+    auto const& p = timed.pass;
     if (p.kind == pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;
     if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = timed.end;
   }
@@ -52,7 +52,7 @@ void check_order(timeline const& line, problem const& problem, ticks transfer) {
   for (int rank = 0; rank < line.ranks(); ++rank) {
     ticks last = 0;
     for (auto const& timed : line[rank]) {
-      auto const& p = timed.what;
+      auto const& p = timed.pass;
       is_right = is_right && timed.start >= last && timed.end >= timed.start;
       last = timed.end;
       if (p.kind == pass_kind::forward && p.stage > 0)

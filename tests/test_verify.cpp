@@ -47,12 +47,13 @@ program rebuilt(program const& origin, nested_rows const& rows) {
 // Whether a diagnostic names a rank, a position and the instruction that stands there, or that is
 // missing there.
 bool names_its_place(diagnostic const& d, program const& code) {
-  if (d.at.rank < 0 || d.at.rank >= code.ranks() || d.at.position < 0) return false;
-  if (d.text.rfind(to_string(d.culprit) + ": ", 0) != 0) return false;
-  auto const row = code.instructions(d.at.rank);
-  auto const position = static_cast<std::size_t>(d.at.position);
-  if (d.what == fault::missing) return position <= row.size();
-  return position < row.size() && row[position] == d.culprit;
+  if (d.location.rank < 0 || d.location.rank >= code.ranks() || d.location.position < 0)
+    return false;
+  if (d.text.rfind(to_string(d.instruction) + ": ", 0) != 0) return false;
+  auto const row = code.instructions(d.location.rank);
+  auto const position = static_cast<std::size_t>(d.location.position);
+  if (d.fault == fault::missing) return position <= row.size();
+  return position < row.size() && row[position] == d.instruction;
 }
 
 // Whether a program is right by every rule written down plainly, on one channel a directed pair.
@@ -286,7 +287,7 @@ TEST_CASE("whether two crossing sends may run depends on the channel layout", "[
   for (auto layout : {channel_layout::one_per_rank, channel_layout::one_per_pair}) {
     auto const found = verify(code, layout);
     REQUIRE(found.size() == 1);
-    CHECK(found.front().what == fault::deadlock);
+    CHECK(found.front().fault == fault::deadlock);
     CHECK(names_its_place(found.front(), code));
   }
 }
@@ -303,13 +304,13 @@ TEST_CASE("verify refuses a program that needs more memory than a rank has", "[v
   CHECK(found(peaks[0].total, peaks[1].total).empty());
   auto const less = found(peaks[0].total, peaks[1].total - 1);
   REQUIRE(less.size() == 1);
-  CHECK(less.front().what == fault::memory);
-  CHECK(less.front().at.rank == 1);
-  CHECK(less.front().at.position == peaks[1].position);
+  CHECK(less.front().fault == fault::memory);
+  CHECK(less.front().location.rank == 1);
+  CHECK(less.front().location.position == peaks[1].position);
   CHECK(names_its_place(less.front(), code));
   auto const total = std::to_string(peaks[1].total);
   CHECK(
-      less.front().text == to_string(less.front().culprit) + ": here the rank needs " + total +
+      less.front().text == to_string(less.front().instruction) + ": here the rank needs " + total +
                                " bytes; its limit is " + std::to_string(peaks[1].total - 1));
   CHECK(found(0, 0).size() == 2);
 }

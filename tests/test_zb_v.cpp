@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>

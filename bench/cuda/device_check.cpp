@@ -197,12 +197,14 @@ void describe() {
   int runtime = 0;
   cuda::check(cudaDriverGetVersion(&driver));
   cuda::check(cudaRuntimeGetVersion(&runtime));
+  auto const version = [](int number) {
+    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+  };
   std::cout << "{\"name\": \"" << about.name
             << "\", \"multiprocessors\": " << about.multiProcessorCount
             << ", \"memory_bytes\": " << about.totalGlobalMem << ", \"compute_capability\": \""
-            << about.major << '.' << about.minor << "\", \"driver_cuda\": \""
-            << cuda::detail::version_text(driver) << "\", \"runtime_cuda\": \""
-            << cuda::detail::version_text(runtime) << "\"}\n";
+            << about.major << '.' << about.minor << "\", \"driver_cuda\": \"" << version(driver)
+            << "\", \"runtime_cuda\": \"" << version(runtime) << "\"}\n";
 }
 
 }  // namespace

@@ -26,13 +26,13 @@ void for_each_message(
   zbpp::grid<zbpp::ticks> forward(placement.stages(), microbatches);
   zbpp::grid<zbpp::ticks> backward(placement.stages(), microbatches);
   for (auto const& timed : line.all()) {
-    auto const& p = timed.what;
+    auto const& p = timed.pass;
     if (p.kind == zbpp::pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;
     if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = timed.end;
   }
   for (int rank = 0; rank < line.ranks(); ++rank)
     for (std::size_t i = 0; i < line[rank].size(); ++i) {
-      auto const& p = line[rank][i].what;
+      auto const& p = line[rank][i].pass;
       bool const is_forward = p.kind == zbpp::pass_kind::forward;
       if (!is_forward && !p.makes_input_gradient()) continue;
       auto const from = p.stage + (is_forward ? -1 : 1);

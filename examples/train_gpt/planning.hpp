@@ -100,7 +100,7 @@ class cost_samples {
   /// Takes in a measured step.
   void add(zbpp::timeline const& line) {
     for (auto const& timed : line.all()) {
-      auto const& p = timed.what;
+      auto const& p = timed.pass;
       passes_[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.kind)].push_back(
           timed.end - timed.start);
     }

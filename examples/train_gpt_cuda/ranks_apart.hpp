@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -172,8 +171,7 @@ class ranks_apart {
         // Products may add in another order on another GPU, and messages carry the bits around.
         {"--check", o_->check ? number(device().sm_count) + " multiprocessors" : "no"}};
     std::vector<zbpp::asio::agreement_item> items;
-    for (auto const& [name, value] : all)
-      items.push_back({name, zbpp::asio::detail::sha256(std::as_bytes(std::span(value))), value});
+    for (auto const& [name, value] : all) items.push_back(zbpp::asio::make_item(name, value));
     return items;
   }
 

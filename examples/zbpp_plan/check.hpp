@@ -40,11 +40,11 @@ struct verdict {
 [[nodiscard]] inline verdict check_plan(std::string_view text, options const& o) {
   auto unit = zbpp::time_unit::milliseconds;
   auto const said = zbpp::json::read_plan(text, input_name(o.check), &unit);
-  check_size(said.what);
+  check_size(said.problem);
   verdict found;
-  if (o.problem && said.what != o.problem->what)
+  if (o.problem && said.problem != o.problem->what)
     found.faults.push_back(
-        "problem: " + difference(said.what, o.problem->what) + " differs from that in " +
+        "problem: " + difference(said.problem, o.problem->what) + " differs from that in " +
         input_name(o.problem_file));
   for (auto& fault : zbpp::json::check_claims(said)) found.faults.push_back(std::move(fault));
   found.summary = summary_of(said, unit);

@@ -100,18 +100,19 @@ inline void write_plans(
     outputs const& out, std::vector<zbpp::json::plan_report> const& plans, zbpp::time_unit unit) {
   std::vector<zbpp::named_timeline> lines;
   for (auto const& one : plans)
-    lines.push_back({one.policy, one.predicted, zbpp::activation_profile(one.order, one.what)});
+    lines.push_back(
+        {one.policy, one.timeline, zbpp::activation_profile(one.schedule, one.problem)});
   auto const put = [&](char const* option, auto make) {
     if (auto const& path = out.path(option); !path.empty()) write(path, make());
   };
   put("--json", [&] { return zbpp::json::write_plan(plans.front(), unit); });
-  put("--csv", [&] { return zbpp::to_csv(plans.front().order, out.csv); });
+  put("--csv", [&] { return zbpp::to_csv(plans.front().schedule, out.csv); });
   put("--svg", [&] { return zbpp::to_svg(lines); });
   put("--trace", [&] {
     bool const is_one_model = std::all_of(plans.begin(), plans.end(), [&](auto const& one) {
-      return one.what == plans.front().what;
+      return one.problem == plans.front().problem;
     });
-    return is_one_model ? zbpp::to_chrome_trace(lines, plans.front().what)
+    return is_one_model ? zbpp::to_chrome_trace(lines, plans.front().problem)
                         : zbpp::to_chrome_trace(lines);
   });
   if (out.ascii) print(zbpp::to_ascii(lines, zbpp::terminal_options()));

@@ -78,7 +78,7 @@ inline constexpr std::string_view auto_placement_name = "auto_placement";
        [&how](zbpp::problem const& problem) -> solution {
          return how.watch([&](zbpp::search_settings const& search) -> solution {
            auto found = zbpp::auto_placement{.search = search}(problem);
-           return {std::move(found.what), std::move(found.order)};
+           return {std::move(found.problem), std::move(found.schedule)};
          });
        }});
   return all;
@@ -100,9 +100,9 @@ inline constexpr std::string_view auto_placement_name = "auto_placement";
 /// @throws nothing_fits when a plan needs more than a rank has
 inline void check_limits(zbpp::json::plan_report const& found) {
   auto const& peaks = found.peak_memory;
-  for (int rank = 0; rank < found.what.ranks(); ++rank) {
+  for (int rank = 0; rank < found.problem.ranks(); ++rank) {
     auto const peak = peaks[static_cast<std::size_t>(rank)];
-    auto const limit = found.what.memory_limit(rank);
+    auto const limit = found.problem.memory_limit(rank);
     if (!limit || peak <= *limit) continue;
     throw nothing_fits(
         "rank " + std::to_string(rank) + ": " + found.policy + " needs " + std::to_string(peak) +

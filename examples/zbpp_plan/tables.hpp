@@ -57,9 +57,9 @@ namespace planning {
   if (!plan.policy.empty()) facts.emplace_back("policy", plan.policy);
   facts.emplace_back(
       "pipeline",
-      std::to_string(plan.what.ranks()) + " ranks, " + std::to_string(plan.what.stages()) +
-          " stages (" + plan.what.placement().name() + "), " +
-          std::to_string(plan.what.microbatches()) + " microbatches");
+      std::to_string(plan.problem.ranks()) + " ranks, " + std::to_string(plan.problem.stages()) +
+          " stages (" + plan.problem.placement().name() + "), " +
+          std::to_string(plan.problem.microbatches()) + " microbatches");
   facts.emplace_back("cost", time_text(plan.cost, unit));
   facts.emplace_back("bubble rate", percent(plan.bubble_rate));
   facts.emplace_back("lower bound", time_text(plan.lower_bound, unit));

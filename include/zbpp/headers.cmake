@@ -104,22 +104,22 @@ set(ZBPP_CORE_HEADERS
   planner/impl/partition.ipp
   planner/impl/registry.ipp
   planner/impl/src.hpp
-  planner/impl/zb_v_within_limits.ipp
+  planner/impl/zb_v.ipp
   planner/memory_needs.hpp
   planner/partition.hpp
   planner/registry.hpp
   planner/search.hpp
-  planner/zb_v_within_limits.hpp
+  planner/zb_v.hpp
   policy/dualpipe_v.hpp
   policy/impl/dualpipe_v.ipp
   policy/impl/interleaved.ipp
   policy/impl/one_chunk.ipp
   policy/impl/src.hpp
-  policy/impl/zb_v.ipp
+  policy/impl/fixed_zb_v.ipp
   policy/interleaved.hpp
   policy/one_chunk.hpp
   policy/policy.hpp
-  policy/zb_v.hpp
+  policy/fixed_zb_v.hpp
   runtime/arena.hpp
   runtime/backend.hpp
   runtime/detail/arena_core.hpp

@@ -41,12 +41,12 @@
 #include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>

@@ -9,11 +9,11 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <set>

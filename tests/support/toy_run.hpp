@@ -4,8 +4,8 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/toy_mlp.hpp>
 

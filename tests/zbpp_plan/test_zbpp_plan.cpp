@@ -182,10 +182,10 @@ TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
       CHECK(found.err.empty());
       auto const said = json::read_plan(found.out);
       CHECK(json::check_claims(said).empty());
-      if (name != "auto_placement") CHECK(said.what == problem);
+      if (name != "auto_placement") CHECK(said.problem == problem);
       auto const order = schedule_from_csv(
-          read_file(folder / "order.csv"), said.what.placement(), said.what.microbatches());
-      CHECK(order == said.order);
+          read_file(folder / "order.csv"), said.problem.placement(), said.problem.microbatches());
+      CHECK(order == said.schedule);
       CHECK(contains(read_file(folder / "order.svg"), "</svg>"));
       CHECK(contains(read_file(folder / "trace.json"), "\"traceEvents\""));
     }
@@ -241,12 +241,12 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
          .activation = 10 * (s + 1),
          .weight_gradient_input = 5});
   problem const expected{placement::v_shape(2), 5, costs, 250'000, {1000}};
-  CHECK(given.what == expected);
+  CHECK(given.problem == expected);
   auto const file = folder.write("p.json", json::write_problem(expected));
-  CHECK(planned({"--policy", "zb_v", "--problem", file}).order == given.order);
+  CHECK(planned({"--policy", "zb_v", "--problem", file}).schedule == given.schedule);
   auto const looped = planned(
       join({"--policy", "interleaved"}, join(small, {"--placement", "looped", "--chunks", "3"})));
-  CHECK(looped.what.placement() == placement::looped(4, 3));
+  CHECK(looped.problem.placement() == placement::looped(4, 3));
 }
 
 TEST_CASE("a plan answers in the unit of its problem", "[zbpp-plan]") {
@@ -256,7 +256,7 @@ TEST_CASE("a plan answers in the unit of its problem", "[zbpp-plan]") {
   CHECK(contains(run(folder, {"--policy", "gpipe", "--problem", file}).out, "84 us\n"));
   auto const plan = run(folder, {"--policy", "gpipe", "--problem", file, "--json", "-"});
   auto unit = time_unit::seconds;
-  CHECK(json::read_plan(plan.out, "plan", &unit).what == problem);
+  CHECK(json::read_plan(plan.out, "plan", &unit).problem == problem);
   CHECK(unit == time_unit::microseconds);
 }
 
@@ -512,7 +512,7 @@ TEST_CASE("standard input and pipes with a writer are read like files", "[zbpp-p
   auto const to_plan = join({"--policy", "greedy_auto", "--seconds", "0.01", "--json", "-"}, {});
   auto const piped = run(folder, join(to_plan, {"--problem", "-"}), {.in = asked});
   CHECK(piped.status == 0);
-  CHECK(json::read_plan(piped.out).what == json::read_problem(read_file(asked)));
+  CHECK(json::read_plan(piped.out).problem == json::read_problem(read_file(asked)));
   auto const empty = run(folder, {"--check", "-"});
   CHECK(empty.status == 2);
   CHECK(
@@ -673,7 +673,7 @@ TEST_CASE("a true plan is right, a false one is told line by line", "[zbpp-plan]
   CHECK(right.out.starts_with(file + " is right\n"));
   CHECK(right.err.empty());
   auto said = json::read_plan(read_file(file));
-  auto const problem_file = folder.write("p.json", json::write_problem(said.what));
+  auto const problem_file = folder.write("p.json", json::write_problem(said.problem));
   CHECK(run(folder, {"--check", file, "--problem", problem_file}).status == 0);
   said.cost += 1;
   said.lower_bound += 1'000'000;
@@ -684,7 +684,7 @@ TEST_CASE("a true plan is right, a false one is told line by line", "[zbpp-plan]
   auto const faults = lines_of(wrong.out);
   CHECK(faults == json::check_claims(said));
   CHECK(faults.size() >= 3);
-  problem const other{said.what.placement(), said.what.microbatches(), stage_costs{1, 1, 1}};
+  problem const other{said.problem.placement(), said.problem.microbatches(), stage_costs{1, 1, 1}};
   auto const other_file = folder.write("other.json", json::write_problem(other));
   auto const elsewhere = run(folder, {"--check", file, "--problem", other_file});
   CHECK(elsewhere.status == 1);

@@ -39,7 +39,7 @@ namespace detail {
 /// @return nothing, or one diagnostic with the waiting cycle
 /// @complexity O(instructions)
 [[nodiscard]] std::vector<diagnostic> find_deadlock(
-    program const& what, traffic const& messages, channel_layout layout);
+    program const& program, traffic const& messages, channel_layout layout);
 
 }  // namespace detail
 }  // namespace zbpp

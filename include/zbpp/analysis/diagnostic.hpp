@@ -42,10 +42,11 @@ enum class fault : std::uint8_t {
 
 /// Describes one fault of a program.
 struct diagnostic {
-  fault what = fault::bad_id;
-  location at;          ///< for `missing`, the last position at which it could stand
-  instruction culprit;  ///< the instruction at `at`, or the one that is missing there
-  std::string text;     ///< names the instruction and says what is right
+  zbpp::fault fault = zbpp::fault::bad_id;
+  zbpp::location location;  ///< for `missing`, the last position at which it could stand
+  zbpp::instruction
+      instruction;   ///< the instruction at that place, or the one that is missing there
+  std::string text;  ///< names the instruction and says what is right
 
   friend bool operator==(diagnostic const&, diagnostic const&) = default;
 };
@@ -57,11 +58,11 @@ namespace detail {
 
 /// Makes a diagnostic of an instruction, which leads the text.
 [[nodiscard]] diagnostic make_diagnostic(
-    fault what, int rank, std::int64_t position, instruction const& i, std::string const& text);
+    fault fault, int rank, std::int64_t position, instruction const& i, std::string const& text);
 
 /// Makes a diagnostic of the instruction that stands at a position.
 [[nodiscard]] diagnostic make_diagnostic(
-    program const& code, fault what, int rank, std::int64_t position, std::string const& text);
+    program const& program, fault fault, int rank, std::int64_t position, std::string const& text);
 
 }  // namespace detail
 }  // namespace zbpp

@@ -20,11 +20,11 @@ struct lower_options {
 /// refuse: what is wrong in the order stays wrong in the program, at the same place.
 /// @throws error (bad_argument) when receive_ahead is negative
 /// @complexity O(passes)
-[[nodiscard]] program lower(schedule const& order, lower_options options = {});
+[[nodiscard]] program lower(schedule const& schedule, lower_options options = {});
 
 /// Joins each B that its own W follows at once into one BW, which saves what splitting costs; the
 /// gradient then leaves later, so `simulate` says whether it pays.
-[[nodiscard]] schedule fuse_backward(schedule const& order);
+[[nodiscard]] schedule fuse_backward(schedule const& schedule);
 
 }  // namespace zbpp
 

@@ -28,11 +28,11 @@ struct memory_peak {
 /// Says how many bytes of activations a rank holds while each of its passes runs.
 /// @return one number per pass, in the order of the schedule
 /// @throws error (bad_argument) when schedule and problem differ in placement or microbatches
-[[nodiscard]] rows<bytes> activation_profile(schedule const& order, problem const& problem);
+[[nodiscard]] rows<bytes> activation_profile(schedule const& schedule, problem const& problem);
 
 /// Says the most bytes of activations that each rank of a schedule holds.
 /// @throws error (bad_argument) when schedule and problem differ in placement or microbatches
-[[nodiscard]] std::vector<bytes> peak_activations(schedule const& order, problem const& problem);
+[[nodiscard]] std::vector<bytes> peak_activations(schedule const& schedule, problem const& problem);
 
 /// Says the greatest memory use of each rank of a program that has no other fault.
 ///
@@ -43,11 +43,11 @@ struct memory_peak {
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches
 /// @complexity O(instructions)
 [[nodiscard]] std::vector<memory_peak> peak_memory(
-    program const& code, problem const& problem, traffic const& messages);
+    program const& program, problem const& problem, traffic const& messages);
 
 /// Says the greatest memory use of each rank of a program that has no other fault.
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches
-[[nodiscard]] std::vector<memory_peak> peak_memory(program const& code, problem const& problem);
+[[nodiscard]] std::vector<memory_peak> peak_memory(program const& program, problem const& problem);
 
 }  // namespace zbpp
 

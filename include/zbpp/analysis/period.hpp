@@ -65,7 +65,7 @@ inline constexpr int period_steps = 1000;
 ///         (refused_program) naming a pass that can never start or that stands twice
 /// @source Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity (1992), ch. 3
 /// @complexity O(ranks * passes) for L; the cycle takes O(ranks^3) for each of the few it tries
-[[nodiscard]] period_report period(schedule const& order, problem const& problem);
+[[nodiscard]] period_report period(schedule const& schedule, problem const& problem);
 
 }  // namespace zbpp
 

@@ -59,8 +59,8 @@ class plan {
 /// Makes the plan of a schedule that is already there.
 /// @throws as the constructor of `plan`
 [[nodiscard]] inline plan make_plan(
-    std::string title, schedule order, problem problem, lower_options options = {}) {
-  return {std::move(title), std::move(problem), std::move(order), options};
+    std::string title, schedule schedule, problem problem, lower_options options = {}) {
+  return {std::move(title), std::move(problem), std::move(schedule), options};
 }
 
 /// Asks a policy for a schedule, lowers and simulates it.
@@ -70,11 +70,11 @@ template <class Policy>
     { p(problem) } -> std::same_as<schedule>;
   }
 [[nodiscard]] plan make_plan(Policy const& decide, problem problem, lower_options options = {}) {
-  auto order = decide(problem);
+  auto schedule = decide(problem);
   if constexpr (policy<Policy>)
-    return {std::string(Policy::title), std::move(problem), std::move(order), options};
+    return {std::string(Policy::title), std::move(problem), std::move(schedule), options};
   else
-    return {std::string(decide.title()), std::move(problem), std::move(order), options};
+    return {std::string(decide.title()), std::move(problem), std::move(schedule), options};
 }
 
 }  // namespace zbpp

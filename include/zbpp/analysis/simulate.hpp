@@ -17,7 +17,7 @@ namespace zbpp {
 ///         (refused_program) naming a pass that can never start or that stands twice
 /// @source arXiv 2401.10241 sec. 5.3
 /// @complexity O(passes)
-[[nodiscard]] timeline simulate(schedule const& order, problem const& problem);
+[[nodiscard]] timeline simulate(schedule const& schedule, problem const& problem);
 
 }  // namespace zbpp
 

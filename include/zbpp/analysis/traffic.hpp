@@ -83,7 +83,7 @@ class traffic {
  public:
   /// Reads a program whose ids are in range; other faults leave notes without a number.
   /// @complexity O(instructions)
-  explicit traffic(program const& what);
+  explicit traffic(program const& program);
 
   /// Reads the instructions of what is to become a program.
   /// @complexity O(instructions)

@@ -22,20 +22,20 @@ namespace zbpp {
 ///         program
 /// @complexity O(instructions + stages * microbatches)
 [[nodiscard]] std::vector<diagnostic> verify(
-    program const& what, channel_layout layout = channel_layout::one_per_directed_pair);
+    program const& program, channel_layout layout = channel_layout::one_per_directed_pair);
 
 /// Proves the same, and that every rank stays within its memory limit: activations, edge slots and
 /// messages in flight included.
 /// @return the faults, empty when there is none; never throws on a bad program
 [[nodiscard]] std::vector<diagnostic> verify(
-    program const& what,
+    program const& program,
     problem const& limits,
     channel_layout layout = channel_layout::one_per_directed_pair);
 
 /// Throws what `verify` finds.
 /// @throws error (refused_program) with every fault on a line of its own, at the first one's place
 void verify_or_throw(
-    program const& what,
+    program const& program,
     problem const& limits,
     channel_layout layout = channel_layout::one_per_directed_pair);
 

@@ -39,14 +39,6 @@ struct agreement_item {
   friend bool operator==(agreement_item const&, agreement_item const&) = default;
 };
 
-namespace detail {
-
-/// Computes SHA-256.
-/// @throws error (io_failed) when OpenSSL cannot
-[[nodiscard]] std::array<std::byte, 32> sha256(std::span<std::byte const> bytes);
-
-}  // namespace detail
-
 /// Makes an item of what was written about it.
 [[nodiscard]] agreement_item make_item(
     std::string name, wire_writer const& content, std::string value = {});
@@ -59,7 +51,10 @@ namespace detail {
 /// follows from the rest.
 /// @throws error (io_failed) when OpenSSL cannot compute SHA-256
 [[nodiscard]] std::vector<agreement_item> fingerprint(
-    std::string_view policy, problem const& problem, schedule const& order, program const& program);
+    std::string_view policy,
+    problem const& problem,
+    schedule const& schedule,
+    program const& program);
 /// Lists the same for a plan.
 [[nodiscard]] std::vector<agreement_item> fingerprint(plan const& planned);
 

@@ -19,8 +19,8 @@ namespace zbpp::asio {
 
 /// Describes what went wrong on a rank, so that every rank can tell.
 struct rank_failure {
-  location at;                      ///< `at.rank` is where it began; -1 when nobody in particular
-  std::optional<instruction> what;  ///< the instruction that was running there
+  zbpp::location location;  ///< its `rank` is where it began; -1 when nobody in particular
+  std::optional<zbpp::instruction> instruction;  ///< the one that was running there
   errc code = errc::peer_failed;
   std::string text;  ///< names neither the place nor the instruction
 

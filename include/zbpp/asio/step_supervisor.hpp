@@ -44,7 +44,7 @@ class step_supervisor {
 
   /// Begins a step. A failure on another rank fails `status` here; at once where the run is over.
   /// @param program_of  whose program it is, until `control::unwatch`
-  void begin(void const* program_of, program const& code, step_status& status);
+  void begin(void const* program_of, program const& program, step_status& status);
   /// Lets the sockets work a little. @return whether the run has failed, and the step with it
   bool look();
   /// As above. Call only on the I/O thread.

@@ -119,7 +119,7 @@ class tcp::executor {
 
   /// @return what carries the messages of this rank; not connected yet
   [[nodiscard]] std::unique_ptr<detail::tcp_transport> make_transport(
-      program const& code, traffic const& messages, problem const& problem);
+      program const& program, traffic const& messages, problem const& problem);
   /// Connects the channels of this rank with those of its neighbours; blocks until they have come.
   /// @throws error, the failure of the run
   void connect(detail::tcp_transport& transport);
@@ -135,7 +135,7 @@ class tcp::executor {
   void run(std::vector<Engine>& engines, detail::tcp_transport& transport, step_status& status) {
     auto& mine = links_of(transport);
     auto& engine = engines.front();
-    part_.begin(&mine, *mine.code, status);
+    part_.begin(&mine, *mine.program, status);
     auto& board = control_->board();
     for (;;) {
       // Heard before looking: what rings while looking is not slept through.
@@ -167,7 +167,7 @@ class tcp::executor {
   // The channels of one program.
   struct links {
     detail::tcp_transport* transport = nullptr;  // null where connecting failed
-    program const* code = nullptr;
+    zbpp::program const* program = nullptr;
     std::vector<channel> channels;
     std::vector<std::string> lost;  // by channel: why it is; touched on the I/O thread
   };

@@ -72,11 +72,11 @@ class device::executor : public one_process {
   }
   /// @return what carries messages between the ranks
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
-      program const& code, traffic const& messages, problem const& problem) {
+      program const& program, traffic const& messages, problem const& problem) {
     std::vector<device_context*> contexts;
     for (int rank = 0; rank < problem.ranks(); ++rank) contexts.push_back(&launcher_.at(rank));
     return std::make_unique<detail::p2p_transport>(
-        std::move(contexts), needs_of(code, messages, shapes_, slot_filling::by_copies));
+        std::move(contexts), needs_of(program, messages, shapes_, slot_filling::by_copies));
   }
   /// Sends a message through every channel.
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }

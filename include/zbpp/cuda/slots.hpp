@@ -42,7 +42,7 @@ struct channel_needs {
 
 /// @return what each channel of a program needs when its slots are filled like this
 [[nodiscard]] inline std::vector<channel_needs> needs_of(
-    program const& code,
+    program const& program,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
     slot_filling filling);
@@ -161,20 +161,20 @@ inline std::vector<message_shape> shapes_of(
 }
 
 inline std::vector<channel_needs> needs_of(
-    program const& code,
+    program const& program,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
     slot_filling filling) {
   std::vector<channel_needs> needs(messages.channels().size());
-  auto waits = transfer_waits_of(code, messages, filling);
+  auto waits = transfer_waits_of(program, messages, filling);
   std::vector<std::vector<bool>> consumed(needs.size());
   for (std::size_t c = 0; c < needs.size(); ++c) {
     needs[c].ends = messages.channels()[c];
     needs[c].shapes = &shapes;
     needs[c].waits = std::move(waits[c]);
   }
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
+  for (int rank = 0; rank < program.ranks(); ++rank) {
+    auto const row = program.instructions(rank);
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const& note = messages.notes(rank)[i];
       if (note.channel == channel_map::none || row[i].is_send()) continue;

@@ -33,10 +33,12 @@ struct transfer_waits {
 ///
 /// Leaves out only waits that are over in every timing, such as one for a slot when messages that
 /// the sender has received show that its memory is free.
-/// @param code  a program that `verify` accepts
+/// @param program  a program that `verify` accepts
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& code, traffic const& messages, slot_filling filling = slot_filling::by_copies);
+    program const& program,
+    traffic const& messages,
+    slot_filling filling = slot_filling::by_copies);
 
 namespace detail {
 
@@ -44,24 +46,26 @@ namespace detail {
 /// once its own is, by the messages that it has consumed.
 class transfer_order {
  public:
-  transfer_order(program const& code, traffic const& messages, slot_filling filling)
-      : code_(code),
+  transfer_order(program const& program, traffic const& messages, slot_filling filling)
+      : program_(program),
         messages_(messages),
         filling_(filling),
-        known_(zbpp::detail::index(code.ranks()), knowledge(zbpp::detail::index(code.ranks()), 0)),
+        known_(
+            zbpp::detail::index(program.ranks()),
+            knowledge(zbpp::detail::index(program.ranks()), 0)),
         channels_(messages.channels().size()),
-        next_(zbpp::detail::index(code.ranks()), 0) {
+        next_(zbpp::detail::index(program.ranks()), 0) {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].from = messages.channels()[c].from;
       channels_[c].to = messages.channels()[c].to;
-      channels_[c].after.resize(zbpp::detail::index(code.ranks()), 0);
+      channels_[c].after.resize(zbpp::detail::index(program.ranks()), 0);
     }
   }
 
   [[nodiscard]] std::vector<std::vector<transfer_waits>> run() {
     for (bool again = true; again;) {
       again = false;
-      for (int rank = 0; rank < code_.ranks(); ++rank)
+      for (int rank = 0; rank < program_.ranks(); ++rank)
         while (advance(rank)) again = true;
     }
     std::vector<std::vector<transfer_waits>> result;
@@ -86,7 +90,7 @@ class transfer_order {
   // @return whether the rank's next instruction could be taken
   bool advance(int rank) {
     auto const at = next_[zbpp::detail::index(rank)];
-    auto const row = code_.instructions(rank);
+    auto const row = program_.instructions(rank);
     if (at == row.size()) return false;
     auto const& i = row[at];
     auto const& note = messages_.notes(rank)[at];
@@ -146,7 +150,7 @@ class transfer_order {
     for (std::size_t q = 0; q < what.size(); ++q) what[q] = std::max(what[q], other[q]);
   }
 
-  program const& code_;
+  program const& program_;
   traffic const& messages_;
   slot_filling filling_;
   std::vector<knowledge> known_;         // by rank
@@ -157,8 +161,8 @@ class transfer_order {
 }  // namespace detail
 
 inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& code, traffic const& messages, slot_filling filling) {
-  return detail::transfer_order(code, messages, filling).run();
+    program const& program, traffic const& messages, slot_filling filling) {
+  return detail::transfer_order(program, messages, filling).run();
 }
 
 }  // namespace zbpp::cuda

@@ -24,7 +24,7 @@ namespace zbpp {
 /// @return the text of a JSON file
 /// @throws error (bad_argument) when a timeline makes no sense or the problem lacks its stages
 [[nodiscard]] std::string to_chrome_trace(
-    std::vector<named_timeline> const& lines, std::optional<problem> const& what = {});
+    std::vector<named_timeline> const& lines, std::optional<problem> const& problem = {});
 
 }  // namespace zbpp
 

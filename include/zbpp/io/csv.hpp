@@ -30,10 +30,10 @@ struct csv_options {
 };
 
 /// Writes a schedule: a line for each rank, a cell for each pass.
-[[nodiscard]] std::string to_csv(schedule const& order, csv_options options = {});
+[[nodiscard]] std::string to_csv(schedule const& schedule, csv_options options = {});
 
 /// Writes a program: a line for each rank, a cell for each instruction.
-[[nodiscard]] std::string to_csv(program const& code, csv_options options = {});
+[[nodiscard]] std::string to_csv(program const& program, csv_options options = {});
 
 /// Reads a schedule. Empty cells are skipped, and spaces around a cell. The passes of a pair
 /// `(0F7;7B3)OVERLAP_F_B` follow one another as written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans as JSON: problem, order, times, and what is said of them. A reader checks that a text is
+// Plans as JSON: problem, schedule, times, and what is said of them. A reader checks that a text is
 // well formed; whether what it says is true is for `check_claims`.
 #pragma once
 
@@ -16,12 +16,12 @@
 
 namespace zbpp::json {
 
-/// Is a plan with what is said of it. All but problem and order are claims of whoever made it.
+/// Is a plan with what is said of it. All but problem and schedule are claims of whoever made it.
 struct plan_report {
   std::string policy;  ///< title of the policy that made it
-  problem what;
-  schedule order;
-  timeline predicted;              ///< the passes of `order`, timed
+  zbpp::problem problem;
+  zbpp::schedule schedule;
+  zbpp::timeline timeline;         ///< the passes of `schedule`, timed
   ticks cost = 0;                  ///< of one step
   ticks period = 0;                ///< of a step among many, rounded up
   ticks lower_bound = 0;           ///< no schedule that runs microbatches in order costs less
@@ -33,12 +33,12 @@ struct plan_report {
   friend bool operator==(plan_report const&, plan_report const&) = default;
 };
 
-/// Works out all that is said of an order that `verify` accepts. Memory is that of the program
+/// Works out all that is said of a schedule that `verify` accepts. Memory is that of the program
 /// which `lower` makes of it without options.
-/// @throws error (bad_argument) when order and problem do not belong together; (refused_program)
+/// @throws error (bad_argument) when schedule and problem do not belong together; (refused_program)
 ///         naming a pass that could never start
 [[nodiscard]] plan_report make_plan_report(
-    std::string policy, schedule order, problem problem, double plan_seconds = 0);
+    std::string policy, schedule schedule, problem problem, double plan_seconds = 0);
 
 /// Reads a plan and checks kinds, ranges and counts, but believes what it says: see `check_claims`.
 /// `name` says in messages what was read; `unit` receives the unit of the times in the text.

@@ -12,7 +12,7 @@ namespace zbpp {
 
 /// Says when one pass ran, in ticks from the start of the step.
 struct timed_pass {
-  pass what;
+  zbpp::pass pass;
   ticks start = 0;
   ticks end = 0;
 

@@ -18,9 +18,9 @@
 namespace zbpp {
 
 /// Holds the best schedule that was found for one placement.
-struct placed_order {
-  problem what;  ///< the model on this placement
-  schedule order;
+struct placed_schedule {
+  zbpp::problem problem;  ///< the model on this placement
+  zbpp::schedule schedule;
   ticks cost = 0;    ///< exactly what `simulate` says
   cost_bound bound;  ///< no schedule on this placement costs less
 
@@ -38,12 +38,12 @@ struct auto_placement {
 
   /// Finds the best schedule for each placement that fits the memory, the fewest stages first.
   /// @return nothing when no placement fits
-  [[nodiscard]] std::vector<placed_order> candidates(problem const& problem) const;
+  [[nodiscard]] std::vector<placed_schedule> candidates(problem const& problem) const;
 
   /// @return the cheapest of the candidates, of equal ones that with the fewest stages
   /// @throws error (unsupported_problem) when no placement fits the memory: for the placement that
   ///         needs least, the rank, what it needs and the least limit that works
-  [[nodiscard]] placed_order operator()(problem const& problem) const;
+  [[nodiscard]] placed_schedule operator()(problem const& problem) const;
 };
 
 /// Says what one placement costs with one memory limit.

@@ -24,11 +24,11 @@ struct partition_settings {
 };
 
 /// Holds a cut of layers into stages, the problem it makes, and the schedule of least cost found.
-struct partitioned {
+struct layer_partition {
   std::vector<int> first_layer;  ///< of each stage
   std::vector<bool> recompute;   ///< for each stage, whether it recomputes
-  problem what;
-  schedule order;
+  zbpp::problem problem;
+  zbpp::schedule schedule;
   ticks cost = 0;
   bool optimal = false;  ///< whether it is proved that no cut costs this policy less
   int schedules = 0;     ///< how many the policy was asked for
@@ -37,7 +37,7 @@ struct partitioned {
 namespace detail {
 
 /// Does what `partition` says, whatever the type of the policy.
-[[nodiscard]] partitioned partition_by(
+[[nodiscard]] layer_partition partition_by(
     layered_problem const& model,
     std::function<schedule(problem const&)> decide,
     partition_settings settings);
@@ -60,7 +60,7 @@ template <class Decide>
   requires requires(Decide const& d, problem const& problem) {
     { d(problem) } -> std::same_as<schedule>;
   }
-[[nodiscard]] partitioned partition(
+[[nodiscard]] layer_partition partition(
     layered_problem const& model, Decide const& decide, partition_settings settings = {}) {
   return detail::partition_by(model, std::cref(decide), settings);
 }

@@ -33,7 +33,7 @@ namespace zbpp {
 template <class Backend>
 concept backend = requires(
     typename Backend::executor executor,
-    program const& code,
+    program const& program,
     traffic const& messages,
     problem const& problem,
     typename Backend::transport_type& channels,
@@ -45,7 +45,7 @@ concept backend = requires(
   { Backend::reserves_memory } -> std::convertible_to<bool>;
   { executor.ranks() } -> std::convertible_to<std::span<int const>>;
   {
-    executor.make_transport(code, messages, problem)
+    executor.make_transport(program, messages, problem)
   } -> std::same_as<std::unique_ptr<typename Backend::transport_type>>;
   executor.connect(channels);
   { executor.wakeup_of(rank) } -> std::same_as<wakeup*>;
@@ -66,7 +66,7 @@ class one_process {
   [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
   /// @return what carries their messages
   [[nodiscard]] static std::unique_ptr<in_process> make_transport(
-      program const& code, traffic const& messages, problem const& problem);
+      program const& program, traffic const& messages, problem const& problem);
   /// @return the memory of a rank: the heap, unless an executor says otherwise
   [[nodiscard]] static arena make_memory(int /*rank*/) { return arena(); }
   /// @return where its passes run: on the calling thread, unless an executor says otherwise

@@ -38,9 +38,9 @@ class step_status {
 
 /// Describes what went wrong on one rank in a step.
 struct failure {
-  location at;             ///< rank, position, stage, microbatch
-  instruction what;        ///< the instruction that was running
-  std::exception_ptr why;  ///< what a pass threw, or an `error` (wrong_flow, wrong_size)
+  zbpp::location location;        ///< rank, position, stage, microbatch
+  zbpp::instruction instruction;  ///< the instruction that was running
+  std::exception_ptr exception;   ///< what a pass threw, or an `error` (wrong_flow, wrong_size)
 };
 
 }  // namespace zbpp

@@ -231,13 +231,13 @@ void pipeline<Backend>::run(rig& what) {
 template <backend Backend>
 void pipeline<Backend>::report(rig const& what) {
   for (auto const& e : what.engines)
-    if (e.what_failed().why) failures_.push_back(e.what_failed());
+    if (e.what_failed().exception) failures_.push_back(e.what_failed());
   // The subrange that std::ranges gives does not compile with clang 14.
   std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
-    return f.at.rank == what.status.first();
+    return f.location.rank == what.status.first();
   });
   executor_.settle(failures_);
-  std::rethrow_exception(failures_.front().why);
+  std::rethrow_exception(failures_.front().exception);
 }
 
 }  // namespace zbpp

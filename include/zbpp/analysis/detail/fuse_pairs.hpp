@@ -15,10 +15,10 @@ namespace zbpp::detail {
 /// Makes one BW of each B that its own W follows at once, where `joins` says so.
 /// @param joins  called with each such B, rank by rank in order
 template <class Joins>
-[[nodiscard]] schedule fuse_pairs(schedule const& order, Joins joins) {
+[[nodiscard]] schedule fuse_pairs(schedule const& schedule, Joins joins) {
   rows<pass> fused;
-  for (int rank = 0; rank < order.ranks(); ++rank) {
-    auto const row = order.passes(rank);
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    auto const row = schedule.passes(rank);
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const& p = row[i];
       pass const own_w{pass_kind::backward_weight, p.stage, p.microbatch};
@@ -30,7 +30,7 @@ template <class Joins>
     }
     fused.end_row();
   }
-  return {order.placement(), order.microbatches(), std::move(fused)};
+  return {schedule.placement(), schedule.microbatches(), std::move(fused)};
 }
 
 }  // namespace zbpp::detail

@@ -22,23 +22,23 @@ namespace zbpp::detail {
 /// Runs a program whose channels' ends agree until nothing moves.
 class deadlock_search {
  public:
-  deadlock_search(program const& what, traffic const& messages, channel_layout layout)
-      : what_(what),
+  deadlock_search(program const& program, traffic const& messages, channel_layout layout)
+      : program_(program),
         messages_(messages),
         layout_(layout),
-        queues_(index(std::max(what.ranks(), 2 * messages.map().size()))),
+        queues_(index(std::max(program.ranks(), 2 * messages.map().size()))),
         done_(index(messages.map().size()), 0),
-        next_(index(what.ranks()), 0),
-        sleeping_(index(what.ranks()), false) {}
+        next_(index(program.ranks()), 0),
+        sleeping_(index(program.ranks()), false) {}
 
   [[nodiscard]] std::vector<diagnostic> run() {
-    for (int rank = what_.ranks() - 1; rank >= 0; --rank) awake_.push_back(rank);
+    for (int rank = program_.ranks() - 1; rank >= 0; --rank) awake_.push_back(rank);
     while (!awake_.empty()) {
       auto const rank = awake_.back();
       awake_.pop_back();
       run_rank(rank);
     }
-    for (int rank = 0; rank < what_.ranks(); ++rank)
+    for (int rank = 0; rank < program_.ranks(); ++rank)
       if (sleeping_[index(rank)]) return {explain({rank, next_[index(rank)]})};
     for (auto const& q : queues_)
       if (!q.is_empty()) return {explain(head_at(messages_.map().ends(q.first()).first, q))};
@@ -81,7 +81,7 @@ class deadlock_search {
   }
 
   void run_rank(int rank) {
-    auto const row = what_.instructions(rank);
+    auto const row = program_.instructions(rank);
     auto const notes = messages_.notes(rank);
     for (auto& next = next_[index(rank)]; next < row.size(); ++next) {
       auto const& note = notes[next];
@@ -124,7 +124,7 @@ class deadlock_search {
     auto const notes = messages_.notes(rank);
     for (std::size_t i = 0;; ++i)
       if (notes[i].channel == channel && notes[i].sequence == sequence &&
-          !what_.instructions(rank)[i].is_pass())
+          !program_.instructions(rank)[i].is_pass())
         return {rank, i};
   }
   [[nodiscard]] place head_at(int rank, queue const& q) const {
@@ -150,7 +150,7 @@ class deadlock_search {
 
   [[nodiscard]] std::string name(place const& p) const {
     return "rank " + std::to_string(p.rank) + " position " + std::to_string(p.position) + " (" +
-           to_string(what_.instructions(p.rank)[p.position]) + ")";
+           to_string(program_.instructions(p.rank)[p.position]) + ")";
   }
 
   [[nodiscard]] diagnostic explain(place const& start) {
@@ -167,10 +167,10 @@ class deadlock_search {
     for (auto p = first + 1; p != way.end(); ++p) text += " waits for " + name(*p);
     text += " waits for " + name(*first);
     return make_diagnostic(
-        what_, fault::deadlock, first->rank, static_cast<std::int64_t>(first->position), text);
+        program_, fault::deadlock, first->rank, static_cast<std::int64_t>(first->position), text);
   }
 
-  program const& what_;
+  program const& program_;
   traffic const& messages_;
   channel_layout layout_;
   std::vector<queue> queues_;
@@ -182,8 +182,8 @@ class deadlock_search {
 };
 
 ZBPP_INLINE std::vector<diagnostic> find_deadlock(
-    program const& what, traffic const& messages, channel_layout layout) {
-  return deadlock_search(what, messages, layout).run();
+    program const& program, traffic const& messages, channel_layout layout) {
+  return deadlock_search(program, messages, layout).run();
 }
 
 }  // namespace zbpp::detail

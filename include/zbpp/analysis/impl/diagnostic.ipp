@@ -14,21 +14,21 @@
 namespace zbpp {
 
 ZBPP_INLINE std::string to_string(diagnostic const& d) {
-  auto text = std::string(to_string(d.what));
-  if (d.at != location{}) text.append(" at ").append(to_string(d.at));
+  auto text = std::string(to_string(d.fault));
+  if (d.location != location{}) text.append(" at ").append(to_string(d.location));
   return text.append(": ").append(d.text);
 }
 
 namespace detail {
 
 ZBPP_INLINE diagnostic make_diagnostic(
-    fault what, int rank, std::int64_t position, instruction const& i, std::string const& text) {
-  return {what, {rank, position, i.stage, i.microbatch}, i, to_string(i) + ": " + text};
+    fault fault, int rank, std::int64_t position, instruction const& i, std::string const& text) {
+  return {fault, {rank, position, i.stage, i.microbatch}, i, to_string(i) + ": " + text};
 }
 
 ZBPP_INLINE diagnostic make_diagnostic(
-    program const& code, fault what, int rank, std::int64_t position, std::string const& text) {
-  return make_diagnostic(what, rank, position, code.instructions(rank)[index(position)], text);
+    program const& program, fault fault, int rank, std::int64_t position, std::string const& text) {
+  return make_diagnostic(fault, rank, position, program.instructions(rank)[index(position)], text);
 }
 
 }  // namespace detail

@@ -25,26 +25,27 @@ namespace detail {
 /// rank's receives are merged into its passes.
 class lowering {
  public:
-  lowering(schedule const& order, lower_options options)
-      : order_(order),
+  lowering(schedule const& schedule, lower_options options)
+      : schedule_(schedule),
         options_(options),
-        map_(order.placement()),
-        forward_(order.stages(), order.microbatches(), missing),
-        backward_(order.stages(), order.microbatches(), missing),
-        last_w_(index(order.stages()), missing),
+        map_(schedule.placement()),
+        forward_(schedule.stages(), schedule.microbatches(), missing),
+        backward_(schedule.stages(), schedule.microbatches(), missing),
+        last_w_(index(schedule.stages()), missing),
         incoming_(index(map_.size())) {}
 
   [[nodiscard]] program run() {
     find_passes();
     collect_messages();
     for (auto& messages : incoming_) open_in_order(messages);
-    auto size = order_.passes().size() + index(order_.stages());
+    auto size = schedule_.passes().size() + index(schedule_.stages());
     for (auto const& messages : incoming_) size += 2 * messages.size();
     rows<instruction> result;
-    result.reserve(index(order_.ranks()), size);
-    for (int rank = 0; rank < order_.ranks(); ++rank) emit(rank, result);
-    auto channels = traffic(order_.placement(), order_.microbatches(), result).channels();
-    return {order_.placement(), order_.microbatches(), std::move(result), std::move(channels)};
+    result.reserve(index(schedule_.ranks()), size);
+    for (int rank = 0; rank < schedule_.ranks(); ++rank) emit(rank, result);
+    auto channels = traffic(schedule_.placement(), schedule_.microbatches(), result).channels();
+    return {
+        schedule_.placement(), schedule_.microbatches(), std::move(result), std::move(channels)};
   }
 
  private:
@@ -57,9 +58,9 @@ class lowering {
   };
 
   void find_passes() {
-    for (int rank = 0; rank < order_.ranks(); ++rank) {
+    for (int rank = 0; rank < schedule_.ranks(); ++rank) {
       std::int32_t position = 0;
-      for (auto const& p : order_.passes(rank)) {
+      for (auto const& p : schedule_.passes(rank)) {
         if (p.kind == pass_kind::forward) forward_(p.stage, p.microbatch) = position;
         if (p.makes_input_gradient()) backward_(p.stage, p.microbatch) = position;
         if (p.makes_weight_gradient()) last_w_[index(p.stage)] = position;
@@ -69,8 +70,8 @@ class lowering {
   }
 
   void collect_messages() {
-    for (int rank = 0; rank < order_.ranks(); ++rank) {
-      for (auto const& p : order_.passes(rank)) {
+    for (int rank = 0; rank < schedule_.ranks(); ++rank) {
+      for (auto const& p : schedule_.passes(rank)) {
         auto const channel = output_channel(p);
         if (channel == channel_map::none) continue;
         bool const down = p.kind == pass_kind::forward;
@@ -79,7 +80,7 @@ class lowering {
             down ? instruction_kind::receive_activation : instruction_kind::receive_gradient;
         auto position = (down ? forward_ : backward_)(to, p.microbatch);
         if (position == missing)  // verify names the missing pass; the message itself is in order
-          position = static_cast<std::int32_t>(order_.passes(map_.ends(channel).second).size());
+          position = static_cast<std::int32_t>(schedule_.passes(map_.ends(channel).second).size());
         incoming_[index(channel)].push_back({{kind, to, p.microbatch}, position});
       }
     }
@@ -103,7 +104,7 @@ class lowering {
     auto const receives = receives_of(rank);
     auto next = receives.begin();
     std::int32_t position = 0;
-    for (auto const& p : order_.passes(rank)) {
+    for (auto const& p : schedule_.passes(rank)) {
       for (; next != receives.end() && next->position <= position; ++next)
         result.push(next->receive);
       result.push(to_instruction(p));
@@ -123,7 +124,7 @@ class lowering {
 
   [[nodiscard]] std::vector<message> receives_of(int rank) const {
     std::vector<int> channels;
-    for (int stage : order_.placement().stages_of(rank))
+    for (int stage : schedule_.placement().stages_of(rank))
       for (auto kind : {pass_kind::forward, pass_kind::backward})
         if (auto const c = map_.of_input({kind, stage, 0}); c != channel_map::none)
           channels.push_back(c);
@@ -141,7 +142,7 @@ class lowering {
     return all;
   }
 
-  schedule const& order_;
+  schedule const& schedule_;
   lower_options options_;
   channel_map map_;
   grid<std::int32_t> forward_;                  // position of F in its rank's row
@@ -152,13 +153,13 @@ class lowering {
 
 }  // namespace detail
 
-ZBPP_INLINE program lower(schedule const& order, lower_options options) {
+ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
   detail::require(options.receive_ahead >= 0, "receive_ahead counts passes; it is at least 0");
-  return detail::lowering(order, options).run();
+  return detail::lowering(schedule, options).run();
 }
 
-ZBPP_INLINE schedule fuse_backward(schedule const& order) {
-  return detail::fuse_pairs(order, [](pass const&) { return true; });
+ZBPP_INLINE schedule fuse_backward(schedule const& schedule) {
+  return detail::fuse_pairs(schedule, [](pass const&) { return true; });
 }
 
 }  // namespace zbpp

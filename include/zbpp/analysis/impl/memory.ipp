@@ -81,13 +81,13 @@ class edge_count {
 
 }  // namespace detail
 
-ZBPP_INLINE rows<bytes> activation_profile(schedule const& order, problem const& problem) {
-  detail::require_fit(order, problem);
+ZBPP_INLINE rows<bytes> activation_profile(schedule const& schedule, problem const& problem) {
+  detail::require_fit(schedule, problem);
   rows<bytes> profile;
-  profile.reserve(detail::index(order.ranks()), order.passes().size());
-  for (int rank = 0; rank < order.ranks(); ++rank) {
-    detail::activation_count count(problem, order.passes(rank));
-    for (auto const& p : order.passes(rank)) {
+  profile.reserve(detail::index(schedule.ranks()), schedule.passes().size());
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    detail::activation_count count(problem, schedule.passes(rank));
+    for (auto const& p : schedule.passes(rank)) {
       profile.push(count.begin(p));
       count.end(p);
     }
@@ -96,8 +96,8 @@ ZBPP_INLINE rows<bytes> activation_profile(schedule const& order, problem const&
   return profile;
 }
 
-ZBPP_INLINE std::vector<bytes> peak_activations(schedule const& order, problem const& problem) {
-  auto const profile = activation_profile(order, problem);
+ZBPP_INLINE std::vector<bytes> peak_activations(schedule const& schedule, problem const& problem) {
+  auto const profile = activation_profile(schedule, problem);
   std::vector<bytes> peaks;
   for (int rank = 0; rank < profile.ranks(); ++rank) {
     auto const row = profile[rank];
@@ -107,13 +107,13 @@ ZBPP_INLINE std::vector<bytes> peak_activations(schedule const& order, problem c
 }
 
 ZBPP_INLINE std::vector<memory_peak> peak_memory(
-    program const& code, problem const& problem, traffic const& messages) {
-  detail::require_fit(code, problem);
+    program const& program, problem const& problem, traffic const& messages) {
+  detail::require_fit(program, problem);
   std::vector<memory_peak> peaks;
   std::vector<pass> passes;
   detail::edge_count edges(problem, messages);
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
+  for (int rank = 0; rank < program.ranks(); ++rank) {
+    auto const row = program.instructions(rank);
     passes.clear();
     for (auto const& i : row)
       if (i.is_pass()) passes.push_back(i.as_pass());
@@ -121,7 +121,7 @@ ZBPP_INLINE std::vector<memory_peak> peak_memory(
     edges.begin_row();
     memory_peak peak;
     bytes fixed = 0;
-    for (int s : code.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
+    for (int s : program.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
     bytes held = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const note = messages.notes(rank)[i];
@@ -145,8 +145,8 @@ ZBPP_INLINE std::vector<memory_peak> peak_memory(
   return peaks;
 }
 
-ZBPP_INLINE std::vector<memory_peak> peak_memory(program const& code, problem const& problem) {
-  return peak_memory(code, problem, traffic(code));
+ZBPP_INLINE std::vector<memory_peak> peak_memory(program const& program, problem const& problem) {
+  return peak_memory(program, problem, traffic(program));
 }
 
 }  // namespace zbpp

@@ -46,9 +46,9 @@ class rank_matrix {
 /// Finds the longest paths through one step of a schedule that `simulate` accepts.
 class step_paths {
  public:
-  step_paths(schedule const& order, problem const& problem)
+  step_paths(schedule const& schedule, problem const& problem)
       : to_first_start(problem.ranks()), to_last_end(problem.ranks()) {
-    put_in_sequence(order, problem);
+    put_in_sequence(schedule, problem);
     for (int rank = 0; rank < problem.ranks(); ++rank) walk_from(rank);
   }
 
@@ -66,14 +66,14 @@ class step_paths {
   };
 
   // A rank runs until it meets a pass whose producer stands nowhere yet.
-  void put_in_sequence(schedule const& order, problem const& problem) {
+  void put_in_sequence(schedule const& schedule, problem const& problem) {
     grid<int> forward(problem.stages(), problem.microbatches(), nobody);
     grid<int> backward(problem.stages(), problem.microbatches(), nobody);
     std::vector<std::size_t> next(index(problem.ranks()), 0);
-    sequence_.reserve(order.passes().size());
-    while (sequence_.size() < order.passes().size()) {
+    sequence_.reserve(schedule.passes().size());
+    while (sequence_.size() < schedule.passes().size()) {
       for (int rank = 0; rank < problem.ranks(); ++rank) {
-        auto const row = order.passes(rank);
+        auto const row = schedule.passes(rank);
         for (auto& at = next[index(rank)]; at < row.size(); ++at) {
           auto const& p = row[at];
           node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
@@ -248,9 +248,9 @@ class critical_cycle {
 
 }  // namespace detail
 
-ZBPP_INLINE period_report period(schedule const& order, problem const& problem) {
-  auto const line = simulate(order, problem);
-  detail::step_paths const paths(order, problem);
+ZBPP_INLINE period_report period(schedule const& schedule, problem const& problem) {
+  auto const line = simulate(schedule, problem);
+  detail::step_paths const paths(schedule, problem);
   auto const& steps = paths.to_last_end;
   for (int from = 0; from < problem.ranks(); ++from)
     for (int to = 0; to < problem.ranks(); ++to)

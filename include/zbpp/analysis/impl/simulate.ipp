@@ -24,8 +24,8 @@ namespace detail {
 /// whoever makes that input wakes it. A pass wakes at most one rank, so the walk is linear.
 class simulation {
  public:
-  simulation(schedule const& order, problem const& problem)
-      : order_(order),
+  simulation(schedule const& schedule, problem const& problem)
+      : schedule_(schedule),
         problem_(problem),
         forward_(problem.stages(), problem.microbatches(), never),
         backward_(problem.stages(), problem.microbatches(), never),
@@ -33,9 +33,9 @@ class simulation {
         clock_(index(problem.ranks()), 0),
         next_(index(problem.ranks()), 0),
         sleeping_(index(problem.ranks()), false) {
-    line_.reserve(index(problem.ranks()), order.passes().size());
+    line_.reserve(index(problem.ranks()), schedule.passes().size());
     for (int rank = 0; rank < problem.ranks(); ++rank) {
-      for (auto const& p : order.passes(rank)) line_.push({p, 0, 0});
+      for (auto const& p : schedule.passes(rank)) line_.push({p, 0, 0});
       line_.end_row();
       awake_.push_back(problem.ranks() - 1 - rank);
     }
@@ -61,14 +61,14 @@ class simulation {
     auto& next = next_[index(rank)];
     for (; next < row.size(); ++next) {
       auto& timed = row[next];
-      auto const arrival = input_of(timed.what);
+      auto const arrival = input_of(timed.pass);
       if (arrival == never) {
         sleeping_[index(rank)] = true;
         return;
       }
-      if (!mark_done(timed.what)) refuse(rank, "stands twice; every pass runs once");
+      if (!mark_done(timed.pass)) refuse(rank, "stands twice; every pass runs once");
       timed.start = std::max(now, arrival);
-      timed.end = timed.start + problem_.costs(timed.what.stage).of(timed.what.kind);
+      timed.end = timed.start + problem_.costs(timed.pass.stage).of(timed.pass.kind);
       now = timed.end;
       publish(timed);
     }
@@ -107,7 +107,7 @@ class simulation {
   }
 
   void publish(timed_pass const& done) {
-    auto const& p = done.what;
+    auto const& p = done.pass;
     if (p.kind == pass_kind::forward) {
       forward_(p.stage, p.microbatch) = done.end;
       wake(p.stage + 1);
@@ -129,11 +129,11 @@ class simulation {
     auto const position = next_[index(rank)];
     throw error(
         errc::refused_program,
-        to_string(order_.passes(rank)[position]) + " " + why,
+        to_string(schedule_.passes(rank)[position]) + " " + why,
         {.rank = rank, .position = static_cast<std::int64_t>(position)});
   }
 
-  schedule const& order_;
+  schedule const& schedule_;
   problem const& problem_;
   grid<ticks> forward_;      // end of F
   grid<ticks> backward_;     // end of B or BW
@@ -147,9 +147,9 @@ class simulation {
 
 }  // namespace detail
 
-ZBPP_INLINE timeline simulate(schedule const& order, problem const& problem) {
-  detail::require_fit(order, problem);
-  return detail::simulation(order, problem).run();
+ZBPP_INLINE timeline simulate(schedule const& schedule, problem const& problem) {
+  detail::require_fit(schedule, problem);
+  return detail::simulation(schedule, problem).run();
 }
 
 }  // namespace zbpp

@@ -60,8 +60,8 @@ struct consumption {
 
 }  // namespace detail
 
-ZBPP_INLINE traffic::traffic(program const& what)
-    : traffic(what.placement(), what.microbatches(), what.instructions()) {}
+ZBPP_INLINE traffic::traffic(program const& program)
+    : traffic(program.placement(), program.microbatches(), program.instructions()) {}
 
 ZBPP_INLINE traffic::traffic(
     placement const& placement, int microbatches, rows<instruction> const& instructions)

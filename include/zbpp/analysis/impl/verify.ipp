@@ -31,11 +31,11 @@ namespace detail {
 /// times.
 class verification {
  public:
-  explicit verification(program const& what)
-      : what_(what),
-        map_(what.placement()),
-        at_(what.stages(), what.microbatches(), all_absent()),
-        step_at_(index(what.stages()), absent) {}
+  explicit verification(program const& program)
+      : program_(program),
+        map_(program.placement()),
+        at_(program.stages(), program.microbatches(), all_absent()),
+        step_at_(index(program.stages()), absent) {}
 
   /// @param limits  the problem whose memory limits are to be kept, or null
   [[nodiscard]] std::vector<diagnostic> run(channel_layout layout, problem const* limits) {
@@ -43,10 +43,10 @@ class verification {
     if (found_.empty()) check_once();
     if (found_.empty()) check_dependences();
     if (!found_.empty()) return std::move(found_);
-    traffic const messages(what_);
+    traffic const messages(program_);
     check_channel_ends(messages);
     if (found_.empty()) check_depths(messages);
-    if (found_.empty()) found_ = find_deadlock(what_, messages, layout);
+    if (found_.empty()) found_ = find_deadlock(program_, messages, layout);
     if (found_.empty() && limits != nullptr) check_memory(messages, *limits);
     return std::move(found_);
   }
@@ -71,26 +71,26 @@ class verification {
     return cell[static_cast<std::size_t>(kind)];
   }
 
-  void add(fault what, int rank, std::int64_t position, std::string const& text) {
-    found_.push_back(make_diagnostic(what_, what, rank, position, text));
+  void add(fault fault, int rank, std::int64_t position, std::string const& text) {
+    found_.push_back(make_diagnostic(program_, fault, rank, position, text));
   }
 
   void check_ids() {
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       std::int64_t position = -1;
-      for (auto const& i : what_.instructions(rank)) {
+      for (auto const& i : program_.instructions(rank)) {
         ++position;
         auto bad = [&](std::string const& text) { add(fault::bad_id, rank, position, text); };
         if (i.kind > instruction_kind::optimizer_step) {
           bad("there is no such instruction");
-        } else if (i.stage < 0 || i.stage >= what_.stages()) {
-          bad("stages go from 0 to " + std::to_string(what_.stages() - 1));
-        } else if (what_.placement().rank_of(i.stage) != rank) {
-          bad("its stage belongs to rank " + std::to_string(what_.placement().rank_of(i.stage)));
+        } else if (i.stage < 0 || i.stage >= program_.stages()) {
+          bad("stages go from 0 to " + std::to_string(program_.stages() - 1));
+        } else if (program_.placement().rank_of(i.stage) != rank) {
+          bad("its stage belongs to rank " + std::to_string(program_.placement().rank_of(i.stage)));
         } else if (i.kind == instruction_kind::optimizer_step) {
           if (i.microbatch != 0) bad("an optimizer step carries microbatch 0");
-        } else if (i.microbatch < 0 || i.microbatch >= what_.microbatches()) {
-          bad("microbatches go from 0 to " + std::to_string(what_.microbatches() - 1));
+        } else if (i.microbatch < 0 || i.microbatch >= program_.microbatches()) {
+          bad("microbatches go from 0 to " + std::to_string(program_.microbatches() - 1));
         } else if ((i.is_send() || i.is_receive()) && map_.of(i) == channel_map::none) {
           bad("no message crosses there: the neighbouring stage is on the same rank or missing");
         }
@@ -100,9 +100,9 @@ class verification {
 
   void check_once() {
     using enum instruction_kind;
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       std::int32_t position = -1;
-      for (auto const& i : what_.instructions(rank)) {
+      for (auto const& i : program_.instructions(rank)) {
         ++position;
         auto& where = i.kind == optimizer_step ? step_at_[index(i.stage)]
                                                : of(at_(i.stage, i.microbatch), i.kind);
@@ -113,8 +113,8 @@ class verification {
     }
     bool const steps = std::any_of(
         step_at_.begin(), step_at_.end(), [](std::int32_t position) { return position != absent; });
-    for (int s = 0; s < what_.stages(); ++s) {
-      for (int m = 0; m < what_.microbatches(); ++m) {
+    for (int s = 0; s < program_.stages(); ++s) {
+      for (int m = 0; m < program_.microbatches(); ++m) {
         if (found_.size() >= most_told) return;
         check_once(s, m);
       }
@@ -139,7 +139,7 @@ class verification {
       for (auto kind : {backward_input, backward_weight})
         if (of(cell, kind) != absent)
           add(fault::repeated,
-              what_.placement().rank_of(s),
+              program_.placement().rank_of(s),
               of(cell, kind),
               to_string(instruction{backward, s, m}) + " already does it");
     }
@@ -151,8 +151,8 @@ class verification {
 
   // `needed_at` is the position of what needs the missing instruction, or absent.
   void add_missing(instruction const& i, std::int32_t needed_at) {
-    auto const rank = what_.placement().rank_of(i.stage);
-    auto const end = static_cast<std::int64_t>(what_.instructions(rank).size());
+    auto const rank = program_.placement().rank_of(i.stage);
+    auto const end = static_cast<std::int64_t>(program_.instructions(rank).size());
     auto const position = needed_at == absent ? end : needed_at;
     found_.push_back(make_diagnostic(
         fault::missing,
@@ -160,7 +160,8 @@ class verification {
         position,
         i,
         "it is missing; it must stand before " +
-            (position == end ? "the end" : to_string(what_.instructions(rank)[index(position)]))));
+            (position == end ? "the end"
+                             : to_string(program_.instructions(rank)[index(position)]))));
   }
 
   // Where B, or the BW that does its work, stands.
@@ -179,15 +180,15 @@ class verification {
     add(fault::dependence,
         rank,
         later,
-        "it needs " + to_string(what_.instructions(rank)[index(earlier)]) + ", which stands at " +
-            std::to_string(earlier));
+        "it needs " + to_string(program_.instructions(rank)[index(earlier)]) +
+            ", which stands at " + std::to_string(earlier));
   }
 
   void check_dependences() {
     using enum instruction_kind;
-    for (int s = 0; s < what_.stages(); ++s) {
-      auto const rank = what_.placement().rank_of(s);
-      for (int m = 0; m < what_.microbatches(); ++m) {
+    for (int s = 0; s < program_.stages(); ++s) {
+      auto const rank = program_.placement().rank_of(s);
+      for (int m = 0; m < program_.microbatches(); ++m) {
         auto const& cell = at_(s, m);
         auto const f = of(cell, forward);
         auto const b = b_of(cell);
@@ -200,7 +201,7 @@ class verification {
         expect_order(rank, f, of(cell, send_activation));
         expect_order(rank, of(cell, receive_gradient), b);
         expect_order(rank, b, of(cell, send_gradient));
-        if (s + 1 < what_.stages() && what_.placement().rank_of(s + 1) == rank) {
+        if (s + 1 < program_.stages() && program_.placement().rank_of(s + 1) == rank) {
           expect_order(rank, f, of(at_(s + 1, m), forward));
           expect_order(rank, b_of(at_(s + 1, m)), b);
         }
@@ -232,8 +233,8 @@ class verification {
               std::to_string(sender) + " sends it at position " + std::to_string(sent_at) +
               " as message " + std::to_string(sent));
     };
-    for (int s = 0; s + 1 < what_.stages(); ++s) {
-      for (int m = 0; m < what_.microbatches(); ++m) {
+    for (int s = 0; s + 1 < program_.stages(); ++s) {
+      for (int m = 0; m < program_.microbatches(); ++m) {
         check(s + 1, s, m, receive_activation, send_activation);
         check(s, s + 1, m, receive_gradient, send_gradient);
       }
@@ -243,7 +244,7 @@ class verification {
   // What the ranks set aside must be enough, or a message would overwrite one still in use.
   void check_depths(traffic const& messages) {
     std::vector<channel> stated(messages.channels().size());
-    for (auto const& c : what_.channels())
+    for (auto const& c : program_.channels())
       if (auto const id = map_.between(c.from, c.to); id != channel_map::none)
         stated[index(id)] = c;
     for (int c = 0; c < map_.size(); ++c) {
@@ -261,7 +262,7 @@ class verification {
     int open = 0;
     for (std::size_t i = 0; i < notes.size(); ++i) {
       if (notes[i].channel != c) continue;
-      open += what_.instructions(rank)[i].is_receive() ? 1 : -1;
+      open += program_.instructions(rank)[i].is_receive() ? 1 : -1;
       if (open > stated) return add_depth(messages, c, rank, i, "slots");
     }
   }
@@ -290,8 +291,8 @@ class verification {
   }
 
   void check_memory(traffic const& messages, problem const& limits) {
-    auto const peaks = peak_memory(what_, limits, messages);
-    for (int rank = 0; rank < what_.ranks(); ++rank) {
+    auto const peaks = peak_memory(program_, limits, messages);
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       auto const& peak = peaks[index(rank)];
       auto const limit = limits.memory_limit(rank);
       if (limit && peak.total > *limit)
@@ -303,7 +304,7 @@ class verification {
     }
   }
 
-  program const& what_;
+  program const& program_;
   channel_map map_;
   grid<positions> at_;
   std::vector<std::int32_t> step_at_;  // by stage
@@ -312,25 +313,25 @@ class verification {
 
 }  // namespace detail
 
-ZBPP_INLINE std::vector<diagnostic> verify(program const& what, channel_layout layout) {
-  return detail::verification(what).run(layout, nullptr);
+ZBPP_INLINE std::vector<diagnostic> verify(program const& program, channel_layout layout) {
+  return detail::verification(program).run(layout, nullptr);
 }
 
 ZBPP_INLINE std::vector<diagnostic> verify(
-    program const& what, problem const& limits, channel_layout layout) {
-  if (!detail::fits(what, limits))
+    program const& program, problem const& limits, channel_layout layout) {
+  if (!detail::fits(program, limits))
     return {{fault::bad_id, {}, {}, "program and problem differ in placement or microbatches"}};
-  return detail::verification(what).run(layout, &limits);
+  return detail::verification(program).run(layout, &limits);
 }
 
 ZBPP_INLINE void verify_or_throw(
-    program const& what, problem const& limits, channel_layout layout) {
-  auto const found = verify(what, limits, layout);
+    program const& program, problem const& limits, channel_layout layout) {
+  auto const found = verify(program, limits, layout);
   if (found.empty()) return;
-  auto text = "the program is refused, " + std::string(to_string(found.front().what)) + ": " +
+  auto text = "the program is refused, " + std::string(to_string(found.front().fault)) + ": " +
               found.front().text;
   for (std::size_t i = 1; i < found.size(); ++i) text.append("\n").append(to_string(found[i]));
-  throw error(errc::refused_program, text, found.front().at);
+  throw error(errc::refused_program, text, found.front().location);
 }
 
 }  // namespace zbpp

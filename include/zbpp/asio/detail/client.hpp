@@ -51,7 +51,7 @@ namespace zbpp::asio::detail {
     int rank,
     std::chrono::milliseconds standstill,
     std::chrono::milliseconds deadline) {
-  bool const blames_others = noticed.code == errc::peer_failed && noticed.at.rank != rank;
+  bool const blames_others = noticed.code == errc::peer_failed && noticed.location.rank != rank;
   if (!blames_others || standstill < deadline) return noticed;
   return {
       {rank, -1, -1, -1},
@@ -65,8 +65,8 @@ namespace zbpp::asio::detail {
 /// rank that is known to have failed.
 inline void attach(std::vector<rank_failure>& failures, rank_failure more, bool is_hearsay) {
   bool const is_known = std::any_of(failures.begin(), failures.end(), [&](auto const& known) {
-    return known == more ||
-           (is_hearsay && more.code == errc::peer_failed && known.at.rank == more.at.rank);
+    return known == more || (is_hearsay && more.code == errc::peer_failed &&
+                             known.location.rank == more.location.rank);
   });
   if (!is_known) failures.push_back(std::move(more));
 }
@@ -142,7 +142,7 @@ class client final : public connection_owner {
   /// Tells rank 0 that something failed here, or that a peer seems lost.
   void report(rank_failure failure) {
     if (state_ != state::running && state_ != state::stopping) return;
-    attach(own_, failure, failure.at.rank != rank_);
+    attach(own_, failure, failure.location.rank != rank_);
     if (coordinator_left_) return end_alone({0, -1, -1, -1}, left_text());
     send(control_kind::report, write(failure));
   }
@@ -176,11 +176,11 @@ class client final : public connection_owner {
     if (first_) known.push_back(*first_);
     // What this rank knows of itself, what is certain, what it concluded about others.
     for (auto const& f : own_)
-      if (f.at.rank == rank_) attach(known, f, false);
+      if (f.location.rank == rank_) attach(known, f, false);
     rank_failure noticed{at, {}, errc::peer_failed, text};
     noticed = as_noticed(std::move(noticed), rank_, pulse_.standstill(), settings_.deadline);
-    attach(known, noticed, noticed.at.rank != rank_);
-    for (auto const& f : own_) attach(known, f, f.at.rank != rank_);
+    attach(known, noticed, noticed.location.rank != rank_);
+    for (auto const& f : own_) attach(known, f, f.location.rank != rank_);
     if (state_ == state::running) stop(known.front());
     end(std::move(known));
   }

@@ -94,10 +94,12 @@ inline constexpr std::size_t most_join = 1024;       // bytes of a join_request 
 // What is written can be read: `read_x(bytes of write(x)) == x`, except for a text that was cut.
 
 inline void put(wire_writer& to, rank_failure const& f) {
-  to.put(f.at.rank).put(f.at.position).put(f.at.stage).put(f.at.microbatch);
-  to.put(static_cast<std::uint8_t>(f.what ? 1 : 0));
-  if (f.what)
-    to.put(static_cast<std::uint8_t>(f.what->kind)).put(f.what->stage).put(f.what->microbatch);
+  to.put(f.location.rank).put(f.location.position).put(f.location.stage).put(f.location.microbatch);
+  to.put(static_cast<std::uint8_t>(f.instruction ? 1 : 0));
+  if (f.instruction)
+    to.put(static_cast<std::uint8_t>(f.instruction->kind))
+        .put(f.instruction->stage)
+        .put(f.instruction->microbatch);
   to.put(static_cast<std::uint8_t>(f.code)).put(std::string_view(f.text).substr(0, most_text));
 }
 
@@ -113,17 +115,17 @@ inline void put(wire_writer& to, rank_failure const& f) {
 
 [[nodiscard]] inline rank_failure get_failure(wire_reader& from) {
   rank_failure f;
-  f.at.rank = from.get<int>();
-  f.at.position = from.get<std::int64_t>();
-  f.at.stage = from.get<int>();
-  f.at.microbatch = from.get<int>();
+  f.location.rank = from.get<int>();
+  f.location.position = from.get<std::int64_t>();
+  f.location.stage = from.get<int>();
+  f.location.microbatch = from.get<int>();
   if (get_below(from, 2, "the mark of an instruction is") == 1) {
     auto const kinds = static_cast<std::uint8_t>(instruction_kind::optimizer_step) + 1;
-    f.what.emplace();
-    f.what->kind = static_cast<instruction_kind>(
+    f.instruction.emplace();
+    f.instruction->kind = static_cast<instruction_kind>(
         get_below(from, static_cast<std::uint8_t>(kinds), "the kind of an instruction is"));
-    f.what->stage = from.get<std::int32_t>();
-    f.what->microbatch = from.get<std::int32_t>();
+    f.instruction->stage = from.get<std::int32_t>();
+    f.instruction->microbatch = from.get<std::int32_t>();
   }
   auto const codes = static_cast<std::uint8_t>(errc::device_failed) + 1;
   f.code =

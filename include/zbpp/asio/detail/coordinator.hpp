@@ -106,7 +106,7 @@ class coordinator final : public connection_owner {
         return;
       case control_kind::report: {
         auto failure = read_failure(payload);
-        bool const is_hearsay = failure.at.rank != rank;
+        bool const is_hearsay = failure.location.rank != rank;
         return fail(std::move(failure), is_hearsay);
       }
       case control_kind::ended: from.has_ended = true; return conclude_if_all_ended();

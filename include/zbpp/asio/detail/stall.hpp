@@ -30,28 +30,29 @@ using zbpp::detail::index;
 /// Writes what a report of a standstill says. Trusts no number of a report.
 class stall_report {
  public:
-  stall_report(program const& code, std::span<progress_report const> reports, std::int64_t limit_ms)
-      : code_(code), map_(code.placement()), limit_ms_(limit_ms) {
-    auto const ranks = index(code.ranks());
+  stall_report(
+      program const& program, std::span<progress_report const> reports, std::int64_t limit_ms)
+      : program_(program), map_(program.placement()), limit_ms_(limit_ms) {
+    auto const ranks = index(program.ranks());
     reports_.resize(ranks);
     for (auto const& r : reports)
       if (r.rank >= 0 && index(r.rank) < ranks) reports_[index(r.rank)] = r;
     does_.resize(ranks);
     next_.assign(ranks, nobody);
-    passes_.reserve(ranks, code.instructions().size());
-    for (int rank = 0; rank < code.ranks(); ++rank) {
-      auto const row = code.instructions(rank);
+    passes_.reserve(ranks, program.instructions().size());
+    for (int rank = 0; rank < program.ranks(); ++rank) {
+      auto const row = program.instructions(rank);
       for (std::size_t i = 0; i < row.size(); ++i)
         if (row[i].is_pass()) passes_.push(i);
       passes_.end_row();
     }
-    for (int rank = 0; rank < code.ranks(); ++rank) explain(rank);
+    for (int rank = 0; rank < program.ranks(); ++rank) explain(rank);
   }
 
   /// @return one line per rank, then the cycles, then who is waited for
   [[nodiscard]] std::string text() const {
     std::string result;
-    for (int rank = 0; rank < code_.ranks(); ++rank) {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       auto const& r = reports_[index(rank)];
       result += '\n';
       result += name(rank) + ": " + does_[index(rank)];
@@ -90,7 +91,7 @@ class stall_report {
   // Writes `position 41 of 120`.
   [[nodiscard]] std::string place(int rank, std::size_t at) const {
     return "position " + std::to_string(at) + " of " +
-           std::to_string(code_.instructions(rank).size());
+           std::to_string(program_.instructions(rank).size());
   }
   [[nodiscard]] std::string through(int channel) const {
     auto const [from, to] = map_.ends(channel);
@@ -115,7 +116,7 @@ class stall_report {
       does = "tells of " + std::to_string(started) + " passes, which are not of this program,";
     } else if (report->phase == progress_phase::in_pass && started > 0) {
       auto const at = passes[index(started - 1)];
-      does = "runs " + describe(code_.instructions(rank)[at]) + " (" + place(rank, at) + ")";
+      does = "runs " + describe(program_.instructions(rank)[at]) + " (" + place(rank, at) + ")";
     } else if (report->phase == progress_phase::sending) {
       explain_sending(rank, *report);
     } else {
@@ -126,7 +127,7 @@ class stall_report {
   // A rank on its way to its next pass. An optimizer step in between is not told apart from it.
   void explain_waiting(int rank, progress_report const& report) {
     auto& does = does_[index(rank)];
-    auto const row = code_.instructions(rank);
+    auto const row = program_.instructions(rank);
     auto const passes = passes_[rank];
     auto const next = index(report.passes_started);
     auto const begin = next == 0 ? 0 : passes[next - 1] + 1;
@@ -158,7 +159,7 @@ class stall_report {
   // A rank that has run its program and cannot get rid of a message.
   void explain_sending(int rank, progress_report const& report) {
     auto& does = does_[index(rank)];
-    for (auto const& i : code_.instructions(rank)) {
+    for (auto const& i : program_.instructions(rank)) {
       auto const channel = i.is_send() ? map_.of(i) : channel_map::none;
       if (channel == channel_map::none) continue;
       auto const to = map_.ends(channel).second;
@@ -175,7 +176,7 @@ class stall_report {
 
   // The F of a stage and microbatch, or its B or BW: how many passes of the rank stand before it.
   [[nodiscard]] std::size_t find(int rank, bool is_forward, int stage, int microbatch) const {
-    auto const row = code_.instructions(rank);
+    auto const row = program_.instructions(rank);
     auto const passes = passes_[rank];
     for (std::size_t n = 0; n < passes.size(); ++n) {
       auto const p = row[passes[n]].as_pass();
@@ -199,10 +200,10 @@ class stall_report {
 
   // Tells every cycle once, from its lowest rank.
   void add_circles(std::string& text) const {
-    for (int rank = 0; rank < code_.ranks(); ++rank) {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       std::string chain = name(rank);
       auto at = next_[index(rank)];
-      for (int left = code_.ranks(); left > 0 && at > rank; --left) {
+      for (int left = program_.ranks(); left > 0 && at > rank; --left) {
         chain += " -> " + name(at);
         at = next_[index(at)];
       }
@@ -213,13 +214,13 @@ class stall_report {
   // Tells of every rank that waits for nobody who waits for it.
   void add_ends(std::string& text) const {
     std::vector<std::vector<int>> waiting(next_.size());
-    for (int rank = 0; rank < code_.ranks(); ++rank) {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       auto end = rank;
-      for (int left = code_.ranks(); left > 0 && next_[index(end)] != nobody; --left)
+      for (int left = program_.ranks(); left > 0 && next_[index(end)] != nobody; --left)
         end = next_[index(end)];
       if (end != rank && next_[index(end)] == nobody) waiting[index(end)].push_back(rank);
     }
-    for (int rank = 0; rank < code_.ranks(); ++rank) {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
       auto const& who = waiting[index(rank)];
       if (who.empty()) continue;
       if (who.size() + 1 == next_.size())
@@ -230,7 +231,7 @@ class stall_report {
     }
   }
 
-  program const& code_;
+  program const& program_;
   channel_map map_;
   std::int64_t limit_ms_;
   std::vector<std::optional<progress_report>> reports_;
@@ -249,8 +250,9 @@ class stall_detector {
   /// Takes the program that all ranks run.
   /// @param limit  how long a single pass, or a message, may take at most
   /// @throws error (bad_argument) unless limit is more than 0
-  explicit stall_detector(program code, std::chrono::milliseconds limit = std::chrono::seconds(60))
-      : code_(std::move(code)), limit_ms_(limit.count()) {
+  explicit stall_detector(
+      program program, std::chrono::milliseconds limit = std::chrono::seconds(60))
+      : program_(std::move(program)), limit_ms_(limit.count()) {
     zbpp::detail::require(limit_ms_ > 0, "the limit of a stall_detector is more than 0 ms");
   }
 
@@ -273,11 +275,11 @@ class stall_detector {
     return "the step stands still: no rank has progressed for " +
            seconds_text(std::chrono::milliseconds(still)) + " (limit " +
            seconds_text(std::chrono::milliseconds(limit_ms_)) + ")" +
-           stall_report(code_, reports, limit_ms_).text();
+           stall_report(program_, reports, limit_ms_).text();
   }
 
  private:
-  program code_;
+  program program_;
   std::int64_t limit_ms_;
   bool is_told_ = false;
 };

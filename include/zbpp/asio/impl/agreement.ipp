@@ -43,7 +43,9 @@ ZBPP_INLINE agreement_item agreement_item::get(wire_reader& from) {
 
 namespace detail {
 
-ZBPP_INLINE std::array<std::byte, 32> sha256(std::span<std::byte const> bytes) {
+/// Computes SHA-256.
+/// @throws error (io_failed) when OpenSSL cannot
+[[nodiscard]] ZBPP_INLINE std::array<std::byte, 32> sha256(std::span<std::byte const> bytes) {
   std::array<std::byte, 32> digest{};
   unsigned size = 0;
   auto* const out = reinterpret_cast<unsigned char*>(digest.data());
@@ -122,17 +124,17 @@ void put_all(wire_writer& to, std::span<Number const> values) {
   return make_item("passes of rank " + std::to_string(rank), content);
 }
 
-[[nodiscard]] ZBPP_INLINE agreement_item program_item(program const& code) {
+[[nodiscard]] ZBPP_INLINE agreement_item program_item(program const& program) {
   wire_writer content;
-  put_all(content, code.placement().rank_of_stages());
-  content.put(static_cast<std::int32_t>(code.microbatches()));
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
+  put_all(content, program.placement().rank_of_stages());
+  content.put(static_cast<std::int32_t>(program.microbatches()));
+  for (int rank = 0; rank < program.ranks(); ++rank) {
+    auto const row = program.instructions(rank);
     content.put(static_cast<std::uint64_t>(row.size()));
     for (auto const& i : row)
       content.put(static_cast<std::uint8_t>(i.kind)).put(i.stage).put(i.microbatch);
   }
-  for (auto const& c : code.channels())
+  for (auto const& c : program.channels())
     for (int number : {c.from, c.to, c.slots, c.in_flight})
       content.put(static_cast<std::int32_t>(number));
   return make_item("program", content);
@@ -152,7 +154,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 ZBPP_INLINE std::vector<agreement_item> fingerprint(
     std::string_view policy,
     problem const& problem,
-    schedule const& order,
+    schedule const& schedule,
     program const& program) {
   std::vector<agreement_item> items;
   items.push_back(make_item("version of zbpp", detail::version_text(ZBPP_VERSION)));
@@ -164,8 +166,8 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
   items.push_back(detail::transfer_item(problem.transfer()));
   items.push_back(detail::limits_item(problem.memory_limits()));
   items.push_back(make_item("policy", std::string(policy)));
-  for (int rank = 0; rank < order.ranks(); ++rank)
-    items.push_back(detail::passes_item(rank, order.passes(rank)));
+  for (int rank = 0; rank < schedule.ranks(); ++rank)
+    items.push_back(detail::passes_item(rank, schedule.passes(rank)));
   items.push_back(detail::program_item(program));
   return items;
 }

@@ -11,8 +11,9 @@
 namespace zbpp::asio {
 
 ZBPP_INLINE error to_error(rank_failure const& failure) {
-  auto const running = failure.what ? "in " + to_string(*failure.what) + ": " : std::string();
-  return error(failure.code, running + failure.text, failure.at);
+  auto const running =
+      failure.instruction ? "in " + to_string(*failure.instruction) + ": " : std::string();
+  return error(failure.code, running + failure.text, failure.location);
 }
 
 }  // namespace zbpp::asio

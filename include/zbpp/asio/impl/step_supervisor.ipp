@@ -24,9 +24,10 @@ namespace detail {
 
 /// @return a failure of this process as other ranks hear of it
 [[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& what) {
-  rank_failure result{what.at, what.what, errc::peer_failed, "failed for an unknown reason"};
+  rank_failure result{
+      what.location, what.instruction, errc::peer_failed, "failed for an unknown reason"};
   try {
-    std::rethrow_exception(what.why);
+    std::rethrow_exception(what.exception);
   } catch (error const& e) {
     result.code = e.code();
     result.text = e.message();  // the receiver adds the place again
@@ -57,9 +58,10 @@ ZBPP_INLINE step_supervisor::step_supervisor(
 }
 
 ZBPP_INLINE void step_supervisor::begin(
-    void const* program_of, program const& code, step_status& status) {
+    void const* program_of, program const& program, step_status& status) {
   if (control_->watcher() != program_of)
-    control_->watch(detail::stall_detector(code, control_->settings().stall_deadline), program_of);
+    control_->watch(
+        detail::stall_detector(program, control_->settings().stall_deadline), program_of);
   control_->board().begin_step(steps_++);
   status_ = &status;
   control_->on_stop([this](rank_failure const& first) { return stop(first); });
@@ -77,7 +79,7 @@ ZBPP_INLINE bool step_supervisor::has_stopped() {
 }
 
 ZBPP_INLINE void step_supervisor::report(failure const& own) {
-  if (own.why) control_->loop().exclusively([&] { control_->report(detail::describe(own)); });
+  if (own.exception) control_->loop().exclusively([&] { control_->report(detail::describe(own)); });
 }
 
 ZBPP_INLINE void step_supervisor::end() {
@@ -89,11 +91,14 @@ ZBPP_INLINE void step_supervisor::end() {
 ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
   auto const own = std::exchange(failures, {});
   auto add = [&](rank_failure const& f) {
-    auto const here = std::ranges::find_if(own, [&](failure const& o) { return o.at == f.at; });
+    auto const here =
+        std::ranges::find_if(own, [&](failure const& o) { return o.location == f.location; });
     failures.push_back(
-        here != own.end()
-            ? *here
-            : failure{f.at, f.what.value_or(instruction{}), std::make_exception_ptr(to_error(f))});
+        here != own.end() ? *here
+                          : failure{
+                                f.location,
+                                f.instruction.value_or(instruction{}),
+                                std::make_exception_ptr(to_error(f))});
   };
   std::optional<rank_failure> mine;
   if (!own.empty()) mine = detail::describe(own.front());
@@ -104,7 +109,7 @@ ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
 // Ends the step; called on the I/O thread.
 ZBPP_INLINE bool step_supervisor::stop(rank_failure const& first) noexcept {
   if (status_ == nullptr) return false;
-  status_->fail(first.at.rank >= 0 ? first.at.rank : rank_);
+  status_->fail(first.location.rank >= 0 ? first.location.rank : rank_);
   wake_();
   return true;
 }

@@ -60,9 +60,9 @@ ZBPP_INLINE tcp::executor::~executor() {
 }
 
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
-    program const& code, traffic const& messages, problem const& problem) {
+    program const& program, traffic const& messages, problem const& problem) {
   auto& mine = links_.emplace_back();
-  mine.code = &code;
+  mine.program = &program;
   mine.channels = messages.channels();
   mine.lost.resize(mine.channels.size());
   auto made = std::make_unique<detail::tcp_transport>(

@@ -51,11 +51,11 @@ inline void check_drawable(timeline const& line) {
       auto refuse = [&](char const* text) {
         throw error(
             errc::bad_argument,
-            to_string(timed.what) + " " + text,
+            to_string(timed.pass) + " " + text,
             {.rank = rank, .position = static_cast<std::int64_t>(i)});
       };
-      if (timed.what.kind > pass_kind::recompute) refuse("has no such kind of pass");
-      if (timed.what.stage < 0 || timed.what.microbatch < 0) refuse("has a negative id");
+      if (timed.pass.kind > pass_kind::recompute) refuse("has no such kind of pass");
+      if (timed.pass.stage < 0 || timed.pass.microbatch < 0) refuse("has a negative id");
       if (timed.start < before)
         refuse("starts before the pass in front of it; give times that ascend from 0");
       if (timed.end < timed.start) refuse("ends before it starts");
@@ -91,8 +91,8 @@ class chunk_finder {
     for (int rank = 0; rank < line.ranks(); ++rank) {
       auto& stages = stages_[index(rank)];
       for (auto const& timed : line[rank]) {
-        auto const at = std::lower_bound(stages.begin(), stages.end(), timed.what.stage);
-        if (at == stages.end() || *at != timed.what.stage) stages.insert(at, timed.what.stage);
+        auto const at = std::lower_bound(stages.begin(), stages.end(), timed.pass.stage);
+        if (at == stages.end() || *at != timed.pass.stage) stages.insert(at, timed.pass.stage);
       }
       chunks_ = std::max(chunks_, static_cast<int>(stages.size()));
     }

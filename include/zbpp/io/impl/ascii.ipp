@@ -94,13 +94,13 @@ class ascii_drawing {
     for (auto const& timed : row) {
       auto const begin = column(timed.start);
       auto const length = column(timed.end) - begin;
-      auto const chunk = chunk_of(rank, timed.what.stage) % 2;
-      auto const text = label(timed.what, length, chunk == 1);
+      auto const chunk = chunk_of(rank, timed.pass.stage) % 2;
+      auto const text = label(timed.pass, length, chunk == 1);
       for (std::size_t i = 0; i < length; ++i)
         cells[begin + i + 1] = {
             i < text.size() ? text[i] : ' ',
-            colours_[index(static_cast<int>(timed.what.kind))][index(chunk)]};
-      used_[static_cast<std::size_t>(timed.what.kind)] = true;
+            colours_[index(static_cast<int>(timed.pass.kind))][index(chunk)]};
+      used_[static_cast<std::size_t>(timed.pass.kind)] = true;
     }
     cells[column(window.end) + 1].text = '|';
     cells.resize(column(window.end) + 2);

@@ -38,16 +38,16 @@ namespace detail {
 /// Writes the events of all timelines into one text.
 class chrome_trace {
  public:
-  chrome_trace(std::vector<named_timeline> const& lines, std::optional<problem> const& what)
-      : lines_(lines), what_(what) {
+  chrome_trace(std::vector<named_timeline> const& lines, std::optional<problem> const& problem)
+      : lines_(lines), problem_(problem) {
     check_drawable(lines);
-    if (!what) return;
+    if (!problem) return;
     for (auto const& named : lines)
       for (auto const& timed : named.line.all())
-        if (timed.what.stage >= what->stages())
+        if (timed.pass.stage >= problem->stages())
           throw error(
               errc::bad_argument,
-              "trace: " + to_string(timed.what) + " of '" + named.name +
+              "trace: " + to_string(timed.pass) + " of '" + named.name +
                   "' is on a stage that the problem does not have");
   }
 
@@ -99,7 +99,7 @@ class chrome_trace {
       name_lane(rank, compute_lane(rank), "compute", 0);
       auto const row = named.line[rank];
       for (std::size_t i = 0; i < row.size(); ++i) {
-        slice(rank, compute_lane(rank), row[i].what, row[i].start, row[i].end, "pass");
+        slice(rank, compute_lane(rank), row[i].pass, row[i].start, row[i].end, "pass");
         if (named.memory.ranks() > 0)
           event(
               "C",
@@ -133,7 +133,7 @@ class chrome_trace {
     event("s", m.from.rank, compute_lane(m.from.rank), std::max(made.start, made.end - 1), arrow);
     if (m.arrival > made.end) {
       auto const lane = free_lane(lanes, m);
-      slice(m.from.rank, lane, m.to.timed.what, made.end, m.arrival, "transfer");
+      slice(m.from.rank, lane, m.to.timed.pass, made.end, m.arrival, "transfer");
       event("t", m.from.rank, lane, made.end, arrow);
     }
     event("f", m.to.rank, compute_lane(m.to.rank), m.to.timed.start, arrow);
@@ -143,18 +143,18 @@ class chrome_trace {
     std::unordered_map<std::uint64_t, place> made;
     for (int rank = 0; rank < line.ranks(); ++rank)
       for (auto const& timed : line[rank])
-        if (timed.what.kind == pass_kind::forward || timed.what.makes_input_gradient())
-          made.insert_or_assign(key(timed.what, timed.what.stage), place{rank, timed});
+        if (timed.pass.kind == pass_kind::forward || timed.pass.makes_input_gradient())
+          made.insert_or_assign(key(timed.pass, timed.pass.stage), place{rank, timed});
     std::vector<message> messages;
     for (int rank = 0; rank < line.ranks(); ++rank) {
       for (auto const& timed : line[rank]) {
-        bool const forward = timed.what.kind == pass_kind::forward;
-        if (!forward && !timed.what.makes_input_gradient()) continue;
-        auto const stage = std::int64_t{timed.what.stage} + (forward ? -1 : 1);
-        auto const from = made.find(key(timed.what, stage));
+        bool const forward = timed.pass.kind == pass_kind::forward;
+        if (!forward && !timed.pass.makes_input_gradient()) continue;
+        auto const stage = std::int64_t{timed.pass.stage} + (forward ? -1 : 1);
+        auto const from = made.find(key(timed.pass, stage));
         if (from == made.end() || from->second.rank == rank) continue;
         auto arrival = from->second.timed.end;
-        if (what_) arrival += what_->transfer_time(static_cast<int>(stage), timed.what.stage);
+        if (problem_) arrival += problem_->transfer_time(static_cast<int>(stage), timed.pass.stage);
         messages.push_back({from->second, {rank, timed}, std::min(arrival, timed.start)});
       }
     }
@@ -218,7 +218,7 @@ class chrome_trace {
   [[nodiscard]] static std::string microseconds(ticks time) { return decimal(time, 1000); }
 
   std::vector<named_timeline> const& lines_;
-  std::optional<problem> const& what_;
+  std::optional<problem> const& problem_;
   std::string text_;
   int next_process_ = 1;  // viewers keep 0 for themselves
   int next_lane_ = 1;
@@ -229,8 +229,8 @@ class chrome_trace {
 }  // namespace detail
 
 ZBPP_INLINE std::string to_chrome_trace(
-    std::vector<named_timeline> const& lines, std::optional<problem> const& what) {
-  return detail::chrome_trace(lines, what).write();
+    std::vector<named_timeline> const& lines, std::optional<problem> const& problem) {
+  return detail::chrome_trace(lines, problem).write();
 }
 
 }  // namespace zbpp

@@ -47,20 +47,20 @@ void add_line(std::string& text, std::size_t count, csv_options options, At at) 
 
 }  // namespace detail
 
-ZBPP_INLINE std::string to_csv(schedule const& order, csv_options options) {
+ZBPP_INLINE std::string to_csv(schedule const& schedule, csv_options options) {
   std::string text;
-  for (int rank = 0; rank < order.ranks(); ++rank) {
-    auto const passes = order.passes(rank);
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    auto const passes = schedule.passes(rank);
     detail::add_line(
         text, passes.size(), options, [&](std::size_t i) { return to_instruction(passes[i]); });
   }
   return text;
 }
 
-ZBPP_INLINE std::string to_csv(program const& code, csv_options options) {
+ZBPP_INLINE std::string to_csv(program const& program, csv_options options) {
   std::string text;
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
+  for (int rank = 0; rank < program.ranks(); ++rank) {
+    auto const row = program.instructions(rank);
     detail::add_line(text, row.size(), options, [&](std::size_t i) { return row[i]; });
   }
   return text;
@@ -77,9 +77,9 @@ ZBPP_INLINE program program_from_csv(
     std::string_view text, std::optional<placement> const& where, std::optional<int> microbatches) {
   detail::csv_reader const reader(text, false);
   auto const [stages, count] = reader.shape(where, microbatches);
-  program const code{stages, count, reader.instructions(), {}};
-  auto channels = traffic(code).channels();
-  return {code.placement(), code.microbatches(), code.instructions(), std::move(channels)};
+  program const program{stages, count, reader.instructions(), {}};
+  auto channels = traffic(program).channels();
+  return {program.placement(), program.microbatches(), program.instructions(), std::move(channels)};
 }
 
 ZBPP_INLINE std::int64_t overlapped_pairs_in_csv(std::string_view text) noexcept {

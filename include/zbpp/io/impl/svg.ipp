@@ -75,7 +75,7 @@ class svg_drawing {
     std::int32_t most = 0;
     for (auto const& timed : line.all()) {
       widths.push_back(x(timed.end) - x(timed.start));
-      most = std::max(most, timed.what.microbatch);
+      most = std::max(most, timed.pass.microbatch);
     }
     if (widths.empty()) return;
     auto const middle = widths.begin() + static_cast<std::ptrdiff_t>(widths.size() * 2 / 5);
@@ -99,18 +99,18 @@ class svg_drawing {
       body_ += "<g font-size=\"" + std::to_string(font_) + "\" transform=\"translate(" +
                std::to_string(left_) + " " + std::to_string(y) + ")\">\n";
       box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "");
-      for (auto const& timed : line[rank]) draw_pass(timed, chunk_of(rank, timed.what.stage));
+      for (auto const& timed : line[rank]) draw_pass(timed, chunk_of(rank, timed.pass.stage));
       body_ += "</g>\n";
     }
     return y + margin_;
   }
 
   void draw_pass(timed_pass const& timed, int chunk) {
-    auto const kind = static_cast<std::size_t>(timed.what.kind);
+    auto const kind = static_cast<std::size_t>(timed.pass.kind);
     used_[kind] = true;
-    auto const number = std::to_string(timed.what.microbatch);
-    auto const title = std::string(to_string(timed.what.kind)) + " " + number + " on stage " +
-                       std::to_string(timed.what.stage) + ": " + number_text(timed.start, unit_) +
+    auto const number = std::to_string(timed.pass.microbatch);
+    auto const title = std::string(to_string(timed.pass.kind)) + " " + number + " on stage " +
+                       std::to_string(timed.pass.stage) + ": " + number_text(timed.start, unit_) +
                        " to " + time_text(timed.end, unit_) + ", " +
                        time_text(timed.end - timed.start, unit_);
     box(style(kind, chunk), timed.start, timed.end, title);

@@ -31,17 +31,17 @@ class claim_check {
 
   [[nodiscard]] std::vector<std::string> run() {
     bool may_run = true;
-    for (auto const& found : verify(lower(said_.order), said_.what)) {
+    for (auto const& found : verify(lower(said_.schedule), said_.problem)) {
       faults_.push_back(to_string(found));
-      may_run = may_run && found.what == fault::memory;
+      may_run = may_run && found.fault == fault::memory;
     }
-    if (may_run) compare(make_plan_report(said_.policy, said_.order, said_.what));
+    if (may_run) compare(make_plan_report(said_.policy, said_.schedule, said_.problem));
     return std::move(faults_);
   }
 
  private:
   void compare(plan_report const& found) {
-    for (int rank = 0; rank < found.what.ranks(); ++rank) compare_times(found, rank);
+    for (int rank = 0; rank < found.problem.ranks(); ++rank) compare_times(found, rank);
     if (said_.cost != found.cost) add("cost", shown(said_.cost), shown(found.cost));
     if (said_.period != found.period) add("period", shown(said_.period), shown(found.period));
     if (std::abs(said_.bubble_rate - found.bubble_rate) > 1e-4)
@@ -62,12 +62,12 @@ class claim_check {
 
   // The first wrong time of a rank; those behind it mostly follow from it.
   void compare_times(plan_report const& found, int rank) {
-    auto const said = said_.predicted[rank];
-    auto const right = found.predicted[rank];
+    auto const said = said_.timeline[rank];
+    auto const right = found.timeline[rank];
     auto const [at, good] = std::mismatch(said.begin(), said.end(), right.begin(), right.end());
     if (at == said.end()) return;
     location const where{.rank = rank, .position = at - said.begin()};
-    add(zbpp::to_string(where) + ": " + to_string(at->what),
+    add(zbpp::to_string(where) + ": " + to_string(at->pass),
         shown(at->start) + " to " + shown(at->end),
         shown(good->start) + " to " + shown(good->end));
   }

@@ -186,7 +186,7 @@ ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
     text.append("  \"").append(key).append("\": ").append(number).append(",\n");
   };
   add("policy", detail::quoted(from.policy));
-  add("problem", detail::problem_writer(from.what, unit, "  ").write());
+  add("problem", detail::problem_writer(from.problem, unit, "  ").write());
   add("cost", number_text(from.cost, unit));
   add("period", number_text(from.period, unit));
   add("lower_bound", number_text(from.lower_bound, unit));
@@ -194,12 +194,12 @@ ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
   add("bubble_rate", number_text(from.bubble_rate));
   add("plan_seconds", number_text(from.plan_seconds));
   text += "  \"ranks\": [";
-  for (int rank = 0; rank < from.what.ranks(); ++rank) {
+  for (int rank = 0; rank < from.problem.ranks(); ++rank) {
     text.append(rank == 0 ? "\n" : ",\n").append("    {\"peak_memory\": ");
     text.append(std::to_string(from.peak_memory[zbpp::detail::index(rank)]));
     text += ", \"passes\": [";
     auto const* comma = "\n";
-    for (auto const& [what, start, end] : from.predicted[rank]) {
+    for (auto const& [what, start, end] : from.timeline[rank]) {
       text.append(comma).append("      {\"pass\": \"").append(to_string(what.kind));
       text.append("\", \"stage\": ").append(std::to_string(what.stage));
       text.append(", \"microbatch\": ").append(std::to_string(what.microbatch));

@@ -18,14 +18,14 @@ namespace zbpp::json::detail {
 ZBPP_INLINE void check_writable(plan_report const& from) {
   using zbpp::detail::require;
   auto is_number = [](double x) { return std::isfinite(x) && x >= 0; };
-  zbpp::detail::require_fit(from.order, from.what);
-  auto const ranks = from.what.ranks();
+  zbpp::detail::require_fit(from.schedule, from.problem);
+  auto const ranks = from.problem.ranks();
   require(
       from.peak_memory.size() == zbpp::detail::index(ranks),
       "peak_memory needs one number for each rank");
   require(
-      from.order.passes().size() >=
-          zbpp::detail::index(from.what.stages()) * zbpp::detail::index(from.what.microbatches()),
+      from.schedule.passes().size() >= zbpp::detail::index(from.problem.stages()) *
+                                           zbpp::detail::index(from.problem.microbatches()),
       "the order has fewer passes than stages times microbatches");
   require(
       from.cost >= 0 && from.period >= 0 && from.lower_bound >= 0,
@@ -33,13 +33,13 @@ ZBPP_INLINE void check_writable(plan_report const& from) {
   require(is_number(from.bubble_rate) && from.bubble_rate <= 1, "bubble_rate lies between 0 and 1");
   require(is_number(from.plan_seconds), "plan_seconds is a number of at least 0");
   for (auto peak : from.peak_memory) require(peak >= 0, "peak_memory is at least 0");
-  require(from.predicted.ranks() == ranks, "the timeline has a row for each rank");
+  require(from.timeline.ranks() == ranks, "the timeline has a row for each rank");
   for (int rank = 0; rank < ranks; ++rank) {
-    auto const passes = from.order.passes(rank);
-    auto const line = from.predicted[rank];
+    auto const passes = from.schedule.passes(rank);
+    auto const line = from.timeline[rank];
     bool same = line.size() == passes.size();
     for (std::size_t i = 0; same && i < line.size(); ++i) {
-      same = line[i].what == passes[i];
+      same = line[i].pass == passes[i];
       require(line[i].start >= 0 && line[i].end >= 0, "times are at least 0");
     }
     require(same, "the timeline has the passes of the order");

@@ -152,8 +152,8 @@ class ranks::executor {
   ///         communicators together with the other ranks
   /// @throws error, the failure of the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
-      program const& code, traffic const& messages, problem const& problem) {
-    auto needs = cuda::needs_of(code, messages, shapes_, cuda::slot_filling::by_receives);
+      program const& program, traffic const& messages, problem const& problem) {
+    auto needs = cuda::needs_of(program, messages, shapes_, cuda::slot_filling::by_receives);
     if (communicators_ == nullptr) or_fail([&] { make_communicators(messages.channels()); });
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
@@ -166,7 +166,7 @@ class ranks::executor {
       supervisor_.channel().unwatch(&gone);
       return true;
     });
-    programs_.push_back({&code, made.get()});
+    programs_.push_back({&program, made.get()});
     return made;
   }
   /// Does nothing, since communicators are connected when they are made.
@@ -182,7 +182,7 @@ class ranks::executor {
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     auto& engine = engines.front();
     auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
-    supervisor_.begin(&mine, *mine.code, status);
+    supervisor_.begin(&mine, *mine.program, status);
     if (!status.has_failed()) launcher_.issue(engines);
     try {
       if (!status.has_failed()) wait(transport, status);
@@ -203,7 +203,7 @@ class ranks::executor {
 
  private:
   struct running {
-    program const* code = nullptr;
+    zbpp::program const* program = nullptr;
     nccl::detail::transport const* transport = nullptr;
   };
 
@@ -237,7 +237,7 @@ class ranks::executor {
     } catch (...) {
       std::vector<failure> failures{{{.rank = supervisor_.rank()}, {}, std::current_exception()}};
       supervisor_.settle(failures);
-      std::rethrow_exception(failures.front().why);
+      std::rethrow_exception(failures.front().exception);
     }
   }
 

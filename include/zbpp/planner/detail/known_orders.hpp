@@ -12,9 +12,9 @@
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/v_block.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <cstddef>

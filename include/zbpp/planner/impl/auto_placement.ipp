@@ -31,7 +31,7 @@ part_of_search(search_settings settings, std::size_t done, std::size_t all) {
   return settings;
 }
 
-[[nodiscard]] ZBPP_INLINE placed_order place(problem problem, search_settings const& search) {
+[[nodiscard]] ZBPP_INLINE placed_schedule place(problem problem, search_settings const& search) {
   auto found = greedy_auto{.search = search}.find(problem);
   return {std::move(problem), std::move(found.order), found.cost, found.bound};
 }
@@ -51,7 +51,7 @@ part_of_search(search_settings settings, std::size_t done, std::size_t all) {
         .memory_limit = limit,
         .cost = found.cost,
         .lower_bound = found.bound.cost,
-        .bubble_rate = bubble_rate(simulate(found.order, limited))};
+        .bubble_rate = bubble_rate(simulate(found.schedule, limited))};
     if (!points.empty() && points.back().cost <= found.cost) {
       point.cost = points.back().cost;
       point.bubble_rate = points.back().bubble_rate;
@@ -76,21 +76,21 @@ part_of_search(search_settings settings, std::size_t done, std::size_t all) {
 
 }  // namespace detail
 
-ZBPP_INLINE std::vector<placed_order> auto_placement::candidates(problem const& problem) const {
+ZBPP_INLINE std::vector<placed_schedule> auto_placement::candidates(problem const& problem) const {
   auto all = detail::regroupings(problem, halve_stages);
   std::erase_if(all, [](zbpp::problem const& one) { return !detail::fits_memory(one); });
-  std::vector<placed_order> found;
+  std::vector<placed_schedule> found;
   for (std::size_t i = 0; i < all.size(); ++i)
     found.push_back(
         detail::place(std::move(all[i]), detail::part_of_search(search, i, all.size())));
   return found;
 }
 
-ZBPP_INLINE placed_order auto_placement::operator()(problem const& problem) const {
+ZBPP_INLINE placed_schedule auto_placement::operator()(problem const& problem) const {
   auto found = candidates(problem);
   if (!found.empty())
     return std::move(*std::min_element(
-        found.begin(), found.end(), [](placed_order const& a, placed_order const& b) {
+        found.begin(), found.end(), [](placed_schedule const& a, placed_schedule const& b) {
           return a.cost < b.cost;  // the first of equal ones has the fewest stages
         }));
   auto const all = detail::regroupings(problem, halve_stages);

@@ -41,7 +41,7 @@ class partition_search {
     require(settings.schedules >= 1, "schedules is less than 1; the policy is asked at least once");
   }
 
-  [[nodiscard]] partitioned run() {
+  [[nodiscard]] layer_partition run() {
     auto const balanced = bottleneck_partition(model_.layers(), model_.placement());
     if (balanced.optimal) least_cost_ = model_.microbatches() * balanced.work;
     auto const start = space_.with_choice(balanced.first_layer, false);
@@ -54,12 +54,12 @@ class partition_search {
     else
       search_from(start, start_score);
     if (!best_score_.fits()) refuse();
-    auto what = model_.with(best_.first_layer, best_.recompute);
+    auto problem = model_.with(best_.first_layer, best_.recompute);
     return {
         .first_layer = std::move(best_.first_layer),
         .recompute = std::move(best_.recompute),
-        .what = std::move(what),
-        .order = *std::move(best_order_),
+        .problem = std::move(problem),
+        .schedule = *std::move(best_order_),
         .cost = best_score_.cost,
         .optimal = all || best_score_.cost == least_cost_,
         .schedules = asked_};
@@ -230,7 +230,7 @@ class partition_search {
   std::int64_t looked_at_ = 0;
 };
 
-ZBPP_INLINE partitioned partition_by(
+ZBPP_INLINE layer_partition partition_by(
     layered_problem const& model,
     std::function<schedule(problem const&)> decide,
     partition_settings settings) {

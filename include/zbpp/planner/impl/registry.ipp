@@ -8,7 +8,7 @@
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
+#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>

@@ -10,4 +10,4 @@
 #include <zbpp/planner/impl/memory_needs.ipp>
 #include <zbpp/planner/impl/partition.ipp>
 #include <zbpp/planner/impl/registry.ipp>
-#include <zbpp/planner/impl/zb_v_within_limits.ipp>
+#include <zbpp/planner/impl/zb_v.ipp>

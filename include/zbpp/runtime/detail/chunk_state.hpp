@@ -27,7 +27,7 @@ struct chunk_state {
 
 /// Makes the chunks of a rank from its stages, which stand in the order of the model.
 [[nodiscard]] std::vector<chunk_state> make_chunk_states(
-    program const& code,
+    program const& program,
     problem const& problem,
     int rank,
     std::span<stage_ref const> stages,

@@ -62,7 +62,7 @@ class engine {
   /// move.
   engine(
       int rank,
-      program const& code,
+      program const& program,
       traffic const& messages,
       problem const& problem,
       std::span<stage_ref const> stages,
@@ -73,8 +73,8 @@ class engine {
       bool is_training)
       : rank_(rank),
         map_(&messages.map()),
-        code_(detail::make_rank_code(code, messages, rank)),
-        chunks_(detail::make_chunk_states(code, problem, rank, stages, is_training)),
+        code_(detail::make_rank_code(program, messages, rank)),
+        chunks_(detail::make_chunk_states(program, problem, rank, stages, is_training)),
         flows_(detail::index(code_.flow_slots)),
         memory_(&memory),
         context_(ctx),
@@ -149,7 +149,7 @@ class engine {
 
   /// Fails the step, unless it has failed here, for what came to light outside of a pass.
   void fail(std::exception_ptr why) noexcept {
-    if (failure_.why) return;
+    if (failure_.exception) return;
     if (next_ == code_.instructions.size())
       failure_ = {{.rank = rank_}, {}, std::move(why)};
     else
@@ -212,7 +212,7 @@ class engine {
     state.open = detail::open_passes(kind);
     state.has_received = false;
     auto& timed = trace_[traced_++];
-    timed.start = observer_.start(arrival, timed.what);
+    timed.start = observer_.start(arrival, timed.pass);
     state.flow.resume();
     timed.end = observer_.finish(chunk.costs.of(kind));
     state.is_running = false;

@@ -43,7 +43,7 @@ template <class Stages>
 void reserve_peaks(plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory);
 
 /// @return the program of the forward passes alone
-[[nodiscard]] program forward_only(program const& code);
+[[nodiscard]] program forward_only(program const& program);
 
 }  // namespace zbpp::detail
 

@@ -37,7 +37,7 @@ struct rank_code {
 
 /// Makes a rank's part of a verified program ready to run. Flows get slots by first and last
 /// mention, so that the table is as small as the most flows alive together.
-[[nodiscard]] rank_code make_rank_code(program const& code, traffic const& messages, int rank);
+[[nodiscard]] rank_code make_rank_code(program const& program, traffic const& messages, int rank);
 
 }  // namespace zbpp::detail
 

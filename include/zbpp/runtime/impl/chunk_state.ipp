@@ -15,23 +15,23 @@
 namespace zbpp::detail {
 
 ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
-    program const& code,
+    program const& program,
     problem const& problem,
     int rank,
     std::span<stage_ref const> stages,
     bool is_training) {
   std::vector<chunk_state> chunks;
-  for (int s : code.placement().stages_of(rank)) {
+  for (int s : program.placement().stages_of(rank)) {
     chunks.push_back(
         {.common =
              {.stage = s,
-              .stages = code.stages(),
-              .microbatches = code.microbatches(),
+              .stages = program.stages(),
+              .microbatches = program.microbatches(),
               .is_training = is_training},
          .run = stages[chunks.size()],
          .costs = problem.costs(s),
          .activation_in = s > 0 ? problem.costs(s - 1).edge : 0,
-         .next_transfer = s + 1 < code.stages() ? problem.transfer_time(s, s + 1) : 0,
+         .next_transfer = s + 1 < program.stages() ? problem.transfer_time(s, s + 1) : 0,
          .previous_transfer = s > 0 ? problem.transfer_time(s, s - 1) : 0});
   }
   return chunks;

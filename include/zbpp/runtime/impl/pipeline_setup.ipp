@@ -58,15 +58,16 @@ ZBPP_INLINE void reserve_peaks(
 }
 
 // A cycle of waits among the forward passes alone would be one of the verified program, too.
-ZBPP_INLINE program forward_only(program const& code) {
+ZBPP_INLINE program forward_only(program const& program) {
   rows<pass> forwards;
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    for (auto const& i : code.instructions(rank))
+  for (int rank = 0; rank < program.ranks(); ++rank) {
+    for (auto const& i : program.instructions(rank))
       if (i.kind == instruction_kind::forward) forwards.push(i.as_pass());
     forwards.end_row();
   }
   return lower(
-      {code.placement(), code.microbatches(), std::move(forwards)}, {.optimizer_steps = false});
+      {program.placement(), program.microbatches(), std::move(forwards)},
+      {.optimizer_steps = false});
 }
 
 }  // namespace zbpp::detail

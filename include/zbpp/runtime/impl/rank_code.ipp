@@ -15,15 +15,15 @@
 
 namespace zbpp::detail {
 
-ZBPP_INLINE rank_code make_rank_code(program const& code, traffic const& messages, int rank) {
+ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& messages, int rank) {
   using enum instruction_kind;
   constexpr auto none = ready_instruction::none;
-  auto const row = code.instructions(rank);
-  auto const& where = code.placement();
+  auto const row = program.instructions(rank);
+  auto const& where = program.placement();
   auto const chunks = static_cast<int>(where.stages_of(rank).size());
-  grid<std::int32_t> last_mention(chunks, code.microbatches(), none);
-  grid<std::int32_t> last_pass(chunks, code.microbatches(), none);
-  grid<char> recomputed(chunks, code.microbatches(), 0);
+  grid<std::int32_t> last_mention(chunks, program.microbatches(), none);
+  grid<std::int32_t> last_pass(chunks, program.microbatches(), none);
+  grid<char> recomputed(chunks, program.microbatches(), 0);
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (row[i].kind == optimizer_step) continue;
     auto const chunk = where.chunk_of(row[i].stage);
@@ -34,7 +34,7 @@ ZBPP_INLINE rank_code make_rank_code(program const& code, traffic const& message
 
   rank_code result;
   result.instructions.reserve(row.size());
-  grid<std::int32_t> slots(chunks, code.microbatches(), none);
+  grid<std::int32_t> slots(chunks, program.microbatches(), none);
   std::vector<std::int32_t> free_slots;
   auto slot_of = [&](int chunk, int microbatch) {
     auto& slot = slots(chunk, microbatch);

@@ -29,5 +29,5 @@ struct fixed_zb_v {
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/policy/impl/zb_v.ipp>
+#include <zbpp/policy/impl/fixed_zb_v.ipp>
 #endif

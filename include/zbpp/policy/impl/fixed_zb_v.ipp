@@ -7,8 +7,8 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ZB-V within memory limits: its own order (policy/zb_v.hpp) where that fits, else what a search
-// finds.
+// ZB-V within memory limits: its own order (policy/fixed_zb_v.hpp) where that fits, else what a
+// search finds.
 #pragma once
 
 #include <zbpp/model/problem.hpp>
@@ -29,5 +29,5 @@ struct zb_v {
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/planner/impl/zb_v_within_limits.ipp>
+#include <zbpp/planner/impl/zb_v.ipp>
 #endif

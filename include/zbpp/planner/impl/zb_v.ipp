@@ -6,8 +6,8 @@
 #include <zbpp/config.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
-#include <zbpp/policy/zb_v.hpp>
+#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
 
 namespace zbpp {
 
