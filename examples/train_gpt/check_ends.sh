@@ -1,19 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # sh check_ends.sh PROGRAM TEXT: train_gpt ends well where much is wrong: a loss that is no number, a
 # full disk behind standard output, a checkpoint folder that another run has, too little memory.
-set -u
-program=$1
-text=$2
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+. "$(dirname "$0")/check_common.sh"
 folder=$scratch/checkpoints
 mkdir "$folder"
 
-fail() {
-  echo "FAILED  $*"
-  sed 's/^/  | /' "$scratch/log"
-  exit 1
-}
 train() {
   timeout 250 "$program" --width 32 --context 24 --layers 4 --text "$text" --out "$scratch" \
     --policy zb_v "$@" >"$scratch/log" 2>&1

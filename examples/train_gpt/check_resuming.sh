@@ -2,20 +2,10 @@
 # sh check_resuming.sh PROGRAM TEXT: train_gpt killed at random points and resumed gives the parameters
 # of a run that never stopped; a damaged checkpoint ends it with status 2, a full disk with status 1.
 # ZBPP_SEED=... repeats the random points, as far as time can be repeated.
-set -u
-program=$1
-text=$2
+. "$(dirname "$0")/check_common.sh"
 every=5
 seed=${ZBPP_SEED:-20241117}
 echo "ZBPP_SEED=$seed"
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-
-fail() {
-  echo "FAILED  $*"
-  sed 's/^/  | /' "$scratch/log"
-  exit 1
-}
 
 # train LIMIT FOLDER ARGUMENT...: trains into $scratch/log, killed after LIMIT seconds.
 train() {
@@ -27,10 +17,6 @@ train() {
     --text "$text" --out "$scratch" --policy zb_v --checkpoint "$folder" --every $every \
     "$@" >"$scratch/log" 2>&1
 }
-
-# said WORDS: the number that the log says last after these words, without its leading zeros; or 0.
-said() { sed -n "s/.*$1 *0*\([0-9][0-9]*\).*/\1/p" "$scratch/log" | tail -n 1 | grep . || echo 0; }
-digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
 
 train 250 "$scratch/whole" || fail "a run with its reference: status $?"
 grep -q 'ZB-V.* yes ' "$scratch/log" || fail "not identical to the sequential run"

@@ -1,18 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # sh check_tcp.sh PROGRAM TEXT SHELL_LOOP: train_gpt as processes gives the bits of the same run in one
 # process and of the sequential run; ranks that were not started alike end, all of them.
-set -u
-program=$1
-text=$2
-shell_loop=$3
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-
-fail() {
-  echo "FAILED  $*"
-  sed 's/^/  | /' "$scratch/log"
-  exit 1
-}
+. "$(dirname "$0")/check_common.sh"
 
 # here ARGUMENT...: trains in one process. apart RANKS ARGUMENT...: trains in as many as ranks.
 here() {
@@ -25,7 +14,6 @@ apart() {
   timeout 280 sh "$shell_loop" "$ranks" "$program" --transport tcp --width 32 --context 24 \
     --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
 }
-digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
 
 # same RANKS ARGUMENT...: trains in both ways and compares.
 same() {

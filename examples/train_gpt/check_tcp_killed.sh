@@ -3,23 +3,12 @@
 # a random time, again and again: the others end by themselves, and all of them together go on from the
 # last checkpoint, to the bits of a run that never stopped.
 # ZBPP_SEED=... repeats the random choices, as far as time can be repeated.
-set -u
-program=$1
-text=$2
-shell_loop=$3
+. "$(dirname "$0")/check_common.sh"
 every=5
 seed=${ZBPP_SEED:-20241121}
 echo "ZBPP_SEED=$seed"
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
 folder=$scratch/checkpoints
 mkdir "$folder"
-
-fail() {
-  echo "FAILED  $*"
-  sed 's/^/  | /' "$scratch/log"
-  exit 1
-}
 
 # train VICTIM LIMIT ARGUMENT...: trains, and kills one of the ranks after LIMIT seconds; -1 for none.
 # Writes the exit status of each rank, too.
@@ -41,9 +30,6 @@ train() {
     --text "$text" --out "$scratch" --policy zb_v --no-reference "$@" >"$scratch/log" 2>&1
 }
 
-# said WORDS: the number that the log says last after these words, without its leading zeros; or 0.
-said() { sed -n "s/.*$1 *0*\([0-9][0-9]*\).*/\1/p" "$scratch/log" | tail -n 1 | grep . || echo 0; }
-digest() { sed -n 's/^parameters: //p' "$scratch/log"; }
 random() { awk -v s="$seed" -v n="$1" 'BEGIN { srand(s + n); rand(); print rand() }'; }
 
 start=$(date +%s%N)

@@ -1,18 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # sh check_tcp_reference.sh PROGRAM TEXT SHELL_LOOP: a rank that is killed while rank 0 runs the
 # reference ends all of them at once, and not when the reference has run.
-set -u
-program=$1
-text=$2
-shell_loop=$3
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-
-fail() {
-  echo "FAILED  $*"
-  sed 's/^/  | /' "$scratch"/log*
-  exit 1
-}
+. "$(dirname "$0")/check_common.sh"
 
 # Rank 1 is killed by rank 0's reader, when the first line about the reference comes.
 # shellcheck disable=SC2016  # what $RANK is, the rank knows
