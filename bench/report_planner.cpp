@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <vector>
 
-using zbpp::found_order;
+using zbpp::found_schedule;
 using zbpp::problem;
 using zbpp::test::even_bubble;
 using zbpp::test::paper_problem;
@@ -23,7 +23,7 @@ using zbpp::test::paper_rows;
 namespace {
 
 struct answer {
-  found_order found;
+  found_schedule found;
   double seconds;
 };
 
@@ -36,7 +36,7 @@ answer plan(problem const& problem, double budget) {
   return {std::move(found), took.count()};
 }
 
-double gap(found_order const& found) {
+double gap(found_schedule const& found) {
   return 100 * (static_cast<double>(found.cost) / static_cast<double>(found.bound.cost) - 1);
 }
 

@@ -27,7 +27,7 @@ int main() {
   std::cout << std::fixed << std::setprecision(2);
   for (bytes limit : {8 * 900 * mebi, 10 * 900 * mebi, 12 * 900 * mebi, 16 * 900 * mebi}) {
     auto const found = greedy_auto{}.find(what(limit));
-    auto const rate = bubble_rate(simulate(found.order, what(limit)));
+    auto const rate = bubble_rate(simulate(found.schedule, what(limit)));
     std::cout << std::setw(6) << limit / mebi << " MiB: cost " << to_milliseconds(found.cost)
               << " ms, bubble rate " << 100 * rate << " %, "
               << (found.is_optimal() ? "optimal, proved by the rule "

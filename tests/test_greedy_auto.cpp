@@ -9,6 +9,7 @@
 #include <zbpp/planner/detail/known_orders.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
@@ -18,14 +19,16 @@
 #include <support/tiny_problem.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace test_greedy_auto {
 
 using zbpp::bytes;
-using zbpp::found_order;
+using zbpp::found_schedule;
 using zbpp::greedy_auto;
 using zbpp::pass;
 using zbpp::pass_kind;
@@ -46,12 +49,12 @@ greedy_auto with_budget(double seconds) {
 }
 
 // What every answer must be.
-found_order find(problem const& problem, double seconds) {
+found_schedule find(problem const& problem, double seconds) {
   auto found = with_budget(seconds).find(problem);
-  CHECK(cost(zbpp::simulate(found.order, problem)) == found.cost);
+  CHECK(cost(zbpp::simulate(found.schedule, problem)) == found.cost);
   CHECK(found.cost >= found.bound.cost);
   CHECK(holds(found.bound, problem));
-  auto const faults = verify(zbpp::lower(found.order), problem);
+  auto const faults = verify(zbpp::lower(found.schedule), problem);
   INFO((faults.empty() ? std::string() : to_string(faults.front())));
   CHECK(faults.empty());
   return found;
@@ -162,14 +165,36 @@ TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto]") 
 
 TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto]") {
   zbpp::test::plain_random random(8);
+  int compared = 0;
+  auto const compare = [&](problem const& problem, ticks found) {
+    for (auto const& policy : zbpp::builtin_policies()) {
+      constexpr std::array<std::string_view, 5> searched{
+          "greedy_auto", "zb_v", "v_half", "v_min", "interleaved_zb"};
+      if (std::ranges::find(searched, policy.name()) != searched.end()) continue;
+      CAPTURE(policy.name(), problem.microbatches());
+      try {
+        auto const schedule = policy(problem);
+        if (!zbpp::detail::is_within_limits(schedule, problem)) continue;
+        CHECK(found <= cost(zbpp::simulate(schedule, problem)));
+        ++compared;
+      } catch (zbpp::error const& e) {
+        REQUIRE(e.code() == zbpp::errc::unsupported_problem);
+      }
+    }
+    for (auto const& known : zbpp::detail::known_orders(problem))
+      if (zbpp::detail::is_within_limits(known, problem))
+        CHECK(found <= cost(zbpp::simulate(known, problem)));
+  };
   for (char kind : {'l', 'v', 'o'})
     for (int i = 0; i < 12; ++i) {
-      auto const what = zbpp::test::uneven_problem(random, kind);
-      auto const found = find(what, 0);
-      for (auto const& order : zbpp::detail::known_orders(what))
-        if (zbpp::detail::is_within_limits(order, what))
-          CHECK(found.cost <= cost(zbpp::simulate(order, what)));
+      auto const given = zbpp::test::uneven_problem(random, kind);
+      compare(given, find(given, 0).cost);
+      auto const costs = given.all_costs();
+      problem const unlimited(
+          given.placement(), given.microbatches(), {costs.begin(), costs.end()}, given.transfer());
+      compare(unlimited, find(unlimited, 0).cost);
     }
+  CHECK(compared > 100);
 }
 
 TEST_CASE("tiny problems are often planned to the true optimum", "[greedy_auto][exhaustive]") {
@@ -200,7 +225,7 @@ TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto]
     auto const what = zbpp::test::uneven_problem(random, kind);
     auto const once = with_budget(0.01).find(what);
     auto const again = with_budget(0.01).find(what);
-    CHECK(once.order == again.order);
+    CHECK(once.schedule == again.schedule);
     CHECK(once.tries == again.tries);
     ticks last = with_budget(0).find(what).cost;
     for (double seconds : {0.003, 0.01, 0.03}) {
@@ -228,7 +253,7 @@ TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto
   auto const found = policy.find(what);
   CHECK(reports == 1);
   CHECK(found.cost <= last);
-  CHECK(verify(zbpp::lower(found.order), what).empty());
+  CHECK(verify(zbpp::lower(found.schedule), what).empty());
 }
 
 TEST_CASE("a long search tells of its progress as often as a short one", "[greedy_auto]") {
@@ -318,8 +343,8 @@ TEST_CASE("a cheaper BW is used where it pays", "[greedy_auto]") {
   problem const fused(placement::linear(4), 12, costs);
   auto const without = find(split, 0.01);
   auto const with = find(fused, 0.01);
-  CHECK(count(with.order, pass_kind::backward) > 0);
-  CHECK(count(without.order, pass_kind::backward) == 0);
+  CHECK(count(with.schedule, pass_kind::backward) > 0);
+  CHECK(count(without.schedule, pass_kind::backward) == 0);
   CHECK(with.cost < without.cost);
 }
 
@@ -333,10 +358,10 @@ TEST_CASE("R is used where memory is short, and not where it is not", "[greedy_a
       .weight_gradient_input = 40,
       .recompute_input = 10};
   problem const wide(placement::linear(4), 12, costs, 1, {1200});
-  CHECK(count(find(wide, 0.01).order, pass_kind::recompute) == 0);
+  CHECK(count(find(wide, 0.01).schedule, pass_kind::recompute) == 0);
   problem const tight(placement::linear(4), 12, costs, 1, {140});
   auto const found = find(tight, 0.02);
-  CHECK(count(found.order, pass_kind::recompute) > 0);
+  CHECK(count(found.schedule, pass_kind::recompute) > 0);
   auto plain = costs;
   plain.recompute.reset();
   CHECK(found.cost < find(problem(placement::linear(4), 12, plain, 1, {140}), 0.02).cost);

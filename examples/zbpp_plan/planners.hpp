@@ -31,8 +31,8 @@ struct nothing_fits : std::runtime_error {
 
 /// Is a schedule and the problem it solves, which may be placed otherwise than the one asked for.
 struct solution {
-  zbpp::problem what;
-  zbpp::schedule order;
+  zbpp::problem problem;
+  zbpp::schedule schedule;
 };
 
 /// Is whatever decides an order.
@@ -129,7 +129,7 @@ inline void check_limits(zbpp::json::plan_report const& found) {
   auto found = solve();
   std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
   auto file = zbpp::json::make_plan_report(
-      who.title, std::move(found.order), std::move(found.what), spent.count());
+      who.title, std::move(found.schedule), std::move(found.problem), spent.count());
   check_limits(file);
   return file;
 }

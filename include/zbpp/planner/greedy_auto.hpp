@@ -17,8 +17,8 @@
 namespace zbpp {
 
 /// Holds what a search found.
-struct found_order {
-  schedule order;
+struct found_schedule {
+  zbpp::schedule schedule;
   ticks cost = 0;          ///< exactly what `simulate` says
   cost_bound bound;        ///< no schedule that runs microbatches in order costs less
   std::int64_t tries = 0;  ///< schedules that were built and compared
@@ -40,10 +40,10 @@ struct greedy_auto {
   /// @throws error (unsupported_problem) naming the rank, what it needs at least and the least
   ///         limit that works, when no schedule fits the memory; (bad_argument) when the budget is
   ///         not a number of seconds
-  [[nodiscard]] found_order find(problem const& problem) const;
+  [[nodiscard]] found_schedule find(problem const& problem) const;
 
   /// @throws error (unsupported_problem) as `find`
-  [[nodiscard]] schedule operator()(problem const& problem) const { return find(problem).order; }
+  [[nodiscard]] schedule operator()(problem const& problem) const { return find(problem).schedule; }
 };
 
 }  // namespace zbpp

@@ -12,6 +12,7 @@
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/v_block.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -44,6 +45,7 @@ namespace zbpp::detail {
     orders.push_back(scaled_one_f_one_b(problem));
   } else if (where.is_v_shape()) {
     orders.push_back(fixed_zb_v{}(problem));
+    if (problem.microbatches() >= 2 * problem.ranks()) orders.push_back(dualpipe_v{}(problem));
   } else if (where.is_looped() && problem.microbatches() % problem.ranks() == 0) {
     orders.push_back(interleaved{}(problem));
   }

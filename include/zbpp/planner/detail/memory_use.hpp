@@ -3,6 +3,7 @@
 // How much memory a schedule takes on each rank, and the schedule that takes least.
 #pragma once
 
+#include <zbpp/analysis/detail/activation_count.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/error.hpp>

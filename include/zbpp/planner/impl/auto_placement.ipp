@@ -33,7 +33,7 @@ part_of_search(search_settings settings, std::size_t done, std::size_t all) {
 
 [[nodiscard]] ZBPP_INLINE placed_schedule place(problem problem, search_settings const& search) {
   auto found = greedy_auto{.search = search}.find(problem);
-  return {std::move(problem), std::move(found.order), found.cost, found.bound};
+  return {std::move(problem), std::move(found.schedule), found.cost, found.bound};
 }
 
 /// Sweeps one placement. What fits a limit fits every higher one, and what no schedule can do

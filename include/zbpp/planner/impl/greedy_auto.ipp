@@ -31,7 +31,7 @@ class auto_planner {
   auto_planner(problem const& problem, search_settings const& settings)
       : problem_(problem), settings_(settings), bound_(lower_bound(problem)) {}
 
-  [[nodiscard]] found_order run() {
+  [[nodiscard]] found_schedule run() {
     auto const depths =
         problem_.placement().is_linear() ? staircase(problem_).forwards : std::vector<int>{};
     std::vector<bytes> reserve(index(problem_.ranks()), 0);
@@ -102,7 +102,7 @@ class auto_planner {
 
 }  // namespace detail
 
-ZBPP_INLINE found_order greedy_auto::find(problem const& problem) const {
+ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
   if (!(search.seconds >= 0 && search.seconds <= search_settings::most_seconds))
     throw error(
         errc::bad_argument,
