@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/planner/registry.hpp>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/asio/async_step.hpp>
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 

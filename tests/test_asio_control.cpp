@@ -2,6 +2,7 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/timers.hpp>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 

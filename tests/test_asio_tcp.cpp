@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/asio/detail/message_frame.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
 
 #include <support/catch.hpp>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/policy/one_chunk.hpp>

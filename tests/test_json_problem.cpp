@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/io/file.hpp>
+#include <zbpp/json/detail/number.hpp>
 #include <zbpp/json/problem.hpp>
 
 #include <support/catch.hpp>

@@ -2,6 +2,7 @@
 //
 // What a run takes from its arenas is what the plan says, byte for byte, when stages allocate what
 // their costs declare.
+#include <zbpp/analysis/memory.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>

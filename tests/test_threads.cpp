@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/memory.hpp>
 #include <zbpp/runtime/threads.hpp>
 // What the checks need besides.
 #include <zbpp/runtime/pipeline.hpp>

@@ -8,10 +8,13 @@
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/host.hpp>
 #include <zbpp/asio/detail/link_request.hpp>
+#include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/reason.hpp>
+#include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/model/program.hpp>
 
 #include <boost/asio/awaitable.hpp>

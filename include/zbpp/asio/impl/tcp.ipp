@@ -30,6 +30,7 @@ namespace detail {
 ///         its messages has no declared size
 [[nodiscard]] ZBPP_INLINE std::vector<bytes> largest_messages(
     traffic const& messages, problem const& problem) {
+  using zbpp::detail::index;
   auto const& map = messages.map();
   std::vector<bytes> largest(index(map.size()), 0);
   std::vector<bool> is_open(largest.size(), false);
