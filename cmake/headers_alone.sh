@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Compiles each header of the components named alone and twice, after macros that system headers are
-# known to define; makes no code.
+# known to define; makes no code. Each is compiled as in the compiled form of zbpp, where no other
+# header's functions hide that an include is missing; those that users include also header-only.
 # usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON ASIO CUDA NCCL)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -24,12 +25,22 @@ for macro in $macros; do
   definitions="$definitions -D$macro"
 done
 
+# check_alone NAME FLAG...: the headers on standard input, compiled with the flags too.
+check_alone() {
+  form=$1
+  shift
+  # shellcheck disable=SC2016
+  xargs -P "$(nproc)" -I HEADER sh -c '
+    printf "#include <zbpp/%s>\n" "$1" "$1" |
+      $2 -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fsyntax-only "-I$3" -x c++ - || {
+      echo "include/zbpp/$1 does not compile alone, $4" >&2
+      exit 1
+    }
+  ' alone HEADER "$compiler $definitions $*" "$root/include" "$form"
+}
+
 # Splitting is wanted: one word is one header, or one argument.
-# shellcheck disable=SC2016,SC2086
-printf '%s\n' $headers | xargs -P "$(nproc)" -I HEADER sh -c '
-  printf "#include <zbpp/%s>\n" "$1" "$1" |
-    $2 -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fsyntax-only "-I$3" -x c++ - || {
-    echo "include/zbpp/$1 does not compile alone" >&2
-    exit 1
-  }
-' alone HEADER "$compiler $definitions" "$root/include"
+# shellcheck disable=SC2086
+printf '%s\n' $headers | check_alone compiled -DZBPP_SEPARATE_COMPILATION
+# shellcheck disable=SC2086
+printf '%s\n' $headers | grep -v -e detail/ -e impl/ | check_alone header-only
