@@ -76,51 +76,77 @@ function(zbpp_component name)
   zbpp_compiled_component(${name} ${export_name} LINK ${arg_LINK})
 endfunction()
 
+# zbpp_compiled_name(variable name): the name of a component's compiled form.
+function(zbpp_compiled_name variable name)
+  if(name MATCHES "^(core|zbpp)$")
+    set(${variable} compiled PARENT_SCOPE)
+  else()
+    set(${variable} ${name}_compiled PARENT_SCOPE)
+  endif()
+endfunction()
+
+# zbpp_link(target [PUBLIC] name...): links components to our own tests, examples and benchmarks, with
+# ZBPP_COMPILED in their compiled form, which saves most of the time that the headers take.
+function(zbpp_link target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "PUBLIC" "" "")
+  set(scope PRIVATE)
+  if(arg_PUBLIC)
+    set(scope PUBLIC)
+  endif()
+  foreach(name IN LISTS arg_UNPARSED_ARGUMENTS)
+    if(ZBPP_COMPILED)
+      zbpp_compiled_name(name ${name})
+    elseif(name STREQUAL "core")
+      set(name zbpp)
+    endif()
+    target_link_libraries(${target} ${scope} zbpp::${name})
+  endforeach()
+endfunction()
+
 # zbpp_compiled_component(name export_name LINK target...)
 #
-# Makes the static library zbpp::<name>_compiled (for `core`: zbpp::compiled) from the functions in the
-# component's impl/*.ipp, for components that have an impl/src.hpp. Who links it compiles declarations
-# only. It needs the compiled form of each component that this one needs. It is built for whoever links
-# it; with ZBPP_COMPILED also by default, and installed.
+# Makes zbpp::<name>_compiled (for `core`: zbpp::compiled), the compiled form of a component: who links
+# it compiles declarations only, of this component and of all that it needs. The functions in the
+# component's impl/*.ipp are in a static library, which is built for whoever links it; with
+# ZBPP_COMPILED also by default, and installed.
 function(zbpp_compiled_component name export_name)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LINK")
+  zbpp_compiled_name(compiled ${name})
   set(folder "${name}/")
-  set(compiled ${name}_compiled)
   if(name STREQUAL "core")
     set(folder "")
-    set(compiled compiled)
-  endif()
-  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp")
-    return()
   endif()
 
   set(needed "")
   foreach(target IN LISTS arg_LINK)
-    string(REGEX REPLACE "^zbpp::" "" needed_name "${target}")
-    if(target STREQUAL "zbpp::zbpp")
-      list(APPEND needed compiled)
-    elseif(TARGET zbpp::${needed_name}_compiled)
-      list(APPEND needed ${needed_name}_compiled)
+    if(target MATCHES "^zbpp::(.*)$")
+      zbpp_compiled_name(needed_name ${CMAKE_MATCH_1})
+      list(APPEND needed ${needed_name})
     endif()
   endforeach()
-
-  set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${compiled}.cpp")
-  file(CONFIGURE OUTPUT "${source}" CONTENT "#include <zbpp/${folder}impl/src.hpp>\n")
-  set(exclude EXCLUDE_FROM_ALL)
-  if(ZBPP_COMPILED)
-    set(exclude "")
-  endif()
-  add_library(zbpp_${compiled} STATIC ${exclude} "${source}")
-  add_library(zbpp::${compiled} ALIAS zbpp_${compiled})
   list(TRANSFORM needed PREPEND "zbpp::" OUTPUT_VARIABLE needed_targets)
-  target_link_libraries(zbpp_${compiled} PUBLIC zbpp::${export_name} ${needed_targets})
-  # The sanitizers and warnings of our own tests, where there are any: code that is compiled in two ways
-  # and linked together would break the rule of one definition.
-  target_link_libraries(zbpp_${compiled} PRIVATE
-    $<BUILD_INTERFACE:$<TARGET_NAME_IF_EXISTS:zbpp_strict>>)
-  target_compile_definitions(zbpp_${compiled} PUBLIC ZBPP_SEPARATE_COMPILATION)
-  set_target_properties(zbpp_${compiled} PROPERTIES
-    EXPORT_NAME ${compiled} POSITION_INDEPENDENT_CODE ON)
+
+  if(EXISTS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp")
+    set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${compiled}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#include <zbpp/${folder}impl/src.hpp>\n")
+    set(exclude EXCLUDE_FROM_ALL)
+    if(ZBPP_COMPILED)
+      set(exclude "")
+    endif()
+    add_library(zbpp_${compiled} STATIC ${exclude} "${source}")
+    target_link_libraries(zbpp_${compiled} PUBLIC zbpp::${export_name} ${needed_targets})
+    # The sanitizers and warnings of our own tests, where there are any: code that is compiled in two
+    # ways and linked together would break the rule of one definition.
+    target_link_libraries(zbpp_${compiled} PRIVATE
+      $<BUILD_INTERFACE:$<TARGET_NAME_IF_EXISTS:zbpp_strict>>)
+    target_compile_definitions(zbpp_${compiled} PUBLIC ZBPP_SEPARATE_COMPILATION)
+    set_target_properties(zbpp_${compiled} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  else()  # templates and short functions alone
+    add_library(zbpp_${compiled} INTERFACE)
+    target_link_libraries(zbpp_${compiled} INTERFACE zbpp::${export_name} ${needed_targets})
+  endif()
+  add_library(zbpp::${compiled} ALIAS zbpp_${compiled})
+  set_target_properties(zbpp_${compiled} PROPERTIES EXPORT_NAME ${compiled})
 
   if(NOT ZBPP_INSTALL)
     return()
