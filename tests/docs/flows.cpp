@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C++ blocks of docs/flows.md.
+
+// [my_stage
+#include <zbpp/zbpp.hpp>
+
+#include <utility>
+
+// my_stage]
+namespace docs_flows {
+
+// [my_stage
+// Your arithmetic.
+zbpp::buffer forward(zbpp::buffer const& x, zbpp::pass_context ctx);
+zbpp::buffer backward_input(zbpp::buffer const& x, zbpp::buffer const& dy, zbpp::pass_context ctx);
+void backward_weight(zbpp::buffer const& x, zbpp::buffer const& dy);
+void step_optimizer();
+
+struct my_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::buffer x, y, dy, dx;
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = in;
+      y = forward(x, ctx);
+    });
+    co_await mb.send_activation(std::move(y));
+    auto back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      dy = back;
+      dx = backward_input(x, dy, ctx);
+    });
+    co_await mb.send_gradient(std::move(dx));
+    co_await zbpp::W([&] { backward_weight(x, dy); });
+  }
+
+  void update(zbpp::pass_context) { step_optimizer(); }  // optional
+};
+static_assert(zbpp::stage<my_stage> && zbpp::updating_stage<my_stage>);
+// my_stage]
+
+}  // namespace docs_flows
+
+// [skip_stage
+#include <zbpp/zbpp.hpp>
+
+#include <utility>
+
+// skip_stage]
+namespace docs_flows {
+
+// [skip_stage
+zbpp::buffer forward(zbpp::buffer const& x, zbpp::buffer const& skip, zbpp::pass_context ctx);
+void backward(
+    zbpp::message const& dy, zbpp::buffer& dx, zbpp::buffer& dskip, zbpp::pass_context ctx);
+void backward_weight(zbpp::buffer const& x);
+
+struct skip_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::buffer x, skip, y, dx, dskip;
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = in[0];
+      skip = in[1];
+      y = forward(x, skip, ctx);
+    });
+    co_await mb.send_activation(std::move(y), std::move(skip));
+    auto back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) { backward(back, dx, dskip, ctx); });
+    co_await mb.send_gradient(std::move(dx), std::move(dskip));
+    co_await zbpp::W([&] { backward_weight(x); });
+  }
+};
+// skip_stage]
+
+}  // namespace docs_flows
+
+// [plain_stage
+#include <zbpp/zbpp.hpp>
+
+#include <vector>
+
+// plain_stage]
+namespace docs_flows {
+
+// [plain_stage
+struct plain_stage {
+  struct saved {
+    zbpp::buffer x, dy;
+  };
+  zbpp::message forward(
+      saved& s, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx);
+  zbpp::message backward_input(
+      saved& s, zbpp::message const& dy, zbpp::microbatch mb, zbpp::pass_context ctx);
+  void backward_weight(saved& s, zbpp::microbatch mb, zbpp::pass_context ctx);
+  // optional:
+  //   zbpp::message backward(saved&, zbpp::message const&, zbpp::microbatch, zbpp::pass_context);
+  //   void update(zbpp::pass_context);
+};
+
+double one_step(zbpp::plan const& planned, std::vector<plain_stage>& objects) {
+  std::vector<zbpp::as_flow<plain_stage>> stages(objects.begin(), objects.end());
+  zbpp::pipeline pipe{planned, zbpp::threads{}, stages};
+  return pipe.step().loss();
+}
+// plain_stage]
+
+}  // namespace docs_flows
+
+// [complete_stage
+#include <zbpp/zbpp.hpp>
+
+#include <utility>
+
+// complete_stage]
+namespace docs_flows {
+
+// [complete_stage
+zbpp::buffer forward(zbpp::buffer const& x, zbpp::pass_context ctx, bool keep_all);
+void recompute(zbpp::buffer const& x, zbpp::pass_context ctx);
+zbpp::buffer both(zbpp::buffer const& dy, zbpp::pass_context ctx);
+zbpp::buffer backward_input(zbpp::buffer const& dy, zbpp::pass_context ctx);
+void backward_weight();
+
+struct complete_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::buffer x, y, dx;
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = in;
+      y = forward(x, ctx, mb.is_training() && !mb.is_recomputed());
+    });
+    co_await mb.send_activation(std::move(y));
+    // Does nothing where the program has no R.
+    co_await zbpp::R([&](zbpp::pass_context ctx) { recompute(x, ctx); });
+    auto back = co_await mb.recv_gradient();
+    if (mb.is_fused()) {
+      co_await zbpp::BW([&](zbpp::pass_context ctx) { dx = both(back, ctx); });
+      co_await mb.send_gradient(std::move(dx));
+      co_return;
+    }
+    co_await zbpp::B([&](zbpp::pass_context ctx) { dx = backward_input(back, ctx); });
+    co_await mb.send_gradient(std::move(dx));
+    co_await zbpp::W([&] { backward_weight(); });
+  }
+};
+// complete_stage]
+
+}  // namespace docs_flows
+
+// [try_step
+#include <zbpp/zbpp.hpp>
+
+#include <exception>
+#include <iostream>
+
+// try_step]
+namespace docs_flows {
+
+// [try_step
+template <zbpp::backend Backend>
+bool try_step(zbpp::pipeline<Backend>& pipe) {
+  try {
+    pipe.step();
+    return true;
+  } catch (std::exception const& e) {
+    for (auto const& f : pipe.failures())
+      std::cerr << to_string(f.location) << ", in " << to_string(f.instruction) << '\n';
+    std::cerr << e.what() << '\n';
+    return false;
+  }
+}
+// try_step]
+
+template bool try_step(zbpp::pipeline<zbpp::threads>& pipe);
+
+}  // namespace docs_flows
