@@ -106,19 +106,19 @@ class pipeline {
   using transport_type = typename Backend::transport_type;
   using engine_type = engine<transport_type, typename Backend::pass_observer>;
 
-  struct rig;  // what runs one program: engines and channels
+  struct run_state;  // engines, transport and result of one program, training or evaluation
 
   pipeline(std::vector<stage_ref> const& stages, plan const& planned, Backend backend);
 
-  void run(rig& what);
-  [[noreturn]] void report(rig const& what);
+  void run(run_state& what);
+  [[noreturn]] void report(run_state const& what);
 
   plan plan_;
   typename Backend::executor executor_;
   std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
-  std::unique_ptr<rig> training_;
-  std::unique_ptr<rig> evaluation_;
+  std::unique_ptr<run_state> training_;
+  std::unique_ptr<run_state> evaluation_;
   std::vector<failure> failures_;
   std::int64_t steps_ = 0;
 };
@@ -127,8 +127,8 @@ template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&) -> pipeline<Backend>;
 
 template <backend Backend>
-struct pipeline<Backend>::rig {
-  rig(pipeline& owner, program program_to_run, bool is_training);
+struct pipeline<Backend>::run_state {
+  run_state(pipeline& owner, program program_to_run, bool is_training);
 
   program code;
   traffic messages;
@@ -139,7 +139,7 @@ struct pipeline<Backend>::rig {
 };
 
 template <backend Backend>
-pipeline<Backend>::rig::rig(pipeline& owner, program program_to_run, bool is_training)
+pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run, bool is_training)
     : code(std::move(program_to_run)),
       messages(code),
       transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
@@ -182,7 +182,7 @@ pipeline<Backend>::pipeline(
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
-  training_ = std::make_unique<rig>(*this, plan_.program(), true);
+  training_ = std::make_unique<run_state>(*this, plan_.program(), true);
   executor_.warm_up(training_->engines);
 }
 
@@ -199,7 +199,7 @@ step_result const& pipeline<Backend>::step() {
 template <backend Backend>
 step_result const& pipeline<Backend>::evaluate() {
   if (evaluation_ == nullptr)
-    evaluation_ = std::make_unique<rig>(*this, detail::forward_only(plan_.program()), false);
+    evaluation_ = std::make_unique<run_state>(*this, detail::forward_only(plan_.program()), false);
   run(*evaluation_);
   return evaluation_->result;
 }
@@ -213,7 +213,7 @@ arena_usage const& pipeline<Backend>::memory(int rank) const {
 }
 
 template <backend Backend>
-void pipeline<Backend>::run(rig& what) {
+void pipeline<Backend>::run(run_state& what) {
   failures_.clear();
   what.status.reset();
   auto& losses = what.result.losses;
@@ -229,7 +229,7 @@ void pipeline<Backend>::run(rig& what) {
 }
 
 template <backend Backend>
-void pipeline<Backend>::report(rig const& what) {
+void pipeline<Backend>::report(run_state const& what) {
   for (auto const& e : what.engines)
     if (e.what_failed().exception) failures_.push_back(e.what_failed());
   // The subrange that std::ranges gives does not compile with clang 14.

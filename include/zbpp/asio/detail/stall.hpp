@@ -61,7 +61,7 @@ class stall_report {
             " for " +
             seconds_text(std::chrono::milliseconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r)));
     }
-    add_circles(result);
+    add_cycles(result);
     add_ends(result);
     return result;
   }
@@ -199,7 +199,7 @@ class stall_report {
   }
 
   // Tells every cycle once, from its lowest rank.
-  void add_circles(std::string& text) const {
+  void add_cycles(std::string& text) const {
     for (int rank = 0; rank < program_.ranks(); ++rank) {
       std::string chain = name(rank);
       auto at = next_[index(rank)];
