@@ -60,7 +60,8 @@ struct two_ranks {
     transport->send(channel, write(channel, number, parts), 0);
   }
 
-  /// Waits for a message as an engine does: it looks, and goes to sleep until the wakeup rings.
+  /// Waits for a message as an engine does: it looks, and goes to sleep until the wakeup is
+  /// notified.
   void wait_for(int channel, std::int32_t sequence) {
     auto& wake = wakeups[detail::index(1 - channel)];
     for (;;) {

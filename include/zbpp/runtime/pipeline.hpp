@@ -80,11 +80,16 @@ class pipeline {
   /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have
   /// one.
   ///
-  /// Blocks until all ranks have stopped: flows destroyed, buffers back, channels empty. Allocates
-  /// nothing after the first time.
-  /// @throws what a pass threw first, or error (wrong_flow, wrong_size); see `failures()`. The next
-  ///         step works; the stages must undo what W added up, or what an
-  ///         optimizer step changed, before the failure.
+  /// Blocks until the ranks of this process have stopped; their flows are destroyed and their
+  /// buffers returned. Ranks in other processes may still be running. Allocates nothing after the
+  /// first time.
+  ///
+  /// After a failure, a backend whose ranks all run in this process can step again (on GPUs, if
+  /// CUDA can continue); the stages must first undo what W added up, or what an optimizer step
+  /// changed. With one process per rank (`asio::tcp`, `nccl::ranks`) the run is over, and every
+  /// later call throws the same failure.
+  /// @throws what a pass threw first, or error (wrong_flow, wrong_size), or what failed in another
+  ///         process; see `failures()`
   step_result const& step();
 
   /// Runs the forward passes only. What a rank sends stays in its memory until the end, because
