@@ -1,5 +1,6 @@
-# The public headers, relative to this folder: one list for each component, in alphabetical order.
-# Add a header here and nowhere else; configuring fails while a header on disk is not listed.
+# Every file to install, relative to this folder: one list for each component, in alphabetical
+# order. Add each new file here; configuring fails while one on disk is not listed. A public core
+# header also goes into zbpp.hpp, an .ipp into its folder's impl/src.hpp.
 set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
   analysis/deadlock.hpp

@@ -308,7 +308,7 @@ class basic_passes {
   void recompute(saved& kept, microbatch, pass_context ctx) { run_layers(kept, ctx); }
 
  private:
-  // Lets go of what run_layers makes again.
+  // Releases what run_layers makes again.
   void forget(saved& kept) const {
     for (std::size_t k = 0; k < layers(); ++k) {
       if (k > 0) kept.x[k].reset();

@@ -60,13 +60,14 @@ struct two_ranks {
     transport->send(channel, write(channel, number, parts), 0);
   }
 
-  /// Waits for a message as an engine does: it looks, and goes to sleep until the wakeup rings.
+  /// Waits for a message as an engine does: it looks, and goes to sleep until the wakeup is
+  /// notified.
   void wait_for(int channel, std::int32_t sequence) {
-    auto& ring = wakeups[detail::index(1 - channel)];
+    auto& wake = wakeups[detail::index(1 - channel)];
     for (;;) {
-      auto const heard = ring.load(std::memory_order_acquire);
+      auto const heard = wake.load(std::memory_order_acquire);
       if (transport->arrival(channel, sequence) != Transport::not_yet) return;
-      ring.wait(heard, std::memory_order_relaxed);
+      wake.wait(heard, std::memory_order_relaxed);
     }
   }
 

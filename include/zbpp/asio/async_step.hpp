@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Steps for a host that lives on an io_context: a thread that runs the steps of a pipeline, so that
-// the host's thread goes on, and hears of the end through any completion token.
+// the host's thread goes on, and learns of the end through any completion token.
 #pragma once
 
 #include <zbpp/error.hpp>

@@ -51,9 +51,9 @@ class control {
   control(launch start, rendezvous_settings settings, run_token token);
   control(control const&) = delete;
   control& operator=(control const&) = delete;
-  /// Leaves the run, which is no failure unless another rank still needs this one. Waits at most a
-  /// quarter of a second until rank 0 has read it (on rank 0: all others); rank 0 also for outcomes
-  /// of collectives that are still on their way, at most the deadline of the settings.
+  /// Leaves the run, which is no failure unless another rank still needs this one. For up to 250 ms
+  /// waits for rank 0 (on rank 0: for all others) to read the goodbye. Rank 0 first waits, up to
+  /// `deadline`, until outcomes of collectives are written.
   ~control();
 
   /// @return which rank this process is
@@ -82,9 +82,9 @@ class control {
   /// Sets what looks at the progress of all ranks with every heartbeat, on rank 0; elsewhere
   /// nothing. A text that it gives ends the run with `errc::stalled`. `owner` says whose it is.
   void watch(watchdog call, void const* owner = nullptr);
-  /// @return whose watch runs, or null
+  /// @return the owner of the current watchdog, or null
   [[nodiscard]] void const* watcher() const noexcept { return watcher_; }
-  /// Ends the watch of this owner, if it is the one.
+  /// Removes the watchdog if this is its owner.
   void unwatch(void const* owner) {
     if (watcher_ == owner) watch(nullptr, nullptr);
   }

@@ -21,7 +21,7 @@ struct launch {
   std::string source = "arguments";  ///< who said which rank this is
 };
 
-/// Holds what the user says himself; each value that is there wins over the environment.
+/// Holds the values set by the caller; each takes precedence over the environment.
 struct launch_arguments {
   std::optional<int> rank = {};
   std::optional<int> ranks = {};
@@ -36,10 +36,11 @@ using environment_lookup = std::function<std::optional<std::string>(char const* 
 /// Looks into the environment of this process, which nobody may change meanwhile.
 [[nodiscard]] std::optional<std::string> environment(char const* name);
 
-/// Finds out which rank this process is. Arguments win, one by one. Where they do not give both
-/// rank and ranks, the first launcher with a variable set is asked: torchrun, Open MPI, PMI, Slurm,
-/// PMIx. The host is the argument, else MASTER_ADDR, else the first host of Slurm's list when that
-/// has several, else 127.0.0.1; the port is the argument, else MASTER_PORT, else 29400.
+/// Finds out which rank this process is. Each argument takes precedence over the environment. Where
+/// they do not give both rank and ranks, the first launcher with a variable set is asked: torchrun,
+/// Open MPI, PMI, Slurm, PMIx. The host is the argument, else MASTER_ADDR, else the first host of
+/// Slurm's list when that has several, else 127.0.0.1; the port is the argument, else MASTER_PORT,
+/// else 29400.
 /// @throws error (bad_argument) that names the variable, its value and what it must be
 [[nodiscard]] launch find_launch(
     launch_arguments const& arguments = {}, environment_lookup const& look = environment);

@@ -60,7 +60,7 @@ class rendezvous {
   /// @return the parts in the order of ranks
   /// @throws error (bad_argument) when the part is too large; the failure of the run
   std::vector<blob> all_gather(std::span<std::byte const> mine);
-  /// Gives everybody what the root has; what the others pass is not looked at.
+  /// Gives everybody what the root has; the others' argument is ignored.
   /// @throws error (bad_argument) when the root's part is too large, or the root is no rank; the
   ///         failure of the run
   blob broadcast(std::span<std::byte const> mine, int root);
@@ -71,8 +71,9 @@ class rendezvous {
   ///         the run goes on; the failure of the run
   void agree(std::span<agreement_item const> mine);
 
-  /// Throws the failure of the run, if it has failed; else returns at once. A rank that works alone
-  /// for long, while the others wait, calls it now and then, and so does not outlive them.
+  /// Throws the failure of the run, if it has failed; else returns at once. A rank that computes
+  /// alone while the others wait should call this regularly, so that it stops soon after the run
+  /// has failed.
   /// @throws error, the failure of the run
   void check();
 

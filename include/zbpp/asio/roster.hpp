@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks of a run and where their data connections go, a failure as every rank hears of it, and
-// the kinds of collective calls.
+// The ranks of a run and where their data connections go, a failure as every rank is told of it,
+// and the kinds of collective calls.
 #pragma once
 
 #include <zbpp/error.hpp>

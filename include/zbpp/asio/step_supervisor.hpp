@@ -45,12 +45,13 @@ class step_supervisor {
   /// Begins a step. A failure on another rank fails `status` here; at once where the run is over.
   /// @param program_of  whose program it is, until `control::unwatch`
   void begin(void const* program_of, program const& program, step_status& status);
-  /// Lets the sockets work a little. @return whether the run has failed, and the step with it
+  /// Fails the step if the run has failed, then runs socket handlers that are ready. Those may fail
+  /// the step, too. @return whether the run had failed before they ran
   bool look();
-  /// As above. Call only on the I/O thread.
+  /// The same without running handlers. Call only on the I/O thread.
   bool has_stopped();
-  /// Tells the other ranks what went wrong here, if its `why` is not null, before they notice what
-  /// comes of it.
+  /// Tells the other ranks what went wrong here, if its `exception` is not null, before they notice
+  /// what comes of it.
   void report(failure const& own);
   /// Ends a step.
   void end();

@@ -32,9 +32,9 @@ class data_connector;
 /// Runs the rank of this process; each of the others runs its own.
 ///
 /// All ranks make their pipelines, and take their steps, in the same order. A failure on one rank
-/// ends the step of all, within `rendezvous_settings::deadline` of the pass that runs; a rank that
-/// has run its part already hears of it in its next call. The run is over then, and every later
-/// call throws the same.
+/// ends the step on every rank, at the latest `rendezvous_settings::deadline` after the current
+/// pass. A rank that has already returned from `step()` gets the error from its next call. The run
+/// is over then, and every later call throws the same failure.
 class tcp {
  public:
   using transport_type = detail::tcp_transport;
@@ -102,7 +102,7 @@ class tcp::executor {
 
   /// @return the rank of this process
   [[nodiscard]] std::span<int const> ranks() const noexcept { return part_.ranks(); }
-  /// @return what rings when something arrives
+  /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return the memory of the rank: the heap
   [[nodiscard]] static arena make_memory(int) { return arena(); }
@@ -138,7 +138,8 @@ class tcp::executor {
     part_.begin(&mine, *mine.program, status);
     auto& board = control_->board();
     for (;;) {
-      // Heard before looking: what rings while looking is not slept through.
+      // Read the wakeup counter before polling, so that a notification that comes during polling
+      // ends the wait.
       auto const heard = wakeup_.load(std::memory_order_acquire);
       auto const reached = engine.advance();
       if (reached == progress::failed || status.has_failed()) break;
@@ -149,10 +150,12 @@ class tcp::executor {
       control_->loop().run_until([&] {
         if (is_done && transport.is_flushed()) return true;
         if (part_.has_stopped() || status.has_failed()) return true;
-        // What has arrived is not missed; the last message and the end come at once.
+        // Before lost connections are reported: a last message and the end of its connection may
+        // arrive together.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
-        // Where rank 0 has left, that ended the run at once, and nothing else may ever happen here.
+        // If rank 0 has left, the report ended the run on this thread; no other event would end
+        // this wait.
         return part_.has_stopped();
       });
     }

@@ -2,8 +2,8 @@
 //
 // Runs a pipeline on the GPUs of this process: `zbpp::pipeline pipe{plan, zbpp::cuda::device{},
 // stages}`. Passes are enqueued on one stream per rank, messages are copied on one stream per
-// channel, and events order them. Within a step the host allocates nothing and does not wait for
-// the device.
+// channel, and events order them. Within a step the host allocates nothing and, with default
+// settings, waits for the device only at the end.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>

@@ -3,8 +3,8 @@
 // Issues the passes of the ranks of this process: one thread per device, in the order in which the
 // plan starts the passes. Public for authors of backends.
 //
-// An event is recorded before any stream is told to wait for it, so what is on a device can always
-// go on, and so can the host.
+// An event is recorded before any stream is told to wait for it, so enqueued work never waits for
+// an event that is still to be recorded: neither device nor host can deadlock.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>

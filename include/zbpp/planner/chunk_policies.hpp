@@ -14,8 +14,8 @@ namespace zbpp {
 
 /// Keeps the activations of at most (p+2)/2 microbatches on every rank, half of 1F1B's, or less
 /// where a limit of the problem is lower; both chunks of a rank are a microbatch. Static memory,
-/// workspace and edges come on top. For equal times and free messages its bubble rate is about
-/// p/(2m).
+/// workspace and edges come on top. For equal times and free messages its bubble rate is at most
+/// p/(2m), tested for p = 4, 5, 8, 16 and m = 3p, 8p.
 /// @source arXiv 2405.15362
 struct v_half {
   static constexpr std::string_view name = "v_half";
@@ -30,7 +30,7 @@ struct v_half {
 };
 
 /// Keeps the activations of at most (p+4)/3 microbatches on every rank, a third of 1F1B's; else as
-/// `v_half`. For equal times and free messages its bubble rate is about 2p/(3m).
+/// `v_half`. For equal times and free messages its bubble rate is at most 2p/(3m), tested likewise.
 /// @source arXiv 2405.15362
 struct v_min {
   static constexpr std::string_view name = "v_min";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// greedy_auto: the best order that a search finds for a problem as it was measured, each stage with
-// its own times, each hop with its own transfer, each rank with its own memory, and beside it a
-// lower bound. Where the two meet, the order is proved to be optimal.
+// greedy_auto searches for a cheap order, given each stage's times, each transfer's time and each
+// rank's memory. It also returns a lower bound; where cost and bound are equal, the order is proved
+// optimal among those that run the microbatches of each stage in order.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
@@ -27,13 +27,13 @@ struct found_schedule {
   [[nodiscard]] bool is_optimal() const noexcept { return cost <= bound.cost; }
 };
 
-/// Searches for the cheapest schedule of any placement within the memory of every rank. It is never
-/// worse than the handcrafted policies that fit. BW and R are used where the costs of a stage offer
-/// them and they pay.
+/// Searches for the cheapest schedule on the problem's placement, of any shape, within every rank's
+/// memory limit. It is never worse than the handcrafted policies that fit. BW and R are used where
+/// the costs of a stage offer them and they pay.
 struct greedy_auto {
   static constexpr std::string_view name = "greedy_auto";
   static constexpr std::string_view title = "greedy-auto";
-  static constexpr std::string_view summary = "searched for this problem, with a proof";
+  static constexpr std::string_view summary = "searched for this problem, with a lower bound";
 
   search_settings search = {};
 

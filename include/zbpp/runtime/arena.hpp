@@ -34,7 +34,7 @@ class buffer {
   }
   ~buffer() { reset(); }
 
-  /// Lets go of the memory; it is free once no copy holds it.
+  /// Releases the memory; it is free once no copy holds it.
   void reset() noexcept {
     auto* piece = std::exchange(piece_, nullptr);
     if (piece != nullptr && --piece->references == 0) piece->owner->release(piece);

@@ -27,7 +27,7 @@ namespace zbpp {
 /// `warm_up(engines)` calls `warm_up` of each engine.
 ///
 /// Models also promise: `ranks()` stays the same; `make_transport`, for a program that outlives it,
-/// is followed by a `bind` for each of these ranks and then one `connect`; a message rings
+/// is followed by a `bind` for each of these ranks and then one `connect`; a message notifies
 /// `wakeup_of` its receiver; `settle` turns the failures of this process, the first one first, into
 /// those of all.
 template <class Backend>

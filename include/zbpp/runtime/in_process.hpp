@@ -31,7 +31,7 @@ class in_process {
   in_process(int ranks, std::vector<channel> const& channels);
 
   /// Sets the receive arena and wakeup of a rank.
-  /// @param wake  rung when a message arrives for the rank; may be null when nobody waits
+  /// @param wake  notified when a message arrives for the rank; may be null when nobody waits
   void bind(int rank, arena& memory, wakeup* wake) noexcept {
     ranks_[detail::index(rank)] = {&memory, wake};
   }
@@ -76,8 +76,8 @@ class in_process {
     return copy;
   }
 
-  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that
-  /// they were consumed.
+  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
+  /// were consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = *lanes_[detail::index(channel)];
     for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
@@ -87,7 +87,7 @@ class in_process {
   /// Wakes everybody who waits; for a step that failed.
   void abort() noexcept;
 
-  /// Lets go of all messages, closes all slots and starts counting anew; only when no rank is
+  /// Releases all messages, closes all slots and starts counting anew; only when no rank is
   /// running.
   void drain() noexcept;
 

@@ -50,7 +50,7 @@ class message {
     if (size_ == max_buffers) refuse_more();
     append(std::move(added));
   }
-  /// Lets go of all buffers.
+  /// Releases all buffers.
   void clear() noexcept {
     for (; size_ > 0; --size_) std::destroy_at(&buffers_[size_ - 1]);
   }

@@ -62,9 +62,9 @@ class microbatch {
 
   /// Sends buffers, or one message, to the next stage; belongs to F and stands after it.
   ///
-  /// The operation does not suspend the flow in that place. The engine holds the message until it
-  /// is shipped, and the next stage may share its buffers, so do not write to them any more. On the
-  /// last stage the message is dropped.
+  /// Call it right after F; there it never suspends. The engine keeps the message until it sends
+  /// it, and the next stage may share its buffers: do not write to them afterwards. On the last
+  /// stage the message is dropped.
   /// @throws error (wrong_flow) when the flow has sent already
   template <class... Buffers>
   [[nodiscard]] auto send_activation(Buffers&&... sent) const {
@@ -73,9 +73,9 @@ class microbatch {
   }
   /// Sends buffers, or one message, to the stage before; belongs to B and stands after it.
   ///
-  /// The operation does not suspend the flow in that place. The engine holds the message until it
-  /// is shipped, and that stage may share its buffers, so do not write to them any more. On the
-  /// first stage the message is dropped.
+  /// Call it right after B or BW; there it never suspends. The engine keeps the message until it
+  /// sends it, and that stage may share its buffers: do not write to them afterwards. On the first
+  /// stage the message is dropped.
   /// @throws error (wrong_flow) when the flow has sent already
   template <class... Buffers>
   [[nodiscard]] auto send_gradient(Buffers&&... sent) const {

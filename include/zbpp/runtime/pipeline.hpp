@@ -80,11 +80,16 @@ class pipeline {
   /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have
   /// one.
   ///
-  /// Blocks until all ranks have stopped: flows destroyed, buffers back, channels empty. Allocates
-  /// nothing after the first time.
-  /// @throws what a pass threw first, or error (wrong_flow, wrong_size); see `failures()`. The next
-  ///         step works; the stages must undo what W added up, or what an
-  ///         optimizer step changed, before the failure.
+  /// Blocks until the ranks of this process have stopped; their flows are destroyed and their
+  /// buffers returned. Ranks in other processes may still be running. Allocates nothing after the
+  /// first time.
+  ///
+  /// After a failure, a backend whose ranks all run in this process can step again (on GPUs, if
+  /// CUDA can continue); the stages must first undo what W added up, or what an optimizer step
+  /// changed. With one process per rank (`asio::tcp`, `nccl::ranks`) the run is over, and every
+  /// later call throws the same failure.
+  /// @throws what a pass threw first, or error (wrong_flow, wrong_size), or what failed in another
+  ///         process; see `failures()`
   step_result const& step();
 
   /// Runs the forward passes only. What a rank sends stays in its memory until the end, because
@@ -106,19 +111,19 @@ class pipeline {
   using transport_type = typename Backend::transport_type;
   using engine_type = engine<transport_type, typename Backend::pass_observer>;
 
-  struct rig;  // what runs one program: engines and channels
+  struct run_state;  // engines, transport and result of one program, training or evaluation
 
   pipeline(std::vector<stage_ref> const& stages, plan const& planned, Backend backend);
 
-  void run(rig& what);
-  [[noreturn]] void report(rig const& what);
+  void run(run_state& what);
+  [[noreturn]] void report(run_state const& what);
 
   plan plan_;
   typename Backend::executor executor_;
   std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
-  std::unique_ptr<rig> training_;
-  std::unique_ptr<rig> evaluation_;
+  std::unique_ptr<run_state> training_;
+  std::unique_ptr<run_state> evaluation_;
   std::vector<failure> failures_;
   std::int64_t steps_ = 0;
 };
@@ -127,8 +132,8 @@ template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&) -> pipeline<Backend>;
 
 template <backend Backend>
-struct pipeline<Backend>::rig {
-  rig(pipeline& owner, program program_to_run, bool is_training);
+struct pipeline<Backend>::run_state {
+  run_state(pipeline& owner, program program_to_run, bool is_training);
 
   program code;
   traffic messages;
@@ -139,7 +144,7 @@ struct pipeline<Backend>::rig {
 };
 
 template <backend Backend>
-pipeline<Backend>::rig::rig(pipeline& owner, program program_to_run, bool is_training)
+pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run, bool is_training)
     : code(std::move(program_to_run)),
       messages(code),
       transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
@@ -182,7 +187,7 @@ pipeline<Backend>::pipeline(
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
-  training_ = std::make_unique<rig>(*this, plan_.program(), true);
+  training_ = std::make_unique<run_state>(*this, plan_.program(), true);
   executor_.warm_up(training_->engines);
 }
 
@@ -199,7 +204,7 @@ step_result const& pipeline<Backend>::step() {
 template <backend Backend>
 step_result const& pipeline<Backend>::evaluate() {
   if (evaluation_ == nullptr)
-    evaluation_ = std::make_unique<rig>(*this, detail::forward_only(plan_.program()), false);
+    evaluation_ = std::make_unique<run_state>(*this, detail::forward_only(plan_.program()), false);
   run(*evaluation_);
   return evaluation_->result;
 }
@@ -213,7 +218,7 @@ arena_usage const& pipeline<Backend>::memory(int rank) const {
 }
 
 template <backend Backend>
-void pipeline<Backend>::run(rig& what) {
+void pipeline<Backend>::run(run_state& what) {
   failures_.clear();
   what.status.reset();
   auto& losses = what.result.losses;
@@ -229,7 +234,7 @@ void pipeline<Backend>::run(rig& what) {
 }
 
 template <backend Backend>
-void pipeline<Backend>::report(rig const& what) {
+void pipeline<Backend>::report(run_state const& what) {
   for (auto const& e : what.engines)
     if (e.what_failed().exception) failures_.push_back(e.what_failed());
   // The subrange that std::ranges gives does not compile with clang 14.

@@ -18,8 +18,9 @@ namespace zbpp {
 
 /// Models a stage: called with a microbatch, it returns the flow of that microbatch.
 ///
-/// Models also promise: flows of one stage share nothing that the order of their passes could
-/// change the result of, apart from what W adds up, and W runs in ascending microbatch.
+/// Models also promise: the result does not depend on the order of passes of different
+/// microbatches. The only state that flows of a stage both share and change is the gradient that W
+/// accumulates; W runs in ascending microbatch.
 template <class Stage>
 concept stage = requires(Stage& s, microbatch mb) {
   { s(mb) } -> std::same_as<flow>;

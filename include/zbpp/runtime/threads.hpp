@@ -80,9 +80,9 @@ class threads::executor : public one_process {
   /// @throws error (bad_argument) when a setting is negative; std::system_error
   executor(threads settings, plan const& planned);
 
-  /// @return the wakeup to ring when a message arrives for a rank
+  /// @return the wakeup that is notified when a message arrives for a rank
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
-    return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].ring;
+    return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
   /// Starts the clocks of all ranks.
   void start_step() noexcept { epoch_ = std::chrono::steady_clock::now(); }
@@ -101,17 +101,17 @@ class threads::executor : public one_process {
 
  private:
   struct alignas(64) padded_wakeup {
-    wakeup ring{0};
+    wakeup wake{0};
   };
 
   template <class Engine>
   void run_ranks(std::vector<Engine>& engines, int worker) {
     auto const begin = (std::int64_t{worker} * ranks_ + count_ - 1) / count_;
     auto const end = (std::int64_t{worker + 1} * ranks_ + count_ - 1) / count_;
-    auto& ring = wakeups_[detail::index(worker)].ring;
+    auto& wake = wakeups_[detail::index(worker)].wake;
     for (;;) {
-      // Read before the engines look, so that a ring meanwhile ends the wait.
-      auto const heard = ring.load(std::memory_order_acquire);
+      // Read before the engines look, so that a notification meanwhile ends the wait.
+      auto const heard = wake.load(std::memory_order_acquire);
       bool is_blocked = false;
       Engine const* under_way = nullptr;  // blocked by the message that arrives first
       for (auto r = begin; r < end; ++r) {
@@ -125,11 +125,11 @@ class threads::executor : public one_process {
       if (under_way != nullptr)
         std::this_thread::sleep_until(under_way->time().at(under_way->blocked_until()));
       else
-        wait(ring, heard);
+        wait(wake, heard);
     }
   }
 
-  void wait(wakeup const& ring, std::uint32_t heard) const noexcept;
+  void wait(wakeup const& wake, std::uint32_t heard) const noexcept;
 
   threads settings_;
   int ranks_;

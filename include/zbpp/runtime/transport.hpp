@@ -15,13 +15,13 @@
 
 namespace zbpp {
 
-/// Counts rings; a thread that waits for messages sleeps on it.
+/// Counts notifications; a thread that waits for messages sleeps on it.
 using wakeup = std::atomic<std::uint32_t>;
 
-/// Rings a wakeup, which may be null when nobody waits.
+/// Notifies a wakeup, which may be null when nobody waits.
 inline void notify(wakeup* wake) noexcept {
   if (wake == nullptr) return;
-  // Release: whoever sees the wakeup sees what was published before it rang.
+  // Release: whoever sees the new count sees what was published before it.
   wake->fetch_add(1, std::memory_order_release);
   wake->notify_one();
 }

@@ -43,9 +43,8 @@ namespace zbpp::asio::detail {
   return "its process has ended or its connection broke (" + reason + ")";
 }
 
-/// @return what a rank says of a failure of others that it noticed: that it stood still itself,
-/// where
-///         it did for so long that they have given it up
+/// @return the report for a peer failure seen here. If this process itself was suspended for at
+///         least `deadline`, it reports that instead of blaming a peer.
 [[nodiscard]] inline rank_failure as_noticed(
     rank_failure noticed,
     int rank,
@@ -57,7 +56,7 @@ namespace zbpp::asio::detail {
       {rank, -1, -1, -1},
       {},
       errc::peer_failed,
-      "stood still for " + seconds_text(standstill) + ", and the other ranks gave it up after " +
+      "was suspended for " + seconds_text(standstill) + ", and the other ranks gave it up after " +
           seconds_text(deadline) + "; it was stopped or overloaded"};
 }
 
@@ -71,7 +70,8 @@ inline void attach(std::vector<rank_failure>& failures, rank_failure more, bool 
   if (!is_known) failures.push_back(std::move(more));
 }
 
-/// One rank as rank 0 sees it from its own side of the connection. Used on the I/O thread alone.
+/// Is the client end of the control connection of one rank: joins, reports local failures, and
+/// receives rank 0's verdict. Rank 0 has one too, without a socket. Used on the I/O thread alone.
 class client final : public connection_owner {
  public:
   /// Sends to rank 0 where that is this process.
@@ -185,7 +185,7 @@ class client final : public connection_owner {
     end(std::move(known));
   }
 
-  /// Says goodbye, which is no failure here, and hears nothing more.
+  /// Says goodbye, which is no failure here, and receives nothing more.
   void say_bye(std::chrono::milliseconds linger) {
     if (state_ == state::running || state_ == state::joining) send(control_kind::bye);
     leave(linger);

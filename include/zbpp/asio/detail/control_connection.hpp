@@ -84,7 +84,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   /// @return whether frames wait to be written, so that another heartbeat would be of no use
   [[nodiscard]] bool is_behind() const noexcept { return !outgoing_.empty(); }
 
-  /// Ends politely: the owner hears nothing more, what was sent is delivered if the other side
+  /// Ends politely: the owner gets no further calls, what was sent is delivered if the other side
   /// still reads. A socket that is closed with unread input would take back what is under way, so
   /// this one is closed when the other side has closed, or after `linger`.
   void finish(std::chrono::milliseconds linger) {

@@ -86,7 +86,7 @@ class control_parts {
   /// @return this rank's side of the run
   [[nodiscard]] client& member() noexcept { return member_; }
   [[nodiscard]] client const& member() const noexcept { return member_; }
-  /// @return rank 0's other side; null elsewhere
+  /// @return the server of the control connections, on rank 0; null elsewhere
   [[nodiscard]] coordinator* rank_0() const noexcept { return coordinator_.get(); }
   /// @return what reaches rank 0; null there
   [[nodiscard]] connector const* way_to_rank_0() const noexcept { return connector_.get(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rank 0's other side: admits the ranks of a run, hands their collectives around, notices lost
-// ranks, and decides which failure was the first.
+// The server of the control connections, in the process of rank 0: admits ranks, completes their
+// collectives, detects lost ranks, decides which failure was first.
 #pragma once
 
 #include <zbpp/asio/detail/checked_settings.hpp>
@@ -172,7 +172,8 @@ class coordinator final : public connection_owner {
       joining_.erase(place);
       from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
-      // Ranks that come a little later hear it too, even after the longest pause between two tries.
+      // Ranks that come a little later are told, too, even after the longest pause between two
+      // tries.
       mistake_ = std::move(wrong);
       deadline_.set(
           std::min(2 * longest_join_pause, deadline_.left()), [this] { end_joining(mistake_); });
@@ -336,7 +337,7 @@ class coordinator final : public connection_owner {
   watchdog watchdog_;
 
   state state_ = state::joining;
-  std::string mistake_;  // of a rank that joined; all hear of it soon
+  std::string mistake_;  // of a rank that joined; all are told soon
   std::string ending_;   // told to ranks that come too late
   std::vector<rank_failure> failures_;
   listener listener_;

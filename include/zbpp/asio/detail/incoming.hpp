@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The receiving end of a channel: the bytes of a message go from the kernel into the block that it
-// stays in. Every header is checked before it is used.
+// The receiving end of a channel. A message of one buffer whose size the plan declares is read into
+// the arena block that the flow gets. Others are read into a staging block and copied in `take`.
+// Every header is checked before it is used.
 #pragma once
 
 #include <zbpp/asio/detail/channel_socket.hpp>
@@ -90,7 +91,7 @@ class incoming {
     is_urgent = let_go(place);
     return msg;
   }
-  /// Lets go of messages that were not taken and begins the next step. Messages of later steps
+  /// Releases messages that were not taken and begins the next step. Messages of later steps
   /// stay. Call it in `io_loop::exclusively`, too.
   void drain() noexcept {
     ++step_;
@@ -116,8 +117,9 @@ class incoming {
         credit_.data());
     on_writable();
   }
-  /// Does what can wait until nobody else has anything to do: waits for more to read, and tells the
-  /// sender of room if it may need it soon, which is less often than once a message.
+  /// Does deferred work: waits for more to read, and sends a credit if the sender may soon run out,
+  /// which is less often than once per message. Called when the I/O thread is otherwise idle, and
+  /// before the engine waits.
   void progress() {
     if (!is_bound_) return;
     give_credit(blocks_ / 2);

@@ -33,7 +33,7 @@ struct listener_settings {
   ::boost::asio::ip::tcp::endpoint endpoint{::boost::asio::ip::address_v4::loopback(), 0};
   /// How long a connection has for the handshake.
   std::chrono::milliseconds handshake_deadline{5000};
-  /// How many may be at the handshake at once, at least 1; one more, and the oldest has to go.
+  /// How many may be at the handshake at once, at least 1; beyond that the oldest is closed.
   std::size_t most_pending = 64;
 };
 

@@ -83,7 +83,7 @@ struct member_record {
 }
 
 /// Sends a heartbeat to every rank, and notes how long each has been silent.
-/// @param was_late  whether this process stood still, so that silence counts from now on
+/// @param was_late  whether this process was suspended, so that silence counts from now on
 inline void send_heartbeats(std::vector<member_record>& members, bool was_late) {
   for (auto& m : members) {
     m.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(m.silence()).count();

@@ -66,11 +66,11 @@ class outgoing {
   [[nodiscard]] bool is_flushed() const noexcept {
     return written_.load(std::memory_order_acquire) == published_.load(std::memory_order_relaxed);
   }
-  /// Lets go of the messages of this step before number `count`, which were consumed.
+  /// Releases the messages of this step before number `count`, which were consumed.
   void retire(std::int32_t count) noexcept {
     retire_before(first_ + static_cast<std::uint32_t>(count));
   }
-  /// Lets go of all messages and begins the next step. Call it in `io_loop::exclusively`, too.
+  /// Releases all messages and begins the next step. Call it in `io_loop::exclusively`, too.
   void drain() noexcept {
     first_ = published_.load(std::memory_order_relaxed);
     retire_before(first_);
@@ -96,14 +96,14 @@ class outgoing {
       consume(count);
       if (count < wanted) return socket_.await_writable();
       if (!left_.empty()) continue;
-      // Release: who sees the count may let go of what was written.
+      // Release: whoever sees the count may release what was written.
       written_.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
     }
   }
-  /// Hears how many messages the receiver has had room for.
+  /// Takes a new credit: how many messages the receiver has had room for.
   void hear(std::uint32_t allowed) {
     auto const more = static_cast<std::int32_t>(allowed - allowed_);
-    if (more <= 0) return;  // it was overtaken by one that went another way
+    if (more <= 0) return;  // older than the one known: it came by the slower route
     auto const written = static_cast<std::uint32_t>(written_.load(std::memory_order_relaxed));
     if (allowed - written > blocks_)
       return socket_.lose(
@@ -189,7 +189,7 @@ class outgoing {
     pieces_[0] = {header_.data(), size};
     left_ = std::span(pieces_).first(count);
     // Release: from here on the entry is not touched. Once the bytes are in the kernel the receiver
-    // may consume them, and the engine hear of it, before the write has returned.
+    // may consume them, and the engine learn of it, before the write has returned.
     begun_.store(number + 1, std::memory_order_release);
     return true;
   }

@@ -61,7 +61,7 @@ class stall_report {
             " for " +
             seconds_text(std::chrono::milliseconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r)));
     }
-    add_circles(result);
+    add_cycles(result);
     add_ends(result);
     return result;
   }
@@ -198,8 +198,8 @@ class stall_report {
     return pass < begun - (runs && !started ? 1 : 0);
   }
 
-  // Tells every cycle once, from its lowest rank.
-  void add_circles(std::string& text) const {
+  // Reports each cycle once, from its lowest rank.
+  void add_cycles(std::string& text) const {
     for (int rank = 0; rank < program_.ranks(); ++rank) {
       std::string chain = name(rank);
       auto at = next_[index(rank)];
@@ -211,7 +211,8 @@ class stall_report {
     }
   }
 
-  // Tells of every rank that waits for nobody who waits for it.
+  // Reports each rank that itself waits for nobody, with the ranks that wait for it, directly or
+  // through others.
   void add_ends(std::string& text) const {
     std::vector<std::vector<int>> waiting(next_.size());
     for (int rank = 0; rank < program_.ranks(); ++rank) {

@@ -59,7 +59,7 @@ class tcp_transport {
   /// @throws error (bad_argument, io_failed)
   void connect(int channel, accepted_socket connected);
 
-  /// Says where what arrives goes, and which wakeup to ring then. Sets blocks aside there.
+  /// Says where what arrives goes, and which wakeup to notify then. Sets blocks aside there.
   /// @param wake  may be null when nobody waits
   /// @throws error (bad_argument) for another rank, std::bad_alloc
   void bind(int rank, arena& memory, wakeup* wake);
@@ -79,11 +79,12 @@ class tcp_transport {
   /// @throws std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);
 
-  /// Lets go of the messages of a channel before number `count`; for the sender, who knows that
-  /// they were consumed.
+  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
+  /// were consumed.
   void retire(int channel, std::int32_t count) noexcept;
 
-  /// Has written what can be, room for messages included; for an engine before it waits.
+  /// Writes pending data and credits as far as possible without blocking, or has the I/O thread do
+  /// it where that is another. The engine calls it before it waits.
   void flush();
   /// @return whether all that was sent is in the kernel, so that the step may end
   [[nodiscard]] bool is_flushed() const noexcept;
@@ -93,10 +94,10 @@ class tcp_transport {
   /// Wakes the engine; for a step that failed.
   void abort() noexcept { notify(wake_); }
 
-  /// Lets go of all messages, closes all slots and starts counting anew. Messages of the peers'
-  /// next step that are there already stay. Where something is not flushed the step has failed:
-  /// from then on nothing is read or written, and the connections stay open until `close`, so that
-  /// the peers can hear why before they notice.
+  /// Releases all messages, closes all slots and starts counting anew. Messages of the peers' next
+  /// step that are there already stay. Where something is not flushed the step has failed: from
+  /// then on nothing is read or written, and the connections stay open until `close`, so that the
+  /// peers can learn why before they notice.
   void drain();
 
   /// Closes all connections, without calling `on_lost`.

@@ -22,7 +22,7 @@ namespace net = ::boost::asio;
 using steady = std::chrono::steady_clock;
 
 /// Calls back at every period, and says when it comes much too late: then it was this process that
-/// stood still, and nobody else is to be blamed for silence.
+/// was suspended, and nobody else is to blame for silence.
 class pulse {
  public:
   /// @param beat  called on the I/O thread; must not throw
@@ -40,10 +40,11 @@ class pulse {
     is_on_ = false;
     timer_.cancel();
   }
-  /// @return for how long this process stood still, where that ended just now: what has happened
-  ///         to its connections meanwhile is only noticed after it; else less than two periods
+  /// @return for how long this process was suspended, if that ended just now: what has happened to
+  ///         its connections meanwhile is only noticed after it; else less than two periods
   [[nodiscard]] std::chrono::milliseconds standstill() const {
-    // Own choice: what has come while a process stood still is read long before.
+    // Chosen by us, not from a standard: data that arrived while a process was suspended is read
+    // in much less.
     constexpr std::chrono::seconds just_now{1};
     auto const now = steady::now();
     auto const ended = now - last_ < just_now ? gap_ : steady::duration::zero();
@@ -71,11 +72,12 @@ class pulse {
   steady::duration gap_{};                   // before it
 };
 
-/// @return how much longer a time that is over is to last, because this process stood still when it
-///         ended: what others sent in time has to be looked at first; none where it did not
+/// @return extra time for a timeout that fired late because this process was suspended, so that
+///         received data is read first; 0 otherwise
 [[nodiscard]] inline std::chrono::milliseconds excuse(
     steady::time_point expiry, std::chrono::milliseconds time) {
-  // Own choices: later than a busy machine wakes a thread; long enough to read what has come.
+  // Chosen by us, not from a standard: later than a busy machine wakes a thread; long enough to
+  // read what has arrived.
   constexpr std::chrono::milliseconds late{100};
   constexpr std::chrono::milliseconds grace{1000};
   return steady::now() - expiry > late ? std::min(time, grace) : std::chrono::milliseconds{0};

@@ -41,7 +41,7 @@ ZBPP_INLINE control::control(launch start, rendezvous_settings settings, run_tok
 
 ZBPP_INLINE control::~control() {
   try {
-    settle();  // if something failed, all have to hear of it first
+    settle();  // if something failed, all have to know it first
     if (!is_shut_) {
       detail::run_for(loop_, settings_.deadline, [&] { return !parts_->is_sending(); });
       auto const linger = std::min(settings_.deadline / 4, std::chrono::milliseconds(250));

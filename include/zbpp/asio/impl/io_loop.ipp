@@ -65,7 +65,7 @@ ZBPP_INLINE void io_loop::stop() noexcept {
 ZBPP_INLINE io_loop::io_thread_role::io_thread_role(io_loop& self)
     : self_(self), role_(self.role_, std::try_to_lock) {
   if (role_) return;
-  // Release: the io_loop's thread that sees this lets go after the handler it is in.
+  // Release: the io_loop's thread that sees this gives up its role after its handler.
   self.wanted_.fetch_add(1, std::memory_order_release);
   self.context_->io.stop();
   role_.lock();

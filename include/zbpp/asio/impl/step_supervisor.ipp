@@ -22,7 +22,7 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// @return a failure of this process as other ranks hear of it
+/// @return a failure of this process as it is reported to other ranks
 [[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& what) {
   rank_failure result{
       what.location, what.instruction, errc::peer_failed, "failed for an unknown reason"};

@@ -46,7 +46,7 @@ class svg_drawing {
 
  private:
   // Blue, orange and green that stay apart for the colour-blind; BW is half B, half W.
-  // Own choice, near the set of Okabe and Ito, softened so that dark numbers stand out.
+  // Chosen by us, near the set of Okabe and Ito, softened so that dark numbers stand out.
   static constexpr std::array<std::array<int, 3>, 5> colours_{
       {{116, 169, 216}, {240, 172, 92}, {110, 184, 150}, {}, {190, 160, 205}}};
   static constexpr std::array<char const*, 5> words_{

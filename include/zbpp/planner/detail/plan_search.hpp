@@ -179,7 +179,7 @@ class plan_search {
 
   void report() {
     if (!settings_.on_progress || work_ < next_report_ || cost() == never) return;
-    // Own choice: often enough that whoever watches a long search sees it move.
+    // Chosen by us: often enough that whoever watches a long search sees it move.
     constexpr double most_between = 1e6;
     next_report_ = work_ + std::min(most_work_ / 64, most_between);
     settings_.on_progress(

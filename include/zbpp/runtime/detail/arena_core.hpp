@@ -34,8 +34,10 @@ struct alignas(64) block {
   purpose what{};
 };
 
-/// Keeps free blocks in lists by size, sixteen sizes below 1 KiB and eight for each doubling above,
-/// so that finding one takes constant time and rounding wastes at most an eighth.
+/// Keeps free blocks in lists by size, so that finding one takes constant time. Sizes are the first
+/// sixteen multiples of the source's alignment (up to 1 KiB on the heap, 4 KiB on a device), and
+/// eight for each doubling above. Rounding adds at most one alignment up to there, and less than an
+/// eighth above.
 class arena_core {
  public:
   explicit arena_core(memory_source source) noexcept : source_(source) {}
@@ -105,7 +107,7 @@ class arena_core {
   /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
 
-  /// Lets go of the memory for one of its holders: the arena itself and every piece in use.
+  /// Releases the memory for one of its holders: the arena itself and every piece in use.
   void drop() noexcept {
     if (--holders_ == 0) delete this;
   }

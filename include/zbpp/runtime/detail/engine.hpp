@@ -164,7 +164,7 @@ class engine {
   [[nodiscard]] std::span<timed_pass> trace() const noexcept { return trace_; }
   /// @return the clock that the step runs by
   [[nodiscard]] PassObserver const& time() const noexcept { return observer_; }
-  /// @return what went wrong here; its `why` is null when nothing did
+  /// @return what went wrong here; its `exception` is null when nothing did
   [[nodiscard]] failure const& what_failed() const noexcept { return failure_; }
   /// @return the rank
   [[nodiscard]] int rank() const noexcept { return rank_; }

@@ -25,10 +25,10 @@ ZBPP_INLINE threads::executor::executor(threads settings, plan const& planned)
   workers_ = std::make_unique<workers>(count_);
 }
 
-ZBPP_INLINE void threads::executor::wait(wakeup const& ring, std::uint32_t heard) const noexcept {
+ZBPP_INLINE void threads::executor::wait(wakeup const& wake, std::uint32_t heard) const noexcept {
   for (int i = 0; i < settings_.spins; ++i)
-    if (ring.load(std::memory_order_relaxed) != heard) return;
-  ring.wait(heard, std::memory_order_relaxed);
+    if (wake.load(std::memory_order_relaxed) != heard) return;
+  wake.wait(heard, std::memory_order_relaxed);
 }
 
 }  // namespace zbpp
