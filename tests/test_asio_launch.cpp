@@ -191,7 +191,7 @@ TEST_CASE("a list of hosts that makes no sense is refused", "[asio][launch]") {
   }
 }
 
-TEST_CASE("every mistake names the variable, its value and what would be right", "[asio][launch]") {
+TEST_CASE("every mistake names the variable, its value and the cure", "[asio][launch]") {
   struct row {
     variables environment;
     launch_arguments arguments;

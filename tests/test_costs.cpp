@@ -123,7 +123,7 @@ TEST_CASE("a transfer that lasts longer than a clock can count lasts 2^62 ticks"
   CHECK(transfer_costs(2, {0, 1, 1, 0}, {0, 0.5, 1, 0})(0, 1, 100) == 51);
 }
 
-TEST_CASE("a table of transfers that cannot be says what would be right", "[costs]") {
+TEST_CASE("a table of transfers that cannot be says what to do", "[costs]") {
   CHECK(refusal([] {
           transfer_costs{-1};
         }) == "transfer: a latency of -1 ns; a latency lies between 0 and 2^62 ns");

@@ -359,7 +359,7 @@ TEST_CASE("a pass that throws ends the step on all ranks, and the next one works
   }
 }
 
-TEST_CASE("what a GPU backend cannot use is refused with what would be right", "[cuda]") {
+TEST_CASE("what a GPU backend cannot use is refused with a cure", "[cuda]") {
   auto const planned = plan_of(zbpp::placement::linear(2), 4, "1F1B");
   auto all = toy::make_model(2);
   std::vector<toy::launched_stage> stages(all.begin(), all.end());

@@ -47,8 +47,8 @@ bool shows_circle(std::string text) {
 }  // namespace
 
 TEST_CASE("every channel layout has words of its own", "[deadlock]") {
-  CHECK(to_string(channel_layout::one_per_rank) == "one channel a rank");
-  CHECK(to_string(channel_layout::one_per_pair) == "one channel a rank pair");
+  CHECK(to_string(channel_layout::one_per_rank) == "one channel per rank");
+  CHECK(to_string(channel_layout::one_per_pair) == "one channel per rank pair");
   CHECK(to_string(channel_layout::one_per_directed_pair) == "one channel a directed pair");
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("two sends that cross stand still in one queue and pass in two", "[dea
   CHECK(found.front().location == zbpp::location{0, 3, 0, 1});
   CHECK(
       found.front().text ==
-      "0SEND_F1: with one channel a rank the ranks wait in a cycle: "
+      "0SEND_F1: with one channel per rank the ranks wait in a cycle: "
       "rank 0 position 3 (0SEND_F1) waits for rank 1 position 2 (1SEND_F0) waits for "
       "rank 0 position 3 (0SEND_F1)");
   CHECK(search(code, channel_layout::one_per_pair).size() == 1);  // two ranks are one pair
@@ -113,7 +113,7 @@ TEST_CASE(
   auto const found = search(code, channel_layout::one_per_rank);
   REQUIRE(found.size() == 1);
   CHECK(
-      found.front().text == "2F0: with one channel a rank the ranks wait in a cycle: "
+      found.front().text == "2F0: with one channel per rank the ranks wait in a cycle: "
                             "rank 2 position 1 (2F0) waits for rank 1 position 1 (1F0) waits for "
                             "rank 0 position 0 (3RECV_F0) waits for rank 2 position 1 (2F0)");
 }

@@ -98,7 +98,7 @@ TEST_CASE("every rank of DualPipeV keeps 2p + 1 chunks", "[dualpipe_v]") {
     }
 }
 
-TEST_CASE("DualPipeV needs a v and two microbatches a rank", "[dualpipe_v]") {
+TEST_CASE("DualPipeV needs a v and two microbatches per rank", "[dualpipe_v]") {
   auto const refused = [](placement const& placement, int microbatches) {
     return zbpp::test::refusal(zbpp::errc::unsupported_problem, [&] {
       (void)dualpipe_v{}(problem(placement, microbatches, stage_costs{}));

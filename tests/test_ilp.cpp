@@ -173,10 +173,10 @@ TEST_CASE("the integer program knows the memory limit", "[ilp]") {
   CHECK(optimal_cost(with(16)) == std::nullopt);
 }
 
-TEST_CASE("the integer program is for one chunk a rank", "[ilp]") {
+TEST_CASE("the integer program is for one chunk per rank", "[ilp]") {
   CHECK(zbpp::test::refusal([] {
           ilp(problem(placement::v_shape(2), 1, stage_costs{}));
-        }) == "the program is for one chunk a rank");
+        }) == "the program is for one chunk per rank");
 }
 
 }  // namespace test_ilp

@@ -396,7 +396,7 @@ TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
   for (auto const& text : thrown)
     CHECK(
         has(text,
-            "communicators (one channel a rank pair at rank 1, "
+            "communicators (one channel per rank pair at rank 1, "
             "one channel a directed pair at rank 0)"));
 }
 
@@ -434,7 +434,7 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
     zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
   });
   for (auto const& text : thrown)
-    CHECK(has(text, "with one channel a rank the ranks wait in a cycle"));
+    CHECK(has(text, "with one channel per rank the ranks wait in a cycle"));
   CHECK(model::leaks().empty());
 }
 

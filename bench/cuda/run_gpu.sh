@@ -75,7 +75,7 @@ reason() {
   echo "${why:-$2 was not built}"
 }
 
-# processes RANKS ACT: one process a rank. Where ranks share a GPU, NCCL takes each for a machine of
+# processes RANKS ACT: one process per rank. Where ranks share a GPU, NCCL takes each for a machine of
 # its own and uses sockets: good for correctness, not for speed.
 processes() {
   ranks=$1

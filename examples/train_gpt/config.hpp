@@ -18,7 +18,7 @@ inline constexpr index vocabulary = 256;
 /// Elements of a head's query, key and value.
 inline constexpr index head_width = 32;
 
-/// Is a wrong setting: the text says what, where and what would be right.
+/// Is a wrong setting: the text says what, where and what to do.
 class setting_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
     complain(why.what());
     return does_not_fit;
   } catch (std::bad_alloc const&) {
-    complain("out of memory; a smaller problem would be right");
+    complain("out of memory; state a smaller problem");
   } catch (std::exception const& wrong) {
     complain(wrong.what());
   }

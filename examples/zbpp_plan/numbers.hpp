@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Values of options. Strict: all of a text is a number of the right kind and range, or it is
-// refused in one line with the option's name and what would be right.
+// refused in one line with the option's name and what to give instead.
 #pragma once
 
 #include <zbpp/error.hpp>

@@ -15,7 +15,7 @@
 
 namespace zbpp::test {
 
-/// Writes the program of a problem with one chunk a rank.
+/// Writes the program of a problem with one chunk per rank.
 ///
 /// Variables are the ends of passes (`F_1_0` is that of rank 1's F of microbatch 0), the cost, and
 /// for two passes of a rank whose order is open, which one is first (`F1_B0_2` is 1 when F1 runs
@@ -30,7 +30,7 @@ namespace zbpp::test {
 class ilp {
  public:
   explicit ilp(problem const& problem) : problem_(problem), last_(problem.microbatches() - 1) {
-    zbpp::detail::require(problem.placement().is_linear(), "the program is for one chunk a rank");
+    zbpp::detail::require(problem.placement().is_linear(), "the program is for one chunk per rank");
     for (int r = 0; r < problem.ranks(); ++r) {
       for (auto k : kinds) most_ += 2 * problem.microbatches() * problem.costs(r).of(k);
       if (r > 0)

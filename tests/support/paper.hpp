@@ -34,7 +34,7 @@ struct paper_row {
         .backward_input = from_milliseconds(backward_input / pieces),
         .backward_weight = from_milliseconds(backward_weight / pieces)};
   }
-  /// The problem of one chunk a rank.
+  /// The problem of one chunk per rank.
   [[nodiscard]] problem linear() const {
     return {placement::linear(ranks), microbatches, costs(), from_milliseconds(transfer)};
   }

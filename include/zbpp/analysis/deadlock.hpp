@@ -26,8 +26,8 @@ enum class channel_layout : std::uint8_t {
 /// Names a channel layout in words.
 [[nodiscard]] constexpr std::string_view to_string(channel_layout layout) noexcept {
   switch (layout) {
-    case channel_layout::one_per_rank: return "one channel a rank";
-    case channel_layout::one_per_pair: return "one channel a rank pair";
+    case channel_layout::one_per_rank: return "one channel per rank";
+    case channel_layout::one_per_pair: return "one channel per rank pair";
     case channel_layout::one_per_directed_pair: return "one channel a directed pair";
   }
   return "unknown";

@@ -5,15 +5,8 @@
 #pragma once
 
 #include <zbpp/analysis/impl/src.hpp>
-#include <zbpp/model/impl/src.hpp>
-#include <zbpp/policy/impl/src.hpp>
-
-#if __has_include(<zbpp/io/impl/src.hpp>)
 #include <zbpp/io/impl/src.hpp>
-#endif
-#if __has_include(<zbpp/planner/impl/src.hpp>)
+#include <zbpp/model/impl/src.hpp>
 #include <zbpp/planner/impl/src.hpp>
-#endif
-#if __has_include(<zbpp/runtime/impl/src.hpp>)
+#include <zbpp/policy/impl/src.hpp>
 #include <zbpp/runtime/impl/src.hpp>
-#endif

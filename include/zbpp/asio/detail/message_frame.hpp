@@ -58,7 +58,7 @@ struct message_frame_rule {
 struct message_frame_reading {
   std::size_t size =
       0;              ///< of the header in bytes; 0 when more bytes are needed, or `wrong` is set
-  std::string wrong;  ///< what is wrong, and what would be right; empty when nothing is
+  std::string wrong;  ///< what is wrong and what is expected; empty when nothing is
 };
 
 // A byte that no text protocol begins with, then the version of this format.
