@@ -126,14 +126,13 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
   runtime/detail/chunk_state.hpp
-  runtime/detail/engine.hpp
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
   runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/refuse_flow.hpp
-  runtime/detail/workers.hpp
+  runtime/engine.hpp
   runtime/failure.hpp
   runtime/flow.hpp
   runtime/impl/arena_core.ipp
@@ -158,6 +157,7 @@ set(ZBPP_CORE_HEADERS
   runtime/threads.hpp
   runtime/transport.hpp
   runtime/virtual_time.hpp
+  runtime/workers.hpp
   zbpp.hpp
 )
 set(ZBPP_JSON_HEADERS

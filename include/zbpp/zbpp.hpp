@@ -49,6 +49,7 @@
 #include <zbpp/policy/policy.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/in_process.hpp>
@@ -61,3 +62,4 @@
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/transport.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
+#include <zbpp/runtime/workers.hpp>

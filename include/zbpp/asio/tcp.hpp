@@ -11,7 +11,7 @@
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/engine.hpp>
 
 #include <atomic>
 #include <chrono>

@@ -13,10 +13,10 @@
 #include <zbpp/cuda/pass_observer.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/runtime/detail/engine.hpp>
-#include <zbpp/runtime/detail/workers.hpp>
+#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/transport.hpp>
+#include <zbpp/runtime/workers.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -11,8 +11,8 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/detail/engine.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
+#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/stage.hpp>
 

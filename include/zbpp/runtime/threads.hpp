@@ -8,10 +8,10 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/detail/engine.hpp>
-#include <zbpp/runtime/detail/workers.hpp>
+#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/transport.hpp>
+#include <zbpp/runtime/workers.hpp>
 
 #include <atomic>
 #include <chrono>

@@ -7,7 +7,7 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/detail/engine.hpp>
+#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/stage.hpp>
 
 #include <concepts>

@@ -6,8 +6,8 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/runtime/detail/workers.hpp>
 #include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/workers.hpp>
 
 #include <algorithm>
 #include <atomic>

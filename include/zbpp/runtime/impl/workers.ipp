@@ -5,7 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/runtime/detail/workers.hpp>
+#include <zbpp/runtime/workers.hpp>
 
 #include <atomic>
 #include <cstdint>
