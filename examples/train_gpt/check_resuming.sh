@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # sh check_resuming.sh PROGRAM TEXT: train_gpt killed at random points and resumed gives the parameters
 # of a run that never stopped; a damaged checkpoint ends it with status 2, a full disk with status 1.
-# ZBPP_SEED=... repeats the random points, as far as time can be repeated.
+# ZBPP_SEED=... repeats the random points, as far as time can be repeated; ZBPP_KILLS=... is how many,
+# 8 by default.
 . "$(dirname "$0")/check_common.sh"
 every=5
 seed=${ZBPP_SEED:-20241117}
@@ -30,7 +31,7 @@ took=$((($(date +%s%N) - start) / 1000000))
 
 kills=0
 least=0
-while [ $kills -lt 8 ]; do
+while [ $kills -lt "${ZBPP_KILLS:-8}" ]; do
   kills=$((kills + 1))
   limit=$(awk -v s="$seed" -v n=$kills -v t=$took \
     'BEGIN { srand(s + n); r = rand(); printf "%.3f", 0.001 + r * t / 3000 }')

@@ -52,7 +52,8 @@ class message {
   }
   /// Releases all buffers.
   void clear() noexcept {
-    for (; size_ > 0; --size_) std::destroy_at(&buffers_[size_ - 1]);
+    std::destroy_n(buffers_, size_);
+    size_ = 0;
   }
 
   /// @return how many buffers there are
