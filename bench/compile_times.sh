@@ -22,10 +22,11 @@ user_seconds() {
 }
 
 echo '#include <zbpp/zbpp.hpp>' >"$scratch/zbpp.cpp"
+echo '#include <zbpp/asio/tcp.hpp>' >"$scratch/tcp.cpp"
 echo "| source | header-only | compiled |"
 echo "|---|---|---|"
-for source in "$scratch/zbpp.cpp" "$root"/examples/01_*.cpp "$root"/examples/04_*.cpp \
-  "$root"/examples/09_*.cpp; do
+for source in "$scratch/zbpp.cpp" "$scratch/tcp.cpp" "$root"/examples/01_*.cpp \
+  "$root"/examples/04_*.cpp "$root"/examples/09_*.cpp; do
   whole=$(user_seconds "$source")
   declared=$(user_seconds "$source" -DZBPP_SEPARATE_COMPILATION)
   echo "| \`$(basename "$source")\` | $whole | $declared |"
