@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/memory.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
