@@ -42,9 +42,9 @@ struct verdict {
   auto const said = zbpp::json::read_plan(text, input_name(o.check), &unit);
   check_size(said.problem);
   verdict found;
-  if (o.problem && said.problem != o.problem->what)
+  if (o.problem && said.problem != o.problem->problem)
     found.faults.push_back(
-        "problem: " + difference(said.problem, o.problem->what) + " differs from that in " +
+        "problem: " + difference(said.problem, o.problem->problem) + " differs from that in " +
         input_name(o.problem_file));
   for (auto& fault : zbpp::json::check_claims(said)) found.faults.push_back(std::move(fault));
   found.summary = summary_of(said, unit);
@@ -56,8 +56,8 @@ struct verdict {
   std::optional<zbpp::placement> where;
   std::optional<int> microbatches;
   if (o.problem) {
-    where = o.problem->what.placement();
-    microbatches = o.problem->what.microbatches();
+    where = o.problem->problem.placement();
+    microbatches = o.problem->problem.microbatches();
   }
   try {
     auto code = zbpp::program_from_csv(text, where, microbatches);
@@ -91,7 +91,7 @@ struct verdict {
 
 [[nodiscard]] inline verdict check_schedule(std::string_view text, options const& o) {
   auto const code = read_program(text, o);
-  auto const faults = o.problem ? zbpp::verify(code, o.problem->what) : zbpp::verify(code);
+  auto const faults = o.problem ? zbpp::verify(code, o.problem->problem) : zbpp::verify(code);
   verdict found;
   for (auto const& fault : faults) found.faults.push_back(to_string(fault));
   if (!found.faults.empty()) return found;
@@ -102,9 +102,9 @@ struct verdict {
                     " microbatches; --problem FILE would tell what it costs\n" + pairs_text(text);
     return found;
   }
-  auto plan = zbpp::json::make_plan_report("", passes_of(code), o.problem->what);
+  auto plan = zbpp::json::make_plan_report("", passes_of(code), o.problem->problem);
   plan.peak_memory.clear();
-  for (auto const& peak : zbpp::peak_memory(code, o.problem->what))
+  for (auto const& peak : zbpp::peak_memory(code, o.problem->problem))
     plan.peak_memory.push_back(peak.total);
   found.summary = summary_of(plan, o.problem->unit) + pairs_text(text);
   return found;

@@ -33,7 +33,7 @@ void list_planners(searching const& how) {
 
 void plan(options const& o, searching const& how) {
   auto const planners = all_planners(how);
-  auto const found = make_plan(find_planner(planners, o.policy), o.problem->what);
+  auto const found = make_plan(find_planner(planners, o.policy), o.problem->problem);
   write_plans(o.out, {found}, o.problem->unit);
   if (!o.out.any()) print(summary_of(found, o.problem->unit));
 }
@@ -47,7 +47,7 @@ void compare(options const& o, searching const& how) {
   std::vector<zbpp::json::plan_report> plans;
   for (auto const& who : asked) {
     try {
-      auto const& p = plans.emplace_back(make_plan(who, o.problem->what));
+      auto const& p = plans.emplace_back(make_plan(who, o.problem->problem));
       rows.add(
           {who.name,
            time_text(p.cost, unit),
@@ -80,7 +80,7 @@ void compare(options const& o, searching const& how) {
       .seconds = o->seconds,
       .seed = o->seed,
       .unit = o->problem ? o->problem->unit : zbpp::time_unit::milliseconds};
-  switch (o->what) {
+  switch (o->task) {
     case task::list: list_planners(how); break;
     case task::check: return check_file(*o);
     case task::plan: plan(*o, how); break;

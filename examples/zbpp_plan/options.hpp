@@ -32,13 +32,13 @@ enum class task : std::uint8_t { plan, list, check, compare, sweep };
 
 /// Is a problem, and the unit in which its times are told.
 struct asked_problem {
-  zbpp::problem what;
+  zbpp::problem problem;
   zbpp::time_unit unit = zbpp::time_unit::milliseconds;
 };
 
 /// Holds what the command line says.
 struct options {
-  task what = task::plan;
+  planning::task task = task::plan;
   std::string policy;                    ///< empty: not given
   std::vector<std::string> policies;     ///< to compare
   std::string check;                     ///< file to check
@@ -122,12 +122,12 @@ class command_line {
       refuse(zbpp::one_line(wrong.what(), 200) + "; --help lists what there is");
     }
     options o;
-    o.what = read_task();
+    o.task = read_task();
     read_outputs(o.out);
     o.policy = text("--policy");
     if (o.policy.empty() && has("--policy")) refuse("--policy", "", "the name of a policy");
     o.check = text("--check");
-    if (o.check.empty() && o.what == task::check) refuse("--check", "", "the path of a file");
+    if (o.check.empty() && o.task == task::check) refuse("--check", "", "the path of a file");
     o.problem_file = text("--problem");
     if (o.check == "-" && o.problem_file == "-")
       refuse("--check and --problem both read standard input; give one of them a file");
@@ -136,16 +136,16 @@ class command_line {
     if (has("--seed"))
       o.seed = whole<std::uint64_t>(
           "--seed", text("--seed"), 0, std::numeric_limits<std::uint64_t>::max());
-    if (o.what == task::compare) {
+    if (o.task == task::compare) {
       auto const names = text("--compare");
       for (auto name : split(names, ',')) o.policies.emplace_back(name);
     }
-    if (o.what == task::sweep) o.limits = limits("--sweep-memory", text("--sweep-memory"));
-    if (o.what == task::plan && o.policy.empty())
+    if (o.task == task::sweep) o.limits = limits("--sweep-memory", text("--sweep-memory"));
+    if (o.task == task::plan && o.policy.empty())
       refuse("--policy is missing; --list tells the policies there are");
-    if (o.what == task::list || (o.what == task::check && !has("--problem"))) return o;
+    if (o.task == task::list || (o.task == task::check && !has("--problem"))) return o;
     o.problem = has("--problem") ? read_problem() : make_problem();
-    check_size(o.problem->what);
+    check_size(o.problem->problem);
     return o;
   }
 
@@ -245,8 +245,8 @@ has the details.)";
       if (has(name)) refuse(name + " stands beside --problem; the file says it all, leave one out");
     auto const path = text("--problem");
     auto unit = zbpp::time_unit::milliseconds;
-    auto what = zbpp::json::read_problem(planning::read(path), input_name(path), &unit);
-    return {std::move(what), unit};
+    auto problem = zbpp::json::read_problem(planning::read(path), input_name(path), &unit);
+    return {std::move(problem), unit};
   }
 
   [[nodiscard]] asked_problem make_problem() const {

@@ -23,13 +23,13 @@ namespace planning {
   bool const places = policy == auto_placement_name;
   if (!places && policy != zbpp::greedy_auto::name)
     refuse("--policy", policy, "greedy_auto or auto_placement, which keep memory limits");
-  auto const& what = o.problem->what;
+  auto const& problem = o.problem->problem;
   auto points = how.watch([&](zbpp::search_settings const& search) {
-    return places ? zbpp::sweep_memory(what, o.limits, zbpp::auto_placement{.search = search})
-                  : zbpp::sweep_memory(what, o.limits, zbpp::greedy_auto{.search = search});
+    return places ? zbpp::sweep_memory(problem, o.limits, zbpp::auto_placement{.search = search})
+                  : zbpp::sweep_memory(problem, o.limits, zbpp::greedy_auto{.search = search});
   });
   if (!points.empty()) return points;
-  auto const limited = zbpp::with_memory_limit(what, o.limits.back());
+  auto const limited = zbpp::with_memory_limit(problem, o.limits.back());
   static_cast<void>(make_plan(find_planner(all_planners(how), policy), limited));
   throw nothing_fits("no schedule fits the limits");
 }
@@ -86,7 +86,7 @@ inline void run_sweep(options const& o, searching const& how) {
   auto const unit = o.problem->unit;
   if (auto const& path = o.out.path("--csv"); !path.empty()) write(path, sweep_csv(points, unit));
   if (auto const& path = o.out.path("--svg"); !path.empty())
-    write(path, sweep_svg(points, o.problem->what));
+    write(path, sweep_svg(points, o.problem->problem));
   if (!o.out.takes_standard_output()) print(sweep_table(points, unit));
 }
 

@@ -43,10 +43,9 @@ enum class fault : std::uint8_t {
 /// Describes one fault of a program.
 struct diagnostic {
   zbpp::fault fault = zbpp::fault::bad_id;
-  zbpp::location location;  ///< for `missing`, the last position at which it could stand
-  zbpp::instruction
-      instruction;   ///< the instruction at that place, or the one that is missing there
-  std::string text;  ///< names the instruction and says what is right
+  zbpp::location location;        ///< for `missing`, the last position at which it could stand
+  zbpp::instruction instruction;  ///< the one that stands there, or is missing there
+  std::string text;               ///< names the instruction and says what is right
 
   friend bool operator==(diagnostic const&, diagnostic const&) = default;
 };

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks that code blocks of a Markdown file are what the repository has.
 #
-#   cmake -DREADME=README.md -DROOT=. -P cmake/check_readme.cmake
+#   cmake -DPAGE=README.md -DROOT=. -P cmake/check_docs.cmake
 #
 # A line `<!-- file: PATH -->` or `<!-- file: PATH region: NAME -->` stands right before a block. The
 # block must be the text of the file ROOT/PATH, or of its part between the lines `// [NAME` and
@@ -89,7 +89,7 @@ macro(take_block)
   set(line "")
   while(NOT line MATCHES "^ *```$")
     if(rest STREQUAL "")
-      message(FATAL_ERROR "${README}:${block_at}: the code block does not end")
+      message(FATAL_ERROR "${PAGE}:${block_at}: the code block does not end")
     endif()
     take_line(rest line)
     math(EXPR number "${number} + 1")
@@ -99,7 +99,7 @@ macro(take_block)
   endwhile()
 endmacro()
 
-file(READ "${README}" rest)
+file(READ "${PAGE}" rest)
 set(number 0)
 set(blocks 0)
 while(NOT rest STREQUAL "")
@@ -107,7 +107,7 @@ while(NOT rest STREQUAL "")
   math(EXPR number "${number} + 1")
   if(line MATCHES "^ *```([^`]*)$")
     if(CMAKE_MATCH_1 MATCHES "^ *([Cc][Pp][Pp]|[Cc]\\+\\+)")
-      message(FATAL_ERROR "${README}:${number}: this C++ block has no '<!-- file: ... -->' line, so no "
+      message(FATAL_ERROR "${PAGE}:${number}: this C++ block has no '<!-- file: ... -->' line, so no "
         "test compiles it")
     endif()
     take_block()
@@ -117,19 +117,19 @@ while(NOT rest STREQUAL "")
   endif()
   set(marker ${number})
   if(NOT line MATCHES "^<!-- file: ([^ ]+)( region: ([^ ]+))? -->$")
-    message(FATAL_ERROR "${README}:${marker}: expected '<!-- file: PATH -->' or "
+    message(FATAL_ERROR "${PAGE}:${marker}: expected '<!-- file: PATH -->' or "
       "'<!-- file: PATH region: NAME -->': ${line}")
   endif()
   set(path "${CMAKE_MATCH_1}")
   set(region "${CMAKE_MATCH_3}")
   if(NOT EXISTS "${ROOT}/${path}")
-    message(FATAL_ERROR "${README}:${marker}: there is no file ${path}")
+    message(FATAL_ERROR "${PAGE}:${marker}: there is no file ${path}")
   endif()
 
   take_line(rest line)
   math(EXPR number "${number} + 1")
   if(NOT line MATCHES "^```")
-    message(FATAL_ERROR "${README}:${number}: expected a code block right after '${path}'")
+    message(FATAL_ERROR "${PAGE}:${number}: expected a code block right after '${path}'")
   endif()
   take_block()
 
@@ -139,7 +139,7 @@ while(NOT rest STREQUAL "")
     read_region("${path}" "${region}" expected)
   endif()
   if(NOT block STREQUAL expected)
-    message(FATAL_ERROR "${README}:${marker}: the code block differs from ${path} ${region}\n"
+    message(FATAL_ERROR "${PAGE}:${marker}: the code block differs from ${path} ${region}\n"
       "--- the file has:\n${expected}--- the block has:\n${block}")
   endif()
   math(EXPR blocks "${blocks} + 1")
