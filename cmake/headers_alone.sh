@@ -1,22 +1,27 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Compiles each header of the components named alone and twice, after macros that system headers are
+# Compiles each header and each .ipp of the components named alone, after macros that system headers are
 # known to define; makes no code. Each is compiled as in the compiled form of zbpp, where no .ipp hides
-# that an include is missing; those that users include are compiled header-only as well.
+# that an include is missing. What another file includes before anything else is alone there as well,
+# so it is not compiled again.
+#
+# Header-only, a header brings its .ipp, and one source includes all headers of a component that users
+# include. Which of them comes first makes no difference as long as no header leads to itself through
+# what it and its .ipp include, so that is looked at, too.
 # usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON ASIO CUDA NCCL)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 compiler=$1
 shift
-headers=
-for component in "$@"; do
-  headers="$headers $(sed -n "/^set(ZBPP_${component}_HEADERS\$/,/^)/s/^  //p" \
-    "$root/include/zbpp/headers.cmake")"
-done
-if [ -z "$(echo "$headers" | tr -d ' ')" ]; then
-  echo "headers_alone.sh: include/zbpp/headers.cmake has no headers of $*" >&2
-  exit 2
-fi
+
+# headers COMPONENT: its files, src.hpp apart, which the compiled form is made of.
+headers() {
+  sed -n "/^set(ZBPP_${1}_HEADERS\$/,/^)/s/^  //p" "$root/include/zbpp/headers.cmake" |
+    grep -v '/src\.hpp$' || {
+    echo "headers_alone.sh: include/zbpp/headers.cmake has no headers of $1" >&2
+    exit 2
+  }
+}
 
 macros='I=_Complex_I B0=0000000 B50=0000001 FF0=0000000 FF1=0100000 BS0=0000000 CR1=0001000
   NL0=0000000 VT0=0000000 TAB0=0000000 ECHO=0000010'
@@ -25,22 +30,54 @@ for macro in $macros; do
   definitions="$definitions -D$macro"
 done
 
-# check_alone NAME FLAG...: the headers on standard input, compiled with the flags too.
-check_alone() {
+# compile NAME FLAG...: each line of the standard input is a source: headers to include in turn.
+compile() {
   form=$1
   shift
   # shellcheck disable=SC2016
-  xargs -P "$(nproc)" -I HEADER sh -c '
-    printf "#include <zbpp/%s>\n" "$1" "$1" |
+  xargs -P "$(nproc)" -I HEADERS sh -c '
+    printf "#include <zbpp/%s>\n" $1 |
       $2 -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fsyntax-only "-I$3" -x c++ - || {
-      echo "include/zbpp/$1 does not compile alone, $4" >&2
+      echo "include/zbpp: $1: does not compile $4" >&2
       exit 1
     }
-  ' alone HEADER "$compiler $definitions $*" "$root/include" "$form"
+  ' compile HEADERS "$compiler $definitions $*" "$root/include" "$form"
 }
 
-# Splitting is wanted: one word is one header, or one argument.
-# shellcheck disable=SC2086
-printf '%s\n' $headers | grep -v impl/ | check_alone compiled -DZBPP_SEPARATE_COMPILATION
-# shellcheck disable=SC2086
-printf '%s\n' $headers | grep -v -e detail/ -e impl/ | check_alone header-only
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+for component in "$@"; do
+  headers "$component" >"$scratch/$component"
+  cat "$scratch/$component" >>"$scratch/all"
+done
+cd "$root/include/zbpp"
+
+# Splitting is wanted: one word is one header.
+# shellcheck disable=SC2046
+awk 'FNR == 1 { seen = 0 } /^# *include/ && !seen++ && sub(/^#include <zbpp\//, "") { sub(/>.*/, ""); print }' \
+  $(cat "$scratch/all") >"$scratch/first"
+grep -vxF -f "$scratch/first" "$scratch/all" | compile alone -DZBPP_SEPARATE_COMPILATION
+
+# A header and the .ipp that it includes at its end are one. Where no header has an .ipp, each has been
+# compiled alone as it is.
+if grep -q '\.ipp$' "$scratch/all"; then
+  # shellcheck disable=SC2046
+  awk '/^#include <zbpp\// {
+      sub(/^#include <zbpp\//, ""); sub(/>.*/, "")
+      if (/\.ipp$/) owner[$0] = FILENAME
+      else { from[++count] = FILENAME; to[count] = $0 }
+    }
+    END {
+      for (i = 1; i <= count; ++i) {
+        by = from[i] in owner ? owner[from[i]] : from[i]
+        if (by != to[i]) print by, to[i]
+      }
+    }' $(cat "$scratch/all") | tsort >"$scratch/order" || {
+    echo "include/zbpp: those headers include each other" >&2
+    exit 1
+  }
+fi
+for component in "$@"; do
+  grep -v -e detail/ -e impl/ "$scratch/$component" | tr '\n' ' '
+  echo
+done | compile header-only
