@@ -29,6 +29,7 @@ if(ZBPP_SANITIZE)
     list(APPEND zbpp_sanitize -fno-sanitize=function)
   endif()
   target_compile_options(zbpp_strict INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${zbpp_sanitize}>")
+  target_compile_definitions(zbpp_strict INTERFACE ZBPP_SLOW_BUILD)  # tests/support/thinned.hpp
   target_link_options(zbpp_strict INTERFACE ${zbpp_sanitize})
 endif()
 

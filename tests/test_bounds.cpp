@@ -12,6 +12,7 @@
 #include <support/policy_grid.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 #include <support/tiny_problem.hpp>
 
 #include <array>
@@ -30,6 +31,7 @@ using zbpp::placement;
 using zbpp::problem;
 using zbpp::stage_costs;
 using zbpp::ticks;
+using zbpp::test::thinned;
 
 namespace {
 
@@ -96,38 +98,38 @@ sharpness compare_with_optimum(std::uint64_t stream, int rounds, Shape shape) {
 }  // namespace
 
 TEST_CASE("no order of a tiny linear problem costs less than its bound", "[bounds]") {
-  auto const found = compare_with_optimum(1, 4000, [](auto& rng) {
+  auto const found = compare_with_optimum(1, thinned(4000, 800), [](auto& rng) {
     auto const p = static_cast<int>(rng.integer(1, 4));
     auto const m = static_cast<int>(rng.integer(1, p == 4 ? 6 : 9));
     return zbpp::test::tiny_problem(rng, placement::linear(p), m);
   });
-  CHECK(found.problems > 3000);
+  CHECK(found.problems > thinned(3000, 500));
   CHECK(found.rate() > 0.95);
 }
 
 TEST_CASE("no order of a tiny V costs less than its bound", "[bounds]") {
-  auto const found = compare_with_optimum(2, 3000, [](auto& rng) {
+  auto const found = compare_with_optimum(2, thinned(3000, 600), [](auto& rng) {
     auto const p = static_cast<int>(rng.integer(1, 3));
     auto const m = static_cast<int>(rng.integer(1, p == 3 ? 3 : 6));
     return zbpp::test::tiny_problem(rng, placement::v_shape(p), m);
   });
-  CHECK(found.problems > 500);
+  CHECK(found.problems > thinned(500, 90));
   CHECK(found.rate() > 0.75);
 }
 
 TEST_CASE("no order of a tiny looped problem costs less than its bound", "[bounds]") {
-  auto const found = compare_with_optimum(3, 3000, [](auto& rng) {
+  auto const found = compare_with_optimum(3, thinned(3000, 600), [](auto& rng) {
     auto const p = static_cast<int>(rng.integer(2, 3));
     auto const chunks = static_cast<int>(rng.integer(2, p == 2 ? 3 : 2));
     auto const m = static_cast<int>(rng.integer(1, p * chunks == 4 ? 5 : 3));
     return zbpp::test::tiny_problem(rng, placement::looped(p, chunks), m);
   });
-  CHECK(found.problems > 500);
+  CHECK(found.problems > thinned(500, 90));
   CHECK(found.rate() > 0.6);
 }
 
 TEST_CASE("no order of a tiny problem on any placement costs less than its bound", "[bounds]") {
-  auto const found = compare_with_optimum(4, 3000, [](auto& rng) {
+  auto const found = compare_with_optimum(4, thinned(3000, 600), [](auto& rng) {
     std::vector<int> rank_of_stage;
     auto const p = static_cast<int>(rng.integer(1, 3));
     auto const stages = static_cast<int>(rng.integer(p, 4));
@@ -137,7 +139,7 @@ TEST_CASE("no order of a tiny problem on any placement costs less than its bound
     auto const m = static_cast<int>(rng.integer(1, stages == 4 ? 3 : 5));
     return zbpp::test::tiny_problem(rng, placement::custom(rank_of_stage), m);
   });
-  CHECK(found.problems > 500);
+  CHECK(found.problems > thinned(500, 90));
   CHECK(found.rate() > 0.9);
 }
 
@@ -183,7 +185,7 @@ TEST_CASE("the paper's profiles have these least bubble rates", "[bounds][paper]
 
 TEST_CASE("a staircase costs what its depths need, and not less", "[bounds]") {
   ZBPP_SEEDED(rng, 5);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < thinned(300, 100); ++round) {
     auto const p = static_cast<int>(rng.integer(1, 12));
     auto const m = static_cast<int>(rng.integer(1, 30));
     auto const what = zbpp::test::tiny_problem(rng, placement::linear(p), m);
@@ -361,7 +363,8 @@ TEST_CASE("no built-in policy beats the bound of its own memory", "[bounds]") {
     if (bound.cost == reached) ++tight;
   };
   zbpp::test::for_each_schedule(
-      {1, 2, 3, 5}, [&](auto const& policy, auto const& even, auto const&) {
+      thinned<std::vector<int>>({1, 2, 3, 5}, {1, 2, 3}),
+      [&](auto const& policy, auto const& even, auto const&) {
         INFO(zbpp::test::name_of(policy, even));
         ZBPP_SEEDED(rng, even.stages() * 1000 + even.microbatches());
         std::vector<stage_costs> stages;
@@ -381,11 +384,11 @@ TEST_CASE("no built-in policy beats the bound of its own memory", "[bounds]") {
         check(uneven, zbpp::fuse_backward(order));
         check(uneven, zbpp::test::with_recompute(order));
       });
-  CHECK(tight > 50);
+  CHECK(tight > thinned(50, 5));
 }
 
 TEST_CASE("more memory never raises the bound", "[bounds]") {
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < thinned(60, 12); ++round) {
     ZBPP_SEEDED(rng, 100 + round);
     auto const p = static_cast<int>(rng.integer(2, 6));
     auto const m = static_cast<int>(rng.integer(1, 20));
@@ -428,7 +431,7 @@ TEST_CASE("limits that admit no schedule do no harm", "[bounds]") {
 TEST_CASE("the greatest times and sizes do not overflow", "[bounds]") {
   constexpr auto most = std::numeric_limits<std::int64_t>::max() / 2;
   ZBPP_SEEDED(rng, 7);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < thinned(300, 100); ++round) {
     auto const p = static_cast<int>(rng.integer(1, 4));
     auto const where = round % 2 == 0 ? placement::linear(p) : placement::v_shape(p);
     auto const m = static_cast<int>(rng.integer(1, 6));

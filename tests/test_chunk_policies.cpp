@@ -14,6 +14,7 @@
 #include <support/catch.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <algorithm>
 #include <array>
@@ -28,6 +29,7 @@ using namespace zbpp;
 
 namespace {
 
+constexpr int trials = test::thinned(60, 20);
 constexpr double brief = 0.002;  // a search that is over before anybody looks up
 
 // Everything that takes memory takes some; no two stages are alike.
@@ -108,7 +110,7 @@ std::vector<bytes> some_limits(
 
 TEST_CASE("V-Half and V-Min keep their budget and the limits of the problem", "[chunk_policies]") {
   int limited = 0;
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 6));
     auto const m = static_cast<int>(random.integer(1, 3 * p));
@@ -126,12 +128,12 @@ TEST_CASE("V-Half and V-Min keep their budget and the limits of the problem", "[
     check(v_half{.search = {.seconds = brief}}(what), (p + 2) / 2);
     check(v_min{.search = {.seconds = brief}}(what), (p + 4) / 3);
   }
-  CHECK(limited > 60);
+  CHECK(limited > trials);
 }
 
 TEST_CASE(
     "for equal times V-Half and V-Min have the bubble they are known for", "[chunk_policies]") {
-  for (int p : {4, 5, 8, 16})
+  for (int p : test::thinned<std::vector<int>>({4, 5, 8, 16}, {4, 5, 8}))
     for (int m : {3 * p, 8 * p})
       for (bytes kept_for_w : {50, 100}) {
         INFO("p " << p << ", m " << m << ", W keeps " << kept_for_w << " of 100");
@@ -155,7 +157,7 @@ TEST_CASE(
 
 TEST_CASE("V-Half is no worse than ZB-V where that fits its budget", "[chunk_policies]") {
   int fitting = 0;
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 4));
     auto const m = static_cast<int>(random.integer(1, p));
@@ -169,12 +171,12 @@ TEST_CASE("V-Half is no worse than ZB-V where that fits its budget", "[chunk_pol
     ++fitting;
     CHECK(cost_of(v_half{.search = {.seconds = 0}}(what), what) <= cost_of(known, what));
   }
-  CHECK(fitting > 20);
+  CHECK(fitting > trials / 3);
 }
 
 TEST_CASE("ZB-V is its own order where that fits, else one that does", "[chunk_policies][zb_v]") {
   int searched = 0;
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 5));
     auto const m = static_cast<int>(random.integer(1, 4 * p));
@@ -202,12 +204,12 @@ TEST_CASE("ZB-V is its own order where that fits, else one that does", "[chunk_p
     CHECK(w_ascends(order));
     ++searched;
   }
-  CHECK(searched > 30);
+  CHECK(searched > trials / 2);
 }
 
 TEST_CASE("ZB-I is no worse than 1F1B-I, in its memory", "[chunk_policies]") {
   int better = 0;
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 5));
     auto const v = static_cast<int>(random.integer(1, 4));
@@ -226,11 +228,11 @@ TEST_CASE("ZB-I is no worse than 1F1B-I, in its memory", "[chunk_policies]") {
     CHECK(cost_of(order, what) <= cost_of(plain, what));
     better += cost_of(order, what) < cost_of(plain, what) ? 1 : 0;
   }
-  CHECK(better > 30);
+  CHECK(better > trials / 2);
 }
 
 TEST_CASE("ZB-I takes any number of microbatches and keeps limits", "[chunk_policies]") {
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 4));
     auto const v = static_cast<int>(random.integer(1, 3));

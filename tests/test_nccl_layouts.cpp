@@ -13,6 +13,7 @@
 #include <support/plan_grid.hpp>
 #include <support/policy_grid.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -77,7 +78,7 @@ TEST_CASE("every policy gives the bits of one process on every layout that is sa
   std::uint64_t seed = run_seed();
   int works = 0;
   int refused = 0;
-  for (int p : {1, 2, 3, 4})
+  for (int p : thinned<std::vector<int>>({1, 2, 3, 4}, {1, 2, 3}))
     for (auto const& where : placements_to_run(p))
       for (int m : {1, 2 * p + 1})
         for (int ahead : {0, 2})
@@ -145,7 +146,7 @@ zbpp::schedule random_order(
 TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
   int works[3] = {};
   int refused[3] = {};
-  for (std::uint64_t trial = 0; trial < 300; ++trial) {
+  for (std::uint64_t trial = 0; trial < thinned(300U, 75U); ++trial) {
     ZBPP_SEEDED(values, trial);
     auto const wheres = placements_to_run(static_cast<int>(values.integer(2, 4)));
     auto const& where = wheres[static_cast<std::size_t>(values.integer(0, 2))];
@@ -164,8 +165,8 @@ TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
   }
   CHECK(refused[0] == 0);
   for (int i : {1, 2}) {
-    CHECK(works[i] > 5);
-    CHECK(refused[i] > 5);
+    CHECK(works[i] > thinned(5, 0));
+    CHECK(refused[i] > thinned(5, 0));
   }
 }
 

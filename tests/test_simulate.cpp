@@ -9,6 +9,7 @@
 #include <support/policy_grid.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <string>
 #include <vector>
@@ -113,19 +114,19 @@ TEST_CASE(
     "simulation agrees with an independent simulator on every policy and shape", "[simulate]") {
   int cases = 0;
   zbpp::test::for_each_schedule(
-      {1, 2, 3, 4, 5, 8, 16},
+      zbpp::test::thinned<std::vector<int>>({1, 2, 3, 4, 5, 8, 16}, {1, 2, 3, 5}),
       [&](zbpp::any_policy const& decide, problem const& problem, schedule const& order) {
         INFO(zbpp::test::name_of(decide, problem));
         CHECK(simulate_by_events(order, problem) == simulate(order, problem));
         ++cases;
       });
-  CHECK(cases > 400);
+  CHECK(cases > zbpp::test::thinned(400, 80));
 }
 
 TEST_CASE(
     "simulation agrees with an independent simulator when no two costs are alike", "[simulate]") {
   auto const policies = zbpp::test::grid_policies();
-  for (int trial = 0; trial < 300; ++trial) {
+  for (int trial = 0; trial < zbpp::test::thinned(300, 100); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 6));
     auto const where = zbpp::test::placements(p)[static_cast<std::size_t>(random.integer(0, 4))];
@@ -145,7 +146,7 @@ TEST_CASE(
 TEST_CASE(
     "simulation agrees with an independent simulator on orders that nobody planned", "[simulate]") {
   int stuck = 0;
-  for (int trial = 0; trial < 300; ++trial) {
+  for (int trial = 0; trial < zbpp::test::thinned(300, 100); ++trial) {
     ZBPP_SEEDED(random, 1000 + trial);
     auto const p = static_cast<int>(random.integer(1, 3));
     auto const where = zbpp::test::placements(p)[static_cast<std::size_t>(random.integer(0, 4))];

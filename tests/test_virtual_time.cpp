@@ -9,6 +9,7 @@
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <string>
 #include <utility>
@@ -61,9 +62,10 @@ timeline measured_under_virtual_time(plan const& planned) {
 }  // namespace
 
 TEST_CASE("a step under virtual time takes what simulate says, to the tick", "[virtual-time]") {
-  auto const p = GENERATE(1, 2, 3, 4, 5, 6, 7, 8);
+  auto const p =
+      GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 6})));
   for (auto const& where : test::placements_to_run(p))
-    for (int m = 1; m <= 3 * p; m += p <= 4 ? 1 : 2) {
+    for (int m = 1; m <= 3 * p; m += p <= 4 ? 1 : test::thinned(2, 5)) {
       ZBPP_SEEDED(random, p * 100 + m);
       auto const what = random_problem(random, where, m);
       test::for_each_plan_of(

@@ -15,6 +15,8 @@
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
+#include <support/thinned.hpp>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -82,16 +84,17 @@ namespace zbpp::test {
   return problem.placement().is_linear();
 }
 
-/// Numbers of microbatches from 1 to 8 `ranks`: all of them for few ranks, for more those around
-/// which rules change.
+/// Numbers of microbatches from 1 to 8 `ranks`, under sanitizers to 3 `ranks`: all of them for few
+/// ranks, for more those around which rules change.
 [[nodiscard]] inline std::vector<int> microbatch_counts(int ranks) {
   std::vector<int> counts;
   auto const p = ranks;
-  if (p <= 3) {
-    for (int m = 1; m <= 8 * p; ++m) counts.push_back(m);
+  auto const most = thinned(8, 3) * p;
+  if (p <= thinned(3, 1)) {
+    for (int m = 1; m <= most; ++m) counts.push_back(m);
     return counts;
   }
-  counts = {1, 2, p - 1, p, p + 1, 2 * p - 2, 2 * p - 1, 2 * p, 3 * p, 8 * p};
+  counts = {1, 2, p - 1, p, p + 1, 2 * p - 2, 2 * p - 1, 2 * p, 3 * p, most};
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   return counts;
