@@ -2,9 +2,12 @@
 # sh check_resuming.sh PROGRAM TEXT: train_gpt killed at random points and resumed gives the parameters
 # of a run that never stopped; a damaged checkpoint ends it with status 2, a full disk with status 1.
 # ZBPP_SEED=... repeats the random points, as far as time can be repeated; ZBPP_KILLS=... is how many,
-# 8 by default.
+# 8 by default; ZBPP_STEPS=... is how long a run is, a multiple of 5, 150 by default.
 . "$(dirname "$0")/check_common.sh"
 every=5
+steps=${ZBPP_STEPS:-150}
+last=$(printf step-%06d "$steps")
+before=$(printf step-%06d $((steps - every)))
 seed=${ZBPP_SEED:-20241117}
 echo "ZBPP_SEED=$seed"
 
@@ -14,7 +17,7 @@ train() {
   folder=$2
   shift 2
   mkdir -p "$folder"
-  timeout -s KILL "$limit" "$program" --steps 150 --width 32 --context 24 --layers 4 \
+  timeout -s KILL "$limit" "$program" --steps "$steps" --width 32 --context 24 --layers 4 \
     --text "$text" --out "$scratch" --policy zb_v --checkpoint "$folder" --every $every \
     "$@" >"$scratch/log" 2>&1
 }
@@ -53,7 +56,7 @@ train 250 "$scratch/killed" --resume || fail "the last run: status $?"
 [ "$(digest)" = "$right" ] || fail "killed and resumed: $(digest) where $right is right"
 
 # Two checkpoints are there; without the newest, training goes on from the other.
-rm -r "$scratch/alone/step-000150"
+rm -r "$scratch/alone/$last"
 (
   trap '' XFSZ
   ulimit -f 16
@@ -61,18 +64,18 @@ rm -r "$scratch/alone/step-000150"
 )
 status=$?
 [ $status -eq 1 ] || fail "a full disk: status $status where 1 is right"
-grep -q 'step-000150/rank-0.bin: cannot be written: File too large' "$scratch/log" ||
+grep -q "$last/rank-0.bin: cannot be written: File too large" "$scratch/log" ||
   fail "a full disk: the file is not named"
-printf 'half' >"$scratch/alone/step-000145/rank-1.bin"
+printf 'half' >"$scratch/alone/$before/rank-1.bin"
 train 250 "$scratch/alone" --resume
 status=$?
 [ $status -eq 2 ] || fail "a torn file: status $status where 2 is right"
-grep -q 'step-000145/rank-1.bin has 4 bytes.*remove .*step-000145 to begin anew' "$scratch/log" ||
+grep -q "$before/rank-1.bin has 4 bytes.*remove .*$before to begin anew" "$scratch/log" ||
   fail "a torn file: not named"
 train 250 "$scratch/whole"
 status=$?
 [ $status -eq 2 ] || fail "a new run among old checkpoints: status $status where 2 is right"
-rm -r "$scratch/whole/step-000150"
+rm -r "$scratch/whole/$last"
 train 250 "$scratch/whole" --resume || fail "resumed: status $?"
 grep -q 'ZB-V.* yes ' "$scratch/log" || fail "resumed: not identical to the sequential run"
 [ "$(digest)" = "$right" ] || fail "resumed: $(digest) where $right is right"

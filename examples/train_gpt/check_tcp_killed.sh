@@ -2,7 +2,8 @@
 # sh check_tcp_killed.sh PROGRAM TEXT SHELL_LOOP: three processes of train_gpt, of which one is killed at
 # a random time, again and again: the others end by themselves, and all of them together go on from the
 # last checkpoint, to the bits of a run that never stopped.
-# ZBPP_SEED=... repeats the random choices, as far as time can be repeated.
+# ZBPP_SEED=... repeats the random choices, as far as time can be repeated; ZBPP_KILLS=... is how many,
+# 8 by default; ZBPP_STEPS=... is how long a run is, 100 by default.
 . "$(dirname "$0")/check_common.sh"
 every=5
 seed=${ZBPP_SEED:-20241121}
@@ -26,7 +27,7 @@ train() {
     fi
     status=$?
     echo $status >"$SCRATCH/status-$RANK"
-    exit $status' "$program" --transport tcp --join 20 --steps 100 --width 32 --context 24 --layers 6 \
+    exit $status' "$program" --transport tcp --join 20 --steps "${ZBPP_STEPS:-100}" --width 32 --context 24 --layers 6 \
     --text "$text" --out "$scratch" --policy zb_v --no-reference "$@" >"$scratch/log" 2>&1
 }
 
@@ -41,7 +42,7 @@ right=$(digest)
 kills=0
 hits=0
 least=0
-while [ $kills -lt 8 ]; do
+while [ $kills -lt "${ZBPP_KILLS:-8}" ]; do
   kills=$((kills + 1))
   victim=$(random $((2 * kills)) | awk '{ print int(3 * $1) }')
   limit=$(random $((2 * kills + 1)) | awk -v t=$took '{ printf "%.3f", 0.01 + $1 * t / 1500 }')
