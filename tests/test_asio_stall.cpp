@@ -58,7 +58,7 @@ bool begins_with(std::string const& text, std::string const& begin) {
 }
 
 program of(placement const& placement, int microbatches, std::vector<std::string> const& rows) {
-  return lower(schedule(placement, microbatches, passes(rows)), {.optimizer_steps = false});
+  return lower(schedule(placement, microbatches, passes(rows)), {.step = zbpp::step_kind::none});
 }
 
 // Runs programs pass by pass from the notes of their messages; knows nothing of the report.

@@ -144,9 +144,9 @@ TEST_CASE(
         code.instructions().nested(),
         [&](zbpp::test::mutant const& spoilt) { examine(spoilt.rows, spoilt.text); });
   }
-  CHECK(found[channel_layout::one_per_rank] == std::pair(70, 515));
-  CHECK(found[channel_layout::one_per_pair] == std::pair(90, 495));
-  CHECK(found[channel_layout::one_per_directed_pair] == std::pair(521, 64));
+  CHECK(found[channel_layout::one_per_rank] == std::pair(107, 933));
+  CHECK(found[channel_layout::one_per_pair] == std::pair(127, 913));
+  CHECK(found[channel_layout::one_per_directed_pair] == std::pair(941, 99));
 }
 
 }  // namespace test_deadlock

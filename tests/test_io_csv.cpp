@@ -88,7 +88,7 @@ TEST_CASE("programs of all policies read back to the same value", "[io][csv]") {
         zb_h2{}(linear),
         zb_v{}(v),
         interleaved{}(looped)}) {
-    for (lower_options options : {lower_options{}, lower_options{2, false}}) {
+    for (lower_options options : {lower_options{}, lower_options{2, zbpp::step_kind::none}}) {
       auto const code = lower(order, options);
       CHECK(program_from_csv(to_csv(code)) == code);
       CHECK(program_from_csv(to_csv(code), code.placement(), code.microbatches()) == code);

@@ -143,10 +143,65 @@ TEST_CASE("receives can be opened some passes ahead", "[lower]") {
         }) == "receive_ahead counts passes; it is at least 0");
 }
 
+TEST_CASE("ranks agree between the last W and the steps, or early in the next step", "[lower]") {
+  schedule const order(
+      placement::linear(2),
+      3,
+      passes({"0F0 0F1 0B0 0W0 0F2 0B1 0W1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"}));
+  CHECK(
+      text_of(lower(order, {.step = zbpp::step_kind::synchronous}).instructions(0)) ==
+      "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0W0 0F2 0SEND_F2 0RECV_B1 0B1 0W1 0RECV_B2 0BW2 "
+      "0NORM "
+      "0VALIDATE 0STEP");
+  auto const late = lower(order, {.step = zbpp::step_kind::post_validated});
+  CHECK(
+      text_of(late.instructions(0)) ==
+      "0F0 0SEND_F0 0F1 0SEND_F1 0VALIDATE 0RECV_B0 0B0 0W0 0F2 0SEND_F2 0RECV_B1 0B1 0W1 0RECV_B2 "
+      "0BW2 0NORM 0STEP");
+  // What rank 0 sends before it validates is received before rank 1 does, though F1 comes later.
+  CHECK(
+      text_of(late.instructions(1)) ==
+      "1RECV_F0 1F0 1RECV_F1 1VALIDATE 1BW0 1SEND_B0 1F1 1BW1 1SEND_B1 1RECV_F2 1F2 1BW2 1SEND_B2 "
+      "1NORM 1STEP");
+}
+
+TEST_CASE("the passes before a validation need no message of later ones", "[lower]") {
+  zbpp::test::for_each_schedule(
+      {1, 2, 3, 4, 5, 8},
+      [](zbpp::any_policy const& decide, zbpp::problem const& problem, schedule const& order) {
+        INFO(zbpp::test::name_of(decide, problem));
+        auto const count = zbpp::passes_before_validation(order);
+        for (int rank = 0; rank < order.ranks(); ++rank) {
+          auto const row = order.passes(rank);
+          auto const own = static_cast<std::size_t>(count[static_cast<std::size_t>(rank)]);
+          for (auto const& p : row.first(own)) {
+            REQUIRE(p.kind == zbpp::pass_kind::forward);
+            if (p.stage == 0) continue;
+            auto const from = problem.placement().rank_of(p.stage - 1);
+            auto const sender = order.passes(from).first(
+                static_cast<std::size_t>(count[static_cast<std::size_t>(from)]));
+            zbpp::pass const input{zbpp::pass_kind::forward, p.stage - 1, p.microbatch};
+            REQUIRE(std::find(sender.begin(), sender.end(), input) != sender.end());
+          }
+          // And they are as many as can be: the next one is no F, or lacks its input.
+          auto const& next = row[own];
+          if (next.kind != zbpp::pass_kind::forward || next.stage == 0) {
+            CHECK(next.kind != zbpp::pass_kind::forward);
+            continue;
+          }
+          auto const from = problem.placement().rank_of(next.stage - 1);
+          auto const sender = order.passes(from).first(
+              static_cast<std::size_t>(count[static_cast<std::size_t>(from)]));
+          zbpp::pass const input{zbpp::pass_kind::forward, next.stage - 1, next.microbatch};
+          CHECK(std::find(sender.begin(), sender.end(), input) == sender.end());
+        }
+      });
+}
+
 TEST_CASE("a program without optimizer steps differs in nothing else", "[lower]") {
   schedule const order(placement::linear(2), 1, passes({"0F0 0BW0", "1F0 1BW0"}));
   CHECK(
-      text_of(lower(order, {.optimizer_steps = false}).instructions(0)) ==
+      text_of(lower(order, {.step = zbpp::step_kind::none}).instructions(0)) ==
       "0F0 0SEND_F0 0RECV_B0 0BW0");
 }
 

@@ -59,7 +59,8 @@ bool names_its_place(diagnostic const& d, program const& code) {
 
 // Whether a program is right by every rule written down plainly, on one channel a directed pair.
 bool is_right(independent_check const& check, program const& code) {
-  if (!check.has_each_once() || !check.keeps_dependences() || !check.keeps_channel_order())
+  if (!check.has_each_once() || !check.keeps_dependences() || !check.keeps_channel_order() ||
+      !check.keeps_cut())
     return false;
   for (auto const& [ends, needed] : check.depths())
     for (auto const& stated : code.channels())
@@ -98,6 +99,13 @@ TEST_CASE(
                 << ", receives " << ahead << " ahead: " << to_string(found.front()));
           ++cases;
         };
+        for (auto step : {zbpp::step_kind::synchronous, zbpp::step_kind::post_validated}) {
+          auto const found = verify(zbpp::lower(order, {.step = step}), problem);
+          if (!found.empty())
+            FAIL_CHECK(
+                zbpp::test::name_of(decide, problem)
+                << ", ranks agree before steps: " << to_string(found.front()));
+        }
         auto const fused = zbpp::fuse_backward(order);
         if (problem.ranks() > 5) {  // one of the eight combinations for each
           auto const ahead = problem.microbatches() % 4;
@@ -152,13 +160,13 @@ TEST_CASE("verify refuses every single change of a small program that breaks a r
           ++(refused ? found[spoilt.what].first : found[spoilt.what].second);
         });
   }
-  CHECK(found[change::dropped] == std::pair(348, 3));
-  CHECK(found[change::repeated] == std::pair(5461, 0));
-  CHECK(found[change::other_kind] == std::pair(3510, 0));
-  CHECK(found[change::other_stage] == std::pair(1446, 0));
-  CHECK(found[change::other_microbatch] == std::pair(1104, 1));
-  CHECK(found[change::swapped] == std::pair(2426, 129));
-  CHECK(found[change::moved] == std::pair(4130, 328));
+  CHECK(found[change::dropped] == std::pair(506, 3));
+  CHECK(found[change::repeated] == std::pair(8513, 0));
+  CHECK(found[change::other_kind] == std::pair(6108, 0));
+  CHECK(found[change::other_stage] == std::pair(2112, 0));
+  CHECK(found[change::other_microbatch] == std::pair(1638, 1));
+  CHECK(found[change::swapped] == std::pair(3825, 177));
+  CHECK(found[change::moved] == std::pair(6590, 464));
 }
 
 TEST_CASE("verify names what does not exist", "[verify]") {
@@ -167,8 +175,8 @@ TEST_CASE("verify names what does not exist", "[verify]") {
       texts{
           "bad id at rank 0, position 0, stage 2, microbatch 0: 2F0: stages go from 0 to 0",
           "bad id at rank 0, position 1, stage 0, microbatch 1: 0F1: microbatches go from 0 to 0",
-          "bad id at rank 0, position 4, stage 0, microbatch 1: 0STEP: an optimizer step carries "
-          "microbatch 0"});
+          "bad id at rank 0, position 4, stage 0, microbatch 1: 0STEP: an instruction of a "
+          "stage or rank carries microbatch 0"});
   CHECK(
       faults({"1F0 0SEND_B0", "1SEND_F0"}, 1) ==
       texts{
@@ -180,12 +188,50 @@ TEST_CASE("verify names what does not exist", "[verify]") {
   program const odd(
       placement::linear(1),
       1,
-      zbpp::rows<instruction>(nested_rows{{{static_cast<instruction_kind>(10), 0, 0}}}),
+      zbpp::rows<instruction>(nested_rows{{{static_cast<instruction_kind>(12), 0, 0}}}),
       {});
   REQUIRE(verify(odd).size() == 1);
   CHECK(
       to_string(verify(odd).front()) ==
       "bad id at rank 0, position 0, stage 0, microbatch 0: 0?0: there is no such instruction");
+}
+
+TEST_CASE("verify names where ranks validate wrongly", "[verify]") {
+  CHECK(
+      faults({"0F0 0BW0 0NORM 0STEP"}, 1) ==
+      texts{
+          "missing at rank 0, position 4, stage 0, microbatch 0: 0VALIDATE: it is missing; it must "
+          "stand before the end"});
+  CHECK(
+      faults({"0F0 0BW0 0STEP 0NORM 0VALIDATE"}, 1) ==
+      texts{"dependence at rank 0, position 2, stage 0, microbatch 0: 0STEP: it needs 0NORM, which "
+            "stands at 3"});
+  CHECK(
+      faults({"0F0 0BW0 0NORM 0STEP 0VALIDATE"}, 1) ==
+      texts{
+          "dependence at rank 0, position 3, stage 0, microbatch 0: 0STEP: it needs the validation "
+          "at 4"});
+  CHECK(
+      faults({"0F0 0BW0 0VALIDATE 0NORM 0STEP"}, 1) ==
+      texts{
+          "dependence at rank 0, position 1, stage 0, microbatch 0: 0BW0: it cannot be undone, so "
+          "it must stand behind the validation at 2"});
+  CHECK(
+      faults(
+          {"0F0 0SEND_F0 0VALIDATE 0RECV_B0 0BW0 0NORM 0STEP",
+           "1RECV_F0 1F0 1BW0 1SEND_B0 1NORM 1VALIDATE 1STEP"},
+          1) ==
+      texts{"cut at rank 1, position 5, stage 1, microbatch 0: 1VALIDATE: it validates this step; "
+            "rank 0 validates the step before"});
+  CHECK(
+      faults(
+          {"0F0 0SEND_F0 0VALIDATE 0RECV_B0 0BW0 0NORM 0STEP",
+           "1VALIDATE 1RECV_F0 1F0 1BW0 1SEND_B0 1NORM 1STEP"},
+          1) ==
+      texts{"cut at rank 1, position 0, stage 1, microbatch 0: 1VALIDATE: before it the rank "
+            "receives "
+            "0 messages of channel 0->1; rank 0 sends 1 before its own validation; make the two "
+            "numbers equal"});
 }
 
 TEST_CASE("verify names what is missing and the last place where it could stand", "[verify]") {

@@ -65,7 +65,7 @@ struct verdict {
       for (auto const& i : code.instructions(rank))
         if (!i.is_pass()) return code;
     return zbpp::lower(
-        zbpp::schedule_from_csv(text, where, microbatches), {.optimizer_steps = false});
+        zbpp::schedule_from_csv(text, where, microbatches), {.step = zbpp::step_kind::none});
   } catch (zbpp::error const& refused) {
     throw zbpp::error(refused.code(), input_name(o.check) + ": " + refused.what());
   }

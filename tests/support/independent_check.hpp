@@ -44,12 +44,16 @@ class independent_check {
 
   /// Whether each rank holds exactly the instructions that it must hold, each once.
   [[nodiscard]] bool has_each_once() const {
-    bool steps = false;
+    bool const validations = has_validations();
+    bool steps = validations;
     for (auto const& row : rows_)
       for (auto const& i : row) steps = steps || i.kind == instruction_kind::optimizer_step;
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       auto row = rows_[r];
       auto expected = expected_of(static_cast<int>(r), row, steps);
+      auto const first = where_.stages_of(static_cast<int>(r)).front();
+      if (validations) expected.push_back({instruction_kind::reduce_norm, first, 0});
+      if (validations) expected.push_back({instruction_kind::validate, first, 0});
       std::sort(row.begin(), row.end());
       std::sort(expected.begin(), expected.end());
       if (row != expected) return false;
@@ -66,6 +70,37 @@ class independent_check {
               found != at_.end() && found->second > at_.at({static_cast<int>(r), later}))
             return false;
     return true;
+  }
+
+  /// Whether all ranks validate this step right, or all of them the step before: then only F and
+  /// messages come first, and the messages sent first are those received first. Needs each once and
+  /// the order of channels.
+  [[nodiscard]] bool keeps_cut() const {
+    using enum instruction_kind;
+    if (!has_validations()) return true;
+    std::set<bool> early;
+    bool steps_wait = true;
+    bool redoable = true;
+    std::set<instruction> sent;
+    std::set<instruction> received;
+    for (auto const& row : rows_) {
+      bool before_norm = true;
+      bool before_validation = true;
+      for (auto const& i : row) {
+        if (i.kind == reduce_norm) before_norm = false;
+        if (i.kind == validate) {
+          before_validation = false;
+          early.insert(before_norm);
+        }
+        if (!before_validation) continue;
+        if (i.kind == optimizer_step) steps_wait = false;
+        if (is_send(i)) sent.insert(i);
+        if (is_receive(i)) received.insert(send_of(i));
+        if (i.kind != forward && !is_send(i) && !is_receive(i)) redoable = false;
+      }
+    }
+    if (early.size() != 1) return false;
+    return *early.begin() ? redoable && sent == received : steps_wait;
   }
 
   /// Whether both ends of every channel list its messages in one order. Needs each once.
@@ -178,6 +213,11 @@ class independent_check {
       case send_gradient: needs = {producer_of(i)}; break;
       case optimizer_step:
         for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
+        needs.push_back({reduce_norm, where_.stages_of(where_.rank_of(s)).front(), 0});
+        break;
+      case reduce_norm:
+        for (int own : where_.stages_of(where_.rank_of(s)))
+          for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(own, k));
         break;
       default: break;
     }
@@ -217,6 +257,13 @@ class independent_check {
   [[nodiscard]] nested_rows const& all() const { return rows_; }
 
  private:
+  [[nodiscard]] bool has_validations() const {
+    for (auto const& row : rows_)
+      for (auto const& i : row)
+        if (i.kind == instruction_kind::reduce_norm || i.kind == instruction_kind::validate)
+          return true;
+    return false;
+  }
   [[nodiscard]] std::vector<instruction> const& row(int rank) const {
     return rows_[static_cast<std::size_t>(rank)];
   }

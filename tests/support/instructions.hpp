@@ -27,7 +27,7 @@ namespace zbpp::test {
   auto const microbatch =
       letters == rest.size() ? 0 : static_cast<std::int32_t>(std::stoi(rest.substr(letters)));
   rest.resize(letters);
-  for (auto k = instruction_kind::forward; k <= instruction_kind::optimizer_step;
+  for (auto k = instruction_kind::forward; static_cast<int>(k) < instruction_kinds;
        k = static_cast<instruction_kind>(static_cast<int>(k) + 1))
     if (rest == to_string(k)) return {k, stage, microbatch};
   throw std::invalid_argument("not an instruction: " + text);

@@ -116,7 +116,7 @@ void for_each_mutant(
         if (by != own)
           edit(what, name + " by " + to_string(by), false, [&](auto& row) { row[i] = by; });
       };
-      for (int k = 0; k <= static_cast<int>(instruction_kind::optimizer_step) + 1; ++k)
+      for (int k = 0; k <= instruction_kinds; ++k)
         replace(change::other_kind, {static_cast<instruction_kind>(k), own.stage, own.microbatch});
       for (int s = -1; s <= placement.stages(); ++s)
         replace(change::other_stage, {own.kind, s, own.microbatch});

@@ -46,6 +46,14 @@ struct small_program {
            placement::looped(3, 2),
            1,
            passes({"0F0 3F0 3BW0 0BW0", "1F0 4F0 4BW0 1BW0", "2F0 5F0 5BW0 2BW0"})))},
+      {"ZB-H1, p = 3, m = 2, synchronous",
+       lower(of(zb_h1{}, p3, 2), {.step = step_kind::synchronous})},
+      {"ZB-H1, p = 3, m = 3, validated afterwards",
+       lower(of(zb_h1{}, p3, 3), {.step = step_kind::post_validated})},
+      {"ZB-V, p = 2, m = 2, validated afterwards",
+       lower(of(zb_v{}, placement::v_shape(2), 2), {.step = step_kind::post_validated})},
+      {"GPipe on 1 rank, validated afterwards",
+       lower(of(gpipe{}, p1, 2), {.step = step_kind::post_validated})},
       {"1F1B with R", lower(with_recompute(of(one_f_one_b{}, p2, 2)))},
       {"there and back, fused by half",
        lower(schedule(
@@ -55,7 +63,7 @@ struct small_program {
       {"messages out of order",
        lower(
            schedule(p2, 2, passes({"0F0 0F1 0BW0 0BW1", "1F1 1F0 1B1 1B0 1W0 1W1"})),
-           {.optimizer_steps = false})},
+           {.step = zbpp::step_kind::none})},
   };
 }
 

@@ -21,6 +21,7 @@ enum class fault : std::uint8_t {
   dependence,     ///< an instruction stands before what it needs, on its own rank
   channel_order,  ///< sender and receiver of a channel disagree on the order of messages
   channel_depth,  ///< a channel needs more room than the program states
+  cut,            ///< a message crosses the point at which ranks validate the step before
   deadlock,       ///< ranks wait for one another
   memory,         ///< a rank needs more than its limit
 };
@@ -34,6 +35,7 @@ enum class fault : std::uint8_t {
     case fault::dependence: return "dependence";
     case fault::channel_order: return "channel order";
     case fault::channel_depth: return "channel depth";
+    case fault::cut: return "cut";
     case fault::deadlock: return "deadlock";
     case fault::memory: return "memory";
   }

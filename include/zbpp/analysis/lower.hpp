@@ -1,26 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Turns a schedule into a program: sends right after the passes that make what they ship, receives
-// before the passes that need them, an optimizer step after the last W. Both ends of every channel
-// list its messages in the sender's order; chunks of one rank hand over without a message.
+// before the passes that need them, optimizer steps and what ranks agree on before them. Both ends
+// of every channel list its messages in the sender's order; chunks of one rank hand over without a
+// message.
 #pragma once
 
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
+#include <cstdint>
+#include <vector>
+
 namespace zbpp {
+
+/// Says when stages step, and what ranks agree on before.
+enum class step_kind : std::uint8_t {
+  none,       ///< no stage steps
+  unchecked,  ///< each stage steps after its last W; ranks agree on nothing
+  /// All ranks learn the norm of all gradients, then step: no rank begins the next step before.
+  synchronous,
+  /// Each rank steps as soon as it knows the gradients of the ranks before it, and begins the next
+  /// step. Ahead of the first pass there that could not be undone it validates: the norm of all
+  /// gradients is known by then. If it asks for another step, all ranks go back and take that one.
+  /// Gives the same bits as `synchronous`.
+  post_validated,
+};
 
 /// Chooses how a schedule becomes a program.
 struct lower_options {
-  int receive_ahead = 0;        ///< how many passes before its consumer a receive is opened
-  bool optimizer_steps = true;  ///< whether each stage steps after its last W
+  int receive_ahead = 0;  ///< how many passes before its consumer a receive is opened
+  step_kind step = step_kind::unchecked;  ///< when stages step
 };
 
 /// Puts transfers and optimizer steps in place. It takes any schedule, also one that `verify` will
 /// refuse: what is wrong in the order stays wrong in the program, at the same place.
 /// @throws error (bad_argument) when receive_ahead is negative
-/// @complexity O(passes)
+/// @complexity O(passes), for `post_validated` O(ranks * passes) at worst
 [[nodiscard]] program lower(schedule const& schedule, lower_options options = {});
+
+/// Finds how many passes of each rank may run before it validates the step before: the most F from
+/// the beginning of its row whose input, where it is a message, is sent by one of those passes of
+/// another rank. Run again from the beginning, they meet no message of the first time.
+/// @complexity O(ranks * passes) at worst, O(passes) for the orders of known policies
+[[nodiscard]] std::vector<std::int32_t> passes_before_validation(schedule const& schedule);
 
 /// Joins each B that its own W follows at once into one BW, which saves what splitting costs; the
 /// gradient then leaves later, so `simulate` says whether it pays.

@@ -107,7 +107,7 @@ class transfer_order {
         return false;
       }
     }
-    if (i.is_pass() || i.kind == instruction_kind::optimizer_step) ++done;
+    if (!i.is_send() && !i.is_receive()) ++done;
     ++next_[zbpp::detail::index(rank)];
     return true;
   }

@@ -7,9 +7,10 @@
 //   0F0  forward             0I0  gradient of the input (B)    1SEND_F2  1RECV_F2  activation
 //   0B0  whole backward (BW) 0W0  gradient of the weights      1SEND_B2  1RECV_B2  gradient
 //
-// Stage, letters, microbatch. Two kinds have no counterpart there: `0R3` recomputes, and `0STEP`,
-// which has no microbatch, is an optimizer step. `(0F7;7B3)OVERLAP_F_B` is a pair that runs at the
-// same time there; here its passes run one after the other, in the order written.
+// Stage, letters, microbatch. Some kinds have no counterpart there: `0R3` recomputes, and `0STEP`,
+// `0NORM` and `0VALIDATE`, which have no microbatch, belong to an optimizer step.
+// `(0F7;7B3)OVERLAP_F_B` is a pair that runs at the same time there; here its passes run one after
+// the other, in the order written.
 #pragma once
 
 #include <zbpp/model/placement.hpp>

@@ -29,9 +29,15 @@ enum class instruction_kind : std::uint8_t {
   send_gradient,       ///< ships what the flow deposited to stage - 1
   receive_gradient,    ///< opens the slot for what stage + 1 sends
   optimizer_step,      ///< applies the gradients of a stage; its microbatch is 0
+  reduce_norm,         ///< adds what a rank's gradients come to, and tells the next rank
+  validate,            ///< learns what those of all ranks come to, and tells the rank before
 };
 
-/// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B or STEP
+/// Says how many kinds of instructions there are.
+inline constexpr int instruction_kinds = 12;
+
+/// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM or
+///         VALIDATE
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";
@@ -39,6 +45,8 @@ enum class instruction_kind : std::uint8_t {
     case instruction_kind::send_gradient: return "SEND_B";
     case instruction_kind::receive_gradient: return "RECV_B";
     case instruction_kind::optimizer_step: return "STEP";
+    case instruction_kind::reduce_norm: return "NORM";
+    case instruction_kind::validate: return "VALIDATE";
     default: return to_string(static_cast<pass_kind>(kind));
   }
 }
@@ -52,6 +60,14 @@ struct instruction {
   /// @return whether this is a pass
   [[nodiscard]] constexpr bool is_pass() const noexcept {
     return kind <= instruction_kind::recompute;
+  }
+  /// @return whether this belongs to the rank as a whole; its stage is then the first of the rank
+  [[nodiscard]] constexpr bool is_of_rank() const noexcept {
+    return kind == instruction_kind::reduce_norm || kind == instruction_kind::validate;
+  }
+  /// @return whether this is about one microbatch; the microbatch of others is 0
+  [[nodiscard]] constexpr bool has_microbatch() const noexcept {
+    return kind != instruction_kind::optimizer_step && !is_of_rank();
   }
   /// @return whether this is a send
   [[nodiscard]] constexpr bool is_send() const noexcept {
@@ -87,7 +103,7 @@ struct instruction {
   return {static_cast<instruction_kind>(p.kind), p.stage, p.microbatch};
 }
 
-/// Writes an instruction as stage, kind, microbatch: `1F2`, `1SEND_F2`, `0STEP`.
+/// Writes an instruction as stage, kind, microbatch: `1F2`, `1SEND_F2`, `0STEP`, `0VALIDATE`.
 [[nodiscard]] std::string to_string(instruction const& i);
 
 /// Describes one directed FIFO between two ranks and how deep its program uses it.
@@ -138,6 +154,9 @@ class program {
   rows<instruction> instructions_;
   std::vector<channel> channels_;
 };
+
+/// @return whether the ranks of a program agree before their optimizer steps
+[[nodiscard]] bool agrees_on_steps(program const& program);
 
 }  // namespace zbpp
 

@@ -32,13 +32,15 @@ class lowering {
         forward_(schedule.stages(), schedule.microbatches(), missing),
         backward_(schedule.stages(), schedule.microbatches(), missing),
         last_w_(index(schedule.stages()), missing),
-        incoming_(index(map_.size())) {}
+        incoming_(index(map_.size())) {
+    if (options.step == step_kind::post_validated) cut_ = passes_before_validation(schedule);
+  }
 
   [[nodiscard]] program run() {
     find_passes();
     collect_messages();
-    for (auto& messages : incoming_) open_in_order(messages);
-    auto size = schedule_.passes().size() + index(schedule_.stages());
+    for (int c = 0; c < map_.size(); ++c) open_in_order(incoming_[index(c)], map_.ends(c).second);
+    auto size = schedule_.passes().size() + index(schedule_.stages() + 2 * schedule_.ranks());
     for (auto const& messages : incoming_) size += 2 * messages.size();
     rows<instruction> result;
     result.reserve(index(schedule_.ranks()), size);
@@ -55,6 +57,8 @@ class lowering {
   struct message {
     instruction receive;
     std::int32_t position;
+    bool
+        is_in_cut;  // is sent before its sender validates, so it is opened before the receiver does
   };
 
   void find_passes() {
@@ -71,7 +75,9 @@ class lowering {
 
   void collect_messages() {
     for (int rank = 0; rank < schedule_.ranks(); ++rank) {
+      std::int32_t sent_at = -1;
       for (auto const& p : schedule_.passes(rank)) {
+        ++sent_at;
         auto const channel = output_channel(p);
         if (channel == channel_map::none) continue;
         bool const down = p.kind == pass_kind::forward;
@@ -81,7 +87,8 @@ class lowering {
         auto position = (down ? forward_ : backward_)(to, p.microbatch);
         if (position == missing)  // verify names the missing pass; the message itself is in order
           position = static_cast<std::int32_t>(schedule_.passes(map_.ends(channel).second).size());
-        incoming_[index(channel)].push_back({{kind, to, p.microbatch}, position});
+        bool const is_in_cut = !cut_.empty() && sent_at < cut_[index(rank)];
+        incoming_[index(channel)].push_back({{kind, to, p.microbatch}, position, is_in_cut});
       }
     }
   }
@@ -92,10 +99,13 @@ class lowering {
   }
 
   // A receive may not stand behind one that was sent later, so it opens no later than any of those.
-  void open_in_order(std::vector<message>& messages) const {
+  // Where the rank validates, it has opened all messages of the cut and no other.
+  void open_in_order(std::vector<message>& messages, int rank) const {
+    auto const cut = cut_.empty() ? 0 : cut_[index(rank)];
     auto earliest = std::numeric_limits<std::int32_t>::max();
     for (auto m = messages.rbegin(); m != messages.rend(); ++m) {
-      earliest = std::min(earliest, std::max(m->position - options_.receive_ahead, 0));
+      auto const wanted = std::max(m->position - options_.receive_ahead, 0);
+      earliest = std::min(earliest, m->is_in_cut ? std::min(wanted, cut) : std::max(wanted, cut));
       m->position = earliest;
     }
   }
@@ -104,7 +114,12 @@ class lowering {
     auto const receives = receives_of(rank);
     auto next = receives.begin();
     std::int32_t position = 0;
+    auto const first_stage = schedule_.placement().stages_of(rank).front();
     for (auto const& p : schedule_.passes(rank)) {
+      if (!cut_.empty() && position == cut_[index(rank)]) {
+        for (; next != receives.end() && next->is_in_cut; ++next) result.push(next->receive);
+        result.push({instruction_kind::validate, first_stage, 0});
+      }
       for (; next != receives.end() && next->position <= position; ++next)
         result.push(next->receive);
       result.push(to_instruction(p));
@@ -114,11 +129,20 @@ class lowering {
                                           : instruction_kind::send_gradient,
              p.stage,
              p.microbatch});
-      if (options_.optimizer_steps && last_w_[index(p.stage)] == position)
+      if (options_.step == step_kind::unchecked && last_w_[index(p.stage)] == position)
         result.push({instruction_kind::optimizer_step, p.stage, 0});
       ++position;
     }
     for (; next != receives.end(); ++next) result.push(next->receive);
+    if (!cut_.empty() && position == cut_[index(rank)])
+      result.push({instruction_kind::validate, first_stage, 0});
+    if (options_.step > step_kind::unchecked) {
+      result.push({instruction_kind::reduce_norm, first_stage, 0});
+      if (options_.step == step_kind::synchronous)
+        result.push({instruction_kind::validate, first_stage, 0});
+      for (int s : schedule_.placement().stages_of(rank))
+        result.push({instruction_kind::optimizer_step, s, 0});
+    }
     result.end_row();
   }
 
@@ -136,7 +160,7 @@ class lowering {
       all.insert(all.end(), incoming_[index(c)].begin(), incoming_[index(c)].end());
       std::inplace_merge(
           all.begin(), all.begin() + middle, all.end(), [](message const& a, message const& b) {
-            return a.position < b.position;
+            return std::pair(a.position, !a.is_in_cut) < std::pair(b.position, !b.is_in_cut);
           });
     }
     return all;
@@ -149,6 +173,7 @@ class lowering {
   grid<std::int32_t> backward_;                 // position of B or BW
   std::vector<std::int32_t> last_w_;            // by stage, position of its last W or BW
   std::vector<std::vector<message>> incoming_;  // by channel, in the sender's order
+  std::vector<std::int32_t> cut_;               // by rank, how many passes come before it validates
 };
 
 }  // namespace detail
@@ -156,6 +181,39 @@ class lowering {
 ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
   detail::require(options.receive_ahead >= 0, "receive_ahead counts passes; it is at least 0");
   return detail::lowering(schedule, options).run();
+}
+
+ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& schedule) {
+  using detail::index;
+  constexpr std::int32_t missing = -1;
+  auto const& where = schedule.placement();
+  grid<std::int32_t> position(schedule.stages(), schedule.microbatches(), missing);
+  std::vector<std::int32_t> count(index(schedule.ranks()), 0);
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    auto const row = schedule.passes(rank);
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if (row[i].kind == pass_kind::forward)
+        position(row[i].stage, row[i].microbatch) = static_cast<std::int32_t>(i);
+    auto& leading = count[index(rank)];
+    while (index(leading) < row.size() && row[index(leading)].kind == pass_kind::forward) ++leading;
+  }
+  auto const has_input = [&](pass const& p) {
+    if (p.stage == 0) return true;
+    auto const made_at = position(p.stage - 1, p.microbatch);
+    return made_at != missing && made_at < count[index(where.rank_of(p.stage - 1))];
+  };
+  for (bool again = true; again;) {
+    again = false;
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+      auto const row = schedule.passes(rank);
+      auto& most = count[index(rank)];
+      std::int32_t kept = 0;
+      while (kept < most && has_input(row[index(kept)])) ++kept;
+      again = again || kept < most;
+      most = kept;
+    }
+  }
+  return count;
 }
 
 ZBPP_INLINE schedule fuse_backward(schedule const& schedule) {

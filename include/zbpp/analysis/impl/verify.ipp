@@ -4,6 +4,8 @@
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/detail/cut_check.hpp>
+#include <zbpp/analysis/detail/depth_check.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/traffic.hpp>
@@ -35,17 +37,20 @@ class verification {
       : program_(program),
         map_(program.placement()),
         at_(program.stages(), program.microbatches(), all_absent()),
-        step_at_(index(program.stages()), absent) {}
+        step_at_(index(program.stages()), absent),
+        norm_at_(index(program.ranks()), absent),
+        validate_at_(index(program.ranks()), absent) {}
 
   /// @param limits  the problem whose memory limits are to be kept, or null
   [[nodiscard]] std::vector<diagnostic> run(channel_layout layout, problem const* limits) {
     check_ids();
     if (found_.empty()) check_once();
     if (found_.empty()) check_dependences();
+    if (found_.empty() && validates_) found_ = cut_check(program_, map_).run();
     if (!found_.empty()) return std::move(found_);
     traffic const messages(program_);
     check_channel_ends(messages);
-    if (found_.empty()) check_depths(messages);
+    if (found_.empty()) found_ = depth_check(program_, messages).run();
     if (found_.empty()) found_ = find_deadlock(program_, messages, layout);
     if (found_.empty() && limits != nullptr) check_memory(messages, *limits);
     return std::move(found_);
@@ -81,14 +86,17 @@ class verification {
       for (auto const& i : program_.instructions(rank)) {
         ++position;
         auto bad = [&](std::string const& text) { add(fault::bad_id, rank, position, text); };
-        if (i.kind > instruction_kind::optimizer_step) {
+        if (static_cast<int>(i.kind) >= instruction_kinds) {
           bad("there is no such instruction");
         } else if (i.stage < 0 || i.stage >= program_.stages()) {
           bad("stages go from 0 to " + std::to_string(program_.stages() - 1));
         } else if (program_.placement().rank_of(i.stage) != rank) {
           bad("its stage belongs to rank " + std::to_string(program_.placement().rank_of(i.stage)));
-        } else if (i.kind == instruction_kind::optimizer_step) {
-          if (i.microbatch != 0) bad("an optimizer step carries microbatch 0");
+        } else if (!i.has_microbatch()) {
+          if (i.microbatch != 0) bad("an instruction of a stage or rank carries microbatch 0");
+          auto const first = program_.placement().stages_of(rank).front();
+          if (i.is_of_rank() && i.stage != first)
+            bad("an instruction of a rank carries the first stage of it, " + std::to_string(first));
         } else if (i.microbatch < 0 || i.microbatch >= program_.microbatches()) {
           bad("microbatches go from 0 to " + std::to_string(program_.microbatches() - 1));
         } else if ((i.is_send() || i.is_receive()) && map_.of(i) == channel_map::none) {
@@ -104,8 +112,7 @@ class verification {
       std::int32_t position = -1;
       for (auto const& i : program_.instructions(rank)) {
         ++position;
-        auto& where = i.kind == optimizer_step ? step_at_[index(i.stage)]
-                                               : of(at_(i.stage, i.microbatch), i.kind);
+        auto& where = place_of(rank, i);
         if (where != absent)
           add(fault::repeated, rank, position, "it already stands at " + std::to_string(where));
         where = position;
@@ -118,7 +125,23 @@ class verification {
         if (found_.size() >= most_told) return;
         check_once(s, m);
       }
-      if (steps && step_at_[index(s)] == absent) add_missing({optimizer_step, s, 0}, absent);
+      if ((steps || validates_) && step_at_[index(s)] == absent)
+        add_missing({optimizer_step, s, 0}, absent);
+    }
+    for (int rank = 0; validates_ && rank < program_.ranks(); ++rank) {
+      auto const first = program_.placement().stages_of(rank).front();
+      if (norm_at_[index(rank)] == absent) add_missing({reduce_norm, first, 0}, absent);
+      if (validate_at_[index(rank)] == absent) add_missing({validate, first, 0}, absent);
+    }
+  }
+
+  // Where the position of an instruction is kept.
+  [[nodiscard]] std::int32_t& place_of(int rank, instruction const& i) {
+    switch (i.kind) {
+      case instruction_kind::optimizer_step: return step_at_[index(i.stage)];
+      case instruction_kind::reduce_norm: validates_ = true; return norm_at_[index(rank)];
+      case instruction_kind::validate: validates_ = true; return validate_at_[index(rank)];
+      default: return of(at_(i.stage, i.microbatch), i.kind);
     }
   }
 
@@ -207,7 +230,9 @@ class verification {
         }
         if (m > 0) expect_order(rank, w_of(at_(s, m - 1)), w);
         expect_order(rank, w, step_at_[index(s)]);
+        expect_order(rank, w, norm_at_[index(rank)]);
       }
+      expect_order(rank, norm_at_[index(rank)], step_at_[index(s)]);
     }
   }
 
@@ -241,55 +266,6 @@ class verification {
     }
   }
 
-  // What the ranks set aside must be enough, or a message would overwrite one still in use.
-  void check_depths(traffic const& messages) {
-    std::vector<channel> stated(messages.channels().size());
-    for (auto const& c : program_.channels())
-      if (auto const id = map_.between(c.from, c.to); id != channel_map::none)
-        stated[index(id)] = c;
-    for (int c = 0; c < map_.size(); ++c) {
-      auto const& needed = messages.channels()[index(c)];
-      if (stated[index(c)].slots < needed.slots)
-        find_slot_too_many(messages, c, stated[index(c)].slots);
-      if (stated[index(c)].in_flight < needed.in_flight)
-        find_send_too_many(messages, c, stated[index(c)].in_flight);
-    }
-  }
-
-  void find_slot_too_many(traffic const& messages, int c, int stated) {
-    auto const rank = map_.ends(c).second;
-    auto const notes = messages.notes(rank);
-    int open = 0;
-    for (std::size_t i = 0; i < notes.size(); ++i) {
-      if (notes[i].channel != c) continue;
-      open += program_.instructions(rank)[i].is_receive() ? 1 : -1;
-      if (open > stated) return add_depth(messages, c, rank, i, "slots");
-    }
-  }
-
-  void find_send_too_many(traffic const& messages, int c, int stated) {
-    auto const rank = map_.ends(c).first;
-    auto const notes = messages.notes(rank);
-    int retired = 0;
-    for (std::size_t i = 0; i < notes.size(); ++i) {
-      if (notes[i].channel == map_.reverse(c)) retired = std::max(retired, notes[i].retired);
-      if (notes[i].channel == c && notes[i].sequence + 1 - retired > stated)
-        return add_depth(messages, c, rank, i, "messages in flight");
-    }
-  }
-
-  void add_depth(
-      traffic const& messages, int c, int rank, std::size_t position, std::string const& what) {
-    auto const& needed = messages.channels()[index(c)];
-    add(fault::channel_depth,
-        rank,
-        static_cast<std::int64_t>(position),
-        "here channel " + std::to_string(needed.from) + "->" + std::to_string(needed.to) +
-            " has more " + what + " than the program states; it needs " +
-            std::to_string(needed.slots) + " slots and " + std::to_string(needed.in_flight) +
-            " messages in flight");
-  }
-
   void check_memory(traffic const& messages, problem const& limits) {
     auto const peaks = peak_memory(program_, limits, messages);
     for (int rank = 0; rank < program_.ranks(); ++rank) {
@@ -307,7 +283,10 @@ class verification {
   program const& program_;
   channel_map map_;
   grid<positions> at_;
-  std::vector<std::int32_t> step_at_;  // by stage
+  std::vector<std::int32_t> step_at_;      // by stage
+  std::vector<std::int32_t> norm_at_;      // by rank
+  std::vector<std::int32_t> validate_at_;  // by rank
+  bool validates_ = false;                 // whether any rank has a norm or a validation
   std::vector<diagnostic> found_;
 };
 

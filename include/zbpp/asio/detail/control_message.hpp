@@ -120,10 +120,9 @@ inline void put(wire_writer& to, rank_failure const& f) {
   f.location.stage = from.get<int>();
   f.location.microbatch = from.get<int>();
   if (get_below(from, 2, "the mark of an instruction is") == 1) {
-    auto const kinds = static_cast<std::uint8_t>(instruction_kind::optimizer_step) + 1;
     f.instruction.emplace();
     f.instruction->kind = static_cast<instruction_kind>(
-        get_below(from, static_cast<std::uint8_t>(kinds), "the kind of an instruction is"));
+        get_below(from, instruction_kinds, "the kind of an instruction is"));
     f.instruction->stage = from.get<std::int32_t>();
     f.instruction->microbatch = from.get<std::int32_t>();
   }

@@ -28,17 +28,17 @@ namespace zbpp::detail {
 inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
 
 /// The letters of each kind of instruction, in the order of `instruction_kind`.
-inline constexpr std::array<std::string_view, 10> csv_letters{
-    "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP"};
+inline constexpr std::array<std::string_view, instruction_kinds> csv_letters{
+    "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP", "NORM", "VALIDATE"};
 
 /// Writes one cell.
 /// @throws error (bad_argument) when there is no such kind of instruction
 inline void add_cell(std::string& text, instruction const& i) {
-  if (i.kind > instruction_kind::optimizer_step)
+  if (static_cast<std::size_t>(i.kind) >= csv_letters.size())
     throw error(errc::bad_argument, to_string(i) + ": there is no such instruction");
   text += std::to_string(i.stage);
   text += csv_letters[static_cast<std::size_t>(i.kind)];
-  if (i.kind != instruction_kind::optimizer_step) text += std::to_string(i.microbatch);
+  if (i.has_microbatch()) text += std::to_string(i.microbatch);
 }
 
 /// Reads the cells of a file and finds out, or checks, what they are about.
@@ -121,8 +121,7 @@ class csv_reader {
     for_each([&](int line, cell const& c) {
       if (given && c.what.microbatch >= *given)
         refuse(line, c, "a microbatch from 0 to " + std::to_string(*given - 1));
-      if (!given && c.what.kind != instruction_kind::optimizer_step)
-        first.try_emplace(c.what.microbatch, line, c);
+      if (!given && c.what.has_microbatch()) first.try_emplace(c.what.microbatch, line, c);
     });
     if (given) return *given;
     auto const count = count_without_gap(first, "microbatch");
@@ -184,12 +183,13 @@ class csv_reader {
     while (kind < known && csv_letters[kind] != letters) ++kind;
     if (kind == known)
       complain(
-          passes_only_ ? "F, I, W, B or R after the stage, for a schedule has passes only"
-                       : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B or STEP after the stage");
+          passes_only_
+              ? "F, I, W, B or R after the stage, for a schedule has passes only"
+              : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM or VALIDATE after the "
+                "stage");
     what.kind = static_cast<instruction_kind>(kind);
     rest.remove_prefix(letters.size());
-    bool const is_step = what.kind == instruction_kind::optimizer_step;
-    if (!is_step && !read_number(rest, what.microbatch))
+    if (what.has_microbatch() && !read_number(rest, what.microbatch))
       complain("a microbatch from 0 to 2147483647 after the letters");
     return what;
   }

@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,7 @@ namespace zbpp {
 
 ZBPP_INLINE std::string to_string(instruction const& i) {
   auto text = std::to_string(i.stage).append(to_string(i.kind));
-  if (i.kind != instruction_kind::optimizer_step) text += std::to_string(i.microbatch);
+  if (i.has_microbatch()) text += std::to_string(i.microbatch);
   return text;
 }
 
@@ -34,6 +35,10 @@ ZBPP_INLINE program::program(
         errc::bad_argument,
         "the program has " + std::to_string(instructions_.ranks()) + " rows; its placement has " +
             std::to_string(ranks()) + " ranks");
+}
+
+ZBPP_INLINE bool agrees_on_steps(program const& program) {
+  return std::ranges::any_of(program.instructions().all(), &instruction::is_of_rank);
 }
 
 }  // namespace zbpp

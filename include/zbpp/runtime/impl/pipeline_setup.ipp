@@ -67,7 +67,7 @@ ZBPP_INLINE program forward_only(program const& program) {
   }
   return lower(
       {program.placement(), program.microbatches(), std::move(forwards)},
-      {.optimizer_steps = false});
+      {.step = step_kind::none});
 }
 
 }  // namespace zbpp::detail
