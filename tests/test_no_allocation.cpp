@@ -2,6 +2,9 @@
 //
 // A step in steady state takes nothing from the heap. Its own executable, since it replaces the
 // global operator new.
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/policy/fixed_zb_v.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -11,8 +14,11 @@
 #include <support/plan_grid.hpp>
 #include <support/toy_mlp.hpp>
 
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace test_no_allocation {
@@ -67,6 +73,28 @@ void check_policies(Backend backend) {
             });
 }
 
+// A stage whose gradients are too large in every third step.
+class optimized_stage {
+ public:
+  flow operator()(microbatch mb) {
+    message in = co_await mb.recv_activation();
+    buffer out;
+    co_await F([&](pass_context ctx) { out = ctx.allocate_edge(test::toy::edge); });
+    in.clear();
+    co_await mb.send_activation(std::move(out));
+    message const back = co_await mb.recv_gradient();
+    co_await B([&](pass_context ctx) { out = ctx.allocate_edge(test::toy::edge); });
+    co_await mb.send_gradient(std::move(out));
+    co_await W([&] { gradients_[1] += mb.step() % 3 == 0 ? 10.0F : 0.1F; });
+  }
+  optim::adamw& optimizer() { return own_; }
+
+ private:
+  std::array<float, 4> weights_{};
+  std::array<float, 4> gradients_{};
+  optim::adamw own_{{{weights_, gradients_}}};
+};
+
 }  // namespace
 
 TEST_CASE("the counter counts", "[no-allocation]") {
@@ -85,6 +113,26 @@ TEST_CASE("a step on one thread per rank allocates nothing", "[no-allocation]") 
 
 TEST_CASE("a step where ranks share threads allocates nothing", "[no-allocation]") {
   check_policies(threads{.count = 2, .spins = 10});
+}
+
+TEST_CASE("steps that are validated afterwards and amended allocate nothing", "[no-allocation]") {
+  for (auto const& where : {placement::linear(3), placement::v_shape(3)}) {
+    problem const problem(where, 5, toy_costs(), 87);
+    auto const order = where.is_linear() ? zb_h2{}(problem) : fixed_zb_v{}(problem);
+    for (auto kind : {step_kind::synchronous, step_kind::post_validated}) {
+      std::vector<optimized_stage> stages(static_cast<std::size_t>(where.stages()));
+      pipeline pipe(
+          make_plan("tested", order, problem, {.step = kind}),
+          threads{},
+          stages,
+          {.clip = 1, .window = {.most_amended = 64}});
+      int amended = 0;
+      auto const note = [&](step_result const& step) { amended += step.update.is_amended ? 1 : 0; };
+      pipe.run(7, note);
+      CHECK(count_allocations([&] { pipe.run(20, note); }) == 0);
+      CHECK((amended > 0) == (kind == step_kind::post_validated));
+    }
+  }
 }
 
 TEST_CASE("a step that recomputes allocates nothing", "[no-allocation]") {

@@ -46,6 +46,17 @@
 #define ZBPP_INLINE inline
 #endif
 
+/// Stands before a function that computes the same bits wherever it is called, because a step and
+/// what makes it final compute some numbers twice: it is not inlined, and every product and sum is
+/// rounded. ZBPP_EXACT_BODY is its first line.
+#if defined(__clang__)
+#define ZBPP_EXACT [[gnu::noinline]]
+#define ZBPP_EXACT_BODY _Pragma("clang fp contract(off)")
+#else
+#define ZBPP_EXACT [[gnu::noinline, gnu::optimize("fp-contract=off")]]
+#define ZBPP_EXACT_BODY
+#endif
+
 /// Stands before every `await_suspend`: keeps it out of line.
 ///
 /// An inlined await_suspend may go on using the coroutine's frame after another thread resumed

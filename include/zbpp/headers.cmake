@@ -79,6 +79,14 @@ set(ZBPP_CORE_HEADERS
   model/program.hpp
   model/schedule.hpp
   model/timeline.hpp
+  optim/adamw.hpp
+  optim/detail/elementwise.hpp
+  optim/impl/adamw.ipp
+  optim/impl/elementwise.ipp
+  optim/impl/sgd.ipp
+  optim/impl/src.hpp
+  optim/layer.hpp
+  optim/sgd.hpp
   planner/auto_placement.hpp
   planner/bottleneck.hpp
   planner/chunk_policies.hpp
@@ -128,18 +136,24 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
   runtime/detail/chunk_state.hpp
+  runtime/detail/flow_runner.hpp
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
   runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/refuse_flow.hpp
+  runtime/detail/step_agreement.hpp
+  runtime/detail/step_agreements.hpp
   runtime/engine.hpp
+  runtime/engine_run.hpp
   runtime/failure.hpp
   runtime/flow.hpp
+  runtime/gradient_state.hpp
   runtime/impl/arena_core.ipp
   runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
+  runtime/impl/gradient_state.ipp
   runtime/impl/in_process.ipp
   runtime/impl/message.ipp
   runtime/impl/microbatch.ipp
@@ -147,16 +161,23 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
   runtime/impl/src.hpp
+  runtime/impl/state_link.ipp
+  runtime/impl/step_agreement.ipp
+  runtime/impl/step_agreements.ipp
   runtime/impl/threads.ipp
   runtime/impl/workers.ipp
   runtime/in_process.hpp
   runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
+  runtime/optimizer.hpp
   runtime/pass_context.hpp
   runtime/pipeline.hpp
   runtime/stage.hpp
+  runtime/state_link.hpp
+  runtime/step_result.hpp
   runtime/threads.hpp
+  runtime/training.hpp
   runtime/transport.hpp
   runtime/virtual_time.hpp
   runtime/workers.hpp

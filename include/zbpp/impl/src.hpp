@@ -7,6 +7,7 @@
 #include <zbpp/analysis/impl/src.hpp>
 #include <zbpp/io/impl/src.hpp>
 #include <zbpp/model/impl/src.hpp>
+#include <zbpp/optim/impl/src.hpp>
 #include <zbpp/planner/impl/src.hpp>
 #include <zbpp/policy/impl/src.hpp>
 #include <zbpp/runtime/impl/src.hpp>

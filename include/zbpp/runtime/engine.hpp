@@ -8,40 +8,29 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
-#include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/detail/chunk_state.hpp>
-#include <zbpp/runtime/detail/flow_state.hpp>
+#include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
-#include <zbpp/runtime/detail/refuse_flow.hpp>
+#include <zbpp/runtime/detail/step_agreement.hpp>
+#include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/failure.hpp>
-#include <zbpp/runtime/message.hpp>
-#include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <span>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 namespace zbpp {
-
-/// Tells how far `engine::advance` came.
-enum class progress : std::uint8_t {
-  done,     ///< the whole program ran
-  blocked,  ///< the next pass waits for a message
-  failed,   ///< the step has failed, here or on another rank
-  paused,   ///< as many passes ran as were asked for
-};
 
 /// Holds the memory of one rank.
 struct rank_memory {
@@ -51,7 +40,8 @@ struct rank_memory {
 
 /// Runs the program of one rank.
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
-///                `arrival_of_send(transfer)`, `has_arrived(arrival)`
+///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a
+///                `multi_step_transport` also `reach(arrival)`
 template <transport Transport, class PassObserver>
 class engine {
  public:
@@ -70,90 +60,85 @@ class engine {
       pass_context ctx,
       Transport& transport,
       step_status& status,
+      detail::step_agreement* agreement,
       bool is_training)
       : rank_(rank),
-        map_(&messages.map()),
-        code_(detail::make_rank_code(program, messages, rank)),
-        chunks_(detail::make_chunk_states(program, problem, rank, stages, is_training)),
-        flows_(detail::index(code_.flow_slots)),
+        flows_(rank, program, messages, problem, stages, ctx, transport, is_training),
         memory_(&memory),
-        context_(ctx),
         transport_(&transport),
-        status_(&status) {}
+        status_(&status),
+        agreement_(agreement),
+        state_transfer_(detail::state_transfer(problem, rank)) {
+    for (auto& chunk : flows_.chunks())
+      if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
+  }
 
   engine(engine&&) = default;
   engine& operator=(engine&&) = delete;
   ~engine() { abandon(); }
 
-  /// Gets ready for a step.
-  /// @param losses  one per microbatch, written by the last stage
-  /// @param trace   one entry per pass, gets start and end of each
-  void begin(
-      std::int64_t step,
-      PassObserver observer,
-      std::span<double> losses,
-      std::span<timed_pass> trace) {
-    next_ = 0;
-    traced_ = 0;
+  /// Gets ready for the steps of a run.
+  void begin(engine_run const& run, PassObserver observer) {
+    run_ = run;
+    step_ = run.first;
     observer_ = observer;
-    trace_ = trace;
     failure_ = {};
-    for (auto& chunk : chunks_) {
-      chunk.common.step = step;
-      chunk.common.losses = losses.data();
-    }
-    memory_->buffers.start_step();
+    judged_ = run.first - 1;
+    state_ = run_state::at_instruction;
+    start_step();
   }
 
   /// Lets every stage get ready, before the first step.
   void warm_up() {
-    for (auto const& chunk : chunks_) chunk.run.warm_up(context_);
+    for (auto const& chunk : flows_.chunks()) chunk.run.warm_up(flows_.context());
   }
 
-  /// Runs instructions until the program ends, the next pass waits for a message, the step fails,
-  /// or the next pass would be one more than `most`. Call it from one thread at a time.
+  /// Runs instructions until the run ends, the rank waits for another, the step fails, or the next
+  /// pass would be one more than `most`. Call it from one thread at a time.
   progress advance(std::size_t most = ~std::size_t{0}) noexcept {
     frame_pool::scope const frames(memory_->frames);
-    auto const last = most < trace_.size() - traced_ ? traced_ + most : trace_.size();
     try {
-      for (; next_ < code_.instructions.size(); ++next_) {
+      for (;;) {
+        if (state_ == run_state::between_steps && is_last_step()) return progress::done;
         if (status_->has_failed()) return progress::failed;
-        auto const& i = code_.instructions[next_];
-        if (traced_ == last && i.kind <= instruction_kind::recompute) return progress::paused;
-        if (!run(i)) return progress::blocked;
-        if (i.frees_slot) free_slot(flows_[detail::index(i.slot)]);
+        if (state_ == run_state::going_back && !discard_cut()) return progress::blocked;
+        if (state_ == run_state::rejoining && !begin_step(step_)) return progress::blocked;
+        if (state_ == run_state::between_steps && !begin_step(step_ + 1)) return progress::blocked;
+        if (auto const how = advance_step(most); how != progress::done) return how;
       }
-      return progress::done;
     } catch (...) {
       fail(std::current_exception());
       return progress::failed;
     }
   }
 
-  /// @return when the message that blocks the rank arrives; `not_yet` before it is sent
+  /// @return when what blocks the rank arrives; `not_yet` before it is sent
   [[nodiscard]] ticks blocked_until() const noexcept {
-    auto const& i = code_.instructions[next_];
-    return transport_->arrival(i.channel, i.sequence);
+    if constexpr (multi_step_transport<Transport>)
+      if (awaited_.rank != detail::step_agreement::nobody)
+        return transport_->states().arrival(awaited_.rank, rank_);
+    if (awaited_.channel == channel_map::none) return not_yet;
+    return transport_->arrival(awaited_.channel, awaited_.sequence);
   }
 
-  /// @return the channel of that message
-  [[nodiscard]] int blocked_on() const noexcept { return code_.instructions[next_].channel; }
+  /// @return the channel of the message that blocks the rank; none when it waits for something else
+  [[nodiscard]] int blocked_on() const noexcept { return awaited_.channel; }
+  /// @return the rank whose gradients or verdict block this one; -1 when it waits for something
+  /// else
+  [[nodiscard]] int blocked_by() const noexcept { return awaited_.rank; }
 
   /// Destroys all flows and their messages; after a step that failed, when no rank is running.
-  void abandon() noexcept {
-    for (auto& state : flows_) {
-      if (state.flow) state.flow.destroy();
-      state = {};
-    }
-  }
+  void abandon() noexcept { flows_.abandon(); }
 
   /// Fails the step, unless it has failed here, for what came to light outside of a pass.
   void fail(std::exception_ptr why) noexcept {
     if (failure_.exception) return;
-    if (next_ == code_.instructions.size())
+    if (next_ == code().size()) {
       failure_ = {{.rank = rank_}, {}, std::move(why)};
-    else
-      failure_ = {place(), current(), std::move(why)};
+    } else {
+      auto const& i = code()[next_];
+      failure_ = {flows_.place_of(i), flows_.named(i), std::move(why)};
+    }
     status_->fail(rank_);
     transport_->abort();
   }
@@ -172,152 +157,182 @@ class engine {
  private:
   using ready_instruction = detail::ready_instruction;
 
-  using chunk_state = detail::chunk_state;
+  enum class run_state : std::uint8_t {
+    at_instruction,
+    between_steps,
+    going_back,  // after the step before was amended: what this one has run is void
+    rejoining,   // that is undone; it begins anew
+  };
 
-  // Returns false when the instruction has to wait.
-  bool run(ready_instruction const& i) {
-    auto& chunk = chunks_[detail::index(i.chunk)];
-    switch (i.kind) {
-      case instruction_kind::optimizer_step: chunk.run.update(context_); return true;
-      case instruction_kind::receive_activation:
-        transport_->post_receive(i.channel, chunk.activation_in);
-        return true;
-      case instruction_kind::receive_gradient:
-        transport_->post_receive(i.channel, chunk.costs.edge);
-        return true;
-      case instruction_kind::send_activation:
-      case instruction_kind::send_gradient: send(i, chunk); return true;
-      default: return run_pass(i, chunk);
+  // What a rank waits for: a message, a state of gradients, or, with neither, that what it sent is
+  // consumed.
+  struct wait {
+    int channel = channel_map::none;
+    std::int32_t sequence = -1;
+    int rank = detail::step_agreement::nobody;
+  };
+
+  progress advance_step(std::size_t most) {
+    auto const last = most < trace_.size() - traced_ ? traced_ + most : trace_.size();
+    for (auto const code = this->code(); next_ < code.size(); ++next_) {
+      if (status_->has_failed()) return progress::failed;
+      auto const& i = code[next_];
+      if (traced_ == last && i.kind <= instruction_kind::recompute) return progress::paused;
+      if (!run(i)) return progress::blocked;
+      if (state_ == run_state::going_back) return progress::done;
+      if (i.frees_slot) flows_.free_slot(i);
     }
+    state_ = run_state::between_steps;
+    if (agreement_ != nullptr) agreement_->end_step();
+    tell_judged();
+    if (!is_last_step()) end_step();
+    return progress::done;
   }
 
-  bool run_pass(ready_instruction const& i, chunk_state& chunk) {
-    auto& state = flows_[detail::index(i.slot)];
-    auto const kind = static_cast<pass_kind>(i.kind);
-    ticks arrival = 0;
-    if (i.channel != channel_map::none) {
-      arrival = transport_->arrival(i.channel, i.sequence);
-      if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
-      bool const forward = kind == pass_kind::forward;
-      state.received =
-          transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
-      if (i.retired != ready_instruction::none)
-        transport_->retire(map_->reverse(i.channel), i.retired);
-    }
-    if (kind == pass_kind::forward) start_flow(i, chunk, state);
-    expect_flow_at(kind, state);
+  [[nodiscard]] bool is_last_step() const noexcept { return step_ + 1 == run_.first + run_.count; }
+  [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {
+    return run_.places[detail::index(step - run_.first) % 2];
+  }
 
-    state.running = kind;
-    state.is_running = true;
-    state.open = detail::open_passes(kind);
-    state.has_received = false;
-    auto& timed = trace_[traced_++];
-    timed.start = observer_.start(arrival, timed.pass);
-    state.flow.resume();
-    timed.end = observer_.finish(chunk.costs.of(kind));
-    state.is_running = false;
-    if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
-    if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
+  void start_step() {
+    auto const& places = places_of(step_);
+    next_ = 0;
+    traced_ = 0;
+    trace_ = places.trace;
+    flows_.begin_step(step_, places.losses);
+    memory_->buffers.start_step();
+    if (agreement_ != nullptr) agreement_->begin_step(is_last_step());
+  }
 
-    bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
-    if (consumes && !state.received.empty()) release_input(kind, state);
-    if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
-    if (i.ends_flow) end_flow(chunk, state);
+  void end_step() {
+    if constexpr (multi_step_transport<Transport>) transport_->end_step(rank_);
+  }
+
+  // Returns false while peers have messages of the last step, or the first time, to take.
+  bool begin_step(std::int64_t step) {
+    awaited_ = {};
+    if constexpr (multi_step_transport<Transport>)
+      if (!transport_->begin_step(rank_)) return false;
+    if constexpr (requires { observer_.begin_step(true); }) observer_.begin_step(step != step_);
+    step_ = step;
+    state_ = run_state::at_instruction;
+    start_step();
     return true;
   }
 
-  void start_flow(ready_instruction const& i, chunk_state& chunk, detail::flow_state& state) {
-    state.common = &chunk.common;
-    state.microbatch = i.microbatch;
-    state.is_recomputed = i.is_recomputed;
-    state.context = &context_;
-    state.flow = chunk.run(microbatch(state)).release(state);
+  // Gives up what this step has run and received so far. Returns false while messages are on their
+  // way.
+  bool discard_cut() {
+    abandon();
+    if constexpr (multi_step_transport<Transport>) {
+      for (auto const& c : flows_.code().cut) {
+        awaited_ = {.channel = c.channel, .sequence = c.count - 1};
+        if (transport_->arrival(c.channel, c.count - 1) == not_yet) return false;
+      }
+      for (auto const& c : flows_.code().cut) transport_->discard(c.channel, c.count);
+    }
+    end_step();
+    state_ = run_state::rejoining;
+    return true;
   }
 
-  void expect_flow_at(pass_kind kind, detail::flow_state const& state) const {
-    auto const at = state.point;
-    if (!detail::may_begin(kind, at))
-      at == flow_point::end ? refuse_flow(state, "has ended")
-                            : refuse_flow(state, "awaits ", to_string(at));
+  // Learns from other ranks, and tells them, what an instruction of the agreement needs. Returns
+  // false when it has to wait.
+  bool agree(instruction_kind kind) {
+    if constexpr (multi_step_transport<Transport>) {
+      auto& states = transport_->states();
+      for (;;) {
+        ticks arrival = 0;
+        awaited_ = {.rank = agreement_->awaited(kind)};
+        if (awaited_.rank != detail::step_agreement::nobody) {
+          arrival = states.arrival(awaited_.rank, rank_);
+          if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
+        }
+        auto const now = observer_.reach(arrival);
+        auto const told = observer_.arrival_of_send(state_transfer_);
+        note(kind, now);
+        auto const how = agreement_->run(kind, states, flows_.context(), told);
+        if (how == detail::agreement_progress::waits) continue;
+        if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
+        tell_judged();
+        return true;
+      }
+    }
+    return true;
   }
 
-  [[noreturn]] void refuse_flow(
-      detail::flow_state const& state,
-      std::string_view does,
-      std::string_view point = {},
-      std::string_view after = {}) const {
-    detail::refuse_flow(current(), place(), state.microbatch, does, point, after);
+  void note(instruction_kind kind, ticks now) const {
+    bool const is_of_step_before = kind == instruction_kind::validate && agreement_->is_pending();
+    if (kind == instruction_kind::validate && !is_of_step_before && awaited_.rank < 0) return;
+    auto& update = *places_of(step_ - (is_of_step_before ? 1 : 0)).update;
+    if (kind == instruction_kind::reduce_norm && awaited_.rank == detail::step_agreement::nobody)
+      update = {.measured = now};
+    // Before the verdict goes on: once the first rank has it, the step's result is read there.
+    if (kind == instruction_kind::reduce_norm || awaited_.rank > rank_) update.validated = now;
+    if (!update.is_early) update.stepped = update.validated;
   }
 
-  // What the flow keeps of its input after the pass is an activation from now on.
-  void release_input(pass_kind kind, detail::flow_state& state) const {
-    if (!state.has_received)
-      refuse_flow(
-          state,
-          "has not called ",
-          kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()");
-    for (auto const& each : state.received.buffers())
-      if (each.use_count() > 1) each.retag(purpose::activation);
-    state.received.clear();
+  void step(int chunk) {
+    if constexpr (multi_step_transport<Transport>)
+      if (auto* const update = places_of(step_).update;
+          update != nullptr && chunk == 0 && agreement_->steps_early()) {
+        update->stepped = observer_.reach(0);
+        update->is_early = true;
+      }
+    if (agreement_ != nullptr) agreement_->step(chunk, flows_.context());
+    flows_.chunks()[detail::index(chunk)].run.update(flows_.context());
   }
 
-  // Gives what a pass made to the neighbouring chunk of the same rank: the same memory, no message.
-  void hand_over(ready_instruction const& i, chunk_state const& chunk, detail::flow_state& state) {
-    auto& to = flows_[detail::index(i.hand_over)];
-    to.received = std::move(outgoing_of(i.kind == instruction_kind::forward, chunk, state));
+  void tell_judged() {
+    if (agreement_ == nullptr || run_.listener == nullptr) return;
+    if (agreement_->report().step > judged_)
+      run_.listener->on_judged(judged_ = agreement_->report().step);
   }
 
-  void send(ready_instruction const& i, chunk_state const& chunk) {
-    bool const forward = i.kind == instruction_kind::send_activation;
-    auto& msg = outgoing_of(forward, chunk, flows_[detail::index(i.slot)]);
-    auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
-    transport_->send(i.channel, std::move(msg), observer_.arrival_of_send(transfer));
+  // Returns false when the instruction has to wait.
+  bool run(ready_instruction const& i) {
+    switch (i.kind) {
+      case instruction_kind::optimizer_step: step(i.chunk); return true;
+      case instruction_kind::reduce_norm:
+      case instruction_kind::validate: return agree(i.kind);
+      case instruction_kind::receive_activation:
+      case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
+      case instruction_kind::send_activation:
+      case instruction_kind::send_gradient: flows_.send(i, observer_); return true;
+      default: return run_pass(i);
+    }
   }
 
-  [[nodiscard]] message& outgoing_of(
-      bool forward, chunk_state const& chunk, detail::flow_state& state) const {
-    auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
-    if (std::exchange(state.sent_at, flow_point::start) != wanted)
-      refuse_flow(state, "has not called ", to_string(wanted));
-    auto& msg = state.outgoing;
-    auto const most = forward ? chunk.costs.edge : chunk.activation_in;
-    if (most > 0 && msg.total_size() > most)
-      detail::refuse_size(place(), chunk.common.stage, forward, msg.total_size(), most);
-    return msg;
+  bool run_pass(ready_instruction const& i) {
+    ticks arrival = 0;
+    if (i.channel != channel_map::none) {
+      awaited_ = {.channel = i.channel, .sequence = i.sequence};
+      arrival = transport_->arrival(i.channel, i.sequence);
+      if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
+    }
+    flows_.run_pass(i, arrival, observer_, trace_[traced_++]);
+    if (i.is_last_w && agreement_ != nullptr)
+      agreement_->complete_gradients(i.chunk, flows_.context());
+    return true;
   }
 
-  void end_flow(chunk_state const& chunk, detail::flow_state& state) const {
-    if (chunk.common.is_training && state.point != flow_point::end)
-      refuse_flow(state, "still awaits ", to_string(state.point), " after its last pass");
-    std::exchange(state.flow, nullptr).destroy();
-  }
-
-  // Gets a slot ready for another flow; this one is gone, with all it sent.
-  void free_slot(detail::flow_state& state) const {
-    if (state.sent_at != flow_point::start)
-      refuse_flow(state, "has called ", to_string(state.sent_at), " in another pass");
-    state.reset();
-  }
-
-  [[nodiscard]] instruction current() const noexcept {
-    auto const& i = code_.instructions[next_];
-    return {i.kind, chunks_[detail::index(i.chunk)].common.stage, i.microbatch};
-  }
-  [[nodiscard]] location place() const noexcept {
-    auto const what = current();
-    return {rank_, static_cast<std::int64_t>(next_), what.stage, what.microbatch};
+  [[nodiscard]] std::span<ready_instruction const> code() const noexcept {
+    return flows_.code().instructions;
   }
 
   int rank_;
-  channel_map const* map_;
-  detail::rank_code code_;
-  std::vector<chunk_state> chunks_;
-  std::vector<detail::flow_state> flows_;
+  detail::flow_runner<Transport> flows_;
   rank_memory* memory_;
-  pass_context context_;
   Transport* transport_;
   step_status* status_;
+  detail::step_agreement* agreement_;
+  ticks state_transfer_;
   PassObserver observer_{};
+  engine_run run_;
+  std::int64_t step_ = 0;
+  std::int64_t judged_ = -1;
+  run_state state_ = run_state::at_instruction;
+  wait awaited_;
   std::span<timed_pass> trace_;
   std::size_t traced_ = 0;
   std::size_t next_ = 0;

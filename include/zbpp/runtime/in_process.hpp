@@ -9,6 +9,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <atomic>
@@ -34,7 +35,11 @@ class in_process {
   /// @param wake  notified when a message arrives for the rank; may be null when nobody waits
   void bind(int rank, arena& memory, wakeup* wake) noexcept {
     ranks_[detail::index(rank)] = {&memory, wake};
+    states_.bind(rank, wake);
   }
+
+  /// @return what carries the states of gradients between these ranks
+  [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the next slot of a channel, `most` bytes large.
   void post_receive(int channel, bytes most) noexcept { open(channel, most); }
@@ -55,9 +60,10 @@ class in_process {
   /// @return when a message arrived or will arrive; `not_yet` when it has not been sent
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
     auto const& l = *lanes_[detail::index(channel)];
-    auto const number = static_cast<std::uint32_t>(sequence);
-    // Acquire: pairs with the release in send.
-    if (l.published.load(std::memory_order_acquire) <= number) return not_yet;
+    auto const number = l.received + static_cast<std::uint32_t>(sequence);
+    // Acquire: pairs with the release in send. Counters may wrap around, so their distance counts.
+    auto const ahead = l.published.load(std::memory_order_acquire) - number;
+    if (static_cast<std::int32_t>(ahead) <= 0) return not_yet;
     return l.at(number).arrival;
   }
 
@@ -68,20 +74,35 @@ class in_process {
     auto& memory = *receiver(channel).memory;
     open(channel, -most);
     message copy;
-    for (auto const& from : l.at(static_cast<std::uint32_t>(sequence)).msg.buffers()) {
+    auto const number = l.received + static_cast<std::uint32_t>(sequence);
+    for (auto const& from : l.at(number).msg.buffers()) {
       auto own = from ? memory.allocate(from.size(), purpose::edge) : buffer{};
       if (from.size() > 0) std::memcpy(own.data(), from.data(), from.size());
       copy.push_back(std::move(own));
     }
+    // Release: the sender that sees the count may release the message.
+    l.consumed.store(l.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     return copy;
   }
+
+  /// Gives up those of the first `count` messages of this step that were not taken, and closes
+  /// their slots; for the receiver, when all of them have arrived.
+  void discard(int channel, std::int32_t count) noexcept;
+
+  /// Tells the senders of a rank that it has taken or discarded all that this step brought.
+  void end_step(int rank) noexcept;
+
+  /// Begins the next step of a rank, or the same one anew: releases what it sent, and counts from 0
+  /// what it sends and receives.
+  /// @return false while a receiver still has messages to take or discard; the rank is notified
+  ///         when that has ended its step
+  [[nodiscard]] bool begin_step(int rank) noexcept;
 
   /// Releases the messages of a channel before number `count`; for the sender, who knows that they
   /// were consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = *lanes_[detail::index(channel)];
-    for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
-      l.at(l.retired).msg.clear();
+    l.retire_until(l.sent + static_cast<std::uint32_t>(count));
   }
 
   /// Wakes everybody who waits; for a step that failed.
@@ -97,7 +118,11 @@ class in_process {
     ticks arrival = 0;
   };
   struct lane {
-    lane(int receiver, std::size_t depth);
+    lane(channel const& ends);
+
+    void retire_until(std::uint32_t end) noexcept {
+      for (; retired != end; ++retired) at(retired).msg.clear();
+    }
 
     [[nodiscard]] entry& at(std::uint32_t number) noexcept { return ring[number & mask]; }
     [[nodiscard]] entry const& at(std::uint32_t number) const noexcept {
@@ -106,13 +131,18 @@ class in_process {
 
     // How many messages were sent. It is written by the sender alone.
     alignas(64) std::atomic<std::uint32_t> published{0};
+    int from;
     int to;
     std::vector<entry> ring;  // its length is a power of two
     std::size_t mask;
     // Touched by the sender alone.
     alignas(64) std::uint32_t retired = 0;
-    // Touched by the receiver alone: the bytes of slots whose message was not taken.
-    alignas(64) bytes open = 0;
+    std::uint32_t sent = 0;  // before this step
+    // How many messages were taken or discarded. It is written by the receiver alone.
+    alignas(64) std::atomic<std::uint32_t> consumed{0};
+    // Touched by the receiver alone.
+    std::uint32_t received = 0;  // before this step
+    bytes open = 0;              // of slots whose message was not taken
   };
   struct rank_end {
     arena* memory = nullptr;
@@ -130,6 +160,7 @@ class in_process {
 
   std::vector<rank_end> ranks_;
   std::vector<std::unique_ptr<lane>> lanes_;
+  in_process_states states_;
 };
 
 }  // namespace zbpp

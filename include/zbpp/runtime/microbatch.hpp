@@ -86,6 +86,12 @@ class microbatch {
   /// States the loss of this microbatch; the step's result carries it.
   /// @throws error (wrong_flow) when this is not the last stage
   void report_loss(double loss) const { this->loss() = loss; }
+  /// Gives what the gradient of the loss is multiplied by; the optimizer divides by it.
+  ///
+  /// Ask in B or BW: while F runs, the step before may not have been validated, and that can change
+  /// the scale.
+  /// @throws error (wrong_flow) in another pass
+  [[nodiscard]] double loss_scale() const;
   /// @return where the loss of this microbatch goes, for a backend that learns it later in the step
   /// @throws error (wrong_flow) when this is not the last stage
   [[nodiscard]] double& loss() const;

@@ -8,53 +8,31 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
-#include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
+#include <zbpp/runtime/detail/step_agreements.hpp>
 #include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/state_link.hpp>
+#include <zbpp/runtime/step_result.hpp>
+#include <zbpp/runtime/training.hpp>
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <limits>
 #include <memory>
-#include <numeric>
-#include <ranges>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace zbpp {
-
-namespace detail {
-
-/// True if `Stages` does not own its stages: a container by name, a view, or a container of
-/// `stage_ref`.
-template <class Stages>
-concept refers_to_stages =
-    std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||
-    std::same_as<std::ranges::range_value_t<Stages>, stage_ref>;
-
-}  // namespace detail
-
-/// Holds what a step gave. It belongs to the pipeline and is overwritten by the next step.
-struct step_result {
-  /// As reported, one per microbatch; not a number where none was, as in a process without the last
-  /// stage.
-  std::vector<double> losses;
-  timeline measured;  ///< when each pass ran; empty for ranks of other processes
-
-  /// @return the mean loss, summed in ascending microbatch; not a number when one is missing
-  [[nodiscard]] double loss() const noexcept {
-    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
-  }
-};
 
 /// Runs the steps of a plan.
 /// @tparam Backend  `threads` or `virtual_time`, or one of a component (`asio::tcp`)
@@ -69,10 +47,12 @@ class pipeline {
   ///                stages of one rank only.
   /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
   ///         there are as many as stages; what the backend throws
+  /// @param options  of optimizer steps, for stages with an `optimizer`
   template <class Stages>
-  pipeline(plan const& planned, Backend backend, Stages&& stages)
+  pipeline(
+      plan const& planned, Backend backend, Stages&& stages, training_options const& options = {})
     requires detail::refers_to_stages<Stages>
-      : pipeline(detail::refer_to(stages), planned, std::move(backend)) {}
+      : pipeline(detail::refer_to(stages), planned, std::move(backend), options) {}
   pipeline(pipeline const&) = delete;
   pipeline& operator=(pipeline const&) = delete;
   ~pipeline();
@@ -92,6 +72,22 @@ class pipeline {
   ///         process; see `failures()`
   step_result const& step();
 
+  /// Runs steps one after another, and hands the result of each to `on_step`, in order.
+  ///
+  /// Where ranks agree on optimizer steps, a rank begins the next step when it is done with its own
+  /// part of the last one; `on_step` is then called on the thread of a rank, while others go on.
+  /// All is final when `run` returns. Otherwise this is as many calls of `step`.
+  /// @param on_step  called with a `step_result const&`, which later steps overwrite; what it
+  /// throws
+  ///                 ends the run as the failure of a rank
+  /// @throws as `step`; error (bad_argument) unless `count` is at least 1
+  template <std::invocable<step_result const&> OnStep>
+  step_result const& run(std::int64_t count, OnStep on_step);
+  /// Runs steps one after another. @return the result of the last
+  step_result const& run(std::int64_t count) {
+    return run(count, [](step_result const&) {});
+  }
+
   /// Runs the forward passes only. What a rank sends stays in its memory until the end, because
   /// no gradient comes back that would tell that it was consumed.
   /// @throws as `step`
@@ -99,8 +95,12 @@ class pipeline {
 
   /// @return every failure of the last step, the first one first; empty when it succeeded
   [[nodiscard]] std::vector<failure> const& failures() const noexcept { return failures_; }
-  /// @return how many steps were completed
-  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// @return how many steps were completed, since `resume` counted from there
+  [[nodiscard]] std::int64_t steps() const noexcept { return state_.steps; }
+  /// @return what the next step depends on besides weights and optimizers; to be saved with them
+  [[nodiscard]] training_state const& state() const noexcept { return state_; }
+  /// Continues a training from where `state()` was taken.
+  void resume(training_state const& state);
   /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
   /// @return what a rank's arena holds, and the most it held in the last step
@@ -113,34 +113,59 @@ class pipeline {
 
   struct run_state;  // engines, transport and result of one program, training or evaluation
 
-  pipeline(std::vector<stage_ref> const& stages, plan const& planned, Backend backend);
+  pipeline(
+      std::vector<stage_ref> const& stages,
+      plan const& planned,
+      Backend backend,
+      training_options const& options);
 
-  void run(run_state& what);
+  // What is called with the result of a step.
+  struct step_callback {
+    void* object = nullptr;
+    void (*call)(void*, step_result const&) = nullptr;
+  };
+
+  step_result const& train(std::int64_t count, step_callback told);
+  void run(run_state& what, std::int64_t count, step_callback told = {});
   [[noreturn]] void report(run_state const& what);
 
   plan plan_;
   typename Backend::executor executor_;
   std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
+  training_state state_;
+  detail::step_agreements agreements_;
   std::unique_ptr<run_state> training_;
   std::unique_ptr<run_state> evaluation_;
   std::vector<failure> failures_;
-  std::int64_t steps_ = 0;
 };
 
 template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&) -> pipeline<Backend>;
+template <class Backend, class Stages>
+pipeline(plan const&, Backend, Stages&&, training_options const&) -> pipeline<Backend>;
 
 template <backend Backend>
-struct pipeline<Backend>::run_state {
+struct pipeline<Backend>::run_state final : step_listener {
   run_state(pipeline& owner, program program_to_run, bool is_training);
+
+  // Gets the places ready for steps to come.
+  void begin(std::int64_t first_step, std::int64_t step_count, step_callback told_of);
+  void on_judged(std::int64_t step) override;
+  [[nodiscard]] step_result& result_of(std::int64_t step) {
+    return results[detail::index(step - first) % results.size()];
+  }
 
   program code;
   traffic messages;
   std::unique_ptr<transport_type> transport;
   step_status status;
-  step_result result;
+  std::array<step_result, 2> results;  // of steps in turn: ranks are one step apart at most
   std::vector<engine_type> engines;
+  detail::step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
+  std::int64_t first = 0;
+  std::int64_t count = 1;
+  step_callback told;
 };
 
 template <backend Backend>
@@ -150,6 +175,11 @@ pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run,
       transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
   auto const here = owner.executor_.ranks();
   std::span<stage_ref const> stages = owner.stages_;
+  if (is_training && agrees_on_steps(code)) {
+    if constexpr (!multi_step_transport<transport_type>) detail::refuse_validation();
+    agreements = &owner.agreements_;
+  }
+  auto& result = results.front();
   engines.reserve(here.size());
   for (int rank = 0; rank < code.ranks(); ++rank) {
     if (engines.size() < here.size() && here[engines.size()] == rank) {
@@ -166,6 +196,7 @@ pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run,
           owner.executor_.context_of(rank, memory.buffers),
           *transport,
           status,
+          is_training ? owner.agreements_.of(engines.size()) : nullptr,
           is_training);
       stages = stages.subspan(chunks);
       for (auto const& i : code.instructions(rank))
@@ -174,16 +205,46 @@ pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run,
     result.measured.end_row();
   }
   result.losses.resize(detail::index(code.microbatches()));
+  if (agreements != nullptr) {
+    result.ranks.resize(detail::index(code.ranks()));
+    results.back() = result;
+  }
   owner.executor_.connect(*transport);
 }
 
 template <backend Backend>
+void pipeline<Backend>::run_state::begin(
+    std::int64_t first_step, std::int64_t step_count, step_callback told_of) {
+  status.reset();
+  first = first_step;
+  count = step_count;
+  told = told_of;
+  for (auto& each : results)
+    std::ranges::fill(each.losses, std::numeric_limits<double>::quiet_NaN());
+}
+
+// The first rank of the process is the last to learn a verdict, and no rank begins the step after
+// next before the first one has gone on; so this step's places are nobody else's now.
+template <backend Backend>
+void pipeline<Backend>::run_state::on_judged(std::int64_t step) {
+  auto& result = result_of(step);
+  result.update = agreements->of(0)->report();
+  if (told.call != nullptr) told.call(told.object, result);
+  if (step + 1 < first + count)
+    std::ranges::fill(result.losses, std::numeric_limits<double>::quiet_NaN());
+}
+
+template <backend Backend>
 pipeline<Backend>::pipeline(
-    std::vector<stage_ref> const& stages, plan const& planned, Backend backend)
+    std::vector<stage_ref> const& stages,
+    plan const& planned,
+    Backend backend,
+    training_options const& options)
     : plan_(detail::verified(planned)),
       executor_(backend, plan_),
       stages_(detail::by_rank(stages, plan_.problem().placement(), executor_.ranks())),
-      memory_(executor_.ranks().size()) {
+      memory_(executor_.ranks().size()),
+      agreements_(plan_.program(), executor_.ranks(), stages_, options) {
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
@@ -196,17 +257,46 @@ pipeline<Backend>::~pipeline() = default;
 
 template <backend Backend>
 step_result const& pipeline<Backend>::step() {
-  run(*training_);
-  ++steps_;
-  return training_->result;
+  return train(1, {});
+}
+
+template <backend Backend>
+template <std::invocable<step_result const&> OnStep>
+step_result const& pipeline<Backend>::run(std::int64_t count, OnStep on_step) {
+  detail::require(count >= 1, "run() takes a number of steps from 1");
+  return train(count, {&on_step, [](void* object, step_result const& result) {
+                         (*static_cast<OnStep*>(object))(result);
+                       }});
+}
+
+template <backend Backend>
+step_result const& pipeline<Backend>::train(std::int64_t count, step_callback told) {
+  if (training_->agreements != nullptr) {
+    run(*training_, count, told);
+    state_ = agreements_.of(0)->state();
+    return training_->result_of(state_.steps - 1);
+  }
+  for (auto& result = training_->results.front(); count > 0; --count) {
+    run(*training_, 1);
+    ++state_.steps;
+    if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
+    if (told.call != nullptr) told.call(told.object, result);
+  }
+  return training_->results.front();
+}
+
+template <backend Backend>
+void pipeline<Backend>::resume(training_state const& state) {
+  state_ = state;
+  agreements_.resume(state);
 }
 
 template <backend Backend>
 step_result const& pipeline<Backend>::evaluate() {
   if (evaluation_ == nullptr)
     evaluation_ = std::make_unique<run_state>(*this, detail::forward_only(plan_.program()), false);
-  run(*evaluation_);
-  return evaluation_->result;
+  run(*evaluation_, 1);
+  return evaluation_->results.front();
 }
 
 template <backend Backend>
@@ -218,14 +308,21 @@ arena_usage const& pipeline<Backend>::memory(int rank) const {
 }
 
 template <backend Backend>
-void pipeline<Backend>::run(run_state& what) {
+void pipeline<Backend>::run(run_state& what, std::int64_t count, step_callback told) {
   failures_.clear();
-  what.status.reset();
-  auto& losses = what.result.losses;
-  std::fill(losses.begin(), losses.end(), std::numeric_limits<double>::quiet_NaN());
+  what.begin(state_.steps, count, told);
   executor_.start_step();
-  for (auto& e : what.engines)
-    e.begin(steps_, executor_.observer_of(e.rank()), losses, what.result.measured[e.rank()]);
+  for (auto& e : what.engines) {
+    engine_run run{.first = state_.steps, .count = count};
+    for (std::size_t i = 0; i < what.results.size(); ++i) {
+      auto& result = what.results[i];
+      if (i > 0 && what.agreements == nullptr) break;
+      run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};
+      if (what.agreements != nullptr) run.places[i].update = &result.ranks[detail::index(e.rank())];
+    }
+    if (what.agreements != nullptr && &e == &what.engines.front()) run.listener = &what;
+    e.begin(run, executor_.observer_of(e.rank()));
+  }
   executor_.run(what.engines, *what.transport, what.status);
   if (what.status.has_failed())
     for (auto& e : what.engines) e.abandon();
@@ -241,6 +338,10 @@ void pipeline<Backend>::report(run_state const& what) {
   std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
     return f.location.rank == what.status.first();
   });
+  agreements_.settle([&](std::size_t here) {
+    return executor_.context_of(executor_.ranks()[here], memory_[here].buffers);
+  });
+  if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
   executor_.settle(failures_);
   std::rethrow_exception(failures_.front().exception);
 }

@@ -7,6 +7,7 @@
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
 #include <concepts>
@@ -29,6 +30,13 @@ concept stage = requires(Stage& s, microbatch mb) {
 /// Models a stage with an optimizer step of its own, which the program runs after its last W.
 template <class Stage>
 concept updating_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.update(ctx); };
+
+/// Models a stage with an `optimizer` (the concept), by which ranks can agree before they step.
+template <class Stage>
+concept optimized_stage = stage<Stage> && requires(Stage& s) {
+  { s.optimizer() } -> std::same_as<std::remove_cvref_t<decltype(s.optimizer())>&>;
+  requires optimizer<std::remove_cvref_t<decltype(s.optimizer())>>;
+};
 
 /// Models a stage that gets ready before the first step: what is slow the first time, such as
 /// loading a kernel, happens there.
@@ -61,6 +69,13 @@ class stage_ref {
         "the update of a stage is its optimizer step: void update(zbpp::pass_context)");
     if constexpr (updating_stage<Stage>)
       update_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->update(ctx); };
+    static_assert(
+        !(updating_stage<Stage> && optimized_stage<Stage>),
+        "a stage has update() or optimizer(), not both");
+    if constexpr (optimized_stage<Stage>)
+      optimizer_ = [](void* object) {
+        return optimizer_ref(static_cast<Stage*>(object)->optimizer());
+      };
     if constexpr (warming_stage<Stage>)
       warm_up_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->warm_up(ctx); };
   }
@@ -71,6 +86,12 @@ class stage_ref {
   void update(pass_context ctx) const {
     if (update_ != nullptr) update_(object_, ctx);
   }
+  /// @return whether the stage has an `update`
+  [[nodiscard]] bool has_update() const noexcept { return update_ != nullptr; }
+  /// @return the optimizer of the stage; none where it has none
+  [[nodiscard]] optimizer_ref optimizer() const {
+    return optimizer_ == nullptr ? optimizer_ref() : optimizer_(object_);
+  }
   /// Gets ready for the first step, if the stage has something to do for that.
   void warm_up(pass_context ctx) const {
     if (warm_up_ != nullptr) warm_up_(object_, ctx);
@@ -80,6 +101,7 @@ class stage_ref {
   void* object_;
   flow (*start_)(void*, microbatch);
   void (*update_)(void*, pass_context) = nullptr;
+  optimizer_ref (*optimizer_)(void*) = nullptr;
   void (*warm_up_)(void*, pass_context) = nullptr;
 };
 
@@ -154,6 +176,12 @@ class as_flow {
     requires requires(Object& o) { o.update(ctx); }
   {
     object_->update(ctx);
+  }
+  /// @return the object's optimizer
+  [[nodiscard]] auto& optimizer()
+    requires requires(Object& o) { o.optimizer(); }
+  {
+    return object_->optimizer();
   }
   /// Lets the object get ready.
   void warm_up(pass_context ctx)

@@ -45,6 +45,8 @@ struct threads {
     [[nodiscard]] ticks start(ticks, pass const&) const noexcept { return now(); }
     /// Ends a pass. @return its end
     [[nodiscard]] ticks finish(ticks) const noexcept { return now(); }
+    /// @return when the rank goes on with what arrived
+    [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
     /// @return when a message that is sent now counts as arrived
     [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept {
       return emulates_ ? now() + transfer : 0;

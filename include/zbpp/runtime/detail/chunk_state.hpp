@@ -33,6 +33,9 @@ struct chunk_state {
     std::span<stage_ref const> stages,
     bool is_training);
 
+/// @return how long what a rank tells a neighbour of its gradients is under way
+[[nodiscard]] ticks state_transfer(problem const& problem, int rank);
+
 }  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

@@ -111,7 +111,8 @@ struct stage_context {
   int microbatches = 0;
   bool is_training = true;
   std::int64_t step = 0;
-  double* losses = nullptr;  // one per microbatch
+  double* losses = nullptr;            // one per microbatch
+  double const* loss_scale = nullptr;  // null: 1
 };
 
 /// Holds one flow and its messages.

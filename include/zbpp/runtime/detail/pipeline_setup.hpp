@@ -11,10 +11,19 @@
 #include <zbpp/runtime/stage.hpp>
 
 #include <concepts>
+#include <ranges>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace zbpp::detail {
+
+/// True if `Stages` does not own its stages: a container by name, a view, or a container of
+/// `stage_ref`.
+template <class Stages>
+concept refers_to_stages =
+    std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||
+    std::same_as<std::ranges::range_value_t<Stages>, stage_ref>;
 
 /// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds

@@ -20,6 +20,7 @@ struct ready_instruction {
   bool ends_flow : 1 = false;      // no later pass of this flow
   bool frees_slot : 1 = false;     // nothing later mentions this flow
   bool is_recomputed : 1 = false;  // of F: an R follows
+  bool is_last_w : 1 = false;      // the gradients of the stage are complete behind it
   std::int32_t chunk = 0;          // the stage, counted among those of the rank
   std::int32_t microbatch = 0;
   std::int32_t slot = none;       // of its flow, in the engine's table
@@ -31,8 +32,15 @@ struct ready_instruction {
 
 /// Holds the instructions of one rank and how many flows are alive at one time.
 struct rank_code {
+  // Messages of one channel that arrive before the rank validates.
+  struct early_messages {
+    int channel = 0;
+    std::int32_t count = 0;
+  };
+
   std::vector<ready_instruction> instructions;
   int flow_slots = 0;
+  std::vector<early_messages> cut;
 };
 
 /// Makes a rank's part of a verified program ready to run. Flows get slots by first and last

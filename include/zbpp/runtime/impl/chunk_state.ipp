@@ -37,4 +37,10 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
   return chunks;
 }
 
+ZBPP_INLINE ticks state_transfer(problem const& problem, int rank) {
+  constexpr bytes size = 64;
+  if (problem.ranks() == 1) return 0;
+  return problem.transfer()(rank, rank > 0 ? rank - 1 : 1, size);
+}
+
 }  // namespace zbpp::detail

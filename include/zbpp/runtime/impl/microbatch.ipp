@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 
 #include <cstddef>
@@ -18,6 +19,16 @@ ZBPP_INLINE double& microbatch::loss() const {
         "report_loss() belongs to the last stage",
         {.stage = stage(), .microbatch = index()});
   return state_->common->losses[static_cast<std::size_t>(index())];
+}
+
+ZBPP_INLINE double microbatch::loss_scale() const {
+  if (!state_->is_running || state_->running == pass_kind::forward ||
+      state_->running == pass_kind::recompute)
+    throw error(
+        errc::wrong_flow,
+        "loss_scale() belongs to B and BW: the scale can change until they run",
+        {.stage = stage(), .microbatch = index()});
+  return state_->common->loss_scale == nullptr ? 1 : *state_->common->loss_scale;
 }
 
 ZBPP_INLINE void microbatch::refuse_second_send() const {

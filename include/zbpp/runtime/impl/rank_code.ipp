@@ -9,6 +9,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,7 +26,7 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
   grid<std::int32_t> last_pass(chunks, program.microbatches(), none);
   grid<char> recomputed(chunks, program.microbatches(), 0);
   for (std::size_t i = 0; i < row.size(); ++i) {
-    if (row[i].kind == optimizer_step) continue;
+    if (!row[i].has_microbatch()) continue;
     auto const chunk = where.chunk_of(row[i].stage);
     last_mention(chunk, row[i].microbatch) = static_cast<std::int32_t>(i);
     if (row[i].is_pass()) last_pass(chunk, row[i].microbatch) = static_cast<std::int32_t>(i);
@@ -61,7 +62,7 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
         .channel = note.channel,
         .sequence = note.sequence,
         .retired = note.retired};
-    if (from.kind != optimizer_step) {
+    if (from.has_microbatch()) {
       to.slot = slot_of(chunk, from.microbatch);
       to.ends_flow = last_pass(chunk, from.microbatch) == static_cast<std::int32_t>(i);
       to.frees_slot = last_mention(chunk, from.microbatch) == static_cast<std::int32_t>(i);
@@ -72,6 +73,20 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
       if (to.frees_slot) free_slots.push_back(to.slot);
     }
     result.instructions.push_back(to);
+  }
+  std::vector<bool> is_complete(index(chunks), false);
+  for (auto i = result.instructions.rbegin(); i != result.instructions.rend(); ++i)
+    if (i->kind == backward_weight || i->kind == backward) {
+      i->is_last_w = !is_complete[index(i->chunk)];
+      is_complete[index(i->chunk)] = true;
+    }
+  auto const validation = std::ranges::find(row, validate, &instruction::kind);
+  for (auto i = row.begin(); validation != row.end() && i != validation; ++i) {
+    if (!i->is_receive()) continue;
+    auto const channel = messages.map().of(*i);
+    auto found = std::ranges::find(result.cut, channel, &rank_code::early_messages::channel);
+    if (found == result.cut.end()) found = result.cut.insert(found, {channel, 0});
+    ++found->count;
   }
   return result;
 }

@@ -7,12 +7,16 @@
 #include <zbpp/runtime/impl/arena_core.ipp>
 #include <zbpp/runtime/impl/backend.ipp>
 #include <zbpp/runtime/impl/chunk_state.ipp>
+#include <zbpp/runtime/impl/gradient_state.ipp>
 #include <zbpp/runtime/impl/in_process.ipp>
 #include <zbpp/runtime/impl/message.ipp>
 #include <zbpp/runtime/impl/microbatch.ipp>
 #include <zbpp/runtime/impl/pipeline_setup.ipp>
 #include <zbpp/runtime/impl/rank_code.ipp>
 #include <zbpp/runtime/impl/refuse_flow.ipp>
+#include <zbpp/runtime/impl/state_link.ipp>
+#include <zbpp/runtime/impl/step_agreement.ipp>
+#include <zbpp/runtime/impl/step_agreements.ipp>
 #include <zbpp/runtime/impl/threads.ipp>
 #include <zbpp/runtime/impl/workers.ipp>
 #include <zbpp/runtime/pipeline.hpp>

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AdamW on the CPU, which can take a step back.
+#pragma once
+
+#include <zbpp/optim/detail/elementwise.hpp>
+#include <zbpp/optim/layer.hpp>
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::optim {
+
+/// Gives the settings of `adamw`.
+struct adamw_settings {
+  float mean = 0.9F;           ///< share of the mean gradient that a step keeps
+  float mean_square = 0.999F;  ///< share of the mean squared gradient that a step keeps
+  float epsilon = 1e-8F;       ///< keeps a weight without gradients where it is
+  float weight_decay = 0;      ///< share of a weight that goes away per unit of the learning rate
+  undo_by undo = undo_by::weights;
+};
+
+/// Steps weights by Adam with decoupled weight decay. Models `optimizer`.
+/// @source Kingma and Ba, arXiv 1412.6980 algorithm 1; Loshchilov and Hutter, arXiv 1711.05101
+///         algorithm 2
+class adamw final : public detail::elementwise {
+ public:
+  /// @param layers  what is stepped; it must outlive the optimizer
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights
+  explicit adamw(std::vector<layer> layers, adamw_settings settings = {})
+      : elementwise(std::move(layers), 2, settings.undo), settings_(settings) {}
+
+  /// @return the mean gradients of all weights, layer after layer; for checkpoints
+  [[nodiscard]] std::span<float> mean() noexcept { return moment(0); }
+  /// @return the mean squared gradients of all weights, layer after layer; for checkpoints
+  [[nodiscard]] std::span<float> mean_square() noexcept { return moment(1); }
+
+ private:
+  void apply(step_settings const& how, place const& to, change what) override;
+
+  adamw_settings settings_;
+};
+
+}  // namespace zbpp::optim
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/optim/impl/adamw.ipp>
+#endif

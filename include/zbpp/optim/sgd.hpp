@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stochastic gradient descent with momentum on the CPU, which can take a step back.
+#pragma once
+
+#include <zbpp/optim/detail/elementwise.hpp>
+#include <zbpp/optim/layer.hpp>
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::optim {
+
+/// Gives the settings of `sgd`.
+struct sgd_settings {
+  float momentum = 0;      ///< share of the last change that a step keeps, from 0 to below 1
+  float weight_decay = 0;  ///< times a weight, added to its gradient
+  undo_by undo = undo_by::weights;
+};
+
+/// Steps weights against their gradients. Models `optimizer`.
+///
+/// v = momentum v + g; w -= learning_rate v.
+/// @source Sutskever et al., ICML 2013 sec. 2
+class sgd final : public detail::elementwise {
+ public:
+  /// @param layers  what is stepped; it must outlive the optimizer
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights
+  explicit sgd(std::vector<layer> layers, sgd_settings settings = {})
+      : elementwise(std::move(layers), 1, settings.undo), settings_(settings) {}
+
+  /// @return the momentum of all weights, layer after layer; for checkpoints
+  [[nodiscard]] std::span<float> momentum() noexcept { return moment(0); }
+
+ private:
+  void apply(step_settings const& how, place const& to, change what) override;
+
+  sgd_settings settings_;
+};
+
+}  // namespace zbpp::optim
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/optim/impl/sgd.ipp>
+#endif

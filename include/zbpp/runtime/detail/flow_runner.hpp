@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flows of one rank and what they exchange: starts, resumes and ends them as its instructions
+// say, and moves their messages.
+#pragma once
+
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/detail/chunk_state.hpp>
+#include <zbpp/runtime/detail/flow_state.hpp>
+#include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/refuse_flow.hpp>
+#include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/transport.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Runs the flows of one rank.
+template <transport Transport>
+class flow_runner {
+ public:
+  /// @param stages  those of the rank, in the order of the model
+  flow_runner(
+      int rank,
+      program const& program,
+      traffic const& messages,
+      problem const& problem,
+      std::span<stage_ref const> stages,
+      pass_context ctx,
+      Transport& transport,
+      bool is_training)
+      : rank_(rank),
+        map_(&messages.map()),
+        code_(make_rank_code(program, messages, rank)),
+        chunks_(make_chunk_states(program, problem, rank, stages, is_training)),
+        flows_(index(code_.flow_slots)),
+        context_(ctx),
+        transport_(&transport) {}
+
+  /// Runs a pass; its message has arrived.
+  template <class PassObserver>
+  void run_pass(
+      ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass& timed) {
+    running_ = &i;
+    auto& chunk = chunk_of(i);
+    auto& state = flows_[index(i.slot)];
+    auto const kind = static_cast<pass_kind>(i.kind);
+    if (i.channel != channel_map::none) {
+      bool const forward = kind == pass_kind::forward;
+      state.received =
+          transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
+      if (i.retired != ready_instruction::none)
+        transport_->retire(map_->reverse(i.channel), i.retired);
+    }
+    if (kind == pass_kind::forward) start_flow(i, chunk, state);
+    expect_flow_at(kind, state);
+
+    state.running = kind;
+    state.is_running = true;
+    state.open = open_passes(kind);
+    state.has_received = false;
+    timed.start = observer.start(arrival, timed.pass);
+    state.flow.resume();
+    timed.end = observer.finish(chunk.costs.of(kind));
+    state.is_running = false;
+    if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
+    if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
+
+    bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
+    if (consumes && !state.received.empty()) release_input(kind, state);
+    if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
+    if (i.ends_flow) end_flow(chunk, state);
+  }
+
+  /// Opens the slot of a message.
+  void post_receive(ready_instruction const& i) {
+    auto const& chunk = chunk_of(i);
+    bool const forward = i.kind == instruction_kind::receive_activation;
+    transport_->post_receive(i.channel, forward ? chunk.activation_in : chunk.costs.edge);
+  }
+
+  /// Ships what the flow of an instruction made.
+  template <class PassObserver>
+  void send(ready_instruction const& i, PassObserver const& observer) {
+    running_ = &i;
+    auto const& chunk = chunk_of(i);
+    bool const forward = i.kind == instruction_kind::send_activation;
+    auto& msg = outgoing_of(forward, chunk, flows_[index(i.slot)]);
+    auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
+    transport_->send(i.channel, std::move(msg), observer.arrival_of_send(transfer));
+  }
+
+  /// Gets a slot ready for another flow; that of an instruction is gone, with all it sent.
+  void free_slot(ready_instruction const& i) {
+    running_ = &i;
+    auto& state = flows_[index(i.slot)];
+    if (state.sent_at != flow_point::start)
+      refuse_flow(state, "has called ", to_string(state.sent_at), " in another pass");
+    state.reset();
+  }
+
+  /// Begins a step.
+  /// @param losses  one per microbatch, written by the last stage
+  void begin_step(std::int64_t step, std::span<double> losses) {
+    for (auto& chunk : chunks_) {
+      chunk.common.step = step;
+      chunk.common.losses = losses.data();
+    }
+  }
+
+  /// Destroys all flows and their messages.
+  void abandon() noexcept {
+    for (auto& state : flows_) {
+      if (state.flow) state.flow.destroy();
+      state = {};
+    }
+  }
+
+  /// @return an instruction as the program has it
+  [[nodiscard]] instruction named(ready_instruction const& i) const noexcept {
+    return {i.kind, chunks_[index(i.chunk)].common.stage, i.microbatch};
+  }
+  /// @return the place of an instruction in the program
+  [[nodiscard]] location place_of(ready_instruction const& i) const noexcept {
+    auto const what = named(i);
+    return {rank_, &i - code_.instructions.data(), what.stage, what.microbatch};
+  }
+  /// @return the program of the rank
+  [[nodiscard]] rank_code const& code() const noexcept { return code_; }
+  /// @return where passes run
+  [[nodiscard]] pass_context context() const noexcept { return context_; }
+  /// @return the chunks of the rank
+  [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
+
+ private:
+  void start_flow(ready_instruction const& i, chunk_state& chunk, flow_state& state) {
+    state.common = &chunk.common;
+    state.microbatch = i.microbatch;
+    state.is_recomputed = i.is_recomputed;
+    state.context = &context_;
+    state.flow = chunk.run(microbatch(state)).release(state);
+  }
+
+  void expect_flow_at(pass_kind kind, flow_state const& state) const {
+    auto const at = state.point;
+    if (!may_begin(kind, at))
+      at == flow_point::end ? refuse_flow(state, "has ended")
+                            : refuse_flow(state, "awaits ", to_string(at));
+  }
+
+  [[noreturn]] void refuse_flow(
+      flow_state const& state,
+      std::string_view does,
+      std::string_view point = {},
+      std::string_view after = {}) const {
+    detail::refuse_flow(
+        named(*running_), place_of(*running_), state.microbatch, does, point, after);
+  }
+
+  // What the flow keeps of its input after the pass is an activation from now on.
+  void release_input(pass_kind kind, flow_state& state) const {
+    if (!state.has_received)
+      refuse_flow(
+          state,
+          "has not called ",
+          kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()");
+    for (auto const& each : state.received.buffers())
+      if (each.use_count() > 1) each.retag(purpose::activation);
+    state.received.clear();
+  }
+
+  // Gives what a pass made to the neighbouring chunk of the same rank: the same memory, no message.
+  void hand_over(ready_instruction const& i, chunk_state const& chunk, flow_state& state) {
+    auto& to = flows_[index(i.hand_over)];
+    to.received = std::move(outgoing_of(i.kind == instruction_kind::forward, chunk, state));
+  }
+
+  [[nodiscard]] message& outgoing_of(
+      bool forward, chunk_state const& chunk, flow_state& state) const {
+    auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
+    if (std::exchange(state.sent_at, flow_point::start) != wanted)
+      refuse_flow(state, "has not called ", to_string(wanted));
+    auto& msg = state.outgoing;
+    auto const most = forward ? chunk.costs.edge : chunk.activation_in;
+    if (most > 0 && msg.total_size() > most)
+      refuse_size(place_of(*running_), chunk.common.stage, forward, msg.total_size(), most);
+    return msg;
+  }
+
+  void end_flow(chunk_state const& chunk, flow_state& state) const {
+    if (chunk.common.is_training && state.point != flow_point::end)
+      refuse_flow(state, "still awaits ", to_string(state.point), " after its last pass");
+    std::exchange(state.flow, nullptr).destroy();
+  }
+
+  [[nodiscard]] chunk_state& chunk_of(ready_instruction const& i) {
+    return chunks_[index(i.chunk)];
+  }
+
+  int rank_;
+  channel_map const* map_;
+  rank_code code_;
+  std::vector<chunk_state> chunks_;
+  std::vector<flow_state> flows_;
+  pass_context context_;
+  Transport* transport_;
+  ready_instruction const* running_ = nullptr;  // the last one, for messages
+};
+
+}  // namespace zbpp::detail

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one rank does between its last weight gradient and the moment at which its optimizer steps
+// are final. The states of gradients go from the first rank to the last, which judges them; the
+// verdict goes back from the last rank to the first.
+#pragma once
+
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/optimizer.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/state_link.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Says how far an instruction of the agreement came.
+enum class agreement_progress : std::uint8_t {
+  waits,     ///< for the state from `awaited()`
+  done,      ///< the rank goes on
+  goes_back  ///< the step before was amended: what this step has run so far is void
+};
+
+/// Is what the last rank tells all others.
+struct step_ruling {
+  gradient_verdict verdict;
+  bool is_unanimous = true;  ///< no rank waited because of what it knew before the verdict
+};
+
+/// Takes the part of one rank in the optimizer steps of a run.
+class step_agreement {
+ public:
+  /// Is one stage of the rank; frozen where there is no optimizer.
+  struct stage_optimizer {
+    int stage = 0;
+    optimizer_ref optimizer;
+  };
+
+  static constexpr int nobody = -1;
+
+  /// @param is_late   whether the program validates the step before, rather than its own
+  step_agreement(
+      int rank,
+      int ranks,
+      bool is_late,
+      std::vector<stage_optimizer> chunks,
+      training_options const& options,
+      training_state const& state);
+
+  /// Continues from a state; between runs.
+  void resume(training_state const& state);
+  /// Begins a step. The last one of a run has no step after it that could validate it, so its ranks
+  /// wait for the norm.
+  void begin_step(bool is_last) noexcept { is_last_step_ = is_last; }
+
+  /// Notes that the gradients of a stage are complete, and tells whoever asked to know.
+  void complete_gradients(int chunk, pass_context ctx) const;
+  /// Runs as much of `reduce_norm` or `validate` as can be.
+  /// @param arrival  when a state that is sent now counts as arrived
+  agreement_progress run(instruction_kind kind, state_link& link, pass_context ctx, ticks arrival);
+  /// @return the rank from which `run` needs a state next; nobody where it does not
+  [[nodiscard]] int awaited(instruction_kind kind) const noexcept;
+  /// Ends the program of a step: the step is judged by now, or its verdict is pending.
+  void end_step();
+  /// Runs the optimizer step of a stage, as far as this step has one now.
+  void step(int chunk, pass_context ctx);
+
+  /// Ends what is pending after a failure: follows the ruling where some rank knows it, and
+  /// otherwise goes back to before the step; gradients stay then.
+  void settle(step_ruling const* ruling, pass_context ctx);
+
+  /// @return the ruling on a step, where this rank still has it; else null
+  [[nodiscard]] step_ruling const* ruling_on(std::int64_t step) const noexcept {
+    bool const is_pending_here = is_last() && is_pending_ && state_.steps == step;
+    return is_pending_here || report_.step == step ? &ruling_ : nullptr;
+  }
+  /// @return whether this rank takes the step before its verdict is known
+  [[nodiscard]] bool steps_early() const noexcept { return will_step_early_; }
+  /// @return whether the verdict on the step before is still to come
+  [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
+  /// @return how the step came out that was judged last
+  [[nodiscard]] update_report const& report() const noexcept { return report_; }
+  /// @return what the next step depends on
+  [[nodiscard]] training_state const& state() const noexcept { return state_; }
+  /// @return by what the loss of this step is multiplied
+  [[nodiscard]] double const& loss_scale() const noexcept { return state_.loss_scale; }
+
+ private:
+  // What an instruction does next.
+  enum class phase : std::uint8_t { measure, prefix, verdict };
+
+  // What ranks tell the next: one entry per layer, behind a first one whose `layer` counts the
+  // ranks that wait because of what they know, and whose `sum_of_squares` has the bits of
+  // `fingerprint`.
+  struct entry {
+    double sum_of_squares;  // infinite where a gradient is not finite
+    std::int32_t stage;
+    std::int32_t layer;
+  };
+
+  [[nodiscard]] bool is_first() const noexcept { return rank_ == 0; }
+  [[nodiscard]] bool is_last() const noexcept { return rank_ + 1 == ranks_; }
+  // Whether gradients are only added up in this step.
+  [[nodiscard]] bool accumulates() const noexcept {
+    return (state_.steps + 1) % options_.accumulate != 0;
+  }
+  [[nodiscard]] bool must_wait() const noexcept;
+
+  void measure(pass_context ctx);
+  // Of what all ranks must have alike.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept;
+  void absorb(state_link& link);
+  void hand_on(state_link& link, ticks arrival);
+  void receive_ruling(state_link& link, ticks arrival);
+  void send_ruling(state_link& link, ticks arrival) const;
+  [[nodiscard]] gradient_verdict judge_known();
+  [[nodiscard]] agreement_progress validate_step_before(pass_context ctx);
+  [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final) const;
+  void take_final_step(stage_optimizer const& chunk, pass_context ctx) const;
+  void close(bool was_amended);
+
+  int rank_;
+  int ranks_;
+  bool is_late_;
+  std::vector<stage_optimizer> chunks_;
+  training_options options_;
+  training_state state_;
+
+  phase phase_ = phase::measure;
+  bool is_last_step_ = false;
+  bool waits_ = true;  // for the verdict, before it steps
+  bool will_step_early_ = false;
+  bool is_pending_ = false;  // the verdict on the step before
+  step_ruling ruling_;
+  update_report report_;
+  std::vector<entry> own_;
+  std::vector<entry> known_;            // of the ranks up to this one
+  std::vector<gradient_state> states_;  // of layers, for a moment
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace zbpp::detail
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/step_agreement.ipp>
+#endif

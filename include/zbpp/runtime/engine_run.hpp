@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an engine is asked to run, and what it gives: the places of times and losses, and who is
+// told when a step is judged.
+#pragma once
+
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/timeline.hpp>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace zbpp {
+
+/// Tells how far `engine::advance` came.
+enum class progress : std::uint8_t {
+  done,     ///< all steps of the run are over
+  blocked,  ///< the rank waits for another
+  failed,   ///< the step has failed, here or on another rank
+  paused,   ///< as many passes ran as were asked for
+};
+
+/// Says when a rank did its part in an optimizer step, in the clock of its run.
+struct rank_update {
+  ticks measured = 0;     ///< its gradients were complete
+  ticks stepped = 0;      ///< it stepped for the first time
+  ticks validated = 0;    ///< it learned the verdict
+  bool is_early = false;  ///< it stepped before that
+
+  friend bool operator==(rank_update const&, rank_update const&) = default;
+};
+
+/// Gives an engine the places of what a step gives.
+struct step_places {
+  std::span<double> losses{};     ///< one per microbatch, written by the last stage
+  std::span<timed_pass> trace{};  ///< one per pass, gets start and end of each
+  rank_update* update = nullptr;  ///< null where ranks agree on nothing
+};
+
+/// Is told of the steps of a run whose outcome is known, one after another.
+class step_listener {
+ public:
+  virtual ~step_listener() = default;
+  /// Is called by an engine, on its thread, when all ranks of this process have done with a step
+  /// but for its optimizer step. The next steps go on meanwhile.
+  virtual void on_judged(std::int64_t step) = 0;
+};
+
+/// Says what an engine is to run.
+struct engine_run {
+  std::int64_t first = 0;               ///< number of the first step
+  std::int64_t count = 1;               ///< of steps; more than one only where ranks agree
+  std::array<step_places, 2> places{};  ///< of even and of odd steps, counted from `first`
+  step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
+};
+
+}  // namespace zbpp

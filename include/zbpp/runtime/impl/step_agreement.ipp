@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a rank takes its part in an optimizer step.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/step_agreement.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+ZBPP_INLINE step_agreement::step_agreement(
+    int rank,
+    int ranks,
+    bool is_late,
+    std::vector<stage_optimizer> chunks,
+    training_options const& options,
+    training_state const& state)
+    : rank_(rank), ranks_(ranks), is_late_(is_late), chunks_(std::move(chunks)), options_(options) {
+  resume(state);
+}
+
+ZBPP_INLINE void step_agreement::resume(training_state const& state) {
+  state_ = state;
+  if (state_.loss_scale == 0) state_.loss_scale = options_.scaling.initial;
+}
+
+ZBPP_INLINE void step_agreement::complete_gradients(int chunk, pass_context ctx) const {
+  if (options_.on_gradients_ready && !accumulates())
+    options_.on_gradients_ready(chunks_[index(chunk)].stage, ctx);
+}
+
+ZBPP_INLINE int step_agreement::awaited(instruction_kind kind) const noexcept {
+  if (kind == instruction_kind::validate)
+    return is_last() || (is_late_ && !is_pending_) ? nobody : rank_ + 1;
+  if (phase_ == phase::measure) return nobody;
+  return phase_ == phase::prefix ? rank_ - 1 : rank_ + 1;
+}
+
+ZBPP_INLINE agreement_progress
+step_agreement::run(instruction_kind kind, state_link& link, pass_context ctx, ticks arrival) {
+  if (kind == instruction_kind::validate) {
+    if (is_late_ && !is_pending_) return agreement_progress::done;
+    if (!is_last())
+      receive_ruling(link, arrival);
+    else if (is_late_)
+      send_ruling(link, arrival);
+    return is_late_ ? validate_step_before(ctx) : agreement_progress::done;
+  }
+  switch (phase_) {
+    case phase::measure:
+      measure(ctx);
+      if (!is_first()) {
+        phase_ = phase::prefix;
+        return agreement_progress::waits;
+      }
+      break;
+    case phase::prefix: absorb(link); break;
+    case phase::verdict:
+      receive_ruling(link, arrival);
+      phase_ = phase::measure;
+      return agreement_progress::done;
+  }
+  hand_on(link, arrival);
+  bool const needs_verdict = is_late_ && waits_ && !is_last();
+  phase_ = needs_verdict ? phase::verdict : phase::measure;
+  return needs_verdict ? agreement_progress::waits : agreement_progress::done;
+}
+
+// Every rank has the same history here, so all decide alike.
+ZBPP_INLINE bool step_agreement::must_wait() const noexcept {
+  if (!is_late_ || is_last_step_) return true;
+  auto const length = std::clamp(options_.window.steps, 0, 64);
+  auto const window = length == 0 ? 0 : ~std::uint64_t{0} >> (64 - length);
+  return std::popcount(state_.amended & window) > options_.window.most_amended;
+}
+
+ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
+  waits_ = must_wait();
+  known_.assign(1, {std::bit_cast<double>(fingerprint()), -1, 0});
+  own_.clear();
+  if (accumulates()) return;
+  for (auto const& chunk : chunks_) {
+    states_.assign(index(chunk.optimizer.layers()), {});
+    if (states_.empty()) continue;
+    chunk.optimizer.measure(states_, ctx);
+    std::int32_t layer = 0;
+    for (auto const& s : states_)
+      own_.push_back(
+          {s.is_finite ? s.sum_of_squares : std::numeric_limits<double>::infinity(),
+           chunk.stage,
+           layer++});
+  }
+}
+
+ZBPP_INLINE std::uint64_t step_agreement::fingerprint() const noexcept {
+  auto const& scaling = options_.scaling;
+  std::uint64_t hash = 0;
+  auto const add = [&](auto value) {
+    hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29;
+  };
+  for (double value :
+       {options_.clip, scaling.initial, scaling.largest, scaling.smallest, state_.loss_scale})
+    add(value);
+  for (std::int64_t value :
+       {scaling.growth_interval,
+        std::int64_t{options_.accumulate},
+        std::int64_t{options_.window.steps},
+        std::int64_t{options_.window.most_amended},
+        state_.steps,
+        state_.updates,
+        state_.finite_steps})
+    add(value);
+  add(state_.amended);
+  return hash;
+}
+
+ZBPP_INLINE void step_agreement::absorb(state_link& link) {
+  link.take(rank_ - 1, rank_, bytes_);
+  known_.resize(bytes_.size() / sizeof(entry));
+  std::memcpy(known_.data(), bytes_.data(), known_.size() * sizeof(entry));
+  if (known_.empty() ||
+      std::bit_cast<std::uint64_t>(known_.front().sum_of_squares) != fingerprint())
+    throw error(
+        errc::no_agreement,
+        "rank " + std::to_string(rank_ - 1) +
+            " takes its optimizer steps with other training_options or from another "
+            "training_state; "
+            "give all ranks the same",
+        {.rank = rank_});
+}
+
+ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
+  known_.insert(known_.end(), own_.begin(), own_.end());
+  auto& waiting = known_.front().layer;
+  auto const known = judge_known();
+  will_step_early_ = !waits_ && known.is_plain();
+  if (!waits_ && !will_step_early_) ++waiting;
+  if (!is_last()) {
+    link.send(rank_, rank_ + 1, std::as_bytes(std::span(known_)), arrival);
+    return;
+  }
+  ruling_ = {known, waiting == 0};
+  // Validated afterwards, it is told in the next step, still ahead of the first gradient there:
+  // each link then carries what belongs to one step.
+  if (!is_late_ || waits_) send_ruling(link, arrival);
+}
+
+ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival) {
+  link.take(rank_ + 1, rank_, bytes_);
+  std::memcpy(&ruling_, bytes_.data(), sizeof ruling_);
+  send_ruling(link, arrival);
+}
+
+ZBPP_INLINE void step_agreement::send_ruling(state_link& link, ticks arrival) const {
+  if (is_first()) return;
+  link.send(rank_, rank_ - 1, std::as_bytes(std::span(&ruling_, 1)), arrival);
+}
+
+// In the order of the model, so that the sum has the same bits wherever the layers are.
+ZBPP_INLINE gradient_verdict step_agreement::judge_known() {
+  std::sort(known_.begin() + 1, known_.end(), [](entry const& a, entry const& b) {
+    return std::tie(a.stage, a.layer) < std::tie(b.stage, b.layer);
+  });
+  states_.clear();
+  for (auto const& e : std::span(known_).subspan(1))
+    states_.push_back({e.sum_of_squares, std::isfinite(e.sum_of_squares)});
+  return judge(states_, options_.clip, state_.loss_scale);
+}
+
+ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
+  if (waits_) {
+    take_final_step(chunks_[index(chunk)], ctx);
+  } else if (will_step_early_ && !accumulates()) {
+    auto const& optimizer = chunks_[index(chunk)].optimizer;
+    if (optimizer) optimizer.step(settings({}, false), ctx);
+  }
+}
+
+ZBPP_INLINE void step_agreement::end_step() {
+  if (waits_)
+    close(false);
+  else
+    is_pending_ = true;
+}
+
+ZBPP_INLINE agreement_progress step_agreement::validate_step_before(pass_context ctx) {
+  is_pending_ = false;
+  bool const holds = ruling_.verdict.is_plain() && ruling_.is_unanimous;
+  bool const has_stepped = will_step_early_ && !accumulates();
+  for (auto const& chunk : chunks_) {
+    if (!chunk.optimizer) continue;
+    if (holds && has_stepped) chunk.optimizer.commit(ctx);
+    if (holds) continue;
+    if (has_stepped) chunk.optimizer.undo(ctx);
+    take_final_step(chunk, ctx);
+  }
+  close(!holds);
+  return holds ? agreement_progress::done : agreement_progress::goes_back;
+}
+
+ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context ctx) {
+  phase_ = phase::measure;
+  if (!is_pending_) return;
+  if (ruling != nullptr) {
+    ruling_ = *ruling;
+    static_cast<void>(validate_step_before(ctx));
+    return;
+  }
+  is_pending_ = false;
+  for (auto const& chunk : chunks_)
+    if (chunk.optimizer && will_step_early_ && !accumulates()) chunk.optimizer.undo(ctx);
+}
+
+ZBPP_INLINE step_settings
+step_agreement::settings(gradient_verdict const& verdict, bool is_final) const {
+  return {
+      .updates = state_.updates,
+      .learning_rate = options_.learning_rate(state_.updates),
+      .coefficient = verdict.coefficient,
+      .gradient_scale = state_.loss_scale,
+      .is_final = is_final};
+}
+
+ZBPP_INLINE void step_agreement::take_final_step(
+    stage_optimizer const& chunk, pass_context ctx) const {
+  if (!chunk.optimizer || accumulates()) return;
+  if (ruling_.verdict.is_finite)
+    chunk.optimizer.step(settings(ruling_.verdict, true), ctx);
+  else
+    chunk.optimizer.skip(ctx);
+}
+
+// Writes the report of the step, and what the next one depends on.
+ZBPP_INLINE void step_agreement::close(bool was_amended) {
+  bool const is_update = !accumulates();
+  auto const& verdict = ruling_.verdict;
+  report_ = {
+      .step = state_.steps,
+      .norm = verdict.norm,
+      .coefficient = verdict.coefficient,
+      .loss_scale = state_.loss_scale,
+      .learning_rate = is_update ? options_.learning_rate(state_.updates) : 0,
+      .is_update = is_update,
+      .is_skipped = !verdict.is_finite,
+      .is_post_validated = is_late_ && !waits_,
+      .is_amended = was_amended};
+  ++state_.steps;
+  if (!is_update) return;
+  state_.amended = state_.amended << 1 | (verdict.is_plain() && ruling_.is_unanimous ? 0 : 1);
+  auto const& scaling = options_.scaling;
+  if (!verdict.is_finite) {
+    state_.loss_scale = std::max(scaling.smallest, state_.loss_scale / 2);
+    state_.finite_steps = 0;
+    return;
+  }
+  ++state_.updates;
+  if (++state_.finite_steps != scaling.growth_interval) return;
+  state_.loss_scale = std::min(scaling.largest, state_.loss_scale * 2);
+  state_.finite_steps = 0;
+}
+
+}  // namespace zbpp::detail

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the optimizer of a stage offers, so that ranks can step before they know all gradients and
+// go back to the very bits they had. `optim/` has some; a trainer's own needs five functions.
+#pragma once
+
+#include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace zbpp {
+
+/// Says how an optimizer is to step. The same values give the same bits, whenever it is asked.
+struct step_settings {
+  std::int64_t updates = 0;   ///< steps taken before; those that were skipped do not count
+  double learning_rate = 0;   ///< of this step
+  double coefficient = 1;     ///< by which gradients are multiplied; 1 multiplies nothing
+  double gradient_scale = 1;  ///< by which gradients are too large, a power of two
+  bool is_final = true;       ///< nothing will undo the step, and `commit` is not called
+
+  /// @return what gradients are multiplied by, loss scale and clipping together
+  [[nodiscard]] float factor() const noexcept {
+    return static_cast<float>(coefficient) / static_cast<float>(gradient_scale);
+  }
+};
+
+/// Models the optimizer of a stage.
+///
+/// `layers()` says how many layers it has; `measure` writes the state of the gradients of each.
+/// `step` changes what the passes read. If the step is not final, either `commit` or `undo`
+/// follows: `undo` brings back the bits that there were before, gradients included. After a final
+/// step, after `commit` and after `skip` the gradients are 0. The functions run on the rank of the
+/// stage, while none of its passes do.
+template <class T>
+concept optimizer = requires(
+    T& o,
+    T const& fixed,
+    std::span<gradient_state> states,
+    step_settings const& how,
+    pass_context ctx) {
+  { fixed.layers() } -> std::convertible_to<int>;
+  o.measure(states, ctx);
+  o.step(how, ctx);
+  o.commit(ctx);
+  o.undo(ctx);
+  o.skip(ctx);
+};
+
+/// Refers to an optimizer of any type; to none at first.
+class optimizer_ref {
+ public:
+  /// Refers to none.
+  optimizer_ref() noexcept = default;
+  /// Refers to `what`, which must outlive it.
+  template <optimizer Optimizer>
+  explicit optimizer_ref(Optimizer& what) noexcept : object_(&what), calls_(&calls_of<Optimizer>) {}
+
+  /// @return whether there is one
+  [[nodiscard]] explicit operator bool() const noexcept { return calls_ != nullptr; }
+  /// @return how many layers it has; 0 where there is none
+  [[nodiscard]] int layers() const { return calls_ == nullptr ? 0 : calls_->layers(object_); }
+  /// Writes the state of the gradients of each layer.
+  void measure(std::span<gradient_state> states, pass_context ctx) const {
+    calls_->measure(object_, states, ctx);
+  }
+  /// Takes a step.
+  void step(step_settings const& how, pass_context ctx) const { calls_->step(object_, how, ctx); }
+  /// Makes the last step final.
+  void commit(pass_context ctx) const { calls_->commit(object_, ctx); }
+  /// Takes the last step back.
+  void undo(pass_context ctx) const { calls_->undo(object_, ctx); }
+  /// Drops the gradients.
+  void skip(pass_context ctx) const { calls_->skip(object_, ctx); }
+
+ private:
+  struct calls {
+    int (*layers)(void const*);
+    void (*measure)(void*, std::span<gradient_state>, pass_context);
+    void (*step)(void*, step_settings const&, pass_context);
+    void (*commit)(void*, pass_context);
+    void (*undo)(void*, pass_context);
+    void (*skip)(void*, pass_context);
+  };
+
+  template <class T>
+  static constexpr calls calls_of{
+      [](void const* o) { return static_cast<int>(static_cast<T const*>(o)->layers()); },
+      [](void* o, std::span<gradient_state> states, pass_context ctx) {
+        static_cast<T*>(o)->measure(states, ctx);
+      },
+      [](void* o, step_settings const& how, pass_context ctx) {
+        static_cast<T*>(o)->step(how, ctx);
+      },
+      [](void* o, pass_context ctx) { static_cast<T*>(o)->commit(ctx); },
+      [](void* o, pass_context ctx) { static_cast<T*>(o)->undo(ctx); },
+      [](void* o, pass_context ctx) { static_cast<T*>(o)->skip(ctx); }};
+
+  void* object_ = nullptr;
+  calls const* calls_ = nullptr;
+};
+
+}  // namespace zbpp

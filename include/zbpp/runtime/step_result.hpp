@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a step of a pipeline gives: losses, times, and how its optimizer step came out.
+#pragma once
+
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/engine_run.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <numeric>
+#include <vector>
+
+namespace zbpp {
+
+/// Holds what a step gave. It belongs to the pipeline and is overwritten by the next step.
+struct step_result {
+  /// As reported, one per microbatch; not a number where none was, as in a process without the last
+  /// stage.
+  std::vector<double> losses;
+  timeline measured;  ///< when each pass ran; empty for ranks of other processes
+  /// How the optimizer step came out; `is_update` is false where ranks agree on nothing.
+  update_report update;
+  /// What each rank of this process did for it; empty where ranks agree on nothing.
+  std::vector<rank_update> ranks;
+
+  /// @return the mean loss, summed in ascending microbatch; not a number when one is missing
+  [[nodiscard]] double loss() const noexcept {
+    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  }
+};
+
+}  // namespace zbpp

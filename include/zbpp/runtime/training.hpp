@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the optimizer steps of a pipeline are taken: clipping, loss scaling, learning rate,
+// accumulation, and when validation afterwards pays. What of it has to survive a restart is
+// `training_state`.
+#pragma once
+
+#include <zbpp/runtime/pass_context.hpp>
+
+#include <cstdint>
+#include <functional>
+
+namespace zbpp {
+
+/// Says how the loss is scaled, so that small gradients survive in fp16. Scales are powers of two,
+/// so they change no bit of a gradient that stays in range.
+struct loss_scaling {
+  double initial = 1;                ///< scale of the first step
+  std::int64_t growth_interval = 0;  ///< finite steps after which the scale doubles; 0: never
+  double largest = 0x1p24;           ///< most that it grows to
+  double smallest = 1;               ///< least that it halves to when a gradient is not finite
+};
+
+/// Says when a pipeline stops to step before it knows the norm: while steps are amended often, that
+/// costs more than it gains.
+struct validation_window {
+  int steps = 16;        ///< the last steps that are looked at
+  int most_amended = 3;  ///< with more of them amended, ranks wait for the norm
+};
+
+/// Says how the optimizer steps of a pipeline are taken, where ranks agree before them.
+struct training_options {
+  double clip = 0;  ///< most that the norm of all gradients may be; 0 clips nothing
+  /// Gives the learning rate of an optimizer step, by the steps taken before; the same on all
+  /// ranks.
+  std::function<double(std::int64_t)> learning_rate = [](std::int64_t) { return 1e-3; };
+  /// Is called when the gradients of a stage are complete, before they are measured, on the rank of
+  /// the stage: what is added to them here counts, such as those of other replicas. It may block as
+  /// long as that does not wait for another rank of this pipeline.
+  std::function<void(int stage, pass_context)> on_gradients_ready{};
+  loss_scaling scaling{};
+  int accumulate = 1;          ///< steps whose gradients are added up for one optimizer step
+  validation_window window{};  ///< of `post_validated` steps
+};
+
+/// Holds what the next step depends on, besides weights and optimizers. Save it with them.
+struct training_state {
+  std::int64_t steps = 0;         ///< steps run; the next one has this number
+  std::int64_t updates = 0;       ///< optimizer steps taken, skipped ones not counted
+  double loss_scale = 0;          ///< 0: the initial one
+  std::int64_t finite_steps = 0;  ///< since the scale changed
+  std::uint64_t amended = 0;      ///< the last steps, the latest in the lowest bit: 1 if amended
+
+  friend bool operator==(training_state const&, training_state const&) = default;
+};
+
+/// Says how an optimizer step came out; the same on all ranks.
+struct update_report {
+  std::int64_t step = -1;          ///< number of the step
+  double norm = 0;                 ///< of all gradients; not finite where one is not
+  double coefficient = 1;          ///< by which they were multiplied
+  double loss_scale = 1;           ///< that they were made with
+  double learning_rate = 0;        ///< of the step
+  bool is_update = false;          ///< false while gradients are accumulated, or without agreement
+  bool is_skipped = false;         ///< because a gradient was not finite
+  bool is_post_validated = false;  ///< ranks went on before the norm was known
+  bool is_amended = false;         ///< and had to go back
+};
+
+}  // namespace zbpp

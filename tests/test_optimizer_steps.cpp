@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The claim of steps that are validated afterwards: whatever the policy, the backend and the
+// gradients, they give the bits of synchronous steps and of one process.
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/checked_model.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <array>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace test_optimizer_steps {
+
+using namespace zbpp::test;
+using zbpp::pipeline;
+using zbpp::plan;
+using zbpp::step_kind;
+using zbpp::step_result;
+using zbpp::threads;
+using zbpp::training_options;
+using zbpp::virtual_time;
+using zbpp::test::checked::fault_at;
+using zbpp::test::checked::history;
+using zbpp::test::checked::model_settings;
+
+namespace {
+
+constexpr int steps = 32;
+constexpr int rounds = 1000;
+
+// How often each thing happened in a training.
+struct happenings {
+  int early = 0;    // ranks that stepped before they knew the norm
+  int amended = 0;  // steps
+  int skipped = 0;  // steps
+  int clipped = 0;  // steps
+  int schedules = 0;
+
+  happenings& operator+=(happenings const& other) {
+    early += other.early;
+    amended += other.amended;
+    skipped += other.skipped;
+    clipped += other.clipped;
+    schedules += other.schedules;
+    return *this;
+  }
+};
+
+struct outcome {
+  history given;
+  happenings seen;
+};
+
+// Trains in two runs, the second of which continues from the state of the first in a new pipeline.
+template <class Backend>
+outcome train(
+    plan const& planned,
+    Backend backend,
+    model_settings const& settings,
+    training_options const& options) {
+  outcome result;
+  checked::model all(settings);
+  auto const note = [&](step_result const& step) {
+    auto const& update = step.update;
+    result.given.losses.push_back(step.losses);
+    result.given.norms.push_back(update.norm);
+    result.given.coefficients.push_back(update.coefficient);
+    result.given.scales.push_back(update.loss_scale);
+    for (auto const& rank : step.ranks) result.seen.early += rank.is_early ? 1 : 0;
+    result.seen.amended += update.is_amended ? 1 : 0;
+    result.seen.skipped += update.is_skipped ? 1 : 0;
+    result.seen.clipped += update.coefficient < 1 ? 1 : 0;
+  };
+  zbpp::training_state state;
+  for (int length : {5, 1, steps - 6}) {
+    pipeline pipe(planned, backend, all.stages(), options);
+    pipe.resume(state);
+    pipe.run(length, note);
+    state = pipe.state();
+  }
+  CHECK(state.steps == steps);
+  result.given.bits = all.bits();
+  return result;
+}
+
+zbpp::stage_costs costs() {
+  auto all = uneven_costs();
+  all.edge = checked::edge;
+  all.recompute = {};  // the stages cannot
+  return all;
+}
+
+// Checks a schedule in both kinds of steps on both backends. @return what happened when validated
+// afterwards
+happenings check(
+    zbpp::schedule const& order,
+    zbpp::problem const& problem,
+    model_settings const& settings,
+    training_options const& options) {
+  auto const expected = checked::train_alone(settings, problem.microbatches(), steps, options);
+  auto const planned = [&](step_kind step) {
+    return zbpp::make_plan("tested", order, problem, {.step = step});
+  };
+  auto const late = planned(step_kind::post_validated);
+  auto const found = train(late, virtual_time{}, settings, options);
+  CHECK(difference(found.given, expected) == "");
+  CHECK(difference(train(late, threads{}, settings, options).given, expected) == "");
+  auto const waiting = train(planned(step_kind::synchronous), virtual_time{}, settings, options);
+  CHECK(difference(waiting.given, expected) == "");
+  CHECK(waiting.seen.early == 0);
+  CHECK(waiting.seen.amended == 0);
+  return found.seen;
+}
+
+happenings check(
+    int ranks, int microbatches, model_settings settings, training_options const& options) {
+  happenings all;
+  for (auto const& where : placements_to_run(ranks)) {
+    zbpp::problem const problem(where, microbatches, costs(), 87);
+    settings.stages = where.stages();
+    for (auto const& policy : grid_policies()) {
+      if (!is_supported(policy, problem)) continue;
+      INFO(name_of(policy, problem));
+      auto const order = policy(problem);
+      all += check(order, problem, settings, options);
+      ++all.schedules;
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("without clipping all ranks step early and no step is amended", "[optimizer-steps]") {
+  auto const p = GENERATE(1, 2, 3, 4, 5, 6, 7, 8);
+  auto const seen = check(p, p + 1, {}, {});
+  CHECK(seen.amended == 0);
+  // All steps but the last of each of the three runs, on all ranks.
+  CHECK(seen.early == seen.schedules * p * (steps - 3));
+}
+
+TEST_CASE("clipping in every step, in some and in none changes no bit", "[optimizer-steps]") {
+  auto const p = GENERATE(1, 2, 4);
+  auto const clip = GENERATE(1e-3, 1.2, 1e9);
+  CAPTURE(p, clip);
+  auto const seen = check(p, 2 * p, {.dropout = true}, {.clip = clip});
+  if (clip < 1) CHECK(seen.clipped == seen.schedules * steps);
+  if (clip < 1) CHECK(seen.amended > 0);
+  if (clip > 1e3) CHECK(seen.amended == 0);
+}
+
+TEST_CASE("a norm exactly at the limit is treated alike everywhere", "[optimizer-steps]") {
+  model_settings const settings{.stages = 3};
+  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
+  auto const free = checked::train_alone(settings, 4, steps, {});
+  for (double clip : {free.norms[0], free.norms[3] + 1e-6, free.norms[7]})
+    check(zbpp::zb_h1{}(problem), problem, settings, {.clip = clip});
+}
+
+TEST_CASE("gradients that are not finite skip a step, wherever they are", "[optimizer-steps]") {
+  auto const p = GENERATE(1, 2, 3, 5);
+  constexpr auto infinite = std::numeric_limits<float>::infinity();
+  constexpr auto nothing = std::numeric_limits<float>::quiet_NaN();
+  // On the last rank alone, on the first alone, in consecutive steps, in the last step of a run.
+  std::vector<fault_at> const faults{
+      {3, p - 1, 0, infinite},
+      {7, 0, p - 1, nothing},
+      {8, p / 2, 0, -infinite},
+      {9, p / 2, 0, infinite},
+      {4, 0, 0, infinite},
+      {31, p - 1, p - 1, nothing}};
+  auto const seen = check(p, p, {.faults = faults}, {.clip = 1.5});
+  CHECK(seen.skipped == seen.schedules * 6);
+  CHECK(seen.amended > 0);
+}
+
+TEST_CASE(
+    "the loss scale grows and backs off, also where gradients are clipped", "[optimizer-steps]") {
+  auto const p = GENERATE(1, 2, 4);
+  training_options options;
+  options.scaling = {.initial = 0x1p13, .growth_interval = 2, .largest = 0x1p20};
+  auto const clip = GENERATE(0.0, 0.5);
+  options.clip = clip;
+  auto const seen = check(p, p + 2, {.loss_weight = 3}, options);
+  CHECK(seen.skipped > 0);
+  if (clip > 0) CHECK(seen.clipped > 0);
+}
+
+TEST_CASE("gradients of several steps add up to one optimizer step", "[optimizer-steps]") {
+  auto const p = GENERATE(1, 3);
+  auto const seen = check(p, p, {.faults = {{4, 0, 0}}}, {.clip = 3, .accumulate = GENERATE(2, 3)});
+  CHECK(seen.skipped > 0);
+}
+
+TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimizer-steps]") {
+  for (auto undo : {zbpp::optim::undo_by::weights, zbpp::optim::undo_by::copies})
+    for (bool uses_adamw : {false, true}) {
+      auto const seen = check(
+          4,
+          5,
+          {.has_frozen_stage = true, .uses_adamw = uses_adamw, .undo = undo, .faults = {{2, 0, 0}}},
+          {.clip = 1.3});
+      CHECK(seen.amended > 0);
+    }
+}
+
+TEST_CASE("ranks step before they know the verdict, as the trace shows", "[optimizer-steps]") {
+  zbpp::problem const problem(zbpp::placement::linear(4), 8, costs(), 87);
+  auto const planned = zbpp::make_plan(zbpp::zb_h2{}, problem, {.step = step_kind::post_validated});
+  checked::model all({.stages = 4});
+  pipeline pipe(planned, virtual_time{}, all.stages());
+  int compared = 0;
+  pipe.run(6, [&](step_result const& step) {
+    if (!step.update.is_post_validated) return;
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      auto const& own = step.ranks[rank];
+      CHECK(own.is_early);
+      CHECK(own.measured <= own.stepped);
+      if (rank + 1 < 4) CHECK(own.stepped < own.validated);
+      // The parallelogram: a rank is not held up by those behind it.
+      if (rank > 0) CHECK(step.ranks[rank - 1].stepped < own.stepped);
+      ++compared;
+    }
+  });
+  CHECK(compared == 20);
+}
+
+TEST_CASE("ranks wait while steps are amended often, and no longer", "[optimizer-steps]") {
+  std::vector<fault_at> faults;
+  for (int step : {2, 3, 5, 6}) faults.push_back({step, 1, 0});
+  zbpp::problem const problem(zbpp::placement::linear(2), 3, costs(), 87);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = step_kind::post_validated});
+  checked::model all({.stages = 2, .faults = faults});
+  pipeline pipe(planned, virtual_time{}, all.stages(), {.window = {.steps = 6, .most_amended = 2}});
+  std::vector<bool> early;
+  pipe.run(20, [&](step_result const& step) { early.push_back(step.update.is_post_validated); });
+  // Three of the last six were amended from step 6 on; the first of them leaves the window when
+  // step 8 has been judged, but step 6 has joined, so it takes until step 9.
+  std::vector<bool> expected(20, true);
+  for (std::size_t step : {6U, 7U, 8U, 9U}) expected[step] = false;
+  expected.back() = false;
+  CHECK(early == expected);
+}
+
+TEST_CASE(
+    "what fails while a step is pending leaves all ranks before it or behind it",
+    "[optimizer-steps]") {
+  auto const p = GENERATE(2, 3, 4);
+  auto const throwing_stage = GENERATE(0, 1);
+  auto const throwing_microbatch = GENERATE(0, 1, 2, 3);
+  CAPTURE(p, throwing_stage, throwing_microbatch);
+  zbpp::problem const problem(zbpp::placement::linear(p), 4, costs(), 87);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = step_kind::post_validated});
+  constexpr int good_steps = 3;
+  auto const run = [&](auto backend) {
+    checked::model all({.stages = p});
+    all.maths(throwing_stage).throw_in(good_steps, throwing_microbatch);
+    pipeline pipe(planned, backend, all.stages());
+    std::vector<std::vector<std::uint32_t>> const possible{
+        checked::train_alone({.stages = p}, 4, good_steps - 1, {}).bits,
+        checked::train_alone({.stages = p}, 4, good_steps, {}).bits};
+    CHECK_THROWS_WITH(pipe.run(6), "thrown by the test");
+    auto const bits = all.bits();
+    auto const steps_taken = static_cast<std::size_t>(pipe.steps() - (good_steps - 1));
+    REQUIRE(steps_taken < 2);
+    CHECK(bits == possible[steps_taken]);
+    // It can go on from there once half-made gradients are gone.
+    zbpp::arena memory;
+    for (int s = 0; s < p; ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+    pipe.run(static_cast<int>(10 - pipe.steps()));
+    CHECK(all.bits() == checked::train_alone({.stages = p}, 4, 10, {}).bits);
+  };
+  run(virtual_time{});
+  run(threads{});
+}
+
+TEST_CASE("without agreement a stage with an optimizer steps by itself", "[optimizer-steps]") {
+  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  checked::model all({.stages = 3});
+  pipeline pipe(planned, threads{}, all.stages());
+  pipe.run(7);
+  CHECK(all.bits() == checked::train_alone({.stages = 3}, 4, 7, {}).bits);
+}
+
+// Two replicas, pipelines of their own, each with every other microbatch. Gradients are added in
+// one order on both, so both keep the same weights.
+TEST_CASE(
+    "replicas add up their gradients when those of a stage are complete", "[optimizer-steps]") {
+  constexpr int ranks = 3;
+  zbpp::problem const problem(zbpp::placement::linear(ranks), 4, costs(), 87);
+  auto const train_replicas = [&](step_kind kind) {
+    auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+    std::array<checked::model, 2> replicas{
+        checked::model({.stages = ranks}), checked::model({.stages = ranks, .first_batch = 100})};
+    std::array<std::barrier<>, ranks> both_complete{
+        std::barrier<>(2), std::barrier<>(2), std::barrier<>(2)};
+    std::array<std::barrier<>, ranks> both_read{
+        std::barrier<>(2), std::barrier<>(2), std::barrier<>(2)};
+    auto const train_one = [&](std::size_t own) {
+      training_options options{.clip = 1.8};
+      options.on_gradients_ready = [&, own](int stage, zbpp::pass_context) {
+        auto const s = static_cast<std::size_t>(stage);
+        both_complete[s].arrive_and_wait();
+        auto const sum =
+            checked::sum_of_gradients(replicas[0].maths(stage), replicas[1].maths(stage));
+        both_read[s].arrive_and_wait();
+        replicas[own].maths(stage).set_gradients(sum);
+      };
+      pipeline pipe(planned, threads{}, replicas[own].stages(), options);
+      pipe.run(12);
+    };
+    std::thread other([&] { train_one(1); });
+    train_one(0);
+    other.join();
+    CHECK(replicas[0].bits() == replicas[1].bits());
+    return replicas[0].bits();
+  };
+  auto const late = train_replicas(step_kind::post_validated);
+  CHECK(late == train_replicas(step_kind::synchronous));
+  CHECK(late != checked::train_alone({.stages = ranks}, 4, 12, {.clip = 1.8}).bits);
+}
+
+TEST_CASE("random trainings give the bits of one process", "[optimizer-steps][fuzz]") {
+  constexpr auto infinite = std::numeric_limits<float>::infinity();
+  constexpr auto nothing = std::numeric_limits<float>::quiet_NaN();
+  happenings all;
+  for (int round = 0; round < rounds; ++round) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(round));
+    auto const number = [&](int low, int high) {
+      return static_cast<int>(random.integer(low, high));
+    };
+    auto const p = number(1, 6);
+    auto const m = number(1, 2 * p + 2);
+    auto const where = placements_to_run(p)[static_cast<std::size_t>(number(0, 2))];
+    zbpp::problem const problem(where, m, costs(), number(0, 200));
+    std::vector<zbpp::any_policy> policies;
+    for (auto& policy : grid_policies())
+      if (is_supported(policy, problem)) policies.push_back(policy);
+    auto const& policy = random.pick<zbpp::any_policy>(policies);
+    model_settings settings{
+        .stages = where.stages(),
+        .dropout = random.chance(0.5),
+        .has_frozen_stage = random.chance(0.25),
+        .uses_adamw = random.chance(0.7),
+        .undo = random.chance(0.5) ? zbpp::optim::undo_by::weights : zbpp::optim::undo_by::copies,
+        .loss_weight = random.chance(0.25) ? 20.0F : 1.0F};
+    for (int faults = number(0, 3); faults > 0; --faults)
+      settings.faults.push_back(
+          {number(0, steps - 1),
+           number(0, where.stages() - 1),
+           number(0, m - 1),
+           random.chance(0.5) ? infinite : nothing});
+    std::array clips{0.0, 1e-2, 1.0, 1.5, 4.0};
+    training_options options{
+        .clip = random.pick<double>(clips),
+        .accumulate = random.chance(0.25) ? 2 : 1,
+        .window = {.steps = number(0, 20), .most_amended = number(0, 8)}};
+    if (random.chance(0.3))
+      options.scaling = {.initial = 0x1p12, .growth_interval = number(0, 3), .largest = 0x1p18};
+    INFO("round " << round << ": " << name_of(policy, problem));
+    auto const planned = zbpp::make_plan(
+        std::string(policy.title()),
+        policy(problem),
+        problem,
+        {.receive_ahead = number(0, 2), .step = step_kind::post_validated});
+    auto const found = round % 5 == 0
+                           ? train(planned, threads{.count = number(0, 2)}, settings, options)
+                           : train(planned, virtual_time{}, settings, options);
+    REQUIRE(difference(found.given, checked::train_alone(settings, m, steps, options)) == "");
+    all += found.seen;
+  }
+  std::printf(
+      "%d random trainings: %d steps amended, %d skipped, %d clipped\n",
+      rounds,
+      all.amended,
+      all.skipped,
+      all.clipped);
+  CHECK(all.amended > rounds);
+  CHECK(all.skipped > rounds / 2);
+  CHECK(all.clipped > rounds);
+}
+
+TEST_CASE("what cannot be is refused with what to do", "[optimizer-steps]") {
+  zbpp::problem const problem(zbpp::placement::linear(2), 2, costs(), 87);
+  auto const late = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = step_kind::post_validated});
+  checked::model all({.stages = 2});
+  auto const refuses = [&](plan const& planned, training_options const& options) {
+    return refusal([&] { pipeline(planned, virtual_time{}, all.stages(), options); });
+  };
+  CHECK(
+      refuses(zbpp::make_plan(zbpp::zb_h1{}, problem), {.clip = 1}) ==
+      "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
+      "step_kind::synchronous or post_validated");
+  CHECK(refuses(late, {.clip = -1}) == "clip is a number from 0");
+  CHECK(refuses(late, {.learning_rate = {}}) == "learning_rate is empty; give a function");
+  CHECK(refuses(late, {.scaling = {.initial = 3}}) == "loss scales are powers of two");
+  CHECK(
+      refuses(late, {.scaling = {.initial = 0x1p30}}) ==
+      "the initial loss scale lies between the smallest and the largest");
+  CHECK(refuses(late, {.accumulate = 0}) == "accumulate counts steps; it is at least 1");
+  CHECK(refuses(late, {.window = {.steps = 65}}) == "the window of validations has 0 to 64 steps");
+  pipeline pipe(late, virtual_time{}, all.stages());
+  CHECK(refusal([&] { pipe.run(0); }) == "run() takes a number of steps from 1");
+}
+
+}  // namespace test_optimizer_steps
