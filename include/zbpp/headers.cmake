@@ -230,6 +230,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp
   asio/detail/stall.hpp
+  asio/detail/tcp_states.hpp
   asio/detail/tcp_transport.hpp
   asio/detail/text.hpp
   asio/detail/timers.hpp
@@ -242,6 +243,7 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/src.hpp
   asio/impl/step_supervisor.ipp
   asio/impl/tcp.ipp
+  asio/impl/tcp_states.ipp
   asio/impl/tcp_transport.ipp
   asio/impl/token.ipp
   asio/io_loop.hpp

@@ -71,6 +71,10 @@ class progress_board {
     passes_started_.store(0, std::memory_order_relaxed);
     enter(progress_phase::waiting);
   }
+  /// Begins the step after the one that stands there, or that one anew.
+  void begin_attempt(bool is_next) noexcept {
+    begin_step(step_.load(std::memory_order_relaxed) + (is_next ? 1 : 0));
+  }
   /// Notes that the next pass of the step starts.
   void start_pass() noexcept {
     // Not fetch_add: there is one writer, and a plain store costs nothing.

@@ -26,6 +26,7 @@ namespace zbpp::asio {
 namespace detail {
 
 class data_connector;
+class tcp_states;
 
 }  // namespace detail
 
@@ -73,6 +74,10 @@ class tcp::pass_observer {
     board_->enter(progress_phase::waiting);
     return now();
   }
+  /// Notes that a step of a run begins, the next one or the same one anew.
+  void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
+  /// @return when the rank goes on with what arrived
+  [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
   /// @return 0: a message has arrived once it is here
   [[nodiscard]] static constexpr ticks arrival_of_send(ticks) noexcept { return 0; }
   /// @return true
@@ -145,6 +150,8 @@ class tcp::executor {
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
       if (is_done && transport.is_flushed()) break;
+      // Between two steps of a run the engine waits until what it sent has left.
+      bool const was_flushed = transport.is_flushed();
       board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
       transport.flush();
       control_->loop().run_until([&] {
@@ -153,7 +160,11 @@ class tcp::executor {
         // Before lost connections are reported: a last message and the end of its connection may
         // arrive together.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
+        if (!was_flushed && transport.is_flushed()) return true;
         report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
+        if (mine.states != nullptr)
+          report_needed(
+              *mine.states, is_done ? channel_map::none : state_channel_to(engine.blocked_by()));
         // If rank 0 has left, the report ended the run on this thread; no other event would end
         // this wait.
         return part_.has_stopped();
@@ -173,9 +184,20 @@ class tcp::executor {
     zbpp::program const* program = nullptr;
     std::vector<channel> channels;
     std::vector<std::string> lost;  // by channel: why it is; touched on the I/O thread
+    links* states = nullptr;        // of what carries states of gradients, where ranks agree
+  };
+  // What carries the states of gradients for a program.
+  struct state_transport {
+    std::unique_ptr<detail::tcp_transport> transport;
+    std::unique_ptr<detail::tcp_states> states;
   };
 
   [[nodiscard]] links& links_of(detail::tcp_transport const& transport);
+  [[nodiscard]] std::unique_ptr<detail::tcp_transport> make_transport(
+      links& mine, program const& program, std::vector<bytes> const& largest);
+  void connect(links& mine, detail::tcp_transport& transport);
+  // The channel by which a rank tells this one of gradients; none for no rank.
+  [[nodiscard]] int state_channel_to(int rank) const noexcept;
 
   // A lost connection is a failure once something is needed of it; a rank that has all it needs may
   // end before the others.
@@ -187,6 +209,7 @@ class tcp::executor {
   step_supervisor part_;
   wakeup wakeup_{0};
   std::list<links> links_;
+  std::list<state_transport> state_transports_;
 };
 
 }  // namespace zbpp::asio

@@ -124,7 +124,7 @@ class stall_report {
     }
   }
 
-  // A rank on its way to its next pass. An optimizer step in between is not told apart from it.
+  // A rank on its way to its next pass. What it does in between is not told apart from it.
   void explain_waiting(int rank, progress_report const& report) {
     auto& does = does_[index(rank)];
     auto const row = program_.instructions(rank);
@@ -132,9 +132,11 @@ class stall_report {
     auto const next = index(report.passes_started);
     auto const begin = next == 0 ? 0 : passes[next - 1] + 1;
     auto const end = next == passes.size() ? row.size() : passes[next];
-    for (auto i = begin; i < end; ++i)
+    for (auto i = begin; i < end; ++i) {
       if (row[i].kind == instruction_kind::optimizer_step)
         does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
+      if (row[i].is_of_rank()) does += "waits for gradients or the verdict of another rank, or ";
+    }
     if (end == row.size()) {
       does += "is at the end of its program";
       return;

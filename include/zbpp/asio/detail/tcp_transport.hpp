@@ -12,6 +12,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <cstddef>
@@ -79,6 +80,11 @@ class tcp_transport {
   /// @throws std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);
 
+  /// @return how many messages of a channel that ends here were taken in this step
+  [[nodiscard]] std::int32_t taken(int channel) const noexcept {
+    return taken_[zbpp::detail::index(channel)];
+  }
+
   /// Releases the messages of a channel before number `count`; for the sender, who knows that they
   /// were consumed.
   void retire(int channel, std::int32_t count) noexcept;
@@ -90,6 +96,21 @@ class tcp_transport {
   [[nodiscard]] bool is_flushed() const noexcept;
   /// @return the same of one channel that begins here
   [[nodiscard]] bool is_flushed(int channel) const noexcept;
+
+  /// Has another transport carry the states of gradients; it must outlive this one's use.
+  void link_states(state_link& states, tcp_transport& transport) noexcept {
+    states_ = &states;
+    state_transport_ = &transport;
+  }
+  /// @return what carries them
+  [[nodiscard]] state_link& states() noexcept { return *states_; }
+  /// Does nothing: `begin_step` releases what was not taken.
+  static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
+  /// Does nothing: no peer waits for it.
+  static void end_step(int /*rank*/) noexcept {}
+  /// Begins the next step, or the same one anew: as `drain`.
+  /// @return false while something that was sent has not left
+  [[nodiscard]] bool begin_step(int rank);
 
   /// Wakes the engine; for a step that failed.
   void abort() noexcept { notify(wake_); }
@@ -132,8 +153,11 @@ class tcp_transport {
   std::vector<std::unique_ptr<outgoing>> out_;  // by channel; null where it begins elsewhere
   std::vector<std::unique_ptr<incoming>> in_;   // by channel; null where it ends elsewhere
   std::vector<bytes> open_;                     // by channel: of slots whose message was not taken
+  std::vector<std::int32_t> taken_;             // by channel, in this step
   arena* memory_ = nullptr;
   wakeup* wake_ = nullptr;
+  state_link* states_ = nullptr;  // null where ranks agree on nothing
+  tcp_transport* state_transport_ = nullptr;
 };
 
 }  // namespace detail

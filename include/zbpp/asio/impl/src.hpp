@@ -11,5 +11,6 @@
 #include <zbpp/asio/impl/roster.ipp>
 #include <zbpp/asio/impl/step_supervisor.ipp>
 #include <zbpp/asio/impl/tcp.ipp>
+#include <zbpp/asio/impl/tcp_states.ipp>
 #include <zbpp/asio/impl/tcp_transport.ipp>
 #include <zbpp/asio/impl/token.ipp>

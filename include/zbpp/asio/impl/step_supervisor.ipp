@@ -62,7 +62,7 @@ ZBPP_INLINE void step_supervisor::begin(
   if (control_->watcher() != program_of)
     control_->watch(
         detail::stall_detector(program, control_->settings().stall_deadline), program_of);
-  control_->board().begin_step(steps_++);
+  control_->board().begin_step(steps_);
   status_ = &status;
   control_->on_stop([this](rank_failure const& first) { return stop(first); });
   static_cast<void>(look());
@@ -86,6 +86,7 @@ ZBPP_INLINE void step_supervisor::end() {
   control_->loop().exclusively([&] { status_ = nullptr; });
   control_->on_stop(nullptr);
   control_->board().enter(progress_phase::outside);
+  steps_ = control_->board().read().step + 1;
 }
 
 ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {

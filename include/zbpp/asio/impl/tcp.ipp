@@ -7,6 +7,7 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
+#include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/config.hpp>
@@ -63,24 +64,50 @@ ZBPP_INLINE tcp::executor::~executor() {
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
   auto& mine = links_.emplace_back();
-  mine.program = &program;
   mine.channels = messages.channels();
+  auto made = make_transport(mine, program, detail::largest_messages(messages, problem));
+  if (!agrees_on_steps(program) || problem.ranks() == 1) return made;
+  auto& states = links_.emplace_back();
+  states.channels = detail::state_channels(problem.ranks());
+  mine.states = &states;
+  auto& carried = state_transports_.emplace_back();
+  // No size is declared: the first message of a step is as long as the model has layers.
+  carried.transport =
+      make_transport(states, program, std::vector<bytes>(states.channels.size(), 0));
+  carried.states = std::make_unique<detail::tcp_states>(*carried.transport, part_.rank(), &wakeup_);
+  made->link_states(*carried.states, *carried.transport);
+  return made;
+}
+
+ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
+    links& mine, program const& program, std::vector<bytes> const& largest) {
+  mine.program = &program;
   mine.lost.resize(mine.channels.size());
-  auto made = std::make_unique<detail::tcp_transport>(
+  return std::make_unique<detail::tcp_transport>(
       control_->loop(),
       part_.rank(),
       mine.channels,
-      detail::largest_messages(messages, problem),
+      largest,
       [this, &mine](int channel, std::string why) {
         mine.lost[zbpp::detail::index(channel)] = std::move(why);
         notify(&wakeup_);
       },
       settings_);
-  return made;
+}
+
+ZBPP_INLINE int tcp::executor::state_channel_to(int rank) const noexcept {
+  return rank < 0 ? channel_map::none : detail::state_channel(rank, part_.rank());
 }
 
 ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
-  auto& mine = links_.back();
+  auto const unconnected =
+      std::ranges::find(links_, static_cast<detail::tcp_transport*>(nullptr), &links::transport);
+  connect(*unconnected, transport);
+  if (unconnected->states != nullptr)
+    connect(*unconnected->states, *state_transports_.back().transport);
+}
+
+ZBPP_INLINE void tcp::executor::connect(links& mine, detail::tcp_transport& transport) {
   auto sockets = connector_->connect(mine.channels);
   for (std::size_t c = 0; c < sockets.size(); ++c)
     if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));

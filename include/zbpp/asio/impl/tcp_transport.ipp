@@ -49,6 +49,7 @@ ZBPP_INLINE tcp_transport::tcp_transport(
   out_.resize(channels.size());
   in_.resize(channels.size());
   open_.resize(channels.size());
+  taken_.resize(channels.size());
   for (std::size_t c = 0; c < channels.size(); ++c) {
     if (channels[c].to != rank) continue;
     in_[c] = std::make_unique<incoming>(
@@ -152,6 +153,7 @@ ZBPP_INLINE message tcp_transport::take(int channel, std::int32_t sequence, byte
   auto& in = *in_[zbpp::detail::index(channel)];
   bool is_urgent = false;
   auto msg = in.take(sequence, *memory_, is_urgent);
+  ++taken_[zbpp::detail::index(channel)];
   if (is_urgent) do_at_once(*loop_, [&in] { in.give_credit(0); });
   return msg;
 }
@@ -167,6 +169,12 @@ ZBPP_INLINE void tcp_transport::flush() {
 ZBPP_INLINE bool tcp_transport::is_flushed() const noexcept {
   for (auto const& out : out_)
     if (out && !out->is_flushed()) return false;
+  return state_transport_ == nullptr || state_transport_->is_flushed();
+}
+
+ZBPP_INLINE bool tcp_transport::begin_step(int /*rank*/) {
+  if (!is_flushed()) return false;
+  drain();
   return true;
 }
 
@@ -181,12 +189,15 @@ ZBPP_INLINE void tcp_transport::drain() {
       if (out_[c]) out_[c]->drain();
       if (in_[c]) in_[c]->drain();
       if (open_[c] != 0) open(static_cast<int>(c), -open_[c]);
+      taken_[c] = 0;
     }
   });
+  if (state_transport_ != nullptr) state_transport_->drain();
 }
 
 ZBPP_INLINE void tcp_transport::close() {
   loop_->exclusively([this] { shut(); });
+  if (state_transport_ != nullptr) state_transport_->close();
 }
 
 ZBPP_INLINE void tcp_transport::shut() noexcept {
@@ -250,6 +261,7 @@ ZBPP_INLINE void tcp_transport::progress() {
     if (out) out->pump();
   for (auto const& in : in_)
     if (in) in->progress();
+  if (state_transport_ != nullptr) state_transport_->progress();
 }
 
 ZBPP_INLINE bool tcp_transport::is_pending() const noexcept {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How states travel as messages of a step.
+#pragma once
+
+#include <zbpp/asio/detail/tcp_states.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/runtime/message.hpp>
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::asio::detail {
+
+ZBPP_INLINE std::vector<channel> state_channels(int ranks) {
+  constexpr int depth = 2;  // of a step: the verdict on the step before, and its own
+  std::vector<channel> all;
+  for (int r = 0; r + 1 < ranks; ++r) {
+    all.push_back({r, r + 1, depth, depth});
+    all.push_back({r + 1, r, depth, depth});
+  }
+  return all;
+}
+
+ZBPP_INLINE tcp_states::tcp_states(tcp_transport& transport, int rank, wakeup* wake)
+    : transport_(&transport) {
+  transport.bind(rank, memory_, wake);
+}
+
+ZBPP_INLINE void tcp_states::send(
+    int from, int to, std::span<std::byte const> state, ticks /*arrival*/) {
+  auto copy = memory_.allocate(state.size(), purpose::edge);
+  std::memcpy(copy.data(), state.data(), state.size());
+  transport_->send(state_channel(from, to), message(std::move(copy)), 0);
+}
+
+ZBPP_INLINE ticks tcp_states::arrival(int from, int to) const noexcept {
+  auto const channel = state_channel(from, to);
+  return transport_->arrival(channel, transport_->taken(channel));
+}
+
+ZBPP_INLINE void tcp_states::take(int from, int to, std::vector<std::byte>& state) {
+  auto const channel = state_channel(from, to);
+  auto const received = transport_->take(channel, transport_->taken(channel), 0);
+  auto const& bytes = received[0];
+  state.assign(bytes.data(), bytes.data() + bytes.size());
+}
+
+}  // namespace zbpp::asio::detail
