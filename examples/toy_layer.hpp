@@ -54,6 +54,9 @@ class layer {
         dw_[o * width + i] += dy.as<float>()[o] * x.as<float>()[i];
   }
 
+  std::span<float> weights() { return w_; }
+  std::span<float> gradients() { return dw_; }
+
   void update() {
     for (std::size_t i = 0; i < w_.size(); ++i) w_[i] -= 0.05F * std::exchange(dw_[i], 0.0F);
   }

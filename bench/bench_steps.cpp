@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What validating afterwards gains and costs. `steps` runs both kinds of steps in turn, on threads
+// whose passes only wait, and reports what one gains over the other beside what the analysis says.
+// `adamw` steps weights in both kinds, with both ways to take a step back.
+#include <zbpp/analysis/period.hpp>
+#include <zbpp/zbpp.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <sys/prctl.h>
+#include <thread>
+#include <vector>
+
+namespace {
+
+// Waits without using the processor. Timers of a thread are late by 50 us unless it asks otherwise.
+void wait_for(zbpp::ticks time) {
+  auto const end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(time);
+  static thread_local int const is_punctual = prctl(PR_SET_TIMERSLACK, 1UL);
+  benchmark::DoNotOptimize(is_punctual);
+  std::this_thread::sleep_until(end);
+}
+
+// Is an optimizer of one layer whose step takes a while.
+struct waiting_optimizer {
+  [[nodiscard]] static int layers() { return 1; }
+  static void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) {
+    states[0] = {1.0, true};
+  }
+  static void step(zbpp::step_settings const&, zbpp::pass_context) {
+    wait_for(zbpp::from_milliseconds(1));
+  }
+  static void commit(zbpp::pass_context) {}
+  static void undo(zbpp::pass_context) {}
+  static void skip(zbpp::pass_context) {}
+};
+
+struct waiting_stage {
+  zbpp::stage_costs costs;
+  waiting_optimizer own{};
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&] { wait_for(costs.forward); });
+    co_await mb.send_activation(zbpp::buffer{});
+    auto back = co_await mb.recv_gradient();
+    co_await zbpp::B([&] { wait_for(costs.backward_input); });
+    co_await mb.send_gradient(zbpp::buffer{});
+    co_await zbpp::W([&] { wait_for(costs.backward_weight); });
+  }
+  waiting_optimizer& optimizer() { return own; }
+};
+
+void steps(benchmark::State& state, zbpp::any_policy const& decide, int microbatches) {
+  constexpr int ranks = 8;
+  constexpr int count = 10;
+  auto const transfer = zbpp::from_milliseconds(0.2);
+  auto const pass = zbpp::from_milliseconds(2);
+  zbpp::stage_costs const costs{.forward = pass, .backward_input = pass, .backward_weight = pass};
+  zbpp::problem const problem(zbpp::placement::linear(ranks), microbatches, costs, transfer);
+  auto const order = decide(problem);
+  auto const make = [&](zbpp::step_kind kind) {
+    return zbpp::make_plan("waiting", order, problem, {.step = kind});
+  };
+  auto const late = make(zbpp::step_kind::post_validated);
+  auto const waiting = make(zbpp::step_kind::synchronous);
+  std::vector<waiting_stage> stages(ranks, waiting_stage{costs});
+  zbpp::threads const backend{.emulates_transfers = true};
+  zbpp::pipeline late_pipe{late, backend, stages};
+  zbpp::pipeline waiting_pipe{waiting, backend, stages};
+  auto const time = [&](auto& pipe) {
+    auto const start = std::chrono::steady_clock::now();
+    pipe.run(count);
+    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
+    return took.count() / count;
+  };
+  std::vector<double> late_times;
+  std::vector<double> waiting_times;
+  for (auto _ : state) {
+    waiting_times.push_back(time(waiting_pipe));
+    late_times.push_back(time(late_pipe));
+    state.SetIterationTime(1e-3 * count * (late_times.back() + waiting_times.back()));
+  }
+  std::sort(late_times.begin(), late_times.end());
+  std::sort(waiting_times.begin(), waiting_times.end());
+  auto const late_ms = late_times[late_times.size() / 2];
+  auto const waiting_ms = waiting_times[waiting_times.size() / 2];
+  auto const said = zbpp::period(order, problem);
+  // Both kinds take the optimizer's own millisecond. The norm goes up and down all ranks.
+  auto const said_late = zbpp::to_milliseconds(said.period.rounded_up()) + 1;
+  auto const said_waiting =
+      zbpp::to_milliseconds(said.synchronous + 2 * (ranks - 1) * transfer) + 1;
+  state.counters["synchronous_ms"] = waiting_ms;
+  state.counters["post_validated_ms"] = late_ms;
+  state.counters["gain_percent"] = 100 * (waiting_ms / late_ms - 1);
+  state.counters["gain_said_percent"] = 100 * (said_waiting / said_late - 1);
+}
+
+enum class kind { final, early_weights, early_copies, undone_weights, undone_copies };
+
+void adamw(benchmark::State& state, kind what) {
+  constexpr std::size_t size = std::size_t{1} << 22;  // larger than caches, as models are
+  std::vector<float> weights(size, 0.5F);
+  std::vector<float> gradients(size, 1e-3F);
+  bool const copies = what == kind::early_copies || what == kind::undone_copies;
+  zbpp::optim::adamw own(
+      {{weights, gradients}},
+      {.undo = copies ? zbpp::optim::undo_by::copies : zbpp::optim::undo_by::weights});
+  zbpp::arena memory;
+  zbpp::pass_context const ctx(memory);
+  zbpp::step_settings how{.learning_rate = 1e-3, .is_final = what == kind::final};
+  own.step(how, ctx);  // takes what it keeps from the system
+  if (!how.is_final) own.undo(ctx);
+  for (auto _ : state) {
+    own.step(how, ctx);
+    if (what == kind::early_weights || what == kind::early_copies) own.commit(ctx);
+    if (what == kind::undone_weights || what == kind::undone_copies) own.undo(ctx);
+    ++how.updates;
+  }
+  state.counters["ns_per_weight"] = benchmark::Counter(
+      1e-9 * static_cast<double>(size) * static_cast<double>(state.iterations()),
+      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["kept_bytes_per_weight"] = what == kind::final ? 0 : copies ? 12 : 4;
+}
+
+}  // namespace
+
+#define ZBPP_STEPS(policy, microbatches)                                                           \
+  BENCHMARK_CAPTURE(steps, policy / microbatches, zbpp::policy{}, microbatches)                    \
+      ->UseManualTime()                                                                            \
+      ->Unit(benchmark::kMillisecond)                                                              \
+      ->Iterations(5)
+ZBPP_STEPS(zb_h2, 32);
+ZBPP_STEPS(zb_h1, 32);
+ZBPP_STEPS(one_f_one_b, 32);
+ZBPP_STEPS(zb_h2, 16);
+
+BENCHMARK_CAPTURE(adamw, final, kind::final);
+BENCHMARK_CAPTURE(adamw, early_weights, kind::early_weights);
+BENCHMARK_CAPTURE(adamw, early_copies, kind::early_copies);
+BENCHMARK_CAPTURE(adamw, undone_weights, kind::undone_weights);
+BENCHMARK_CAPTURE(adamw, undone_copies, kind::undone_copies);
