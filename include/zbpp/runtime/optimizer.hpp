@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the optimizer of a stage offers, so that ranks can step before they know all gradients and
-// go back to the very bits they had. `optim/` has some; a trainer's own needs five functions.
+// go back to the very bits they had. `optim/` has some; a trainer's own needs six functions.
 #pragma once
 
 #include <zbpp/runtime/gradient_state.hpp>
@@ -30,7 +30,8 @@ struct step_settings {
 
 /// Models the optimizer of a stage.
 ///
-/// `layers()` says how many layers it has; `measure` writes the state of the gradients of each.
+/// `layers()` says how many layers it has; `measure` writes the state of the gradients of each,
+/// which is zero before.
 /// `step` changes what the passes read. If the step is not final, either `commit` or `undo`
 /// follows: `undo` brings back the bits that there were before, gradients included. After a final
 /// step, after `commit` and after `skip` the gradients are 0. The functions run on the rank of the

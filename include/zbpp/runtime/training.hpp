@@ -32,7 +32,7 @@ struct validation_window {
 struct training_options {
   double clip = 0;  ///< most that the norm of all gradients may be; 0 clips nothing
   /// Gives the learning rate of an optimizer step, by the steps taken before; the same on all
-  /// ranks.
+  /// ranks, which call it on their own threads.
   std::function<double(std::int64_t)> learning_rate = [](std::int64_t) { return 1e-3; };
   /// Is called when the gradients of a stage are complete, before they are measured, on the rank of
   /// the stage: what is added to them here counts, such as those of other replicas. It may block as

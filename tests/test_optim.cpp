@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The optimizers of optim/: their arithmetic beside the formulas in double, and steps that come
+// back to the very bits.
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/sgd.hpp>
+
+#include <support/catch.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace test_optim {
+
+using zbpp::gradient_state;
+using zbpp::step_settings;
+using zbpp::optim::adamw;
+using zbpp::optim::layer;
+using zbpp::optim::sgd;
+using zbpp::optim::undo_by;
+
+namespace {
+
+constexpr std::size_t size = 37;  // no multiple of what compilers take at once
+
+zbpp::arena& memory() {
+  static zbpp::arena all;
+  return all;
+}
+zbpp::pass_context ctx() { return zbpp::pass_context(memory()); }
+
+// Weights and gradients in two layers of uneven size.
+struct values {
+  std::vector<float> weights = std::vector<float>(size);
+  std::vector<float> gradients = std::vector<float>(size);
+
+  explicit values(zbpp::test::seeded_random& random) {
+    for (auto& w : weights) w = static_cast<float>(random.real(-1, 1));
+    refill(random);
+  }
+  void refill(zbpp::test::seeded_random& random) {
+    for (auto& g : gradients) g = static_cast<float>(random.real(-1, 1));
+  }
+  [[nodiscard]] std::vector<layer> layers() {
+    std::span const w(weights);
+    std::span const g(gradients);
+    return {{w.first(5), g.first(5)}, {w.subspan(5), g.subspan(5)}};
+  }
+};
+
+bool is_same(std::vector<float> const& a, std::vector<float> const& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+template <class Optimizer>
+std::vector<float> moments_of(Optimizer& of) {
+  std::vector<float> all;
+  auto const add = [&](std::span<float const> more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  if constexpr (std::is_same_v<Optimizer, sgd>) {
+    add(of.momentum());
+  } else {
+    add(of.mean());
+    add(of.mean_square());
+  }
+  return all;
+}
+
+// Takes steps in all ways: final; early and committed; early, undone and then final with another
+// coefficient. All must leave the bits that final steps leave.
+template <class Optimizer, class Settings>
+void check_ways(Settings settings) {
+  for (auto undo : {undo_by::weights, undo_by::copies}) {
+    settings.undo = undo;
+    ZBPP_SEEDED(random, 5);
+    values plain(random);
+    auto early = plain;
+    auto undone = plain;
+    Optimizer by_final(plain.layers(), settings);
+    Optimizer by_commit(early.layers(), settings);
+    Optimizer by_undo(undone.layers(), settings);
+    for (int step = 0; step < 20; ++step) {
+      plain.refill(random);
+      early.gradients = plain.gradients;
+      undone.gradients = plain.gradients;
+      step_settings how{
+          .updates = step,
+          .learning_rate = 0.01,
+          .coefficient = step % 3 == 0 ? 0.37 : 1.0,
+          .gradient_scale = 4};
+      by_final.step(how, ctx());
+      auto const before = undone.weights;
+      auto const moments = moments_of(by_undo);
+      how.is_final = false;
+      by_commit.step(how, ctx());
+      CHECK(is_same(early.weights, plain.weights));
+      by_commit.commit(ctx());
+      auto wrong = how;
+      wrong.coefficient = 1;
+      by_undo.step(wrong, ctx());
+      by_undo.undo(ctx());
+      REQUIRE(is_same(undone.weights, before));
+      REQUIRE(is_same(moments_of(by_undo), moments));
+      how.is_final = true;
+      by_undo.step(how, ctx());
+      for (auto* other : {&early, &undone}) {
+        CHECK(is_same(other->weights, plain.weights));
+        CHECK(is_same(other->gradients, std::vector<float>(size, 0.0F)));
+      }
+      CHECK(is_same(moments_of(by_commit), moments_of(by_final)));
+      CHECK(is_same(moments_of(by_undo), moments_of(by_final)));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a step early and committed, or undone and taken again, has the bits of a final one",
+    "[optim]") {
+  check_ways<sgd>(zbpp::optim::sgd_settings{.momentum = 0.9F, .weight_decay = 0.01F});
+  check_ways<sgd>(zbpp::optim::sgd_settings{});
+  check_ways<adamw>(zbpp::optim::adamw_settings{.weight_decay = 0.1F});
+}
+
+TEST_CASE("AdamW follows its formula", "[optim]") {
+  ZBPP_SEEDED(random, 1);
+  values all(random);
+  std::vector<double> w(all.weights.begin(), all.weights.end());
+  std::vector<double> m(size, 0);
+  std::vector<double> v(size, 0);
+  adamw own(
+      all.layers(), {.mean = 0.9F, .mean_square = 0.95F, .epsilon = 1e-6F, .weight_decay = 0.1F});
+  for (int t = 1; t <= 50; ++t) {
+    all.refill(random);
+    constexpr double rate = 0.02;
+    constexpr double coefficient = 0.5;
+    constexpr double scale = 8;
+    for (std::size_t i = 0; i < size; ++i) {
+      auto const g = static_cast<double>(all.gradients[i]) * coefficient / scale;
+      m[i] = 0.9 * m[i] + 0.1 * g;
+      v[i] = 0.95 * v[i] + 0.05 * g * g;
+      auto const unbiased_m = m[i] / (1 - std::pow(0.9, t));
+      auto const unbiased_v = v[i] / (1 - std::pow(0.95, t));
+      w[i] = w[i] * (1 - rate * 0.1) - rate * unbiased_m / (std::sqrt(unbiased_v) + 1e-6);
+    }
+    own.step(
+        {.updates = t - 1,
+         .learning_rate = rate,
+         .coefficient = coefficient,
+         .gradient_scale = scale},
+        ctx());
+    for (std::size_t i = 0; i < size; ++i)
+      REQUIRE(std::abs(static_cast<double>(all.weights[i]) - w[i]) < 1e-5);
+  }
+}
+
+TEST_CASE("SGD follows its formula", "[optim]") {
+  ZBPP_SEEDED(random, 2);
+  values all(random);
+  std::vector<double> w(all.weights.begin(), all.weights.end());
+  std::vector<double> v(size, 0);
+  sgd own(all.layers(), {.momentum = 0.8F, .weight_decay = 0.05F});
+  for (int t = 0; t < 50; ++t) {
+    all.refill(random);
+    for (std::size_t i = 0; i < size; ++i) {
+      v[i] = 0.8 * v[i] + static_cast<double>(all.gradients[i]) + 0.05 * w[i];
+      w[i] -= 0.01 * v[i];
+    }
+    own.step({.updates = t, .learning_rate = 0.01}, ctx());
+    for (std::size_t i = 0; i < size; ++i)
+      REQUIRE(std::abs(static_cast<double>(all.weights[i]) - w[i]) < 1e-5);
+  }
+}
+
+TEST_CASE("gradients are measured by layer, and skipped ones are gone", "[optim]") {
+  ZBPP_SEEDED(random, 3);
+  values all(random);
+  sgd own(all.layers());
+  REQUIRE(own.layers() == 2);
+  std::vector<gradient_state> states(2);
+  own.measure(states, ctx());
+  double sum = 0;
+  for (std::size_t i = 5; i < size; ++i)
+    sum += static_cast<double>(all.gradients[i]) * static_cast<double>(all.gradients[i]);
+  CHECK(std::abs(states[1].sum_of_squares - sum) < 1e-12);
+  for (float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    all.gradients[2] = bad;
+    own.measure(states, ctx());
+    CHECK_FALSE(states[0].is_finite);
+    CHECK(states[1].is_finite);
+  }
+  all.gradients[2] = std::numeric_limits<float>::max();  // its square is no float
+  own.measure(states, ctx());
+  CHECK(states[0].is_finite);
+  auto const before = all.weights;
+  own.skip(ctx());
+  CHECK(is_same(all.weights, before));
+  CHECK(is_same(all.gradients, std::vector<float>(size, 0.0F)));
+}
+
+TEST_CASE("a layer with fewer gradients than weights is refused", "[optim]") {
+  std::vector<float> weights(3);
+  std::vector<float> gradients(2);
+  CHECK(zbpp::test::refusal([&] {
+          sgd({{weights, gradients}});
+        }) == "a layer has as many gradients as weights");
+}
+
+}  // namespace test_optim
