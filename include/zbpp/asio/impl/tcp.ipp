@@ -66,7 +66,7 @@ ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport
   auto& mine = links_.emplace_back();
   mine.channels = messages.channels();
   auto made = make_transport(mine, program, detail::largest_messages(messages, problem));
-  if (!agrees_on_steps(program) || problem.ranks() == 1) return made;
+  if (!agrees_on_steps(program)) return made;
   auto& states = links_.emplace_back();
   states.channels = detail::state_channels(problem.ranks());
   mine.states = &states;
