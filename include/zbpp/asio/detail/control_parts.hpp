@@ -60,9 +60,12 @@ class control_parts {
           std::make_unique<connector>(loop_.io(), start, settings, token, data_port, member_);
       return;
     }
-    // Rank 0 talks to itself by way of the io_context, in the order in which frames are sent.
+    // Rank 0 talks to itself by way of the io_context, in the order in which frames are sent. Where
+    // the coordinator cannot be made, the first of them may still be on their way.
     member_.use([this](control_kind kind, blob payload) {
-      post([this, kind, bytes = std::move(payload)] { coordinator_->receive(0, kind, bytes); });
+      post([this, kind, bytes = std::move(payload)] {
+        if (coordinator_ != nullptr) coordinator_->receive(0, kind, bytes);
+      });
     });
     coordinator_ = std::make_unique<coordinator>(
         loop_,
