@@ -98,10 +98,7 @@ class tcp_transport {
   [[nodiscard]] bool is_flushed(int channel) const noexcept;
 
   /// Has another transport carry the states of gradients; it must outlive this one's use.
-  void link_states(state_link& states, tcp_transport& transport) noexcept {
-    states_ = &states;
-    state_transport_ = &transport;
-  }
+  void link_states(state_link& states, tcp_transport& transport);
   /// @return what carries them
   [[nodiscard]] state_link& states() noexcept { return *states_; }
   /// Does nothing: `begin_step` releases what was not taken.

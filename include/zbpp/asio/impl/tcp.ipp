@@ -63,19 +63,23 @@ ZBPP_INLINE tcp::executor::~executor() {
 
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
+  links* states = nullptr;
+  if (agrees_on_steps(program)) {
+    states = &links_.emplace_back();
+    states->channels = detail::state_channels(problem.ranks());
+    // No size is declared: what goes to the next rank grows with the layers of the model.
+    std::vector<bytes> const largest(states->channels.size(), 0);
+    auto& carried = state_transports_.emplace_back();
+    carried.transport = make_transport(*states, program, largest);
+    carried.states =
+        std::make_unique<detail::tcp_states>(*carried.transport, part_.rank(), &wakeup_);
+  }
   auto& mine = links_.emplace_back();
   mine.channels = messages.channels();
+  mine.states = states;
   auto made = make_transport(mine, program, detail::largest_messages(messages, problem));
-  if (!agrees_on_steps(program)) return made;
-  auto& states = links_.emplace_back();
-  states.channels = detail::state_channels(problem.ranks());
-  mine.states = &states;
-  auto& carried = state_transports_.emplace_back();
-  // No size is declared: the first message of a step is as long as the model has layers.
-  carried.transport =
-      make_transport(states, program, std::vector<bytes>(states.channels.size(), 0));
-  carried.states = std::make_unique<detail::tcp_states>(*carried.transport, part_.rank(), &wakeup_);
-  made->link_states(*carried.states, *carried.transport);
+  if (states != nullptr)
+    made->link_states(*state_transports_.back().states, *state_transports_.back().transport);
   return made;
 }
 
@@ -100,11 +104,9 @@ ZBPP_INLINE int tcp::executor::state_channel_to(int rank) const noexcept {
 }
 
 ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
-  auto const unconnected =
-      std::ranges::find(links_, static_cast<detail::tcp_transport*>(nullptr), &links::transport);
-  connect(*unconnected, transport);
-  if (unconnected->states != nullptr)
-    connect(*unconnected->states, *state_transports_.back().transport);
+  auto& mine = links_.back();
+  connect(mine, transport);
+  if (mine.states != nullptr) connect(*mine.states, *state_transports_.back().transport);
 }
 
 ZBPP_INLINE void tcp::executor::connect(links& mine, detail::tcp_transport& transport) {

@@ -138,6 +138,13 @@ ZBPP_INLINE void tcp_transport::bind(int rank, arena& memory, wakeup* wake) {
   });
 }
 
+ZBPP_INLINE void tcp_transport::link_states(state_link& states, tcp_transport& transport) {
+  loop_->exclusively([&] {
+    states_ = &states;
+    state_transport_ = &transport;
+  });
+}
+
 ZBPP_INLINE void tcp_transport::send(int channel, message&& msg, ticks) {
   auto& out = *out_[zbpp::detail::index(channel)];
   out.push(std::move(msg));
