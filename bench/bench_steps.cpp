@@ -131,7 +131,7 @@ void adamw(benchmark::State& state, kind what) {
 }  // namespace
 
 #define ZBPP_STEPS(policy, microbatches)                                                           \
-  BENCHMARK_CAPTURE(steps, policy / microbatches, zbpp::policy{}, microbatches)                    \
+  BENCHMARK_CAPTURE(steps, policy##_m##microbatches, zbpp::policy{}, microbatches)                 \
       ->UseManualTime()                                                                            \
       ->Unit(benchmark::kMillisecond)                                                              \
       ->Iterations(5)
