@@ -306,9 +306,11 @@ class engine {
   bool run_pass(ready_instruction const& i) {
     ticks arrival = 0;
     if (i.channel != channel_map::none) {
-      awaited_ = {.channel = i.channel, .sequence = i.sequence};
       arrival = transport_->arrival(i.channel, i.sequence);
-      if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
+      if (arrival == not_yet || !observer_.has_arrived(arrival)) {
+        awaited_ = {.channel = i.channel, .sequence = i.sequence};
+        return false;
+      }
     }
     flows_.run_pass(i, arrival, observer_, trace_[traced_++]);
     if (i.is_last_w && agreement_ != nullptr)
