@@ -4,39 +4,17 @@
 // messages arrive as late as the problem says. Reports measured cost over simulated cost, and how
 // much longer than asked the passes themselves took: timers are late, and that share is not the
 // engine's.
+#include "waiting.hpp"
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
-#include <sys/prctl.h>
-#include <thread>
 #include <vector>
 
 namespace {
 
-// Waits without using the processor. Timers of a thread are late by 50 us unless it asks otherwise.
-void wait_for(zbpp::ticks time) {
-  auto const end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(time);
-  static thread_local int const is_punctual = prctl(PR_SET_TIMERSLACK, 1UL);
-  benchmark::DoNotOptimize(is_punctual);
-  std::this_thread::sleep_until(end);
-}
-
-struct waiting_stage {
-  zbpp::stage_costs costs;
-
-  zbpp::flow operator()(zbpp::microbatch mb) {
-    auto in = co_await mb.recv_activation();
-    co_await zbpp::F([&] { wait_for(costs.forward); });
-    co_await mb.send_activation(zbpp::buffer{});
-    auto back = co_await mb.recv_gradient();
-    co_await zbpp::B([&] { wait_for(costs.backward_input); });
-    co_await mb.send_gradient(zbpp::buffer{});
-    co_await zbpp::W([&] { wait_for(costs.backward_weight); });
-  }
-};
+using zbpp::bench::waiting_stage;
 
 void fidelity(
     benchmark::State& state, zbpp::any_policy const& decide, zbpp::placement const& placement) {

@@ -3,6 +3,7 @@
 // What validating afterwards gains and costs. `steps` runs both kinds of steps in turn, on threads
 // whose passes only wait, and reports what one gains over the other beside what the analysis says.
 // `adamw` steps weights in both kinds, with both ways to take a step back.
+#include "waiting.hpp"
 #include <zbpp/analysis/period.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -12,19 +13,9 @@
 #include <chrono>
 #include <cstddef>
 #include <span>
-#include <sys/prctl.h>
-#include <thread>
 #include <vector>
 
 namespace {
-
-// Waits without using the processor. Timers of a thread are late by 50 us unless it asks otherwise.
-void wait_for(zbpp::ticks time) {
-  auto const end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(time);
-  static thread_local int const is_punctual = prctl(PR_SET_TIMERSLACK, 1UL);
-  benchmark::DoNotOptimize(is_punctual);
-  std::this_thread::sleep_until(end);
-}
 
 // Is an optimizer of one layer whose step takes a while.
 struct waiting_optimizer {
@@ -33,26 +24,16 @@ struct waiting_optimizer {
     states[0] = {1.0, true};
   }
   static void step(zbpp::step_settings const&, zbpp::pass_context) {
-    wait_for(zbpp::from_milliseconds(1));
+    zbpp::bench::wait_for(zbpp::from_milliseconds(1));
   }
   static void commit(zbpp::pass_context) {}
   static void undo(zbpp::pass_context) {}
   static void skip(zbpp::pass_context) {}
 };
 
-struct waiting_stage {
-  zbpp::stage_costs costs;
+struct optimized_stage : zbpp::bench::waiting_stage {
   waiting_optimizer own{};
 
-  zbpp::flow operator()(zbpp::microbatch mb) {
-    auto in = co_await mb.recv_activation();
-    co_await zbpp::F([&] { wait_for(costs.forward); });
-    co_await mb.send_activation(zbpp::buffer{});
-    auto back = co_await mb.recv_gradient();
-    co_await zbpp::B([&] { wait_for(costs.backward_input); });
-    co_await mb.send_gradient(zbpp::buffer{});
-    co_await zbpp::W([&] { wait_for(costs.backward_weight); });
-  }
   waiting_optimizer& optimizer() { return own; }
 };
 
@@ -69,7 +50,7 @@ void steps(benchmark::State& state, zbpp::any_policy const& decide, int microbat
   };
   auto const late = make(zbpp::step_kind::post_validated);
   auto const waiting = make(zbpp::step_kind::synchronous);
-  std::vector<waiting_stage> stages(ranks, waiting_stage{costs});
+  std::vector<optimized_stage> stages(ranks, optimized_stage{{costs}});
   zbpp::threads const backend{.emulates_transfers = true};
   zbpp::pipeline late_pipe{late, backend, stages};
   zbpp::pipeline waiting_pipe{waiting, backend, stages};
