@@ -24,19 +24,13 @@ namespace test_asio_optimizer_steps {
 using namespace zbpp::test;
 using zbpp::step_kind;
 using zbpp::training_options;
+using zbpp::test::checked::costs;
 using zbpp::test::checked::history;
 using zbpp::test::checked::model_settings;
 
 namespace {
 
 constexpr int steps = 12;
-
-zbpp::stage_costs costs() {
-  auto all = uneven_costs();
-  all.edge = checked::edge;
-  all.recompute = {};  // the stages cannot
-  return all;
-}
 
 // What one process has of the weights and moments: its own stages, others as they began.
 struct part {

@@ -35,6 +35,7 @@ using zbpp::step_result;
 using zbpp::threads;
 using zbpp::training_options;
 using zbpp::virtual_time;
+using zbpp::test::checked::costs;
 using zbpp::test::checked::fault_at;
 using zbpp::test::checked::history;
 using zbpp::test::checked::model_settings;
@@ -97,13 +98,6 @@ outcome train(
   CHECK(state.steps == steps);
   result.given.bits = all.bits();
   return result;
-}
-
-zbpp::stage_costs costs() {
-  auto all = uneven_costs();
-  all.edge = checked::edge;
-  all.recompute = {};  // the stages cannot
-  return all;
 }
 
 // Checks a schedule in both kinds of steps on both backends. @return what happened when validated

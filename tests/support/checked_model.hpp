@@ -14,6 +14,8 @@
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <support/policy_grid.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,6 +34,14 @@ namespace zbpp::test::checked {
 
 inline constexpr std::size_t width = 4;
 inline constexpr bytes edge = width * sizeof(float);
+
+/// Costs for these stages, which cannot recompute.
+[[nodiscard]] inline stage_costs costs() {
+  auto all = uneven_costs();
+  all.edge = edge;
+  all.recompute = {};
+  return all;
+}
 
 /// Where a gradient is made infinite or not a number, or a pass throws.
 struct fault_at {
