@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,16 +22,14 @@ namespace zbpp::detail {
 /// once and the steps behind the norm.
 class cut_check {
  public:
-  cut_check(program const& program, channel_map const& map) : program_(program), map_(map) {
-    for (int rank = 0; rank < program.ranks(); ++rank) {
-      auto const row = program.instructions(rank);
-      auto& at = at_.emplace_back();
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        if (row[i].kind == instruction_kind::validate) at.validation = i;
-        if (row[i].kind == instruction_kind::reduce_norm) at.norm = i;
-      }
-    }
-  }
+  /// @param norm_at      by rank, the position of its norm
+  /// @param validate_at  by rank, the position of its validation
+  cut_check(
+      program const& program,
+      channel_map const& map,
+      std::span<std::int32_t const> norm_at,
+      std::span<std::int32_t const> validate_at)
+      : program_(program), map_(map), norm_at_(norm_at), validate_at_(validate_at) {}
 
   [[nodiscard]] std::vector<diagnostic> run() {
     bool const late = is_late(0);
@@ -38,7 +37,7 @@ class cut_check {
       if (is_late(rank) != late)
         add(fault::cut,
             rank,
-            at_[index(rank)].validation,
+            validation_of(rank),
             std::string("it validates ") + (late ? "this step" : "the step before") +
                 "; rank 0 validates " + (late ? "the step before" : "this step"));
       else if (late)
@@ -51,13 +50,10 @@ class cut_check {
   }
 
  private:
-  struct places {
-    std::size_t validation = 0;
-    std::size_t norm = 0;
-  };
-
-  [[nodiscard]] bool is_late(int rank) const {
-    return at_[index(rank)].validation < at_[index(rank)].norm;
+  [[nodiscard]] bool is_late(int rank) const { return validation_of(rank) < norm_of(rank); }
+  [[nodiscard]] std::size_t norm_of(int rank) const { return index(norm_at_[index(rank)]); }
+  [[nodiscard]] std::size_t validation_of(int rank) const {
+    return index(validate_at_[index(rank)]);
   }
 
   void add(fault fault, int rank, std::size_t position, std::string const& text) {
@@ -68,7 +64,7 @@ class cut_check {
   // What stands before the validation of the step before runs again if that fails.
   void check_redoable(int rank) {
     auto const row = program_.instructions(rank);
-    auto const end = at_[index(rank)].validation;
+    auto const end = validation_of(rank);
     for (std::size_t i = 0; i < end; ++i) {
       if (row[i].kind == instruction_kind::forward || row[i].is_send() || row[i].is_receive())
         continue;
@@ -83,7 +79,7 @@ class cut_check {
   // A synchronous step waits for its validation.
   void check_steps(int rank) {
     auto const row = program_.instructions(rank);
-    auto const end = at_[index(rank)].validation;
+    auto const end = validation_of(rank);
     for (std::size_t i = 0; i < end; ++i)
       if (row[i].kind == instruction_kind::optimizer_step)
         add(fault::dependence, rank, i, "it needs the validation at " + std::to_string(end));
@@ -95,14 +91,14 @@ class cut_check {
     std::vector<int> sent(index(map_.size()), 0);
     std::vector<int> received(sent);
     for (int rank = 0; rank < program_.ranks(); ++rank)
-      for (auto const& i : program_.instructions(rank).first(at_[index(rank)].validation))
+      for (auto const& i : program_.instructions(rank).first(validation_of(rank)))
         if (i.is_send() || i.is_receive()) ++(i.is_send() ? sent : received)[index(map_.of(i))];
     for (int c = 0; c < map_.size(); ++c) {
       if (sent[index(c)] == received[index(c)]) continue;
       auto const [from, to] = map_.ends(c);
       add(fault::cut,
           to,
-          at_[index(to)].validation,
+          validation_of(to),
           "before it the rank receives " + std::to_string(received[index(c)]) +
               " messages of channel " + std::to_string(from) + "->" + std::to_string(to) +
               "; rank " + std::to_string(from) + " sends " + std::to_string(sent[index(c)]) +
@@ -112,7 +108,8 @@ class cut_check {
 
   program const& program_;
   channel_map const& map_;
-  std::vector<places> at_;  // by rank
+  std::span<std::int32_t const> norm_at_;
+  std::span<std::int32_t const> validate_at_;
   std::vector<diagnostic> found_;
 };
 

@@ -57,8 +57,7 @@ class lowering {
   struct message {
     instruction receive;
     std::int32_t position;
-    bool
-        is_in_cut;  // is sent before its sender validates, so it is opened before the receiver does
+    bool is_in_cut;  // both ends move it before they validate
   };
 
   void find_passes() {

@@ -46,7 +46,8 @@ class verification {
     check_ids();
     if (found_.empty()) check_once();
     if (found_.empty()) check_dependences();
-    if (found_.empty() && validates_) found_ = cut_check(program_, map_).run();
+    if (found_.empty() && validates_)
+      found_ = cut_check(program_, map_, norm_at_, validate_at_).run();
     if (!found_.empty()) return std::move(found_);
     traffic const messages(program_);
     check_channel_ends(messages);
