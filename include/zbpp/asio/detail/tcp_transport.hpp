@@ -98,7 +98,10 @@ class tcp_transport {
   [[nodiscard]] bool is_flushed(int channel) const noexcept;
 
   /// Has another transport carry the states of gradients; it must outlive this one's use.
-  void link_states(state_link& states, tcp_transport& transport);
+  void link_states(state_link& states, tcp_transport& transport) noexcept {
+    states_ = &states;
+    state_transport_ = &transport;
+  }
   /// @return what carries them
   [[nodiscard]] state_link& states() noexcept { return *states_; }
   /// Does nothing: `begin_step` releases what was not taken.
@@ -153,8 +156,8 @@ class tcp_transport {
   std::vector<std::int32_t> taken_;             // by channel, in this step
   arena* memory_ = nullptr;
   wakeup* wake_ = nullptr;
-  state_link* states_ = nullptr;  // null where ranks agree on nothing
-  tcp_transport* state_transport_ = nullptr;
+  state_link* states_ = nullptr;              // null where ranks agree on nothing
+  tcp_transport* state_transport_ = nullptr;  // looked at by the engine's thread alone
 };
 
 }  // namespace detail

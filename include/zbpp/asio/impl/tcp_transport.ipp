@@ -138,13 +138,6 @@ ZBPP_INLINE void tcp_transport::bind(int rank, arena& memory, wakeup* wake) {
   });
 }
 
-ZBPP_INLINE void tcp_transport::link_states(state_link& states, tcp_transport& transport) {
-  loop_->exclusively([&] {
-    states_ = &states;
-    state_transport_ = &transport;
-  });
-}
-
 ZBPP_INLINE void tcp_transport::send(int channel, message&& msg, ticks) {
   auto& out = *out_[zbpp::detail::index(channel)];
   out.push(std::move(msg));
@@ -170,7 +163,10 @@ ZBPP_INLINE void tcp_transport::retire(int channel, std::int32_t count) noexcept
 }
 
 ZBPP_INLINE void tcp_transport::flush() {
-  do_at_once(*loop_, [this] { progress(); });
+  do_at_once(*loop_, [this] {
+    progress();
+    if (state_transport_ != nullptr) state_transport_->progress();
+  });
 }
 
 ZBPP_INLINE bool tcp_transport::is_flushed() const noexcept {
@@ -268,7 +264,6 @@ ZBPP_INLINE void tcp_transport::progress() {
     if (out) out->pump();
   for (auto const& in : in_)
     if (in) in->progress();
-  if (state_transport_ != nullptr) state_transport_->progress();
 }
 
 ZBPP_INLINE bool tcp_transport::is_pending() const noexcept {
