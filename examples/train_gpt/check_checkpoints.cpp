@@ -102,8 +102,8 @@ struct example_run {
         stages(make_stages(how, learned, placement())),
         save(folder, settings_of(how, learned, "zb_v", placement()), 1, placement()) {}
 
-  /// Trains to the end and keeps a checkpoint of each step.
-  run_record train(std::int64_t first, bool keeps) {
+  /// Trains on, to the end unless `until` says less, and keeps a checkpoint every few steps.
+  run_record train(zbpp::training_state const& state, bool keeps, std::int64_t until = gpt::steps) {
     std::vector<zbpp::stage_costs> costs;
     for (auto const& s : stages) {
       costs.push_back(s.sizes());
@@ -111,8 +111,9 @@ struct example_run {
     }
     auto const planned = zbpp::make_plan(
         zbpp::find_policy(zbpp::builtin_policies(), "zb_v"),
-        zbpp::problem(placement(), how.microbatches, costs));
-    return run_pipeline(planned, how, stages, first, keeps ? &save : nullptr);
+        zbpp::problem(placement(), how.microbatches, costs),
+        {.step = how.needs_norm ? zbpp::step_kind::post_validated : zbpp::step_kind::unchecked});
+    return run_pipeline(planned, how, stages, state, until, keeps ? &save : nullptr);
   }
 
   training how;
@@ -121,10 +122,9 @@ struct example_run {
 };
 
 /// Stops a run after some of its steps and after its last, and lets another one go on.
-void check_resuming(optimizer_kind kind) {
+void check_resuming(training const& how) {
   scratch_folder const none;
-  auto const how = settings(kind);
-  auto const whole = example_run(none.path(), how).train(0, false);
+  auto const whole = example_run(none.path(), how).train({}, false);
   expect(whole.done() == steps && whole.parameters != 0, "a run takes its steps");
   expect(fs::is_empty(none.path()), "nothing is saved unless asked for");
   for (std::int64_t stop = 1; stop <= steps; stop += 2) {
@@ -132,14 +132,12 @@ void check_resuming(optimizer_kind kind) {
     auto const at = "stop after step " + std::to_string(stop);
     {
       example_run first(folder.path(), how);
-      // The rate falls until `steps`: stopping early must not change that.
-      first.how.optimizer.steps = stop;
-      static_cast<void>(first.train(0, true));
+      static_cast<void>(first.train({}, true, stop));
       expect(first.save.last() == stop, at + ": saved at the end");
     }
     example_run second(folder.path(), how);
     auto const from = second.save.resume(second.stages);
-    expect(from == stop, at + ": resumed there");
+    expect(from.steps == stop, at + ": resumed there");
     auto const rest = second.train(from, false);
     bool const same_losses = std::equal(
         rest.losses.begin(),
@@ -150,6 +148,20 @@ void check_resuming(optimizer_kind kind) {
     expect(same_losses, at + ": same losses");
     expect(rest.parameters == whole.parameters, at + ": same parameters");
   }
+}
+
+/// Clips some steps and not others: a run goes on after either, with the same bits.
+void check_resuming_amended_steps() {
+  scratch_folder const none;
+  auto how = settings();
+  how.needs_norm = true;
+  how.clip = 1e9;
+  auto const free = example_run(none.path(), how).train({}, false);
+  expect(free.amended == 0, "no norm is over so high a limit");
+  how.clip = quantile(free.norms);
+  auto const clipped = example_run(none.path(), how).train({}, false);
+  expect(0 < clipped.amended && clipped.amended < clipped.early, "some steps are amended");
+  check_resuming(how);
 }
 
 std::string read(fs::path const& path) { return zbpp::read_file(path); }
@@ -199,7 +211,7 @@ std::string with_flipped_bit(std::string bytes, std::size_t at) {
 void check_damages() {
   scratch_folder const scratch;
   auto const& folder = scratch.path();
-  static_cast<void>(example_run(folder).train(0, true));
+  static_cast<void>(example_run(folder).train({}, true));
   example_run run(folder);
   auto const newest = folder / "step-000007";
   auto const older = folder / "step-000006";
@@ -260,7 +272,7 @@ void check_damages() {
     scratch_folder const other;
     auto how = settings();
     how.seed = 99;
-    static_cast<void>(example_run(other.path(), how).train(0, true));
+    static_cast<void>(example_run(other.path(), how).train({}, true));
     check_damage(
         run, one, "of another run", read(other.path() / "step-000007" / "rank-1.bin"), {"run"});
   }
@@ -276,9 +288,9 @@ void check_damages() {
       {"--width was 32 and is 64", "--seed was 1 and is 5", newest.string()});
 
   fs::remove(list);
-  expect(run.save.resume(run.stages) == 6, "a folder without a manifest does not count");
+  expect(run.save.resume(run.stages).steps == 6, "a folder without a manifest does not count");
   fs::remove(older / "manifest.txt");
-  expect(run.save.resume(run.stages) == 0, "without any, a run begins anew");
+  expect(run.save.resume(run.stages).steps == 0, "without any, a run begins anew");
 }
 
 /// @return what a run says that is to begin; empty when it does
@@ -296,7 +308,7 @@ std::string refusal_to_begin(fs::path const& folder, bool resumes) {
 void check_strangers() {
   scratch_folder const scratch;
   auto const& folder = scratch.path();
-  static_cast<void>(example_run(folder).train(0, true));
+  static_cast<void>(example_run(folder).train({}, true));
   auto const newest = folder / "step-000007";
   auto const names = [&] {
     std::vector<fs::path> all;
@@ -347,7 +359,7 @@ void check_strangers() {
 void check_divergence() {
   scratch_folder const scratch;
   example_run run(scratch.path());
-  static_cast<void>(run.train(0, true));
+  static_cast<void>(run.train({}, true));
   for (float const value : {std::numeric_limits<float>::quiet_NaN(), HUGE_VALF, -HUGE_VALF})
     for (bool const is_mean : {false, true}) {
       auto const all = run.stages.back().state();
@@ -355,7 +367,7 @@ void check_divergence() {
       auto const was = std::exchange(one, value);
       for (std::int64_t step = steps + 1; step < steps + 4; ++step)
         expect(
-            run.save.save(step, run.stages).find("nan or infinite") != std::string::npos,
+            run.save.save({.steps = step}, run.stages).find("nan or infinite") != std::string::npos,
             "it is told that there is no checkpoint");
       one = was;
     }
@@ -375,7 +387,7 @@ void check_keeping() {
   {
     example_run run(folder);
     static_cast<void>(run.save.begin(run.stages, false));
-    static_cast<void>(run.train(0, true));
+    static_cast<void>(run.train({}, true));
     for (bool const resumes : {false, true})
       expect_refused(
           "a second run",
@@ -399,7 +411,7 @@ void check_keeping() {
 void check_one_rank() {
   scratch_folder const scratch;
   example_run run(scratch.path());
-  auto const trained = run.train(0, true);
+  auto const trained = run.train({}, true);
   checkpoints const from(
       scratch.path(), settings_of(run.how, learned, "zb_v", placement()), placement().ranks());
   auto const newest = from.read_manifest(steps);
@@ -421,7 +433,7 @@ void check_one_rank() {
 void check_full_disk() {
   scratch_folder const scratch;
   example_run run(scratch.path());
-  static_cast<void>(run.train(0, true));
+  static_cast<void>(run.train({}, true));
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
@@ -431,17 +443,17 @@ void check_full_disk() {
     ::setrlimit(RLIMIT_FSIZE, &limit);
     std::string says;
     try {
-      static_cast<void>(run.save.save(8, run.stages));
+      static_cast<void>(run.save.save({.steps = 8}, run.stages));
     } catch (zbpp::error const& failed) {
       says = failed.what();
     }
     ::setrlimit(RLIMIT_FSIZE, &before);
     expect_refused("a full disk", says, {(scratch.path() / "step-000008" / "rank-0.bin").string()});
     example_run next(scratch.path());
-    expect(next.save.resume(next.stages) == 7, "the checkpoint before is whole");
+    expect(next.save.resume(next.stages).steps == 7, "the checkpoint before is whole");
     expect(next.save.last() == 7, "the one that failed does not count");
   }
-  static_cast<void>(run.save.save(8, run.stages));
+  static_cast<void>(run.save.save({.steps = 8}, run.stages));
   expect(run.save.last() == 8, "with room again, the next one is written");
 }
 
@@ -455,11 +467,11 @@ void pause(std::uint64_t nanoseconds) {
 [[noreturn]] void save_until_killed(fs::path const& folder, int told) noexcept {
   ::alarm(60);  // whatever happens, it does not outlive the test
   example_run run(folder);
-  for (auto step = run.save.resume(run.stages) + 1;; ++step) {
+  for (auto step = run.save.resume(run.stages).steps + 1;; ++step) {
     for (auto& s : run.stages)
       for (auto const array : {s.state().parameters, s.state().mean, s.state().square})
         std::fill(array.begin(), array.end(), static_cast<float>(step));
-    static_cast<void>(run.save.save(step, run.stages));
+    static_cast<void>(run.save.save({.steps = step}, run.stages));
     if (::write(told, &step, sizeof(step)) != sizeof(step)) ::_exit(1);
   }
 }
@@ -522,8 +534,9 @@ int main() {
   std::fflush(stdout);
   try {
     gpt::check_kills(seed);  // first: there are no threads yet that a fork would lose
-    gpt::check_resuming(gpt::optimizer_kind::adam);
-    gpt::check_resuming(gpt::optimizer_kind::sgd);
+    gpt::check_resuming(gpt::settings(gpt::optimizer_kind::adam));
+    gpt::check_resuming(gpt::settings(gpt::optimizer_kind::sgd));
+    gpt::check_resuming_amended_steps();
     gpt::check_damages();
     gpt::check_one_rank();
     gpt::check_keeping();

@@ -93,8 +93,9 @@ class checkpoints {
   /// Makes a checkpoint count, and then removes all but it and the one before.
   /// @param files  what `write` returned, by rank
   /// @throws zbpp::error (io_failed)
-  void finish(std::int64_t step, std::vector<file_record> files) const {
-    auto const text = to_text(manifest{step, std::move(files)}, settings_);
+  void finish(zbpp::training_state const& state, std::vector<file_record> files) const {
+    auto const step = state.steps;
+    auto const text = to_text(manifest{state, std::move(files)}, settings_);
     sync_folder(path(step));
     std::array<std::span<std::byte const>, 1> const all{std::as_bytes(std::span(text))};
     write_durably(path(step) / manifest::file_name, all);
@@ -119,9 +120,12 @@ class checkpoints {
         throw setting_error(
             "begins with \"" + std::string(title) + "\"; this program reads \"" + manifest::title +
             "\"");
-      result.step = static_cast<std::int64_t>(manifest_reader::number(reader.value("step")));
-      if (result.step != step)
-        throw setting_error("is the one of step " + std::to_string(result.step));
+      auto& state = result.state;
+      state.steps = static_cast<std::int64_t>(manifest_reader::number(reader.value("step")));
+      if (state.steps != step)
+        throw setting_error("is the one of step " + std::to_string(state.steps));
+      state.updates = static_cast<std::int64_t>(manifest_reader::number(reader.value("updates")));
+      state.amended = manifest_reader::number(reader.value("amended steps"), 16);
       differences = differences_in(reader);
       if (differences.empty()) {
         for (int r = 0; r < ranks_; ++r)
@@ -144,12 +148,12 @@ class checkpoints {
   void read(manifest const& of, int rank, std::span<stage_state const> stages) const {
     try {
       read_rank_file(
-          file_of(of.step, rank),
-          id_of(of.step, rank),
+          file_of(of.state.steps, rank),
+          id_of(of.state.steps, rank),
           of.files[static_cast<std::size_t>(rank)],
           stages);
     } catch (setting_error const& wrong) {
-      throw setting_error(wrong.what() + advice(of.step));
+      throw setting_error(wrong.what() + advice(of.state.steps));
     }
   }
 

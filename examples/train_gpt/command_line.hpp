@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -97,6 +98,28 @@ inline void remove_probes(std::filesystem::path const& folder) {
       ""};
 }
 
+/// Sets when ranks step.
+/// @param names  as given; empty where none were
+/// @throws setting_error
+inline void read_kinds(options& o, std::vector<std::string> const& names, bool clips) {
+  using zbpp::step_kind;
+  if (!names.empty()) o.kinds.clear();
+  for (auto const& name : names)
+    for (auto const& [known, kind] : step_kinds)
+      if (name == known) o.kinds.push_back(kind);
+  if (names.empty() && clips) o.kinds = {step_kind::post_validated};
+  auto const unchecked = std::count(o.kinds.begin(), o.kinds.end(), step_kind::unchecked);
+  if (unchecked > 0 && clips)
+    throw setting_error(
+        "--clip needs the norm of all gradients, which --step unchecked does without; give "
+        "synchronous or post-validated");
+  if (unchecked > 0 && o.kinds.size() > 1)
+    throw setting_error(
+        "--step unchecked gives other bits than the other kinds where gradients are not finite; "
+        "run it on its own");
+  o.how.needs_norm = unchecked == 0;
+}
+
 /// Reads the command line.
 /// @return nothing when it asks for help, which is then printed
 /// @throws setting_error
@@ -105,6 +128,7 @@ inline void remove_probes(std::filesystem::path const& folder) {
   std::string optimizer = "adam";
   std::string by = "threads";
   float learning_rate = 0.0F;
+  std::vector<std::string> kinds;
   CLI::App app(
       "Trains a byte-level GPT on one thread and then through pipelines, one rank a thread, and\n"
       "compares every loss bit for bit. Writes loss.svg, timeline.svg and trace.json.\n"
@@ -125,7 +149,7 @@ inline void remove_probes(std::filesystem::path const& folder) {
          "--transport",
          by,
          "threads, all ranks in this process; or tcp, this is one rank, of one --policy")
-      ->check(is_one_of("threads", "tcp"));
+      ->check(is_one_of({"threads", "tcp"}));
   auto* const bind =
       app.add_option("--bind", o.bind, "Address of this machine where a rank of tcp listens");
   auto* const advertise =
@@ -153,11 +177,23 @@ inline void remove_probes(std::filesystem::path const& folder) {
       ->check(whole_number(16, 1024));
   app.add_option("--sequences", o.how.model.sequences, "Sequences of a microbatch")
       ->check(whole_number(1, 64));
-  app.add_option("--optimizer", optimizer, "adam or sgd")->check(is_one_of("adam", "sgd"));
+  app.add_option("--optimizer", optimizer, "adam or sgd")->check(is_one_of({"adam", "sgd"}));
   app.add_option(
          "--learning-rate", learning_rate, "Largest one; without it, what suits the optimizer")
       ->check(positive_decimal())
       ->default_str("");
+  auto* const clip =
+      app.add_option("--clip", o.how.clip, "Most that the norm of all gradients may be")
+          ->check(positive_decimal())
+          ->default_str("");
+  app.add_option(
+         "--step",
+         kinds,
+         "When ranks step: unchecked, without the norm; synchronous, when it is known; or\n"
+         "post-validated, before; several to compare. With --clip, post-validated; else unchecked")
+      ->check(is_one_of({"unchecked", "synchronous", "post-validated"}))
+      ->delimiter(',')
+      ->option_text("KIND,...");
   app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));
   app.add_option("--out", o.out, "Folder for the files it writes")->check(writable_folder());
   auto* const checkpoint =
@@ -195,10 +231,13 @@ inline void remove_probes(std::filesystem::path const& folder) {
         "--checkpoint keeps the run of one policy; name one, such as --policy zb_v");
   if (o.by == transport::tcp && !names_one)
     throw setting_error("--transport tcp runs one policy; name one, such as --policy zb_v");
+  if (kinds.size() > 1 && (!o.checkpoint.empty() || o.by == transport::tcp))
+    throw setting_error("--checkpoint and --transport tcp are for one kind of --step");
   for (auto const* const only : {bind, advertise, join})
     if (o.by != transport::tcp && only->count() > 0)
       throw setting_error(only->get_name() + " is for --transport tcp; threads need it not");
   if (o.by == transport::threads) check_ranks(o);
+  read_kinds(o, kinds, clip->count() > 0);
   auto& step = o.how.optimizer;
   step.kind = optimizer == "adam" ? optimizer_kind::adam : optimizer_kind::sgd;
   step.learning_rate = learning_rate > 0.0F ? learning_rate : default_rate(step.kind);

@@ -11,7 +11,6 @@
 #include "processes.hpp"
 #include "standard_output.hpp"
 
-#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -25,7 +24,7 @@ namespace {
 /// Is what a run begins with: new stages, or those of a checkpoint.
 struct beginning {
   std::vector<chunk_stage> stages;
-  std::int64_t first = 0;
+  zbpp::training_state state = {};
 };
 
 /// Runs one plan and compares it with the reference, where there is one.
@@ -37,7 +36,7 @@ void run(
     std::optional<run_record> const& sequential,
     std::optional<sequential_trainer> const& trainer) {
   one.run = doing("running the pipeline of " + one.title, [&] {
-    return run_pipeline(*one.plan, o.how, from.stages, from.first, save);
+    return run_pipeline(*one.plan, o.how, from.stages, from.state, o.how.optimizer.steps, save);
   });
   if (sequential)
     one.run->is_identical = is_identical(*one.run, from.stages, *sequential, *trainer);
@@ -56,7 +55,7 @@ int train(options const& o) {
     auto settings = settings_of(o.how, on, o.policies.front(), where);
     save.emplace(o.checkpoint, std::move(settings), o.every, where);
     resumed.emplace(beginning{new_stages(where)});
-    resumed->first =
+    resumed->state =
         doing("reading the checkpoint", [&] { return save->begin(resumed->stages, o.resume); });
   }
   std::optional<sequential_trainer> trainer;
@@ -64,7 +63,7 @@ int train(options const& o) {
   say(headline(o, on, trainer));
   if (o.resume) say(save->told() + "\n");
   auto const measured = doing("measuring", [&] { return measure_all(o, on, choices); });
-  auto all = plan_all(std::move(choices), measured);
+  auto all = plan_all(o, choices, measured);
   tell_plans(o, measured, all);
 
   interrupt::listen();

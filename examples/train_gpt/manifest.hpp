@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The manifest of a checkpoint: a text that names the step, the settings of the run, and each
-// rank's file with its checksum. It is written last; a checkpoint is what has one.
+// The manifest of a checkpoint: a text that names the step and what the next one depends on, the
+// settings of the run, and each rank's file with its checksum. It is written last; a checkpoint is
+// what has one.
 #pragma once
 
 #include "checksum.hpp"
@@ -9,6 +10,7 @@
 #include "sequential.hpp"
 #include "table.hpp"
 #include <zbpp/model/placement.hpp>
+#include <zbpp/runtime/training.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -48,6 +50,8 @@ struct run_setting {
       {"--sequences", number(how.model.sequences)},
       {"--optimizer", how.optimizer.kind == optimizer_kind::adam ? "adam" : "sgd"},
       {"--learning-rate", exact(how.optimizer.learning_rate)},
+      {"norm of gradients", how.needs_norm ? "checked" : "unchecked"},
+      {"--clip", exact(how.clip)},
       {"--seed", number(how.seed)}};
 }
 
@@ -67,17 +71,18 @@ struct run_setting {
 struct manifest {
   static constexpr char const* file_name = "manifest.txt";
   static constexpr std::uint64_t most_bytes = 1U << 20U;  ///< that are read of one
-  static constexpr char const* title = "zbpp train_gpt checkpoint, version 1";
+  static constexpr char const* title = "zbpp train_gpt checkpoint, version 2";
 
-  std::int64_t step = 0;           ///< steps taken so far
+  zbpp::training_state state;      ///< but for the loss scale, which always is 1
   std::vector<file_record> files;  ///< by rank
 };
 
 /// Writes a manifest.
 [[nodiscard]] inline std::string to_text(
     manifest const& what, std::vector<run_setting> const& settings) {
-  auto lines = std::string(manifest::title) + "\n" + "step: " + std::to_string(what.step) + "\n" +
-               to_text(settings);
+  auto lines = std::string(manifest::title) + "\n" + "step: " + std::to_string(what.state.steps) +
+               "\n" + "updates: " + std::to_string(what.state.updates) + "\n" +
+               "amended steps: " + hex(what.state.amended) + "\n" + to_text(settings);
   for (std::size_t r = 0; r < what.files.size(); ++r)
     lines += rank_file_name(r) + ": " + std::to_string(what.files[r].size) + " bytes, checksum " +
              hex(what.files[r].sum) + "\n";

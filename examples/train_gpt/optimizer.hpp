@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SGD with momentum and Adam over flat arrays. Each element is stepped by itself, so that a model
-// cut in chunks takes the same step as the whole one, bit for bit.
+// SGD with momentum and Adam, which zbpp has, with the learning rate of each step. Each parameter
+// is stepped by itself, so that a model cut in chunks takes the same step as the whole one, bit for
+// bit.
 #pragma once
 
-#include "memory.hpp"
+#include "parameters.hpp"
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/sgd.hpp>
+#include <zbpp/runtime/optimizer.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <variant>
 
 namespace gpt {
 
@@ -41,42 +46,39 @@ struct optimizer_settings {
   }
 };
 
-/// Steps one flat array of parameters.
+/// Steps the parameters of a chunk.
 class optimizer {
  public:
-  /// Makes the state for `size` parameters.
-  optimizer(optimizer_settings const& settings, std::size_t size)
-      : settings_(settings), mean_(size, 0.0F), square_(is_adam() ? size : 0, 0.0F) {}
+  /// @param of  outlives the object, and its arrays stay where they are
+  optimizer(optimizer_settings const& settings, parameter_set& of)
+      : rule_(std::make_unique<any_rule>(make(settings, of))),
+        ref_(std::visit([](auto& rule) { return zbpp::optimizer_ref(rule); }, *rule_)) {}
 
-  /// Takes one step and sets the gradients to 0.
-  void update(std::span<float> values, std::span<float> gradients) {
-    if (is_adam())
-      adam(values.data(), gradients.data());
-    else
-      sgd(values.data(), gradients.data());
-    std::fill(gradients.begin(), gradients.end(), 0.0F);
-    ++step_;
+  /// @return what steps the parameters; `zbpp::optimizer` says how
+  [[nodiscard]] zbpp::optimizer_ref& rule() { return ref_; }
+  /// @return the mean gradients, one a parameter
+  [[nodiscard]] std::span<float> mean() {
+    if (auto* const adam = std::get_if<zbpp::optim::adamw>(rule_.get())) return adam->mean();
+    return std::get<zbpp::optim::sgd>(*rule_).momentum();
+  }
+  /// @return the mean squared gradients, one a parameter; none where the rule is SGD
+  [[nodiscard]] std::span<float> square() {
+    auto* const adam = std::get_if<zbpp::optim::adamw>(rule_.get());
+    return adam == nullptr ? std::span<float>() : adam->mean_square();
   }
 
-  /// @return the mean gradients, one a parameter
-  [[nodiscard]] std::span<float> mean() { return mean_; }
-  /// @return the mean squared gradients, one a parameter; none where the rule is SGD
-  [[nodiscard]] std::span<float> square() { return square_; }
-  /// Goes on as if `step` steps had been taken.
-  void resume_at(std::int64_t step) { step_ = step; }
-
  private:
-  [[nodiscard]] bool is_adam() const { return settings_.kind == optimizer_kind::adam; }
+  using any_rule = std::variant<zbpp::optim::sgd, zbpp::optim::adamw>;
 
-  /// @source Sutskever et al., ICML 2013 sec. 2
-  void sgd(float* x, float const* g);
-  /// @source Kingma and Ba, arXiv 1412.6980 sec. 2, algorithm 1
-  void adam(float* x, float const* g);
+  [[nodiscard]] static any_rule make(optimizer_settings const& settings, parameter_set& of) {
+    if (settings.kind == optimizer_kind::sgd)
+      return zbpp::optim::sgd(of.layers(), {.momentum = settings.momentum});
+    return zbpp::optim::adamw(
+        of.layers(), {.mean = settings.momentum, .mean_square = settings.mean_square});
+  }
 
-  optimizer_settings settings_;
-  floats mean_;
-  floats square_;
-  std::int64_t step_ = 0;
+  std::unique_ptr<any_rule> rule_;  // stays where it is when the object moves
+  zbpp::optimizer_ref ref_;
 };
 
 }  // namespace gpt

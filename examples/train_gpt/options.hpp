@@ -4,10 +4,14 @@
 #pragma once
 
 #include "sequential.hpp"
+#include <zbpp/analysis/lower.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpt {
@@ -24,6 +28,8 @@ struct options {
   int join_seconds = 60;           ///< that processes have to find each other
   int ranks = 2;
   bool names_ranks = false;  ///< whether the user chose their number
+  std::vector<zbpp::step_kind> kinds = {
+      zbpp::step_kind::unchecked};  ///< each policy runs with each
   std::vector<std::string> policies = {"one_f_one_b", "zb_h1", "zb_h2", "zb_v"};
   bool names_policies = false;  ///< whether the user chose them: then each has to work
   std::filesystem::path text;   ///< empty: the repository's own
@@ -33,6 +39,19 @@ struct options {
   bool resume = false;               ///< go on from the newest checkpoint
   bool reference = true;             ///< run the sequential reference, too
 };
+
+/// Names the kinds of steps on the command line.
+inline constexpr std::array<std::pair<char const*, zbpp::step_kind>, 3> step_kinds{
+    {{"unchecked", zbpp::step_kind::unchecked},
+     {"synchronous", zbpp::step_kind::synchronous},
+     {"post-validated", zbpp::step_kind::post_validated}}};
+
+/// @return the name of one of `step_kinds`
+[[nodiscard]] inline char const* name_of(zbpp::step_kind kind) {
+  return std::find_if(
+             step_kinds.begin(), step_kinds.end(), [&](auto& k) { return k.second == kind; })
+      ->first;
+}
 
 /// Refuses more ranks than layers.
 /// @throws setting_error

@@ -6,7 +6,10 @@
 
 #include "memory.hpp"
 #include "random.hpp"
+#include <zbpp/optim/layer.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -65,6 +68,21 @@ class parameter_set {
   [[nodiscard]] std::span<float> gradients() { return gradients_; }
   /// @return all gradients
   [[nodiscard]] std::span<float const> gradients() const { return gradients_; }
+  /// @return the values and gradients of each part, in order: the layers of an optimizer
+  [[nodiscard]] std::vector<zbpp::optim::layer> layers() {
+    std::vector<zbpp::optim::layer> all;
+    for (auto first = entries_.begin(); first != entries_.end();) {
+      auto const next = std::find_if(
+          first, entries_.end(), [&](entry const& e) { return e.part != first->part; });
+      auto const begin = static_cast<std::size_t>(first->at.offset);
+      auto const end =
+          next == entries_.end() ? values_.size() : static_cast<std::size_t>(next->at.offset);
+      all.push_back(
+          {values().subspan(begin, end - begin), gradients().subspan(begin, end - begin)});
+      first = next;
+    }
+    return all;
+  }
   /// @return every piece, in order
   [[nodiscard]] std::span<entry const> entries() const { return entries_; }
 

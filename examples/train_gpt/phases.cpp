@@ -62,12 +62,19 @@ std::vector<zbpp::problem> measure_all(
 }
 
 std::vector<contender> plan_all(
-    std::vector<choice> choices, std::vector<zbpp::problem> const& measured) {
+    options const& o,
+    std::vector<choice> const& choices,
+    std::vector<zbpp::problem> const& measured) {
   std::vector<contender> all;
-  for (auto& c : choices) {
-    contender made{std::string(c.policy.title()), std::move(c.why_not), {}, {}};
-    if (c.where) made.plan = zbpp::make_plan(c.policy, *find_problem(measured, *c.where));
-    all.push_back(std::move(made));
+  for (auto const& c : choices) {
+    for (auto const kind : o.kinds) {
+      contender made{std::string(c.policy.title()), kind, c.why_not, {}, {}};
+      if (o.kinds.size() > 1) made.title += std::string(", ") + name_of(kind);
+      if (c.where)
+        made.plan = zbpp::make_plan(c.policy, *find_problem(measured, *c.where), {.step = kind});
+      all.push_back(std::move(made));
+      if (!c.where) break;  // with no kind
+    }
   }
   return all;
 }
@@ -83,23 +90,32 @@ void tell_plans(
 std::string headline(
     options const& o, text const& on, std::optional<sequential_trainer> const& trainer) {
   auto const& m = o.how.model;
+  std::string kinds;
+  for (auto const kind : o.kinds)
+    kinds += (kinds.empty() ? "" : " and ") + std::string(name_of(kind));
+  if (o.how.clip > 0.0) kinds += ", the norm of all gradients at most " + exact(o.how.clip);
   return "model: " + std::to_string(m.layers) + " layers, width " + std::to_string(m.width) +
          ", context " + std::to_string(m.context) +
          (trainer
               ? ", " + std::to_string(trainer->model().parameters().values().size()) + " parameters"
               : "") +
-         "\ntext: " + std::to_string(on.bytes().size()) + " bytes, entropy of single bytes " +
-         fixed(on.unigram_entropy(), 4) + " nats\n";
+         "\nsteps: " + kinds + "\ntext: " + std::to_string(on.bytes().size()) +
+         " bytes, entropy of single bytes " + fixed(on.unigram_entropy(), 4) + " nats\n";
 }
 
 run_record run_sequential(
     sequential_trainer& trainer, training const& how, interruption const& between) {
-  auto record = run_steps(
-      "sequential",
-      how,
-      0,
-      [&](run_record&) { return trainer.step(between); },
-      [](std::int64_t) { return std::string(); });
+  run_record record{"sequential"};
+  auto const steps = how.optimizer.steps;
+  progress shown(record.name, 0, steps, how.microbatches * how.model.tokens());
+  divergence_alarm alarm("train_gpt", record.name);
+  step_clock clock;
+  while (record.done() < steps && !interrupt::was_raised()) {
+    record.losses.push_back(trainer.step(between));
+    record.milliseconds.push_back(clock.lap());
+    alarm.note(record.done(), record.losses.back());
+    shown.show(record.done(), record.losses.back());
+  }
   record.parameters = digest(trainer.model().parameters());
   return record;
 }

@@ -25,10 +25,12 @@ void say(std::string const& text);
 /// @throws setting_error when the user asked for one that finds none
 [[nodiscard]] std::vector<choice> choose_all(options const& o);
 
-/// Plans for the policies that found a placement.
+/// Plans for the policies that found a placement, with each kind of steps.
 /// @param measured  the problem of each placement, once
 [[nodiscard]] std::vector<contender> plan_all(
-    std::vector<choice> choices, std::vector<zbpp::problem> const& measured);
+    options const& o,
+    std::vector<choice> const& choices,
+    std::vector<zbpp::problem> const& measured);
 
 /// Tells what was measured, and what the plans are expected to cost.
 void tell_plans(

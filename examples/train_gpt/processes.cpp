@@ -140,6 +140,7 @@ using saver_apart = basic_saver<ranks_apart>;
 /// Checks that all ranks were started alike.
 /// @throws zbpp::error (no_agreement) that names the options that differ
 void agree(zbpp::asio::rendezvous& meeting, options const& o, std::vector<run_setting> settings) {
+  settings.push_back({"--step", name_of(o.kinds.front())});
   settings.push_back(
       {"--checkpoint and --every", o.checkpoint.empty() ? "none" : std::to_string(o.every)});
   std::vector<zbpp::asio::agreement_item> items;
@@ -171,31 +172,39 @@ void agree_on_checkpoint(zbpp::asio::rendezvous& meeting, options const& o, std:
     zbpp::plan const& planned,
     training const& how,
     std::vector<chunk_stage>& stages,
-    std::int64_t first,
+    zbpp::training_state const& state,
     saver_apart* save) {
   auto const steps = how.optimizer.steps;
   auto const& where = planned.problem().placement();
   auto const root = where.rank_of(where.stages() - 1);
+  auto const first = state.steps;
   run_record record{planned.policy(), first};
-  zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+  zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages, options_of(how));
+  pipe.resume(state);
   std::optional<progress> shown;
   if (meeting.rank() == 0)
     shown.emplace(planned.policy(), first, steps, how.microbatches * how.model.tokens());
   divergence_alarm alarm("train_gpt: rank " + std::to_string(meeting.rank()), planned.policy());
   std::size_t known = 0;
+  auto const most = steps_between_stops(planned);
+  step_clock clock;
   while (record.done() < steps) {
-    auto const start = std::chrono::steady_clock::now();
-    record.losses.push_back(pipe.step().loss());
-    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
-    record.milliseconds.push_back(took.count());
+    auto const before = record.done();
+    auto const until_saved =
+        save != nullptr ? std::min(save->until_due(before), steps - before) : steps;
+    auto const until_shared = progress::until_milestone(before, steps);
+    clock.start();
+    pipe.run(std::min({most, until_saved, until_shared}), [&](zbpp::step_result const& step) {
+      record.add(step, clock.lap());
+      if (meeting.rank() == root) alarm.note(record.done(), record.losses.back());
+    });
     auto const done = record.done();
-    if (meeting.rank() == root) alarm.note(done, record.losses.back());
-    if (save != nullptr && (save->is_due(done) || done == steps)) {
-      auto const note = save->save(done, stages);
+    if (save != nullptr && done == before + until_saved) {
+      auto const note = save->save(pipe.state(), stages);
       if (shown) shown->note(note);
     }
     // Rarely: it makes the ranks wait for each other.
-    if (!progress::is_milestone(done, steps)) continue;
+    if (done < before + until_shared) continue;
     share_losses(meeting, root, known, record.losses);
     // Rank 0 tells it, too: of some launchers only its lines are seen.
     for (; known < record.losses.size(); ++known)
@@ -216,11 +225,11 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
   auto stages =
       doing("making the stages", [&] { return make_stages(o.how, on, where, meeting.rank()); });
   std::optional<saver_apart> save;
-  std::int64_t first = 0;
+  zbpp::training_state state;
   if (!o.checkpoint.empty()) {
     save.emplace(o.checkpoint, settings, o.every, where, ranks_apart(meeting));
-    first = doing("reading the checkpoint", [&] { return save->begin(stages, o.resume); });
-    agree_on_checkpoint(meeting, o, first);
+    state = doing("reading the checkpoint", [&] { return save->begin(stages, o.resume); });
+    agree_on_checkpoint(meeting, o, state.steps);
   }
 
   std::optional<sequential_trainer> trainer;
@@ -231,7 +240,7 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
   }
   std::vector<zbpp::problem> const measured{
       doing("measuring", [&] { return measure_apart(meeting, o, on, choices.front()); })};
-  auto all = plan_all(std::move(choices), measured);
+  auto all = plan_all(o, choices, measured);
   if (is_first) tell_plans(o, measured, all);
 
   auto& one = all.front();
@@ -242,7 +251,7 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
       return run_sequential(*trainer, o.how, [&] { meeting.check(); });
     });
   one.run = doing("running the pipeline", [&] {
-    return run_rank(meeting, *one.plan, o.how, stages, first, save ? &*save : nullptr);
+    return run_rank(meeting, *one.plan, o.how, stages, state, save ? &*save : nullptr);
   });
   if (sequential)
     one.run->is_identical =

@@ -23,6 +23,7 @@ namespace gpt {
 /// Is one policy on its way through the program.
 struct contender {
   std::string title;
+  zbpp::step_kind kind;            ///< when ranks step
   std::string why_not;             ///< why it does not run; empty where it does
   std::optional<zbpp::plan> plan;  ///< of those that run
   std::optional<run_record> run;   ///< of those that ran
@@ -86,19 +87,23 @@ struct contender {
   return "predicted\n" + lines.text();
 }
 
-/// Tells how the runs went; times and measured bubbles are medians over the steps.
+/// Tells how the runs went; times and measured bubbles are medians over the steps. Where the norm
+/// of all gradients decides about steps: how many were taken before it was known, and did not hold.
 /// @param sequential  the reference; where there is none, nothing is compared
 [[nodiscard]] inline std::string outcome(
     std::optional<run_record> const& sequential, std::vector<contender> const& all) {
-  table lines(
-      {"policy",
-       "steps",
-       "loss at end",
-       "identical",
-       "step ms",
-       "speed-up",
-       "bubble measured",
-       "predicted"});
+  std::vector<std::string> columns{
+      "policy",
+      "steps",
+      "loss at end",
+      "identical",
+      "step ms",
+      "speed-up",
+      "bubble measured",
+      "predicted"};
+  bool const agrees = all.front().kind != zbpp::step_kind::unchecked;
+  if (agrees) columns.insert(columns.end(), {"early", "amended"});
+  table lines(std::move(columns));
   auto const reference = sequential ? quantile(sequential->milliseconds) : 0.0;
   if (sequential)
     lines.add(
@@ -121,17 +126,20 @@ struct contender {
     std::vector<double> bubbles;
     for (auto const& line : c.run->timelines) bubbles.push_back(zbpp::bubble_rate(line));
     auto const time = quantile(c.run->milliseconds);
-    lines.add(
-        {c.title,
-         std::to_string(c.run->losses.size()),
-         fixed(c.run->last_loss(), 4),
-         !sequential           ? ""
-         : c.run->is_identical ? "yes"
-                               : "NO",
-         fixed(time, 2),
-         sequential ? fixed(reference / time, 2) : "",
-         bubbles.empty() ? "" : percent(quantile(bubbles)),
-         percent(zbpp::bubble_rate(c.plan->timeline()))});
+    std::vector<std::string> cells{
+        c.title,
+        std::to_string(c.run->losses.size()),
+        fixed(c.run->last_loss(), 4),
+        !sequential           ? ""
+        : c.run->is_identical ? "yes"
+                              : "NO",
+        fixed(time, 2),
+        sequential ? fixed(reference / time, 2) : "",
+        bubbles.empty() ? "" : percent(quantile(bubbles)),
+        percent(zbpp::bubble_rate(c.plan->timeline()))};
+    if (agrees)
+      cells.insert(cells.end(), {std::to_string(c.run->early), std::to_string(c.run->amended)});
+    lines.add(std::move(cells));
   }
   return "trained" + std::string(sequential ? "" : "; without the reference, nothing is compared") +
          "\n" + lines.text();

@@ -55,9 +55,10 @@ class progress {
     if (is_terminal_ && done_ > first_) std::printf("\n");
   }
 
-  /// @return whether all of a run is done, or another fifth of it
-  [[nodiscard]] static bool is_milestone(std::int64_t done, std::int64_t steps) {
-    return done == steps || done % std::max<std::int64_t>(steps / 5, 1) == 0;
+  /// @return how many steps after `done` another fifth of a run is over, or all of it
+  [[nodiscard]] static std::int64_t until_milestone(std::int64_t done, std::int64_t steps) {
+    auto const fifth = std::max<std::int64_t>(steps / 5, 1);
+    return std::min(steps - done, fifth - done % fifth);
   }
 
   /// Shows what else there is to tell, if anything; a terminal shows only how far the run is.
@@ -72,7 +73,7 @@ class progress {
   /// @param loss  of this step
   void show(std::int64_t done, double loss) {
     done_ = done;
-    if (!is_terminal_ && !is_milestone(done, steps_)) return;
+    if (!is_terminal_ && until_milestone(done - 1, steps_) > 1) return;
     std::chrono::duration<double> const passed = std::chrono::steady_clock::now() - start_;
     auto const rate = static_cast<double>((done_ - first_) * tokens_of_step_) / passed.count();
     std::printf(
@@ -105,9 +106,28 @@ struct run_record {
   std::vector<double> losses = {};
   std::vector<double> milliseconds = {};
   std::vector<zbpp::timeline> timelines = {};  ///< of a pipeline
-  std::uint64_t parameters = 0;                ///< digest of those at the end
-  bool is_identical = true;                    ///< to the sequential run, as far as it went
+  std::vector<std::vector<zbpp::rank_update>> updates =
+      {};                          ///< by rank; empty where ranks do not agree
+  std::vector<double> norms = {};  ///< of all gradients, where ranks agree
+  std::int64_t early = 0;          ///< steps taken before the norm was known
+  std::int64_t amended = 0;        ///< early steps that did not hold
+  std::uint64_t parameters = 0;    ///< digest of those at the end
+  bool is_identical = true;        ///< to the sequential run, as far as it went
 
+  /// Takes in the outcome of a step of a pipeline.
+  /// @param took  milliseconds
+  void add(zbpp::step_result const& step, double took) {
+    losses.push_back(step.loss());
+    milliseconds.push_back(took);
+    if (step.update.is_update) norms.push_back(step.update.norm);
+    early += step.update.is_post_validated ? 1 : 0;
+    amended += step.update.is_amended ? 1 : 0;
+  }
+  /// Takes in the times of a step all of whose ranks are here.
+  void add_times(zbpp::step_result const& step) {
+    timelines.push_back(step.measured);
+    updates.push_back(step.ranks);
+  }
   /// @return steps taken, those before among them
   [[nodiscard]] std::int64_t done() const { return first + std::ssize(losses); }
   /// @return the timeline whose cost is the median; of a run that has one
@@ -130,26 +150,29 @@ struct run_record {
   }
 };
 
-/// Runs steps until there are enough or the user interrupts.
-/// @param first  steps taken before
-/// @param step   runs one and returns its loss
-/// @param after  takes the number of steps taken, after each, and returns what there is to tell
-template <class Step, class After>
-[[nodiscard]] run_record run_steps(
-    std::string const& name, training const& how, std::int64_t first, Step step, After after) {
-  run_record record{name, first};
-  progress shown(name, first, how.optimizer.steps, how.microbatches * how.model.tokens());
-  divergence_alarm alarm("train_gpt", name);
-  while (record.done() < how.optimizer.steps && !interrupt::was_raised()) {
-    auto const start = std::chrono::steady_clock::now();
-    record.losses.push_back(step(record));
-    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
-    record.milliseconds.push_back(took.count());
-    alarm.note(record.done(), record.losses.back());
-    shown.note(after(record.done()));
-    shown.show(record.done(), record.losses.back());
+/// Measures how long steps take that follow one another.
+class step_clock {
+ public:
+  /// Begins a step that follows no other.
+  void start() { last_ = std::chrono::steady_clock::now(); }
+  /// Ends a step and begins the next.
+  /// @return the milliseconds of the one that ended
+  [[nodiscard]] double lap() {
+    auto const now = std::chrono::steady_clock::now();
+    std::chrono::duration<double, std::milli> const took = now - std::exchange(last_, now);
+    return took.count();
   }
-  return record;
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+/// Says how many steps a pipeline runs before its ranks stop together: there it can be interrupted
+/// and saved. Own choice: about a second's worth, and enough for the stop not to count.
+[[nodiscard]] inline std::int64_t steps_between_stops(zbpp::plan const& planned) {
+  if (!zbpp::agrees_on_steps(planned.program())) return 1;  // they stop after each
+  auto const step = std::max<zbpp::ticks>(zbpp::cost(planned.timeline()), 1);
+  return std::clamp<std::int64_t>(zbpp::from_milliseconds(1000) / step, 8, 1000);
 }
 
 /// Says whether two numbers are the same bits; nan is the same as itself.
@@ -178,30 +201,40 @@ template <class Step, class After>
   return reference == all.end();
 }
 
-/// Runs a plan on threads.
-/// @param stages  of the plan, as they were after `first` steps; afterwards as trained
-/// @param save    keeps checkpoints; null to keep none
+/// Trains stages until they have taken `steps` steps or the user interrupts, and shows how far it
+/// is.
+/// @param stages  of the plan, all of them
+/// @param state   what the next step depends on, besides the stages
+/// @param save   keeps checkpoints; null to keep none
 [[nodiscard]] inline run_record run_pipeline(
     zbpp::plan const& planned,
     training const& how,
     std::vector<chunk_stage>& stages,
-    std::int64_t first,
+    zbpp::training_state const& state,
+    std::int64_t steps,
     saver* save) {
-  zbpp::pipeline pipe(planned, zbpp::threads{}, stages);
-  auto record = run_steps(
-      planned.policy(),
-      how,
-      first,
-      [&](run_record& so_far) {
-        auto const& result = pipe.step();
-        so_far.timelines.push_back(result.measured);
-        return result.loss();
-      },
-      [&](std::int64_t done) {
-        return save != nullptr && save->is_due(done) ? save->save(done, stages) : std::string();
-      });
+  zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how));
+  pipe.resume(state);
+  run_record record{planned.policy(), state.steps};
+  progress shown(record.name, record.first, steps, how.microbatches * how.model.tokens());
+  divergence_alarm alarm("train_gpt", record.name);
+  auto const most = steps_between_stops(planned);
+  step_clock clock;
+  while (record.done() < steps && !interrupt::was_raised()) {
+    auto const done = record.done();
+    auto const until_saved = save != nullptr ? save->until_due(done) : steps;
+    clock.start();
+    pipe.run(std::min({steps - done, most, until_saved}), [&](zbpp::step_result const& step) {
+      record.add(step, clock.lap());
+      record.add_times(step);
+      alarm.note(record.done(), record.losses.back());
+      shown.show(record.done(), record.losses.back());
+    });
+    if (save != nullptr && record.done() == done + until_saved)
+      shown.note(save->save(pipe.state(), stages));
+  }
   if (save != nullptr && record.done() > save->last())
-    static_cast<void>(save->save(record.done(), stages));
+    static_cast<void>(save->save(pipe.state(), stages));
   for (auto const& s : stages) record.parameters += digest(s.model().parameters());
   return record;
 }

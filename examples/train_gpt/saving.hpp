@@ -69,16 +69,16 @@ class basic_saver {
   [[nodiscard]] std::filesystem::path path() const {
     return last_ == 0 ? std::filesystem::path() : to_.path(last_);
   }
-  /// @return whether a checkpoint is due after so many steps
-  [[nodiscard]] bool is_due(std::int64_t done) const { return done % every_ == 0; }
+  /// @return how many steps after so many others a checkpoint is due
+  [[nodiscard]] std::int64_t until_due(std::int64_t done) const { return every_ - done % every_; }
 
   /// Keeps the folder for this run, and begins a new one, or goes on with one as `resume` does.
-  /// @return how many steps the stages have taken
+  /// @return what the next step depends on, besides the stages
   /// @throws setting_error when another run holds the folder, or something lies there that no run
   ///         leaves
   /// @throws setting_error when there are checkpoints of another run: they would be mixed with
   ///         those of a new run, and go
-  [[nodiscard]] std::int64_t begin(std::vector<chunk_stage>& stages, bool resumes) {
+  [[nodiscard]] zbpp::training_state begin(std::vector<chunk_stage>& stages, bool resumes) {
     ranks_.on_first([&] { lock_.emplace(folder_); });
     to_.check();
     if (resumes) return resume(stages);
@@ -87,28 +87,30 @@ class basic_saver {
       throw setting_error(
           "--checkpoint " + folder_.string() + " has " + checkpoints::name(all.back()) +
           "; give --resume to go on from there, or another folder to begin anew");
-    return 0;
+    return {};
   }
 
   /// Sets the stages that are here to the newest checkpoint, where there is one.
-  /// @return how many steps they have taken
+  /// @return what the next step depends on, besides the stages
   /// @throws setting_error when it cannot be used: none is skipped
-  [[nodiscard]] std::int64_t resume(std::vector<chunk_stage>& stages) {
+  [[nodiscard]] zbpp::training_state resume(std::vector<chunk_stage>& stages) {
     auto const all = to_.finished();
-    if (all.empty()) return 0;
+    if (all.empty()) return {};
     auto const newest = to_.read_manifest(all.back());
     for (int const rank : ranks_.here(where_.ranks()))
       to_.read(newest, rank, states_of(stages, where_, rank));
-    for (auto& s : stages) s.resume_at(newest.step);
-    last_ = newest.step;
-    return last_;
+    last_ = newest.state.steps;
+    return newest.state;
   }
 
-  /// Writes a checkpoint after `done` steps, more than at the last one; none where what training
-  /// changes is no longer finite, so that the last good ones stay.
+  /// Writes a checkpoint, after more steps than at the last one; none where what training changes
+  /// is no longer finite, so that the last good ones stay.
+  /// @param state  of the pipeline that trained the stages
   /// @return what to tell about it
   /// @throws zbpp::error (io_failed) with the path; those before are as they were
-  [[nodiscard]] std::string save(std::int64_t done, std::vector<chunk_stage>& stages) {
+  [[nodiscard]] std::string save(
+      zbpp::training_state const& state, std::vector<chunk_stage>& stages) {
+    auto const done = state.steps;
     if (!ranks_.all(std::all_of(stages.begin(), stages.end(), is_finite)))
       return "no checkpoint " + checkpoints::name(done) + ": parameters are nan or infinite";
     ranks_.on_first([&] { to_.begin(done); });
@@ -117,7 +119,7 @@ class basic_saver {
       own.push_back(
           to_.write(done, rank, states_of(stages, where_, rank), [&] { ranks_.check(); }));
     auto const files = ranks_.gather(std::move(own));
-    ranks_.on_first([&] { to_.finish(done, files); });
+    ranks_.on_first([&] { to_.finish(state, files); });
     last_ = done;
     return "checkpoint " + checkpoints::name(done);
   }

@@ -6,8 +6,13 @@
 
 #include "model.hpp"
 #include "optimizer.hpp"
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gpt {
 
@@ -17,6 +22,10 @@ struct training {
   optimizer_settings optimizer;
   int microbatches = 8;
   std::uint64_t seed = 1;
+  /// Whether the norm of all gradients decides about each step: they are clipped to `clip`, and a
+  /// step is skipped where they are not finite.
+  bool needs_norm = false;
+  double clip = 0.0;  ///< most that the norm may be; 0 clips nothing
 };
 
 /// Trains the whole model on one thread.
@@ -27,7 +36,8 @@ class sequential_trainer {
       : how_(how),
         text_(&on),
         model_(whole_model(how.model, how.microbatches, how.seed)),
-        optimizer_(how.optimizer, model_.parameters().values().size()) {}
+        optimizer_(how.optimizer, model_.parameters()),
+        gradients_(static_cast<std::size_t>(optimizer_.rule().layers())) {}
 
   /// Runs every microbatch to its end, in order, and takes one optimizer step.
   /// @param between  called before each microbatch; what it throws ends the training
@@ -46,7 +56,7 @@ class sequential_trainer {
       model_.backward_weight(heap, keep, of);
       total += out.loss;
     }
-    optimizer_.update(model_.parameters().values(), model_.parameters().gradients());
+    update();
     ++step_;
     return total / how_.microbatches;
   }
@@ -59,11 +69,28 @@ class sequential_trainer {
   [[nodiscard]] chunk const& model() const { return model_; }
 
  private:
+  void update() {
+    auto& rule = optimizer_.rule();
+    zbpp::pass_context const at(memory_);
+    zbpp::step_settings next{.updates = updates_, .learning_rate = how_.optimizer.rate(updates_)};
+    if (how_.needs_norm) {
+      rule.measure(gradients_, at);
+      auto const verdict = zbpp::judge(gradients_, how_.clip, 1.0);
+      if (!verdict.is_finite) return rule.skip(at);
+      next.coefficient = verdict.coefficient;
+    }
+    rule.step(next, at);
+    ++updates_;
+  }
+
   training how_;
   text const* text_;
   chunk model_;
   optimizer optimizer_;
+  std::vector<zbpp::gradient_state> gradients_;  // by layer
+  zbpp::arena memory_;                           // optimizers on the CPU take nothing from it
   std::int64_t step_ = 0;
+  std::int64_t updates_ = 0;  // steps that were not skipped
 };
 
 }  // namespace gpt

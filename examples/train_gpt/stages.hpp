@@ -58,11 +58,11 @@ class chunk_stage {
             blocks_of_stage(how.model.layers, stages, stage),
             how.microbatches,
             how.seed),
-        optimizer_(how.optimizer, model_.parameters().values().size()) {}
+        optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
   zbpp::flow operator()(zbpp::microbatch mb) {
-    batch const of(how_.model, *text_, how_.seed, first_step_ + mb.step(), mb.index());
+    batch const of(how_.model, *text_, how_.seed, mb.step(), mb.index());
     chunk_saved<arena_memory> keep;
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
@@ -85,10 +85,8 @@ class chunk_stage {
     });
   }
 
-  /// Takes the optimizer step of this stage, after its last W.
-  void update(zbpp::pass_context) {
-    optimizer_.update(model_.parameters().values(), model_.parameters().gradients());
-  }
+  /// @return what steps the parameters of this stage
+  [[nodiscard]] zbpp::optimizer_ref& optimizer() { return optimizer_.rule(); }
 
   /// @return the chunk as trained so far
   [[nodiscard]] chunk const& model() const { return model_; }
@@ -99,13 +97,6 @@ class chunk_stage {
   [[nodiscard]] stage_state state() {
     return {stage_, model_.parameters().values(), optimizer_.mean(), optimizer_.square()};
   }
-  /// Goes on, with the state of that time, as if `step` steps had been taken; before the first
-  /// pass.
-  void resume_at(std::int64_t step) {
-    first_step_ = step;
-    optimizer_.resume_at(step);
-  }
-
   /// Says how large everything is; times are left at 0.
   [[nodiscard]] zbpp::stage_costs sizes() const {
     auto const bytes_of = [](index count) {
@@ -121,8 +112,10 @@ class chunk_stage {
         std::max(bytes_of(keeps.until_b + keeps.until_w), costs.weight_gradient_input);
     costs.edge = bytes_of(rows);
     costs.workspace = bytes_of(keeps.scratch);
-    // Values, gradients, and what Adam keeps of them; SGD keeps a quarter less.
-    costs.static_memory = 4 * bytes_of(std::ssize(model_.parameters().values()));
+    // Values, gradients, what Adam keeps of them (SGD half of that), and, where the norm may amend
+    // a step, the values before.
+    costs.static_memory =
+        (how_.needs_norm ? 5 : 4) * bytes_of(std::ssize(model_.parameters().values()));
     return costs;
   }
 
@@ -130,10 +123,16 @@ class chunk_stage {
   training how_;
   text const* text_;
   int stage_;
-  std::int64_t first_step_ = 0;  // pipelines count from 0
   chunk model_;
-  optimizer optimizer_;
+  gpt::optimizer optimizer_;
 };
+
+/// Says how the steps of a pipeline are taken.
+[[nodiscard]] inline zbpp::training_options options_of(training const& how) {
+  return {.clip = how.clip, .learning_rate = [settings = how.optimizer](std::int64_t updates) {
+            return settings.rate(updates);
+          }};
+}
 
 /// Makes the stages of one rank, in the order of the model.
 /// @param on  outlives the stages

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -22,7 +23,8 @@ namespace gpt {
 }
 
 /// Writes the shortest decimal that is read back as the same number.
-[[nodiscard]] inline std::string exact(float value) {
+template <std::floating_point Number>
+[[nodiscard]] std::string exact(Number value) {
   std::array<char, 32> digits{};
   auto const end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
   return {digits.data(), end};

@@ -8,11 +8,15 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 namespace gpt {
 
@@ -40,12 +44,16 @@ inline void check_values(CLI::App const& app, int argc, char const* const* argv)
       ""};
 }
 
-/// Accepts two words.
-[[nodiscard]] inline CLI::Validator is_one_of(std::string const& one, std::string const& other) {
+/// Accepts some words.
+/// @param words  two or more
+[[nodiscard]] inline CLI::Validator is_one_of(std::vector<std::string> words) {
   return {
-      [=](std::string& given) -> std::string {
-        if (given == one || given == other) return {};
-        return "'" + given + "' is neither " + one + " nor " + other;
+      [words = std::move(words)](std::string& given) -> std::string {
+        if (std::find(words.begin(), words.end(), given) != words.end()) return {};
+        auto text = "'" + given + "' is neither " + words.front();
+        for (std::size_t i = 1; i < words.size(); ++i)
+          text += (i + 1 == words.size() ? " nor " : ", ") + words[i];
+        return text;
       },
       ""};
 }

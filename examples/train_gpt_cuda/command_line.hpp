@@ -76,7 +76,7 @@ inline void add_options(CLI::App& app, options& o) {
          "--transport",
          [&o](std::string const& by) { o.by = by == "nccl" ? transport::nccl : transport::peer; },
          "peer, all ranks in this process; or nccl, this is one rank [peer]")
-      ->check(is_one_of("peer", "nccl"))
+      ->check(is_one_of({"peer", "nccl"}))
       ->option_text("NAME");
   app.add_option("--bind", o.bind, "With nccl, where this machine listens [127.0.0.1]")
       ->option_text("ADDRESS");

@@ -10,7 +10,7 @@
 
 namespace zbpp {
 
-/// Says when one pass ran, in ticks from the start of the step.
+/// Says when one pass ran, in ticks from the start of the step, or of the run of several.
 struct timed_pass {
   zbpp::pass pass;
   ticks start = 0;
@@ -21,6 +21,16 @@ struct timed_pass {
 
 /// Holds the timed passes of every rank, in the order in which they ran.
 using timeline = rows<timed_pass>;
+
+/// Says when a rank did its part in an optimizer step, in the clock of the timeline.
+struct rank_update {
+  ticks measured = 0;     ///< its gradients were complete
+  ticks stepped = 0;      ///< it stepped for the first time
+  ticks validated = 0;    ///< it learned the verdict
+  bool is_early = false;  ///< it stepped before that
+
+  friend bool operator==(rank_update const&, rank_update const&) = default;
+};
 
 /// @return the greatest time that a rank spends between the start of its first and the end of its
 ///         last pass

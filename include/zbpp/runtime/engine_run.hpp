@@ -4,7 +4,6 @@
 // told when a step is judged.
 #pragma once
 
-#include <zbpp/model/costs.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <array>
@@ -19,16 +18,6 @@ enum class progress : std::uint8_t {
   blocked,  ///< the rank waits for another
   failed,   ///< the step has failed, here or on another rank
   paused,   ///< as many passes ran as were asked for
-};
-
-/// Says when a rank did its part in an optimizer step, in the clock of its run.
-struct rank_update {
-  ticks measured = 0;     ///< its gradients were complete
-  ticks stepped = 0;      ///< it stepped for the first time
-  ticks validated = 0;    ///< it learned the verdict
-  bool is_early = false;  ///< it stepped before that
-
-  friend bool operator==(rank_update const&, rank_update const&) = default;
 };
 
 /// Gives an engine the places of what a step gives.
