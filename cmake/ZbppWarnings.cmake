@@ -32,11 +32,3 @@ if(ZBPP_SANITIZE)
   target_compile_definitions(zbpp_strict INTERFACE ZBPP_SLOW_BUILD)  # tests/support/thinned.hpp
   target_link_options(zbpp_strict INTERFACE ${zbpp_sanitize})
 endif()
-
-# zbpp_leave_unoptimized(target): for what takes a sanitizer's build longer to optimize than the
-# optimization saves when it runs. Coroutines, Asio and the backends do; searches do not.
-function(zbpp_leave_unoptimized target)
-  if(ZBPP_SANITIZE)
-    target_compile_options(${target} PRIVATE -O0)
-  endif()
-endfunction()

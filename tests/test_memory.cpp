@@ -8,6 +8,7 @@
 #include <support/instructions.hpp>
 #include <support/policy_grid.hpp>
 #include <support/refusal.hpp>
+#include <support/thinned.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -193,7 +194,8 @@ TEST_CASE("memory is that of the definition on every policy and shape", "[memory
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4},
       [&](zbpp::any_policy const& decide, problem const& shape, schedule const& order) {
-        if (shape.stages() * shape.microbatches() > 18) return;  // the definition takes long
+        if (shape.stages() * shape.microbatches() > zbpp::test::thinned(18, 12))
+          return;  // the definition takes long
         INFO(zbpp::test::name_of(decide, shape));
         auto const what = uneven(shape);
         for (auto const& variant :
@@ -207,7 +209,7 @@ TEST_CASE("memory is that of the definition on every policy and shape", "[memory
             ++cases;
           }
       });
-  CHECK(cases > 200);
+  CHECK(cases > zbpp::test::thinned(200, 100));
 }
 
 TEST_CASE("memory of another placement or number of microbatches is refused", "[memory]") {

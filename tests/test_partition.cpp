@@ -179,7 +179,7 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
       ++refused;
     }
   };
-  for (int trial = 0; trial < 90; trial += thinned(1, 2)) {
+  for (int trial = 0; trial < 90; trial += thinned(1, 5)) {
     ZBPP_SEEDED(random, trial);
     auto const where = random_placement(random);
     auto const count = where.stages() + static_cast<int>(random.integer(0, 3));
@@ -189,9 +189,9 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
     if (where.is_linear()) check(model, zbpp::one_f_one_b{});
     if (where.is_v_shape()) check(model, zbpp::fixed_zb_v{});
   }
-  CHECK(fitting > thinned(50, 10));
-  CHECK(recomputing > thinned(10, 0));
-  CHECK(refused > thinned(10, 2));
+  CHECK(fitting > thinned(50, 8));
+  CHECK(recomputing > thinned(10, -1));
+  CHECK(refused > thinned(10, 0));
 }
 
 TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
@@ -219,7 +219,7 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
       CHECK(not_found.code() == errc::unsupported_problem);
     }
   };
-  for (int trial = 0; trial < thinned(120, 30); ++trial) {
+  for (int trial = 0; trial < thinned(120, 12); ++trial) {
     ZBPP_SEEDED(random, trial);
     if (trial % 3 == 0)
       check(random_model(random, placement::v_shape(2), 10), zbpp::fixed_zb_v{});
@@ -228,8 +228,8 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
   }
   // 84 cuts and 16 choices each.
   CAPTURE(least, all);
-  CHECK(all > thinned(40, 8));
-  CHECK(least * 100 >= all * thinned(90, 75));
+  CHECK(all > thinned(40, 3));
+  CHECK(least * 100 >= all * thinned(90, 60));
 }
 
 TEST_CASE("what a partition says of itself holds", "[partition]") {
