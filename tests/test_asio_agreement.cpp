@@ -144,6 +144,8 @@ void add_cost_mutations(plan_parts const& base, parts const& from, std::vector<m
         else
           c.backward_fused = c.backward_input + c.backward_weight;
       },
+      grow(&stage_costs::norm),
+      grow(&stage_costs::optimizer_step),
       grow(&stage_costs::activation),
       grow(&stage_costs::weight_gradient_input),
       grow(&stage_costs::recompute_input),

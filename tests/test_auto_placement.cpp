@@ -110,6 +110,8 @@ TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placeme
     ZBPP_SEEDED(random, trial);
     auto whole = some_costs(random);
     whole.workspace = random.integer(0, 50);
+    whole.norm = random.integer(0, 50);
+    whole.optimizer_step = random.integer(0, 50);
     if (whole.backward_fused == whole.backward_input + whole.backward_weight)
       whole.backward_fused.reset();  // says the same
     auto const [first, second] = detail::halve_stage(whole);

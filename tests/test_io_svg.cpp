@@ -157,6 +157,27 @@ TEST_CASE("timelines share one scale, one axis and one legend", "[io][svg]") {
   CHECK(count(text, ">W gradient of weights<") == 0);
 }
 
+TEST_CASE("optimizer steps and validations are lines that tell their times", "[io][svg]") {
+  timeline const line({{{{}, 0, 10 * ms}}, {{{}, 5 * ms, 15 * ms}}});
+  zbpp::rows<zbpp::rank_update> const updates(std::vector<std::vector<zbpp::rank_update>>{
+      {{.stepped = 11 * ms, .validated = 20 * ms, .is_early = true}},
+      {{.stepped = 16 * ms, .validated = 16 * ms}}});
+  auto const text = to_svg(std::vector<named_timeline>{{"two", line, {}, updates}});
+  CHECK(xml_fault(text).empty());
+  CHECK(count(text, "<title>optimizer step, early: 11 ms</title>") == 1);
+  CHECK(count(text, "<title>optimizer step: 16 ms</title>") == 1);
+  CHECK(count(text, "<title>norm of all gradients known: 20 ms</title>") == 1);
+  CHECK(count(text, ">norm known<") == 1);
+  CHECK(count(text, ">20 ms<") == 1);  // the axis goes that far
+  CHECK(count(to_svg(line), "norm") == 0);
+  CHECK_THROWS_AS(
+      to_svg(std::vector<named_timeline>{{"three ranks", timeline({{}, {}, {}}), {}, updates}}),
+      error);
+  zbpp::rows<zbpp::rank_update> const early(
+      std::vector<std::vector<zbpp::rank_update>>{{{.stepped = -1}}, {}});
+  CHECK_THROWS_AS(to_svg(std::vector<named_timeline>{{"", line, {}, early}}), error);
+}
+
 TEST_CASE("numbers are left out where they do not fit", "[io][svg]") {
   problem const problem{placement::linear(4), 200, stage_costs{ms, ms, ms}};
   auto const text = to_svg(simulate(one_f_one_b{}(problem), problem), {.width = 300});

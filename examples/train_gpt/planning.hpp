@@ -169,7 +169,10 @@ template <class Backend, class Whole>
     zbpp::placement const& placement) {
   auto stages = make_stages(how, on, placement);
   std::vector<zbpp::stage_costs> costs;
-  for (auto const& s : stages) costs.push_back(s.sizes());
+  for (auto& s : stages) {
+    costs.push_back(s.sizes());
+    s.measure_update(costs.back());
+  }
   zbpp::problem const sizes(placement, how.microbatches, std::move(costs));
   auto const as_it_is = [](zbpp::schedule const&, zbpp::timeline const& line) { return line; };
   return measure(sizes, policy, zbpp::threads{}, std::move(stages), as_it_is);

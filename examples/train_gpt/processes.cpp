@@ -43,29 +43,34 @@ namespace {
   return all;
 }
 
-/// Says how large the stages of all ranks are, each of which knows its own.
+/// Says how large the stages of all ranks are, and what their optimizer steps take; each rank knows
+/// its own.
+/// @param own  they take some steps
 [[nodiscard]] zbpp::problem gather_sizes(
     zbpp::asio::rendezvous& meeting,
-    std::vector<chunk_stage> const& own,
+    std::vector<chunk_stage>& own,
     zbpp::placement const& placement,
     int microbatches) {
-  constexpr std::array sizes{
+  constexpr std::array members{
       &zbpp::stage_costs::activation,
       &zbpp::stage_costs::weight_gradient_input,
       &zbpp::stage_costs::edge,
       &zbpp::stage_costs::static_memory,
-      &zbpp::stage_costs::workspace};
+      &zbpp::stage_costs::workspace,
+      &zbpp::stage_costs::norm,
+      &zbpp::stage_costs::optimizer_step};
   zbpp::asio::wire_writer to;
-  for (auto const& s : own) {
-    auto const costs = s.sizes();
-    for (auto const member : sizes) to.put(costs.*member);
+  for (auto& s : own) {
+    auto costs = s.sizes();
+    s.measure_update(costs);
+    for (auto const member : members) to.put(costs.*member);
   }
   auto const parts = meeting.all_gather(to.bytes());
   std::vector<zbpp::stage_costs> all(static_cast<std::size_t>(placement.stages()));
   for (int rank = 0; rank < placement.ranks(); ++rank) {
     zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
     for (int const s : placement.stages_of(rank))
-      for (auto const member : sizes)
+      for (auto const member : members)
         all[static_cast<std::size_t>(s)].*member = from.get<zbpp::bytes>();
     from.expect_end();
   }

@@ -45,7 +45,16 @@ struct contender {
 /// Tells what the passes of each stage take and keep.
 [[nodiscard]] inline std::string describe(zbpp::problem const& problem, index layers) {
   table lines(
-      {"stage", "rank", "blocks", "F ms", "B ms", "W ms", "kept to B MiB", "to W MiB", "edge MiB"});
+      {"stage",
+       "rank",
+       "blocks",
+       "F ms",
+       "B ms",
+       "W ms",
+       "update ms",
+       "kept to B MiB",
+       "to W MiB",
+       "edge MiB"});
   for (int s = 0; s < problem.stages(); ++s) {
     auto const& c = problem.costs(s);
     auto const blocks = blocks_of_stage(layers, problem.stages(), s);
@@ -56,6 +65,7 @@ struct contender {
          milliseconds(c.forward),
          milliseconds(c.backward_input),
          milliseconds(c.backward_weight),
+         milliseconds(c.norm + c.optimizer_step),
          mebibytes(c.activation),
          mebibytes(c.weight_gradient_input),
          mebibytes(c.edge)});
@@ -66,7 +76,7 @@ struct contender {
          milliseconds(message_time(problem)) + " ms\n" + lines.text();
 }
 
-/// Tells what each policy is expected to cost.
+/// Tells what each policy is expected to cost, when steps follow each other.
 [[nodiscard]] inline std::string predictions(std::vector<contender> const& all) {
   table lines({"policy", "placement", "step ms", "bubble", "most memory of a rank MiB"});
   for (auto const& c : all) {
@@ -80,7 +90,7 @@ struct contender {
     lines.add(
         {c.title,
          c.plan->problem().placement().name(),
-         milliseconds(zbpp::cost(c.plan->timeline())),
+         milliseconds(zbpp::times_of_steps(*c.plan).steady.rounded_up()),
          percent(zbpp::bubble_rate(c.plan->timeline())),
          mebibytes(most)});
   }
@@ -145,15 +155,64 @@ struct contender {
          "\n" + lines.text();
 }
 
-/// Lists the timelines of all that ran and were measured: as planned, and the median step.
+/// Says whether a step follows the one before without a stop of all ranks: then its clock goes on.
+[[nodiscard]] inline bool follows(zbpp::timeline const& before, zbpp::timeline const& line) {
+  for (int rank = 0; rank < line.ranks(); ++rank)
+    if (line[rank].front().start < before[rank].back().end) return false;
+  return true;
+}
+
+/// Draws a step, and the next one where that follows without a stop, from the start of the first.
+[[nodiscard]] inline zbpp::named_timeline draw_steps(
+    std::string name, run_record const& from, std::size_t first) {
+  bool const are_two = first + 1 < from.timelines.size() &&
+                       follows(from.timelines[first], from.timelines[first + 1]);
+  auto const last = are_two ? first + 1 : first;
+  auto begin = from.timelines[first][0].front().start;
+  for (int rank = 1; rank < from.timelines[first].ranks(); ++rank)
+    begin = std::min(begin, from.timelines[first][rank].front().start);
+  zbpp::named_timeline drawn{std::move(name), {}};
+  for (int rank = 0; rank < from.timelines[first].ranks(); ++rank) {
+    for (auto step = first; step <= last; ++step) {
+      for (auto timed : from.timelines[step][rank])
+        drawn.line.push({timed.pass, timed.start - begin, timed.end - begin});
+      auto update = from.updates[step][static_cast<std::size_t>(rank)];
+      for (auto const time :
+           {&zbpp::rank_update::measured,
+            &zbpp::rank_update::stepped,
+            &zbpp::rank_update::validated})
+        update.*time -= begin;
+      // That of the last step may be in a step that is not drawn.
+      if (step == last) update.validated = update.stepped;
+      drawn.updates.push(update);
+    }
+    drawn.line.end_row();
+    drawn.updates.end_row();
+  }
+  return drawn;
+}
+
+/// Lists the timelines of all that ran and were measured: as planned, and the median step. Where
+/// ranks agree on steps, the one that follows it is there as well.
 [[nodiscard]] inline std::vector<zbpp::named_timeline> timelines(
     std::vector<contender> const& all) {
   std::vector<zbpp::named_timeline> lines;
   for (auto const& c : all) {
     if (!c.has_steps() || c.run->timelines.empty()) continue;
-    auto const profile = zbpp::activation_profile(c.plan->schedule(), c.plan->problem());
-    lines.push_back({c.title + " predicted", c.plan->timeline(), profile});
-    lines.push_back({c.title + " measured", c.run->typical(), profile});
+    auto const& steps = c.run->timelines;
+    auto typical = c.run->typical();
+    if (c.kind == zbpp::step_kind::unchecked) {
+      auto const profile = zbpp::activation_profile(c.plan->schedule(), c.plan->problem());
+      lines.push_back({c.title + " predicted", c.plan->timeline(), profile});
+      lines.push_back({c.title + " measured", steps[typical], profile});
+      continue;
+    }
+    auto const said = zbpp::simulate_steps(c.plan->program(), c.plan->problem(), 2);
+    lines.push_back({c.title + " predicted", said.line, {}, said.updates});
+    while (typical > 0 &&
+           (typical + 1 == steps.size() || !follows(steps[typical], steps[typical + 1])))
+      --typical;
+    lines.push_back(draw_steps(c.title + " measured", *c.run, typical));
   }
   return lines;
 }

@@ -13,8 +13,10 @@
 #include <bit>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -130,16 +132,15 @@ struct run_record {
   }
   /// @return steps taken, those before among them
   [[nodiscard]] std::int64_t done() const { return first + std::ssize(losses); }
-  /// @return the timeline whose cost is the median; of a run that has one
-  [[nodiscard]] zbpp::timeline const& typical() const {
-    auto const shorter = [](zbpp::timeline const* a, zbpp::timeline const* b) {
-      return zbpp::cost(*a) < zbpp::cost(*b);
-    };
-    std::vector<zbpp::timeline const*> all;
-    for (auto const& line : timelines) all.push_back(&line);
+  /// @return the place of the step whose cost is the median; of a run that has timelines
+  [[nodiscard]] std::size_t typical() const {
+    std::vector<std::size_t> all(timelines.size());
+    std::iota(all.begin(), all.end(), 0);
     auto const middle = all.begin() + std::ssize(all) / 2;
-    std::nth_element(all.begin(), middle, all.end(), shorter);
-    return **middle;
+    std::nth_element(all.begin(), middle, all.end(), [&](std::size_t a, std::size_t b) {
+      return zbpp::cost(timelines[a]) < zbpp::cost(timelines[b]);
+    });
+    return *middle;
   }
   /// @return the mean loss of the last steps, at most ten; one step's loss says little
   [[nodiscard]] double last_loss() const {

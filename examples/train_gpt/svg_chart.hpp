@@ -77,7 +77,10 @@ class loss_axis {
 class chart_drawing {
  public:
   explicit chart_drawing(chart const& what) : chart_(what), losses_(axis_of(what)) {
-    for (auto const& c : what.curves) steps_ = std::max(steps_, c.values.size());
+    for (auto const& c : what.curves) {
+      steps_ = std::max(steps_, c.values.size());
+      right_ = std::max(right_, 54.0 + 7.5 * static_cast<double>(c.name.size()));
+    }
   }
 
   /// @return the text of an SVG file
@@ -97,7 +100,6 @@ class chart_drawing {
   static constexpr double width_ = 960.0;
   static constexpr double height_ = 480.0;
   static constexpr double left_ = 52.0;
-  static constexpr double right_ = 150.0;  // the legend stands there
   static constexpr double top_ = 40.0;
   static constexpr double bottom_ = 44.0;
   static constexpr double dash_ = 10.0;
@@ -234,6 +236,7 @@ class chart_drawing {
   chart const& chart_;
   loss_axis losses_;
   std::size_t steps_ = 1;
+  double right_ = 150.0;  // room for the legend
   std::string body_;
 };
 

@@ -15,6 +15,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/terms.hpp
   analysis/detail/bounds/view.hpp
   analysis/detail/fuse_pairs.hpp
+  analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
   analysis/diagnostic.hpp
   analysis/impl/bounds.ipp
@@ -26,6 +27,7 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/plan.ipp
   analysis/impl/simulate.ipp
   analysis/impl/src.hpp
+  analysis/impl/steps.ipp
   analysis/impl/traffic.ipp
   analysis/impl/verify.ipp
   analysis/lower.hpp
@@ -33,6 +35,7 @@ set(ZBPP_CORE_HEADERS
   analysis/period.hpp
   analysis/plan.hpp
   analysis/simulate.hpp
+  analysis/steps.hpp
   analysis/traffic.hpp
   analysis/verify.hpp
   config.hpp

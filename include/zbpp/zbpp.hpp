@@ -11,6 +11,7 @@
 #include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/steps.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A timeline with a name and its memory: what all drawings of timelines take.
+// A timeline with a name, its memory and its optimizer steps: what all drawings of timelines take.
 #pragma once
 
 #include <zbpp/model/containers.hpp>
@@ -16,6 +16,7 @@ struct named_timeline {
   std::string name;
   timeline line;
   rows<bytes> memory = {};  ///< in use while each pass runs, as `activation_profile` says; or empty
+  rows<rank_update> updates = {};  ///< in the order of time; or empty
 };
 
 }  // namespace zbpp

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Draws timelines as an SVG picture: ranks below each other, passes to scale and coloured by kind,
-// bubble hatched. Several timelines share one time scale, so that a shorter one looks shorter.
-// Hovering over a pass tells its times.
+// bubble hatched, optimizer steps and the moments at which ranks know the norm of all gradients as
+// lines. Several timelines share one time scale, so that a shorter one looks shorter. Hovering over
+// a pass or a line tells its times.
 #pragma once
 
 #include <zbpp/io/drawing.hpp>

@@ -28,7 +28,8 @@ using bytes = std::int64_t;
   return static_cast<double>(time) / 1e6;
 }
 
-/// States what the passes of one stage take and keep, for one microbatch.
+/// States what the passes of one stage take and keep, for one microbatch, and what its optimizer
+/// step takes.
 ///
 /// F keeps `activation`, B frees all of it but `weight_gradient_input`, and W frees that. With R, F
 /// keeps `recompute_input` and R adds the rest.
@@ -38,6 +39,8 @@ struct stage_costs {
   ticks backward_weight = 0;
   std::optional<ticks> backward_fused = {};  ///< of BW; B + W where it is not given
   std::optional<ticks> recompute = {};       ///< of R; a stage without it keeps its activation
+  ticks norm = 0;            ///< to look at its gradients, where ranks agree on optimizer steps
+  ticks optimizer_step = 0;  ///< to step its weights
   bytes activation = 0;
   bytes weight_gradient_input = 0;
   bytes recompute_input = 0;

@@ -155,8 +155,11 @@ class program {
   std::vector<channel> channels_;
 };
 
-/// @return whether the ranks of a program agree before their optimizer steps
+/// @return whether the ranks of a program agree on their optimizer steps
 [[nodiscard]] bool agrees_on_steps(program const& program);
+
+/// @return whether the ranks of a program validate the step before, rather than their own
+[[nodiscard]] bool validates_step_before(program const& program);
 
 }  // namespace zbpp
 

@@ -68,7 +68,7 @@ class engine {
         transport_(&transport),
         status_(&status),
         agreement_(agreement),
-        state_transfer_(detail::state_transfer(problem, rank)) {
+        times_(detail::agreement_times_of(problem, rank)) {
     for (auto& chunk : flows_.chunks())
       if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
   }
@@ -123,8 +123,7 @@ class engine {
 
   /// @return the channel of the message that blocks the rank; none when it waits for something else
   [[nodiscard]] int blocked_on() const noexcept { return awaited_.channel; }
-  /// @return the rank whose gradients or verdict block this one; -1 when it waits for something
-  /// else
+  /// @return the rank whose gradients or verdict block this one; -1 for anything else
   [[nodiscard]] int blocked_by() const noexcept { return awaited_.rank; }
 
   /// Destroys all flows and their messages; after a step that failed, when no rank is running.
@@ -236,8 +235,7 @@ class engine {
     return true;
   }
 
-  // Learns from other ranks, and tells them, what an instruction of the agreement needs. Returns
-  // false when it has to wait.
+  // Learns and tells what an instruction of the agreement needs. Returns false when it has to wait.
   bool agree(instruction_kind kind) {
     if constexpr (multi_step_transport<Transport>) {
       auto& states = transport_->states();
@@ -248,9 +246,11 @@ class engine {
           arrival = states.arrival(awaited_.rank, rank_);
           if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
         }
-        auto const now = observer_.reach(arrival);
-        auto const told = observer_.arrival_of_send(state_transfer_);
-        note(kind, now);
+        auto const begun = observer_.reach(arrival);
+        bool const is_norm = kind == instruction_kind::reduce_norm && awaited_.rank < rank_;
+        if (is_norm && awaited_.rank == detail::step_agreement::nobody) spend(times_.norm);
+        auto const told = observer_.arrival_of_send(is_norm ? times_.states : times_.verdict);
+        note(kind, begun, observer_.reach(0));
         auto const how = agreement_->run(kind, states, flows_.context(), told);
         if (how == detail::agreement_progress::waits) continue;
         if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
@@ -261,14 +261,19 @@ class engine {
     return true;
   }
 
-  void note(instruction_kind kind, ticks now) const {
-    bool const is_of_step_before = kind == instruction_kind::validate && agreement_->is_pending();
-    if (kind == instruction_kind::validate && !is_of_step_before && awaited_.rank < 0) return;
+  // Takes time where the clock is virtual; elsewhere it passes by itself.
+  void spend(ticks time) {
+    if constexpr (requires { observer_.spend(time); }) observer_.spend(time);
+  }
+
+  void note(instruction_kind kind, ticks begun, ticks now) const {
+    bool const is_norm = kind == instruction_kind::reduce_norm;
+    bool const is_of_step_before = !is_norm && agreement_->is_pending();
+    if (!is_norm && !is_of_step_before && awaited_.rank < 0) return;
     auto& update = *places_of(step_ - (is_of_step_before ? 1 : 0)).update;
-    if (kind == instruction_kind::reduce_norm && awaited_.rank == detail::step_agreement::nobody)
-      update = {.measured = now};
+    if (is_norm && awaited_.rank < 0) update = {.measured = begun};
     // Before the verdict goes on: once the first rank has it, the step's result is read there.
-    if (kind == instruction_kind::reduce_norm || awaited_.rank > rank_) update.validated = now;
+    if (is_norm || awaited_.rank > rank_) update.validated = now;
     if (!update.is_early) update.stepped = update.validated;
   }
 
@@ -281,6 +286,7 @@ class engine {
       }
     if (agreement_ != nullptr) agreement_->step(chunk, flows_.context());
     flows_.chunks()[detail::index(chunk)].run.update(flows_.context());
+    spend(flows_.chunks()[detail::index(chunk)].costs.optimizer_step);
   }
 
   void tell_judged() {
@@ -328,7 +334,7 @@ class engine {
   Transport* transport_;
   step_status* status_;
   detail::step_agreement* agreement_;
-  ticks state_transfer_;
+  detail::agreement_times times_;
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

@@ -29,6 +29,8 @@ struct virtual_time {
     ticks start(ticks arrival, pass const&) noexcept { return now_ = std::max(now_, arrival); }
     /// Ends a pass. @return its end
     ticks finish(ticks cost) noexcept { return now_ += cost; }
+    /// Takes time for something that is no pass.
+    void spend(ticks time) noexcept { now_ += time; }
     /// Waits for what arrives then. @return when the rank goes on
     ticks reach(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
     /// @return when a message that is sent now will arrive

@@ -3,6 +3,7 @@
 // How `simulate` walks the ranks of a schedule.
 #pragma once
 
+#include <zbpp/analysis/detail/pass_inputs.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -27,8 +28,7 @@ class simulation {
   simulation(schedule const& schedule, problem const& problem)
       : schedule_(schedule),
         problem_(problem),
-        forward_(problem.stages(), problem.microbatches(), never),
-        backward_(problem.stages(), problem.microbatches(), never),
+        inputs_(problem),
         done_(problem.stages(), problem.microbatches(), 0),
         clock_(index(problem.ranks()), 0),
         next_(index(problem.ranks()), 0),
@@ -53,16 +53,14 @@ class simulation {
   }
 
  private:
-  static constexpr ticks never = -1;
-
   void run_rank(int rank) {
     auto const row = line_[rank];
     auto& now = clock_[index(rank)];
     auto& next = next_[index(rank)];
     for (; next < row.size(); ++next) {
       auto& timed = row[next];
-      auto const arrival = input_of(timed.pass);
-      if (arrival == never) {
+      auto const arrival = inputs_(timed.pass);
+      if (arrival == pass_inputs::never) {
         sleeping_[index(rank)] = true;
         return;
       }
@@ -85,36 +83,10 @@ class simulation {
     return true;
   }
 
-  // When the input of a pass is there: 0 for those that need none.
-  [[nodiscard]] ticks input_of(pass const& p) const {
-    switch (p.kind) {
-      case pass_kind::forward:
-        return p.stage == 0 ? 0
-                            : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
-      case pass_kind::backward_input:
-      case pass_kind::backward:  // a gradient that arrives has come by way of the stage's own F
-        return p.stage == problem_.stages() - 1
-                   ? forward_(p.stage, p.microbatch)
-                   : arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
-      case pass_kind::recompute: return forward_(p.stage, p.microbatch);
-      case pass_kind::backward_weight: return backward_(p.stage, p.microbatch);
-    }
-    return never;
-  }
-
-  [[nodiscard]] ticks arrival(ticks end, int from, int to) const {
-    return end == never ? never : end + problem_.transfer_time(from, to);
-  }
-
   void publish(timed_pass const& done) {
-    auto const& p = done.pass;
-    if (p.kind == pass_kind::forward) {
-      forward_(p.stage, p.microbatch) = done.end;
-      wake(p.stage + 1);
-    } else if (p.makes_input_gradient()) {
-      backward_(p.stage, p.microbatch) = done.end;
-      wake(p.stage - 1);
-    }
+    inputs_.end(done);
+    if (done.pass.kind == pass_kind::forward) wake(done.pass.stage + 1);
+    if (done.pass.makes_input_gradient()) wake(done.pass.stage - 1);
   }
 
   void wake(int stage) {
@@ -135,8 +107,7 @@ class simulation {
 
   schedule const& schedule_;
   problem const& problem_;
-  grid<ticks> forward_;      // end of F
-  grid<ticks> backward_;     // end of B or BW
+  pass_inputs inputs_;
   grid<std::uint8_t> done_;  // a bit each for F, B, W and R
   std::vector<ticks> clock_;
   std::vector<std::size_t> next_;

@@ -11,5 +11,6 @@
 #include <zbpp/analysis/impl/period.ipp>
 #include <zbpp/analysis/impl/plan.ipp>
 #include <zbpp/analysis/impl/simulate.ipp>
+#include <zbpp/analysis/impl/steps.ipp>
 #include <zbpp/analysis/impl/traffic.ipp>
 #include <zbpp/analysis/impl/verify.ipp>

@@ -65,10 +65,24 @@ inline void check_drawable(timeline const& line) {
   }
 }
 
+/// @throws error (bad_argument) when a time cannot be shown
+inline void check_drawable(rows<rank_update> const& updates) {
+  constexpr auto most = std::numeric_limits<ticks>::max() / 2;
+  for (auto const& update : updates.all())
+    for (auto const time : {update.measured, update.stepped, update.validated})
+      require(time >= 0 && time <= most, "updates: times go from 0 to 2^62 ns");
+}
+
 /// @throws error (bad_argument) naming the timeline and the first thing that cannot be shown
 inline void check_drawable(std::vector<named_timeline> const& lines) {
   for (auto const& named : lines) {
     check_drawable(named.line);
+    if (named.updates.ranks() != 0) {
+      require(
+          named.updates.ranks() == named.line.ranks(),
+          "updates: it needs a row for each rank of the timeline");
+      check_drawable(named.updates);
+    }
     if (named.memory.ranks() == 0) continue;
     bool same = named.memory.ranks() == named.line.ranks();
     for (int rank = 0; same && rank < named.line.ranks(); ++rank)
@@ -77,10 +91,14 @@ inline void check_drawable(std::vector<named_timeline> const& lines) {
   }
 }
 
-/// @return the end of the last pass of all timelines
+/// @return the end of the last pass or optimizer step of all timelines
 [[nodiscard]] inline ticks last_end(std::vector<named_timeline> const& lines) noexcept {
   ticks last = 0;
-  for (auto const& named : lines) last = std::max(last, makespan(named.line));
+  for (auto const& named : lines) {
+    last = std::max(last, makespan(named.line));
+    for (auto const& update : named.updates.all())
+      last = std::max({last, update.stepped, update.validated});
+  }
   return last;
 }
 

@@ -100,6 +100,8 @@ class svg_drawing {
                std::to_string(left_) + " " + std::to_string(y) + ")\">\n";
       box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "");
       for (auto const& timed : line[rank]) draw_pass(timed, chunk_of(rank, timed.pass.stage));
+      if (named.updates.ranks() != 0)
+        for (auto const& update : named.updates[rank]) draw_update(update);
       body_ += "</g>\n";
     }
     return y + margin_;
@@ -118,6 +120,18 @@ class svg_drawing {
     if (width >= number_width_ && font_ < options_.row_height)
       body_ += "<text x=\"" + px(x(timed.start) + width / 2) + "\" y=\"" +
                px(50 * (options_.row_height - gap_) + 36 * font_) + "\">" + number + "</text>";
+    body_ += '\n';
+  }
+
+  void draw_update(rank_update const& update) {
+    has_updates_ = true;
+    auto const mark = [&](std::string const& style, ticks time, std::string const& words) {
+      body_ += "<path class=\"" + style + "\" d=\"M" + px(x(time)) + " -1v" +
+               std::to_string(options_.row_height) + "\"><title>" + words + ": " +
+               time_text(time, unit_) + "</title></path>";
+    };
+    mark("known", update.validated, "norm of all gradients known");
+    mark("step", update.stepped, update.is_early ? "optimizer step, early" : "optimizer step");
     body_ += '\n';
   }
 
@@ -162,12 +176,20 @@ class svg_drawing {
       text(at + 6, y, "", words);
       at += 26 + 6 * static_cast<int>(words.size());
     };
+    auto const line_entry = [&](std::string const& style, std::string_view words) {
+      body_ += "<path class=\"" + style + "\" d=\"M" + std::to_string(at + 7) + " " +
+               std::to_string(y - 12) + "v15\"/>";
+      text(at + 20, y, "", words);
+      at += 40 + 6 * static_cast<int>(words.size());
+    };
     for (std::size_t kind = 0; kind < words_.size(); ++kind) {
       if (!used_[kind]) continue;
       for (int chunk = 0; chunk < chunks_; ++chunk)
         entry(style(kind, chunk), chunk + 1 < chunks_ ? "" : words_[kind]);
     }
     entry("bubble", "bubble");
+    if (has_updates_) line_entry("step", "optimizer step");
+    if (has_updates_) line_entry("known", "norm known");
     if (chunks_ > 1) text(at, y, "", "lighter: later chunk");
   }
 
@@ -192,6 +214,8 @@ class svg_drawing {
         ".r{font-size:11px;text-anchor:end;fill:#666}.t{font-size:11px;text-anchor:middle;fill:#"
         "666}\n"
         ".axis{stroke:#999;stroke-width:1}.bubble{fill:url(#hatch)}\n";
+    if (has_updates_)
+      result += ".step{stroke:#222;stroke-width:2.5}.known{stroke:#c22;stroke-width:2}\n";
     std::string gradients;
     for (std::size_t kind = 0; kind < used_.size(); ++kind) {
       for (int chunk = 0; used_[kind] && chunk < chunks_; ++chunk) {
@@ -224,6 +248,7 @@ class svg_drawing {
   std::int64_t number_width_ = 0;  // of its widest microbatch, in hundredths of a pixel
   int chunks_ = 0;
   std::array<bool, 5> used_{};
+  bool has_updates_ = false;
   std::string body_;
 };
 

@@ -118,7 +118,7 @@ class problem_reader {
   }
 
   [[nodiscard]] stage_costs read_costs(value const& stage) const {
-    constexpr std::array<std::string_view, 13> names{
+    constexpr std::array<std::string_view, 15> names{
         "forward",
         "backward_input",
         "backward_weight",
@@ -126,6 +126,8 @@ class problem_reader {
         "weight_gradient_input",
         "backward_fused",
         "recompute",
+        "norm",
+        "optimizer_step",
         "recompute_input",
         "edge",
         "static",
@@ -133,7 +135,7 @@ class problem_reader {
         "offload",
         "reload"};
     auto const found = stage.members(names, 5);
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, recompute_input, edge, fixed, workspace, offload, reload] =
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, offload, reload] =
         found;
     for (auto const& host : {offload, reload})
       if (host) host.refuse(not_offloaded);
@@ -143,6 +145,8 @@ class problem_reader {
     costs.backward_weight = time(backward_weight, unit_);
     if (backward_fused) costs.backward_fused = time(backward_fused, unit_);
     if (recompute) costs.recompute = time(recompute, unit_);
+    costs.norm = norm ? time(norm, unit_) : 0;
+    costs.optimizer_step = optimizer_step ? time(optimizer_step, unit_) : 0;
     costs.activation = size(activation);
     costs.weight_gradient_input = size(weight_gradient_input);
     costs.recompute_input = recompute_input ? size(recompute_input) : 0;

@@ -23,9 +23,16 @@ class cost_sums {
   void add_memory(bytes size, int times = 1) noexcept {
     memory_ += times * static_cast<long double>(size);
   }
-  /// Adds the passes and what they keep, and the static memory, of a stage or layer.
+  /// Adds the passes and what they keep, the optimizer step and the static memory of a stage or
+  /// layer.
   void add(stage_costs const& c) noexcept {
-    for (auto time : {c.forward, c.backward_input, c.backward_weight, c.recompute.value_or(0)})
+    for (auto time :
+         {c.forward,
+          c.backward_input,
+          c.backward_weight,
+          c.recompute.value_or(0),
+          c.norm,
+          c.optimizer_step})
       add_time(time);
     add_memory(c.activation);
     add_memory(c.static_memory);

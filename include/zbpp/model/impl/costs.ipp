@@ -36,6 +36,8 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   not_negative("backward_input", backward_input);
   not_negative("backward_weight", backward_weight);
   not_negative("recompute", recompute.value_or(0));
+  not_negative("norm", norm);
+  not_negative("optimizer_step", optimizer_step);
   not_negative("activation", activation);
   not_negative("weight_gradient_input", weight_gradient_input);
   not_negative("recompute_input", recompute_input);

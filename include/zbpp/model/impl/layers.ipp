@@ -26,6 +26,8 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
     sum.backward_input += layer.backward_input;
     sum.backward_weight += layer.backward_weight;
     fused += layer.of(pass_kind::backward);
+    sum.norm += layer.norm;
+    sum.optimizer_step += layer.optimizer_step;
     sum.activation += layer.activation;
     sum.weight_gradient_input += layer.weight_gradient_input;
     sum.edge = layer.edge;

@@ -41,4 +41,10 @@ ZBPP_INLINE bool agrees_on_steps(program const& program) {
   return std::ranges::any_of(program.instructions().all(), &instruction::is_of_rank);
 }
 
+ZBPP_INLINE bool validates_step_before(program const& program) {
+  auto const row = program.instructions(0);
+  auto const first = std::ranges::find_if(row, &instruction::is_of_rank);
+  return first != row.end() && first->kind == instruction_kind::validate;
+}
+
 }  // namespace zbpp

@@ -35,6 +35,8 @@ namespace zbpp::detail {
   halve(&stage_costs::forward);
   halve(&stage_costs::backward_input);
   halve(&stage_costs::backward_weight);
+  halve(&stage_costs::norm);
+  halve(&stage_costs::optimizer_step);
   halve(&stage_costs::activation);
   halve(&stage_costs::weight_gradient_input);
   halve(&stage_costs::static_memory);

@@ -33,8 +33,13 @@ struct chunk_state {
     std::span<stage_ref const> stages,
     bool is_training);
 
-/// @return how long what a rank tells a neighbour of its gradients is under way
-[[nodiscard]] ticks state_transfer(problem const& problem, int rank);
+/// Says what agreeing on an optimizer step takes a rank.
+struct agreement_times {
+  ticks norm = 0;     ///< to look at its gradients
+  ticks states = 0;   ///< until what it knows of them is at the next rank
+  ticks verdict = 0;  ///< until what it knows of all is at the rank before
+};
+[[nodiscard]] agreement_times agreement_times_of(problem const& problem, int rank);
 
 }  // namespace zbpp::detail
 

@@ -3,6 +3,7 @@
 // How the chunks of a rank are looked up in a problem.
 #pragma once
 
+#include <zbpp/analysis/detail/pass_inputs.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
@@ -37,10 +38,14 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
   return chunks;
 }
 
-ZBPP_INLINE ticks state_transfer(problem const& problem, int rank) {
-  constexpr bytes size = 64;
-  if (problem.ranks() == 1) return 0;
-  return problem.transfer()(rank, rank > 0 ? rank - 1 : 1, size);
+ZBPP_INLINE agreement_times agreement_times_of(problem const& problem, int rank) {
+  agreement_times times;
+  for (int const s : problem.placement().stages_of(rank)) times.norm += problem.costs(s).norm;
+  if (rank > 0) times.verdict = state_transfer(problem, rank, rank - 1);
+  // The last rank knows the verdict instead.
+  times.states =
+      rank + 1 < problem.ranks() ? state_transfer(problem, rank, rank + 1) : times.verdict;
+  return times;
 }
 
 }  // namespace zbpp::detail

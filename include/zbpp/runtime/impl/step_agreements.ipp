@@ -71,17 +71,15 @@ ZBPP_INLINE step_agreements::step_agreements(
       has_optimizer = has_optimizer || own.back().optimizer;
       stages = stages.subspan(1);
     }
-    auto const row = program.instructions(rank);
-    auto const find = [&](instruction_kind kind) {
-      return std::ranges::find(row, kind, &instruction::kind);
-    };
-    bool const is_late =
-        is_checked && find(instruction_kind::validate) < find(instruction_kind::reduce_norm);
     parts_.push_back(
-        is_checked || has_optimizer
-            ? std::make_unique<step_agreement>(
-                  rank, program.ranks(), is_late, std::move(own), options, training_state{})
-            : nullptr);
+        is_checked || has_optimizer ? std::make_unique<step_agreement>(
+                                          rank,
+                                          program.ranks(),
+                                          validates_step_before(program),
+                                          std::move(own),
+                                          options,
+                                          training_state{})
+                                    : nullptr);
   }
 }
 

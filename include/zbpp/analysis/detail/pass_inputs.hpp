@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// When the inputs of passes are there, from when the passes that make them ended, and how long
+// ranks take to tell each other of their gradients.
+#pragma once
+
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/timeline.hpp>
+
+namespace zbpp::detail {
+
+/// Keeps the ends of the passes of one step, and knows which pass needs which.
+class pass_inputs {
+ public:
+  static constexpr ticks never = -1;
+
+  explicit pass_inputs(problem const& problem)
+      : problem_(problem),
+        forward_(problem.stages(), problem.microbatches(), never),
+        backward_(problem.stages(), problem.microbatches(), never) {}
+
+  /// @return when the input of a pass is there: 0 for those that need none, `never` for those whose
+  ///         input nobody has made yet
+  [[nodiscard]] ticks operator()(pass const& p) const {
+    switch (p.kind) {
+      case pass_kind::forward:
+        return p.stage == 0 ? 0
+                            : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
+      case pass_kind::backward_input:
+      case pass_kind::backward:  // a gradient that arrives has come by way of the stage's own F
+        return p.stage == problem_.stages() - 1
+                   ? forward_(p.stage, p.microbatch)
+                   : arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
+      case pass_kind::recompute: return forward_(p.stage, p.microbatch);
+      case pass_kind::backward_weight: return backward_(p.stage, p.microbatch);
+    }
+    return never;
+  }
+
+  /// Notes the end of a pass.
+  void end(timed_pass const& done) {
+    auto const& p = done.pass;
+    if (p.kind == pass_kind::forward) forward_(p.stage, p.microbatch) = done.end;
+    if (p.makes_input_gradient()) backward_(p.stage, p.microbatch) = done.end;
+  }
+
+ private:
+  [[nodiscard]] ticks arrival(ticks end, int from, int to) const {
+    return end == never ? never : end + problem_.transfer_time(from, to);
+  }
+
+  problem const& problem_;
+  grid<ticks> forward_;   // end of F
+  grid<ticks> backward_;  // end of B or BW
+};
+
+/// @return how long what a rank tells its neighbour of its gradients is under way
+[[nodiscard]] inline ticks state_transfer(problem const& problem, int from, int to) {
+  constexpr bytes size = 64;  // an entry for each of a few layers
+  return problem.transfer()(from, to, size);
+}
+
+}  // namespace zbpp::detail

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How `simulate_steps` walks the ranks of a program, step after step.
+#pragma once
+
+#include <zbpp/analysis/detail/pass_inputs.hpp>
+#include <zbpp/analysis/steps.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+/// Walks all ranks through one step at a time. What happens in a step depends on those before it
+/// only by when each rank was done with its own part.
+class steps_walk {
+ public:
+  steps_walk(program const& program, problem const& problem)
+      : program_(program),
+        problem_(problem),
+        agrees_(agrees_on_steps(program)),
+        is_late_(validates_step_before(program)),
+        clocks_(index(program.ranks()), 0),
+        lines_(clocks_.size()),
+        updates_(clocks_.size()) {}
+
+  /// Runs a step. No step follows the last one.
+  void run(bool is_last) {
+    is_last_ = is_last;
+    inputs_.emplace(problem_);
+    prefix_.assign(clocks_.size(), never);
+    verdict_.assign(clocks_.size(), never);
+    next_.assign(clocks_.size(), 0);
+    for (auto& row : updates_)
+      if (agrees_) row.emplace_back();
+    for (bool again = true; again;) {
+      again = false;
+      for (int rank = 0; rank < program_.ranks(); ++rank) again |= run_rank(rank);
+    }
+    for (int rank = 0; rank < program_.ranks(); ++rank) refuse_unless_done(rank);
+    if (!agrees_) std::ranges::fill(clocks_, *std::ranges::max_element(clocks_));
+    ++steps_;
+  }
+
+  /// @return when each rank was done with its part of the steps so far
+  [[nodiscard]] std::vector<ticks> const& clocks() const noexcept { return clocks_; }
+  /// Forgets the times of passes and updates so far, which `times` would give.
+  void forget() {
+    for (auto& row : lines_) row.clear();
+    for (auto& row : updates_)  // the last one is not validated yet
+      if (row.size() > 1) row.erase(row.begin(), row.end() - 1);
+  }
+  [[nodiscard]] simulated_steps times() const {
+    return {timeline(lines_), rows<rank_update>(updates_), *std::ranges::max_element(clocks_)};
+  }
+
+ private:
+  static constexpr ticks never = pass_inputs::never;
+
+  // @return whether the rank came any further
+  bool run_rank(int rank) {
+    auto const row = program_.instructions(rank);
+    auto& next = next_[index(rank)];
+    auto const before = next;
+    while (next < row.size() && run(rank, row[next])) ++next;
+    return next != before;
+  }
+
+  // @return false where it has to wait for another rank
+  bool run(int rank, instruction const& i) {
+    auto& now = clocks_[index(rank)];
+    if (i.is_pass()) {
+      auto const arrival = (*inputs_)(i.as_pass());
+      if (arrival == never) return false;
+      auto const start = std::max(now, arrival);
+      now = start + problem_.costs(i.stage).of(i.as_pass().kind);
+      lines_[index(rank)].push_back({i.as_pass(), start, now});
+      inputs_->end(lines_[index(rank)].back());
+      return true;
+    }
+    if (i.kind == instruction_kind::reduce_norm) return reduce(rank, now);
+    if (i.kind == instruction_kind::validate) return validate(rank, now);
+    if (i.kind == instruction_kind::optimizer_step) {
+      bool const is_early = is_late_ && !is_last_;
+      if (is_early && i.stage == program_.placement().stages_of(rank).front()) {
+        updates_[index(rank)].back().stepped = now;
+        updates_[index(rank)].back().is_early = true;
+      }
+      now += problem_.costs(i.stage).optimizer_step;
+    }
+    return true;
+  }
+
+  bool reduce(int rank, ticks& now) {
+    auto& update = updates_[index(rank)].back();
+    auto const measured = now;
+    auto ready = now;
+    for (int const s : program_.placement().stages_of(rank)) ready += problem_.costs(s).norm;
+    if (rank > 0 && prefix_[index(rank)] == never) return false;
+    ready = std::max(ready, prefix_[index(rank)]);
+    bool const is_end = rank + 1 == program_.ranks();
+    if (!is_end) prefix_[index(rank + 1)] = ready + state_transfer(problem_, rank, rank + 1);
+    if (is_late_ && is_last_ && !is_end) {
+      if (verdict_[index(rank)] == never) return false;
+      ready = std::max(ready, verdict_[index(rank)]);
+    }
+    now = ready;
+    update.measured = measured;
+    update.validated = update.stepped = now;
+    if (is_end ? !is_late_ || is_last_ : is_late_ && is_last_) tell(rank, now);
+    return true;
+  }
+
+  bool validate(int rank, ticks& now) {
+    if (is_late_ && steps_ == 0) return true;
+    bool const is_end = rank + 1 == program_.ranks();
+    if (is_end) {
+      if (is_late_) tell(rank, now);
+      return true;
+    }
+    if (verdict_[index(rank)] == never) return false;
+    // In the last step, that on the step itself follows.
+    now = std::max(now, std::exchange(verdict_[index(rank)], never));
+    auto& row = updates_[index(rank)];
+    auto& update = is_late_ ? row[row.size() - 2] : row.back();
+    update.validated = now;
+    if (!update.is_early) update.stepped = now;
+    tell(rank, now);
+    return true;
+  }
+
+  void tell(int rank, ticks now) {
+    if (rank > 0) verdict_[index(rank - 1)] = now + state_transfer(problem_, rank, rank - 1);
+  }
+
+  void refuse_unless_done(int rank) const {
+    auto const row = program_.instructions(rank);
+    auto const at = next_[index(rank)];
+    if (at == row.size()) return;
+    throw error(
+        errc::refused_program,
+        to_string(row[at]) + " waits for something that never happens",
+        {.rank = rank, .position = static_cast<std::int64_t>(at)});
+  }
+
+  program const& program_;
+  problem const& problem_;
+  bool agrees_;
+  bool is_late_;
+  bool is_last_ = false;
+  int steps_ = 0;
+  std::vector<ticks> clocks_;
+  std::vector<std::vector<timed_pass>> lines_;
+  std::vector<std::vector<rank_update>> updates_;
+
+  // Of one step, by rank.
+  std::optional<pass_inputs> inputs_;
+  std::vector<ticks> prefix_;   // arrival of the states of the ranks before
+  std::vector<ticks> verdict_;  // arrival of the verdict
+  std::vector<std::size_t> next_;
+};
+
+/// @return a time over a number of steps, for each of them
+[[nodiscard]] inline mean_ticks mean_of(ticks time, int steps) {
+  auto const part = static_cast<int>(time % steps);
+  auto const common = std::gcd(part, steps);
+  return {time / steps, part / common, steps / common};
+}
+
+}  // namespace detail
+
+ZBPP_INLINE simulated_steps
+simulate_steps(program const& program, problem const& problem, int count) {
+  detail::require_fit(program, problem);
+  detail::require(count >= 1, "simulate_steps takes a number of steps from 1");
+  detail::steps_walk walk(program, problem);
+  for (int step = 1; step <= count; ++step) walk.run(step == count);
+  return walk.times();
+}
+
+ZBPP_INLINE step_times times_of_steps(program const& program, problem const& problem) {
+  step_times result{.alone = simulate_steps(program, problem, 1).end};
+  detail::steps_walk walk(program, problem);
+  std::map<std::vector<ticks>, std::pair<int, ticks>> seen;  // how ranks stood to each other
+  std::vector<ticks> ends;
+  for (int step = 0; step < period_steps; ++step) {
+    walk.run(false);
+    walk.forget();
+    auto standing = walk.clocks();
+    auto const end = standing.front();
+    for (auto& time : standing) time -= end;
+    auto const [at, is_new] = seen.emplace(std::move(standing), std::pair(step, end));
+    if (!is_new) {
+      auto const [first, begun] = at->second;
+      result.steady = detail::mean_of(end - begun, step - first);
+      return result;
+    }
+    ends.push_back(end);
+  }
+  auto const half = period_steps / 2;
+  result.steady = detail::mean_of(ends.back() - ends[detail::index(half - 1)], period_steps - half);
+  return result;
+}
+
+}  // namespace zbpp

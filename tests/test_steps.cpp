@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What several steps take: as simulated, and as a pipeline runs them under virtual time.
+#include <zbpp/analysis/period.hpp>
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/steps.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/checked_model.hpp>
+#include <support/plan_grid.hpp>
+#include <support/random_problem.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace test_steps {
+
+using namespace zbpp::test;
+using zbpp::plan;
+using zbpp::problem;
+using zbpp::schedule;
+using zbpp::simulate_steps;
+using zbpp::simulated_steps;
+using zbpp::stage_costs;
+using zbpp::step_kind;
+using zbpp::ticks;
+using zbpp::times_of_steps;
+
+namespace {
+
+constexpr auto agreed = {step_kind::synchronous, step_kind::post_validated};
+
+// Uneven costs with those of optimizer steps, each of which may be 0.
+problem with_random_times(seeded_random& random, problem const& shape) {
+  std::vector<stage_costs> all;
+  for (int s = 0; s < shape.stages(); ++s) {
+    auto costs = checked::costs();
+    costs.forward = random.integer(0, 9);
+    costs.backward_input = random.integer(0, 9);
+    costs.backward_weight = random.integer(0, 9);
+    costs.backward_fused.reset();
+    costs.norm = random.integer(0, 3);
+    costs.optimizer_step = random.integer(0, 12);
+    all.push_back(costs);
+  }
+  zbpp::transfer_costs const transfer = random.chance(0.5)
+                                            ? zbpp::transfer_costs(random.integer(0, 4))
+                                            : random_transfer(random, shape.ranks());
+  return {shape.placement(), shape.microbatches(), std::move(all), transfer};
+}
+
+// Runs steps under virtual time, and puts what each gave in rows.
+simulated_steps run(plan const& planned, int count) {
+  checked::model all({.stages = planned.problem().stages()});
+  zbpp::pipeline pipe(planned, zbpp::virtual_time{}, all.stages());
+  auto const ranks = static_cast<std::size_t>(planned.problem().ranks());
+  std::vector<std::vector<zbpp::timed_pass>> lines(ranks);
+  std::vector<std::vector<zbpp::rank_update>> updates(ranks);
+  pipe.run(count, [&](zbpp::step_result const& step) {
+    for (std::size_t r = 0; r < ranks; ++r) {
+      auto const row = step.measured[static_cast<int>(r)];
+      lines[r].insert(lines[r].end(), row.begin(), row.end());
+      updates[r].push_back(step.ranks[r]);
+    }
+  });
+  return {zbpp::timeline(lines), zbpp::rows<zbpp::rank_update>(updates)};
+}
+
+template <class Visit>
+void for_each_random_case(Visit visit) {
+  for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3}))
+    for (auto const& where : placements_to_run(ranks))
+      for (int microbatches : microbatches_to_run(ranks))
+        for (auto const& policy : grid_policies()) {
+          problem const shape(where, microbatches, checked::costs());
+          if (!is_supported(policy, shape)) continue;
+          ZBPP_SEEDED(random, 100 * ranks + microbatches);
+          INFO(name_of(policy, shape));
+          visit(policy(shape), with_random_times(random, shape));
+        }
+}
+
+}  // namespace
+
+TEST_CASE("steps under virtual time take what simulate_steps says, to the tick", "[steps]") {
+  int cases = 0;
+  for_each_random_case([&](schedule const& order, problem const& what) {
+    for (auto const kind : agreed) {
+      auto const planned = zbpp::make_plan("tested", order, what, {.step = kind});
+      auto const said = simulate_steps(planned.program(), what, 4);
+      auto const found = run(planned, 4);
+      CHECK(found.line == said.line);
+      CHECK(found.updates == said.updates);
+      ++cases;
+    }
+  });
+  CHECK(cases > thinned(200, 60));
+}
+
+TEST_CASE("the first step's passes are those of simulate", "[steps]") {
+  for_each_random_case([&](schedule const& order, problem const& what) {
+    auto const alone = zbpp::lower(order, {.step = step_kind::none});
+    auto const said = simulate_steps(alone, what, 1);
+    CHECK(said.line == simulate(order, what));
+    CHECK(said.end == makespan(said.line));
+    CHECK(said.updates.all().empty());
+  });
+}
+
+TEST_CASE("ranks that agree on nothing meet after each step", "[steps]") {
+  stage_costs const costs{
+      .forward = 3, .backward_input = 2, .backward_weight = 1, .norm = 50, .optimizer_step = 7};
+  problem const what(zbpp::placement::linear(2), 2, costs);
+  auto const order = zbpp::one_f_one_b{}(what);
+  auto const alone = makespan(simulate(order, what));
+  for (auto const kind : {step_kind::none, step_kind::unchecked}) {
+    auto const code = zbpp::lower(order, {.step = kind});
+    auto const times = times_of_steps(code, what);
+    // The last of all to step is rank 0, which has the last W.
+    CHECK(times.alone == alone + (kind == step_kind::none ? 0 : 7));
+    CHECK(times.steady == zbpp::mean_ticks{times.alone});
+    CHECK(simulate_steps(code, what, 5).end == 5 * times.alone);
+  }
+}
+
+// The verdict travels in the next step, so it may come later than one that all wait for.
+TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]") {
+  int shorter = 0;
+  int longer = 0;
+  for_each_random_case([&](schedule const& order, problem const& what) {
+    auto const of = [&](step_kind kind) {
+      return times_of_steps(zbpp::lower(order, {.step = kind}), what);
+    };
+    auto const waiting = of(step_kind::synchronous);
+    auto const late = of(step_kind::post_validated);
+    CHECK(zbpp::period(order, what).period <= late.steady);
+    CHECK(zbpp::period(order, what).period <= waiting.steady);
+    CHECK(waiting.steady <= zbpp::mean_ticks{waiting.alone});
+    shorter += late.steady < waiting.steady ? 1 : 0;
+    longer += late.steady > waiting.steady ? 1 : 0;
+  });
+  CAPTURE(shorter, longer);
+  CHECK(shorter > 20 * longer);
+}
+
+TEST_CASE("many steps take as long as the steady one says", "[steps]") {
+  for_each_random_case([&](schedule const& order, problem const& what) {
+    for (auto const kind : agreed) {
+      auto const code = zbpp::lower(order, {.step = kind});
+      auto const steady = times_of_steps(code, what).steady;
+      auto const few = simulate_steps(code, what, 20);
+      auto const many = simulate_steps(code, what, 20 + 12 * steady.of);
+      auto const said = 12 * (steady.whole * steady.of + steady.part);
+      // Where the ranks begin differently, the sums differ by less than a step.
+      CHECK(std::abs(many.end - few.end - said) <= steady.whole);
+    }
+  });
+}
+
+TEST_CASE("steps that cannot be simulated are refused", "[steps]") {
+  problem const what(zbpp::placement::linear(2), 2, checked::costs());
+  auto const order = zbpp::one_f_one_b{}(what);
+  auto const code = zbpp::lower(order, {.step = step_kind::synchronous});
+  CHECK(refusal([&] {
+          (void)simulate_steps(code, what, 0);
+        }) == "simulate_steps takes a number of steps from 1");
+  problem const other(zbpp::placement::linear(2), 3, checked::costs());
+  CHECK(refusal([&] {
+          (void)times_of_steps(code, other);
+        }).find("another number") != std::string::npos);
+  auto rows = code.instructions().nested();
+  std::erase_if(rows[0], [](zbpp::instruction const& i) {
+    return i.kind == zbpp::instruction_kind::reduce_norm;
+  });
+  zbpp::program const broken(
+      what.placement(), 2, zbpp::rows<zbpp::instruction>(rows), code.channels());
+  CHECK(refusal([&] {
+          (void)simulate_steps(broken, what, 1);
+        }).find("never happens") != std::string::npos);
+}
+
+}  // namespace test_steps
