@@ -128,7 +128,7 @@ TEST_CASE("the search finds orders that make a rank begin late", "[exhaustive]")
       {.forward = 0, .backward_input = 1, .backward_weight = 4},
       {.forward = 4, .backward_input = 6, .backward_weight = 23}};
   CHECK(optimal_cost({where, 2, known}) == 66);
-  for (int trial = 0; trial < test::thinned(20, 5); ++trial) {
+  for (int trial = 0; trial < zbpp::test::thinned(20, 5); ++trial) {
     ZBPP_SEEDED(random, 4000 + trial);
     std::vector<stage_costs> costs;
     for (int s = 0; s < 3; ++s)
