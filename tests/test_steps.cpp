@@ -5,6 +5,7 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/steps.hpp>
+#include <zbpp/analysis/verify.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
@@ -182,9 +183,11 @@ TEST_CASE("steps that cannot be simulated are refused", "[steps]") {
   });
   zbpp::program const broken(
       what.placement(), 2, zbpp::rows<zbpp::instruction>(rows), code.channels());
-  CHECK(refusal([&] {
-          (void)simulate_steps(broken, what, 1);
-        }).find("never happens") != std::string::npos);
+  auto const said = refusal([&] { (void)simulate_steps(broken, what, 1); });
+  CHECK(said.find(verify(broken).front().text) != std::string::npos);
+  problem const slow(zbpp::placement::linear(2), 2, stage_costs{.forward = ticks{1} << 58});
+  CHECK(refusal([&] { (void)simulate_steps(code, slow, 1000); }).find("2^62") != std::string::npos);
+  CHECK_NOTHROW(times_of_steps(code, slow));
 }
 
 }  // namespace test_steps

@@ -136,6 +136,7 @@ set(ZBPP_CORE_HEADERS
   policy/fixed_zb_v.hpp
   runtime/arena.hpp
   runtime/backend.hpp
+  runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
   runtime/detail/chunk_state.hpp

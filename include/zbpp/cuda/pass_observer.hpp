@@ -35,6 +35,10 @@ class pass_observer {
     context_->end_pass();
     return now_ += cost;
   }
+  /// Waits for what arrives then, as planned. @return when the rank goes on
+  ticks reach(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
+  /// Takes time for something that is no pass.
+  void spend(ticks time) noexcept { now_ += time; }
   /// @return when a message that is sent now will arrive, as planned
   [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept { return now_ + transfer; }
   /// @return true: the device waits for the message, the host does not

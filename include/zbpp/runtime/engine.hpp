@@ -12,7 +12,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/detail/chunk_state.hpp>
+#include <zbpp/runtime/detail/agreement_runner.hpp>
 #include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
@@ -41,7 +41,7 @@ struct rank_memory {
 /// Runs the program of one rank.
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
 ///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a
-///                `multi_step_transport` also `reach(arrival)`
+///                `agreeing_transport` also `reach(arrival)`
 template <transport Transport, class PassObserver>
 class engine {
  public:
@@ -67,8 +67,7 @@ class engine {
         memory_(&memory),
         transport_(&transport),
         status_(&status),
-        agreement_(agreement),
-        times_(detail::agreement_times_of(problem, rank)) {
+        agreement_(agreement, problem, rank) {
     for (auto& chunk : flows_.chunks())
       if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
   }
@@ -114,9 +113,9 @@ class engine {
 
   /// @return when what blocks the rank arrives; `not_yet` before it is sent
   [[nodiscard]] ticks blocked_until() const noexcept {
-    if constexpr (multi_step_transport<Transport>)
-      if (awaited_.rank != detail::step_agreement::nobody)
-        return transport_->states().arrival(awaited_.rank, rank_);
+    if constexpr (agreeing_transport<Transport>)
+      if (agreement_.awaited() != detail::agreement_runner::nobody)
+        return agreement_.awaited_until(transport_->states());
     if (awaited_.channel == channel_map::none) return not_yet;
     return transport_->arrival(awaited_.channel, awaited_.sequence);
   }
@@ -124,7 +123,7 @@ class engine {
   /// @return the channel of the message that blocks the rank; none when it waits for something else
   [[nodiscard]] int blocked_on() const noexcept { return awaited_.channel; }
   /// @return the rank whose gradients or verdict block this one; -1 for anything else
-  [[nodiscard]] int blocked_by() const noexcept { return awaited_.rank; }
+  [[nodiscard]] int blocked_by() const noexcept { return agreement_.awaited(); }
 
   /// Destroys all flows and their messages; after a step that failed, when no rank is running.
   void abandon() noexcept { flows_.abandon(); }
@@ -168,21 +167,23 @@ class engine {
   struct wait {
     int channel = channel_map::none;
     std::int32_t sequence = -1;
-    int rank = detail::step_agreement::nobody;
   };
 
   progress advance_step(std::size_t most) {
-    auto const last = most < trace_.size() - traced_ ? traced_ + most : trace_.size();
+    auto const first = traced_;
     for (auto const code = this->code(); next_ < code.size(); ++next_) {
       if (status_->has_failed()) return progress::failed;
       auto const& i = code[next_];
-      if (traced_ == last && i.kind <= instruction_kind::recompute) return progress::paused;
+      // A norm may wait for a device, so it takes turns as a pass does.
+      bool const takes_turns =
+          i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm;
+      if (takes_turns && traced_ - first == most) return progress::paused;
       if (!run(i)) return progress::blocked;
       if (state_ == run_state::going_back) return progress::done;
       if (i.frees_slot) flows_.free_slot(i);
     }
     state_ = run_state::between_steps;
-    if (agreement_ != nullptr) agreement_->end_step();
+    if (agreement_.part() != nullptr) agreement_.part()->end_step();
     tell_judged();
     if (!is_last_step()) end_step();
     return progress::done;
@@ -200,7 +201,7 @@ class engine {
     trace_ = places.trace;
     flows_.begin_step(step_, places.losses);
     memory_->buffers.start_step();
-    if (agreement_ != nullptr) agreement_->begin_step(is_last_step());
+    if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
   }
 
   void end_step() {
@@ -235,64 +236,36 @@ class engine {
     return true;
   }
 
-  // Learns and tells what an instruction of the agreement needs. Returns false when it has to wait.
+  // Returns false when an instruction of the agreement has to wait.
   bool agree(instruction_kind kind) {
-    if constexpr (multi_step_transport<Transport>) {
-      auto& states = transport_->states();
-      for (;;) {
-        ticks arrival = 0;
-        awaited_ = {.rank = agreement_->awaited(kind)};
-        if (awaited_.rank != detail::step_agreement::nobody) {
-          arrival = states.arrival(awaited_.rank, rank_);
-          if (arrival == not_yet || !observer_.has_arrived(arrival)) return false;
-        }
-        auto const begun = observer_.reach(arrival);
-        bool const is_norm = kind == instruction_kind::reduce_norm && awaited_.rank < rank_;
-        if (is_norm && awaited_.rank == detail::step_agreement::nobody) spend(times_.norm);
-        auto const told = observer_.arrival_of_send(is_norm ? times_.states : times_.verdict);
-        note(kind, begun, observer_.reach(0));
-        auto const how = agreement_->run(kind, states, flows_.context(), told);
-        if (how == detail::agreement_progress::waits) continue;
-        if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
-        tell_judged();
-        return true;
-      }
+    if constexpr (agreeing_transport<Transport>) {
+      awaited_ = {};
+      auto* const before = step_ > run_.first ? places_of(step_ - 1).update : nullptr;
+      auto const how = agreement_.run(
+          kind, transport_->states(), observer_, flows_.context(), places_of(step_).update, before);
+      if (how == detail::agreement_progress::waits) return false;
+      if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
+      tell_judged();
     }
     return true;
   }
 
-  // Takes time where the clock is virtual; elsewhere it passes by itself.
-  void spend(ticks time) {
-    if constexpr (requires { observer_.spend(time); }) observer_.spend(time);
-  }
-
-  void note(instruction_kind kind, ticks begun, ticks now) const {
-    bool const is_norm = kind == instruction_kind::reduce_norm;
-    bool const is_of_step_before = !is_norm && agreement_->is_pending();
-    if (!is_norm && !is_of_step_before && awaited_.rank < 0) return;
-    auto& update = *places_of(step_ - (is_of_step_before ? 1 : 0)).update;
-    if (is_norm && awaited_.rank < 0) update = {.measured = begun};
-    // Before the verdict goes on: once the first rank has it, the step's result is read there.
-    if (is_norm || awaited_.rank > rank_) update.validated = now;
-    if (!update.is_early) update.stepped = update.validated;
-  }
-
   void step(int chunk) {
-    if constexpr (multi_step_transport<Transport>)
+    if constexpr (agreeing_transport<Transport>)
       if (auto* const update = places_of(step_).update;
-          update != nullptr && chunk == 0 && agreement_->steps_early()) {
+          update != nullptr && chunk == 0 && agreement_.part()->steps_early()) {
         update->stepped = observer_.reach(0);
         update->is_early = true;
       }
-    if (agreement_ != nullptr) agreement_->step(chunk, flows_.context());
+    if (agreement_.part() != nullptr) agreement_.part()->step(chunk, flows_.context());
     flows_.chunks()[detail::index(chunk)].run.update(flows_.context());
-    spend(flows_.chunks()[detail::index(chunk)].costs.optimizer_step);
+    detail::spend(observer_, flows_.chunks()[detail::index(chunk)].costs.optimizer_step);
   }
 
   void tell_judged() {
-    if (agreement_ == nullptr || run_.listener == nullptr) return;
-    if (agreement_->report().step > judged_)
-      run_.listener->on_judged(judged_ = agreement_->report().step);
+    if (agreement_.part() == nullptr || run_.listener == nullptr) return;
+    if (agreement_.part()->report().step > judged_)
+      run_.listener->on_judged(judged_ = agreement_.part()->report().step);
   }
 
   // Returns false when the instruction has to wait.
@@ -319,8 +292,8 @@ class engine {
       }
     }
     flows_.run_pass(i, arrival, observer_, trace_[traced_++]);
-    if (i.is_last_w && agreement_ != nullptr)
-      agreement_->complete_gradients(i.chunk, flows_.context());
+    if (i.is_last_w && agreement_.part() != nullptr)
+      agreement_.part()->complete_gradients(i.chunk, flows_.context());
     return true;
   }
 
@@ -333,8 +306,7 @@ class engine {
   rank_memory* memory_;
   Transport* transport_;
   step_status* status_;
-  detail::step_agreement* agreement_;
-  detail::agreement_times times_;
+  detail::agreement_runner agreement_;
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

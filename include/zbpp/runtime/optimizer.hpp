@@ -35,7 +35,8 @@ struct step_settings {
 /// `step` changes what the passes read. If the step is not final, either `commit` or `undo`
 /// follows: `undo` brings back the bits that there were before, gradients included. After a final
 /// step, after `commit` and after `skip` the gradients are 0. The functions run on the rank of the
-/// stage, while none of its passes do.
+/// stage, while none of its passes do. On GPUs passes are enqueued by then, and not over: `step`
+/// and `skip` enqueue their work behind them, and `measure` waits for what it needs on the host.
 template <class T>
 concept optimizer = requires(
     T& o,

@@ -176,7 +176,9 @@ pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run,
   auto const here = owner.executor_.ranks();
   std::span<stage_ref const> stages = owner.stages_;
   if (is_training && agrees_on_steps(code)) {
-    if constexpr (!multi_step_transport<transport_type>) detail::refuse_validation();
+    if constexpr (!agreeing_transport<transport_type>) detail::refuse_agreement();
+    if (!multi_step_transport<transport_type> && validates_step_before(code))
+      detail::refuse_validation();
     agreements = &owner.agreements_;
   }
   auto& result = results.front();
@@ -271,7 +273,7 @@ step_result const& pipeline<Backend>::run(std::int64_t count, OnStep on_step) {
 
 template <backend Backend>
 step_result const& pipeline<Backend>::train(std::int64_t count, step_callback told) {
-  if (training_->agreements != nullptr) {
+  if (multi_step_transport<transport_type> && training_->agreements != nullptr) {
     run(*training_, count, told);
     state_ = agreements_.of(0)->state();
     return training_->result_of(state_.steps - 1);

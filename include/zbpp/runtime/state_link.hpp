@@ -37,12 +37,17 @@ class state_link {
   virtual void take(int from, int to, std::vector<std::byte>& state) = 0;
 };
 
-/// Models a transport by which ranks agree on optimizer steps and begin steps on their own: it has
-/// a `state_link`, can end and begin the steps of one rank, and can discard messages.
+/// Models a transport by which ranks agree on optimizer steps: it has a `state_link`.
+template <class T>
+concept agreeing_transport = transport<T> && requires(T& t) {
+  { t.states() } -> std::convertible_to<state_link&>;
+};
+
+/// Models one by which ranks also begin steps on their own: it can end and begin the steps of one
+/// rank, and can discard messages.
 template <class T>
 concept multi_step_transport =
-    transport<T> && requires(T& t, int rank_or_channel, std::int32_t count) {
-      { t.states() } -> std::convertible_to<state_link&>;
+    agreeing_transport<T> && requires(T& t, int rank_or_channel, std::int32_t count) {
       t.discard(rank_or_channel, count);
       t.end_step(rank_or_channel);
       { t.begin_step(rank_or_channel) } -> std::same_as<bool>;

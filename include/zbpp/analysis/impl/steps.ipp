@@ -5,16 +5,18 @@
 
 #include <zbpp/analysis/detail/pass_inputs.hpp>
 #include <zbpp/analysis/steps.hpp>
+#include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,8 +24,8 @@ namespace zbpp {
 
 namespace detail {
 
-/// Walks all ranks through one step at a time. What happens in a step depends on those before it
-/// only by when each rank was done with its own part.
+/// Walks all ranks through one step of a right program at a time. What happens in a step depends on
+/// those before it only by when each rank was done with its own part.
 class steps_walk {
  public:
   steps_walk(program const& program, problem const& problem)
@@ -48,8 +50,12 @@ class steps_walk {
       again = false;
       for (int rank = 0; rank < program_.ranks(); ++rank) again |= run_rank(rank);
     }
-    for (int rank = 0; rank < program_.ranks(); ++rank) refuse_unless_done(rank);
-    if (!agrees_) std::ranges::fill(clocks_, *std::ranges::max_element(clocks_));
+    auto const last = *std::ranges::max_element(clocks_);
+    // A step adds no more than that.
+    require(
+        last <= std::numeric_limits<ticks>::max() / 2,
+        "the steps take more than 2^62 ns together; use a coarser unit, or fewer steps");
+    if (!agrees_) std::ranges::fill(clocks_, last);
     ++steps_;
   }
 
@@ -144,16 +150,6 @@ class steps_walk {
     if (rank > 0) verdict_[index(rank - 1)] = now + state_transfer(problem_, rank, rank - 1);
   }
 
-  void refuse_unless_done(int rank) const {
-    auto const row = program_.instructions(rank);
-    auto const at = next_[index(rank)];
-    if (at == row.size()) return;
-    throw error(
-        errc::refused_program,
-        to_string(row[at]) + " waits for something that never happens",
-        {.rank = rank, .position = static_cast<std::int64_t>(at)});
-  }
-
   program const& program_;
   problem const& problem_;
   bool agrees_;
@@ -171,6 +167,16 @@ class steps_walk {
   std::vector<std::size_t> next_;
 };
 
+/// Throws what `verify` finds first.
+inline void require_right(program const& program, problem const& problem) {
+  require_fit(program, problem);
+  if (auto const found = verify(program); !found.empty())
+    throw error(
+        errc::refused_program,
+        std::string(to_string(found.front().fault)) + ": " + found.front().text,
+        found.front().location);
+}
+
 /// @return a time over a number of steps, for each of them
 [[nodiscard]] inline mean_ticks mean_of(ticks time, int steps) {
   auto const part = static_cast<int>(time % steps);
@@ -182,7 +188,7 @@ class steps_walk {
 
 ZBPP_INLINE simulated_steps
 simulate_steps(program const& program, problem const& problem, int count) {
-  detail::require_fit(program, problem);
+  detail::require_right(program, problem);
   detail::require(count >= 1, "simulate_steps takes a number of steps from 1");
   detail::steps_walk walk(program, problem);
   for (int step = 1; step <= count; ++step) walk.run(step == count);

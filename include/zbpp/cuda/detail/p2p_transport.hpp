@@ -12,6 +12,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ class p2p_transport {
   /// @param needs     of each channel
   /// @throws cuda_error
   p2p_transport(std::vector<device_context*> contexts, std::vector<channel_needs> needs)
-      : ranks_(contexts.size()) {
+      : ranks_(contexts.size()), states_(static_cast<int>(contexts.size())) {
     for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
     for (std::size_t c = 0; c < needs.size(); ++c) {
       auto& from = *contexts[zbpp::detail::index(needs[c].ends.from)];
@@ -55,7 +56,11 @@ class p2p_transport {
   void bind(int rank, arena& memory, wakeup* wake) noexcept {
     ranks_[zbpp::detail::index(rank)].memory = &memory;
     ranks_[zbpp::detail::index(rank)].wake = wake;
+    states_.bind(rank, wake);
   }
+
+  /// @return what carries the states of gradients between these ranks, by way of the host
+  [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the slot of the next message.
   /// @throws std::bad_alloc; cuda_error
@@ -138,6 +143,7 @@ class p2p_transport {
       l->retired = 0;
       l->slots.drain();
     }
+    states_.drain();
   }
 
   /// Blocks the host until all copies are done, whether they succeeded or not.
@@ -244,6 +250,7 @@ class p2p_transport {
 
   std::vector<rank_state> ranks_;
   std::vector<std::unique_ptr<channel_state>> channels_;
+  in_process_states states_;
 };
 
 }  // namespace zbpp::cuda::detail

@@ -18,6 +18,8 @@
 namespace zbpp::detail {
 
 /// @throws error (bad_argument), because a backend cannot run such a program
+[[noreturn]] void refuse_agreement();
+/// Throws `errc::bad_argument` for a backend whose ranks cannot validate a step in the next one.
 [[noreturn]] void refuse_validation();
 
 /// Holds one `step_agreement` for each rank of the process whose stages have optimizers, or for all

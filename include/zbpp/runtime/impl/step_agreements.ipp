@@ -15,11 +15,18 @@
 
 namespace zbpp::detail {
 
-ZBPP_INLINE void refuse_validation() {
+ZBPP_INLINE void refuse_agreement() {
   throw error(
       errc::bad_argument,
       "on this backend ranks cannot agree on optimizer steps; lower the plan with "
       "step_kind::unchecked");
+}
+
+ZBPP_INLINE void refuse_validation() {
+  throw error(
+      errc::bad_argument,
+      "on this backend ranks begin no step before the last one is final; lower the plan with "
+      "step_kind::synchronous");
 }
 
 /// @throws error (bad_argument) when options contradict each other

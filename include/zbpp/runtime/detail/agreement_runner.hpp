@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs what the program of a rank has for its optimizer steps: waits for what neighbours tell of
+// their gradients, tells what the rank knows, and notes when it did so.
+#pragma once
+
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/detail/chunk_state.hpp>
+#include <zbpp/runtime/detail/step_agreement.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/state_link.hpp>
+
+namespace zbpp::detail {
+
+/// Takes time where the clock of a rank is planned or virtual; elsewhere it passes by itself.
+template <class PassObserver>
+void spend(PassObserver& observer, ticks time) {
+  if constexpr (requires { observer.spend(time); }) observer.spend(time);
+}
+
+/// Runs the part of a rank in the agreement on optimizer steps, where it has one.
+class agreement_runner {
+ public:
+  static constexpr int nobody = step_agreement::nobody;
+
+  /// @param part  null where stages have no optimizer
+  agreement_runner(step_agreement* part, problem const& problem, int rank)
+      : part_(part), rank_(rank), times_(agreement_times_of(problem, rank)) {}
+
+  /// @return the part of the rank; null where it has none
+  [[nodiscard]] step_agreement* part() const noexcept { return part_; }
+  /// @return the rank whose gradients or verdict this one waits for; nobody where it does not
+  [[nodiscard]] int awaited() const noexcept { return awaited_; }
+  /// @return when that arrives, `not_yet` before it is sent
+  [[nodiscard]] ticks awaited_until(state_link const& states) const noexcept {
+    return states.arrival(awaited_, rank_);
+  }
+
+  /// Runs as much of `reduce_norm` or `validate` as can be.
+  /// @param own     of this step
+  /// @param before  of the step before; null in the first of a run
+  template <class PassObserver>
+  agreement_progress run(
+      instruction_kind kind,
+      state_link& states,
+      PassObserver& observer,
+      pass_context ctx,
+      rank_update* own,
+      rank_update* before) {
+    bool const is_norm = kind == instruction_kind::reduce_norm;
+    for (;;) {
+      ticks arrival = 0;
+      awaited_ = part_->awaited(kind);
+      if (awaited_ != nobody) {
+        arrival = states.arrival(awaited_, rank_);
+        if (arrival == state_link::not_yet || !observer.has_arrived(arrival))
+          return agreement_progress::waits;
+      }
+      auto const begun = observer.reach(arrival);
+      if (is_norm && awaited_ == nobody) spend(observer, times_.norm);
+      bool const tells_next = is_norm && awaited_ < rank_;
+      auto const told = observer.arrival_of_send(tells_next ? times_.states : times_.verdict);
+      auto const now = observer.reach(0);
+      // Before the verdict goes on: once the first rank has it, the step's result is read there.
+      if (is_norm)
+        note_norm(*own, begun, now);
+      else if (awaited_ != nobody)
+        note_verdict(part_->is_pending() ? *before : *own, now);
+      auto const how = part_->run(kind, states, ctx, told);
+      if (how == agreement_progress::waits) continue;
+      awaited_ = nobody;
+      return how;
+    }
+  }
+
+ private:
+  void note_norm(rank_update& update, ticks begun, ticks now) const noexcept {
+    if (awaited_ == nobody) update = {.measured = begun};
+    update.stepped = update.validated = now;
+  }
+  static void note_verdict(rank_update& update, ticks now) noexcept {
+    update.validated = now;
+    if (!update.is_early) update.stepped = now;
+  }
+
+  step_agreement* part_;
+  int rank_;
+  agreement_times times_;
+  int awaited_ = nobody;
+};
+
+}  // namespace zbpp::detail
