@@ -33,13 +33,19 @@ void take_a_turn(contender& c) {
 
 // A pipeline and the stages it refers to.
 struct pipelined {
-  pipelined(gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy)
+  pipelined(
+      gpt::training const& how,
+      gpt::text const& on,
+      zbpp::any_policy const& policy,
+      zbpp::step_kind kind = zbpp::step_kind::unchecked)
       : placement(gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value()),
         stages(gpt::make_stages(how, on, placement)),
         pipe(
-            zbpp::make_plan(policy, gpt::measure_on_threads(how, on, policy, placement)),
+            zbpp::make_plan(
+                policy, gpt::measure_on_threads(how, on, policy, placement), {.step = kind}),
             zbpp::threads{},
-            stages) {}
+            stages,
+            gpt::options_of(how)) {}
 
   zbpp::placement placement;
   std::vector<gpt::chunk_stage> stages;
@@ -72,8 +78,43 @@ void train_gpt(benchmark::State& state) {
   state.counters["ZB-V_over_sequential"] = medians[3] / medians[0];
 }
 
+// Runs of both kinds of steps in turn, in which no step is amended.
+void steps(benchmark::State& state, zbpp::any_policy const& policy) {
+  constexpr int count = 20;
+  gpt::training how;
+  how.needs_norm = true;
+  auto const on = gpt::read_repository(GPT_SOURCE_DIR);
+  pipelined waiting(how, on, policy, zbpp::step_kind::synchronous);
+  pipelined early(how, on, policy, zbpp::step_kind::post_validated);
+  auto const time = [&](pipelined& one, std::vector<double>& all) {
+    auto const start = std::chrono::steady_clock::now();
+    one.pipe.run(count);
+    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
+    all.push_back(took.count() / count);
+  };
+  auto const said = [&](pipelined const& one) {
+    auto const& of = one.pipe.planned();
+    return zbpp::to_milliseconds(zbpp::simulate_steps(of.program(), of.problem(), count).end) /
+           count;
+  };
+  std::vector<double> waiting_times;
+  std::vector<double> early_times;
+  for (auto _ : state) {
+    time(waiting, waiting_times);
+    time(early, early_times);
+  }
+  auto const waiting_ms = gpt::quantile(waiting_times);
+  auto const early_ms = gpt::quantile(early_times);
+  state.counters["synchronous_ms"] = waiting_ms;
+  state.counters["post_validated_ms"] = early_ms;
+  state.counters["gain_percent"] = 100 * (waiting_ms / early_ms - 1);
+  state.counters["gain_said_percent"] = 100 * (said(waiting) / said(early) - 1);
+}
+
 }  // namespace
 
+BENCHMARK_CAPTURE(steps, zb_h2, zbpp::zb_h2{})->Unit(benchmark::kMillisecond)->Iterations(12);
+BENCHMARK_CAPTURE(steps, zb_v, zbpp::zb_v{})->Unit(benchmark::kMillisecond)->Iterations(12);
 BENCHMARK(train_gpt)
     ->ArgName("microbatches")
     ->Arg(8)
