@@ -31,23 +31,21 @@ void take_a_turn(contender& c) {
   c.milliseconds.push_back(took.count());
 }
 
+// Measures the problem of two ranks with the placement of a policy.
+zbpp::problem measure(
+    gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy) {
+  auto const where = gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value();
+  return gpt::measure_on_threads(how, on, policy, where);
+}
+
 // A pipeline and the stages it refers to.
 struct pipelined {
-  pipelined(
-      gpt::training const& how,
-      gpt::text const& on,
-      zbpp::any_policy const& policy,
-      zbpp::step_kind kind = zbpp::step_kind::unchecked)
-      : placement(gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value()),
-        stages(gpt::make_stages(how, on, placement)),
-        pipe(
-            zbpp::make_plan(
-                policy, gpt::measure_on_threads(how, on, policy, placement), {.step = kind}),
-            zbpp::threads{},
-            stages,
-            gpt::options_of(how)) {}
+  pipelined(gpt::training const& how, gpt::text const& on, zbpp::plan const& planned)
+      : stages(gpt::make_stages(how, on, planned.problem().placement())),
+        pipe(planned, zbpp::threads{}, stages, gpt::options_of(how)) {}
+  pipelined(gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy)
+      : pipelined(how, on, zbpp::make_plan(policy, measure(how, on, policy))) {}
 
-  zbpp::placement placement;
   std::vector<gpt::chunk_stage> stages;
   zbpp::pipeline<zbpp::threads> pipe;
 };
@@ -84,8 +82,12 @@ void steps(benchmark::State& state, zbpp::any_policy const& policy) {
   gpt::training how;
   how.needs_norm = true;
   auto const on = gpt::read_repository(GPT_SOURCE_DIR);
-  pipelined waiting(how, on, policy, zbpp::step_kind::synchronous);
-  pipelined early(how, on, policy, zbpp::step_kind::post_validated);
+  auto const problem = measure(how, on, policy);
+  auto const plan = [&](zbpp::step_kind kind) {
+    return zbpp::make_plan(policy, problem, {.step = kind});
+  };
+  pipelined waiting(how, on, plan(zbpp::step_kind::synchronous));
+  pipelined early(how, on, plan(zbpp::step_kind::post_validated));
   auto const time = [&](pipelined& one, std::vector<double>& all) {
     auto const start = std::chrono::steady_clock::now();
     one.pipe.run(count);

@@ -175,9 +175,9 @@ class engine {
       if (status_->has_failed()) return progress::failed;
       auto const& i = code[next_];
       // A norm may wait for a device, so it takes turns as a pass does.
-      bool const takes_turns =
-          i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm;
-      if (takes_turns && traced_ - first == most) return progress::paused;
+      if (traced_ - first == most &&
+          (i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm))
+        return progress::paused;
       if (!run(i)) return progress::blocked;
       if (state_ == run_state::going_back) return progress::done;
       if (i.frees_slot) flows_.free_slot(i);
