@@ -3,13 +3,12 @@
 // What validating afterwards gains and costs. `steps` runs both kinds of steps in turn, on threads
 // whose passes only wait, and reports what one gains over the other beside what the analysis says.
 // `adamw` steps weights in both kinds, with both ways to take a step back.
+#include "steps_in_turn.hpp"
 #include "waiting.hpp"
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -38,7 +37,6 @@ struct optimized_stage : zbpp::bench::waiting_stage {
 
 void steps(benchmark::State& state, zbpp::any_policy const& decide, int microbatches) {
   constexpr int ranks = 8;
-  constexpr int count = 10;
   auto const transfer = zbpp::from_milliseconds(0.2);
   auto const pass = zbpp::from_milliseconds(2);
   zbpp::stage_costs const costs{
@@ -57,33 +55,7 @@ void steps(benchmark::State& state, zbpp::any_policy const& decide, int microbat
   zbpp::threads const backend{.emulates_transfers = true};
   zbpp::pipeline late_pipe{late, backend, stages};
   zbpp::pipeline waiting_pipe{waiting, backend, stages};
-  auto const time = [&](auto& pipe) {
-    auto const start = std::chrono::steady_clock::now();
-    pipe.run(count);
-    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
-    return took.count() / count;
-  };
-  std::vector<double> late_times;
-  std::vector<double> waiting_times;
-  for (auto _ : state) {
-    waiting_times.push_back(time(waiting_pipe));
-    late_times.push_back(time(late_pipe));
-    state.SetIterationTime(1e-3 * count * (late_times.back() + waiting_times.back()));
-  }
-  std::sort(late_times.begin(), late_times.end());
-  std::sort(waiting_times.begin(), waiting_times.end());
-  auto const late_ms = late_times[late_times.size() / 2];
-  auto const waiting_ms = waiting_times[waiting_times.size() / 2];
-  auto const said = [&](zbpp::plan const& planned) {
-    return zbpp::to_milliseconds(zbpp::simulate_steps(planned.program(), problem, count).end) /
-           count;
-  };
-  auto const said_late = said(late);
-  auto const said_waiting = said(waiting);
-  state.counters["synchronous_ms"] = waiting_ms;
-  state.counters["post_validated_ms"] = late_ms;
-  state.counters["gain_percent"] = 100 * (waiting_ms / late_ms - 1);
-  state.counters["gain_said_percent"] = 100 * (said_waiting / said_late - 1);
+  zbpp::bench::compare_steps(state, waiting_pipe, late_pipe, 10);
 }
 
 enum class kind { final, early_weights, early_copies, undone_weights, undone_copies };

@@ -3,6 +3,7 @@
 // Real training in one run: sequential, 1F1B, ZB-H1 and ZB-V take turns, step by step, so that all
 // meet the same noise. Two ranks on threads. Reports the median step and its ratio to the others'.
 #include "planning.hpp"
+#include "steps_in_turn.hpp"
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>
@@ -78,7 +79,6 @@ void train_gpt(benchmark::State& state) {
 
 // Runs of both kinds of steps in turn, in which no step is amended.
 void steps(benchmark::State& state, zbpp::any_policy const& policy) {
-  constexpr int count = 20;
   gpt::training how;
   how.needs_norm = true;
   auto const on = gpt::read_repository(GPT_SOURCE_DIR);
@@ -88,35 +88,19 @@ void steps(benchmark::State& state, zbpp::any_policy const& policy) {
   };
   pipelined waiting(how, on, plan(zbpp::step_kind::synchronous));
   pipelined early(how, on, plan(zbpp::step_kind::post_validated));
-  auto const time = [&](pipelined& one, std::vector<double>& all) {
-    auto const start = std::chrono::steady_clock::now();
-    one.pipe.run(count);
-    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
-    all.push_back(took.count() / count);
-  };
-  auto const said = [&](pipelined const& one) {
-    auto const& of = one.pipe.planned();
-    return zbpp::to_milliseconds(zbpp::simulate_steps(of.program(), of.problem(), count).end) /
-           count;
-  };
-  std::vector<double> waiting_times;
-  std::vector<double> early_times;
-  for (auto _ : state) {
-    time(waiting, waiting_times);
-    time(early, early_times);
-  }
-  auto const waiting_ms = gpt::quantile(waiting_times);
-  auto const early_ms = gpt::quantile(early_times);
-  state.counters["synchronous_ms"] = waiting_ms;
-  state.counters["post_validated_ms"] = early_ms;
-  state.counters["gain_percent"] = 100 * (waiting_ms / early_ms - 1);
-  state.counters["gain_said_percent"] = 100 * (said(waiting) / said(early) - 1);
+  zbpp::bench::compare_steps(state, waiting.pipe, early.pipe, 20);
 }
 
 }  // namespace
 
-BENCHMARK_CAPTURE(steps, zb_h2, zbpp::zb_h2{})->Unit(benchmark::kMillisecond)->Iterations(12);
-BENCHMARK_CAPTURE(steps, zb_v, zbpp::zb_v{})->Unit(benchmark::kMillisecond)->Iterations(12);
+BENCHMARK_CAPTURE(steps, zb_h2, zbpp::zb_h2{})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(12);
+BENCHMARK_CAPTURE(steps, zb_v, zbpp::zb_v{})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(12);
 BENCHMARK(train_gpt)
     ->ArgName("microbatches")
     ->Arg(8)

@@ -191,7 +191,7 @@ inline void read_kinds(options& o, std::vector<std::string> const& names, bool c
          kinds,
          "When ranks step: unchecked, without the norm; synchronous, when it is known; or\n"
          "post-validated, before; several to compare. With --clip, post-validated; else unchecked")
-      ->check(is_one_of({"unchecked", "synchronous", "post-validated"}))
+      ->check(is_one_of(step_kind_names()))
       ->delimiter(',')
       ->option_text("KIND,...");
   app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));

@@ -46,6 +46,13 @@ inline constexpr std::array<std::pair<char const*, zbpp::step_kind>, 3> step_kin
      {"synchronous", zbpp::step_kind::synchronous},
      {"post-validated", zbpp::step_kind::post_validated}}};
 
+/// @return the names of all `step_kinds`
+[[nodiscard]] inline std::vector<std::string> step_kind_names() {
+  std::vector<std::string> names;
+  for (auto const& kind : step_kinds) names.emplace_back(kind.first);
+  return names;
+}
+
 /// @return the name of one of `step_kinds`
 [[nodiscard]] inline char const* name_of(zbpp::step_kind kind) {
   return std::find_if(

@@ -107,14 +107,12 @@ run_record run_sequential(
     sequential_trainer& trainer, training const& how, interruption const& between) {
   run_record record{"sequential"};
   auto const steps = how.optimizer.steps;
-  progress shown(record.name, 0, steps, how.microbatches * how.model.tokens());
-  divergence_alarm alarm("train_gpt", record.name);
+  run_display display(record, how, steps);
   step_clock clock;
   while (record.done() < steps && !interrupt::was_raised()) {
     record.losses.push_back(trainer.step(between));
     record.milliseconds.push_back(clock.lap());
-    alarm.note(record.done(), record.losses.back());
-    shown.show(record.done(), record.losses.back());
+    display.show_step();
   }
   record.parameters = digest(trainer.model().parameters());
   return record;

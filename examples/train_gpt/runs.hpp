@@ -151,6 +151,30 @@ struct run_record {
   }
 };
 
+/// Shows how far a run is, and tells of losses that are no numbers.
+class run_display {
+ public:
+  /// @param record  of the run; outlives the object
+  /// @param steps   when the run ends
+  run_display(run_record const& record, training const& how, std::int64_t steps)
+      : record_(&record),
+        shown_(record.name, record.first, steps, how.microbatches * how.model.tokens()),
+        alarm_("train_gpt", record.name) {}
+
+  /// Takes note of the last step of the record.
+  void show_step() {
+    alarm_.note(record_->done(), record_->losses.back());
+    shown_.show(record_->done(), record_->losses.back());
+  }
+  /// Shows what else there is to tell, if anything.
+  void note(std::string const& text) const { shown_.note(text); }
+
+ private:
+  run_record const* record_;
+  progress shown_;
+  divergence_alarm alarm_;
+};
+
 /// Measures how long steps take that follow one another.
 class step_clock {
  public:
@@ -217,8 +241,7 @@ class step_clock {
   zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how));
   pipe.resume(state);
   run_record record{planned.policy(), state.steps};
-  progress shown(record.name, record.first, steps, how.microbatches * how.model.tokens());
-  divergence_alarm alarm("train_gpt", record.name);
+  run_display display(record, how, steps);
   auto const most = steps_between_stops(planned);
   step_clock clock;
   while (record.done() < steps && !interrupt::was_raised()) {
@@ -228,11 +251,10 @@ class step_clock {
     pipe.run(std::min({steps - done, most, until_saved}), [&](zbpp::step_result const& step) {
       record.add(step, clock.lap());
       record.add_times(step);
-      alarm.note(record.done(), record.losses.back());
-      shown.show(record.done(), record.losses.back());
+      display.show_step();
     });
     if (save != nullptr && record.done() == done + until_saved)
-      shown.note(save->save(pipe.state(), stages));
+      display.note(save->save(pipe.state(), stages));
   }
   if (save != nullptr && record.done() > save->last())
     static_cast<void>(save->save(pipe.state(), stages));

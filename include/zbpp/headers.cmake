@@ -5,6 +5,7 @@ set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
   analysis/deadlock.hpp
   analysis/detail/activation_count.hpp
+  analysis/detail/agreement_times.hpp
   analysis/detail/cut_check.hpp
   analysis/detail/depth_check.hpp
   analysis/detail/bounds/heads.hpp

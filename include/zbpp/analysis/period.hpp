@@ -11,6 +11,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,16 @@ struct mean_ticks {
   int part = 0;  ///< from 0 to `of - 1`
   int of = 1;
 
+  /// @return `whole + parts / divisor` ticks, in lowest terms; there may be more parts than that
+  [[nodiscard]] static constexpr mean_ticks reduced(
+      ticks whole, std::int64_t parts, std::int64_t divisor) noexcept {
+    auto const rest = parts % divisor;
+    auto const common = std::gcd(rest, divisor);
+    return {
+        whole + parts / divisor,
+        static_cast<int>(rest / common),
+        static_cast<int>(divisor / common)};
+  }
   /// @return the least number of whole ticks that is no less
   [[nodiscard]] constexpr ticks rounded_up() const noexcept { return whole + (part > 0 ? 1 : 0); }
 

@@ -78,8 +78,7 @@ class pipeline {
   /// part of the last one; `on_step` is then called on the thread of a rank, while others go on.
   /// All is final when `run` returns. Otherwise this is as many calls of `step`.
   /// @param on_step  called with a `step_result const&`, which later steps overwrite; what it
-  /// throws
-  ///                 ends the run as the failure of a rank
+  ///                 throws ends the run as the failure of a rank
   /// @throws as `step`; error (bad_argument) unless `count` is at least 1
   template <std::invocable<step_result const&> OnStep>
   step_result const& run(std::int64_t count, OnStep on_step);

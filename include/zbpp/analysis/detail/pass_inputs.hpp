@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When the inputs of passes are there, from when the passes that make them ended, and how long
-// ranks take to tell each other of their gradients.
+// When the inputs of passes are there, from when the passes that make them ended.
 #pragma once
 
 #include <zbpp/model/containers.hpp>
@@ -56,11 +55,5 @@ class pass_inputs {
   grid<ticks> forward_;   // end of F
   grid<ticks> backward_;  // end of B or BW
 };
-
-/// @return how long what a rank tells its neighbour of its gradients is under way
-[[nodiscard]] inline ticks state_transfer(problem const& problem, int from, int to) {
-  constexpr bytes size = 64;  // an entry for each of a few layers
-  return problem.transfer()(from, to, size);
-}
 
 }  // namespace zbpp::detail

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -152,10 +151,7 @@ class critical_cycle {
       whole += step / length;
       rest += step % length;
     }
-    whole += rest / length;
-    rest %= length;
-    auto const common = std::gcd(rest, length);
-    return {whole, static_cast<int>(rest / common), static_cast<int>(length / common)};
+    return mean_ticks::reduced(whole, rest, length);
   }
 
   // The same fractions of a tick as `mean` has; the sum of a path and a step less the mean.

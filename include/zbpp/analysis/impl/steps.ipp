@@ -3,6 +3,7 @@
 // How `simulate_steps` walks the ranks of a program, step after step.
 #pragma once
 
+#include <zbpp/analysis/detail/agreement_times.hpp>
 #include <zbpp/analysis/detail/pass_inputs.hpp>
 #include <zbpp/analysis/steps.hpp>
 #include <zbpp/analysis/verify.hpp>
@@ -14,7 +15,6 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,7 +35,12 @@ class steps_walk {
         is_late_(validates_step_before(program)),
         clocks_(index(program.ranks()), 0),
         lines_(clocks_.size()),
-        updates_(clocks_.size()) {}
+        updates_(clocks_.size()) {
+    for (int rank = 0; rank < program.ranks(); ++rank) {
+      first_stages_.push_back(program.placement().stages_of(rank).front());
+      times_.push_back(agreement_times_of(problem, rank));
+    }
+  }
 
   /// Runs a step. No step follows the last one.
   void run(bool is_last) {
@@ -99,7 +104,7 @@ class steps_walk {
     if (i.kind == instruction_kind::validate) return validate(rank, now);
     if (i.kind == instruction_kind::optimizer_step) {
       bool const is_early = is_late_ && !is_last_;
-      if (is_early && i.stage == program_.placement().stages_of(rank).front()) {
+      if (is_early && i.stage == first_stages_[index(rank)]) {
         updates_[index(rank)].back().stepped = now;
         updates_[index(rank)].back().is_early = true;
       }
@@ -111,12 +116,11 @@ class steps_walk {
   bool reduce(int rank, ticks& now) {
     auto& update = updates_[index(rank)].back();
     auto const measured = now;
-    auto ready = now;
-    for (int const s : program_.placement().stages_of(rank)) ready += problem_.costs(s).norm;
+    auto const& times = times_[index(rank)];
     if (rank > 0 && prefix_[index(rank)] == never) return false;
-    ready = std::max(ready, prefix_[index(rank)]);
+    auto ready = std::max(now + times.norm, prefix_[index(rank)]);
     bool const is_end = rank + 1 == program_.ranks();
-    if (!is_end) prefix_[index(rank + 1)] = ready + state_transfer(problem_, rank, rank + 1);
+    if (!is_end) prefix_[index(rank + 1)] = ready + times.states;
     if (is_late_ && is_last_ && !is_end) {
       if (verdict_[index(rank)] == never) return false;
       ready = std::max(ready, verdict_[index(rank)]);
@@ -147,13 +151,15 @@ class steps_walk {
   }
 
   void tell(int rank, ticks now) {
-    if (rank > 0) verdict_[index(rank - 1)] = now + state_transfer(problem_, rank, rank - 1);
+    if (rank > 0) verdict_[index(rank - 1)] = now + times_[index(rank)].verdict;
   }
 
   program const& program_;
   problem const& problem_;
   bool agrees_;
   bool is_late_;
+  std::vector<int> first_stages_;       // by rank
+  std::vector<agreement_times> times_;  // by rank
   bool is_last_ = false;
   int steps_ = 0;
   std::vector<ticks> clocks_;
@@ -175,13 +181,6 @@ inline void require_right(program const& program, problem const& problem) {
         errc::refused_program,
         std::string(to_string(found.front().fault)) + ": " + found.front().text,
         found.front().location);
-}
-
-/// @return a time over a number of steps, for each of them
-[[nodiscard]] inline mean_ticks mean_of(ticks time, int steps) {
-  auto const part = static_cast<int>(time % steps);
-  auto const common = std::gcd(part, steps);
-  return {time / steps, part / common, steps / common};
 }
 
 }  // namespace detail
@@ -209,13 +208,14 @@ ZBPP_INLINE step_times times_of_steps(program const& program, problem const& pro
     auto const [at, is_new] = seen.emplace(std::move(standing), std::pair(step, end));
     if (!is_new) {
       auto const [first, begun] = at->second;
-      result.steady = detail::mean_of(end - begun, step - first);
+      result.steady = mean_ticks::reduced(0, end - begun, step - first);
       return result;
     }
     ends.push_back(end);
   }
   auto const half = period_steps / 2;
-  result.steady = detail::mean_of(ends.back() - ends[detail::index(half - 1)], period_steps - half);
+  result.steady =
+      mean_ticks::reduced(0, ends.back() - ends[detail::index(half - 1)], period_steps - half);
   return result;
 }
 

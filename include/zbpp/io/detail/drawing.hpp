@@ -41,9 +41,11 @@ struct time_window {
   return windows;
 }
 
+/// The latest time that a drawing can show.
+inline constexpr ticks latest_time = std::numeric_limits<ticks>::max() / 2;
+
 /// @throws error (bad_argument) naming the first pass that no drawing could show
 inline void check_drawable(timeline const& line) {
-  constexpr auto most = std::numeric_limits<ticks>::max() / 2;
   for (int rank = 0; rank < line.ranks(); ++rank) {
     ticks before = 0;
     for (std::size_t i = 0; i < line[rank].size(); ++i) {
@@ -59,7 +61,7 @@ inline void check_drawable(timeline const& line) {
       if (timed.start < before)
         refuse("starts before the pass in front of it; give times that ascend from 0");
       if (timed.end < timed.start) refuse("ends before it starts");
-      if (timed.end > most) refuse("ends after more than 2^62 ns; use a coarser unit");
+      if (timed.end > latest_time) refuse("ends after more than 2^62 ns; use a coarser unit");
       before = timed.start;
     }
   }
@@ -67,10 +69,9 @@ inline void check_drawable(timeline const& line) {
 
 /// @throws error (bad_argument) when a time cannot be shown
 inline void check_drawable(rows<rank_update> const& updates) {
-  constexpr auto most = std::numeric_limits<ticks>::max() / 2;
   for (auto const& update : updates.all())
     for (auto const time : {update.measured, update.stepped, update.validated})
-      require(time >= 0 && time <= most, "updates: times go from 0 to 2^62 ns");
+      require(time >= 0 && time <= latest_time, "updates: times go from 0 to 2^62 ns");
 }
 
 /// @throws error (bad_argument) naming the timeline and the first thing that cannot be shown

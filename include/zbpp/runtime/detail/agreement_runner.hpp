@@ -4,11 +4,11 @@
 // their gradients, tells what the rank knows, and notes when it did so.
 #pragma once
 
+#include <zbpp/analysis/detail/agreement_times.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/runtime/detail/chunk_state.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/state_link.hpp>

@@ -33,14 +33,6 @@ struct chunk_state {
     std::span<stage_ref const> stages,
     bool is_training);
 
-/// Says what agreeing on an optimizer step takes a rank.
-struct agreement_times {
-  ticks norm = 0;     ///< to look at its gradients
-  ticks states = 0;   ///< until what it knows of them is at the next rank
-  ticks verdict = 0;  ///< until what it knows of all is at the rank before
-};
-[[nodiscard]] agreement_times agreement_times_of(problem const& problem, int rank);
-
 }  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

@@ -3,7 +3,6 @@
 // How the chunks of a rank are looked up in a problem.
 #pragma once
 
-#include <zbpp/analysis/detail/pass_inputs.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
@@ -36,16 +35,6 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
          .previous_transfer = s > 0 ? problem.transfer_time(s, s - 1) : 0});
   }
   return chunks;
-}
-
-ZBPP_INLINE agreement_times agreement_times_of(problem const& problem, int rank) {
-  agreement_times times;
-  for (int const s : problem.placement().stages_of(rank)) times.norm += problem.costs(s).norm;
-  if (rank > 0) times.verdict = state_transfer(problem, rank, rank - 1);
-  // The last rank knows the verdict instead.
-  times.states =
-      rank + 1 < problem.ranks() ? state_transfer(problem, rank, rank + 1) : times.verdict;
-  return times;
 }
 
 }  // namespace zbpp::detail
