@@ -92,7 +92,7 @@ class nccl_in_one_process::executor : public one_process {
   }
   static void connect(nccl::detail::transport&) noexcept {}
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
-  void start_step() { launcher_.start_step(); }
+  void start_run() { launcher_.start_run(); }
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
 
   template <class Engine>

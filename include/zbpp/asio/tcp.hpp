@@ -116,7 +116,7 @@ class tcp::executor {
     return pass_context(memory);
   }
   /// The clock starts when it is made.
-  static constexpr void start_step() noexcept {}
+  static constexpr void start_run() noexcept {}
   /// @return the clock of the rank, which starts now
   [[nodiscard]] pass_observer observer_of(int) const noexcept {
     return pass_observer(control_->board());

@@ -82,8 +82,8 @@ class device::executor : public one_process {
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }
   /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
-  /// Starts counting the passes of all ranks anew.
-  void start_step() { launcher_.start_step(); }
+  /// Gets all ranks ready for a run of steps.
+  void start_run() { launcher_.start_run(); }
   /// @return what follows the passes of a rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
@@ -92,7 +92,7 @@ class device::executor : public one_process {
     launcher_.warm_up(engines);
   }
 
-  /// Issues the step and blocks until the devices are done with it.
+  /// Issues the steps of a run and blocks until the devices are done with them.
   template <class Engine>
   void run(
       std::vector<Engine>& engines, detail::p2p_transport& transport, step_status const& status) {
@@ -118,6 +118,8 @@ class device::executor : public one_process {
       transport.synchronize();
     }
   }
+  /// Waits for what a failure had optimizers take back.
+  void settle(std::vector<failure>&) noexcept { launcher_.synchronize(); }
 
  private:
   std::vector<message_shape> shapes_;

@@ -15,7 +15,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace zbpp::cuda {
@@ -55,9 +57,13 @@ class device_context {
   void wait_for_caller() const {
     if (!own_.is_valid()) compute_.synchronize();
   }
-  /// Starts counting passes anew.
-  void start_step() noexcept {
+  /// Gets ready for a run of steps.
+  void start_run() noexcept {
     passes_ = 0;
+    begin_step();
+  }
+  /// Begins a step, or the same one anew: forgets the losses and times of before.
+  void begin_step() noexcept {
     std::ranges::fill(pending_, nullptr);
     timing_.start_step();
   }
@@ -75,20 +81,19 @@ class device_context {
     if (synchronizes_) compute_.synchronize();
     ++passes_;
   }
-  /// Writes when passes ran, counted from an event of the same device, once all are complete.
-  /// @throws cuda_error
-  void read_times(event_ref epoch, std::span<timed_pass> passes) const {
-    timing_.read(epoch, passes);
-  }
+  /// Counts measured times from an event of the same device, which is recorded in every run.
+  void measure_from(event_ref epoch) noexcept { epoch_ = epoch; }
 
   /// Enqueues the copy of a microbatch's loss; the last one counts.
   /// @throws error (bad_argument) while the stream is captured; cuda_error
   void copy_loss(int microbatch, double& to, float const* from);
-  /// Writes the losses to their destinations, once the device is done.
-  void deliver_losses() noexcept {
-    for (std::size_t i = 0; i < pending_.size(); ++i)
-      if (pending_[i] != nullptr) *pending_[i] = static_cast<double>(losses_.data()[i]);
-  }
+  /// Blocks until the device is done with what `read_results` reads.
+  /// @throws cuda_error
+  void wait_for_results() const;
+  /// Writes the losses of the step to their destinations, and, if they are measured, when its
+  /// passes ran, once the device is done with them.
+  /// @throws cuda_error
+  void read_results(std::span<timed_pass> passes);
 
  private:
   [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
@@ -102,6 +107,7 @@ class device_context {
   std::vector<event> issued_;  // the ends of the last passes, where the host may not run far ahead
   std::size_t passes_ = 0;     // issued in this step
   detail::timing timing_;
+  std::optional<event_ref> epoch_;  // where passes are measured
   pinned<float> losses_;
   std::vector<double*> pending_;  // by microbatch: where its loss goes; null: none was reported
 };
@@ -134,6 +140,18 @@ inline void device_context::copy_loss(int microbatch, double& to, float const* f
   auto const i = zbpp::detail::index(microbatch);
   check(cudaMemcpyAsync(losses_.data() + i, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
   pending_[i] = &to;
+}
+
+inline void device_context::wait_for_results() const {
+  bool const has_losses = std::ranges::any_of(pending_, [](auto* to) { return to != nullptr; });
+  if (has_losses || epoch_) compute_.synchronize();
+}
+
+inline void device_context::read_results(std::span<timed_pass> passes) {
+  for (std::size_t i = 0; i < pending_.size(); ++i)
+    if (auto* const to = std::exchange(pending_[i], nullptr); to != nullptr)
+      *to = static_cast<double>(losses_.data()[i]);
+  if (epoch_) timing_.read(*epoch_, passes);
 }
 
 namespace detail {

@@ -49,9 +49,9 @@ class launcher {
   /// @return what follows the passes of a rank, at the start of a step
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return pass_observer(at(rank)); }
 
-  /// Starts counting the passes of all ranks anew.
-  void start_step() noexcept {
-    for (auto& each : contexts_) each->start_step();
+  /// Gets all ranks ready for a run of steps.
+  void start_run() noexcept {
+    for (auto& each : contexts_) each->start_run();
   }
 
   /// Lets the stages of every rank get ready, and waits for what they enqueue.
@@ -65,8 +65,8 @@ class launcher {
     }
   }
 
-  /// Issues a whole step, unless it fails. Returns when nothing is left to issue; the devices may
-  /// still be at work.
+  /// Issues the steps of a run, unless one fails. Returns when nothing is left to issue; the
+  /// devices may still be at work.
   template <class Engine>
   void issue(std::vector<Engine>& engines) {
     try {
@@ -95,16 +95,13 @@ class launcher {
       job(0);
   }
 
-  /// Reads the results of a step once the devices are done: losses, and times if they are measured.
+  /// Reads the results of the last step once the devices are done: losses, and times if they are
+  /// measured.
   /// @throws cuda_error
   template <class Engine>
   void collect(std::vector<Engine>& engines) {
-    for (auto& q : queues_) {
-      for (auto const& r : q->ranks) {
-        contexts_[r.engine]->deliver_losses();
-        if (q->epoch) contexts_[r.engine]->read_times(*q->epoch, engines[r.engine].trace());
-      }
-    }
+    for (std::size_t i = 0; i < contexts_.size(); ++i)
+      contexts_[i]->read_results(engines[i].trace());
   }
 
   /// Blocks until the devices are done with what was issued, whether it succeeded or not.
@@ -218,6 +215,7 @@ inline launcher::launcher(
     for (auto& q : queues_) {
       device_guard const here(q->device);
       q->epoch.emplace(event_kind::timing);
+      for (auto const& r : q->ranks) contexts_[r.engine]->measure_from(*q->epoch);
     }
   }
   if (queues_.size() > 1) threads_ = std::make_unique<workers>(static_cast<int>(queues_.size()));

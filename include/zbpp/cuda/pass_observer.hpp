@@ -10,8 +10,10 @@
 #include <zbpp/cuda/nvtx.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
+#include <span>
 
 namespace zbpp::cuda {
 
@@ -34,6 +36,15 @@ class pass_observer {
     range_.close();
     context_->end_pass();
     return now_ += cost;
+  }
+  /// Begins a step of a run, the next one or the same one anew.
+  void begin_step(bool /*is_next*/) const noexcept { context_->begin_step(); }
+  /// Waits for what the passes of the step leave behind, and reads it: losses, and times if they
+  /// are measured.
+  /// @throws cuda_error
+  void complete_passes(std::span<timed_pass> passes) const {
+    context_->wait_for_results();
+    context_->read_results(passes);
   }
   /// Waits for what arrives then, as planned. @return when the rank goes on
   ticks reach(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }

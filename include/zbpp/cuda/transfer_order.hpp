@@ -32,7 +32,8 @@ struct transfer_waits {
 /// Says what the transfer of each message has to wait for, by channel and number.
 ///
 /// Leaves out only waits that are over in every timing, such as one for a slot when messages that
-/// the sender has received show that its memory is free.
+/// the sender has received show that its memory is free. Where ranks agree on optimizer steps, a
+/// step may follow another whose work is still going on.
 /// @param program  a program that `verify` accepts
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
@@ -55,6 +56,9 @@ class transfer_order {
             knowledge(zbpp::detail::index(program.ranks()), 0)),
         channels_(messages.channels().size()),
         next_(zbpp::detail::index(program.ranks()), 0) {
+    // Nobody knows of another rank that its work before this step is done.
+    if (agrees_on_steps(program))
+      for (std::size_t r = 0; r < known_.size(); ++r) known_[r][r] = 1;
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].from = messages.channels()[c].from;
       channels_[c].to = messages.channels()[c].to;
@@ -74,7 +78,7 @@ class transfer_order {
   }
 
  private:
-  // Passes and optimizer steps that are done, by rank.
+  // Passes and optimizer steps that are done, by rank; all before the step count as one.
   using knowledge = std::vector<std::int32_t>;
 
   struct channel_state {

@@ -51,7 +51,7 @@ concept backend = requires(
   { executor.wakeup_of(rank) } -> std::same_as<wakeup*>;
   { executor.make_memory(rank) } -> std::same_as<arena>;
   { executor.context_of(rank, memory) } -> std::same_as<pass_context>;
-  executor.start_step();
+  executor.start_run();
   { executor.observer_of(rank) } -> std::same_as<typename Backend::pass_observer>;
   executor.settle(failures);
 };

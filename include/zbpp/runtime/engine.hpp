@@ -41,7 +41,8 @@ struct rank_memory {
 /// Runs the program of one rank.
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
 ///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a
-///                `agreeing_transport` also `reach(arrival)`
+///                `agreeing_transport` also `reach(arrival)`; where it has them, also
+///                `spend(time)`, `begin_step(is_next)` and `complete_passes(trace)`
 template <transport Transport, class PassObserver>
 class engine {
  public:
@@ -242,7 +243,7 @@ class engine {
       awaited_ = {};
       auto* const before = step_ > run_.first ? places_of(step_ - 1).update : nullptr;
       auto const how = agreement_.run(
-          kind, transport_->states(), observer_, flows_.context(), places_of(step_).update, before);
+          kind, transport_->states(), observer_, flows_.context(), places_of(step_), before);
       if (how == detail::agreement_progress::waits) return false;
       if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
       tell_judged();

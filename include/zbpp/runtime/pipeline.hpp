@@ -312,7 +312,7 @@ template <backend Backend>
 void pipeline<Backend>::run(run_state& what, std::int64_t count, step_callback told) {
   failures_.clear();
   what.begin(state_.steps, count, told);
-  executor_.start_step();
+  executor_.start_run();
   for (auto& e : what.engines) {
     engine_run run{.first = state_.steps, .count = count};
     for (std::size_t i = 0; i < what.results.size(); ++i) {

@@ -87,7 +87,7 @@ class threads::executor : public one_process {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
   /// Starts the clocks of all ranks.
-  void start_step() noexcept { epoch_ = std::chrono::steady_clock::now(); }
+  void start_run() noexcept { epoch_ = std::chrono::steady_clock::now(); }
   /// @return the clock of a rank
   [[nodiscard]] pass_observer observer_of(int /*rank*/) const noexcept {
     return pass_observer(epoch_, settings_.emulates_transfers);

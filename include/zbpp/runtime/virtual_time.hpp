@@ -50,7 +50,7 @@ struct virtual_time {
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
-    static constexpr void start_step() noexcept {}
+    static constexpr void start_run() noexcept {}
     /// @return the clock of a rank at the start of a step
     [[nodiscard]] static pass_observer observer_of(int /*rank*/) noexcept { return {}; }
 

@@ -32,7 +32,7 @@ namespace zbpp::cuda::detail {
 /// behind the pass that made the message and behind the passes that used the slot's memory before,
 /// and makes the receiver's next pass wait for it. The sender's memory is free again once a later
 /// message shows that the receiver has consumed this one; what the sender issues from then on waits
-/// for that later message, and so for the copy.
+/// for that later message, and so for the copy. At the end of a step it waits for the copies.
 class p2p_transport {
  public:
   static constexpr ticks not_yet = -1;
@@ -75,10 +75,10 @@ class p2p_transport {
   void send(int channel, message&& msg, ticks arrival) {
     auto& l = at(channel);
     auto const number = l.published.load(std::memory_order_relaxed);
-    l.slots.check_fits(static_cast<std::int32_t>(number), msg);
+    auto const sequence = static_cast<std::int32_t>(number - l.sent_before);
+    l.slots.check_fits(sequence, msg);
     auto& sent = l.at(number);
-    if (l.slots.waits(static_cast<std::int32_t>(number)).for_sender)
-      ranks_[zbpp::detail::index(l.slots.ends().from)].context->compute().record(sent.made);
+    if (l.slots.waits(sequence).for_sender) sender(l).context->compute().record(sent.made);
     sent.msg = std::move(msg);
     sent.arrival = arrival;
     // Release: the receiver that sees the number finds the event recorded.
@@ -89,9 +89,10 @@ class p2p_transport {
   /// @return when a message will arrive, as planned; `not_yet` when it has not been issued
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
     auto const& l = *channels_[zbpp::detail::index(channel)];
-    auto const number = static_cast<std::uint32_t>(sequence);
-    // Acquire: pairs with the release in send.
-    if (l.published.load(std::memory_order_acquire) <= number) return not_yet;
+    auto const number = l.received_before + static_cast<std::uint32_t>(sequence);
+    // Acquire: pairs with the release in send. Counters may wrap around, so their distance counts.
+    auto const ahead = l.published.load(std::memory_order_acquire) - number;
+    if (static_cast<std::int32_t>(ahead) <= 0) return not_yet;
     return l.at(number).arrival;
   }
 
@@ -101,7 +102,8 @@ class p2p_transport {
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
     auto& to = receiver(l);
-    auto const& sent = l.at(static_cast<std::uint32_t>(sequence));
+    auto const number = l.received_before + static_cast<std::uint32_t>(sequence);
+    auto const& sent = l.at(number);
     auto& slot = l.slots.at(sequence);
     stream_ref const by = l.copies;
     auto const waits = l.slots.waits(sequence);
@@ -118,15 +120,60 @@ class p2p_transport {
     by.record(slot.arrived);
     to.context->compute().wait(slot.arrived);
     slot.parts.clear();
+    l.last_copy = &slot.arrived;
+    // Release: the sender that sees the count finds the event recorded.
+    l.consumed.store(number + 1, std::memory_order_release);
     return result;
+  }
+
+  /// Gives up those of the first `count` messages of this step that were not taken, and closes
+  /// their slots; for the receiver, when all of them have been issued.
+  void discard(int channel, std::int32_t count) noexcept {
+    auto& l = at(channel);
+    l.slots.drain();
+    // Release: as in take.
+    l.consumed.store(
+        l.received_before + static_cast<std::uint32_t>(count), std::memory_order_release);
+  }
+
+  /// Tells the senders of a rank that it has taken or discarded all that this step brought.
+  void end_step(int rank) noexcept {
+    for (auto const& l : channels_)
+      if (l->slots.ends().to == rank) notify(sender(*l).wake);
+  }
+
+  /// Begins the next step of a rank, or the same one anew: releases what it sent, for use behind
+  /// the copies of it, and counts from 0 what it sends and receives.
+  /// @return false while a receiver still has messages to take or discard; the rank is notified
+  ///         when that has ended its step
+  /// @throws cuda_error
+  [[nodiscard]] bool begin_step(int rank) {
+    for (auto const& l : channels_)
+      // Acquire: pairs with the release in take.
+      if (l->slots.ends().from == rank && l->consumed.load(std::memory_order_acquire) !=
+                                              l->published.load(std::memory_order_relaxed))
+        return false;
+    for (auto const& l : channels_) {
+      if (l->slots.ends().from == rank) {
+        l->sent_before = l->published.load(std::memory_order_relaxed);
+        if (auto const* const copy = std::exchange(l->last_copy, nullptr);
+            copy != nullptr && l->retired != l->sent_before)
+          sender(*l).context->compute().wait(*copy);
+        l->retire_until(l->sent_before);
+      }
+      if (l->slots.ends().to == rank) {
+        l->received_before = l->consumed.load(std::memory_order_relaxed);
+        l->slots.drain();
+      }
+    }
+    return true;
   }
 
   /// Releases the messages of a channel before number `count`, which the sender knows to be
   /// consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
-    for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
-      l.at(l.retired).msg.clear();
+    l.retire_until(l.sent_before + static_cast<std::uint32_t>(count));
   }
 
   /// Wakes every waiting thread, when a step has failed.
@@ -137,10 +184,11 @@ class p2p_transport {
   /// Releases all messages and slots; only when no rank is running and the devices are done.
   void drain() noexcept {
     for (auto& l : channels_) {
-      while (l->retired < l->published.load(std::memory_order_relaxed))
-        l->at(l->retired++).msg.clear();
-      l->published.store(0, std::memory_order_relaxed);
-      l->retired = 0;
+      l->sent_before = l->published.load(std::memory_order_relaxed);
+      l->retire_until(l->sent_before);
+      l->received_before = l->sent_before;
+      l->consumed.store(l->sent_before, std::memory_order_relaxed);
+      l->last_copy = nullptr;
       l->slots.drain();
     }
     states_.drain();
@@ -158,7 +206,7 @@ class p2p_transport {
       auto const channel = static_cast<int>(c);
       auto& l = *channels_[c];
       if (!l.slots.is_used()) continue;
-      auto& from = ranks_[zbpp::detail::index(l.slots.ends().from)];
+      auto const& from = sender(l);
       message msg;
       device_guard const there(l.from_device);
       for (auto const size : l.slots.shape(0)) {
@@ -193,6 +241,9 @@ class p2p_transport {
           copies(on_device(to_device, [] { return stream(stream_priority::highest); })),
           slots(on_device(to_device, [&] { return slot_ring(std::move(needs)); })) {}
 
+    void retire_until(std::uint32_t end) noexcept {
+      for (; retired != end; ++retired) at(retired).msg.clear();
+    }
     [[nodiscard]] sent_message& at(std::uint32_t number) noexcept {
       return sent[number & (sent.size() - 1)];
     }
@@ -207,8 +258,14 @@ class p2p_transport {
     std::vector<sent_message> sent;
     // Touched by the sender alone.
     alignas(64) std::uint32_t retired = 0;
+    std::uint32_t sent_before = 0;  // this step
+    // How many messages were taken or discarded. It is written by the receiver alone.
+    alignas(64) std::atomic<std::uint32_t> consumed{0};
+    // Behind the last copy of this step; the sender may look once all messages are consumed.
+    event const* last_copy = nullptr;
     // Touched by the receiver alone.
-    alignas(64) stream copies;
+    std::uint32_t received_before = 0;  // this step
+    stream copies;
     slot_ring slots;
   };
   struct rank_state {
@@ -219,6 +276,9 @@ class p2p_transport {
 
   [[nodiscard]] channel_state& at(int channel) noexcept {
     return *channels_[zbpp::detail::index(channel)];
+  }
+  [[nodiscard]] rank_state& sender(channel_state const& l) noexcept {
+    return ranks_[zbpp::detail::index(l.slots.ends().from)];
   }
   [[nodiscard]] rank_state& receiver(channel_state const& l) noexcept {
     return ranks_[zbpp::detail::index(l.slots.ends().to)];

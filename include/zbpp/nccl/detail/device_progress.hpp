@@ -25,8 +25,8 @@ class device_progress {
       events_.push_back({cuda::event(cuda::event_kind::order), what::end});
   }
 
-  /// Forgets the events of the step before.
-  void start_step() noexcept { issued_ = seen_ = 0; }
+  /// Forgets the events of the run before.
+  void start_run() noexcept { issued_ = seen_ = 0; }
   /// Notes that a pass is about to be issued. @throws cuda_error
   void begin(cuda::stream_ref on, pass const& of) {
     // W and R wait for no message: they begin where the pass before them ends.

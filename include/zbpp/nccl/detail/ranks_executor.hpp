@@ -138,10 +138,10 @@ class ranks::executor {
   }
   /// @return the wakeup that is notified when a step fails
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
-  /// Starts counting the passes of the rank anew.
-  void start_step() {
-    launcher_.start_step();
-    progress_.start_step();
+  /// Gets the rank ready for a run of steps.
+  void start_run() {
+    launcher_.start_run();
+    progress_.start_run();
   }
   /// @return what follows the passes of the rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept {

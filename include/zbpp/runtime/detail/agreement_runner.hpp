@@ -10,6 +10,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
+#include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
@@ -40,7 +41,7 @@ class agreement_runner {
   }
 
   /// Runs as much of `reduce_norm` or `validate` as can be.
-  /// @param own     of this step
+  /// @param own     the places of this step
   /// @param before  of the step before; null in the first of a run
   template <class PassObserver>
   agreement_progress run(
@@ -48,7 +49,7 @@ class agreement_runner {
       state_link& states,
       PassObserver& observer,
       pass_context ctx,
-      rank_update* own,
+      step_places const& own,
       rank_update* before) {
     bool const is_norm = kind == instruction_kind::reduce_norm;
     for (;;) {
@@ -66,10 +67,14 @@ class agreement_runner {
       auto const now = observer.reach(0);
       // Before the verdict goes on: once the first rank has it, the step's result is read there.
       if (is_norm)
-        note_norm(*own, begun, now);
+        note_norm(*own.update, begun, now);
       else if (awaited_ != nobody)
-        note_verdict(part_->is_pending() ? *before : *own, now);
+        note_verdict(part_->is_pending() ? *before : *own.update, now);
       auto const how = part_->run(kind, states, ctx, told);
+      // Behind the measuring, which waits for a device anyway, and before the verdict can be there.
+      if (is_norm && awaited_ == nobody)
+        if constexpr (requires { observer.complete_passes(own.trace); })
+          observer.complete_passes(own.trace);
       if (how == agreement_progress::waits) continue;
       awaited_ = nobody;
       return how;

@@ -103,7 +103,11 @@ ZBPP_INLINE void step_agreements::settle(
     step_ruling const* known = nullptr;
     for (auto const& other : parts_)
       if (other != nullptr && known == nullptr) known = other->ruling_on(part->state().steps);
-    part->settle(known, context_of(here));
+    try {
+      part->settle(known, context_of(here));
+    } catch (...) {
+      // A device that cannot continue takes nothing back; the failure of the step says why.
+    }
   }
 }
 
