@@ -211,6 +211,7 @@ set(ZBPP_ASIO_HEADERS
   asio/async_step.hpp
   asio/control.hpp
   asio/detail/boost_asio_fwd.hpp
+  asio/detail/channel_links.hpp
   asio/detail/channel_socket.hpp
   asio/detail/checked_settings.hpp
   asio/detail/client.hpp
@@ -240,6 +241,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/text.hpp
   asio/detail/timers.hpp
   asio/impl/agreement.ipp
+  asio/impl/channel_links.ipp
   asio/impl/control.ipp
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/channel_links.hpp>
+#include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
@@ -22,13 +24,6 @@
 #include <vector>
 
 namespace zbpp::asio {
-
-namespace detail {
-
-class data_connector;
-class tcp_states;
-
-}  // namespace detail
 
 /// Runs the rank of this process; each of the others runs its own.
 ///
@@ -140,7 +135,7 @@ class tcp::executor {
   void run(std::vector<Engine>& engines, detail::tcp_transport& transport, step_status& status) {
     auto& mine = links_of(transport);
     auto& engine = engines.front();
-    part_.begin(&mine, *mine.program, status);
+    part_.begin(&mine, *mine.code, status);
     auto& board = control_->board();
     for (;;) {
       // Read the wakeup counter before polling, so that a notification that comes during polling
@@ -161,10 +156,8 @@ class tcp::executor {
         // arrive together.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
         if (!was_flushed && transport.is_flushed()) return true;
-        report_needed(mine, is_done ? channel_map::none : engine.blocked_on());
-        if (mine.states != nullptr)
-          report_needed(
-              *mine.states, is_done ? channel_map::none : state_channel_to(engine.blocked_by()));
+        mine.connections.report_needed(is_done ? channel_map::none : engine.blocked_on());
+        if (mine.states != nullptr) mine.states->report_needed(is_done ? -1 : engine.blocked_by());
         // If rank 0 has left, the report ended the run on this thread; no other event would end
         // this wait.
         return part_.has_stopped();
@@ -178,30 +171,17 @@ class tcp::executor {
   void settle(std::vector<failure>& failures);
 
  private:
-  // The channels of one program.
+  // What one program has of connections.
   struct links {
-    detail::tcp_transport* transport = nullptr;  // null where connecting failed
-    zbpp::program const* program = nullptr;
-    std::vector<channel> channels;
-    std::vector<std::string> lost;  // by channel: why it is; touched on the I/O thread
-    links* states = nullptr;        // of what carries states of gradients, where ranks agree
-  };
-  // What carries the states of gradients for a program.
-  struct state_transport {
-    std::unique_ptr<detail::tcp_transport> transport;
-    std::unique_ptr<detail::tcp_states> states;
+    links(executor& of, program const& what, std::vector<channel> channels)
+        : code(&what), connections(*of.control_, *of.connector_, of.wakeup_, std::move(channels)) {}
+
+    program const* code;
+    detail::channel_links connections;
+    std::unique_ptr<detail::tcp_states> states;  // null where ranks agree on nothing
   };
 
   [[nodiscard]] links& links_of(detail::tcp_transport const& transport);
-  [[nodiscard]] std::unique_ptr<detail::tcp_transport> make_transport(
-      links& mine, program const& program, std::vector<bytes> const& largest);
-  void connect(links& mine, detail::tcp_transport& transport);
-  // The channel by which a rank tells this one of gradients; none for no rank.
-  [[nodiscard]] int state_channel_to(int rank) const noexcept;
-
-  // A lost connection is a failure once something is needed of it; a rank that has all it needs may
-  // end before the others.
-  void report_needed(links& mine, int awaited);
 
   control* control_;
   detail::data_connector* connector_;
@@ -209,7 +189,6 @@ class tcp::executor {
   step_supervisor part_;
   wakeup wakeup_{0};
   std::list<links> links_;
-  std::list<state_transport> state_transports_;
 };
 
 }  // namespace zbpp::asio

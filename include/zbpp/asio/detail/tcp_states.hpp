@@ -4,7 +4,9 @@
 // after, so that they never wait behind an activation.
 #pragma once
 
+#include <zbpp/asio/detail/channel_links.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
+#include <zbpp/asio/settings.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -12,6 +14,7 @@
 #include <zbpp/runtime/transport.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,19 +28,32 @@ namespace zbpp::asio::detail {
   return from < to ? 2 * from : 2 * to + 1;
 }
 
-/// Moves the states of one rank over a transport made for `state_channels`.
+/// Moves the states of the rank of this process.
 class tcp_states final : public state_link {
  public:
-  /// @param wake  notified when a state arrives
-  tcp_states(tcp_transport& transport, int rank, wakeup* wake);
+  /// @param wake  notified when a state arrives or a connection is lost
+  tcp_states(control& run, data_connector& connector, wakeup& wake, tcp_settings const& settings);
+
+  /// Connects the rank with its neighbours; blocks until they have come.
+  /// @throws error, the failure of the run
+  void connect() { links_.connect(*transport_); }
 
   void send(int from, int to, std::span<std::byte const> state, ticks arrival) override;
   [[nodiscard]] ticks arrival(int from, int to) const noexcept override;
   void take(int from, int to, std::vector<std::byte>& state) override;
 
+  /// Reports a lost connection, if something has not left by it, or a state is awaited from there.
+  /// Call only on the I/O thread.
+  /// @param awaited  the rank; negative for none
+  void report_needed(int awaited);
+  /// @return what moves the states
+  [[nodiscard]] tcp_transport& transport() noexcept { return *transport_; }
+
  private:
-  tcp_transport* transport_;
+  int rank_;
   arena memory_;
+  channel_links links_;
+  std::unique_ptr<tcp_transport> transport_;
 };
 
 }  // namespace zbpp::asio::detail

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/asio/impl/agreement.ipp>
+#include <zbpp/asio/impl/channel_links.ipp>
 #include <zbpp/asio/impl/control.ipp>
 #include <zbpp/asio/impl/io_loop.ipp>
 #include <zbpp/asio/impl/launch.ipp>

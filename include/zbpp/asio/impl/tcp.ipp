@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes and connects the transports of a rank, and tells which lost connection fails a step.
+// Makes and connects the transports of a rank.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
@@ -63,82 +63,31 @@ ZBPP_INLINE tcp::executor::~executor() {
 
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
-  links* states = nullptr;
+  auto& mine = links_.emplace_back(*this, program, messages.channels());
+  auto made =
+      mine.connections.make_transport(detail::largest_messages(messages, problem), settings_);
   if (agrees_on_steps(program)) {
-    states = &links_.emplace_back();
-    states->channels = detail::state_channels(problem.ranks());
-    // No size is declared: what goes to the next rank grows with the layers of the model.
-    std::vector<bytes> const largest(states->channels.size(), 0);
-    auto& carried = state_transports_.emplace_back();
-    carried.transport = make_transport(*states, program, largest);
-    carried.states =
-        std::make_unique<detail::tcp_states>(*carried.transport, part_.rank(), &wakeup_);
+    mine.states = std::make_unique<detail::tcp_states>(*control_, *connector_, wakeup_, settings_);
+    made->link_states(*mine.states, mine.states->transport());
   }
-  auto& mine = links_.emplace_back();
-  mine.channels = messages.channels();
-  mine.states = states;
-  auto made = make_transport(mine, program, detail::largest_messages(messages, problem));
-  if (states != nullptr)
-    made->link_states(*state_transports_.back().states, *state_transports_.back().transport);
   return made;
-}
-
-ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
-    links& mine, program const& program, std::vector<bytes> const& largest) {
-  mine.program = &program;
-  mine.lost.resize(mine.channels.size());
-  return std::make_unique<detail::tcp_transport>(
-      control_->loop(),
-      part_.rank(),
-      mine.channels,
-      largest,
-      [this, &mine](int channel, std::string why) {
-        mine.lost[zbpp::detail::index(channel)] = std::move(why);
-        notify(&wakeup_);
-      },
-      settings_);
-}
-
-ZBPP_INLINE int tcp::executor::state_channel_to(int rank) const noexcept {
-  return rank < 0 ? channel_map::none : detail::state_channel(rank, part_.rank());
 }
 
 ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
   auto& mine = links_.back();
-  connect(mine, transport);
-  if (mine.states != nullptr) connect(*mine.states, *state_transports_.back().transport);
-}
-
-ZBPP_INLINE void tcp::executor::connect(links& mine, detail::tcp_transport& transport) {
-  auto sockets = connector_->connect(mine.channels);
-  for (std::size_t c = 0; c < sockets.size(); ++c)
-    if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));
-  mine.transport = &transport;  // last: a transport that is not connected does not stay
+  mine.connections.connect(transport);
+  if (mine.states != nullptr) mine.states->connect();
 }
 
 ZBPP_INLINE void tcp::executor::settle(std::vector<failure>& failures) {
   part_.settle(failures);
   for (auto const& each : links_)
-    if (each.transport != nullptr) each.transport->close();
+    if (each.connections.transport() != nullptr) each.connections.transport()->close();
 }
 
 ZBPP_INLINE tcp::executor::links& tcp::executor::links_of(detail::tcp_transport const& transport) {
-  return *std::ranges::find(links_, &transport, &links::transport);
-}
-
-// A lost connection is a failure once something is needed of it; a rank that has all it needs may
-// end before the others.
-ZBPP_INLINE void tcp::executor::report_needed(links& mine, int awaited) {
-  for (std::size_t c = 0; c < mine.lost.size(); ++c) {
-    if (mine.lost[c].empty()) continue;
-    auto const channel = static_cast<int>(c);
-    auto const& ends = mine.channels[c];
-    bool const is_needed =
-        ends.from == part_.rank() ? !mine.transport->is_flushed(channel) : awaited == channel;
-    if (!is_needed) continue;
-    auto const peer = ends.from == part_.rank() ? ends.to : ends.from;
-    control_->report({{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(mine.lost[c], {})});
-  }
+  return *std::ranges::find(
+      links_, &transport, [](links const& each) { return each.connections.transport(); });
 }
 
 }  // namespace zbpp::asio

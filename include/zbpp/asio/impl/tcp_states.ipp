@@ -3,8 +3,11 @@
 // How states travel as messages of a step.
 #pragma once
 
+#include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/config.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/message.hpp>
 
 #include <cstddef>
@@ -25,9 +28,13 @@ ZBPP_INLINE std::vector<channel> state_channels(int ranks) {
   return all;
 }
 
-ZBPP_INLINE tcp_states::tcp_states(tcp_transport& transport, int rank, wakeup* wake)
-    : transport_(&transport) {
-  transport.bind(rank, memory_, wake);
+ZBPP_INLINE tcp_states::tcp_states(
+    control& run, data_connector& connector, wakeup& wake, tcp_settings const& settings)
+    : rank_(run.rank()), links_(run, connector, wake, state_channels(run.ranks())) {
+  // No size is declared: what goes to the next rank grows with the layers of the model.
+  std::vector<bytes> const largest(state_channels(run.ranks()).size(), 0);
+  transport_ = links_.make_transport(largest, settings);
+  transport_->bind(rank_, memory_, &wake);
 }
 
 ZBPP_INLINE void tcp_states::send(
@@ -47,6 +54,10 @@ ZBPP_INLINE void tcp_states::take(int from, int to, std::vector<std::byte>& stat
   auto const received = transport_->take(channel, transport_->taken(channel), 0);
   auto const& bytes = received[0];
   state.assign(bytes.data(), bytes.data() + bytes.size());
+}
+
+ZBPP_INLINE void tcp_states::report_needed(int awaited) {
+  links_.report_needed(awaited < 0 ? channel_map::none : state_channel(awaited, rank_));
 }
 
 }  // namespace zbpp::asio::detail
