@@ -70,6 +70,8 @@ class device::executor : public one_process {
   [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
+  /// Makes the device of a rank current. @return what makes the one before current again
+  [[nodiscard]] device_guard enter(int rank) { return device_guard(launcher_.at(rank).device()); }
   /// @return what carries messages between the ranks
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {

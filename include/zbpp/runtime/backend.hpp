@@ -56,6 +56,24 @@ concept backend = requires(
   executor.settle(failures);
 };
 
+namespace detail {
+
+/// Runs what belongs to a rank, and is no pass, where its passes run. An executor that has
+/// something to set up for that, such as a current device, keeps it set up while what `enter(rank)`
+/// gives lives.
+template <class Executor, class Work>
+void run_at(Executor& executor, int rank, arena& memory, Work const& work) {
+  auto const ctx = executor.context_of(rank, memory);
+  if constexpr (requires { executor.enter(rank); }) {
+    auto const entered = executor.enter(rank);
+    work(ctx);
+  } else {
+    work(ctx);
+  }
+}
+
+}  // namespace detail
+
 /// Is the base of an executor whose ranks all run in this process.
 class one_process {
  public:

@@ -339,8 +339,8 @@ void pipeline<Backend>::report(run_state const& what) {
   std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
     return f.location.rank == what.status.first();
   });
-  agreements_.settle([&](std::size_t here) {
-    return executor_.context_of(executor_.ranks()[here], memory_[here].buffers);
+  agreements_.settle([&](std::size_t here, auto const& work) {
+    detail::run_at(executor_, executor_.ranks()[here], memory_[here].buffers, work);
   });
   if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
   executor_.settle(failures_);

@@ -36,10 +36,13 @@ struct step_ruling {
 /// Takes the part of one rank in the optimizer steps of a run.
 class step_agreement {
  public:
+  /// Says how far the optimizer of a stage is with a step.
+  enum class taken : std::uint8_t { not_yet, early, finally };
   /// Is one stage of the rank; frozen where there is no optimizer.
   struct stage_optimizer {
     int stage = 0;
     optimizer_ref optimizer;
+    taken step = taken::not_yet;
   };
 
   static constexpr int nobody = -1;
@@ -71,14 +74,14 @@ class step_agreement {
   /// Runs the optimizer step of a stage, as far as this step has one now.
   void step(int chunk, pass_context ctx);
 
-  /// Ends what is pending after a failure: follows the ruling where some rank knows it, and
+  /// Ends the step of this rank after a failure: follows the ruling where some rank knows it, and
   /// otherwise goes back to before the step; gradients stay then.
   void settle(step_ruling const* ruling, pass_context ctx);
 
-  /// @return the ruling on a step, where this rank still has it; else null
+  /// @return the ruling on a step, where this rank has it; else null
   [[nodiscard]] step_ruling const* ruling_on(std::int64_t step) const noexcept {
-    bool const is_pending_here = is_last() && is_pending_ && state_.steps == step;
-    return is_pending_here || report_.step == step ? &ruling_ : nullptr;
+    bool const is_known = has_ruling_ && state_.steps == step;
+    return is_known || report_.step == step ? &ruling_ : nullptr;
   }
   /// @return whether this rank takes the step before its verdict is known
   [[nodiscard]] bool steps_early() const noexcept { return will_step_early_; }
@@ -120,9 +123,10 @@ class step_agreement {
   void receive_ruling(state_link& link, ticks arrival);
   void send_ruling(state_link& link, ticks arrival) const;
   [[nodiscard]] gradient_verdict judge_known();
-  [[nodiscard]] agreement_progress validate_step_before(pass_context ctx);
   [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final) const;
-  void take_final_step(stage_optimizer const& chunk, pass_context ctx) const;
+  void take_final_step(stage_optimizer& chunk, pass_context ctx) const;
+  // Makes the step of every stage final, and closes it. Returns whether early steps were amended.
+  bool follow_ruling(pass_context ctx);
   void close(bool was_amended);
 
   int rank_;
@@ -137,6 +141,7 @@ class step_agreement {
   bool waits_ = true;  // for the verdict, before it steps
   bool will_step_early_ = false;
   bool is_pending_ = false;  // the verdict on the step before
+  bool has_ruling_ = false;  // on the step that is not closed
   step_ruling ruling_;
   update_report report_;
   std::vector<entry> own_;

@@ -39,9 +39,11 @@ class step_agreements {
   [[nodiscard]] step_agreement* of(std::size_t here) const noexcept { return parts_[here].get(); }
   /// Continues from a state.
   void resume(training_state const& state);
-  /// Ends what is pending after a failure, alike on all ranks.
-  /// @param context_of  gives where a rank, counted among those of the process, runs its optimizer
-  void settle(std::function<pass_context(std::size_t)> const& context_of);
+  /// Ends the step of every rank after a failure, alike on all.
+  /// @param run  called with a rank, counted among those of the process, and what it has to run
+  ///             where its passes run
+  void settle(
+      std::function<void(std::size_t, std::function<void(pass_context)> const&)> const& run);
 
  private:
   std::vector<std::unique_ptr<step_agreement>> parts_;

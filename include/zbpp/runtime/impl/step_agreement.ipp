@@ -57,7 +57,8 @@ step_agreement::run(instruction_kind kind, state_link& link, pass_context ctx, t
       receive_ruling(link, arrival);
     else if (is_late_)
       send_ruling(link, arrival);
-    return is_late_ ? validate_step_before(ctx) : agreement_progress::done;
+    if (!is_late_) return agreement_progress::done;
+    return follow_ruling(ctx) ? agreement_progress::goes_back : agreement_progress::done;
   }
   switch (phase_) {
     case phase::measure:
@@ -154,6 +155,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
     return;
   }
   ruling_ = {known, waiting == 0};
+  has_ruling_ = true;
   // Validated afterwards, it is told in the next step, still ahead of the first gradient there:
   // each link then carries what belongs to one step.
   if (!is_late_ || waits_) send_ruling(link, arrival);
@@ -162,6 +164,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
 ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival) {
   link.take(rank_ + 1, rank_, bytes_);
   std::memcpy(&ruling_, bytes_.data(), sizeof ruling_);
+  has_ruling_ = true;
   send_ruling(link, arrival);
 }
 
@@ -182,11 +185,12 @@ ZBPP_INLINE gradient_verdict step_agreement::judge_known() {
 }
 
 ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
+  auto& own = chunks_[index(chunk)];
   if (waits_) {
-    take_final_step(chunks_[index(chunk)], ctx);
-  } else if (will_step_early_ && !accumulates()) {
-    auto const& optimizer = chunks_[index(chunk)].optimizer;
-    if (optimizer) optimizer.step(settings({}, false), ctx);
+    take_final_step(own, ctx);
+  } else if (will_step_early_ && own.optimizer && !accumulates()) {
+    own.step = taken::early;
+    own.optimizer.step(settings({}, false), ctx);
   }
 }
 
@@ -197,32 +201,29 @@ ZBPP_INLINE void step_agreement::end_step() {
     is_pending_ = true;
 }
 
-ZBPP_INLINE agreement_progress step_agreement::validate_step_before(pass_context ctx) {
-  is_pending_ = false;
-  bool const holds = ruling_.verdict.is_plain() && ruling_.is_unanimous;
-  bool const has_stepped = will_step_early_ && !accumulates();
-  for (auto const& chunk : chunks_) {
-    if (!chunk.optimizer) continue;
-    if (holds && has_stepped) chunk.optimizer.commit(ctx);
-    if (holds) continue;
-    if (has_stepped) chunk.optimizer.undo(ctx);
-    take_final_step(chunk, ctx);
+ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
+  bool const holds = waits_ || (ruling_.verdict.is_plain() && ruling_.is_unanimous);
+  for (auto& chunk : chunks_) {
+    if (chunk.step == taken::early) {
+      holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
+      chunk.step = holds ? taken::finally : taken::not_yet;
+    }
+    if (chunk.step == taken::not_yet) take_final_step(chunk, ctx);
   }
   close(!holds);
-  return holds ? agreement_progress::done : agreement_progress::goes_back;
+  return !holds;
 }
 
 ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context ctx) {
   phase_ = phase::measure;
-  if (!is_pending_) return;
   if (ruling != nullptr) {
     ruling_ = *ruling;
-    static_cast<void>(validate_step_before(ctx));
+    follow_ruling(ctx);
     return;
   }
   is_pending_ = false;
-  for (auto const& chunk : chunks_)
-    if (chunk.optimizer && will_step_early_ && !accumulates()) chunk.optimizer.undo(ctx);
+  for (auto& chunk : chunks_)
+    if (std::exchange(chunk.step, taken::not_yet) == taken::early) chunk.optimizer.undo(ctx);
 }
 
 ZBPP_INLINE step_settings
@@ -235,8 +236,8 @@ step_agreement::settings(gradient_verdict const& verdict, bool is_final) const {
       .is_final = is_final};
 }
 
-ZBPP_INLINE void step_agreement::take_final_step(
-    stage_optimizer const& chunk, pass_context ctx) const {
+ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_context ctx) const {
+  chunk.step = taken::finally;
   if (!chunk.optimizer || accumulates()) return;
   if (ruling_.verdict.is_finite)
     chunk.optimizer.step(settings(ruling_.verdict, true), ctx);
@@ -246,6 +247,8 @@ ZBPP_INLINE void step_agreement::take_final_step(
 
 // Writes the report of the step, and what the next one depends on.
 ZBPP_INLINE void step_agreement::close(bool was_amended) {
+  for (auto& chunk : chunks_) chunk.step = taken::not_yet;
+  has_ruling_ = is_pending_ = false;
   bool const is_update = !accumulates();
   auto const& verdict = ruling_.verdict;
   report_ = {

@@ -96,7 +96,7 @@ ZBPP_INLINE void step_agreements::resume(training_state const& state) {
 }
 
 ZBPP_INLINE void step_agreements::settle(
-    std::function<pass_context(std::size_t)> const& context_of) {
+    std::function<void(std::size_t, std::function<void(pass_context)> const&)> const& run) {
   for (std::size_t here = 0; here < parts_.size(); ++here) {
     auto& part = parts_[here];
     if (part == nullptr) continue;
@@ -104,7 +104,7 @@ ZBPP_INLINE void step_agreements::settle(
     for (auto const& other : parts_)
       if (other != nullptr && known == nullptr) known = other->ruling_on(part->state().steps);
     try {
-      part->settle(known, context_of(here));
+      run(here, [&](pass_context ctx) { part->settle(known, ctx); });
     } catch (...) {
       // A device that cannot continue takes nothing back; the failure of the step says why.
     }
