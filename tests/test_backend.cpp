@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/in_process.hpp>
+#include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
+#include <support/refusal.hpp>
 
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace test_backend {
+
+using zbpp::test::refusal;
 
 namespace {
 
@@ -26,7 +35,72 @@ struct with_an_executor_that_settles_nothing : zbpp::virtual_time {
   };
 };
 
+// A backend of virtual time with another transport.
+template <class Transport>
+struct with_transport : zbpp::virtual_time {
+  using transport_type = Transport;
+
+  class executor : public zbpp::virtual_time::executor {
+   public:
+    executor(with_transport, zbpp::plan const& planned)
+        : zbpp::virtual_time::executor({}, planned) {}
+    static std::unique_ptr<Transport> make_transport(
+        zbpp::program const&, zbpp::traffic const& messages, zbpp::problem const& problem) {
+      return std::make_unique<Transport>(problem.ranks(), messages.channels());
+    }
+  };
+};
+struct without_states : zbpp::in_process {
+  using in_process::in_process;
+  zbpp::state_link& states() = delete;
+};
+struct without_steps : zbpp::in_process {
+  using in_process::in_process;
+  bool begin_step(int) = delete;
+};
+
+struct idle_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) const {
+    co_await mb.recv_activation();
+    co_await zbpp::F([](zbpp::pass_context) {});
+    co_await mb.send_activation(zbpp::message());
+    co_await mb.recv_gradient();
+    co_await zbpp::B([](zbpp::pass_context) {});
+    co_await mb.send_gradient(zbpp::message());
+    co_await zbpp::W([](zbpp::pass_context) {});
+  }
+};
+
+// What a pipeline says that is made and run with a transport.
+template <class Transport>
+std::string told(zbpp::step_kind kind) {
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1}),
+      {.step = kind});
+  std::vector<idle_stage> stages(2);
+  return refusal([&] {
+    zbpp::pipeline pipe(planned, with_transport<Transport>{}, stages);
+    pipe.run(3);
+  });
+}
+
 }  // namespace
+
+TEST_CASE("ranks agree as far as their transport lets them", "[backend]") {
+  using zbpp::step_kind;
+  CHECK(told<zbpp::in_process>(step_kind::post_validated) == "<nothing was refused>");
+  CHECK(told<without_steps>(step_kind::synchronous) == "<nothing was refused>");
+  CHECK(
+      told<without_steps>(step_kind::post_validated) ==
+      "on this backend ranks begin no step before the last one is final; lower the plan with "
+      "step_kind::synchronous");
+  CHECK(told<without_states>(step_kind::unchecked) == "<nothing was refused>");
+  CHECK(
+      told<without_states>(step_kind::synchronous) ==
+      "on this backend ranks cannot agree on optimizer steps; lower the plan with "
+      "step_kind::unchecked");
+}
 
 TEST_CASE("the backend concept takes what can run ranks and nothing else", "[backend]") {
   STATIC_REQUIRE(zbpp::backend<zbpp::threads>);

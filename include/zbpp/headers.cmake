@@ -290,6 +290,8 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/communicator_map.hpp
   nccl/detail/communicator_set.hpp
   nccl/detail/device_progress.hpp
+  nccl/detail/host_wait.hpp
+  nccl/detail/rank_pass_observer.hpp
   nccl/detail/ranks_executor.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp

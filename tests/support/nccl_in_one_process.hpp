@@ -16,6 +16,7 @@
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/state_link.hpp>
 
 #include <chrono>
 #include <exception>
@@ -65,6 +66,7 @@ class nccl_in_one_process::executor : public one_process {
       : one_process(planned),
         settings_(std::move(settings)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
+        states_(planned.problem().ranks()),
         launcher_(settings_.devices, ranks(), planned, {}) {
     if (settings_.verifies) verify_or_throw(planned.program(), planned.problem(), settings_.layout);
   }
@@ -85,10 +87,15 @@ class nccl_in_one_process::executor : public one_process {
     }
     if (communicators_ == nullptr)
       communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
-    return std::make_unique<nccl::detail::transport>(
+    auto made = std::make_unique<nccl::detail::transport>(
         communicators_,
         std::move(contexts),
         cuda::needs_of(code, messages, shapes_, cuda::slot_filling::by_receives));
+    if (agrees_on_steps(code)) {
+      for (int rank : ranks()) states_.bind(rank, wakeup_of(rank));
+      made->link_states(states_);
+    }
+    return made;
   }
   static void connect(nccl::detail::transport&) noexcept {}
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
@@ -121,6 +128,7 @@ class nccl_in_one_process::executor : public one_process {
  private:
   nccl_in_one_process settings_;
   std::vector<cuda::message_shape> shapes_;
+  in_process_states states_;
   cuda::launcher launcher_;
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
 };

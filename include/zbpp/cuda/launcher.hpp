@@ -19,6 +19,7 @@
 #include <zbpp/runtime/workers.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -69,6 +70,15 @@ class launcher {
   /// devices may still be at work.
   template <class Engine>
   void issue(std::vector<Engine>& engines) {
+    issue(engines, [](wakeup const& wake, std::uint32_t seen) {
+      wake.wait(seen, std::memory_order_relaxed);
+    });
+  }
+  /// As above.
+  /// @param wait  called when the ranks of a device wait for others; returns once the wakeup has
+  ///              another count, or when something else may let them go on
+  template <class Engine, std::invocable<wakeup const&, std::uint32_t> Wait>
+  void issue(std::vector<Engine>& engines, Wait const& wait) {
     try {
       for (auto& each : contexts_) each->wait_for_caller();
       // Measured times of a device count from here.
@@ -78,11 +88,11 @@ class launcher {
       engines.front().fail(std::current_exception());
       return;
     }
-    auto job = [this, &engines](int worker) {
+    auto job = [this, &engines, &wait](int worker) {
       auto& mine = *queues_[zbpp::detail::index(worker)];
       try {
         device_guard const here(mine.device);
-        issue_all(mine, engines);
+        issue_all(mine, engines, wait);
         for (auto const& r : mine.ranks)
           contexts_[r.engine]->compute().record(contexts_[r.engine]->end());
       } catch (...) {
@@ -143,8 +153,8 @@ class launcher {
   }
 
   // Issues one pass after another, always of the rank whose planned time is the earliest.
-  template <class Engine>
-  static void issue_all(device_queue& mine, std::vector<Engine>& engines) {
+  template <class Engine, class Wait>
+  static void issue_all(device_queue& mine, std::vector<Engine>& engines, Wait const& wait) {
     for (auto& r : mine.ranks) r.is_done = false;
     auto seen = mine.unblock_all();
     for (;;) {
@@ -157,8 +167,8 @@ class launcher {
           next = &r;
       }
       if (is_done) return;
-      if (next == nullptr) {  // all wait for messages that the threads of other devices issue
-        mine.wake.wait(seen, std::memory_order_relaxed);
+      if (next == nullptr) {  // all wait for what other threads or processes issue
+        wait(mine.wake, seen);
         seen = mine.unblock_all();
         continue;
       }

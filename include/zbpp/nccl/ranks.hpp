@@ -12,8 +12,9 @@
 namespace zbpp::nccl {
 
 namespace detail {
+class rank_pass_observer;
 class transport;
-}
+}  // namespace detail
 
 /// Runs the rank of this process; each of the other processes runs its own.
 ///
@@ -24,10 +25,10 @@ class transport;
 class ranks {
  public:
   using transport_type = detail::transport;
+  using pass_observer = detail::rank_pass_observer;
   /// Whether arenas take their planned size from the device when the pipeline is made.
   static constexpr bool reserves_memory = true;
 
-  class pass_observer;
   class executor;
 
   /// Takes part in a run, which must outlive the pipeline.

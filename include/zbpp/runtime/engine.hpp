@@ -42,7 +42,8 @@ struct rank_memory {
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
 ///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a
 ///                `agreeing_transport` also `reach(arrival)`; where it has them, also
-///                `spend(time)`, `begin_step(is_next)` and `complete_passes(trace)`
+///                `spend(time)`, `begin_step(is_next)`, `await_messages()` and
+///                `complete_passes(trace)`
 template <transport Transport, class PassObserver>
 class engine {
  public:

@@ -35,6 +35,11 @@ class state_link {
   [[nodiscard]] virtual ticks arrival(int from, int to) const noexcept = 0;
   /// Takes the next state, which has arrived.
   virtual void take(int from, int to, std::vector<std::byte>& state) = 0;
+  /// Begins another step of a rank, or the same one anew.
+  /// @return false while something that the rank sent has not left
+  [[nodiscard]] virtual bool begin_step(int rank) = 0;
+  /// Ends a run: forgets what was not taken; only when no rank of this process is running.
+  virtual void drain() = 0;
 };
 
 /// Models a transport by which ranks agree on optimizer steps: it has a `state_link`.
@@ -64,9 +69,8 @@ class in_process_states final : public state_link {
   void send(int from, int to, std::span<std::byte const> state, ticks arrival) override;
   [[nodiscard]] ticks arrival(int from, int to) const noexcept override;
   void take(int from, int to, std::vector<std::byte>& state) override;
-
-  /// Forgets all states; only when no rank is running.
-  void drain() noexcept;
+  [[nodiscard]] bool begin_step(int /*rank*/) override { return true; }
+  void drain() noexcept override;
 
  private:
   struct entry {

@@ -41,6 +41,8 @@ class tcp_states final : public state_link {
   void send(int from, int to, std::span<std::byte const> state, ticks arrival) override;
   [[nodiscard]] ticks arrival(int from, int to) const noexcept override;
   void take(int from, int to, std::vector<std::byte>& state) override;
+  [[nodiscard]] bool begin_step(int rank) override { return transport_->begin_step(rank); }
+  void drain() override { transport_->drain(); }
 
   /// Reports a lost connection, if something has not left by it, or a state is awaited from there.
   /// Call only on the I/O thread.

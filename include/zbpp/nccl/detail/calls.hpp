@@ -57,11 +57,13 @@ class [[nodiscard]] group {
 };
 
 /// Polls until `done()` holds: at first without pauses, since most calls are done soon, then with
-/// pauses of 10 us to 1 ms.
+/// pauses of 10 us to `longest`.
 template <class Done, class Pause>
-void poll(Done const& done, Pause const& pause) {
+void poll(
+    Done const& done,
+    Pause const& pause,
+    std::chrono::microseconds longest = std::chrono::microseconds(1000)) {
   constexpr int polls_without_pause = 64;
-  constexpr std::chrono::microseconds longest{1000};
   std::chrono::microseconds next{10};
   for (int polls = 0; !done(); ++polls) {
     if (polls < polls_without_pause) continue;

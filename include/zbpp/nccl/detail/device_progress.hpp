@@ -26,12 +26,21 @@ class device_progress {
   }
 
   /// Forgets the events of the run before.
-  void start_run() noexcept { issued_ = seen_ = 0; }
+  void start_run() noexcept { issued_ = seen_ = last_wait_ = 0; }
+  /// Gets ready for another step of a run; blocks until the passes before are done.
+  /// @throws cuda_error when what ran there failed
+  void begin_step(asio::progress_board& board) {
+    if (issued_ > 0) events_[issued_ - 1].event.view().synchronize();
+    publish(board);
+    start_run();
+  }
   /// Notes that a pass is about to be issued. @throws cuda_error
   void begin(cuda::stream_ref on, pass const& of) {
     // W and R wait for no message: they begin where the pass before them ends.
     waits_ = of.kind != pass_kind::backward_weight && of.kind != pass_kind::recompute;
-    if (waits_) record(on, what::begin);
+    if (!waits_) return;
+    record(on, what::begin);
+    last_wait_ = issued_;
   }
   /// Notes that it was issued. @throws cuda_error
   void end(cuda::stream_ref on) { record(on, waits_ ? what::end : what::both); }
@@ -44,6 +53,8 @@ class device_progress {
       if (events_[seen_].marks != what::begin) board.enter(asio::progress_phase::waiting);
     }
   }
+  /// @return whether a pass may still wait for a message, as far as was published
+  [[nodiscard]] bool is_waiting() const noexcept { return seen_ < last_wait_; }
 
  private:
   enum class what : std::uint8_t { begin, end, both };
@@ -60,6 +71,7 @@ class device_progress {
   std::vector<recorded_event> events_;
   std::size_t issued_ = 0;
   std::size_t seen_ = 0;
+  std::size_t last_wait_ = 0;  // how many were issued when the last pass began that waits
   bool waits_ = false;
 };
 

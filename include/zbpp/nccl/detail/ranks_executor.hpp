@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pipeline does with `ranks`: it follows passes, makes communicators, issues steps, and ends
-// them on all ranks when one fails. Included by ranks.hpp.
+// What a pipeline does with `ranks`: it makes communicators, issues steps, and ends them on all
+// ranks when one fails. Included by ranks.hpp.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
@@ -9,7 +9,10 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/data_connector.hpp>
+#include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/launcher.hpp>
@@ -24,6 +27,8 @@
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
+#include <zbpp/nccl/detail/host_wait.hpp>
+#include <zbpp/nccl/detail/rank_pass_observer.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/error.hpp>
 #include <zbpp/nccl/ranks.hpp>
@@ -38,6 +43,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <list>
@@ -51,48 +57,6 @@
 
 namespace zbpp::nccl {
 
-/// Counts planned time by the costs of issued passes, and publishes how far the device has come.
-class ranks::pass_observer {
- public:
-  pass_observer() = default;
-  pass_observer(
-      cuda::pass_observer issued,
-      cuda::device_context& context,
-      detail::device_progress& progress,
-      asio::progress_board& board) noexcept
-      : issued_(issued), context_(&context), progress_(&progress), board_(&board) {}
-
-  /// Begins a pass. @return its planned start
-  /// @throws cuda_error
-  ticks start(ticks arrival, pass const& what) {
-    progress_->publish(*board_);
-    auto const planned = issued_.start(arrival, what);
-    progress_->begin(context_->compute(), what);
-    return planned;
-  }
-  /// Ends a pass. @return its planned end
-  /// @throws cuda_error
-  ticks finish(ticks cost) {
-    auto const planned = issued_.finish(cost);
-    progress_->end(context_->compute());
-    return planned;
-  }
-  /// @return when a message that is sent now will arrive, as planned
-  [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept {
-    return issued_.arrival_of_send(transfer);
-  }
-  /// @return true: the device waits for the message, the host does not
-  [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
-  /// @return the planned end of the last pass
-  [[nodiscard]] ticks now() const noexcept { return issued_.now(); }
-
- private:
-  cuda::pass_observer issued_;
-  cuda::device_context* context_ = nullptr;
-  detail::device_progress* progress_ = nullptr;
-  asio::progress_board* board_ = nullptr;
-};
-
 /// Issues the passes of this process's rank from the calling thread.
 class ranks::executor {
  public:
@@ -103,6 +67,7 @@ class ranks::executor {
   ///         the run
   executor(nccl::ranks by, plan const& planned)
       : settings_(std::move(by.settings_)),
+        connector_(&by.run_->data_connections()),
         supervisor_(
             by.run_->control_channel(),
             planned,
@@ -136,6 +101,8 @@ class ranks::executor {
   [[nodiscard]] pass_context context_of(int, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &context());
   }
+  /// Makes the device of the rank current. @return what makes the one before current again
+  [[nodiscard]] cuda::device_guard enter(int) { return cuda::device_guard(context().device()); }
   /// @return the wakeup that is notified when a step fails
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets the rank ready for a run of steps.
@@ -145,7 +112,8 @@ class ranks::executor {
   }
   /// @return what follows the passes of the rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept {
-    return {launcher_.observer_of(rank), context(), progress_, supervisor_.channel().board()};
+    return {
+        launcher_.observer_of(rank), context(), progress_, wait_, supervisor_.channel().board()};
   }
 
   /// @return what carries the messages of this rank; the first time makes and connects the
@@ -166,26 +134,44 @@ class ranks::executor {
       supervisor_.channel().unwatch(&gone);
       return true;
     });
-    programs_.push_back({&program, made.get()});
+    auto& mine = programs_.emplace_back(running{&program, made.get(), nullptr});
+    if (agrees_on_steps(program)) {
+      mine.states = std::make_unique<asio::detail::tcp_states>(
+          supervisor_.channel(), *connector_, *wakeup_of(supervisor_.rank()), asio::tcp_settings{});
+      made->link_states(*mine.states);
+    }
     return made;
   }
-  /// Does nothing, since communicators are connected when they are made.
-  static void connect(detail::transport&) noexcept {}
+  /// Connects what carries states of gradients, where ranks agree; communicators are connected when
+  /// they are made.
+  /// @throws error, the failure of the run
+  void connect(detail::transport&) {
+    if (auto const& states = programs_.back().states; states != nullptr)
+      or_fail([&] { states->connect(); });
+  }
   /// Lets the stages of the rank get ready.
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
     or_fail([&] { launcher_.warm_up(engines); });
   }
 
-  /// Issues the step and waits until the device is done with it, or the run has failed.
+  /// Issues the steps of a run and waits until the device is done with them, or the run has failed.
   template <class Engine>
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     auto& engine = engines.front();
     auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
     supervisor_.begin(&mine, *mine.program, status);
-    if (!status.has_failed()) launcher_.issue(engines);
+    wait_.start_run(*communicators_, status);
+    if (!status.has_failed())
+      launcher_.issue(engines, [&](wakeup const& wake, std::uint32_t seen) {
+        try {
+          await_rank(engine.blocked_by(), mine.states.get(), wake, seen);
+        } catch (...) {
+          engine.fail(std::current_exception());
+        }
+      });
     try {
-      if (!status.has_failed()) wait(transport, status);
+      if (!status.has_failed()) await_end(transport, mine.states.get());
       if (!status.has_failed()) launcher_.collect(engines);
     } catch (...) {
       engine.fail(std::current_exception());
@@ -193,18 +179,22 @@ class ranks::executor {
     if (status.has_failed()) {
       supervisor_.report(engine.what_failed());
       if (abort_thread_) abort_thread_->finish();
-      settle_device(transport);
+      settle_device([&] { return is_computing() || transport.is_busy(); });
     }
     supervisor_.end();
   }
 
   /// Blocks until all ranks know all failures, and adds those of other ranks.
-  void settle(std::vector<failure>& failures) { supervisor_.settle(failures); }
+  void settle(std::vector<failure>& failures) {
+    settle_device([this] { return is_computing(); });  // what optimizers take back
+    supervisor_.settle(failures);
+  }
 
  private:
   struct running {
     zbpp::program const* program = nullptr;
     nccl::detail::transport const* transport = nullptr;
+    std::unique_ptr<asio::detail::tcp_states> states;  // null where ranks agree on nothing
   };
 
   [[nodiscard]] cuda::device_context& context() noexcept {
@@ -288,40 +278,55 @@ class ranks::executor {
     return ids;
   }
 
-  // Never blocks for long: what ends the step may come from the device, NCCL or another rank.
-  void wait(detail::transport& transport, step_status& status) {
-    auto& board = supervisor_.channel().board();
+  // Waits until a rank has told what this one is blocked by, if it is; runs socket handlers
+  // meanwhile.
+  void await_rank(
+      int rank, asio::detail::tcp_states* states, wakeup const& wake, std::uint32_t seen) {
+    auto const has_left = [&] { return states == nullptr || states->transport().is_flushed(); };
+    bool const had_left = has_left();
+    if (!had_left) states->transport().flush();
+    wait_.until([&] {
+      if (wake.load(std::memory_order_acquire) != seen || had_left != has_left()) return true;
+      if (states != nullptr)
+        supervisor_.channel().loop().exclusively([&] { states->report_needed(rank); });
+      return false;
+    });
+  }
+
+  void await_end(detail::transport& transport, asio::detail::tcp_states* states) {
     transport.mark_end();
-    detail::poll(
-        [&] {
-          if (supervisor_.look() || status.has_failed()) return true;
-          progress_.publish(board);
-          if (context().end().is_complete()) {
-            board.enter(asio::progress_phase::sending);
-            if (transport.is_done()) return true;
-          }
-          communicators_->check_errors();
-          return false;
-        },
-        [](std::chrono::microseconds time) { std::this_thread::sleep_for(time); });
+    wait_.until([&] {
+      if (!context().end().is_complete()) return false;
+      supervisor_.channel().board().enter(asio::progress_phase::sending);
+      if (states != nullptr && !states->transport().is_flushed()) {
+        states->transport().flush();
+        return false;
+      }
+      return transport.is_done();
+    });
+  }
+
+  [[nodiscard]] bool is_computing() {
+    return cudaStreamQuery(context().compute()) == cudaErrorNotReady;
   }
 
   // Waits until the device is done with what was issued, whether it succeeded or not. After the
   // abort only a kernel of a pass can hang, which nothing can end, so the wait has a limit.
-  void settle_device(detail::transport const& transport) noexcept {
+  template <class IsBusy>
+  void settle_device(IsBusy const& is_busy) noexcept {
     auto const end = std::chrono::steady_clock::now() + supervisor_.channel().settings().deadline;
-    auto const is_busy = [](cudaStream_t on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
-    while ((is_busy(context().compute()) || transport.is_busy()) &&
-           std::chrono::steady_clock::now() < end)
+    while (is_busy() && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     cudaGetLastError();  // the step has reported it
   }
 
   ranks_settings settings_;
+  asio::detail::data_connector* connector_;
   asio::step_supervisor supervisor_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
   detail::device_progress progress_;
+  detail::host_wait wait_{supervisor_, progress_};
   std::list<running> programs_;  // their addresses identify watches
   std::shared_ptr<detail::communicator_set> communicators_;
   std::optional<detail::abort_thread>

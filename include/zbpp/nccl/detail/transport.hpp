@@ -12,6 +12,7 @@
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <nccl.h>
@@ -31,7 +32,9 @@ namespace zbpp::nccl::detail {
 /// A message has exactly the shape of its edge, since NCCL does not transmit sizes and the receive
 /// is issued before the message exists. Each rank runs what it has on a communicator in the order
 /// of the program; `verify` proves that this works for a layout. The sender's memory is free again
-/// once a later message shows that the receiver has consumed this one.
+/// once a later message shows that the receiver has consumed this one; at the end of a step it
+/// waits for the sends. Steps that follow one another keep to that order: of an amended one, all
+/// that was sent is also received, since `verify` proves that it ends at a consistent cut.
 class transport {
  public:
   static constexpr ticks not_yet = -1;
@@ -54,6 +57,7 @@ class transport {
       channels_.push_back(
           is_here ? std::make_unique<channel_state>(*communicators_, channel, std::move(each))
                   : nullptr);
+      if (is_here) note_endpoints(*channels_.back());
     }
     for (std::size_t i = 0; i < communicators_->endpoints().size(); ++i) {
       auto const device = communicators_->endpoints()[i]->device;
@@ -125,6 +129,35 @@ class transport {
       l.at(l.retired).clear();
   }
 
+  /// Has another object carry the states of gradients; it must outlive this one's use.
+  void link_states(state_link& states) noexcept { states_ = &states; }
+  /// @return what carries them, where ranks agree
+  [[nodiscard]] state_link& states() noexcept { return *states_; }
+
+  /// Does nothing: `begin_step` waits for receives whose messages were not taken.
+  static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
+  /// Does nothing: no peer waits for it.
+  static void end_step(int /*rank*/) noexcept {}
+  /// Begins the next step of a rank, or the same one anew: releases what it sent and received, for
+  /// use behind the transfers, and counts from 0.
+  /// @return false while a state that the rank sent has not left; for messages the device waits
+  /// @throws cuda_error
+  [[nodiscard]] bool begin_step(int rank) {
+    if (states_ != nullptr && !states_->begin_step(rank)) return false;
+    if (!communicators_->is_aborted()) {
+      for (auto const i : at_rank(rank).endpoints) {
+        communicators_->endpoints()[i]->messages.view().record(last_[i]);
+        at_rank(rank).context->compute().wait(last_[i]);
+      }
+    }
+    for (auto& l : channels_) {
+      if (l == nullptr) continue;
+      if (l->slots->ends().from == rank) l->release_sent();
+      if (l->slots->ends().to == rank) l->slots->drain();
+    }
+    return true;
+  }
+
   /// Wakes every waiting thread, when a step has failed. What is on the devices goes on:
   /// `communicator_set::abort` ends it.
   void abort() noexcept {
@@ -132,13 +165,13 @@ class transport {
   }
 
   /// Releases all messages and slots; only when no rank is running and the devices are done.
-  void drain() noexcept {
+  void drain() {
     for (auto& l : channels_) {
       if (l == nullptr) continue;
-      while (l->retired < l->sent) l->at(l->retired++).clear();
-      l->sent = l->retired = 0;
+      l->release_sent();
       l->slots->drain();
     }
+    if (states_ != nullptr) states_->drain();
   }
 
   /// Records events behind all that was issued, for `is_done`. @throws cuda_error
@@ -183,6 +216,10 @@ class transport {
       });
     }
 
+    void release_sent() noexcept {
+      while (retired < sent) at(retired++).clear();
+      sent = retired = 0;
+    }
     [[nodiscard]] message& at(std::uint32_t number) noexcept {
       return messages[number & (messages.size() - 1)];
     }
@@ -202,12 +239,25 @@ class transport {
     cuda::device_context* context = nullptr;
     arena* memory = nullptr;
     wakeup* wake = nullptr;
+    std::vector<std::size_t> endpoints;  // those of the communicators that it uses
   };
 
   [[nodiscard]] channel_state& at(int channel) noexcept {
     return *channels_[zbpp::detail::index(channel)];
   }
   [[nodiscard]] rank_state& at_rank(int rank) noexcept { return ranks_[zbpp::detail::index(rank)]; }
+
+  void note_endpoints(channel_state const& l) {
+    auto const note = [&](endpoint const* end, int rank) {
+      if (end == nullptr) return;
+      auto const& all = communicators_->endpoints();
+      auto const i = zbpp::detail::index(std::ranges::find(all, end) - all.begin());
+      auto& mine = at_rank(rank).endpoints;
+      if (std::ranges::find(mine, i) == mine.end()) mine.push_back(i);
+    };
+    note(l.sender, l.slots->ends().from);
+    note(l.receiver, l.slots->ends().to);
+  }
 
   // Issues a call for each buffer of a message. Does nothing after an abort, when NCCL may still be
   // at work on a call and the stream must not be used any more.
@@ -231,6 +281,7 @@ class transport {
   std::vector<std::unique_ptr<channel_state>>
       channels_;                   // by channel; null when neither end is in this process
   std::vector<cuda::event> last_;  // one per endpoint
+  state_link* states_ = nullptr;   // null where ranks agree on nothing
 };
 
 }  // namespace zbpp::nccl::detail

@@ -60,6 +60,9 @@ class agreement_runner {
         if (arrival == state_link::not_yet || !observer.has_arrived(arrival))
           return agreement_progress::waits;
       }
+      if constexpr (requires { observer.await_messages(); })
+        if (is_norm && awaited_ == nobody && !observer.await_messages())
+          return agreement_progress::waits;
       auto const begun = observer.reach(arrival);
       if (is_norm && awaited_ == nobody) spend(observer, times_.norm);
       bool const tells_next = is_norm && awaited_ < rank_;

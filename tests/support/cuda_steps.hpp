@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trainings of the toy network whose ranks, on the model of CUDA, agree on optimizer steps; and
+// what one process makes of them.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/runtime/flow.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/optimizer.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_toy.hpp>
+#include <support/cuda_training.hpp>
+#include <support/toy_history.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace zbpp::test::gpu_steps {
+
+/// Gradient descent on a stage, as one process does it.
+struct descent {
+  toy::stage_model* of;
+
+  [[nodiscard]] int layers() const { return static_cast<int>(of->layers.size()); }
+  void measure(std::span<gradient_state> states, bool is_finite) const {
+    for (std::size_t k = 0; k < states.size(); ++k)
+      for (double const g : of->layers[k].gradient) states[k].sum_of_squares += g * g;
+    if (!is_finite) states[0] = {std::numeric_limits<double>::infinity(), false};
+  }
+  void step(step_settings const& how) const {
+    auto const rate = static_cast<float>(how.learning_rate) * how.factor();
+    for (auto const& l : of->layers)
+      for (std::size_t i = 0; i < l.gradient.size(); ++i)
+        of->weights[l.weights][i] -= rate * l.gradient[i];
+  }
+  void clear() const {
+    for (auto& l : of->layers) l.gradient.assign(l.gradient.size(), 0);
+  }
+};
+
+/// The same on the stream of the rank. The arithmetic runs when the GPU gets there.
+class launched_descent {
+ public:
+  /// @param infinite_in  the step in which the first gradient counts as infinite
+  launched_descent(toy::stage_model& of, int infinite_in)
+      : own_{&of}, infinite_in_(infinite_in), read_back_(of.layers.size()) {}
+
+  [[nodiscard]] int layers() const { return own_.layers(); }
+  void measure(std::span<gradient_state> states, pass_context ctx) {
+    std::span const read_back(read_back_.data(), states.size());
+    bool const is_finite = steps_++ != infinite_in_;
+    launch(ctx, {{read_back.data(), read_back.size_bytes()}}, [this, read_back, is_finite] {
+      std::ranges::fill(read_back, gradient_state{});
+      own_.measure(read_back, is_finite);
+    });
+    cuda::stream_of(ctx).synchronize();
+    cuda_model::host_reads(read_back.data(), read_back.size_bytes());
+    std::ranges::copy(read_back, states.begin());
+  }
+  void step(step_settings const& how, pass_context ctx) {
+    launch(ctx, {}, [this, how] {
+      before_ = own_.of->weights;
+      own_.step(how);
+      if (how.is_final) own_.clear();
+    });
+  }
+  void commit(pass_context ctx) { skip(ctx); }
+  void undo(pass_context ctx) {
+    launch(ctx, {}, [this] { own_.of->weights = before_; });
+  }
+  void skip(pass_context ctx) {
+    launch(ctx, {}, [this] { own_.clear(); });
+  }
+
+ private:
+  template <class Work>
+  static void launch(pass_context ctx, std::initializer_list<cuda_model::range> writes, Work work) {
+    cuda::check(cuda_model::launch(cuda::stream_of(ctx), "optimizer", {}, writes, std::move(work)));
+  }
+
+  descent own_;
+  int infinite_in_;
+  int steps_ = 0;
+  std::vector<std::vector<float>> before_;
+  cuda::pinned<gradient_state> read_back_;
+};
+
+/// A stage with that optimizer.
+template <class Passes>
+class optimized_stage : public toy::basic_hand_written<Passes> {
+ public:
+  optimized_stage(toy::stage_model& of, int infinite_in)
+      : toy::basic_hand_written<Passes>(of), own_(of, infinite_in) {}
+  launched_descent& optimizer() { return own_; }
+
+ private:
+  launched_descent own_;
+};
+
+struct expected_failure : std::runtime_error {
+  using runtime_error::runtime_error;
+};
+
+/// Throws where one of the flows that count together begins.
+template <class Stage>
+struct doomed_stage {
+  Stage* of;
+  std::atomic<int>* flows;
+  int failing;
+
+  flow operator()(microbatch mb) const {
+    if ((*flows)++ == failing) throw expected_failure("this flow fails");
+    return (*of)(mb);
+  }
+  launched_descent& optimizer() const { return of->optimizer(); }
+};
+
+/// @return whether weights are the same; a step that failed leaves some gradients behind
+[[nodiscard]] inline bool has_same_weights(toy::stage_model const& a, toy::stage_model const& b) {
+  return std::ranges::equal(
+      a.weights, b.weights, [](auto const& x, auto const& y) { return toy::is_same(x, y); });
+}
+
+/// What a training runs into: where it clips, and which gradients are infinite.
+struct trouble {
+  double clip = 0;
+  int infinite_in = -1;  ///< the step, on the last stage
+
+  /// @return the step in which the first gradient of a stage is infinite
+  [[nodiscard]] int infinite_of(int stage, int stages) const noexcept {
+    return stage + 1 == stages ? infinite_in : -1;
+  }
+};
+
+/// Steps of a training; each of its three runs ends with one for which all ranks wait.
+inline constexpr int count = 7;
+inline constexpr int runs = 3;
+
+/// What a training gives, and what was seen of it.
+struct outcome {
+  std::vector<std::vector<double>> losses;
+  std::vector<double> norms;
+  toy::model given;
+  int early = 0;    ///< ranks that stepped before they knew the norm
+  int amended = 0;  ///< steps
+
+  /// Takes note of a step.
+  void add(step_result const& step) {
+    losses.push_back(step.losses);
+    norms.push_back(step.update.norm);
+    for (auto const& rank : step.ranks) early += rank.is_early ? 1 : 0;
+    amended += step.update.is_amended ? 1 : 0;
+  }
+  /// Trains in three runs.
+  template <class Backend>
+  void train(pipeline<Backend>& pipe) {
+    for (int const length : {4, 1, count - 5})
+      pipe.run(length, [&](step_result const& step) { add(step); });
+  }
+  friend bool operator==(outcome const& a, outcome const& b) {
+    bool is_same = toy::is_same(a.norms, b.norms) && a.losses.size() == b.losses.size() &&
+                   toy::is_same(a.given, b.given);
+    for (std::size_t i = 0; is_same && i < a.losses.size(); ++i)
+      is_same = toy::is_same(a.losses[i], b.losses[i]);
+    return is_same;
+  }
+};
+
+[[nodiscard]] inline training_options options(double clip) {
+  return {
+      .clip = clip,
+      .learning_rate =
+          [](std::int64_t updates) { return 0.01 / (1.0 + static_cast<double>(updates)); },
+      .window = {.steps = 4, .most_amended = 3}};
+}
+
+/// Trains as one process would.
+[[nodiscard]] inline outcome train_alone(
+    plan const& planned, trouble const& with, int length = count) {
+  outcome result;
+  auto& all = result.given = toy::make_model(planned.problem().stages());
+  std::set<std::pair<int, int>> fused;
+  for (auto const& p : planned.schedule().passes().all())
+    if (p.kind == pass_kind::backward) fused.emplace(p.stage, p.microbatch);
+  auto const is_fused = [&](int stage, int microbatch) {
+    return fused.contains({stage, microbatch});
+  };
+  std::int64_t updates = 0;
+  for (int step = 0; step < length; ++step) {
+    result.losses.push_back(
+        toy::reference_step(all, step, planned.problem().microbatches(), is_fused));
+    for (auto& loss : result.losses.back()) loss = static_cast<double>(static_cast<float>(loss));
+    std::vector<gradient_state> states;
+    for (auto& s : all) {
+      std::vector<gradient_state> of_stage(s.layers.size());
+      descent{&s}.measure(of_stage, &s != &all.back() || step != with.infinite_in);
+      states.insert(states.end(), of_stage.begin(), of_stage.end());
+    }
+    auto const verdict = judge(states, with.clip, 1);
+    result.norms.push_back(verdict.norm);
+    auto const rate = options(with.clip).learning_rate(updates);
+    for (auto& s : all) {
+      if (verdict.is_finite)
+        descent{&s}.step({.learning_rate = rate, .coefficient = verdict.coefficient});
+      descent{&s}.clear();
+    }
+    updates += verdict.is_finite ? 1 : 0;
+  }
+  return result;
+}
+
+/// @return no trouble, gradients that are always clipped, and some that are, one of them infinite
+[[nodiscard]] inline std::vector<trouble> troubles_of(plan const& planned) {
+  auto norms = train_alone(planned, {}).norms;
+  std::ranges::sort(norms);
+  return {{}, {.clip = 0.7 * norms.front()}, {.clip = norms[norms.size() / 2], .infinite_in = 2}};
+}
+
+/// Trains all stages in this process.
+template <class Stage, class Backend>
+[[nodiscard]] outcome train_on(plan const& planned, trouble const& with, Backend backend) {
+  outcome result;
+  auto const stages_of_model = planned.problem().stages();
+  result.given = toy::make_model(stages_of_model);
+  std::vector<Stage> stages;
+  for (int s = 0; s < stages_of_model; ++s)
+    stages.emplace_back(result.given[zbpp::detail::index(s)], with.infinite_of(s, stages_of_model));
+  backend.edges = toy::edge_shapes(planned.problem());
+  pipeline pipe(planned, backend, stages, options(with.clip));
+  result.train(pipe);
+  return result;
+}
+
+/// Checks bits, and that steps were early where they could be, and nowhere else.
+inline void check(
+    outcome const& found, outcome const& expected, plan const& planned, trouble const& with) {
+  bool const is_same = found == expected;
+  CHECK(is_same);
+  CHECK(first_of(cuda_model::faults()) == "");
+  CHECK(first_of(cuda_model::leaks()) == "");
+  bool const is_late = validates_step_before(planned.program());
+  if (!is_late || with.clip == 0) CHECK(found.amended == 0);
+  if (!is_late) CHECK(found.early == 0);
+  if (is_late && with.clip == 0) CHECK(found.early == (count - runs) * planned.problem().ranks());
+}
+
+}  // namespace zbpp::test::gpu_steps
