@@ -95,11 +95,12 @@ class launched_passes_with_scratch : public basic_passes<launched> {
  private:
   static void work(pass_context ctx) {
     std::array<buffer, 16> pieces;
+    std::vector<cuda_model::range> written;
     for (auto& piece : pieces) {
       piece = ctx.allocate(edge / 2);
-      auto const all = piece.as<float>();
-      launched::run(ctx, {}, {all}, [] {});
+      written.push_back({piece.data(), piece.size()});
     }
+    cuda::check(cuda_model::launch(cuda::stream_of(ctx), "scratch", {}, written, [] {}));
   }
 };
 
