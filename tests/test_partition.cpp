@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/partition.hpp>
 // What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
@@ -77,11 +78,10 @@ std::optional<ticks> least_cost(layered_problem const& model, Policy const& deci
             }
             rows.end_row();
           }
-          auto const plan = make_plan(
-              "", schedule(model.placement(), model.microbatches(), std::move(rows)), *chosen);
-          if (!verify(plan.program(), *chosen).empty()) continue;
-          auto const found = cost(plan.timeline());
-          least = std::min(least.value_or(found), found);
+          schedule const whole(model.placement(), model.microbatches(), std::move(rows));
+          auto const found = cost(simulate(whole, *chosen));
+          if (found >= least.value_or(found + 1)) continue;  // whether it fits or not
+          if (verify(lower(whole), *chosen).empty()) least = found;
         }
       });
   return least;
@@ -182,7 +182,7 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
   for (int trial = 0; trial < 90; trial += thinned(1, 5)) {
     ZBPP_SEEDED(random, trial);
     auto const where = random_placement(random);
-    auto const count = where.stages() + static_cast<int>(random.integer(0, 3));
+    auto const count = where.stages() + static_cast<int>(random.integer(0, thinned(3, 2)));
     auto const model = random_model(random, where, count);
     check(model, all_forward_first{});
     if (where.is_linear()) check(model, zbpp::zb_h1{});
