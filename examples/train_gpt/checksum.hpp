@@ -23,8 +23,10 @@ class checksum {
  public:
   /// Takes in bytes.
   void add(std::span<std::byte const> bytes) {
-    for (auto const byte : bytes) {
-      value_ ^= static_cast<std::uint64_t>(byte);
+    // By pointers: unoptimized, the iterators of a span take most of the time of a checkpoint.
+    auto const* const end = bytes.data() + bytes.size();
+    for (auto const* byte = bytes.data(); byte != end; ++byte) {
+      value_ ^= static_cast<std::uint64_t>(*byte);
       value_ *= 0x100000001b3U;
     }
   }

@@ -8,6 +8,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -55,12 +56,24 @@ using floats = std::vector<float, aligned_allocator<float>>;
 
 /// Is the memory of a model that runs alone: the heap.
 struct heap_memory {
-  using tensor = floats;
+  /// Owns an array. A vector would visit each element that it makes and destroys.
+  class tensor {
+   public:
+    tensor() = default;
+    explicit tensor(index count)
+        : first_(aligned_allocator<float>().allocate(static_cast<std::size_t>(count))) {}
+
+    [[nodiscard]] float* data() const { return first_.get(); }
+
+   private:
+    struct deleter {
+      void operator()(float* first) const { aligned_allocator<float>().deallocate(first, 0); }
+    };
+    std::unique_ptr<float, deleter> first_;
+  };
 
   /// @return an array of `count` floats
-  [[nodiscard]] static tensor allocate(index count) {
-    return tensor(static_cast<std::size_t>(count));
-  }
+  [[nodiscard]] static tensor allocate(index count) { return tensor(count); }
   /// @return an array of `count` floats; nothing is sent anywhere
   [[nodiscard]] static tensor allocate_edge(index count) { return allocate(count); }
 };
