@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the other check_*.sh read first: their arguments PROGRAM TEXT [SHELL_LOOP], and the folder
-# $scratch, where runs write to the file `log` and which goes when the check ends.
+# What the other check_*.sh read first: their arguments PROGRAM TEXT [SHELL_LOOP], the options of a
+# small $model, which ZBPP_MODEL=... makes another one, and the folder $scratch, where runs write to the
+# file `log` and which goes when the check ends.
 # shellcheck disable=SC2034  # those who read this use the variables
 set -u
 program=$1
 text=$2
 shell_loop=${3:-}
+model=${ZBPP_MODEL:---width 32 --context 24}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 

@@ -6,7 +6,8 @@ folder=$scratch/checkpoints
 mkdir "$folder"
 
 train() {
-  timeout 250 "$program" --width 32 --context 24 --layers 4 --text "$text" --out "$scratch" \
+  # shellcheck disable=SC2086  # options are words of their own
+  timeout 250 "$program" $model --layers 4 --text "$text" --out "$scratch" \
     --policy zb_v "$@" >"$scratch/log" 2>&1
 }
 
@@ -27,7 +28,7 @@ train --steps 6 --optimizer sgd --learning-rate 2 --no-reference || fail "a larg
 
 # Standard output that takes nothing.
 if [ -w /dev/full ]; then
-  for arguments in --help '--policy zb_v --steps 1 --no-reference --width 32 --context 24'; do
+  for arguments in --help "--policy zb_v --steps 1 --no-reference $model"; do
     # Each argument is a word.
     timeout 250 "$program" $arguments --text "$text" --out "$scratch" >/dev/full 2>"$scratch/log"
     status=$?
@@ -44,7 +45,8 @@ mkdir "$folder"
 : >"$folder/.train_gpt-notes"
 echo mine >"$folder/.train_gpt-12"
 mkfifo "$scratch/pipe"
-timeout 250 "$program" --width 32 --context 24 --layers 4 --text "$text" --out "$scratch" \
+# shellcheck disable=SC2086  # options are words of their own
+timeout 250 "$program" $model --layers 4 --text "$text" --out "$scratch" \
   --policy zb_v --no-reference --steps 200 --checkpoint "$folder" --every 20 >"$scratch/pipe" 2>&1 &
 first=$!
 {

@@ -17,7 +17,8 @@ train() {
   folder=$2
   shift 2
   mkdir -p "$folder"
-  timeout -s KILL "$limit" "$program" --steps "$steps" --width 32 --context 24 --layers 4 \
+  # shellcheck disable=SC2086  # options are words of their own
+  timeout -s KILL "$limit" "$program" --steps "$steps" $model --layers 4 \
     --text "$text" --out "$scratch" --policy zb_v --checkpoint "$folder" --every $every \
     "$@" >"$scratch/log" 2>&1
 }

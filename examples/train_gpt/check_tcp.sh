@@ -4,14 +4,15 @@
 . "$(dirname "$0")/check_common.sh"
 
 # here ARGUMENT...: trains in one process. apart RANKS ARGUMENT...: trains in as many as ranks.
+# shellcheck disable=SC2086  # options are words of their own
 here() {
-  timeout 250 "$program" --width 32 --context 24 --text "$text" --out "$scratch" "$@" \
-    >"$scratch/log" 2>&1
+  timeout 250 "$program" $model --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
 }
 apart() {
   ranks=$1
   shift
-  timeout 280 sh "$shell_loop" "$ranks" "$program" --transport tcp --width 32 --context 24 \
+  # shellcheck disable=SC2086
+  timeout 280 sh "$shell_loop" "$ranks" "$program" --transport tcp $model \
     --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
 }
 
@@ -41,9 +42,9 @@ apart 2 --policy zb_h1 --layers 4 --steps 4 --ranks 3 && fail "2 processes are n
 [ "$(grep -c 'ranks is 3 and torchrun started 2' "$scratch/log")" -eq 2 ] ||
   fail "not each of 2 processes says that they are no 3 ranks"
 
-# shellcheck disable=SC2016  # what $RANK is, the rank knows
+# shellcheck disable=SC2016,SC2086  # what $RANK is, the rank knows
 timeout 280 sh "$shell_loop" 3 sh -c '"$0" --seed "$((RANK / 2))" "$@"' "$program" --transport tcp \
-  --policy zb_h1 --width 32 --context 24 --text "$text" --out "$scratch" >"$scratch/log" 2>&1 &&
+  --policy zb_h1 $model --text "$text" --out "$scratch" >"$scratch/log" 2>&1 &&
   fail "another seed on rank 2 went unnoticed"
 for rank in 0 1 2; do
   grep -q "^train_gpt: rank $rank: rank 2 differs from rank 0 in: --seed (1 at rank 2, 0 at" \
@@ -77,17 +78,17 @@ grep -q '^train_gpt: rank 1: did not reach rank 0 at \[::1\]:1 within 1.0 s' "$s
 # Ranks that listen on one address reach each other there.
 for where in '--bind 127.0.0.2' '--bind 0.0.0.0 --advertise 127.0.0.2'; do
   # shellcheck disable=SC2086  # options are words of their own
-  timeout 280 sh "$shell_loop" 2 env MASTER_ADDR=127.0.0.2 "$@" --steps 2 --no-reference --width 32 \
-    --context 24 --out "$scratch" $where >"$scratch/log" 2>&1 || fail "$where: status $?"
+  timeout 280 sh "$shell_loop" 2 env MASTER_ADDR=127.0.0.2 "$@" --steps 2 --no-reference $model \
+    --out "$scratch" $where >"$scratch/log" 2>&1 || fail "$where: status $?"
 done
 
 # A rank that fails by itself, its disk full: all say so.
 mkdir "$scratch/checkpoints"
-# shellcheck disable=SC2016
+# shellcheck disable=SC2016,SC2086
 timeout 280 sh "$shell_loop" 2 sh -c '
   trap "" XFSZ
   if [ "$RANK" = 1 ]; then ulimit -f 16; fi
-  exec "$0" "$@"' "$program" --transport tcp --policy zb_h1 --layers 4 --width 32 --context 24 \
+  exec "$0" "$@"' "$program" --transport tcp --policy zb_h1 --layers 4 $model \
   --steps 9 --no-reference --checkpoint "$scratch/checkpoints" --every 4 --text "$text" \
   --out "$scratch" >"$scratch/log" 2>&1 && fail "a full disk went unnoticed"
 for rank in 0 1; do
@@ -100,9 +101,9 @@ ls "$scratch"/checkpoints/step-*/manifest.txt >"$scratch/log" 2>&1 &&
 # A folder for each rank, as on machines that share none: both say so.
 mkdir "$scratch/own-0" "$scratch/own-1"
 own() {
-  # shellcheck disable=SC2016
+  # shellcheck disable=SC2016,SC2086
   SCRATCH=$scratch timeout 280 sh "$shell_loop" 2 sh -c 'exec "$0" --checkpoint "$SCRATCH/own-$RANK" "$@"' \
-    "$program" --transport tcp --policy zb_h1 --layers 4 --width 32 --context 24 --steps 4 \
+    "$program" --transport tcp --policy zb_h1 --layers 4 $model --steps 4 \
     --no-reference --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
 }
 own --every 2 && fail "a folder that is not shared went unnoticed"

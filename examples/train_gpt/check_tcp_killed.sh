@@ -18,7 +18,7 @@ train() {
   limit=$2
   shift 2
   rm -f "$scratch"/status-*
-  # shellcheck disable=SC2016  # what $RANK is, the rank knows
+  # shellcheck disable=SC2016,SC2086  # what $RANK is, the rank knows; options are words
   VICTIM=$victim LIMIT=$limit SCRATCH=$scratch timeout 280 sh "$shell_loop" 3 sh -c '
     if [ "$RANK" = "$VICTIM" ]; then
       timeout -s KILL "$LIMIT" "$0" "$@"
@@ -27,7 +27,7 @@ train() {
     fi
     status=$?
     echo $status >"$SCRATCH/status-$RANK"
-    exit $status' "$program" --transport tcp --join 20 --steps "${ZBPP_STEPS:-100}" --width 32 --context 24 --layers 6 \
+    exit $status' "$program" --transport tcp --join 20 --steps "${ZBPP_STEPS:-100}" $model --layers 6 \
     --text "$text" --out "$scratch" --policy zb_v --no-reference "$@" >"$scratch/log" 2>&1
 }
 
