@@ -56,7 +56,7 @@ TEST_CASE(
     "ranks on GPUs agree on steps with the bits of one process, whatever runs first", "[cuda]") {
   auto seed = run_seed();
   int amended = 0;
-  for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3}))
+  for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {3}))
     for (auto const& where : placements_to_run(ranks))
       for (auto const& policy : grid_policies()) {
         problem const what(where, 2 * ranks, launched_costs(), 87);

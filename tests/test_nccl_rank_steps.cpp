@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Optimizer steps of ranks that are processes to each other: NCCL moves their messages, and sockets
+// what they tell each other of gradients.
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/nccl/ranks.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/cuda_steps.hpp>
+#include <support/cuda_training.hpp>
+#include <support/padded_toy.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace test_nccl_rank_steps {
+
+using namespace zbpp::test;
+namespace model = zbpp::cuda_model;
+namespace nccl = zbpp::nccl;
+using zbpp::plan;
+using zbpp::problem;
+using zbpp::step_kind;
+
+namespace {
+
+using stage = gpu_steps::optimized_stage<toy::padded_passes<toy::launched_passes_with_scratch>>;
+
+// Trains with one rank per thread; each has a model of its own, of which it trains its stages.
+gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const& with) {
+  gpu_steps::outcome result;
+  auto const& where = planned.problem().placement();
+  result.given = toy::make_model(where.stages());
+  std::mutex mutex;
+  auto const thrown =
+      run_ranks(where.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(where.stages());
+        std::vector<stage> stages;
+        for (int s : where.stages_of(meeting.rank()))
+          stages.emplace_back(all[zbpp::detail::index(s)], with.infinite_of(s, where.stages()));
+        nccl::ranks_settings settings;
+        settings.device = {.device = meeting.rank()};
+        settings.edges = toy::edge_shapes(planned.problem());
+        zbpp::pipeline pipe(
+            planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with.clip));
+        gpu_steps::outcome mine;
+        mine.train(pipe);
+        pipe.evaluate();
+        std::lock_guard const lock(mutex);
+        for (int s : where.stages_of(meeting.rank()))
+          result.given[zbpp::detail::index(s)] = all[zbpp::detail::index(s)];
+        result.early += mine.early;
+        if (meeting.rank() == 0) result.amended = mine.amended;
+        if (meeting.rank() == 0) result.norms = mine.norms;
+        if (where.rank_of(where.stages() - 1) == meeting.rank()) result.losses = mine.losses;
+      });
+  for (auto const& text : thrown) CHECK(text == "");
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
+  auto seed = run_seed() + 1000;
+  for (int ranks : thinned<std::vector<int>>({1, 2, 4}, {3}))
+    for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
+      problem const what(zbpp::placement::v_shape(ranks), 2 * ranks, launched_costs(), 87);
+      auto const planned = make_plan(zbpp::zb_v{}, what, {.step = kind});
+      for (auto const& with : gpu_steps::troubles_of(planned)) {
+        model::reset({.seed = ++seed, .devices = ranks, .connections = 256, .hosts = ranks});
+        INFO(ranks << " ranks, interleaving " << seed << ", clips at " << with.clip);
+        gpu_steps::check(
+            train_on_ranks(planned, with), gpu_steps::train_alone(planned, with), planned, with);
+      }
+    }
+}
+
+TEST_CASE(
+    "a failure at any flow over NCCL leaves every rank the weights of whole steps", "[nccl]") {
+  constexpr int ranks = 3;
+  problem const what(zbpp::placement::linear(ranks), 4, launched_costs(), 87);
+  auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = step_kind::post_validated});
+  auto seed = run_seed() + 2000;
+  for (int failing = 1; failing < 12; failing += thinned(2, 5))
+    for (int culprit = 0; culprit < ranks; ++culprit) {
+      model::reset({.seed = ++seed, .devices = ranks, .connections = 256, .hosts = ranks});
+      INFO("flow " << failing << " of rank " << culprit << ", interleaving " << seed);
+      auto const thrown =
+          run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+            auto const rank = zbpp::detail::index(meeting.rank());
+            auto all = toy::make_model(ranks);
+            stage own(all[rank], -1);
+            std::atomic<int> flows = 0;
+            std::array stages{gpu_steps::doomed_stage<stage>{
+                &own, &flows, meeting.rank() == culprit ? failing : -1}};
+            nccl::ranks_settings settings;
+            settings.device = {.device = meeting.rank()};
+            settings.edges = toy::edge_shapes(what);
+            zbpp::pipeline pipe(
+                planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(0));
+            meeting.barrier();  // or a rank may learn of the failure while it makes its pipeline
+            std::string told;
+            try {
+              pipe.run(gpu_steps::count);
+            } catch (std::exception const& failed) {
+              told = failed.what();
+            }
+            auto const expected =
+                gpu_steps::train_alone(planned, {}, static_cast<int>(pipe.steps()));
+            bool const is_same = gpu_steps::has_same_weights(all[rank], expected.given[rank]);
+            if (told.find("this flow fails") == std::string::npos)
+              throw std::runtime_error("was told: " + told);
+            if (!is_same) throw std::runtime_error("other weights than after whole steps");
+          });
+      for (auto const& text : thrown) CHECK(text == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
+}
+
+}  // namespace test_nccl_rank_steps
