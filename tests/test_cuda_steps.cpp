@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace test_cuda_steps {
@@ -71,6 +72,35 @@ TEST_CASE(
   CHECK(amended > thinned(100, 20));
 }
 
+TEST_CASE("messages that are consumed out of their order do not stop a run of steps", "[cuda]") {
+  problem const what(zbpp::placement::linear(2), 2, launched_costs(), 87);
+  using enum zbpp::pass_kind;
+  zbpp::rows<zbpp::pass> order;
+  for (auto const& p : {std::pair(forward, 0), {forward, 1}, {backward_input, 1}})
+    order.push({p.first, 0, p.second});
+  for (auto const& p : {std::pair(backward_input, 0), {backward_weight, 0}, {backward_weight, 1}})
+    order.push({p.first, 0, p.second});
+  order.end_row();
+  for (auto const& p : {std::pair(forward, 1), {forward, 0}, {backward_input, 1}})
+    order.push({p.first, 1, p.second});
+  for (auto const& p : {std::pair(backward_input, 0), {backward_weight, 0}, {backward_weight, 1}})
+    order.push({p.first, 1, p.second});
+  order.end_row();
+  auto seed = run_seed();
+  for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
+    auto const planned = zbpp::make_plan(
+        "out of order", zbpp::schedule(what.placement(), 2, order), what, {.step = kind});
+    for (auto const& with : gpu_steps::troubles_of(planned)) {
+      model::reset({.seed = ++seed});
+      gpu_steps::check(
+          gpu_steps::train_on<stage>(planned, with, zbpp::cuda::device{}),
+          gpu_steps::train_alone(planned, with),
+          planned,
+          with);
+    }
+  }
+}
+
 TEST_CASE("a failure at any flow leaves the weights of whole steps on GPUs", "[cuda]") {
   problem const what(zbpp::placement::linear(3), 6, launched_costs(), 87);
   auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = step_kind::post_validated});
@@ -88,11 +118,7 @@ TEST_CASE("a failure at any flow leaves the weights of whole steps on GPUs", "[c
     std::atomic<int> flows = 0;
     std::vector<gpu_steps::doomed_stage<stage>> doomed;
     for (auto& s : stages) doomed.push_back({&s, &flows, failing});
-    zbpp::pipeline pipe(
-        planned,
-        zbpp::cuda::device{.edges = toy::edge_shapes(what)},
-        doomed,
-        gpu_steps::options(0));
+    zbpp::pipeline pipe(planned, backend, doomed, gpu_steps::options(0));
     CHECK_THROWS_AS(pipe.run(gpu_steps::count), gpu_steps::expected_failure);
     ends.insert(pipe.steps());
     auto const expected = gpu_steps::train_alone(planned, {}, static_cast<int>(pipe.steps()));

@@ -291,6 +291,24 @@ TEST_CASE(
   run(threads{});
 }
 
+TEST_CASE("a failure after a resume follows no verdict of before", "[optimizer-steps]") {
+  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
+  for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
+    auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+    checked::model all({.stages = 3});
+    pipeline pipe(planned, virtual_time{}, all.stages());
+    pipe.run(3);
+    auto const before = pipe.state();
+    pipe.run(1);
+    auto const bits = all.bits();
+    pipe.resume(before);
+    all.maths(1).throw_in(3, 2);
+    CHECK_THROWS_WITH(pipe.run(1), "thrown by the test");
+    CHECK(pipe.steps() == 3);
+    CHECK(all.bits() == bits);
+  }
+}
+
 TEST_CASE("without agreement a stage with an optimizer steps by itself", "[optimizer-steps]") {
   zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
   auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);

@@ -20,7 +20,6 @@
 #include <list>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace zbpp::asio {
@@ -145,17 +144,17 @@ class tcp::executor {
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
       if (is_done && transport.is_flushed()) break;
-      // Between two steps of a run the engine waits until what it sent has left.
-      bool const was_flushed = transport.is_flushed();
+      // Between two steps of a run the engine waits for nobody, but until what it sent has left.
+      bool const is_between_steps =
+          !is_done && engine.blocked_on() == channel_map::none && engine.blocked_by() < 0;
       board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
       transport.flush();
       control_->loop().run_until([&] {
-        if (is_done && transport.is_flushed()) return true;
+        if ((is_done || is_between_steps) && transport.is_flushed()) return true;
         if (part_.has_stopped() || status.has_failed()) return true;
         // Before lost connections are reported: a last message and the end of its connection may
         // arrive together.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
-        if (!was_flushed && transport.is_flushed()) return true;
         mine.connections.report_needed(is_done ? channel_map::none : engine.blocked_on());
         if (mine.states != nullptr) mine.states->report_needed(is_done ? -1 : engine.blocked_by());
         // If rank 0 has left, the report ended the run on this thread; no other event would end

@@ -3,11 +3,12 @@
 // Runs a pipeline on the GPUs of this process: `zbpp::pipeline pipe{plan, zbpp::cuda::device{},
 // stages}`. Passes are enqueued on one stream per rank, messages are copied on one stream per
 // channel, and events order them. Within a step the host allocates nothing and, with default
-// settings, waits for the device only at the end.
+// settings, waits for the device only at the end and for norms that ranks agree on.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/detail/p2p_transport.hpp>
+#include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/pass_observer.hpp>

@@ -48,7 +48,7 @@ class device_context {
   [[nodiscard]] stream_ref compute() const noexcept { return compute_; }
   /// @return how many multiprocessors its kernels have
   [[nodiscard]] int sm_count() const noexcept { return sm_count_; }
-  /// @return the event that is recorded when the rank's part of a step is enqueued
+  /// @return the event that is recorded when the rank's part of a run is enqueued
   [[nodiscard]] event_ref end() const noexcept { return end_; }
 
   /// Blocks until what the caller has enqueued on an adopted stream is done: within a step,
@@ -105,7 +105,7 @@ class device_context {
   event end_;
   bool synchronizes_;
   std::vector<event> issued_;  // the ends of the last passes, where the host may not run far ahead
-  std::size_t passes_ = 0;     // issued in this step
+  std::size_t passes_ = 0;     // issued in this run
   detail::timing timing_;
   std::optional<event_ref> epoch_;  // where passes are measured
   pinned<float> losses_;

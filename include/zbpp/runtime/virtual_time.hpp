@@ -51,7 +51,7 @@ struct virtual_time {
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}
-    /// @return the clock of a rank at the start of a step
+    /// @return the clock of a rank at the start of a run
     [[nodiscard]] static pass_observer observer_of(int /*rank*/) noexcept { return {}; }
 
     /// Runs all engines until they are done or the step has failed.

@@ -32,7 +32,7 @@ ZBPP_INLINE tcp_states::tcp_states(
     control& run, data_connector& connector, wakeup& wake, tcp_settings const& settings)
     : rank_(run.rank()), links_(run, connector, wake, state_channels(run.ranks())) {
   // No size is declared: what goes to the next rank grows with the layers of the model.
-  std::vector<bytes> const largest(state_channels(run.ranks()).size(), 0);
+  std::vector<bytes> const largest(zbpp::detail::index(2 * (run.ranks() - 1)), 0);
   transport_ = links_.make_transport(largest, settings);
   transport_->bind(rank_, memory_, &wake);
 }

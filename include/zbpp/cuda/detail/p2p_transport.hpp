@@ -121,8 +121,9 @@ class p2p_transport {
     to.context->compute().wait(slot.arrived);
     slot.parts.clear();
     l.last_copy = &slot.arrived;
-    // Release: the sender that sees the count finds the event recorded.
-    l.consumed.store(number + 1, std::memory_order_release);
+    // Release: the sender that sees the count finds the event recorded. Messages may be taken in
+    // another order than they were sent in.
+    l.consumed.store(l.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     return result;
   }
 
@@ -214,6 +215,8 @@ class p2p_transport {
         auto const& part = msg.buffers().back();
         check(cudaMemsetAsync(part.data(), 0, part.size(), from.context->compute()));
       }
+      // The transfer of a first message may come after others in the program, and wait for nothing.
+      from.context->compute().synchronize();
       post_receive(channel, 0);
       send(channel, std::move(msg), 0);
       auto const received = take(channel, 0, 0);

@@ -34,9 +34,11 @@ class timing {
   /// Writes when passes ran, counted from an event of the same device, once all are complete.
   /// @throws cuda_error
   void read(event_ref epoch, std::span<timed_pass> passes) const {
+    // CUDA gives floats, which are coarse long after the epoch; so passes count from the first.
+    auto const first = next_ == 0 ? 0 : since(epoch, marks_.front());
     for (std::size_t i = 0; i < passes.size() && 2 * i + 1 < next_; ++i) {
-      passes[i].start = since(epoch, marks_[2 * i]);
-      passes[i].end = since(epoch, marks_[2 * i + 1]);
+      passes[i].start = first + since(marks_.front(), marks_[2 * i]);
+      passes[i].end = first + since(marks_.front(), marks_[2 * i + 1]);
     }
   }
 

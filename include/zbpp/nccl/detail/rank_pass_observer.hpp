@@ -43,9 +43,11 @@ class rank_pass_observer {
     progress_->end(context_->compute());
     return planned;
   }
-  /// Begins a step of a run, the next one or the same one anew.
-  /// @throws cuda_error
+  /// Begins a step of a run, the next one or the same one anew; blocks until the passes before are
+  /// done.
+  /// @throws cuda_error; nccl_error
   void begin_step(bool is_next) const {
+    if (!wait_->until_messages_are_here()) return;
     progress_->begin_step(*board_);
     issued_.begin_step(is_next);
     board_->begin_attempt(is_next);

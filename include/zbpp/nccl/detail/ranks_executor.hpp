@@ -11,10 +11,12 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/detail/tcp_states.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/cuda/device_context.hpp>
+#include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/pass_observer.hpp>
@@ -22,6 +24,7 @@
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
@@ -37,6 +40,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/transport.hpp>
 
 #include <nccl.h>
 
@@ -160,7 +164,7 @@ class ranks::executor {
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     auto& engine = engines.front();
     auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
-    supervisor_.begin(&mine, *mine.program, status);
+    supervisor_.begin(&mine, *mine.code, status);
     wait_.start_run(*communicators_, status);
     if (!status.has_failed())
       launcher_.issue(engines, [&](wakeup const& wake, std::uint32_t seen) {
@@ -188,11 +192,13 @@ class ranks::executor {
   void settle(std::vector<failure>& failures) {
     settle_device([this] { return is_computing(); });  // what optimizers take back
     supervisor_.settle(failures);
+    for (auto const& each : programs_)
+      if (each.states != nullptr) each.states->transport().close();
   }
 
  private:
   struct running {
-    zbpp::program const* program = nullptr;
+    program const* code = nullptr;
     nccl::detail::transport const* transport = nullptr;
     std::unique_ptr<asio::detail::tcp_states> states;  // null where ranks agree on nothing
   };
@@ -282,13 +288,19 @@ class ranks::executor {
   // meanwhile.
   void await_rank(
       int rank, asio::detail::tcp_states* states, wakeup const& wake, std::uint32_t seen) {
-    auto const has_left = [&] { return states == nullptr || states->transport().is_flushed(); };
-    bool const had_left = has_left();
-    if (!had_left) states->transport().flush();
+    auto const is_over = [&] {
+      if (wake.load(std::memory_order_acquire) != seen) return true;
+      // Between two steps the rank waits for nobody, but until what it sent has left.
+      return rank < 0 && (states == nullptr || states->transport().is_flushed());
+    };
+    if (states != nullptr) states->transport().flush();
     wait_.until([&] {
-      if (wake.load(std::memory_order_acquire) != seen || had_left != has_left()) return true;
+      if (is_over()) return true;
+      // A last state and the end of its connection may arrive together: the state goes first.
       if (states != nullptr)
-        supervisor_.channel().loop().exclusively([&] { states->report_needed(rank); });
+        supervisor_.channel().loop().exclusively([&] {
+          if (!is_over()) states->report_needed(rank);
+        });
       return false;
     });
   }
@@ -298,11 +310,10 @@ class ranks::executor {
     wait_.until([&] {
       if (!context().end().is_complete()) return false;
       supervisor_.channel().board().enter(asio::progress_phase::sending);
-      if (states != nullptr && !states->transport().is_flushed()) {
-        states->transport().flush();
-        return false;
-      }
-      return transport.is_done();
+      if (states == nullptr || states->transport().is_flushed()) return transport.is_done();
+      states->transport().flush();
+      supervisor_.channel().loop().exclusively([&] { states->report_needed(-1); });
+      return false;
     });
   }
 

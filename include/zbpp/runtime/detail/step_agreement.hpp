@@ -36,13 +36,13 @@ struct step_ruling {
 /// Takes the part of one rank in the optimizer steps of a run.
 class step_agreement {
  public:
-  /// Says how far the optimizer of a stage is with a step.
-  enum class taken : std::uint8_t { not_yet, early, finally };
+  /// Says how far the optimizer of a stage is with the step of this rank.
+  enum class progress : std::uint8_t { none, early, final };
   /// Is one stage of the rank; frozen where there is no optimizer.
   struct stage_optimizer {
     int stage = 0;
     optimizer_ref optimizer;
-    taken step = taken::not_yet;
+    progress step = progress::none;
   };
 
   static constexpr int nobody = -1;
@@ -77,6 +77,8 @@ class step_agreement {
   /// Ends the step of this rank after a failure: follows the ruling where some rank knows it, and
   /// otherwise goes back to before the step; gradients stay then.
   void settle(step_ruling const* ruling, pass_context ctx);
+  /// Forgets how far the rank is with the step, whatever optimizers have done.
+  void forget_step() noexcept;
 
   /// @return the ruling on a step, where this rank has it; else null
   [[nodiscard]] step_ruling const* ruling_on(std::int64_t step) const noexcept {

@@ -33,6 +33,8 @@ ZBPP_INLINE step_agreement::step_agreement(
 }
 
 ZBPP_INLINE void step_agreement::resume(training_state const& state) {
+  forget_step();
+  report_ = {};
   state_ = state;
   if (state_.loss_scale == 0) state_.loss_scale = options_.scaling.initial;
 }
@@ -189,7 +191,7 @@ ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
   if (waits_) {
     take_final_step(own, ctx);
   } else if (will_step_early_ && own.optimizer && !accumulates()) {
-    own.step = taken::early;
+    own.step = progress::early;
     own.optimizer.step(settings({}, false), ctx);
   }
 }
@@ -204,11 +206,11 @@ ZBPP_INLINE void step_agreement::end_step() {
 ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
   bool const holds = waits_ || (ruling_.verdict.is_plain() && ruling_.is_unanimous);
   for (auto& chunk : chunks_) {
-    if (chunk.step == taken::early) {
+    if (chunk.step == progress::early) {
       holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
-      chunk.step = holds ? taken::finally : taken::not_yet;
+      chunk.step = holds ? progress::final : progress::none;
     }
-    if (chunk.step == taken::not_yet) take_final_step(chunk, ctx);
+    if (chunk.step == progress::none) take_final_step(chunk, ctx);
   }
   close(!holds);
   return !holds;
@@ -221,9 +223,15 @@ ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context 
     follow_ruling(ctx);
     return;
   }
-  is_pending_ = false;
   for (auto& chunk : chunks_)
-    if (std::exchange(chunk.step, taken::not_yet) == taken::early) chunk.optimizer.undo(ctx);
+    if (chunk.step == progress::early) chunk.optimizer.undo(ctx);
+  forget_step();
+}
+
+ZBPP_INLINE void step_agreement::forget_step() noexcept {
+  for (auto& chunk : chunks_) chunk.step = progress::none;
+  phase_ = phase::measure;
+  has_ruling_ = is_pending_ = false;
 }
 
 ZBPP_INLINE step_settings
@@ -237,7 +245,7 @@ step_agreement::settings(gradient_verdict const& verdict, bool is_final) const {
 }
 
 ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_context ctx) const {
-  chunk.step = taken::finally;
+  chunk.step = progress::final;
   if (!chunk.optimizer || accumulates()) return;
   if (ruling_.verdict.is_finite)
     chunk.optimizer.step(settings(ruling_.verdict, true), ctx);
@@ -247,8 +255,7 @@ ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_co
 
 // Writes the report of the step, and what the next one depends on.
 ZBPP_INLINE void step_agreement::close(bool was_amended) {
-  for (auto& chunk : chunks_) chunk.step = taken::not_yet;
-  has_ruling_ = is_pending_ = false;
+  forget_step();
   bool const is_update = !accumulates();
   auto const& verdict = ruling_.verdict;
   report_ = {

@@ -107,6 +107,7 @@ ZBPP_INLINE void step_agreements::settle(
       run(here, [&](pass_context ctx) { part->settle(known, ctx); });
     } catch (...) {
       // A device that cannot continue takes nothing back; the failure of the step says why.
+      part->forget_step();
     }
   }
 }
