@@ -14,10 +14,11 @@ root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 compiler=$1
 shift
 
-# headers COMPONENT: its files, src.hpp apart, which the compiled form is made of.
+# headers COMPONENT: its files, but for src.hpp, which the compiled form is made of, and those for nvcc,
+# which tests/cuda_host compiles.
 headers() {
   sed -n "/^set(ZBPP_${1}_HEADERS\$/,/^)/s/^  //p" "$root/include/zbpp/headers.cmake" |
-    grep -v '/src\.hpp$' || {
+    grep -v -e '/src\.hpp$' -e '\.cuh$' || {
     echo "headers_alone.sh: include/zbpp/headers.cmake has no headers of $1" >&2
     exit 2
   }

@@ -28,62 +28,41 @@ inline void note_host_writes([[maybe_unused]] void* first, [[maybe_unused]] std:
 #endif
 }
 
-/// Owns values on the device that was current when it was made; they start undefined.
+/// Owns values on a device, and copies them to and fro.
 template <class Value>
-class device_array {
- public:
-  device_array() = default;
-  /// @throws zbpp::cuda::cuda_error when there is not that much memory left
-  explicit device_array(std::size_t count) : count_(count) {
-    void* memory = nullptr;
-    zbpp::cuda::check(cudaMalloc(&memory, count * sizeof(Value)));
-    first_ = static_cast<Value*>(memory);
-  }
-  device_array(device_array&& other) noexcept
-      : first_(std::exchange(other.first_, nullptr)), count_(std::exchange(other.count_, 0)) {}
-  device_array& operator=(device_array other) noexcept {
-    std::swap(first_, other.first_);
-    std::swap(count_, other.count_);
-    return *this;
-  }
-  ~device_array() {
-    if (first_ != nullptr) cudaFree(first_);  // nobody is left to hear of an error
-  }
+class device_array : public zbpp::cuda::device_array<Value> {
+  using base = zbpp::cuda::device_array<Value>;
 
-  /// @return the first value
-  [[nodiscard]] Value* data() const { return first_; }
-  /// @return how many there are
-  [[nodiscard]] std::size_t size() const { return count_; }
+ public:
+  using base::base;
+  using base::data;
+  using base::size;
 
   /// Copies values to the array and waits until they are there.
   /// @param values  as many as the array has
   /// @throws zbpp::cuda::cuda_error
   void upload(zbpp::cuda::stream_ref on, std::span<Value const> values) const {
-    zbpp::cuda::pinned<Value> const staged(count_);
+    zbpp::cuda::pinned<Value> const staged(size());
     std::copy(values.begin(), values.end(), staged.data());
-    note_host_writes(staged.data(), count_ * sizeof(Value));
+    note_host_writes(staged.data(), size() * sizeof(Value));
     zbpp::cuda::check(
-        cudaMemcpyAsync(first_, staged.data(), count_ * sizeof(Value), cudaMemcpyHostToDevice, on));
+        cudaMemcpyAsync(data(), staged.data(), size() * sizeof(Value), cudaMemcpyHostToDevice, on));
     on.synchronize();
   }
   /// Enqueues a fill with zeros.
   /// @throws zbpp::cuda::cuda_error
   void clear(cudaStream_t on) const {
-    zbpp::cuda::check(cudaMemsetAsync(first_, 0, count_ * sizeof(Value), on));
+    zbpp::cuda::check(cudaMemsetAsync(data(), 0, size() * sizeof(Value), on));
   }
   /// Copies the values once the stream is through with what it has.
   /// @throws zbpp::cuda::cuda_error
   [[nodiscard]] std::vector<Value> download(zbpp::cuda::stream_ref on) const {
-    zbpp::cuda::pinned<Value> const landing(count_);
+    zbpp::cuda::pinned<Value> const landing(size());
     zbpp::cuda::check(cudaMemcpyAsync(
-        landing.data(), first_, count_ * sizeof(Value), cudaMemcpyDeviceToHost, on));
+        landing.data(), data(), size() * sizeof(Value), cudaMemcpyDeviceToHost, on));
     on.synchronize();
-    return std::vector<Value>(landing.data(), landing.data() + count_);
+    return std::vector<Value>(landing.data(), landing.data() + size());
   }
-
- private:
-  Value* first_ = nullptr;
-  std::size_t count_ = 0;
 };
 
 /// Cuts memory into pieces aligned as cudaMalloc's, in the order of the calls; without memory it

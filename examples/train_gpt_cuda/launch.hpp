@@ -6,7 +6,11 @@
 
 #include "lanes.hpp"
 #include "touching.hpp"
+#ifdef ZBPP_CUDA_MODEL
 #include <zbpp/cuda/error.hpp>
+#else
+#include <zbpp/cuda/launch_rows.cuh>
+#endif
 
 namespace gpt::cuda {
 
@@ -28,19 +32,7 @@ void launch_rows(cudaStream_t on, Rows const& what) {
 
 #else
 
-/// Runs one row on one block.
-template <class Rows>
-__global__ void __launch_bounds__(lanes::count) run_row(Rows const what) {
-  what(lanes(), static_cast<index>(blockIdx.x));
-}
-
-/// Launches a row function on a stream.
-/// @throws zbpp::cuda::cuda_error
-template <class Rows>
-void launch_rows(cudaStream_t on, Rows const& what) {
-  run_row<<<static_cast<unsigned>(what.rows()), lanes::count, 0, on>>>(what);
-  zbpp::cuda::check(cudaGetLastError());
-}
+using zbpp::cuda::launch_rows;
 
 #endif
 

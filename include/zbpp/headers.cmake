@@ -84,12 +84,14 @@ set(ZBPP_CORE_HEADERS
   model/schedule.hpp
   model/timeline.hpp
   optim/adamw.hpp
+  optim/detail/adamw_numbers.hpp
   optim/detail/elementwise.hpp
   optim/impl/adamw.ipp
   optim/impl/elementwise.ipp
   optim/impl/sgd.ipp
   optim/impl/src.hpp
   optim/layer.hpp
+  optim/settings.hpp
   optim/sgd.hpp
   planner/auto_placement.hpp
   planner/bottleneck.hpp
@@ -265,21 +267,29 @@ set(ZBPP_ASIO_HEADERS
   asio/wire.hpp
 )
 set(ZBPP_CUDA_HEADERS
+  cuda/adamw.cuh
   cuda/detail/driver_api.hpp
+  cuda/detail/exact.hpp
   cuda/detail/green_contexts.hpp
+  cuda/detail/layer_optimizer.hpp
+  cuda/detail/layer_rows.hpp
   cuda/detail/p2p_transport.hpp
+  cuda/detail/rules.hpp
   cuda/detail/timing.hpp
   cuda/device.hpp
   cuda/device_context.hpp
   cuda/error.hpp
   cuda/graph.hpp
   cuda/handles.hpp
+  cuda/lanes.hpp
+  cuda/launch_rows.cuh
   cuda/launcher.hpp
   cuda/memory.hpp
   cuda/nvtx.hpp
   cuda/partition.hpp
   cuda/pass_observer.hpp
   cuda/rank_device.hpp
+  cuda/sgd.cuh
   cuda/slots.hpp
   cuda/transfer_order.hpp
 )

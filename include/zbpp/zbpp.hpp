@@ -36,6 +36,7 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/layer.hpp>
+#include <zbpp/optim/settings.hpp>
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/bottleneck.hpp>

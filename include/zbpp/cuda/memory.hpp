@@ -66,4 +66,37 @@ class pinned {
   Value* values_ = nullptr;
 };
 
+/// Owns values on the device that was current when it was made; they start undefined.
+template <class Value>
+class device_array {
+ public:
+  device_array() noexcept = default;
+  /// @throws cuda_error when there is not that much memory left
+  explicit device_array(std::size_t count) : size_(count) {
+    if (count == 0) return;
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, count * sizeof(Value)));
+    first_ = static_cast<Value*>(memory);
+  }
+  device_array(device_array&& other) noexcept
+      : first_(std::exchange(other.first_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  device_array& operator=(device_array other) noexcept {
+    std::swap(first_, other.first_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~device_array() {
+    if (first_ != nullptr) cudaFree(first_);  // nobody is left to hear of an error
+  }
+
+  /// @return the first value; null where there is none
+  [[nodiscard]] Value* data() const noexcept { return first_; }
+  /// @return how many there are
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  Value* first_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 }  // namespace zbpp::cuda

@@ -5,6 +5,7 @@
 
 #include <zbpp/optim/detail/elementwise.hpp>
 #include <zbpp/optim/layer.hpp>
+#include <zbpp/optim/settings.hpp>
 
 #include <cstddef>
 #include <span>
@@ -12,15 +13,6 @@
 #include <vector>
 
 namespace zbpp::optim {
-
-/// Gives the settings of `adamw`.
-struct adamw_settings {
-  float mean = 0.9F;           ///< share of the mean gradient that a step keeps
-  float mean_square = 0.999F;  ///< share of the mean squared gradient that a step keeps
-  float epsilon = 1e-8F;       ///< keeps a weight without gradients where it is
-  float weight_decay = 0;      ///< share of a weight that goes away per unit of the learning rate
-  undo_by undo = undo_by::weights;
-};
 
 /// Steps weights by Adam with decoupled weight decay. Models `optimizer`.
 /// @source Kingma and Ba, arXiv 1412.6980 algorithm 1; Loshchilov and Hutter, arXiv 1711.05101

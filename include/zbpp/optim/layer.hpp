@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the optimizers of this folder step: the weights and gradients of a layer on the CPU, and how
-// they come back from a step that does not hold.
+// What optimizers step: the weights and gradients of a layer, and how they come back from a step
+// that does not hold.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace zbpp::optim {
 
-/// Refers to the weights of one layer and their gradients, of the same size. A weight that several
-/// layers of a stage share stands in one of them.
+/// Refers to the weights of one layer and their gradients, of the same size, in the memory of the
+/// host or of a GPU. A weight that several layers of a stage share stands in one of them.
 struct layer {
   std::span<float> weights;
   std::span<float> gradients;

@@ -5,6 +5,7 @@
 
 #include <zbpp/optim/detail/elementwise.hpp>
 #include <zbpp/optim/layer.hpp>
+#include <zbpp/optim/settings.hpp>
 
 #include <cstddef>
 #include <span>
@@ -12,13 +13,6 @@
 #include <vector>
 
 namespace zbpp::optim {
-
-/// Gives the settings of `sgd`.
-struct sgd_settings {
-  float momentum = 0;      ///< share of the last change that a step keeps, from 0 to below 1
-  float weight_decay = 0;  ///< times a weight, added to its gradient
-  undo_by undo = undo_by::weights;
-};
 
 /// Steps weights against their gradients. Models `optimizer`.
 ///

@@ -3,6 +3,7 @@
 // How states travel as messages of a step.
 #pragma once
 
+#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/config.hpp>

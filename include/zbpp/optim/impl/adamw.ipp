@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/detail/adamw_numbers.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -12,16 +13,6 @@
 namespace zbpp::optim {
 
 namespace detail {
-
-struct adamw_numbers {
-  float rate;           // of the unbiased mean
-  float unbias_square;  // of the mean square
-  float keep_weight;    // by decay
-  float factor;         // of gradients; 1 multiplies nothing
-  float mean;
-  float mean_square;
-  float epsilon;
-};
 
 /// Changes `size` weights, their means, or both.
 template <bool ChangesWeights, bool ChangesMoments>
@@ -51,22 +42,10 @@ ZBPP_EXACT void adamw_step(
 }  // namespace detail
 
 ZBPP_INLINE void adamw::apply(step_settings const& how, place const& to, change what) {
-  auto const count = static_cast<double>(how.updates + 1);
-  auto const rate = how.learning_rate / (1 - std::pow(static_cast<double>(settings_.mean), count));
-  auto const unbias = 1 / (1 - std::pow(static_cast<double>(settings_.mean_square), count));
-  detail::adamw_numbers const n{
-      .rate = static_cast<float>(rate),
-      .unbias_square = static_cast<float>(unbias),
-      .keep_weight =
-          static_cast<float>(1 - how.learning_rate * static_cast<double>(settings_.weight_decay)),
-      .factor = how.factor(),
-      .mean = settings_.mean,
-      .mean_square = settings_.mean_square,
-      .epsilon = settings_.epsilon};
   auto const run = what == change::both      ? detail::adamw_step<true, true>
                    : what == change::weights ? detail::adamw_step<true, false>
                                              : detail::adamw_step<false, true>;
-  run(n,
+  run(detail::numbers_of(settings_, how),
       to.before,
       to.weights,
       to.gradients,

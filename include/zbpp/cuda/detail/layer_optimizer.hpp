@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the optimizers for GPUs share: their memory, and which kernel runs when. A step is one
+// launch, whatever the number of layers.
+#pragma once
+
+#include <zbpp/cuda/detail/layer_rows.hpp>
+#include <zbpp/cuda/error.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/optim/layer.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/optimizer.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::cuda::detail {
+
+/// Models `optimizer` on the device that is current when it is made.
+/// @tparam Rule  steps one weight; made of its settings and those of a step
+/// @tparam Run   `Run::run(stream, rows, layers)` launches a row function, which may change the
+///               weights and gradients of these layers
+template <class Rule, class Run>
+class layer_optimizer {
+ public:
+  using settings = typename Rule::settings;
+
+  /// @param layers  in the memory of the device; what they refer to outlives the optimizer
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights; cuda_error
+  explicit layer_optimizer(std::vector<optim::layer> layers, settings by = {})
+      : layers_(std::move(layers)), settings_(by), states_on_host_(layers_.size()) {
+    std::int64_t tiles = 0;
+    for (auto const& l : layers_) {
+      zbpp::detail::require(
+          l.weights.size() == l.gradients.size(), "a layer has as many gradients as weights");
+      count_ += static_cast<std::int64_t>(l.weights.size());
+      tiles += tile_rows::rows_of(static_cast<std::int64_t>(l.weights.size()));
+    }
+    tiles_ = device_array<tile>(static_cast<std::size_t>(tiles));
+    ends_ = device_array<std::int64_t>(layers_.size());
+    sums_ = device_array<double>(tiles_.size());
+    states_ = device_array<gradient_state>(layers_.size());
+    auto const count = static_cast<std::size_t>(count_);
+    moments_ = device_array<float>(Rule::moments * count);
+    before_ = device_array<float>(keeps_copies() ? (1 + Rule::moments) * count : count);
+    fill();
+  }
+
+  /// @return how many layers there are
+  [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
+
+  /// Writes the states of the gradients; waits until the device has them.
+  /// @throws cuda_error
+  void measure(std::span<gradient_state> states, pass_context ctx) const {
+    if (states.empty()) return;
+    auto const on = stream_of(ctx);
+    run(on, square_rows{tiles_.data(), tiles(), sums_.data()});
+    run(on, state_rows{sums_.data(), ends_.data(), layers(), states_.data(), tiles()});
+    check(cudaMemcpyAsync(
+        states_on_host_.data(), states_.data(), states.size_bytes(), cudaMemcpyDeviceToHost, on));
+    on.synchronize();
+    std::copy_n(states_on_host_.data(), states.size(), states.begin());
+  }
+  /// Enqueues a step; unless it is final, keeps what `undo` needs.
+  /// @throws cuda_error
+  void step(step_settings const& how, pass_context ctx) {
+    how_ = how;
+    if (how.is_final)
+      step(ctx, change::both, false);
+    else
+      step(ctx, keeps_copies() ? change::both : change::weights, true);
+  }
+  /// Enqueues what makes the last step final.
+  /// @throws cuda_error
+  void commit(pass_context ctx) { keeps_copies() ? skip(ctx) : step(ctx, change::moments, false); }
+  /// Enqueues what takes the last step back.
+  /// @throws cuda_error
+  void undo(pass_context ctx) const {
+    run(stream_of(ctx),
+        restore_rows{tiles_.data(), tiles(), kept(), keeps_copies() ? Rule::moments : 0});
+  }
+  /// Enqueues what sets gradients to 0.
+  /// @throws cuda_error
+  void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
+
+ protected:
+  /// @return a moment of all weights, layer after layer, on the device
+  [[nodiscard]] std::span<float> moment(int which) const noexcept {
+    return {moments_.data() + which * count_, static_cast<std::size_t>(count_)};
+  }
+
+ private:
+  [[nodiscard]] bool keeps_copies() const noexcept {
+    return settings_.undo == optim::undo_by::copies;
+  }
+  [[nodiscard]] std::int64_t tiles() const noexcept {
+    return static_cast<std::int64_t>(tiles_.size());
+  }
+  [[nodiscard]] kept_numbers kept() const noexcept {
+    return {moments_.data(), before_.data(), count_};
+  }
+  template <class Rows>
+  void run(stream_ref on, Rows const& what) const {
+    Run::run(on, what, layers_);
+  }
+
+  void step(pass_context ctx, change what, bool is_early) const {
+    run(stream_of(ctx),
+        step_rows<Rule>{
+            .tiles = tiles_.data(),
+            .count = tiles(),
+            .kept = kept(),
+            .rule = Rule(settings_, how_),
+            .what = what,
+            .keeps_weights = is_early,
+            .keeps_moments = is_early && keeps_copies(),
+            .clears_gradients = !is_early});
+  }
+
+  void fill() const {
+    stream const own(stream_priority::usual);
+    std::int64_t first = 0;
+    std::int64_t first_tile = 0;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      auto const& l = layers_[i];
+      auto const size = static_cast<std::int64_t>(l.weights.size());
+      auto const rows = tile_rows::rows_of(size);
+      Run::run(
+          own.view(),
+          tile_rows{
+              tiles_.data() + first_tile,
+              {l.weights.data(), l.gradients.data(), first, size},
+              ends_.data() + i,
+              first_tile + rows},
+          {});
+      first += size;
+      first_tile += rows;
+    }
+    if (moments_.size() > 0)
+      check(cudaMemsetAsync(moments_.data(), 0, moments_.size() * sizeof(float), own.view()));
+    own.view().synchronize();
+  }
+
+  std::vector<optim::layer> layers_;
+  settings settings_;
+  step_settings how_;
+  std::int64_t count_ = 0;  // weights of all layers
+  device_array<tile> tiles_;
+  device_array<std::int64_t> ends_;
+  device_array<double> sums_;  // by tile
+  device_array<gradient_state> states_;
+  device_array<float> moments_;
+  device_array<float> before_;
+  pinned<gradient_state> states_on_host_;
+};
+
+}  // namespace zbpp::cuda::detail

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of optimizers: each runs once for all layers of a stage, over tiles of their weights.
+#pragma once
+
+#include <zbpp/cuda/detail/exact.hpp>
+#include <zbpp/cuda/lanes.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace zbpp::cuda::detail {
+
+/// Refers to a part of one layer.
+struct tile {
+  static constexpr std::int64_t most = 16 * lanes::count;  ///< weights
+
+  float* weights;
+  float* gradients;
+  std::int64_t first;  ///< of its weights, among those of all layers
+  std::int64_t size;
+};
+
+/// Writes the tiles of one layer, of which there is at least one.
+struct tile_rows {
+  static constexpr char const* name = "tiles";
+  tile* to;
+  tile whole;  ///< the layer
+  std::int64_t* end;
+  std::int64_t tiles_until_end;
+
+  [[nodiscard]] static std::int64_t rows_of(std::int64_t size) {
+    return size == 0 ? 1 : (size + tile::most - 1) / tile::most;
+  }
+  [[nodiscard]] std::int64_t rows() const { return rows_of(whole.size); }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.writes(to, rows());
+    t.writes(end, 1);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
+    auto const& self = *this;
+    at.each(1, [&](std::int64_t) {
+      auto const skipped = row * tile::most;
+      auto const left = self.whole.size - skipped;
+      self.to[row] = {
+          self.whole.weights + skipped,
+          self.whole.gradients + skipped,
+          self.whole.first + skipped,
+          left < tile::most ? left : tile::most};
+      *self.end = self.tiles_until_end;  // all rows write the same
+    });
+  }
+};
+
+/// Adds the squares of the gradients of each tile.
+struct square_rows {
+  static constexpr char const* name = "squares of gradients";
+  tile const* tiles;
+  std::int64_t count;
+  double* sums;  ///< by tile
+
+  [[nodiscard]] std::int64_t rows() const { return count; }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.reads(tiles, count);
+    t.writes(sums, count);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
+    auto const& self = *this;
+    auto const* const gradients = self.tiles[row].gradients;
+    auto const sum = at.sum(self.tiles[row].size, [gradients](std::int64_t i) {
+      auto const gradient = static_cast<double>(gradients[i]);
+      return gradient * gradient;  // no rounding: 48 bits
+    });
+    at.each(1, [&](std::int64_t) { self.sums[row] = sum; });
+  }
+};
+
+/// Adds the sums of the tiles of each layer, in an order that depends on its size alone.
+struct state_rows {
+  static constexpr char const* name = "states of gradients";
+  double const* sums;        ///< by tile
+  std::int64_t const* ends;  ///< by layer: of its tiles
+  std::int64_t count;        ///< layers
+  gradient_state* states;
+  std::int64_t tiles;  ///< of all layers
+
+  [[nodiscard]] std::int64_t rows() const { return count; }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.reads(sums, tiles);
+    t.reads(ends, count);
+    t.writes(states, count);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
+    auto const& self = *this;
+    auto const begin = row == 0 ? 0 : self.ends[row - 1];
+    auto const* const from = self.sums + begin;
+    auto const sum = at.sum(self.ends[row] - begin, [from](std::int64_t i) { return from[i]; });
+    at.each(1, [&](std::int64_t) {
+      self.states[row].sum_of_squares = sum;
+      self.states[row].is_finite = sum - sum == 0;  // neither infinite nor not a number
+    });
+  }
+};
+
+/// Says what a step changes.
+enum class change : std::uint8_t { weights, moments, both };
+
+/// Refers to what an optimizer has for each weight of its layers, array after array.
+struct kept_numbers {
+  float* moments;      ///< those of all weights, once for each moment of the rule
+  float* before;       ///< the weights before a step, then, with copies, the moments
+  std::int64_t count;  ///< weights of all layers
+};
+
+/// Steps all weights by a rule.
+/// @tparam Rule  called with the weight before, the gradient and its moments, which it changes;
+///               returns the new weight
+template <class Rule>
+struct step_rows {
+  static constexpr char const* name = "optimizer step";
+  tile const* tiles;
+  std::int64_t count;
+  kept_numbers kept;
+  Rule rule;
+  change what;
+  bool keeps_weights;
+  bool keeps_moments;
+  bool clears_gradients;
+
+  [[nodiscard]] std::int64_t rows() const { return count; }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.reads(tiles, count);
+    t.changes(kept.moments, Rule::moments * kept.count);
+    if (what == change::moments) t.reads(kept.before, kept.count);
+    if (keeps_weights) t.writes(kept.before, kept.count);
+    if (keeps_moments) t.writes(kept.before + kept.count, Rule::moments * kept.count);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
+    auto const& self = *this;
+    auto const own = tiles[row];
+    at.each(own.size, [&](std::int64_t i) {
+      auto const place = own.first + i;
+      exact moments[Rule::moments];
+      for (int k = 0; k < Rule::moments; ++k)
+        moments[k] = self.kept.moments[k * self.kept.count + place];
+      float const before = self.what == change::moments ? self.kept.before[place] : own.weights[i];
+      if (self.keeps_weights) self.kept.before[place] = before;
+      if (self.keeps_moments)
+        for (int k = 0; k < Rule::moments; ++k)
+          self.kept.before[(k + 1) * self.kept.count + place] = moments[k].value;
+      exact const weight = self.rule(before, own.gradients[i], moments);
+      if (self.what != change::moments) own.weights[i] = weight.value;
+      if (self.what != change::weights)
+        for (int k = 0; k < Rule::moments; ++k)
+          self.kept.moments[k * self.kept.count + place] = moments[k].value;
+      if (self.clears_gradients) own.gradients[i] = 0;
+    });
+  }
+};
+
+/// Brings back what a step kept.
+struct restore_rows {
+  static constexpr char const* name = "undo of a step";
+  tile const* tiles;
+  std::int64_t count;
+  kept_numbers kept;
+  int moments;  ///< to bring back; 0 where they were not changed
+
+  [[nodiscard]] std::int64_t rows() const { return count; }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.reads(tiles, count);
+    t.reads(kept.before, (moments + 1) * kept.count);
+    t.writes(kept.moments, moments * kept.count);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
+    auto const& self = *this;
+    auto const own = tiles[row];
+    at.each(own.size, [&](std::int64_t i) {
+      auto const place = own.first + i;
+      own.weights[i] = self.kept.before[place];
+      for (int k = 0; k < self.moments; ++k)
+        self.kept.moments[k * self.kept.count + place] =
+            self.kept.before[(k + 1) * self.kept.count + place];
+    });
+  }
+};
+
+/// Sets gradients to 0.
+struct clear_rows {
+  static constexpr char const* name = "gradients to 0";
+  tile const* tiles;
+  std::int64_t count;
+
+  [[nodiscard]] std::int64_t rows() const { return count; }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.reads(tiles, count);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
+    auto const own = tiles[row];
+    at.each(own.size, [&](std::int64_t i) { own.gradients[i] = 0; });
+  }
+};
+
+}  // namespace zbpp::cuda::detail

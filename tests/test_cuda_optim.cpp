@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The optimizers for GPUs beside those on the CPU: the same bits, whatever is asked of them in
+// which order. Their kernels run on the model of CUDA.
+#include <zbpp/cuda/detail/layer_optimizer.hpp>
+#include <zbpp/cuda/detail/rules.hpp>
+#include <zbpp/cuda/device_context.hpp>
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/sgd.hpp>
+
+#include <support/catch.hpp>
+#include <support/cuda_training.hpp>
+#include <support/model_rows.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace test_cuda_optim {
+
+using namespace zbpp::test;
+namespace model = zbpp::cuda_model;
+using zbpp::gradient_state;
+using zbpp::optim::layer;
+using zbpp::optim::undo_by;
+
+namespace {
+
+// Weights and gradients of some layers, once on the host and once in memory of the device.
+struct values {
+  explicit values(std::vector<std::size_t> const& sizes, seeded_random& random) {
+    std::size_t all = 0;
+    for (auto const size : sizes) all += size;
+    weights.resize(all);
+    gradients.resize(all);
+    device_weights = zbpp::cuda::device_array<float>(all);
+    device_gradients = zbpp::cuda::device_array<float>(all);
+    for (auto& w : weights) w = static_cast<float>(random.real(-1, 1));
+    write(device_weights, weights);
+    std::size_t first = 0;
+    for (auto const size : sizes) {
+      here.push_back(
+          {std::span(weights).subspan(first, size), std::span(gradients).subspan(first, size)});
+      there.push_back(
+          {{device_weights.data() + first, size}, {device_gradients.data() + first, size}});
+      first += size;
+    }
+  }
+  void refill(seeded_random& random) {
+    for (auto& g : gradients) g = static_cast<float>(random.real(-1, 1));
+    write(device_gradients, gradients);
+  }
+  // The memory of a device is memory of the host in the model; the devices are idle here.
+  static void write(zbpp::cuda::device_array<float> const& to, std::vector<float> const& from) {
+    if (from.empty()) return;
+    std::ranges::copy(from, to.data());
+    model::host_writes(to.data(), to.size() * sizeof(float));
+  }
+
+  std::vector<float> weights;
+  std::vector<float> gradients;
+  zbpp::cuda::device_array<float> device_weights;
+  zbpp::cuda::device_array<float> device_gradients;
+  std::vector<layer> here;
+  std::vector<layer> there;
+};
+
+bool is_same(std::span<float const> host, std::span<float const> device) {
+  return host.size() == device.size() &&
+         std::memcmp(host.data(), device.data(), host.size_bytes()) == 0;
+}
+
+// Names the moments of both kinds of optimizers alike.
+template <class Rule>
+struct on_gpu : zbpp::cuda::detail::layer_optimizer<Rule, model_rows> {
+  using base = zbpp::cuda::detail::layer_optimizer<Rule, model_rows>;
+  using base::base;
+  using base::moment;
+};
+std::vector<std::span<float>> moments_of(zbpp::optim::adamw& of) {
+  return {of.mean(), of.mean_square()};
+}
+std::vector<std::span<float>> moments_of(zbpp::optim::sgd& of) { return {of.momentum()}; }
+
+// Asks both for the same, at random.
+template <class Rule, class OnCpu>
+void check(typename Rule::settings const& settings, std::vector<std::size_t> const& sizes) {
+  ZBPP_SEEDED(random, sizes.size());
+  model::reset({.seed = sizes.size() + 1});
+  {
+    values all(sizes, random);
+    OnCpu cpu(all.here, settings);
+    on_gpu<Rule> gpu(all.there, settings);
+    zbpp::cuda::device_context context({}, 1, 1, {});
+    zbpp::arena memory;
+    zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
+    zbpp::pass_context const here(memory);
+    std::int64_t updates = 0;
+    for (int round = 0; round < thinned(12, 5); ++round) {
+      all.refill(random);
+      zbpp::step_settings how{
+          .updates = updates,
+          .learning_rate = random.real(0, 0.1),
+          .coefficient = random.integer(0, 1) == 0 ? 1 : random.real(0, 1),
+          .gradient_scale = 8,
+          .is_final = random.integer(0, 2) == 0};
+      auto const both = [&](auto const& act) {
+        act(cpu, here);
+        act(gpu, there);
+      };
+      auto const step = [&](auto& o, auto ctx) { o.step(how, ctx); };
+      if (random.integer(0, 5) == 0) {
+        both([](auto& o, auto ctx) { o.skip(ctx); });
+      } else {
+        both(step);
+        ++updates;
+        if (!how.is_final && random.integer(0, 1) == 0) {
+          both([](auto& o, auto ctx) { o.commit(ctx); });
+        } else if (!how.is_final) {
+          both([](auto& o, auto ctx) { o.undo(ctx); });
+          how.is_final = true;
+          how.coefficient = 0.5;
+          both(step);
+        }
+      }
+      context.compute().synchronize();
+      CHECK(is_same(all.weights, {all.device_weights.data(), all.device_weights.size()}));
+      CHECK(is_same(all.gradients, {all.device_gradients.data(), all.device_gradients.size()}));
+      auto const moments = moments_of(cpu);
+      for (std::size_t k = 0; k < moments.size(); ++k)
+        CHECK(is_same(moments[k], gpu.moment(static_cast<int>(k))));
+    }
+  }
+  CHECK(first_of(model::faults()) == "");
+  CHECK(first_of(model::leaks()) == "");
+}
+
+std::vector<std::vector<std::size_t>> grids() {
+  // Around the size of a tile, which is 4096.
+  return {{}, {0}, {1}, {5, 0, 300}, {4096}, {4095, 4097}, {9000, 1, 12289, 17}};
+}
+
+}  // namespace
+
+TEST_CASE("AdamW on GPUs has the bits of AdamW on the CPU", "[cuda]") {
+  for (auto const undo : {undo_by::weights, undo_by::copies})
+    for (auto const& sizes : grids())
+      check<zbpp::cuda::detail::adamw_rule, zbpp::optim::adamw>(
+          {.weight_decay = 0.01F, .undo = undo}, sizes);
+}
+
+TEST_CASE("gradient descent on GPUs has the bits of that on the CPU", "[cuda]") {
+  for (auto const undo : {undo_by::weights, undo_by::copies})
+    for (float const momentum : {0.0F, 0.9F})
+      for (auto const& sizes : grids())
+        check<zbpp::cuda::detail::sgd_rule, zbpp::optim::sgd>(
+            {.momentum = momentum, .weight_decay = 0.01F, .undo = undo}, sizes);
+}
+
+TEST_CASE("a GPU measures gradients layer by layer, the same however they are split", "[cuda]") {
+  ZBPP_SEEDED(random, 1);
+  model::reset({});
+  using optimizer = on_gpu<zbpp::cuda::detail::adamw_rule>;
+  values all({9000, 0, 1, 12289}, random);
+  all.refill(random);
+  zbpp::cuda::device_context context({}, 1, 1, {});
+  zbpp::arena memory;
+  zbpp::pass_context const ctx(memory, zbpp::backend_kind::cuda, &context);
+  auto const measure = [&](std::span<layer const> layers) {
+    optimizer const own({layers.begin(), layers.end()});
+    std::vector<gradient_state> states(layers.size());
+    own.measure(states, ctx);
+    return states;
+  };
+  auto const whole = measure(all.there);
+  std::span const parts(all.there);
+  for (std::size_t cut = 0; cut <= parts.size(); ++cut) {
+    auto found = measure(parts.first(cut));
+    auto const rest = measure(parts.subspan(cut));
+    found.insert(found.end(), rest.begin(), rest.end());
+    CHECK(found == whole);
+  }
+  std::vector<gradient_state> on_cpu(whole.size());
+  zbpp::optim::adamw(all.here).measure(on_cpu, zbpp::pass_context(memory));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    CHECK(whole[i].is_finite);
+    // Both add exact squares in double.
+    CHECK(
+        std::abs(whole[i].sum_of_squares - on_cpu[i].sum_of_squares) <=
+        1e-12 * on_cpu[i].sum_of_squares);
+  }
+  for (float const bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
+    all.gradients[9000 + 1 + 12288] = bad;
+    values::write(all.device_gradients, all.gradients);
+    auto const states = measure(all.there);
+    for (std::size_t i = 0; i < states.size(); ++i) CHECK(states[i].is_finite == (i != 3));
+  }
+  CHECK(first_of(model::faults()) == "");
+}
+
+TEST_CASE("layers with too few gradients are refused on GPUs", "[cuda]") {
+  model::reset({});
+  std::vector<float> memory(8);
+  CHECK(refusal([&] {
+          on_gpu<zbpp::cuda::detail::sgd_rule> const wrong(
+              {{{memory.data(), 4}, {memory.data(), 3}}});
+        }) == "a layer has as many gradients as weights");
+}
+
+}  // namespace test_cuda_optim
