@@ -59,7 +59,7 @@ struct tile_rows {
 
 /// Adds the squares of the gradients of each tile.
 struct square_rows {
-  static constexpr char const* name = "squares of gradients";
+  static constexpr char const* name = "squares";
   tile const* tiles;
   std::int64_t count;
   double* sums;  ///< by tile
@@ -83,7 +83,7 @@ struct square_rows {
 
 /// Adds the sums of the tiles of each layer, in an order that depends on its size alone.
 struct state_rows {
-  static constexpr char const* name = "states of gradients";
+  static constexpr char const* name = "states";
   double const* sums;        ///< by tile
   std::int64_t const* ends;  ///< by layer: of its tiles
   std::int64_t count;        ///< layers
@@ -124,7 +124,7 @@ struct kept_numbers {
 ///               returns the new weight
 template <class Rule>
 struct step_rows {
-  static constexpr char const* name = "optimizer step";
+  static constexpr char const* name = "step";
   tile const* tiles;
   std::int64_t count;
   kept_numbers kept;
@@ -168,7 +168,7 @@ struct step_rows {
 
 /// Brings back what a step kept.
 struct restore_rows {
-  static constexpr char const* name = "undo of a step";
+  static constexpr char const* name = "undo";
   tile const* tiles;
   std::int64_t count;
   kept_numbers kept;
@@ -196,7 +196,7 @@ struct restore_rows {
 
 /// Sets gradients to 0.
 struct clear_rows {
-  static constexpr char const* name = "gradients to 0";
+  static constexpr char const* name = "clear";
   tile const* tiles;
   std::int64_t count;
 
