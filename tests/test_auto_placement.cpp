@@ -125,6 +125,17 @@ TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placeme
   }
 }
 
+TEST_CASE("halves keep tied weights at the ends of the model", "[auto_placement]") {
+  auto const halves = [](int ranks) {
+    std::vector<zbpp::stage_costs> costs(static_cast<std::size_t>(ranks), {.forward = 2});
+    costs.front().tied = costs.back().tied = 64;
+    zbpp::problem const problem(placement::linear(ranks), 4, costs);
+    return detail::regroup(problem, placement::v_shape(ranks), true)->tied_stages();
+  };
+  CHECK(halves(1) == std::vector{0, 1});
+  CHECK(halves(3) == std::vector{0, 5});
+}
+
 TEST_CASE("a model goes where its stages come out even", "[auto_placement]") {
   CHECK(names(even(placement::linear(4), 8)) == "linear 4, v 8, looped 8");
   CHECK(names(even(placement::linear(4), 8), false) == "linear 4");

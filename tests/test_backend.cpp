@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/optim/sgd.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/flow.hpp>
@@ -12,6 +13,7 @@
 #include <support/catch.hpp>
 #include <support/refusal.hpp>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,12 +73,24 @@ struct idle_stage {
   }
 };
 
+// An idle stage with tied weights.
+struct tied_stage : idle_stage {
+  std::array<float, 4> weights{};
+  std::array<float, 4> gradients{};
+  zbpp::optim::sgd own{std::vector<zbpp::optim::layer>{{weights, gradients, true}}};
+
+  tied_stage() = default;
+  tied_stage(tied_stage const&) = delete;
+  tied_stage& operator=(tied_stage const&) = delete;
+  zbpp::optim::sgd& optimizer() { return own; }
+};
+
 // What a pipeline says that is made and run with a transport.
 template <class Transport>
-std::string told(zbpp::step_kind kind) {
+std::string told(zbpp::step_kind kind, zbpp::bytes tied = 0) {
   auto const planned = zbpp::make_plan(
       zbpp::zb_h1{},
-      zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1}),
+      zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1, .tied = tied}),
       {.step = kind});
   std::vector<idle_stage> stages(2);
   return refusal([&] {
@@ -96,6 +110,18 @@ TEST_CASE("ranks agree as far as their transport lets them", "[backend]") {
       "on this backend ranks begin no step before the last one is final; lower the plan with "
       "step_kind::synchronous");
   CHECK(told<without_states>(step_kind::unchecked) == "<nothing was refused>");
+  CHECK(
+      told<zbpp::in_process>(step_kind::unchecked, 64) ==
+      "stage 0: its optimizer has 0 bytes of tied gradients, and its problem states 64; give both "
+      "the same");
+  std::array<tied_stage, 2> tied;
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1, .tied = 16}));
+  CHECK(
+      refusal([&] { zbpp::pipeline(planned, with_transport<without_states>{}, tied); }) ==
+      "on this backend ranks cannot sum the gradients of tied weights; lower the plan with "
+      "step_kind::none and sum them after each step");
   CHECK(
       told<without_states>(step_kind::synchronous) ==
       "on this backend ranks cannot agree on optimizer steps; lower the plan with "

@@ -167,6 +167,30 @@ TEST_CASE("gradient descent on GPUs has the bits of that on the CPU", "[cuda]") 
             {.momentum = momentum, .weight_decay = 0.01F, .undo = undo}, sizes);
 }
 
+TEST_CASE("tied gradients leave a GPU, and each layer gets their sum back", "[cuda]") {
+  ZBPP_SEEDED(random, 2);
+  model::reset({});
+  values all({7, 4100, 0, 7}, random);
+  all.refill(random);
+  for (std::size_t k : {0U, 3U}) all.there[k].is_tied = true;
+  on_gpu<zbpp::cuda::detail::adamw_rule> const own(all.there);
+  CHECK(own.tied_weights() == 7);
+  CHECK((own.is_tied(0) && !own.is_tied(1) && own.is_tied(3)));
+  zbpp::cuda::device_context context({}, 1, 1, {});
+  zbpp::arena memory;
+  zbpp::pass_context const ctx(memory, zbpp::backend_kind::cuda, &context);
+  std::vector<float> copy(14);
+  own.read_tied(copy, ctx);
+  auto expected = all.gradients;
+  CHECK(std::ranges::equal(std::span(copy).first(7), all.here[0].gradients));
+  CHECK(std::ranges::equal(std::span(copy).last(7), all.here[3].gradients));
+  for (std::size_t i = 0; i < 7; ++i) expected[i] = expected[4107 + i] = copy[i];
+  own.write_tied(std::span(copy).first(7), ctx);
+  context.compute().synchronize();
+  CHECK(is_same(expected, {all.device_gradients.data(), all.device_gradients.size()}));
+  CHECK(first_of(model::faults()) == "");
+}
+
 TEST_CASE("a GPU measures gradients layer by layer, the same however they are split", "[cuda]") {
   ZBPP_SEEDED(random, 1);
   model::reset({});

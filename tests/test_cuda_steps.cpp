@@ -57,18 +57,13 @@ TEST_CASE(
     "ranks on GPUs agree on steps with the bits of one process, whatever runs first", "[cuda]") {
   auto seed = run_seed();
   int amended = 0;
-  for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(ranks))
-      for (auto const& policy : grid_policies()) {
-        problem const what(where, 2 * ranks, launched_costs(), 87);
-        if (!is_supported(policy, what)) continue;
-        INFO(name_of(policy, what));
-        check_kinds(
-            make_plan(policy, what, {.step = step_kind::post_validated}),
-            make_plan(policy, what, {.step = step_kind::synchronous}),
-            seed,
-            amended);
-      }
+  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& what) {
+    check_kinds(
+        make_plan(policy, what, {.step = step_kind::post_validated}),
+        make_plan(policy, what, {.step = step_kind::synchronous}),
+        seed,
+        amended);
+  });
   CHECK(amended > thinned(100, 20));
 }
 

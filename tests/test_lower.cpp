@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
 
 #include <support/catch.hpp>
 #include <support/independent_check.hpp>
@@ -163,6 +164,33 @@ TEST_CASE("ranks agree between the last W and the steps, or early in the next st
       text_of(late.instructions(1)) ==
       "1RECV_F0 1F0 1RECV_F1 1VALIDATE 1BW0 1SEND_B0 1F1 1BW1 1SEND_B1 1RECV_F2 1F2 1BW2 1SEND_B2 "
       "1NORM 1STEP");
+}
+
+TEST_CASE("gradients of tied weights are exchanged behind all passes", "[lower]") {
+  schedule const order(
+      placement::v_shape(2), 1, passes({"0F0 3F0 3BW0 0BW0", "1F0 2F0 2B0 1B0 2W0 1W0"}));
+  auto const first_rank = [&](zbpp::step_kind step) {
+    auto const code = lower(order, {.step = step, .tied = {0, 1, 3}});
+    CHECK(
+        zbpp::tied_stages(code) ==
+        (step == zbpp::step_kind::none ? std::vector<int>{} : std::vector<int>{0, 1, 3}));
+    CHECK(zbpp::verify(code).empty());
+    return text_of(code.instructions(0));
+  };
+  CHECK(
+      first_rank(zbpp::step_kind::unchecked) ==
+      "0F0 0SEND_F0 3RECV_F0 3F0 3BW0 3SEND_B0 0RECV_B0 0BW0 0SEND_T 3SEND_T 0ADD_T 3ADD_T 0STEP "
+      "3STEP");
+  CHECK(
+      first_rank(zbpp::step_kind::synchronous) ==
+      "0F0 0SEND_F0 3RECV_F0 3F0 3BW0 3SEND_B0 0RECV_B0 0BW0 0SEND_T 3SEND_T 0ADD_T 3ADD_T 0NORM "
+      "0VALIDATE 0STEP 3STEP");
+  CHECK(
+      first_rank(zbpp::step_kind::none) == "0F0 0SEND_F0 3RECV_F0 3F0 3BW0 3SEND_B0 0RECV_B0 0BW0");
+  for (auto const& tied : {std::vector<int>{1, 0}, {2, 2}, {-1, 2}, {0, 4}})
+    CHECK(zbpp::test::refusal([&] {
+            (void)lower(order, {.tied = tied});
+          }) == "tied names stages of the schedule in ascending order");
 }
 
 TEST_CASE("the passes before a validation need no message of later ones", "[lower]") {

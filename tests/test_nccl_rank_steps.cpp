@@ -10,6 +10,7 @@
 #include <support/catch.hpp>
 #include <support/cuda_steps.hpp>
 #include <support/cuda_training.hpp>
+#include <support/nccl_ranks_toy.hpp>
 #include <support/padded_toy.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -45,10 +46,11 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
         auto all = toy::make_model(where.stages());
         std::vector<stage> stages;
         for (int s : where.stages_of(meeting.rank()))
-          stages.emplace_back(all[zbpp::detail::index(s)], with.infinite_of(s, where.stages()));
-        nccl::ranks_settings settings;
-        settings.device = {.device = meeting.rank()};
-        settings.edges = toy::edge_shapes(planned.problem());
+          stages.emplace_back(
+              all[zbpp::detail::index(s)],
+              with.infinite_of(s, where.stages()),
+              planned.problem().costs(s).tied > 0);
+        auto settings = settings_of(planned, meeting.rank());
         zbpp::pipeline pipe(
             planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with.clip));
         gpu_steps::outcome mine;
@@ -58,8 +60,10 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
         for (int s : where.stages_of(meeting.rank()))
           result.given[zbpp::detail::index(s)] = all[zbpp::detail::index(s)];
         result.early += mine.early;
-        if (meeting.rank() == 0) result.amended = mine.amended;
-        if (meeting.rank() == 0) result.norms = mine.norms;
+        if (meeting.rank() == 0) {
+          result.amended = mine.amended;
+          result.norms = mine.norms;
+        }
         if (where.rank_of(where.stages() - 1) == meeting.rank()) result.losses = mine.losses;
       });
   for (auto const& text : thrown) CHECK(text == "");
@@ -72,10 +76,16 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
   auto seed = run_seed() + 1000;
   for (int ranks : thinned<std::vector<int>>({1, 2, 4}, {3}))
     for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
-      problem const what(zbpp::placement::v_shape(ranks), 2 * ranks, launched_costs(), 87);
+      // On ranks of their own, or all on one.
+      auto costs = gpu_steps::tied_costs(2 * ranks);
+      if (kind == step_kind::synchronous) {
+        costs = std::vector(costs.size(), launched_costs());
+        costs.front().tied = costs.back().tied = gpu_steps::tied_size;
+      }
+      problem const what(zbpp::placement::v_shape(ranks), 2 * ranks, costs, 87);
       auto const planned = make_plan(zbpp::zb_v{}, what, {.step = kind});
       for (auto const& with : gpu_steps::troubles_of(planned)) {
-        model::reset({.seed = ++seed, .devices = ranks, .connections = 256, .hosts = ranks});
+        model::reset(machine_of(ranks, ++seed));
         INFO(ranks << " ranks, interleaving " << seed << ", clips at " << with.clip);
         gpu_steps::check(
             train_on_ranks(planned, with), gpu_steps::train_alone(planned, with), planned, with);
@@ -91,7 +101,7 @@ TEST_CASE(
   auto seed = run_seed() + 2000;
   for (int failing = 1; failing < 12; failing += thinned(2, 5))
     for (int culprit = 0; culprit < ranks; ++culprit) {
-      model::reset({.seed = ++seed, .devices = ranks, .connections = 256, .hosts = ranks});
+      model::reset(machine_of(ranks, ++seed));
       INFO("flow " << failing << " of rank " << culprit << ", interleaving " << seed);
       auto const thrown =
           run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
@@ -101,11 +111,11 @@ TEST_CASE(
             std::atomic<int> flows = 0;
             std::array stages{gpu_steps::doomed_stage<stage>{
                 &own, &flows, meeting.rank() == culprit ? failing : -1}};
-            nccl::ranks_settings settings;
-            settings.device = {.device = meeting.rank()};
-            settings.edges = toy::edge_shapes(what);
             zbpp::pipeline pipe(
-                planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(0));
+                planned,
+                nccl::ranks(meeting, settings_of(planned, meeting.rank())),
+                stages,
+                gpu_steps::options(0));
             meeting.barrier();  // or a rank may learn of the failure while it makes its pipeline
             std::string told;
             try {

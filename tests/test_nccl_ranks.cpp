@@ -8,6 +8,7 @@
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/nccl_ranks_toy.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
 #include <support/policy_grid.hpp>
@@ -43,17 +44,6 @@ std::string first_of(std::vector<std::string> const& faults) {
   return faults.empty() ? "" : faults.front();
 }
 
-model::options machine_of(int ranks, std::uint64_t seed) {
-  return {.seed = seed, .devices = ranks, .connections = 256, .hosts = ranks};
-}
-
-nccl::ranks_settings settings_of(plan const& planned, int rank) {
-  nccl::ranks_settings settings;
-  settings.device = {.device = rank};
-  settings.edges = toy::edge_shapes(planned.problem());
-  return settings;
-}
-
 // What the ranks of a run give together.
 struct outcome {
   std::vector<std::vector<double>> losses;    // of each step, then of an evaluation
@@ -74,21 +64,12 @@ unsigned long long digest_of(toy::stage_model const& stage) {
 }
 
 outcome reference(plan const& planned) {
-  std::vector<std::vector<bool>> fused(
-      zbpp::detail::index(planned.problem().stages()),
-      std::vector<bool>(zbpp::detail::index(planned.problem().microbatches())));
-  for (auto const& p : planned.schedule().passes().all())
-    if (p.kind == zbpp::pass_kind::backward)
-      fused[zbpp::detail::index(p.stage)][zbpp::detail::index(p.microbatch)] = true;
+  toy::fused_passes const is_fused(planned);
   auto all = toy::make_model(planned.problem().stages());
   outcome result;
   auto run = [&](int step) {
-    auto losses =
-        toy::reference_step(all, step, planned.problem().microbatches(), [&](int s, int m) {
-          return fused[zbpp::detail::index(s)][zbpp::detail::index(m)];
-        });
-    for (auto& loss : losses) loss = static_cast<double>(static_cast<float>(loss));
-    result.losses.push_back(std::move(losses));
+    result.losses.push_back(toy::in_single_precision(
+        toy::reference_step(all, step, planned.problem().microbatches(), is_fused)));
   };
   for (int i = 0; i < steps; ++i) run(i);
   for (auto const& stage : all) result.gradients.push_back(digest_of(stage));

@@ -10,12 +10,7 @@
 #include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
 #include <support/padded_toy.hpp>
-#include <support/plan_grid.hpp>
 #include <support/seeded.hpp>
-#include <support/thinned.hpp>
-
-#include <cstdint>
-#include <vector>
 
 namespace test_nccl_steps {
 
@@ -33,25 +28,20 @@ using stage = gpu_steps::optimized_stage<toy::padded_passes<toy::launched_passes
 
 TEST_CASE("ranks over NCCL agree on steps with the bits of one process", "[nccl]") {
   auto seed = run_seed();
-  for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(ranks))
-      for (auto const& policy : grid_policies()) {
-        problem const what(where, 2 * ranks, launched_costs(), 87);
-        if (!is_supported(policy, what)) continue;
-        INFO(name_of(policy, what));
-        for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
-          auto const planned = make_plan(policy, what, {.step = kind});
-          for (auto const& with : gpu_steps::troubles_of(planned)) {
-            model::reset({.seed = ++seed, .connections = 256, .duplicate_gpus = true});
-            INFO("interleaving " << seed << ", clips at " << with.clip);
-            gpu_steps::check(
-                gpu_steps::train_on<stage>(planned, with, nccl_in_one_process{}),
-                gpu_steps::train_alone(planned, with),
-                planned,
-                with);
-          }
-        }
+  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& what) {
+    for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
+      auto const planned = make_plan(policy, what, {.step = kind});
+      for (auto const& with : gpu_steps::troubles_of(planned)) {
+        model::reset({.seed = ++seed, .connections = 256, .duplicate_gpus = true});
+        INFO("interleaving " << seed << ", clips at " << with.clip);
+        gpu_steps::check(
+            gpu_steps::train_on<stage>(planned, with, nccl_in_one_process{}),
+            gpu_steps::train_alone(planned, with),
+            planned,
+            with);
       }
+    }
+  });
 }
 
 }  // namespace test_nccl_steps

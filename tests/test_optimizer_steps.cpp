@@ -3,6 +3,7 @@
 // The claim of steps that are validated afterwards: whatever the policy, the backend and the
 // gradients, they give the bits of synchronous steps and of one process.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/steps.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -215,6 +216,184 @@ TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimi
     }
 }
 
+// Checks a model whose stages in a list have the same weights, as `check` does.
+happenings check_tied(
+    zbpp::placement const& where,
+    int microbatches,
+    model_settings settings,
+    training_options const& options) {
+  happenings all;
+  settings.stages = where.stages();
+  auto const problem = checked::make_problem(where, microbatches, 87, settings.tied);
+  for (auto const& policy : grid_policies()) {
+    if (!is_supported(policy, problem)) continue;
+    INFO(name_of(policy, problem));
+    all += check(policy(problem), problem, settings, options);
+    ++all.schedules;
+  }
+  return all;
+}
+
+TEST_CASE("weights that several stages have stay the same weights", "[optimizer-steps][tied]") {
+  auto const p = GENERATE(2, 3, 5);
+  if (p > thinned(8, 3)) return;
+  for (auto const& where : placements_to_run(p)) {
+    auto const last = where.stages() - 1;
+    std::vector<std::vector<int>> all{{0, last}, {0, 1}};
+    if (last > 1) all.push_back({0, 1, last});
+    for (auto const& tied : all) {
+      CAPTURE(tied);
+      auto const seen = check_tied(
+          where,
+          p + 1,
+          {.faults = {{4, last, 0}}, .tied = tied},
+          {.clip = 1.5, .accumulate = last > 2 ? 1 : 2});
+      CHECK(seen.amended > 0);
+      CHECK(seen.skipped > 0);
+    }
+  }
+}
+
+TEST_CASE("every stage may have the same weights, once or twice", "[optimizer-steps][tied]") {
+  auto const where = GENERATE(
+      zbpp::placement::linear(3), zbpp::placement::v_shape(1), zbpp::placement::v_shape(2));
+  std::vector<int> tied;
+  for (int s = 0; s < where.stages(); ++s) tied.push_back(s);
+  for (bool const only_first : {true, false}) {
+    auto const seen = check_tied(
+        where, 4, {.uses_adamw = false, .tied = tied, .ties_first_layers = only_first}, {});
+    CHECK(seen.early == seen.schedules * where.ranks() * (steps - 3));
+  }
+}
+
+TEST_CASE("tied weights of one rank alone cost no wait", "[optimizer-steps][tied]") {
+  auto const steady =
+      [](auto const& policy, zbpp::placement const& where, std::vector<int> const& tied) {
+        std::vector<zbpp::stage_costs> costs(
+            static_cast<std::size_t>(where.stages()),
+            {.forward = 1000, .backward_input = 1000, .backward_weight = 1000});
+        for (int s : tied) costs[static_cast<std::size_t>(s)].tied = 64;
+        auto const times = zbpp::times_of_steps(zbpp::make_plan(
+            policy, zbpp::problem(where, 12, costs, 10), {.step = step_kind::post_validated}));
+        return times.steady.whole;
+      };
+  auto const v = zbpp::placement::v_shape(4);
+  CHECK(steady(zbpp::zb_v{}, v, {0, 7}) == steady(zbpp::zb_v{}, v, {}));
+  // The first rank waits for the last W of the last one, which begins three F later.
+  auto const line = zbpp::placement::linear(4);
+  CHECK(steady(zbpp::zb_h2{}, line, {0, 3}) > steady(zbpp::zb_h2{}, line, {}) + 2900);
+}
+
+TEST_CASE("without agreement tied stages step behind their sum", "[optimizer-steps][tied]") {
+  model_settings const settings{.stages = 3, .tied = {0, 2}};
+  auto const problem = checked::make_problem(zbpp::placement::linear(3), 4, 87, settings.tied);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  checked::model all(settings);
+  pipeline pipe(planned, threads{}, all.stages());
+  pipe.run(7);
+  CHECK(all.bits() == checked::train_alone(settings, 4, 7, {}).bits);
+}
+
+TEST_CASE(
+    "a failure where ranks agree leaves tied weights of whole steps", "[optimizer-steps][tied]") {
+  model_settings const settings{.stages = 3, .tied = {0, 2}};
+  auto const problem = checked::make_problem(zbpp::placement::linear(3), 4, 87, settings.tied);
+  auto const kind =
+      GENERATE(step_kind::post_validated, step_kind::synchronous, step_kind::unchecked);
+  auto const in_w = GENERATE(false, true);
+  auto const failing = GENERATE(0, 1, 2);
+  CAPTURE(kind == step_kind::unchecked, in_w, failing);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+  checked::model all(settings);
+  in_w ? all.maths(failing).throw_in_w(3, 3) : all.maths(failing).throw_in(3, 3);
+  pipeline pipe(planned, threads{}, all.stages());
+  CHECK_THROWS_WITH(pipe.run(6), "thrown by the test");
+  auto const steps_taken = static_cast<int>(pipe.steps());
+  CHECK(steps_taken >= 2);
+  if (kind == step_kind::unchecked) {
+    CHECK(steps_taken == 3);
+    if (in_w) return;  // some stages may have stepped
+  }
+  CHECK(all.bits() == checked::train_alone(settings, 4, steps_taken, {}).bits);
+  zbpp::arena memory;
+  for (int s = 0; s < 3; ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+  pipe.run(10 - steps_taken);
+  CHECK(all.bits() == checked::train_alone(settings, 4, 10, {}).bits);
+}
+
+TEST_CASE("without agreement no rank steps with half its gradients", "[optimizer-steps]") {
+  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  for (int failing = 0; failing < 3; ++failing) {
+    checked::model all({.stages = 3});
+    auto const before = all.maths(failing).weights();
+    all.maths(failing).throw_in_w(0, 3);
+    pipeline pipe(planned, threads{}, all.stages());
+    CHECK_THROWS_WITH(pipe.step(), "thrown by the test");
+    CHECK(pipe.steps() == 0);
+    CHECK(all.maths(failing).weights() == before);
+  }
+}
+
+TEST_CASE("a step that failed counts as not run on every rank", "[optimizer-steps]") {
+  // The middle rank has no optimizer, and fails when others may be done.
+  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
+  model_settings const settings{.stages = 3, .has_frozen_stage = true};
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  for (int failing = 0; failing < 3; ++failing) {
+    checked::model all(settings);
+    all.maths(failing).throw_in_w(2, 3);
+    pipeline pipe(planned, threads{}, all.stages(), {.accumulate = 4});
+    CHECK_THROWS_WITH(pipe.run(4), "thrown by the test");
+    CHECK(pipe.steps() == 2);
+    pipe.run(1);
+    CHECK(pipe.steps() == 3);
+    pipe.evaluate();
+    CHECK(pipe.steps() == 3);
+  }
+}
+
+TEST_CASE("gradients of no layers end a step with an error", "[optimizer-steps][tied]") {
+  model_settings const settings{.stages = 2, .tied = {0, 1}};
+  auto const problem = checked::make_problem(zbpp::placement::linear(2), 1, 87, settings.tied);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  checked::model all(settings);
+  zbpp::arena memory;
+  for (std::size_t size : {0U, 7U, 65U}) {
+    zbpp::state_map const map(planned.program());
+    zbpp::in_process_states link(map);
+    zbpp::detail::tied_gradients mine(
+        planned.program(), problem, 1, std::span(all.stages()).last(1));
+    virtual_time::pass_observer clock;
+    zbpp::pass_context const ctx(memory);
+    CHECK(mine.send(0, link, clock, ctx));
+    CHECK_FALSE(mine.finish(0, link, clock, ctx));
+    link.send(map.between(0, 1), std::vector<std::byte>(size), 0);
+    CHECK(
+        refusal(zbpp::errc::no_agreement, [&] { (void)mine.finish(0, link, clock, ctx); }) ==
+        "another rank sent " + std::to_string(size) +
+            " bytes of tied gradients, which are not those of layers of 64; give the tied layers "
+            "of all ranks the same size");
+  }
+}
+
+TEST_CASE("a step after one that failed waits for what it needs itself", "[optimizer-steps]") {
+  auto const kind =
+      GENERATE(step_kind::post_validated, step_kind::synchronous, step_kind::unchecked);
+  model_settings const settings{.stages = 2, .tied = {0, 1}};
+  auto const problem =
+      checked::make_problem(zbpp::placement::linear(2), 1, 2'000'000, settings.tied);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+  checked::model all(settings);
+  all.maths(0).throw_in_w(0, 0);
+  pipeline pipe(planned, threads{.emulates_transfers = true}, all.stages());
+  CHECK_THROWS_WITH(pipe.step(), "thrown by the test");
+  zbpp::arena memory;
+  for (int s = 0; s < 2; ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+  pipe.run(2);
+  CHECK(all.bits() == checked::train_alone(settings, 1, 2, {}).bits);
+}
+
 TEST_CASE("ranks step before they know the verdict, as the trace shows", "[optimizer-steps]") {
   zbpp::problem const problem(zbpp::placement::linear(4), 8, costs(), 87);
   auto const planned = zbpp::make_plan(zbpp::zb_h2{}, problem, {.step = step_kind::post_validated});
@@ -368,7 +547,11 @@ TEST_CASE("random trainings give the bits of one process", "[optimizer-steps][fu
     auto const p = number(1, 6);
     auto const m = number(1, 2 * p + 2);
     auto const where = placements_to_run(p)[static_cast<std::size_t>(number(0, 2))];
-    zbpp::problem const problem(where, m, costs(), number(0, 200));
+    std::vector<int> tied;
+    if (random.chance(0.3))
+      for (int s = 0; s < where.stages(); ++s)
+        if (s != 1 && random.chance(0.5)) tied.push_back(s);
+    auto const problem = checked::make_problem(where, m, number(0, 200), tied);
     std::vector<zbpp::any_policy> policies;
     for (auto& policy : grid_policies())
       if (is_supported(policy, problem)) policies.push_back(policy);
@@ -379,7 +562,9 @@ TEST_CASE("random trainings give the bits of one process", "[optimizer-steps][fu
         .has_frozen_stage = random.chance(0.25),
         .uses_adamw = random.chance(0.7),
         .undo = random.chance(0.5) ? zbpp::optim::undo_by::weights : zbpp::optim::undo_by::copies,
-        .loss_weight = random.chance(0.25) ? 20.0F : 1.0F};
+        .loss_weight = random.chance(0.25) ? 20.0F : 1.0F,
+        .tied = tied,
+        .ties_first_layers = random.chance(0.5)};
     for (int faults = number(0, 3); faults > 0; --faults)
       settings.faults.push_back(
           {number(0, steps - 1),
@@ -435,6 +620,29 @@ TEST_CASE("what cannot be is refused with what to do", "[optimizer-steps]") {
       "the initial loss scale lies between the smallest and the largest");
   CHECK(refuses(late, {.accumulate = 0}) == "accumulate counts steps; it is at least 1");
   CHECK(refuses(late, {.window = {.steps = 65}}) == "the window of validations has 0 to 64 steps");
+  auto const tied = zbpp::make_plan(
+      zbpp::zb_h1{}, checked::make_problem(zbpp::placement::linear(2), 2, 87, {0, 1}));
+  CHECK(
+      refuses(tied, {}) ==
+      "stage 0: its optimizer has 0 bytes of tied gradients, and its problem states 64; give both "
+      "the same");
+  checked::model with_ties({.stages = 2, .tied = {0, 1}});
+  CHECK(
+      refusal([&] { pipeline(late, virtual_time{}, with_ties.stages()); }) ==
+      "stage 0: its optimizer has 64 bytes of tied gradients, and its problem states 0; give both "
+      "the same");
+  auto const& tied_problem = tied.problem();
+  for (auto const& stages : {std::vector<int>{}, {0}}) {
+    zbpp::plan const other(
+        "tested",
+        tied_problem,
+        tied.schedule(),
+        zbpp::lower(tied.schedule(), {.step = step_kind::synchronous, .tied = stages}));
+    CHECK(
+        refusal([&] { pipeline(other, virtual_time{}, with_ties.stages()); }) ==
+        "the program has other tied stages than the problem; lower its schedule with "
+        "lower_options::tied = problem.tied_stages()");
+  }
   pipeline pipe(late, virtual_time{}, all.stages());
   CHECK(refusal([&] { pipe.run(0); }) == "run() takes a number of steps from 1");
 }

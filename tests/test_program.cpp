@@ -33,9 +33,11 @@ TEST_CASE("an instruction is written as stage, kind, microbatch", "[program]") {
         "4RECV_B5",
         "6STEP",
         "3NORM",
-        "3VALIDATE"})
+        "3VALIDATE",
+        "0SEND_T",
+        "7ADD_T"})
     CHECK(to_string(parse_instruction(text)) == text);
-  CHECK(to_string(instruction{static_cast<instruction_kind>(12), 1, 2}) == "1?2");
+  CHECK(to_string(instruction{static_cast<instruction_kind>(14), 1, 2}) == "1?2");
 }
 
 TEST_CASE("the first five instructions are the passes", "[program]") {

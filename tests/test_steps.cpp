@@ -42,6 +42,7 @@ constexpr auto agreed = {step_kind::synchronous, step_kind::post_validated};
 // Uneven costs with those of optimizer steps, each of which may be 0.
 problem with_random_times(seeded_random& random, problem const& shape) {
   std::vector<stage_costs> all;
+  auto const ties = random.chance(0.5);
   for (int s = 0; s < shape.stages(); ++s) {
     auto costs = checked::costs();
     costs.forward = random.integer(0, 9);
@@ -50,6 +51,7 @@ problem with_random_times(seeded_random& random, problem const& shape) {
     costs.backward_fused.reset();
     costs.norm = random.integer(0, 3);
     costs.optimizer_step = random.integer(0, 12);
+    if (ties && random.chance(0.4)) costs.tied = sizeof(checked::matrix);
     all.push_back(costs);
   }
   zbpp::transfer_costs const transfer = random.chance(0.5)
@@ -60,7 +62,8 @@ problem with_random_times(seeded_random& random, problem const& shape) {
 
 // Runs steps under virtual time, and puts what each gave in rows.
 simulated_steps run(plan const& planned, int count) {
-  checked::model all({.stages = planned.problem().stages()});
+  checked::model all(
+      {.stages = planned.problem().stages(), .tied = planned.problem().tied_stages()});
   zbpp::pipeline pipe(planned, zbpp::virtual_time{}, all.stages());
   auto const ranks = static_cast<std::size_t>(planned.problem().ranks());
   std::vector<std::vector<zbpp::timed_pass>> lines(ranks);
@@ -138,7 +141,7 @@ TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]"
   int longer = 0;
   for_each_random_case([&](schedule const& order, problem const& what) {
     auto const of = [&](step_kind kind) {
-      return times_of_steps(zbpp::lower(order, {.step = kind}), what);
+      return times_of_steps(zbpp::lower(order, {.step = kind, .tied = what.tied_stages()}), what);
     };
     auto const waiting = of(step_kind::synchronous);
     auto const late = of(step_kind::post_validated);
@@ -155,7 +158,7 @@ TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]"
 TEST_CASE("many steps take as long as the steady one says", "[steps]") {
   for_each_random_case([&](schedule const& order, problem const& what) {
     for (auto const kind : agreed) {
-      auto const code = zbpp::lower(order, {.step = kind});
+      auto const code = zbpp::lower(order, {.step = kind, .tied = what.tied_stages()});
       auto const steady = times_of_steps(code, what).steady;
       auto const few = simulate_steps(code, what, 20);
       auto const many = simulate_steps(code, what, 20 + 12 * steady.of);

@@ -68,6 +68,7 @@ set(ZBPP_CORE_HEADERS
   model/containers.hpp
   model/costs.hpp
   model/detail/cost_sums.hpp
+  model/detail/rank_pairs.hpp
   model/impl/costs.ipp
   model/impl/layers.ipp
   model/impl/placement.ipp
@@ -152,6 +153,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/refuse_flow.hpp
   runtime/detail/step_agreement.hpp
   runtime/detail/step_agreements.hpp
+  runtime/detail/tied_gradients.hpp
   runtime/engine.hpp
   runtime/engine_run.hpp
   runtime/failure.hpp
@@ -172,6 +174,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/step_agreement.ipp
   runtime/impl/step_agreements.ipp
   runtime/impl/threads.ipp
+  runtime/impl/tied_gradients.ipp
   runtime/impl/workers.ipp
   runtime/in_process.hpp
   runtime/memory_source.hpp

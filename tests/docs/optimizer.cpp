@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The first C++ block of docs/optimizer.md.
+// C++ blocks of docs/optimizer.md.
 #include <zbpp/zbpp.hpp>
 
 #include <cstdio>
+#include <span>
 #include <vector>
 
 namespace docs_optimizer {
@@ -17,6 +18,22 @@ void train(zbpp::problem const& problem, std::vector<zbpp::stage_ref>& stages) {
     std::printf("loss %.4f, norm %.3f\n", step.loss(), step.update.norm);
   });
   // plan]
+}
+
+void tie(
+    std::vector<zbpp::stage_costs> stages,
+    std::span<float> embedding,
+    std::span<float> gradients_of_embedding,
+    std::span<float> weights,
+    std::span<float> gradients) {
+  // [tied
+  stages.front().tied = stages.back().tied = static_cast<zbpp::bytes>(embedding.size_bytes());
+  zbpp::problem const problem{zbpp::placement::v_shape(4), 8, stages};
+
+  zbpp::optim::adamw first{{{embedding, gradients_of_embedding, true}, {weights, gradients}}};
+  // tied]
+  static_cast<void>(problem);
+  static_cast<void>(first);
 }
 
 }  // namespace docs_optimizer

@@ -28,6 +28,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace zbpp::test::checked {
@@ -61,6 +62,13 @@ struct model_settings {
   float loss_weight = 1;  ///< makes gradients larger
   int first_batch = 0;    ///< added to the numbers of microbatches, for other data
   std::vector<fault_at> faults{};
+  std::vector<int> tied{};        ///< stages with tied layers, in ascending order
+  bool ties_first_layers = true;  ///< only the first layers of these stages, rather than all
+
+  [[nodiscard]] bool is_tied(int stage, std::size_t layer) const {
+    return std::find(tied.begin(), tied.end(), stage) != tied.end() &&
+           (layer == 0 || !ties_first_layers);
+  }
 };
 
 /// Gives a number in [-1, 1) that depends on the keys alone.
@@ -74,6 +82,17 @@ struct model_settings {
 
 using vector = std::array<float, width>;
 using matrix = std::array<float, width * width>;
+
+/// Gives every stage `costs()`, and some of them tied weights.
+[[nodiscard]] inline problem make_problem(
+    placement const& where,
+    int microbatches,
+    transfer_costs transfer,
+    std::vector<int> const& tied) {
+  std::vector<stage_costs> all(static_cast<std::size_t>(where.stages()), costs());
+  for (int s : tied) all[static_cast<std::size_t>(s)].tied = sizeof(matrix);
+  return {where, microbatches, std::move(all), std::move(transfer)};
+}
 
 /// What one microbatch keeps of a layer.
 struct kept_layer {
@@ -89,7 +108,9 @@ class stage_maths {
       : settings_(settings), stage_(stage), weights_(1 + static_cast<std::size_t>(stage) % 2) {
     for (std::size_t k = 0; k < weights_.size(); ++k)
       for (std::size_t i = 0; i < width * width; ++i)
-        weights_[k][i] = 0.8F * noise(11, static_cast<std::uint64_t>(stage), k, i);
+        weights_[k][i] = settings.is_tied(stage, k)
+                             ? 0.8F * noise(11, 99, 99, i)
+                             : 0.8F * noise(11, static_cast<std::uint64_t>(stage), k, i);
     gradients_.assign(weights_.size(), matrix{});
   }
 
@@ -98,16 +119,23 @@ class stage_maths {
     throws_ = true;
     throwing_ = {step, stage_, microbatch};
   }
+  /// Makes W of a microbatch throw, once.
+  void throw_in_w(std::int64_t step, int microbatch) {
+    throws_in_w_ = true;
+    throwing_ = {step, stage_, microbatch};
+  }
 
   [[nodiscard]] std::size_t layers() const { return weights_.size(); }
   [[nodiscard]] std::vector<optim::layer> optimized() {
     std::vector<optim::layer> all;
-    for (std::size_t k = 0; k < layers(); ++k) all.push_back({weights_[k], gradients_[k]});
+    for (std::size_t k = 0; k < layers(); ++k)
+      all.push_back({weights_[k], gradients_[k], settings_.is_tied(stage_, k)});
     return all;
   }
   [[nodiscard]] std::vector<matrix> const& weights() const { return weights_; }
   [[nodiscard]] std::vector<matrix> const& gradients() const { return gradients_; }
   void set_gradients(std::vector<matrix> const& all) { gradients_ = all; }
+  [[nodiscard]] matrix& gradient(std::size_t layer) { return gradients_[layer]; }
 
   [[gnu::noinline]] vector forward(
       std::vector<kept_layer>& kept, vector x, std::int64_t step, int m) {
@@ -165,6 +193,10 @@ class stage_maths {
   }
   [[gnu::noinline]] void backward_weight(
       std::vector<kept_layer> const& kept, std::int64_t step, int m) {
+    if (throws_in_w_ && throwing_.step == step && throwing_.microbatch == m) {
+      throws_in_w_ = false;
+      throw std::runtime_error("thrown by the test");
+    }
     for (std::size_t k = 0; k < layers(); ++k)
       for (std::size_t o = 0; o < width; ++o)
         for (std::size_t i = 0; i < width; ++i)
@@ -196,6 +228,7 @@ class stage_maths {
   std::vector<matrix> weights_;
   std::vector<matrix> gradients_;
   bool throws_ = false;
+  bool throws_in_w_ = false;
   fault_at throwing_;
 };
 
@@ -282,6 +315,18 @@ class model {
   [[nodiscard]] stage_maths& maths(int stage) { return *maths_[static_cast<std::size_t>(stage)]; }
   [[nodiscard]] optimizer_ref optimizer(int stage) const {
     return stages_[static_cast<std::size_t>(stage)].optimizer();
+  }
+  /// Gives all tied layers the sum of their gradients, in the order of the model.
+  void sum_tied() {
+    std::vector<matrix*> tied;
+    for (int s : settings_.tied)
+      for (std::size_t k = 0; k < maths(s).layers(); ++k)
+        if (settings_.is_tied(s, k)) tied.push_back(&maths(s).gradient(k));
+    if (tied.empty()) return;
+    auto sum = *tied.front();
+    for (std::size_t n = 1; n < tied.size(); ++n)
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (*tied[n])[i];
+    for (auto* gradient : tied) *gradient = sum;
   }
   /// @return all weights and moments, bit by bit
   [[nodiscard]] std::vector<std::uint32_t> bits() {
@@ -406,14 +451,19 @@ struct history {
       result.coefficients.push_back(1);
       continue;
     }
+    all.sum_tied();
     double sum = 0;
+    bool has_tied = false;
     for (int s = 0; s < settings.stages; ++s) {
       auto const optimizer = all.optimizer(s);
       if (!optimizer) continue;
       std::vector<gradient_state> states(static_cast<std::size_t>(optimizer.layers()));
       optimizer.measure(states, ctx);
-      for (auto const& state : states)
+      for (std::size_t k = 0; k < states.size(); ++k) {
+        auto const& state = states[k];
+        if (settings.is_tied(s, k) && std::exchange(has_tied, true)) continue;
         sum += state.is_finite ? state.sum_of_squares : std::numeric_limits<double>::infinity();
+      }
     }
     auto const norm = std::sqrt(sum) / scale;
     bool const is_finite = std::isfinite(norm);

@@ -17,6 +17,8 @@
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/cuda_training.hpp>
+#include <support/plan_grid.hpp>
+#include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 
 #include <algorithm>
@@ -25,13 +27,15 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <set>
 #include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 namespace zbpp::test::gpu_steps {
+
+/// What the first layer of each stage has, where that is tied.
+inline constexpr bytes tied_size = (toy::width + 1) * toy::width * sizeof(float);
 
 /// Gradient descent on a stage, as one process does it.
 struct descent {
@@ -52,14 +56,20 @@ struct descent {
   void clear() const {
     for (auto& l : of->layers) l.gradient.assign(l.gradient.size(), 0);
   }
+  [[nodiscard]] std::vector<float>& tied() const { return of->layers.front().gradient; }
 };
 
 /// The same on the stream of the rank. The arithmetic runs when the GPU gets there.
 class launched_descent {
  public:
   /// @param infinite_in  the step in which the first gradient counts as infinite
-  launched_descent(toy::stage_model& of, int infinite_in)
-      : own_{&of}, infinite_in_(infinite_in), read_back_(of.layers.size()) {}
+  /// @param ties         whether the first layer is tied
+  launched_descent(toy::stage_model& of, int infinite_in, bool ties)
+      : own_{&of},
+        infinite_in_(infinite_in),
+        ties_(ties),
+        read_back_(of.layers.size()),
+        tied_(own_.tied().size()) {}
 
   [[nodiscard]] int layers() const { return own_.layers(); }
   void measure(std::span<gradient_state> states, pass_context ctx) {
@@ -87,6 +97,28 @@ class launched_descent {
   void skip(pass_context ctx) {
     launch(ctx, {}, [this] { own_.clear(); });
   }
+  [[nodiscard]] bool is_tied(int layer) const { return ties_ && layer == 0; }
+  [[nodiscard]] std::int64_t tied_weights() const {
+    return ties_ ? static_cast<std::int64_t>(own_.tied().size()) : 0;
+  }
+  void read_tied(std::span<float> copy, pass_context ctx) {
+    std::span const read_back(tied_.data(), copy.size());
+    launch(ctx, {{read_back.data(), read_back.size_bytes()}}, [this, read_back] {
+      std::ranges::copy(own_.tied(), read_back.begin());
+    });
+    cuda::stream_of(ctx).synchronize();
+    cuda_model::host_reads(read_back.data(), read_back.size_bytes());
+    std::ranges::copy(read_back, copy.begin());
+  }
+  void write_tied(std::span<float const> sum, pass_context ctx) {
+    std::span const given(tied_.data(), sum.size());
+    std::ranges::copy(sum, given.begin());
+    cuda_model::host_writes(given.data(), given.size_bytes());
+    cuda::check(cuda_model::launch(
+        cuda::stream_of(ctx), "optimizer", {{given.data(), given.size_bytes()}}, {}, [this, given] {
+          std::ranges::copy(given, own_.tied().begin());
+        }));
+  }
 
  private:
   template <class Work>
@@ -96,17 +128,19 @@ class launched_descent {
 
   descent own_;
   int infinite_in_;
+  bool ties_;
   int steps_ = 0;
   std::vector<std::vector<float>> before_;
   cuda::pinned<gradient_state> read_back_;
+  cuda::pinned<float> tied_;
 };
 
 /// A stage with that optimizer.
 template <class Passes>
 class optimized_stage : public toy::basic_hand_written<Passes> {
  public:
-  optimized_stage(toy::stage_model& of, int infinite_in)
-      : toy::basic_hand_written<Passes>(of), own_(of, infinite_in) {}
+  optimized_stage(toy::stage_model& of, int infinite_in, bool ties = false)
+      : toy::basic_hand_written<Passes>(of), own_(of, infinite_in, ties) {}
   launched_descent& optimizer() { return own_; }
 
  private:
@@ -190,27 +224,36 @@ struct outcome {
       .window = {.steps = 4, .most_amended = 3}};
 }
 
+/// Gives stages with tied weights the sum of their gradients, lowest stage first.
+inline void sum_tied(toy::model& all, std::vector<int> const& stages) {
+  if (stages.empty()) return;
+  auto const of = [&](int s) -> auto& { return descent{&all[zbpp::detail::index(s)]}.tied(); };
+  auto sum = of(stages.front());
+  for (std::size_t k = 1; k < stages.size(); ++k)
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of(stages[k])[i];
+  for (int s : stages) of(s) = sum;
+}
+
 /// Trains as one process would.
 [[nodiscard]] inline outcome train_alone(
     plan const& planned, trouble const& with, int length = count) {
   outcome result;
   auto& all = result.given = toy::make_model(planned.problem().stages());
-  std::set<std::pair<int, int>> fused;
-  for (auto const& p : planned.schedule().passes().all())
-    if (p.kind == pass_kind::backward) fused.emplace(p.stage, p.microbatch);
-  auto const is_fused = [&](int stage, int microbatch) {
-    return fused.contains({stage, microbatch});
-  };
+  toy::fused_passes const is_fused(planned);
   std::int64_t updates = 0;
   for (int step = 0; step < length; ++step) {
-    result.losses.push_back(
-        toy::reference_step(all, step, planned.problem().microbatches(), is_fused));
-    for (auto& loss : result.losses.back()) loss = static_cast<double>(static_cast<float>(loss));
+    result.losses.push_back(toy::in_single_precision(
+        toy::reference_step(all, step, planned.problem().microbatches(), is_fused)));
+    auto const tied = planned.problem().tied_stages();
+    sum_tied(all, tied);
     std::vector<gradient_state> states;
-    for (auto& s : all) {
-      std::vector<gradient_state> of_stage(s.layers.size());
-      descent{&s}.measure(of_stage, &s != &all.back() || step != with.infinite_in);
-      states.insert(states.end(), of_stage.begin(), of_stage.end());
+    for (int s = 0; s < planned.problem().stages(); ++s) {
+      auto& own = all[zbpp::detail::index(s)];
+      std::vector<gradient_state> of_stage(own.layers.size());
+      descent{&own}.measure(of_stage, &own != &all.back() || step != with.infinite_in);
+      bool const is_counted =
+          tied.empty() || s == tied.front() || planned.problem().costs(s).tied == 0;
+      states.insert(states.end(), of_stage.begin() + (is_counted ? 0 : 1), of_stage.end());
     }
     auto const verdict = judge(states, with.clip, 1);
     result.norms.push_back(verdict.norm);
@@ -240,11 +283,38 @@ template <class Stage, class Backend>
   result.given = toy::make_model(stages_of_model);
   std::vector<Stage> stages;
   for (int s = 0; s < stages_of_model; ++s)
-    stages.emplace_back(result.given[zbpp::detail::index(s)], with.infinite_of(s, stages_of_model));
+    stages.emplace_back(
+        result.given[zbpp::detail::index(s)],
+        with.infinite_of(s, stages_of_model),
+        planned.problem().costs(s).tied > 0);
   backend.edges = toy::edge_shapes(planned.problem());
   pipeline pipe(planned, backend, stages, options(with.clip));
   result.train(pipe);
   return result;
+}
+
+/// @return the costs of some stages, every second of which has tied weights
+[[nodiscard]] inline std::vector<stage_costs> tied_costs(int stages) {
+  std::vector<stage_costs> all(zbpp::detail::index(stages), launched_costs());
+  for (std::size_t s = 0; s < all.size(); s += 2) all[s].tied = tied_size;
+  return all;
+}
+
+/// Calls `visit(policy, problem)` for every policy and placement; in every second case some stages
+/// have tied weights.
+template <class Visit>
+void for_each_case(Visit visit) {
+  int number = 0;
+  for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {3}))
+    for (auto const& where : placements_to_run(ranks))
+      for (auto const& policy : grid_policies()) {
+        problem const what = number++ % 2 == 0
+                                 ? problem(where, 2 * ranks, launched_costs(), 87)
+                                 : problem(where, 2 * ranks, tied_costs(where.stages()), 87);
+        if (!is_supported(policy, what)) continue;
+        INFO(name_of(policy, what));
+        visit(policy, what);
+      }
 }
 
 /// Checks bits, and that steps were early where they could be, and nowhere else.

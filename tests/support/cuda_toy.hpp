@@ -110,10 +110,14 @@ class launched_passes_with_scratch : public basic_passes<launched> {
       zbpp::detail::index(problem.stages()) - 1, cuda::message_shape{edge / 2, edge / 2});
 }
 
-/// @return a training with losses as a device gives them: in single precision
+/// @return losses as a device gives them: in single precision
+[[nodiscard]] inline std::vector<double> in_single_precision(std::vector<double> losses) {
+  for (auto& loss : losses) loss = static_cast<double>(static_cast<float>(loss));
+  return losses;
+}
+/// @return a training with such losses
 [[nodiscard]] inline history in_single_precision(history what) {
-  for (auto& step : what.losses)
-    for (auto& loss : step) loss = static_cast<double>(static_cast<float>(loss));
+  for (auto& step : what.losses) step = in_single_precision(std::move(step));
   return what;
 }
 

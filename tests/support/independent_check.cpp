@@ -24,12 +24,17 @@ bool independent_check::has_each_once() const {
   bool steps = validations;
   for (auto const& row : rows_)
     for (auto const& i : row) steps = steps || i.kind == instruction_kind::optimizer_step;
+  auto const tied = tied_stages();
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     auto row = rows_[r];
     auto expected = expected_of(static_cast<int>(r), row, steps);
     auto const first = where_.stages_of(static_cast<int>(r)).front();
     if (validations) expected.push_back({instruction_kind::reduce_norm, first, 0});
     if (validations) expected.push_back({instruction_kind::validate, first, 0});
+    for (int s : where_.stages_of(static_cast<int>(r)))
+      if (tied.count(s) != 0)
+        for (auto kind : {instruction_kind::send_tied, instruction_kind::add_tied})
+          expected.push_back({kind, s, 0});
     std::sort(row.begin(), row.end());
     std::sort(expected.begin(), expected.end());
     if (row != expected) return false;
@@ -176,10 +181,22 @@ std::vector<instruction> independent_check::needs_of(instruction const& i) const
     case optimizer_step:
       for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
       needs.push_back({reduce_norm, where_.stages_of(where_.rank_of(s)).front(), 0});
+      needs.push_back({add_tied, s, 0});
       break;
     case reduce_norm:
-      for (int own : where_.stages_of(where_.rank_of(s)))
+      for (int own : where_.stages_of(where_.rank_of(s))) {
         for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(own, k));
+        needs.push_back({add_tied, own, 0});
+      }
+      break;
+    case send_tied:
+      for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
+      for (int own : where_.stages_of(where_.rank_of(s)))
+        if (own < s) needs.push_back({send_tied, own, 0});
+      break;
+    case add_tied:  // others wait for what stands behind it, as this one does for them
+      for (auto const& other : row(where_.rank_of(s)))
+        if (other.is_pass() || is_send(other) || other.kind == send_tied) needs.push_back(other);
       break;
     default: break;
   }
@@ -215,6 +232,14 @@ instruction independent_check::input_of(instruction const& i) const {
       crosses(i.stage))
     return {send_gradient, i.stage + 1, i.microbatch};
   return i;
+}
+
+std::set<int> independent_check::tied_stages() const {
+  std::set<int> stages;
+  for (auto const& row : rows_)
+    for (auto const& i : row)
+      if (i.is_of_tied()) stages.insert(i.stage);
+  return stages;
 }
 
 bool independent_check::has_validations() const {
@@ -328,6 +353,20 @@ bool independent_check::can_deadlock(channel_layout layout) const {
       awaited[r].push_back(waits ? std::uint64_t{1} << (shift + number.at(input)) : 0);
     }
 
+  // A sum waits until all ranks have sent their part of it.
+  std::vector<std::pair<std::size_t, std::size_t>> sent_tied;  // rank and position
+  for (std::size_t r = 0; r < rows_.size(); ++r)
+    for (std::size_t position = 0; position < rows_[r].size(); ++position)
+      if (rows_[r][position].kind == instruction_kind::send_tied)
+        sent_tied.emplace_back(r, position);
+  auto const may_go = [&](std::uint64_t state, std::size_t r, std::size_t position) {
+    if ((awaited[r][position] & ~state) != 0) return false;
+    return rows_[r][position].kind != instruction_kind::add_tied ||
+           std::all_of(sent_tied.begin(), sent_tied.end(), [&](auto const& sent) {
+             return position_of(state, sent.first) > sent.second;
+           });
+  };
+
   std::unordered_set<std::uint64_t> seen{0};
   std::vector<std::uint64_t> open{0};
   while (!open.empty()) {
@@ -341,7 +380,7 @@ bool independent_check::can_deadlock(channel_layout layout) const {
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       auto const position = position_of(state, r);
       if (position == rows_[r].size()) continue;
-      if ((awaited[r][position] & ~state) == 0) go(state + (std::uint64_t{1} << (6 * r)));
+      if (may_go(state, r, position)) go(state + (std::uint64_t{1} << (6 * r)));
     }
     for (std::size_t id = 0; id < messages.size(); ++id) {
       auto const& x = messages[id];

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,8 @@ class independent_check {
 
  private:
   [[nodiscard]] bool has_validations() const;
+  // Those that any instruction about tied weights names.
+  [[nodiscard]] std::set<int> tied_stages() const;
   [[nodiscard]] std::vector<instruction> const& row(int rank) const {
     return rows_[static_cast<std::size_t>(rank)];
   }

@@ -66,7 +66,7 @@ class nccl_in_one_process::executor : public one_process {
       : one_process(planned),
         settings_(std::move(settings)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
-        states_(planned.problem().ranks()),
+        states_(state_map(planned.program())),
         launcher_(settings_.devices, ranks(), planned, {}) {
     if (settings_.verifies) verify_or_throw(planned.program(), planned.problem(), settings_.layout);
   }
@@ -91,7 +91,7 @@ class nccl_in_one_process::executor : public one_process {
         communicators_,
         std::move(contexts),
         cuda::needs_of(code, messages, shapes_, cuda::slot_filling::by_receives));
-    if (agrees_on_steps(code)) {
+    if (exchanges_states(code)) {
       for (int rank : ranks()) states_.bind(rank, wakeup_of(rank));
       made->link_states(states_);
     }

@@ -54,6 +54,10 @@ struct small_program {
        lower(of(zb_v{}, placement::v_shape(2), 2), {.step = step_kind::post_validated})},
       {"GPipe on 1 rank, validated afterwards",
        lower(of(gpipe{}, p1, 2), {.step = step_kind::post_validated})},
+      {"1F1B, p = 2, m = 2, tied, validated afterwards",
+       lower(of(one_f_one_b{}, p2, 2), {.step = step_kind::post_validated, .tied = {0, 1}})},
+      {"ZB-V, p = 2, m = 1, tied",
+       lower(of(zb_v{}, placement::v_shape(2), 1), {.tied = {0, 1, 3}})},
       {"1F1B with R", lower(with_recompute(of(one_f_one_b{}, p2, 2)))},
       {"there and back, fused by half",
        lower(schedule(

@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstring>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace zbpp::test::toy {
@@ -61,19 +63,27 @@ template <class Step>
   return result;
 }
 
+/// Knows which backward passes a plan has fused: called with a stage and a microbatch.
+class fused_passes {
+ public:
+  explicit fused_passes(plan const& planned) {
+    for (auto const& p : planned.schedule().passes().all())
+      if (p.kind == pass_kind::backward) all_.emplace(p.stage, p.microbatch);
+  }
+  [[nodiscard]] bool operator()(int stage, int microbatch) const {
+    return all_.contains({stage, microbatch});
+  }
+
+ private:
+  std::set<std::pair<int, int>> all_;
+};
+
 /// Trains as one process would, with B and W fused where the plan has BW.
 [[nodiscard]] inline history train_reference(plan const& planned) {
-  std::vector<std::vector<bool>> fused(
-      static_cast<std::size_t>(planned.problem().stages()),
-      std::vector<bool>(static_cast<std::size_t>(planned.problem().microbatches())));
-  for (auto const& p : planned.schedule().passes().all())
-    if (p.kind == pass_kind::backward)
-      fused[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.microbatch)] = true;
   auto all = make_model(planned.problem().stages());
+  fused_passes const is_fused(planned);
   return train(all, [&](int step) {
-    return reference_step(all, step, planned.problem().microbatches(), [&](int s, int m) {
-      return fused[static_cast<std::size_t>(s)][static_cast<std::size_t>(m)];
-    });
+    return reference_step(all, step, planned.problem().microbatches(), is_fused);
   });
 }
 

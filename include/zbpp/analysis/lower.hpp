@@ -3,7 +3,7 @@
 // Turns a schedule into a program: sends right after the passes that make what they ship, receives
 // before the passes that need them, optimizer steps and what ranks agree on before them. Both ends
 // of every channel list its messages in the sender's order; chunks of one rank hand over without a
-// message.
+// message. Gradients of tied weights are exchanged behind the last pass of each rank.
 #pragma once
 
 #include <zbpp/model/program.hpp>
@@ -31,6 +31,9 @@ enum class step_kind : std::uint8_t {
 struct lower_options {
   int receive_ahead = 0;  ///< how many passes before its consumer a receive is opened
   step_kind step = step_kind::unchecked;  ///< when stages step
+  /// Stages with tied weights, whose gradients are summed before they step; a plan takes those of
+  /// its problem. None is tied with `step_kind::none`.
+  std::vector<int> tied = {};
 };
 
 /// Puts transfers and optimizer steps in place. It takes any schedule, also one that `verify` will

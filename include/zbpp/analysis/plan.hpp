@@ -21,7 +21,7 @@ namespace zbpp {
 /// that of the schedule, and the timeline is what `simulate` predicts for it.
 class plan {
  public:
-  /// Lowers and simulates a schedule.
+  /// Lowers and simulates a schedule. Tied stages are those of the problem.
   /// @param policy  title of the policy that made the schedule
   /// @throws error (bad_argument) when the schedule is not one for the problem; (refused_program)
   ///         with what `verify` finds when a pass could never start
@@ -29,8 +29,7 @@ class plan {
       std::string policy,
       zbpp::problem problem,
       zbpp::schedule schedule,
-      lower_options options = {})
-      : plan(std::move(policy), std::move(problem), schedule, lower(schedule, options)) {}
+      lower_options const& options = {});
 
   /// Takes a program that somebody else made from the schedule. A pipeline verifies it before it
   /// runs.
@@ -59,7 +58,7 @@ class plan {
 /// Makes the plan of a schedule that is already there.
 /// @throws as the constructor of `plan`
 [[nodiscard]] inline plan make_plan(
-    std::string title, schedule schedule, problem problem, lower_options options = {}) {
+    std::string title, schedule schedule, problem problem, lower_options const& options = {}) {
   return {std::move(title), std::move(problem), std::move(schedule), options};
 }
 
@@ -69,7 +68,8 @@ template <class Policy>
   requires requires(Policy const& p, problem const& problem) {
     { p(problem) } -> std::same_as<schedule>;
   }
-[[nodiscard]] plan make_plan(Policy const& decide, problem problem, lower_options options = {}) {
+[[nodiscard]] plan make_plan(
+    Policy const& decide, problem problem, lower_options const& options = {}) {
   auto schedule = decide(problem);
   if constexpr (policy<Policy>)
     return {std::string(Policy::title), std::move(problem), std::move(schedule), options};

@@ -41,9 +41,11 @@ struct rendezvous_settings {
 
 /// Sets how messages travel.
 struct tcp_settings {
-  bytes most = bytes{1} << 30;  ///< of a message whose size the plan does not declare
-  int send_buffer = 0;          ///< of the kernel, in bytes; 0 leaves it to the kernel
-  int receive_buffer = 0;       ///< of the kernel, in bytes; 0 leaves it to the kernel
+  /// Of a message whose size the plan does not declare. Gradients of tied weights may be larger: as
+  /// large as those of 16 layers.
+  bytes most = bytes{1} << 30;
+  int send_buffer = 0;     ///< of the kernel, in bytes; 0 leaves it to the kernel
+  int receive_buffer = 0;  ///< of the kernel, in bytes; 0 leaves it to the kernel
 };
 
 }  // namespace zbpp::asio

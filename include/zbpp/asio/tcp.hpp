@@ -145,8 +145,8 @@ class tcp::executor {
       bool const is_done = reached == progress::done;
       if (is_done && transport.is_flushed()) break;
       // Between two steps of a run the engine waits for nobody, but until what it sent has left.
-      bool const is_between_steps =
-          !is_done && engine.blocked_on() == channel_map::none && engine.blocked_by() < 0;
+      bool const is_between_steps = !is_done && engine.blocked_on() == channel_map::none &&
+                                    engine.blocked_by() == state_map::none;
       board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
       transport.flush();
       control_->loop().run_until([&] {
@@ -156,7 +156,8 @@ class tcp::executor {
         // arrive together.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
         mine.connections.report_needed(is_done ? channel_map::none : engine.blocked_on());
-        if (mine.states != nullptr) mine.states->report_needed(is_done ? -1 : engine.blocked_by());
+        if (mine.states != nullptr)
+          mine.states->report_needed(is_done ? state_map::none : engine.blocked_by());
         // If rank 0 has left, the report ended the run on this thread; no other event would end
         // this wait.
         return part_.has_stopped();
@@ -177,7 +178,7 @@ class tcp::executor {
 
     program const* code;
     detail::channel_links connections;
-    std::unique_ptr<detail::tcp_states> states;  // null where ranks agree on nothing
+    std::unique_ptr<detail::tcp_states> states;  // null where ranks exchange none
   };
 
   [[nodiscard]] links& links_of(detail::tcp_transport const& transport);

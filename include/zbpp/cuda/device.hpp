@@ -79,7 +79,9 @@ class device::executor : public one_process {
     std::vector<device_context*> contexts;
     for (int rank = 0; rank < problem.ranks(); ++rank) contexts.push_back(&launcher_.at(rank));
     return std::make_unique<detail::p2p_transport>(
-        std::move(contexts), needs_of(program, messages, shapes_, slot_filling::by_copies));
+        std::move(contexts),
+        needs_of(program, messages, shapes_, slot_filling::by_copies),
+        state_map(program));
   }
   /// Sends a message through every channel.
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }

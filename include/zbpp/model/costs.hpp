@@ -47,6 +47,10 @@ struct stage_costs {
   bytes edge = 0;           ///< what it sends forward; the gradient that comes back is as large
   bytes static_memory = 0;  ///< weights and optimizer state
   bytes workspace = 0;      ///< while a pass runs
+  /// Gradients of the tied weights, once. All stages where this is not 0 have them, such as the
+  /// first and the last one of a language model whose embedding is its output layer too; what W
+  /// adds up in each is summed over all of them before the optimizer steps.
+  bytes tied = 0;
 
   /// @return how long a pass of this stage takes
   [[nodiscard]] constexpr ticks of(pass_kind kind) const noexcept {

@@ -57,6 +57,10 @@ class problem {
     auto const size = costs(from_stage < to_stage ? from_stage : to_stage).edge;
     return transfer_(placement_.rank_of(from_stage), placement_.rank_of(to_stage), size);
   }
+  /// @return the stages with tied weights, in ascending order
+  [[nodiscard]] std::vector<int> tied_stages() const;
+  /// @return the gradients of the tied weights, once; 0 where there are none
+  [[nodiscard]] bytes tied_size() const noexcept;
   /// @return the memory of a rank in bytes; nothing when there is no limit
   [[nodiscard]] std::optional<bytes> memory_limit(int rank) const noexcept {
     if (memory_limits_.empty()) return std::nullopt;

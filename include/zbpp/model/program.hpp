@@ -31,13 +31,15 @@ enum class instruction_kind : std::uint8_t {
   optimizer_step,      ///< applies the gradients of a stage; its microbatch is 0
   reduce_norm,         ///< adds what a rank's gradients come to, and tells the next rank
   validate,            ///< learns what those of all ranks come to, and tells the rank before
+  send_tied,           ///< ships the gradients of tied weights to the other ranks that have them
+  add_tied,            ///< waits for those of the other stages, and gives a stage the sum
 };
 
 /// Says how many kinds of instructions there are.
-inline constexpr int instruction_kinds = 12;
+inline constexpr int instruction_kinds = 14;
 
-/// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM or
-///         VALIDATE
+/// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
+///         VALIDATE, SEND_T or ADD_T
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";
@@ -47,6 +49,8 @@ inline constexpr int instruction_kinds = 12;
     case instruction_kind::optimizer_step: return "STEP";
     case instruction_kind::reduce_norm: return "NORM";
     case instruction_kind::validate: return "VALIDATE";
+    case instruction_kind::send_tied: return "SEND_T";
+    case instruction_kind::add_tied: return "ADD_T";
     default: return to_string(static_cast<pass_kind>(kind));
   }
 }
@@ -65,15 +69,19 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_rank() const noexcept {
     return kind == instruction_kind::reduce_norm || kind == instruction_kind::validate;
   }
+  /// @return whether this is about gradients of tied weights
+  [[nodiscard]] constexpr bool is_of_tied() const noexcept {
+    return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
+  }
   /// @return whether this is about one microbatch; the microbatch of others is 0
   [[nodiscard]] constexpr bool has_microbatch() const noexcept {
-    return kind != instruction_kind::optimizer_step && !is_of_rank();
+    return kind != instruction_kind::optimizer_step && !is_of_rank() && !is_of_tied();
   }
-  /// @return whether this is a send
+  /// @return whether this sends what a flow deposited
   [[nodiscard]] constexpr bool is_send() const noexcept {
     return kind == instruction_kind::send_activation || kind == instruction_kind::send_gradient;
   }
-  /// @return whether this is a receive
+  /// @return whether this receives what a flow deposited
   [[nodiscard]] constexpr bool is_receive() const noexcept {
     return kind == instruction_kind::receive_activation ||
            kind == instruction_kind::receive_gradient;
@@ -157,6 +165,12 @@ class program {
 
 /// @return whether the ranks of a program agree on their optimizer steps
 [[nodiscard]] bool agrees_on_steps(program const& program);
+
+/// @return whether the ranks of a program tell each other of gradients besides their messages
+[[nodiscard]] bool exchanges_states(program const& program);
+
+/// @return the stages whose weights are tied, in ascending order: those with a SEND_T
+[[nodiscard]] std::vector<int> tied_stages(program const& program);
 
 /// @return whether the ranks of a program validate the step before, rather than their own
 [[nodiscard]] bool validates_step_before(program const& program);

@@ -4,17 +4,38 @@
 // that does not hold.
 #pragma once
 
+#include <zbpp/error.hpp>
+
 #include <cstdint>
 #include <span>
 
 namespace zbpp::optim {
 
 /// Refers to the weights of one layer and their gradients, of the same size, in the memory of the
-/// host or of a GPU. A weight that several layers of a stage share stands in one of them.
+/// host or of a GPU.
 struct layer {
   std::span<float> weights;
   std::span<float> gradients;
+  bool is_tied = false;  ///< has the weights of all other tied layers of the model
 };
+
+namespace detail {
+
+/// @return how many weights each tied layer has; 0 where there is none
+/// @throws error (bad_argument) when tied layers differ in size
+[[nodiscard]] inline std::int64_t tied_weights(std::span<layer const> layers) {
+  layer const* first = nullptr;
+  for (auto const& l : layers) {
+    if (!l.is_tied) continue;
+    if (first == nullptr) first = &l;
+    zbpp::detail::require(
+        l.weights.size() == first->weights.size(),
+        "tied layers have as many weights as each other");
+  }
+  return first == nullptr ? 0 : static_cast<std::int64_t>(first->weights.size());
+}
+
+}  // namespace detail
 
 /// Says how an optimizer can take a step back.
 enum class undo_by : std::uint8_t {

@@ -17,6 +17,7 @@
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
+#include <zbpp/runtime/detail/tied_gradients.hpp>
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -69,7 +70,8 @@ class engine {
         memory_(&memory),
         transport_(&transport),
         status_(&status),
-        agreement_(agreement, problem, rank) {
+        agreement_(agreement, problem, rank),
+        tied_(program, problem, rank, stages) {
     for (auto& chunk : flows_.chunks())
       if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
   }
@@ -85,6 +87,8 @@ class engine {
     observer_ = observer;
     failure_ = {};
     judged_ = run.first - 1;
+    awaited_ = {};
+    agreement_.begin();
     state_ = run_state::at_instruction;
     start_step();
   }
@@ -116,16 +120,18 @@ class engine {
   /// @return when what blocks the rank arrives; `not_yet` before it is sent
   [[nodiscard]] ticks blocked_until() const noexcept {
     if constexpr (agreeing_transport<Transport>)
-      if (agreement_.awaited() != detail::agreement_runner::nobody)
-        return agreement_.awaited_until(transport_->states());
+      if (blocked_by() != state_map::none) return transport_->states().arrival(blocked_by());
     if (awaited_.channel == channel_map::none) return not_yet;
     return transport_->arrival(awaited_.channel, awaited_.sequence);
   }
 
   /// @return the channel of the message that blocks the rank; none when it waits for something else
   [[nodiscard]] int blocked_on() const noexcept { return awaited_.channel; }
-  /// @return the rank whose gradients or verdict block this one; -1 for anything else
-  [[nodiscard]] int blocked_by() const noexcept { return agreement_.awaited(); }
+  /// @return the channel of the gradients or verdict that block the rank, in the `state_map`; none
+  ///         when it waits for something else
+  [[nodiscard]] int blocked_by() const noexcept {
+    return tied_.awaited() != state_map::none ? tied_.awaited() : agreement_.awaited();
+  }
 
   /// Destroys all flows and their messages; after a step that failed, when no rank is running.
   void abandon() noexcept { flows_.abandon(); }
@@ -176,9 +182,10 @@ class engine {
     for (auto const code = this->code(); next_ < code.size(); ++next_) {
       if (status_->has_failed()) return progress::failed;
       auto const& i = code[next_];
-      // A norm may wait for a device, so it takes turns as a pass does.
+      // What waits for a device takes turns as a pass does.
       if (traced_ - first == most &&
-          (i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm))
+          (i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm ||
+           i.kind == instruction_kind::send_tied))
         return progress::paused;
       if (!run(i)) return progress::blocked;
       if (state_ == run_state::going_back) return progress::done;
@@ -203,6 +210,7 @@ class engine {
     trace_ = places.trace;
     flows_.begin_step(step_, places.losses);
     memory_->buffers.start_step();
+    tied_.begin_step();
     if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
   }
 
@@ -229,7 +237,7 @@ class engine {
     if constexpr (multi_step_transport<Transport>) {
       for (auto const& c : flows_.code().cut) {
         awaited_ = {.channel = c.channel, .sequence = c.count - 1};
-        if (transport_->arrival(c.channel, c.count - 1) == not_yet) return false;
+        if (!transport_->have_arrived(c.channel, c.count)) return false;
       }
       for (auto const& c : flows_.code().cut) transport_->discard(c.channel, c.count);
     }
@@ -248,6 +256,19 @@ class engine {
       if (how == detail::agreement_progress::waits) return false;
       if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
       tell_judged();
+    }
+    return true;
+  }
+
+  // Returns false when gradients of tied weights are awaited.
+  bool sum_tied(ready_instruction const& i) {
+    if constexpr (agreeing_transport<Transport>) {
+      awaited_ = {};
+      if (agreement_.part()->accumulates()) return true;
+      auto& link = transport_->states();
+      auto const ctx = flows_.context();
+      return i.kind == instruction_kind::send_tied ? tied_.send(i.chunk, link, observer_, ctx)
+                                                   : tied_.finish(i.chunk, link, observer_, ctx);
     }
     return true;
   }
@@ -276,6 +297,8 @@ class engine {
       case instruction_kind::optimizer_step: step(i.chunk); return true;
       case instruction_kind::reduce_norm:
       case instruction_kind::validate: return agree(i.kind);
+      case instruction_kind::send_tied:
+      case instruction_kind::add_tied: return sum_tied(i);
       case instruction_kind::receive_activation:
       case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
       case instruction_kind::send_activation:
@@ -309,6 +332,7 @@ class engine {
   Transport* transport_;
   step_status* status_;
   detail::agreement_runner agreement_;
+  detail::tied_gradients tied_;
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

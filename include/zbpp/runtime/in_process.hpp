@@ -29,7 +29,10 @@ class in_process {
   static constexpr ticks not_yet = -1;
 
   /// Makes channels of their stated depths, numbered as they stand in the list.
-  in_process(int ranks, std::vector<channel> const& channels);
+  in_process(int ranks, std::vector<channel> const& channels)
+      : in_process(state_map(ranks), channels) {}
+  /// Makes such channels, and those by which ranks tell each other of gradients.
+  in_process(state_map const& states, std::vector<channel> const& channels);
 
   /// Sets the receive arena and wakeup of a rank.
   /// @param wake  notified when a message arrives for the rank; may be null when nobody waits
@@ -59,12 +62,9 @@ class in_process {
 
   /// @return when a message arrived or will arrive; `not_yet` when it has not been sent
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
+    if (!have_arrived(channel, sequence + 1)) return not_yet;
     auto const& l = *lanes_[detail::index(channel)];
-    auto const number = l.received + static_cast<std::uint32_t>(sequence);
-    // Acquire: pairs with the release in send. Counters may wrap around, so their distance counts.
-    auto const ahead = l.published.load(std::memory_order_acquire) - number;
-    if (static_cast<std::int32_t>(ahead) <= 0) return not_yet;
-    return l.at(number).arrival;
+    return l.at(l.received + static_cast<std::uint32_t>(sequence)).arrival;
   }
 
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
@@ -83,6 +83,15 @@ class in_process {
     // Release: the sender that sees the count may release the message.
     l.consumed.store(l.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     return copy;
+  }
+
+  /// @return whether the first `count` messages of this step have been sent. Unlike `arrival`, it
+  ///         may be asked when they are consumed: their places may be in use again by then.
+  [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
+    auto const& l = *lanes_[detail::index(channel)];
+    auto const end = l.received + static_cast<std::uint32_t>(count);
+    // Acquire: pairs with the release in send. Counters may wrap around, so their distance counts.
+    return static_cast<std::int32_t>(l.published.load(std::memory_order_acquire) - end) >= 0;
   }
 
   /// Gives up those of the first `count` messages of this step that were not taken, and closes

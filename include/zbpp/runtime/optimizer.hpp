@@ -52,6 +52,27 @@ concept optimizer = requires(
   o.skip(ctx);
 };
 
+/// Models an optimizer that may have tied layers. All tied layers of a model have the same weights,
+/// and their gradients are summed before `measure`.
+///
+/// `is_tied` says so of a layer; `tied_weights()` says how many weights each of them has, 0 where
+/// there is none. `read_tied` copies their gradients out, layer after layer; `write_tied` replaces
+/// those of each by the sum. What they copy is host memory: on GPUs `read_tied` waits for the
+/// passes before, and `write_tied` takes a copy of its own before it returns.
+template <class T>
+concept tying_optimizer = optimizer<T> && requires(
+                                              T& o,
+                                              T const& fixed,
+                                              int layer,
+                                              std::span<float> copy,
+                                              std::span<float const> sum,
+                                              pass_context ctx) {
+  { fixed.is_tied(layer) } -> std::convertible_to<bool>;
+  { fixed.tied_weights() } -> std::convertible_to<std::int64_t>;
+  o.read_tied(copy, ctx);
+  o.write_tied(sum, ctx);
+};
+
 /// Refers to an optimizer of any type; to none at first.
 class optimizer_ref {
  public:
@@ -77,6 +98,29 @@ class optimizer_ref {
   void undo(pass_context ctx) const { calls_->undo(object_, ctx); }
   /// Drops the gradients.
   void skip(pass_context ctx) const { calls_->skip(object_, ctx); }
+  /// @return whether a layer is tied
+  [[nodiscard]] bool is_tied(int layer) const {
+    return calls_->is_tied != nullptr && calls_->is_tied(object_, layer);
+  }
+  /// @return how many weights each tied layer has; 0 where there is none
+  [[nodiscard]] std::int64_t tied_weights() const {
+    bool const ties = calls_ != nullptr && calls_->is_tied != nullptr;
+    return ties ? calls_->tied_weights(object_) : 0;
+  }
+  /// @return how many layers are tied
+  [[nodiscard]] int tied_layers() const {
+    int count = 0;
+    for (int layer = 0; layer < layers(); ++layer) count += is_tied(layer) ? 1 : 0;
+    return count;
+  }
+  /// Copies the gradients of the tied layers, of which there are some.
+  void read_tied(std::span<float> copy, pass_context ctx) const {
+    calls_->read_tied(object_, copy, ctx);
+  }
+  /// Replaces the gradients of each tied layer, of which there are some.
+  void write_tied(std::span<float const> sum, pass_context ctx) const {
+    calls_->write_tied(object_, sum, ctx);
+  }
 
  private:
   struct calls {
@@ -86,20 +130,45 @@ class optimizer_ref {
     void (*commit)(void*, pass_context);
     void (*undo)(void*, pass_context);
     void (*skip)(void*, pass_context);
+    // Null unless the optimizer can have tied layers.
+    bool (*is_tied)(void const*, int) = nullptr;
+    std::int64_t (*tied_weights)(void const*) = nullptr;
+    void (*read_tied)(void*, std::span<float>, pass_context) = nullptr;
+    void (*write_tied)(void*, std::span<float const>, pass_context) = nullptr;
   };
 
   template <class T>
-  static constexpr calls calls_of{
-      [](void const* o) { return static_cast<int>(static_cast<T const*>(o)->layers()); },
-      [](void* o, std::span<gradient_state> states, pass_context ctx) {
-        static_cast<T*>(o)->measure(states, ctx);
-      },
-      [](void* o, step_settings const& how, pass_context ctx) {
-        static_cast<T*>(o)->step(how, ctx);
-      },
-      [](void* o, pass_context ctx) { static_cast<T*>(o)->commit(ctx); },
-      [](void* o, pass_context ctx) { static_cast<T*>(o)->undo(ctx); },
-      [](void* o, pass_context ctx) { static_cast<T*>(o)->skip(ctx); }};
+  [[nodiscard]] static constexpr calls make_calls() {
+    calls result{
+        .layers =
+            [](void const* o) { return static_cast<int>(static_cast<T const*>(o)->layers()); },
+        .measure = [](void* o,
+                      std::span<gradient_state> states,
+                      pass_context ctx) { static_cast<T*>(o)->measure(states, ctx); },
+        .step = [](void* o,
+                   step_settings const& how,
+                   pass_context ctx) { static_cast<T*>(o)->step(how, ctx); },
+        .commit = [](void* o, pass_context ctx) { static_cast<T*>(o)->commit(ctx); },
+        .undo = [](void* o, pass_context ctx) { static_cast<T*>(o)->undo(ctx); },
+        .skip = [](void* o, pass_context ctx) { static_cast<T*>(o)->skip(ctx); }};
+    if constexpr (tying_optimizer<T>) {
+      result.is_tied = [](void const* o, int layer) -> bool {
+        return static_cast<T const*>(o)->is_tied(layer);
+      };
+      result.tied_weights = [](void const* o) -> std::int64_t {
+        return static_cast<T const*>(o)->tied_weights();
+      };
+      result.read_tied = [](void* o, std::span<float> copy, pass_context ctx) {
+        static_cast<T*>(o)->read_tied(copy, ctx);
+      };
+      result.write_tied = [](void* o, std::span<float const> sum, pass_context ctx) {
+        static_cast<T*>(o)->write_tied(sum, ctx);
+      };
+    }
+    return result;
+  }
+  template <class T>
+  static constexpr calls calls_of = make_calls<T>();
 
   void* object_ = nullptr;
   calls const* calls_ = nullptr;

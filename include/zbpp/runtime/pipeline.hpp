@@ -174,11 +174,10 @@ pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run,
       transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
   auto const here = owner.executor_.ranks();
   std::span<stage_ref const> stages = owner.stages_;
-  if (is_training && agrees_on_steps(code)) {
-    if constexpr (!agreeing_transport<transport_type>) detail::refuse_agreement();
-    if (!multi_step_transport<transport_type> && validates_step_before(code))
-      detail::refuse_validation();
-    agreements = &owner.agreements_;
+  if (is_training) {
+    detail::check_backend(
+        code, agreeing_transport<transport_type>, multi_step_transport<transport_type>);
+    if (agrees_on_steps(code)) agreements = &owner.agreements_;
   }
   auto& result = results.front();
   engines.reserve(here.size());
@@ -245,7 +244,7 @@ pipeline<Backend>::pipeline(
       executor_(backend, plan_),
       stages_(detail::by_rank(stages, plan_.problem().placement(), executor_.ranks())),
       memory_(executor_.ranks().size()),
-      agreements_(plan_.program(), executor_.ranks(), stages_, options) {
+      agreements_(plan_.program(), plan_.problem(), executor_.ranks(), stages_, options) {
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
@@ -339,9 +338,10 @@ void pipeline<Backend>::report(run_state const& what) {
   std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
     return f.location.rank == what.status.first();
   });
-  agreements_.settle([&](std::size_t here, auto const& work) {
-    detail::run_at(executor_, executor_.ranks()[here], memory_[here].buffers, work);
-  });
+  if (&what == training_.get())
+    agreements_.settle([&](std::size_t here, auto const& work) {
+      detail::run_at(executor_, executor_.ranks()[here], memory_[here].buffers, work);
+    });
   if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
   executor_.settle(failures_);
   std::rethrow_exception(failures_.front().exception);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -27,20 +28,23 @@ class lowering {
  public:
   lowering(schedule const& schedule, lower_options options)
       : schedule_(schedule),
-        options_(options),
+        options_(std::move(options)),
         map_(schedule.placement()),
         forward_(schedule.stages(), schedule.microbatches(), missing),
         backward_(schedule.stages(), schedule.microbatches(), missing),
         last_w_(index(schedule.stages()), missing),
+        is_tied_(index(schedule.stages()), false),
         incoming_(index(map_.size())) {
-    if (options.step == step_kind::post_validated) cut_ = passes_before_validation(schedule);
+    if (options_.step == step_kind::post_validated) cut_ = passes_before_validation(schedule);
+    if (options_.step != step_kind::none)
+      for (int s : options_.tied) is_tied_[index(s)] = true;
   }
 
   [[nodiscard]] program run() {
     find_passes();
     collect_messages();
     for (int c = 0; c < map_.size(); ++c) open_in_order(incoming_[index(c)], map_.ends(c).second);
-    auto size = schedule_.passes().size() + index(schedule_.stages() + 2 * schedule_.ranks());
+    auto size = schedule_.passes().size() + index(3 * schedule_.stages() + 2 * schedule_.ranks());
     for (auto const& messages : incoming_) size += 2 * messages.size();
     rows<instruction> result;
     result.reserve(index(schedule_.ranks()), size);
@@ -128,13 +132,15 @@ class lowering {
                                           : instruction_kind::send_gradient,
              p.stage,
              p.microbatch});
-      if (options_.step == step_kind::unchecked && last_w_[index(p.stage)] == position)
+      if (options_.step == step_kind::unchecked && !is_tied_[index(p.stage)] &&
+          last_w_[index(p.stage)] == position)
         result.push({instruction_kind::optimizer_step, p.stage, 0});
       ++position;
     }
     for (; next != receives.end(); ++next) result.push(next->receive);
     if (!cut_.empty() && position == cut_[index(rank)])
       result.push({instruction_kind::validate, first_stage, 0});
+    emit_tied(rank, result);
     if (options_.step > step_kind::unchecked) {
       result.push({instruction_kind::reduce_norm, first_stage, 0});
       if (options_.step == step_kind::synchronous)
@@ -143,6 +149,16 @@ class lowering {
         result.push({instruction_kind::optimizer_step, s, 0});
     }
     result.end_row();
+  }
+
+  // Behind all passes, for a GPU has to be done with them before the host gets the gradients.
+  void emit_tied(int rank, rows<instruction>& result) const {
+    using enum instruction_kind;
+    bool const steps = options_.step == step_kind::unchecked;
+    auto const stages = schedule_.placement().stages_of(rank);
+    for (auto kind : {send_tied, add_tied, optimizer_step})
+      for (int s : stages)
+        if (is_tied_[index(s)] && (kind != optimizer_step || steps)) result.push({kind, s, 0});
   }
 
   [[nodiscard]] std::vector<message> receives_of(int rank) const {
@@ -171,6 +187,7 @@ class lowering {
   grid<std::int32_t> forward_;                  // position of F in its rank's row
   grid<std::int32_t> backward_;                 // position of B or BW
   std::vector<std::int32_t> last_w_;            // by stage, position of its last W or BW
+  std::vector<bool> is_tied_;                   // by stage
   std::vector<std::vector<message>> incoming_;  // by channel, in the sender's order
   std::vector<std::int32_t> cut_;               // by rank, how many passes come before it validates
 };
@@ -179,7 +196,12 @@ class lowering {
 
 ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
   detail::require(options.receive_ahead >= 0, "receive_ahead counts passes; it is at least 0");
-  return detail::lowering(schedule, options).run();
+  auto const& tied = options.tied;
+  detail::require(
+      tied.empty() || (tied.front() >= 0 && tied.back() < schedule.stages() &&
+                       std::ranges::adjacent_find(tied, std::greater_equal()) == tied.end()),
+      "tied names stages of the schedule in ascending order");
+  return detail::lowering(schedule, std::move(options)).run();
 }
 
 ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& schedule) {

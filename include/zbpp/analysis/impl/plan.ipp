@@ -13,6 +13,24 @@
 
 namespace zbpp {
 
+namespace detail {
+
+/// Lowers a schedule with the tied stages of its problem.
+ZBPP_INLINE program
+lower_for(schedule const& schedule, problem const& problem, lower_options options) {
+  if (fits(schedule, problem)) options.tied = problem.tied_stages();
+  return lower(schedule, std::move(options));
+}
+
+}  // namespace detail
+
+ZBPP_INLINE plan::plan(
+    std::string policy,
+    zbpp::problem problem,
+    zbpp::schedule schedule,
+    lower_options const& options)
+    : plan(std::move(policy), problem, schedule, detail::lower_for(schedule, problem, options)) {}
+
 ZBPP_INLINE plan::plan(
     std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program)
     : policy_(std::move(policy)),

@@ -33,6 +33,7 @@ class steps_walk {
         problem_(problem),
         agrees_(agrees_on_steps(program)),
         is_late_(validates_step_before(program)),
+        tied_stages_(zbpp::tied_stages(program).size()),
         clocks_(index(program.ranks()), 0),
         lines_(clocks_.size()),
         updates_(clocks_.size()) {
@@ -46,6 +47,8 @@ class steps_walk {
   void run(bool is_last) {
     is_last_ = is_last;
     inputs_.emplace(problem_);
+    tied_.assign(clocks_.size(), 0);
+    tied_sent_ = 0;
     prefix_.assign(clocks_.size(), never);
     verdict_.assign(clocks_.size(), never);
     next_.assign(clocks_.size(), 0);
@@ -102,6 +105,8 @@ class steps_walk {
     }
     if (i.kind == instruction_kind::reduce_norm) return reduce(rank, now);
     if (i.kind == instruction_kind::validate) return validate(rank, now);
+    if (i.kind == instruction_kind::send_tied) send_tied(rank);
+    if (i.kind == instruction_kind::add_tied) return add_tied(rank, now);
     if (i.kind == instruction_kind::optimizer_step) {
       bool const is_early = is_late_ && !is_last_;
       if (is_early && i.stage == first_stages_[index(rank)]) {
@@ -110,6 +115,20 @@ class steps_walk {
       }
       now += problem_.costs(i.stage).optimizer_step;
     }
+    return true;
+  }
+
+  void send_tied(int rank) {
+    auto const size = problem_.tied_size();
+    for (int to = 0; to < program_.ranks(); ++to)
+      tied_[index(to)] =
+          std::max(tied_[index(to)], clocks_[index(rank)] + problem_.transfer()(rank, to, size));
+    ++tied_sent_;
+  }
+
+  bool add_tied(int rank, ticks& now) {
+    if (tied_sent_ < tied_stages_) return false;
+    now = std::max(now, tied_[index(rank)]);
     return true;
   }
 
@@ -158,6 +177,7 @@ class steps_walk {
   problem const& problem_;
   bool agrees_;
   bool is_late_;
+  std::size_t tied_stages_;
   std::vector<int> first_stages_;       // by rank
   std::vector<agreement_times> times_;  // by rank
   bool is_last_ = false;
@@ -168,9 +188,11 @@ class steps_walk {
 
   // Of one step, by rank.
   std::optional<pass_inputs> inputs_;
+  std::vector<ticks> tied_;     // arrival of the last gradients of tied weights so far
   std::vector<ticks> prefix_;   // arrival of the states of the ranks before
   std::vector<ticks> verdict_;  // arrival of the verdict
   std::vector<std::size_t> next_;
+  std::size_t tied_sent_ = 0;  // stages whose gradients are on their way
 };
 
 /// Throws what `verify` finds first.

@@ -7,6 +7,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
+#include <zbpp/model/detail/rank_pairs.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -35,9 +36,7 @@ ZBPP_INLINE channel_map::channel_map(placement const& placement)
 }
 
 ZBPP_INLINE int channel_map::between(int from, int to) const noexcept {
-  auto const at = std::lower_bound(pairs_.begin(), pairs_.end(), std::pair(from, to));
-  bool const found = at != pairs_.end() && *at == std::pair(from, to);
-  return found ? static_cast<int>(at - pairs_.begin()) : none;
+  return detail::find_pair(pairs_, from, to);
 }
 
 namespace detail {

@@ -38,6 +38,8 @@ class verification {
         map_(program.placement()),
         at_(program.stages(), program.microbatches(), all_absent()),
         step_at_(index(program.stages()), absent),
+        send_tied_at_(index(program.stages()), absent),
+        add_tied_at_(index(program.stages()), absent),
         norm_at_(index(program.ranks()), absent),
         validate_at_(index(program.ranks()), absent) {}
 
@@ -129,6 +131,7 @@ class verification {
       if ((steps || validates_) && step_at_[index(s)] == absent)
         add_missing({optimizer_step, s, 0}, absent);
     }
+    check_tied();
     for (int rank = 0; validates_ && rank < program_.ranks(); ++rank) {
       auto const first = program_.placement().stages_of(rank).front();
       if (norm_at_[index(rank)] == absent) add_missing({reduce_norm, first, 0}, absent);
@@ -142,7 +145,21 @@ class verification {
       case instruction_kind::optimizer_step: return step_at_[index(i.stage)];
       case instruction_kind::reduce_norm: validates_ = true; return norm_at_[index(rank)];
       case instruction_kind::validate: validates_ = true; return validate_at_[index(rank)];
+      case instruction_kind::send_tied: return send_tied_at_[index(i.stage)];
+      case instruction_kind::add_tied: return add_tied_at_[index(i.stage)];
       default: return of(at_(i.stage, i.microbatch), i.kind);
+    }
+  }
+
+  // A stage that ships its gradients gets the sum, too.
+  void check_tied() {
+    using enum instruction_kind;
+    for (int s = 0; s < program_.stages(); ++s) {
+      auto const sent_at = send_tied_at_[index(s)];
+      auto const added_at = add_tied_at_[index(s)];
+      if (sent_at == absent && added_at != absent) add_missing({send_tied, s, 0}, added_at);
+      if (added_at == absent && sent_at != absent)
+        add_missing({add_tied, s, 0}, step_at_[index(s)]);
     }
   }
 
@@ -232,8 +249,30 @@ class verification {
         if (m > 0) expect_order(rank, w_of(at_(s, m - 1)), w);
         expect_order(rank, w, step_at_[index(s)]);
         expect_order(rank, w, norm_at_[index(rank)]);
+        expect_order(rank, w, send_tied_at_[index(s)]);
       }
+      // Those of one rank travel by one channel, and are added in this order.
+      for (int other : program_.placement().stages_of(rank))
+        if (other < s) expect_order(rank, send_tied_at_[index(other)], send_tied_at_[index(s)]);
+      expect_order(rank, add_tied_at_[index(s)], norm_at_[index(rank)]);
+      expect_order(rank, add_tied_at_[index(s)], step_at_[index(s)]);
       expect_order(rank, norm_at_[index(rank)], step_at_[index(s)]);
+    }
+    for (int rank = 0; rank < program_.ranks(); ++rank) check_waits_for_tied(rank);
+  }
+
+  // A rank that waits for gradients of others has nothing left that those wait for.
+  void check_waits_for_tied(int rank) {
+    auto const row = program_.instructions(rank);
+    std::int32_t first = absent;
+    for (int s : program_.placement().stages_of(rank)) {
+      auto const at = add_tied_at_[index(s)];
+      if (at != absent && (first == absent || at < first)) first = at;
+    }
+    for (auto i = static_cast<std::int32_t>(row.size()) - 1; first != absent && i > first; --i) {
+      auto const& later = row[index(i)];
+      if (later.is_pass() || later.is_send() || later.kind == instruction_kind::send_tied)
+        return expect_order(rank, i, first);
     }
   }
 
@@ -284,10 +323,12 @@ class verification {
   program const& program_;
   channel_map map_;
   grid<positions> at_;
-  std::vector<std::int32_t> step_at_;      // by stage
-  std::vector<std::int32_t> norm_at_;      // by rank
-  std::vector<std::int32_t> validate_at_;  // by rank
-  bool validates_ = false;                 // whether any rank has a norm or a validation
+  std::vector<std::int32_t> step_at_;       // by stage
+  std::vector<std::int32_t> send_tied_at_;  // by stage
+  std::vector<std::int32_t> add_tied_at_;   // by stage
+  std::vector<std::int32_t> norm_at_;       // by rank
+  std::vector<std::int32_t> validate_at_;   // by rank
+  bool validates_ = false;                  // whether any rank has a norm or a validation
   std::vector<diagnostic> found_;
 };
 

@@ -135,6 +135,8 @@ class stall_report {
     for (auto i = begin; i < end; ++i) {
       if (row[i].kind == instruction_kind::optimizer_step)
         does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
+      if (row[i].kind == instruction_kind::add_tied)
+        does += "waits for gradients of tied weights, or ";
       if (row[i].is_of_rank()) does += "waits for gradients or the verdict of another rank, or ";
     }
     if (end == row.size()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Carries states of gradients between processes: connections of their own to the ranks before and
-// after, so that they never wait behind an activation.
+// Carries states of gradients between processes: connections of their own, so that they never wait
+// behind an activation.
 #pragma once
 
 #include <zbpp/asio/detail/channel_links.hpp>
@@ -20,33 +20,33 @@
 
 namespace zbpp::asio::detail {
 
-/// @return the channels of states between `ranks` ranks: from each to the next and back, in turn
-[[nodiscard]] std::vector<channel> state_channels(int ranks);
-
-/// @return the number of the channel from a rank to the one before or after
-[[nodiscard]] constexpr int state_channel(int from, int to) noexcept {
-  return from < to ? 2 * from : 2 * to + 1;
-}
-
 /// Moves the states of the rank of this process.
 class tcp_states final : public state_link {
  public:
   /// @param wake  notified when a state arrives or a connection is lost
-  tcp_states(control& run, data_connector& connector, wakeup& wake, tcp_settings const& settings);
+  /// @param tied  gradients of the tied weights, once
+  tcp_states(
+      state_map const& map,
+      control& run,
+      data_connector& connector,
+      wakeup& wake,
+      bytes tied,
+      tcp_settings settings);
 
-  /// Connects the rank with its neighbours; blocks until they have come.
+  /// Connects the rank with those that it tells of gradients, and that tell it; blocks until they
+  /// have come.
   /// @throws error, the failure of the run
   void connect() { links_.connect(*transport_); }
 
-  void send(int from, int to, std::span<std::byte const> state, ticks arrival) override;
-  [[nodiscard]] ticks arrival(int from, int to) const noexcept override;
-  void take(int from, int to, std::vector<std::byte>& state) override;
+  void send(int channel, std::span<std::byte const> state, ticks arrival) override;
+  [[nodiscard]] ticks arrival(int channel) const noexcept override;
+  void take(int channel, std::vector<std::byte>& state) override;
   [[nodiscard]] bool begin_step(int rank) override { return transport_->begin_step(rank); }
   void drain() override { transport_->drain(); }
 
-  /// Reports a lost connection, if something has not left by it, or a state is awaited from there.
-  /// Call only on the I/O thread.
-  /// @param awaited  the rank; negative for none
+  /// Reports a lost connection, if something has not left by it, or a state is awaited there. Call
+  /// only on the I/O thread.
+  /// @param awaited  the channel, or none
   void report_needed(int awaited);
   /// @return what moves the states
   [[nodiscard]] tcp_transport& transport() noexcept { return *transport_; }

@@ -75,6 +75,10 @@ class tcp_transport {
 
   /// @return 0 when a message has arrived, `not_yet` before
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept;
+  /// @return whether the first `count` messages of this step have arrived
+  [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
+    return arrival(channel, count - 1) != not_yet;
+  }
 
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
   /// @throws std::bad_alloc
@@ -156,7 +160,7 @@ class tcp_transport {
   std::vector<std::int32_t> taken_;             // by channel, in this step
   arena* memory_ = nullptr;
   wakeup* wake_ = nullptr;
-  state_link* states_ = nullptr;              // null where ranks agree on nothing
+  state_link* states_ = nullptr;              // null where ranks exchange none
   tcp_transport* state_transport_ = nullptr;  // looked at by the engine's thread alone
 };
 

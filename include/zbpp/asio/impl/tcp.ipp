@@ -65,8 +65,9 @@ ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport
   auto& mine = links_.emplace_back(*this, program, messages.channels());
   auto made =
       mine.connections.make_transport(detail::largest_messages(messages, problem), settings_);
-  if (agrees_on_steps(program)) {
-    mine.states = std::make_unique<detail::tcp_states>(*control_, *connector_, wakeup_, settings_);
+  if (exchanges_states(program)) {
+    mine.states = std::make_unique<detail::tcp_states>(
+        state_map(program), *control_, *connector_, wakeup_, problem.tied_size(), settings_);
     made->link_states(*mine.states, mine.states->transport());
   }
   return made;

@@ -34,13 +34,19 @@ class layer_optimizer {
   using settings = typename Rule::settings;
 
   /// @param layers  in the memory of the device; what they refer to outlives the optimizer
-  /// @throws error (bad_argument) when a layer has not as many gradients as weights; cuda_error
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights, or tied layers
+  ///         differ in size; cuda_error
   explicit layer_optimizer(std::vector<optim::layer> layers, settings by = {})
-      : layers_(std::move(layers)), settings_(by), states_on_host_(layers_.size()) {
+      : layers_(std::move(layers)),
+        settings_(by),
+        tied_weights_(optim::detail::tied_weights(layers_)),
+        states_on_host_(layers_.size()) {
     std::int64_t tiles = 0;
+    std::size_t tied = 0;
     for (auto const& l : layers_) {
       zbpp::detail::require(
           l.weights.size() == l.gradients.size(), "a layer has as many gradients as weights");
+      tied += l.is_tied ? l.weights.size() : 0;
       count_ += static_cast<std::int64_t>(l.weights.size());
       tiles += tile_rows::rows_of(static_cast<std::int64_t>(l.weights.size()));
     }
@@ -50,6 +56,7 @@ class layer_optimizer {
     states_ = device_array<gradient_state>(layers_.size());
     auto const count = static_cast<std::size_t>(count_);
     moments_ = device_array<float>(Rule::moments * count);
+    if (tied > 0) tied_on_host_ = pinned<float>(tied);
     before_ = device_array<float>(keeps_copies() ? (1 + Rule::moments) * count : count);
     fill();
   }
@@ -90,6 +97,42 @@ class layer_optimizer {
   /// Enqueues what sets gradients to 0.
   /// @throws cuda_error
   void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
+
+  /// @return whether a layer is tied
+  [[nodiscard]] bool is_tied(int layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)].is_tied;
+  }
+  /// @return how many weights each tied layer has; 0 where there is none
+  [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
+  /// Copies the gradients of the tied layers to the host, one after another; waits until they are
+  /// there.
+  /// @throws cuda_error
+  void read_tied(std::span<float> copy, pass_context ctx) const {
+    auto const on = stream_of(ctx);
+    auto* to = tied_on_host_.data();
+    for (auto const& l : layers_) {
+      if (!l.is_tied) continue;
+      check(cudaMemcpyAsync(
+          to, l.gradients.data(), l.gradients.size_bytes(), cudaMemcpyDeviceToHost, on));
+      to += l.gradients.size();
+    }
+    on.synchronize();
+    std::copy_n(tied_on_host_.data(), copy.size(), copy.begin());
+  }
+  /// Enqueues what replaces the gradients of each tied layer.
+  /// @throws cuda_error
+  void write_tied(std::span<float const> sum, pass_context ctx) const {
+    auto const on = stream_of(ctx);
+    std::ranges::copy(sum, tied_on_host_.data());
+    for (auto const& l : layers_)
+      if (l.is_tied)
+        check(cudaMemcpyAsync(
+            l.gradients.data(),
+            tied_on_host_.data(),
+            sum.size_bytes(),
+            cudaMemcpyHostToDevice,
+            on));
+  }
 
  protected:
   /// @return a moment of all weights, layer after layer, on the device
@@ -152,6 +195,7 @@ class layer_optimizer {
   std::vector<optim::layer> layers_;
   settings settings_;
   step_settings how_;
+  std::int64_t tied_weights_;
   std::int64_t count_ = 0;  // weights of all layers
   device_array<tile> tiles_;
   device_array<std::int64_t> ends_;
@@ -160,6 +204,7 @@ class layer_optimizer {
   device_array<float> moments_;
   device_array<float> before_;
   pinned<gradient_state> states_on_host_;
+  pinned<float> tied_on_host_;
 };
 
 }  // namespace zbpp::cuda::detail

@@ -40,9 +40,13 @@ class p2p_transport {
   /// Makes streams and events for the channels of a program.
   /// @param contexts  by rank; they outlive the transport
   /// @param needs     of each channel
+  /// @param states    how ranks tell each other of gradients
   /// @throws cuda_error
-  p2p_transport(std::vector<device_context*> contexts, std::vector<channel_needs> needs)
-      : ranks_(contexts.size()), states_(static_cast<int>(contexts.size())) {
+  p2p_transport(
+      std::vector<device_context*> contexts,
+      std::vector<channel_needs> needs,
+      state_map const& states)
+      : ranks_(contexts.size()), states_(states) {
     for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
     for (std::size_t c = 0; c < needs.size(); ++c) {
       auto& from = *contexts[zbpp::detail::index(needs[c].ends.from)];
@@ -88,12 +92,18 @@ class p2p_transport {
 
   /// @return when a message will arrive, as planned; `not_yet` when it has not been issued
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
+    if (!have_arrived(channel, sequence + 1)) return not_yet;
     auto const& l = *channels_[zbpp::detail::index(channel)];
-    auto const number = l.received_before + static_cast<std::uint32_t>(sequence);
+    return l.at(l.received_before + static_cast<std::uint32_t>(sequence)).arrival;
+  }
+
+  /// @return whether the first `count` messages of this step have been issued; may be asked when
+  ///         they are consumed
+  [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
+    auto const& l = *channels_[zbpp::detail::index(channel)];
+    auto const end = l.received_before + static_cast<std::uint32_t>(count);
     // Acquire: pairs with the release in send. Counters may wrap around, so their distance counts.
-    auto const ahead = l.published.load(std::memory_order_acquire) - number;
-    if (static_cast<std::int32_t>(ahead) <= 0) return not_yet;
-    return l.at(number).arrival;
+    return static_cast<std::int32_t>(l.published.load(std::memory_order_acquire) - end) >= 0;
   }
 
   /// Enqueues the copy of a message and gives its slot, for the passes that the receiver issues

@@ -29,7 +29,8 @@ inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
 
 /// The letters of each kind of instruction, in the order of `instruction_kind`.
 inline constexpr std::array<std::string_view, instruction_kinds> csv_letters{
-    "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP", "NORM", "VALIDATE"};
+    "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP", "NORM", "VALIDATE",
+    "SEND_T", "ADD_T"};
 
 /// Writes one cell.
 /// @throws error (bad_argument) when there is no such kind of instruction
@@ -185,8 +186,8 @@ class csv_reader {
       complain(
           passes_only_
               ? "F, I, W, B or R after the stage, for a schedule has passes only"
-              : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM or VALIDATE after the "
-                "stage");
+              : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM, VALIDATE, SEND_T or "
+                "ADD_T after the stage");
     what.kind = static_cast<instruction_kind>(kind);
     rest.remove_prefix(letters.size());
     if (what.has_microbatch() && !read_number(rest, what.microbatch))

@@ -118,7 +118,7 @@ class problem_reader {
   }
 
   [[nodiscard]] stage_costs read_costs(value const& stage) const {
-    constexpr std::array<std::string_view, 15> names{
+    constexpr std::array<std::string_view, 16> names{
         "forward",
         "backward_input",
         "backward_weight",
@@ -132,10 +132,11 @@ class problem_reader {
         "edge",
         "static",
         "workspace",
+        "tied",
         "offload",
         "reload"};
     auto const found = stage.members(names, 5);
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, offload, reload] =
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, offload, reload] =
         found;
     for (auto const& host : {offload, reload})
       if (host) host.refuse(not_offloaded);
@@ -153,6 +154,7 @@ class problem_reader {
     costs.edge = edge ? size(edge) : 0;
     costs.static_memory = fixed ? size(fixed) : 0;
     costs.workspace = workspace ? size(workspace) : 0;
+    costs.tied = tied ? size(tied) : 0;
     return costs;
   }
 

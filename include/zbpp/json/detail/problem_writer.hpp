@@ -88,6 +88,7 @@ class problem_writer {
     add_size("edge", costs.edge);
     add_size("static", costs.static_memory);
     add_size("workspace", costs.workspace);
+    add_size("tied", costs.tied);
     return text + "}";
   }
 

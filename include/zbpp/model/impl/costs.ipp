@@ -46,6 +46,7 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   not_negative("workspace", workspace);
   if (weight_gradient_input > activation)
     refuse("weight_gradient_input is more than activation; W keeps a part of what F kept");
+  not_negative("tied", tied);
   if (recompute_input > activation)
     refuse("recompute_input is more than activation; R adds what F did not keep");
   if (backward_fused && (*backward_fused < std::max(backward_input, backward_weight) ||

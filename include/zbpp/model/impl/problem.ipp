@@ -8,6 +8,7 @@
 #include <zbpp/model/detail/cost_sums.hpp>
 #include <zbpp/model/problem.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,15 @@ ZBPP_INLINE void problem::check() const {
         errc::bad_argument,
         "memory_limit has " + std::to_string(memory_limits_.size()) + " entries; give 1 or " +
             std::to_string(ranks()));
+  auto const tied = tied_stages();
+  for (int s : tied)
+    if (costs(s).tied != costs(tied.front()).tied)
+      throw error(
+          errc::bad_argument,
+          "tied is " + std::to_string(costs(s).tied) + "; stage " + std::to_string(tied.front()) +
+              " has the same weights, so give both the same size, not " +
+              std::to_string(costs(tied.front()).tied),
+          {.stage = s});
   for (auto limit : memory_limits_)
     if (limit < 0)
       throw error(
@@ -69,6 +79,7 @@ ZBPP_INLINE void problem::check() const {
 
 ZBPP_INLINE void problem::check_sums() const {
   detail::cost_sums sums;
+  auto const tied = tied_stages();
   for (int s = 0; s < stages(); ++s) {
     auto const& c = costs(s);
     sums.add(c);
@@ -76,6 +87,10 @@ ZBPP_INLINE void problem::check_sums() const {
       sums.add_time(transfer_time(s - 1, s));
       sums.add_time(transfer_time(s, s - 1));
     }
+    if (c.tied > 0)
+      for (int other : tied)
+        if (other != s)
+          sums.add_time(transfer_(placement_.rank_of(s), placement_.rank_of(other), c.tied));
     sums.add_memory(c.edge, 4);
     sums.add_memory(c.workspace);
   }
@@ -83,6 +98,19 @@ ZBPP_INLINE void problem::check_sums() const {
     throw error(
         errc::bad_argument,
         "times or sizes add up to more than 2^62 over a step; use a coarser unit");
+}
+
+ZBPP_INLINE std::vector<int> problem::tied_stages() const {
+  std::vector<int> tied;
+  for (int s = 0; s < stages(); ++s)
+    if (costs(s).tied > 0) tied.push_back(s);
+  return tied;
+}
+
+ZBPP_INLINE bytes problem::tied_size() const noexcept {
+  bytes size = 0;
+  for (auto const& costs : stages_) size = std::max(size, costs.tied);
+  return size;
 }
 
 ZBPP_INLINE problem with_memory_limit(problem const& problem, bytes limit) {

@@ -41,6 +41,20 @@ ZBPP_INLINE bool agrees_on_steps(program const& program) {
   return std::ranges::any_of(program.instructions().all(), &instruction::is_of_rank);
 }
 
+ZBPP_INLINE bool exchanges_states(program const& program) {
+  return std::ranges::any_of(program.instructions().all(), [](instruction const& i) {
+    return i.is_of_rank() || i.is_of_tied();
+  });
+}
+
+ZBPP_INLINE std::vector<int> tied_stages(program const& program) {
+  std::vector<int> stages;
+  for (auto const& i : program.instructions().all())
+    if (i.kind == instruction_kind::send_tied) stages.push_back(i.stage);
+  std::ranges::sort(stages);
+  return stages;
+}
+
 ZBPP_INLINE bool validates_step_before(program const& program) {
   auto const row = program.instructions(0);
   auto const first = std::ranges::find_if(row, &instruction::is_of_rank);

@@ -139,15 +139,20 @@ class ranks::executor {
       return true;
     });
     auto& mine = programs_.emplace_back(running{&program, made.get(), nullptr});
-    if (agrees_on_steps(program)) {
+    if (exchanges_states(program)) {
       mine.states = std::make_unique<asio::detail::tcp_states>(
-          supervisor_.channel(), *connector_, *wakeup_of(supervisor_.rank()), asio::tcp_settings{});
+          state_map(program),
+          supervisor_.channel(),
+          *connector_,
+          *wakeup_of(supervisor_.rank()),
+          problem.tied_size(),
+          asio::tcp_settings{});
       made->link_states(*mine.states);
     }
     return made;
   }
-  /// Connects what carries states of gradients, where ranks agree; communicators are connected when
-  /// they are made.
+  /// Connects what carries states of gradients, where there is one; communicators are connected
+  /// when they are made.
   /// @throws error, the failure of the run
   void connect(detail::transport&) {
     if (auto const& states = programs_.back().states; states != nullptr)
@@ -169,7 +174,7 @@ class ranks::executor {
     if (!status.has_failed())
       launcher_.issue(engines, [&](wakeup const& wake, std::uint32_t seen) {
         try {
-          await_rank(engine.blocked_by(), mine.states.get(), wake, seen);
+          await_state(engine.blocked_by(), mine.states.get(), wake, seen);
         } catch (...) {
           engine.fail(std::current_exception());
         }
@@ -200,7 +205,7 @@ class ranks::executor {
   struct running {
     program const* code = nullptr;
     nccl::detail::transport const* transport = nullptr;
-    std::unique_ptr<asio::detail::tcp_states> states;  // null where ranks agree on nothing
+    std::unique_ptr<asio::detail::tcp_states> states;  // null where ranks exchange none
   };
 
   [[nodiscard]] cuda::device_context& context() noexcept {
@@ -286,12 +291,12 @@ class ranks::executor {
 
   // Waits until a rank has told what this one is blocked by, if it is; runs socket handlers
   // meanwhile.
-  void await_rank(
-      int rank, asio::detail::tcp_states* states, wakeup const& wake, std::uint32_t seen) {
+  void await_state(
+      int channel, asio::detail::tcp_states* states, wakeup const& wake, std::uint32_t seen) {
     auto const is_over = [&] {
       if (wake.load(std::memory_order_acquire) != seen) return true;
       // Between two steps the rank waits for nobody, but until what it sent has left.
-      return rank < 0 && (states == nullptr || states->transport().is_flushed());
+      return channel == state_map::none && (states == nullptr || states->transport().is_flushed());
     };
     if (states != nullptr) states->transport().flush();
     wait_.until([&] {
@@ -299,7 +304,7 @@ class ranks::executor {
       // A last state and the end of its connection may arrive together: the state goes first.
       if (states != nullptr)
         supervisor_.channel().loop().exclusively([&] {
-          if (!is_over()) states->report_needed(rank);
+          if (!is_over()) states->report_needed(channel);
         });
       return false;
     });
@@ -312,7 +317,7 @@ class ranks::executor {
       supervisor_.channel().board().enter(asio::progress_phase::sending);
       if (states == nullptr || states->transport().is_flushed()) return transport.is_done();
       states->transport().flush();
-      supervisor_.channel().loop().exclusively([&] { states->report_needed(-1); });
+      supervisor_.channel().loop().exclusively([&] { states->report_needed(state_map::none); });
       return false;
     });
   }

@@ -111,6 +111,9 @@ class transport {
   /// @return 0: the host never waits for a message
   [[nodiscard]] static constexpr ticks arrival(int, std::int32_t) noexcept { return 0; }
 
+  /// @return true: what is received is ordered by the device
+  [[nodiscard]] static constexpr bool have_arrived(int, std::int32_t) noexcept { return true; }
+
   /// Returns a message, and makes the passes that the receiver issues from now on wait for it.
   /// @throws cuda_error
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
@@ -281,7 +284,7 @@ class transport {
   std::vector<std::unique_ptr<channel_state>>
       channels_;                   // by channel; null when neither end is in this process
   std::vector<cuda::event> last_;  // one per endpoint
-  state_link* states_ = nullptr;   // null where ranks agree on nothing
+  state_link* states_ = nullptr;   // null where ranks exchange none
 };
 
 }  // namespace zbpp::nccl::detail

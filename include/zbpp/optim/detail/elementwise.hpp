@@ -31,6 +31,16 @@ class elementwise {
   void undo(pass_context);
   /// Sets gradients to 0.
   void skip(pass_context);
+  /// @return whether a layer is tied
+  [[nodiscard]] bool is_tied(int layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)].is_tied;
+  }
+  /// @return how many weights each tied layer has; 0 where there is none
+  [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
+  /// Copies the gradients of the tied layers, one after another.
+  void read_tied(std::span<float> copy, pass_context) const;
+  /// Replaces the gradients of each tied layer.
+  void write_tied(std::span<float const> sum, pass_context) const;
 
  protected:
   /// Says what a rule is to change.
@@ -46,7 +56,8 @@ class elementwise {
   };
 
   /// @param moments  how many numbers a weight has besides its gradient
-  /// @throws error (bad_argument) when a layer has not as many gradients as weights
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights, or tied layers
+  ///         differ in size
   elementwise(std::vector<layer> layers, int moments, undo_by undo);
   elementwise(elementwise const&) = default;
   elementwise(elementwise&&) = default;
@@ -72,6 +83,7 @@ class elementwise {
       kept_;  // the weights of all layers, then, with copies, the moments
   undo_by undo_;
   step_settings how_;
+  std::int64_t tied_weights_;
 };
 
 }  // namespace zbpp::optim::detail

@@ -11,6 +11,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -37,7 +38,7 @@ namespace zbpp::optim::detail {
 }
 
 ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, undo_by undo)
-    : layers_(std::move(layers)), undo_(undo) {
+    : layers_(std::move(layers)), undo_(undo), tied_weights_(detail::tied_weights(layers_)) {
   std::size_t size = 0;
   for (auto const& l : layers_) {
     zbpp::detail::require(
@@ -83,6 +84,17 @@ ZBPP_INLINE void elementwise::undo(pass_context) {
 }
 
 ZBPP_INLINE void elementwise::skip(pass_context) { clear_gradients(); }
+
+ZBPP_INLINE void elementwise::read_tied(std::span<float> copy, pass_context) const {
+  auto to = copy.begin();
+  for (auto const& l : layers_)
+    if (l.is_tied) to = std::ranges::copy(l.gradients, to).out;
+}
+
+ZBPP_INLINE void elementwise::write_tied(std::span<float const> sum, pass_context) const {
+  for (auto const& l : layers_)
+    if (l.is_tied) std::ranges::copy(sum, l.gradients.begin());
+}
 
 ZBPP_INLINE void elementwise::apply_all(change what) {
   std::size_t first = 0;

@@ -24,6 +24,7 @@ namespace zbpp::detail {
 
 /// Cuts a stage in two that add up to it; what an odd number leaves over goes to the first. What is
 /// sent between them is as large as what the stage sends. Each keeps an input of its own for R.
+/// Tied weights go to the first.
 [[nodiscard]] inline std::array<stage_costs, 2> halve_stage(stage_costs const& whole) {
   std::array<stage_costs, 2> halves{whole, whole};
   auto& first = halves[0];  // no structured binding, which clang 14 lets no lambda capture
@@ -58,6 +59,7 @@ namespace zbpp::detail {
     first.recompute = *whole.recompute - *second.recompute;
   }
   for (auto& half : halves) half.recompute_input = std::min(whole.recompute_input, half.activation);
+  second.tied = 0;
   return halves;
 }
 
@@ -75,6 +77,9 @@ namespace zbpp::detail {
     std::vector<stage_costs> halves;
     for (auto const& whole : grains)
       for (auto const& half : halve_stage(whole)) halves.push_back(half);
+    // Those of the last stage are its output layer; an only stage has both that and the embedding.
+    halves.back().tied = grains.back().tied;
+    if (grains.size() > 1) halves[halves.size() - 2].tied = 0;
     grains = std::move(halves);
   }
   auto const run = grains.size() / wanted;

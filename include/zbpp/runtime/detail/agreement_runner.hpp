@@ -25,20 +25,17 @@ void spend(PassObserver& observer, ticks time) {
 /// Runs the part of a rank in the agreement on optimizer steps, where it has one.
 class agreement_runner {
  public:
-  static constexpr int nobody = step_agreement::nobody;
-
   /// @param part  null where stages have no optimizer
   agreement_runner(step_agreement* part, problem const& problem, int rank)
-      : part_(part), rank_(rank), times_(agreement_times_of(problem, rank)) {}
+      : part_(part), times_(agreement_times_of(problem, rank)) {}
 
+  /// Begins a run: forgets what the last one waited for, if it failed.
+  void begin() noexcept { awaited_ = state_map::none; }
   /// @return the part of the rank; null where it has none
   [[nodiscard]] step_agreement* part() const noexcept { return part_; }
-  /// @return the rank whose gradients or verdict this one waits for; nobody where it does not
+  /// @return the channel of the gradients or verdict that the rank waits for; none where it does
+  ///         not
   [[nodiscard]] int awaited() const noexcept { return awaited_; }
-  /// @return when that arrives, `not_yet` before it is sent
-  [[nodiscard]] ticks awaited_until(state_link const& states) const noexcept {
-    return states.arrival(awaited_, rank_);
-  }
 
   /// Runs as much of `reduce_norm` or `validate` as can be.
   /// @param own     the places of this step
@@ -55,38 +52,38 @@ class agreement_runner {
     for (;;) {
       ticks arrival = 0;
       awaited_ = part_->awaited(kind);
-      if (awaited_ != nobody) {
-        arrival = states.arrival(awaited_, rank_);
+      if (awaited_ != state_map::none) {
+        arrival = states.arrival(awaited_);
         if (arrival == state_link::not_yet || !observer.has_arrived(arrival))
           return agreement_progress::waits;
       }
       if constexpr (requires { observer.await_messages(); })
-        if (is_norm && awaited_ == nobody && !observer.await_messages())
+        if (is_norm && awaited_ == state_map::none && !observer.await_messages())
           return agreement_progress::waits;
       auto const begun = observer.reach(arrival);
-      if (is_norm && awaited_ == nobody) spend(observer, times_.norm);
-      bool const tells_next = is_norm && awaited_ < rank_;
+      if (is_norm && awaited_ == state_map::none) spend(observer, times_.norm);
+      bool const tells_next = is_norm && !part_->brings_verdict(awaited_);
       auto const told = observer.arrival_of_send(tells_next ? times_.states : times_.verdict);
       auto const now = observer.reach(0);
       // Before the verdict goes on: once the first rank has it, the step's result is read there.
       if (is_norm)
         note_norm(*own.update, begun, now);
-      else if (awaited_ != nobody)
+      else if (awaited_ != state_map::none)
         note_verdict(part_->is_pending() ? *before : *own.update, now);
       auto const how = part_->run(kind, states, ctx, told);
       // Behind the measuring, which waits for a device anyway, and before the verdict can be there.
-      if (is_norm && awaited_ == nobody)
+      if (is_norm && awaited_ == state_map::none)
         if constexpr (requires { observer.complete_passes(own.trace); })
           observer.complete_passes(own.trace);
       if (how == agreement_progress::waits) continue;
-      awaited_ = nobody;
+      awaited_ = state_map::none;
       return how;
     }
   }
 
  private:
   void note_norm(rank_update& update, ticks begun, ticks now) const noexcept {
-    if (awaited_ == nobody) update = {.measured = begun};
+    if (awaited_ == state_map::none) update = {.measured = begun};
     update.stepped = update.validated = now;
   }
   static void note_verdict(rank_update& update, ticks now) noexcept {
@@ -95,9 +92,8 @@ class agreement_runner {
   }
 
   step_agreement* part_;
-  int rank_;
   agreement_times times_;
-  int awaited_ = nobody;
+  int awaited_ = state_map::none;
 };
 
 }  // namespace zbpp::detail

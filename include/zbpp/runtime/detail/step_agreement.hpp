@@ -22,7 +22,7 @@ namespace zbpp::detail {
 
 /// Says how far an instruction of the agreement came.
 enum class agreement_progress : std::uint8_t {
-  waits,     ///< for the state from `awaited()`
+  waits,     ///< for the state that `awaited()` brings
   done,      ///< the rank goes on
   goes_back  ///< the step before was amended: what this step has run so far is void
 };
@@ -42,15 +42,15 @@ class step_agreement {
   struct stage_optimizer {
     int stage = 0;
     optimizer_ref optimizer;
+    bool counts_tied = true;  ///< the norm counts its first tied layer
     progress step = progress::none;
   };
 
-  static constexpr int nobody = -1;
-
+  /// @param links     by which ranks tell each other
   /// @param is_late   whether the program validates the step before, rather than its own
   step_agreement(
       int rank,
-      int ranks,
+      state_map const& links,
       bool is_late,
       std::vector<stage_optimizer> chunks,
       training_options const& options,
@@ -60,15 +60,28 @@ class step_agreement {
   void resume(training_state const& state);
   /// Begins a step. The last one of a run has no step after it that could validate it, so its ranks
   /// wait for the norm.
-  void begin_step(bool is_last) noexcept { is_last_step_ = is_last; }
+  void begin_step(bool is_last) noexcept {
+    is_last_step_ = is_last;
+    before_ = state_;
+  }
+  /// Counts the step that was begun last as not run, whatever optimizers have done in it.
+  void count_as_not_run() { resume(before_); }
 
   /// Notes that the gradients of a stage are complete, and tells whoever asked to know.
   void complete_gradients(int chunk, pass_context ctx) const;
   /// Runs as much of `reduce_norm` or `validate` as can be.
   /// @param arrival  when a state that is sent now counts as arrived
   agreement_progress run(instruction_kind kind, state_link& link, pass_context ctx, ticks arrival);
-  /// @return the rank from which `run` needs a state next; nobody where it does not
+  /// @return the channel by which `run` needs a state next; none where it does not
   [[nodiscard]] int awaited(instruction_kind kind) const noexcept;
+  /// @return whether a channel brings what all ranks know, rather than those before
+  [[nodiscard]] bool brings_verdict(int channel) const noexcept {
+    return channel != state_map::none && channel == from_next_;
+  }
+  /// @return whether gradients are only added up in this step
+  [[nodiscard]] bool accumulates() const noexcept {
+    return (state_.steps + 1) % options_.accumulate != 0;
+  }
   /// Ends the program of a step: the step is judged by now, or its verdict is pending.
   void end_step();
   /// Runs the optimizer step of a stage, as far as this step has one now.
@@ -110,11 +123,7 @@ class step_agreement {
   };
 
   [[nodiscard]] bool is_first() const noexcept { return rank_ == 0; }
-  [[nodiscard]] bool is_last() const noexcept { return rank_ + 1 == ranks_; }
-  // Whether gradients are only added up in this step.
-  [[nodiscard]] bool accumulates() const noexcept {
-    return (state_.steps + 1) % options_.accumulate != 0;
-  }
+  [[nodiscard]] bool is_last() const noexcept { return to_next_ == state_map::none; }
   [[nodiscard]] bool must_wait() const noexcept;
 
   void measure(pass_context ctx);
@@ -132,11 +141,16 @@ class step_agreement {
   void close(bool was_amended);
 
   int rank_;
-  int ranks_;
+  // Channels from and to the ranks before and after.
+  int from_previous_;
+  int to_previous_;
+  int from_next_;
+  int to_next_;
   bool is_late_;
   std::vector<stage_optimizer> chunks_;
   training_options options_;
   training_state state_;
+  training_state before_;  // the step that was begun last
 
   phase phase_ = phase::measure;
   bool is_last_step_ = false;

@@ -3,6 +3,7 @@
 // The parts that the ranks of this process take in optimizer steps.
 #pragma once
 
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -17,20 +18,22 @@
 
 namespace zbpp::detail {
 
-/// @throws error (bad_argument), because a backend cannot run such a program
-[[noreturn]] void refuse_agreement();
-/// Throws `errc::bad_argument` for a backend whose ranks cannot validate a step in the next one.
-[[noreturn]] void refuse_validation();
+/// Checks whether a backend can run the optimizer steps of a program.
+/// @param agrees     whether its transport is an `agreeing_transport`
+/// @param validates  whether it is a `multi_step_transport`
+/// @throws error (bad_argument) when it cannot
+void check_backend(program const& program, bool agrees, bool validates);
 
 /// Holds one `step_agreement` for each rank of the process whose stages have optimizers, or for all
 /// of them where ranks agree.
 class step_agreements {
  public:
   /// @param stages  those of these ranks, rank after rank
-  /// @throws error (bad_argument) when options contradict each other or the program, or a stage has
-  ///         an update of its own where ranks agree
+  /// @throws error (bad_argument) when options contradict each other or the program, a stage has an
+  ///         update of its own where ranks agree, or not the tied weights that the problem states
   step_agreements(
       program const& program,
+      problem const& problem,
       std::span<int const> ranks,
       std::span<stage_ref const> stages,
       training_options const& options);
@@ -39,13 +42,15 @@ class step_agreements {
   [[nodiscard]] step_agreement* of(std::size_t here) const noexcept { return parts_[here].get(); }
   /// Continues from a state.
   void resume(training_state const& state);
-  /// Ends the step of every rank after a failure, alike on all.
+  /// Ends the step of every rank after a failure: alike on all where ranks agree. Otherwise each
+  /// stage has stepped or not, and the step counts as not run.
   /// @param run  called with a rank, counted among those of the process, and what it has to run
   ///             where its passes run
   void settle(
       std::function<void(std::size_t, std::function<void(pass_context)> const&)> const& run);
 
  private:
+  bool agrees_ = false;
   std::vector<std::unique_ptr<step_agreement>> parts_;
 };
 

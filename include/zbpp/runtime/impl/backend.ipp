@@ -21,8 +21,8 @@ ZBPP_INLINE one_process::one_process(plan const& planned)
 }
 
 ZBPP_INLINE std::unique_ptr<in_process> one_process::make_transport(
-    program const&, traffic const& messages, problem const& problem) {
-  return std::make_unique<in_process>(problem.ranks(), messages.channels());
+    program const& program, traffic const& messages, problem const&) {
+  return std::make_unique<in_process>(state_map(program), messages.channels());
 }
 
 }  // namespace zbpp

@@ -24,8 +24,8 @@ ZBPP_INLINE in_process::lane::lane(channel const& ends)
       ring(std::bit_ceil(std::max<std::size_t>(detail::index(ends.in_flight), 1))),
       mask(ring.size() - 1) {}
 
-ZBPP_INLINE in_process::in_process(int ranks, std::vector<channel> const& channels)
-    : ranks_(detail::index(ranks)), states_(ranks) {
+ZBPP_INLINE in_process::in_process(state_map const& states, std::vector<channel> const& channels)
+    : ranks_(detail::index(states.ranks())), states_(states) {
   for (auto const& c : channels) lanes_.push_back(std::make_unique<lane>(c));
 }
 

@@ -18,6 +18,7 @@
 #include <zbpp/runtime/impl/step_agreement.ipp>
 #include <zbpp/runtime/impl/step_agreements.ipp>
 #include <zbpp/runtime/impl/threads.ipp>
+#include <zbpp/runtime/impl/tied_gradients.ipp>
 #include <zbpp/runtime/impl/workers.ipp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>

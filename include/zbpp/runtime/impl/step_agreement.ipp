@@ -23,12 +23,19 @@ namespace zbpp::detail {
 
 ZBPP_INLINE step_agreement::step_agreement(
     int rank,
-    int ranks,
+    state_map const& links,
     bool is_late,
     std::vector<stage_optimizer> chunks,
     training_options const& options,
     training_state const& state)
-    : rank_(rank), ranks_(ranks), is_late_(is_late), chunks_(std::move(chunks)), options_(options) {
+    : rank_(rank),
+      from_previous_(links.between(rank - 1, rank)),
+      to_previous_(links.between(rank, rank - 1)),
+      from_next_(links.between(rank + 1, rank)),
+      to_next_(links.between(rank, rank + 1)),
+      is_late_(is_late),
+      chunks_(std::move(chunks)),
+      options_(options) {
   resume(state);
 }
 
@@ -46,9 +53,9 @@ ZBPP_INLINE void step_agreement::complete_gradients(int chunk, pass_context ctx)
 
 ZBPP_INLINE int step_agreement::awaited(instruction_kind kind) const noexcept {
   if (kind == instruction_kind::validate)
-    return is_last() || (is_late_ && !is_pending_) ? nobody : rank_ + 1;
-  if (phase_ == phase::measure) return nobody;
-  return phase_ == phase::prefix ? rank_ - 1 : rank_ + 1;
+    return is_late_ && !is_pending_ ? state_map::none : from_next_;
+  if (phase_ == phase::measure) return state_map::none;
+  return phase_ == phase::prefix ? from_previous_ : from_next_;
 }
 
 ZBPP_INLINE agreement_progress
@@ -100,11 +107,16 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
     if (states_.empty()) continue;
     chunk.optimizer.measure(states_, ctx);
     std::int32_t layer = 0;
-    for (auto const& s : states_)
-      own_.push_back(
-          {s.is_finite ? s.sum_of_squares : std::numeric_limits<double>::infinity(),
-           chunk.stage,
-           layer++});
+    bool counts_tied = chunk.counts_tied;
+    for (auto const& s : states_) {
+      bool const is_tied = chunk.optimizer.is_tied(layer);
+      if (!is_tied || std::exchange(counts_tied, false))
+        own_.push_back(
+            {s.is_finite ? s.sum_of_squares : std::numeric_limits<double>::infinity(),
+             chunk.stage,
+             layer});
+      ++layer;
+    }
   }
 }
 
@@ -132,7 +144,7 @@ ZBPP_INLINE std::uint64_t step_agreement::fingerprint() const noexcept {
 }
 
 ZBPP_INLINE void step_agreement::absorb(state_link& link) {
-  link.take(rank_ - 1, rank_, bytes_);
+  link.take(from_previous_, bytes_);
   known_.resize(bytes_.size() / sizeof(entry));
   std::memcpy(known_.data(), bytes_.data(), known_.size() * sizeof(entry));
   if (known_.empty() ||
@@ -153,7 +165,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
   will_step_early_ = !waits_ && known.is_plain();
   if (!waits_ && !will_step_early_) ++waiting;
   if (!is_last()) {
-    link.send(rank_, rank_ + 1, std::as_bytes(std::span(known_)), arrival);
+    link.send(to_next_, std::as_bytes(std::span(known_)), arrival);
     return;
   }
   ruling_ = {known, waiting == 0};
@@ -164,7 +176,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
 }
 
 ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival) {
-  link.take(rank_ + 1, rank_, bytes_);
+  link.take(from_next_, bytes_);
   std::memcpy(&ruling_, bytes_.data(), sizeof ruling_);
   has_ruling_ = true;
   send_ruling(link, arrival);
@@ -172,7 +184,7 @@ ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival)
 
 ZBPP_INLINE void step_agreement::send_ruling(state_link& link, ticks arrival) const {
   if (is_first()) return;
-  link.send(rank_, rank_ - 1, std::as_bytes(std::span(&ruling_, 1)), arrival);
+  link.send(to_previous_, std::as_bytes(std::span(&ruling_, 1)), arrival);
 }
 
 // In the order of the model, so that the sum has the same bits wherever the layers are.
@@ -217,7 +229,6 @@ ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
 }
 
 ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context ctx) {
-  phase_ = phase::measure;
   if (ruling != nullptr) {
     ruling_ = *ruling;
     follow_ruling(ctx);

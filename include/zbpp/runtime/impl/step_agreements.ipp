@@ -15,18 +15,17 @@
 
 namespace zbpp::detail {
 
-ZBPP_INLINE void refuse_agreement() {
-  throw error(
-      errc::bad_argument,
-      "on this backend ranks cannot agree on optimizer steps; lower the plan with "
-      "step_kind::unchecked");
-}
-
-ZBPP_INLINE void refuse_validation() {
-  throw error(
-      errc::bad_argument,
-      "on this backend ranks begin no step before the last one is final; lower the plan with "
-      "step_kind::synchronous");
+ZBPP_INLINE void check_backend(program const& program, bool agrees, bool validates) {
+  auto const refuse = [](char const* text) { throw error(errc::bad_argument, text); };
+  if (!agrees && agrees_on_steps(program))
+    refuse("on this backend ranks cannot agree on optimizer steps; lower the plan with "
+           "step_kind::unchecked");
+  if (!agrees && exchanges_states(program))
+    refuse("on this backend ranks cannot sum the gradients of tied weights; lower the plan with "
+           "step_kind::none and sum them after each step");
+  if (!validates && validates_step_before(program))
+    refuse("on this backend ranks begin no step before the last one is final; lower the plan with "
+           "step_kind::synchronous");
 }
 
 /// @throws error (bad_argument) when options contradict each other
@@ -52,14 +51,46 @@ ZBPP_INLINE void check(training_options const& options) {
   require(static_cast<bool>(options.learning_rate), "learning_rate is empty; give a function");
 }
 
+/// @throws error (bad_argument) unless a stage has the tied weights that its problem states
+ZBPP_INLINE void check_tied(int stage, bytes stated, bool has_update, optimizer_ref const& given) {
+  auto const weights = given.tied_weights();
+  auto const found = weights * static_cast<bytes>(sizeof(float));
+  if ((weights > 0) != (given.tied_layers() > 0))
+    throw error(
+        errc::bad_argument,
+        "its optimizer says that " + std::to_string(given.tied_layers()) +
+            " layers are tied, with " + std::to_string(weights) +
+            " weights each; give both or none",
+        {.stage = stage});
+  if (found == stated) return;
+  auto const text =
+      has_update ? "it has tied weights, and update(), which sees no gradients of others; give it "
+                   "optimizer() instead"
+                 : "its optimizer has " + std::to_string(found) +
+                       " bytes of tied gradients, and its problem states " +
+                       std::to_string(stated) + "; give both the same";
+  throw error(errc::bad_argument, text, {.stage = stage});
+}
+
 ZBPP_INLINE step_agreements::step_agreements(
     program const& program,
+    problem const& problem,
     std::span<int const> ranks,
     std::span<stage_ref const> stages,
     training_options const& options) {
   check(options);
-  bool const is_checked = agrees_on_steps(program);
-  if (!is_checked && (options.clip > 0 || options.scaling.growth_interval > 0))
+  agrees_ = agrees_on_steps(program);
+  auto const tied = tied_stages(program);
+  auto const steps = std::ranges::any_of(program.instructions().all(), [](instruction const& i) {
+    return i.kind == instruction_kind::optimizer_step || i.is_of_tied();
+  });
+  if (steps && tied != problem.tied_stages())
+    throw error(
+        errc::bad_argument,
+        "the program has other tied stages than the problem; lower its schedule with "
+        "lower_options::tied = problem.tied_stages()");
+  state_map const links(program);
+  if (!agrees_ && (options.clip > 0 || options.scaling.growth_interval > 0))
     throw error(
         errc::bad_argument,
         "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
@@ -68,25 +99,30 @@ ZBPP_INLINE step_agreements::step_agreements(
     std::vector<step_agreement::stage_optimizer> own;
     bool has_optimizer = false;
     for (int s : program.placement().stages_of(rank)) {
-      if (is_checked && stages.front().has_update())
+      if (agrees_ && stages.front().has_update())
         throw error(
             errc::bad_argument,
-            "stage " + std::to_string(s) +
-                " has update(), which knows nothing of other ranks; give it optimizer() instead",
+            "it has update(), which knows nothing of other ranks; give it optimizer() instead",
             {.stage = s});
-      own.push_back({s, stages.front().optimizer()});
+      own.push_back(
+          {.stage = s,
+           .optimizer = stages.front().optimizer(),
+           .counts_tied = tied.empty() || s == tied.front()});
+      auto const& given = own.back().optimizer;
+      if (!tied.empty() || given.tied_weights() > 0 || given.tied_layers() > 0)
+        check_tied(s, problem.costs(s).tied, stages.front().has_update(), given);
       has_optimizer = has_optimizer || own.back().optimizer;
       stages = stages.subspan(1);
     }
     parts_.push_back(
-        is_checked || has_optimizer ? std::make_unique<step_agreement>(
-                                          rank,
-                                          program.ranks(),
-                                          validates_step_before(program),
-                                          std::move(own),
-                                          options,
-                                          training_state{})
-                                    : nullptr);
+        agrees_ || has_optimizer ? std::make_unique<step_agreement>(
+                                       rank,
+                                       links,
+                                       validates_step_before(program),
+                                       std::move(own),
+                                       options,
+                                       training_state{})
+                                 : nullptr);
   }
 }
 
@@ -97,6 +133,11 @@ ZBPP_INLINE void step_agreements::resume(training_state const& state) {
 
 ZBPP_INLINE void step_agreements::settle(
     std::function<void(std::size_t, std::function<void(pass_context)> const&)> const& run) {
+  if (!agrees_) {
+    for (auto const& part : parts_)
+      if (part != nullptr) part->count_as_not_run();
+    return;
+  }
   for (std::size_t here = 0; here < parts_.size(); ++here) {
     auto& part = parts_[here];
     if (part == nullptr) continue;

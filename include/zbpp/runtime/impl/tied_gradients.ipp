@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the gradients of tied weights are added up.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/tied_gradients.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zbpp::detail {
+
+ZBPP_INLINE tied_gradients::tied_gradients(
+    program const& program, problem const& problem, int rank, std::span<stage_ref const> stages) {
+  if (std::ranges::none_of(program.instructions(rank), &instruction::is_of_tied)) return;
+  auto const& where = program.placement();
+  state_map const map(program);
+  for (int s : tied_stages(program)) {
+    auto const from = where.rank_of(s);
+    if (from == rank) {
+      sources_.push_back({where.chunk_of(s), state_map::none});
+      continue;
+    }
+    sources_.push_back({0, map.between(from, rank)});
+    auto const channel = map.between(rank, from);
+    if (std::ranges::find(receivers_, channel, &receiver::channel) == receivers_.end())
+      receivers_.push_back({channel, problem.transfer()(rank, from, problem.tied_size())});
+  }
+  for (auto const& stage : stages) optimizers_.push_back(stage.optimizer());
+  own_.resize(optimizers_.size());
+  weights_ = index(problem.tied_size()) / sizeof(float);
+  sum_.resize(weights_);
+}
+
+ZBPP_INLINE std::span<std::byte const> tied_gradients::read(int chunk, pass_context ctx) {
+  auto const& from = optimizers_[index(chunk)];
+  auto& own = own_[index(chunk)];
+  own.resize(weights_ * index(from.tied_layers()));
+  from.read_tied(own, ctx);
+  return std::as_bytes(std::span(own));
+}
+
+ZBPP_INLINE void tied_gradients::add(std::span<std::byte const> gradients) {
+  auto const size = weights_ * sizeof(float);
+  if (gradients.empty() || gradients.size() % size != 0)
+    throw error(
+        errc::no_agreement,
+        "another rank sent " + std::to_string(gradients.size()) +
+            " bytes of tied gradients, which are not those of layers of " + std::to_string(size) +
+            "; give the tied layers of all ranks the same size");
+  if (next_ == 0) {
+    std::memcpy(sum_.data(), gradients.data(), size);
+    gradients = gradients.subspan(size);
+  }
+  std::array<float, 1024> some{};
+  for (; !gradients.empty(); gradients = gradients.subspan(size))
+    for (std::size_t i = 0; i < weights_; i += some.size()) {
+      auto const count = std::min(some.size(), weights_ - i);
+      std::memcpy(some.data(), gradients.data() + i * sizeof(float), count * sizeof(float));
+      for (std::size_t k = 0; k < count; ++k) sum_[i + k] += some[k];
+    }
+}
+
+ZBPP_INLINE void tied_gradients::write(int chunk, pass_context ctx) const {
+  optimizers_[index(chunk)].write_tied(sum_, ctx);
+}
+
+}  // namespace zbpp::detail
