@@ -49,10 +49,15 @@ struct values {
     write(device_weights, weights);
     std::size_t first = 0;
     for (auto const size : sizes) {
+      bool const decays = here.size() % 2 == 0;
       here.push_back(
-          {std::span(weights).subspan(first, size), std::span(gradients).subspan(first, size)});
+          {.weights = std::span(weights).subspan(first, size),
+           .gradients = std::span(gradients).subspan(first, size),
+           .decays = decays});
       there.push_back(
-          {{device_weights.data() + first, size}, {device_gradients.data() + first, size}});
+          {.weights = {device_weights.data() + first, size},
+           .gradients = {device_gradients.data() + first, size},
+           .decays = decays});
       first += size;
     }
   }

@@ -37,6 +37,8 @@ zbpp::arena& memory() {
 }
 zbpp::pass_context ctx() { return zbpp::pass_context(memory()); }
 
+constexpr std::size_t fixed = 5;  // weights of the first layer, which do not decay
+
 // Weights and gradients in two layers of uneven size.
 struct values {
   std::vector<float> weights = std::vector<float>(size);
@@ -52,7 +54,9 @@ struct values {
   [[nodiscard]] std::vector<layer> layers() {
     std::span const w(weights);
     std::span const g(gradients);
-    return {{w.first(5), g.first(5)}, {w.subspan(5), g.subspan(5)}};
+    return {
+        {.weights = w.first(fixed), .gradients = g.first(fixed), .decays = false},
+        {w.subspan(fixed), g.subspan(fixed)}};
   }
 };
 
@@ -151,7 +155,8 @@ TEST_CASE("AdamW follows its formula", "[optim]") {
       v[i] = 0.95 * v[i] + 0.05 * g * g;
       auto const unbiased_m = m[i] / (1 - std::pow(0.9, t));
       auto const unbiased_v = v[i] / (1 - std::pow(0.95, t));
-      w[i] = w[i] * (1 - rate * 0.1) - rate * unbiased_m / (std::sqrt(unbiased_v) + 1e-6);
+      w[i] = w[i] * (1 - rate * (i < fixed ? 0 : 0.1)) -
+             rate * unbiased_m / (std::sqrt(unbiased_v) + 1e-6);
     }
     own.step(
         {.updates = t - 1,
@@ -173,7 +178,7 @@ TEST_CASE("SGD follows its formula", "[optim]") {
   for (int t = 0; t < 50; ++t) {
     all.refill(random);
     for (std::size_t i = 0; i < size; ++i) {
-      v[i] = 0.8 * v[i] + static_cast<double>(all.gradients[i]) + 0.05 * w[i];
+      v[i] = 0.8 * v[i] + static_cast<double>(all.gradients[i]) + (i < fixed ? 0 : 0.05) * w[i];
       w[i] -= 0.01 * v[i];
     }
     own.step({.updates = t, .learning_rate = 0.01}, ctx());
@@ -190,7 +195,7 @@ TEST_CASE("gradients are measured by layer, and skipped ones are gone", "[optim]
   std::vector<gradient_state> states(2);
   own.measure(states, ctx());
   double sum = 0;
-  for (std::size_t i = 5; i < size; ++i)
+  for (std::size_t i = fixed; i < size; ++i)
     sum += static_cast<double>(all.gradients[i]) * static_cast<double>(all.gradients[i]);
   CHECK(std::abs(states[1].sum_of_squares - sum) < 1e-12);
   for (float bad :

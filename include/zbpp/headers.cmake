@@ -86,6 +86,7 @@ set(ZBPP_CORE_HEADERS
   model/timeline.hpp
   optim/adamw.hpp
   optim/detail/adamw_numbers.hpp
+  optim/detail/change.hpp
   optim/detail/elementwise.hpp
   optim/impl/adamw.ipp
   optim/impl/elementwise.ipp

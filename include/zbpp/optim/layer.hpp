@@ -17,6 +17,7 @@ struct layer {
   std::span<float> weights;
   std::span<float> gradients;
   bool is_tied = false;  ///< has the weights of all other tied layers of the model
+  bool decays = true;    ///< false: weight decay leaves it alone, as is usual for biases and norms
 };
 
 namespace detail {

@@ -180,7 +180,7 @@ class layer_optimizer {
           own.view(),
           tile_rows{
               tiles_.data() + first_tile,
-              {l.weights.data(), l.gradients.data(), first, size},
+              {l.weights.data(), l.gradients.data(), first, size, l.decays},
               ends_.data() + i,
               first_tile + rows},
           {});

@@ -5,12 +5,11 @@
 
 #include <zbpp/cuda/detail/exact.hpp>
 #include <zbpp/cuda/lanes.hpp>
+#include <zbpp/optim/detail/change.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 
 #include <cuda_runtime_api.h>
 
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 namespace zbpp::cuda::detail {
@@ -23,6 +22,7 @@ struct tile {
   float* gradients;
   std::int64_t first;  ///< of its weights, among those of all layers
   std::int64_t size;
+  bool decays;  ///< whether weight decay is for them
 };
 
 /// Writes the tiles of one layer, of which there is at least one.
@@ -51,7 +51,8 @@ struct tile_rows {
           self.whole.weights + skipped,
           self.whole.gradients + skipped,
           self.whole.first + skipped,
-          left < tile::most ? left : tile::most};
+          left < tile::most ? left : tile::most,
+          self.whole.decays};
       *self.end = self.tiles_until_end;  // all rows write the same
     });
   }
@@ -109,8 +110,7 @@ struct state_rows {
   }
 };
 
-/// Says what a step changes.
-enum class change : std::uint8_t { weights, moments, both };
+using optim::detail::change;
 
 /// Refers to what an optimizer has for each weight of its layers, array after array.
 struct kept_numbers {
@@ -120,8 +120,8 @@ struct kept_numbers {
 };
 
 /// Steps all weights by a rule.
-/// @tparam Rule  called with the weight before, the gradient and its moments, which it changes;
-///               returns the new weight
+/// @tparam Rule  called with the weight before, the gradient, its moments, which it changes, and
+///               whether the weight decays; returns the new weight
 template <class Rule>
 struct step_rows {
   static constexpr char const* name = "step";
@@ -156,7 +156,7 @@ struct step_rows {
       if (self.keeps_moments)
         for (int k = 0; k < Rule::moments; ++k)
           self.kept.before[(k + 1) * self.kept.count + place] = moments[k].value;
-      exact const weight = self.rule(before, own.gradients[i], moments);
+      exact const weight = self.rule(before, own.gradients[i], moments, own.decays);
       if (self.what != change::moments) own.weights[i] = weight.value;
       if (self.what != change::weights)
         for (int k = 0; k < Rule::moments; ++k)

@@ -28,13 +28,13 @@ struct adamw_rule {
   adamw_rule(settings const& by, step_settings const& how)
       : n(optim::detail::numbers_of(by, how)) {}
 
-  __host__ __device__ exact operator()(exact before, exact raw, exact* moment) const {
+  __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
     auto const gradient = scaled(raw, n.factor);
     exact const one = 1;
+    exact const keep = decays ? n.keep_weight : 1;
     moment[0] = n.mean * moment[0] + (one - n.mean) * gradient;
     moment[1] = n.mean_square * moment[1] + (one - n.mean_square) * gradient * gradient;
-    return n.keep_weight * before -
-           n.rate * moment[0] / (sqrt(moment[1] * n.unbias_square) + n.epsilon);
+    return keep * before - n.rate * moment[0] / (sqrt(moment[1] * n.unbias_square) + n.epsilon);
   }
 };
 
@@ -55,8 +55,9 @@ struct sgd_rule {
         momentum(by.momentum),
         decay(by.weight_decay) {}
 
-  __host__ __device__ exact operator()(exact before, exact raw, exact* moment) const {
-    moment[0] = momentum * moment[0] + (scaled(raw, factor) + decay * before);
+  __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
+    exact const share = decays ? decay : 0;
+    moment[0] = momentum * moment[0] + (scaled(raw, factor) + share * before);
     return before - rate * moment[0];
   }
 };

@@ -4,6 +4,7 @@
 // parts takes the same step as the whole one, bit for bit.
 #pragma once
 
+#include <zbpp/optim/detail/change.hpp>
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/optimizer.hpp>
@@ -43,8 +44,7 @@ class elementwise {
   void write_tied(std::span<float const> sum, pass_context) const;
 
  protected:
-  /// Says what a rule is to change.
-  enum class change : std::uint8_t { weights, moments, both };
+  using change = detail::change;
 
   /// Refers to the weights of a layer for a rule: those before the step, and where the new ones go.
   struct place {
@@ -53,6 +53,7 @@ class elementwise {
     float const* gradients;
     std::size_t size;
     std::size_t first;  ///< of the moments that belong to them
+    bool decays;        ///< whether weight decay is for them
   };
 
   /// @param moments  how many numbers a weight has besides its gradient

@@ -45,7 +45,9 @@ ZBPP_INLINE void adamw::apply(step_settings const& how, place const& to, change 
   auto const run = what == change::both      ? detail::adamw_step<true, true>
                    : what == change::weights ? detail::adamw_step<true, false>
                                              : detail::adamw_step<false, true>;
-  run(detail::numbers_of(settings_, how),
+  auto numbers = detail::numbers_of(settings_, how);
+  if (!to.decays) numbers.keep_weight = 1;
+  run(numbers,
       to.before,
       to.weights,
       to.gradients,

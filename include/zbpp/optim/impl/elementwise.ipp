@@ -102,7 +102,10 @@ ZBPP_INLINE void elementwise::apply_all(change what) {
     // A commit changes moments after the weights.
     auto const* const before =
         what == change::moments ? kept_.front().data() + first : l.weights.data();
-    apply(how_, {before, l.weights.data(), l.gradients.data(), l.weights.size(), first}, what);
+    apply(
+        how_,
+        {before, l.weights.data(), l.gradients.data(), l.weights.size(), first, l.decays},
+        what);
     first += l.weights.size();
   }
 }

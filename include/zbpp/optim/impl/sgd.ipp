@@ -44,7 +44,7 @@ ZBPP_INLINE void sgd::apply(step_settings const& how, place const& to, change wh
       static_cast<float>(how.learning_rate),
       how.factor(),
       settings_.momentum,
-      settings_.weight_decay};
+      to.decays ? settings_.weight_decay : 0};
   auto const run = what == change::both      ? detail::sgd_step<true, true>
                    : what == change::weights ? detail::sgd_step<true, false>
                                              : detail::sgd_step<false, true>;
