@@ -43,7 +43,7 @@ zbpp::problem measure(
 struct pipelined {
   pipelined(gpt::training const& how, gpt::text const& on, zbpp::plan const& planned)
       : stages(gpt::make_stages(how, on, planned.problem().placement())),
-        pipe(planned, zbpp::threads{}, stages, gpt::options_of(how)) {}
+        pipe(planned, zbpp::threads{}, stages, gpt::options_of(how.optimizer)) {}
   pipelined(gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy)
       : pipelined(how, on, zbpp::make_plan(policy, measure(how, on, policy))) {}
 
@@ -80,7 +80,7 @@ void train_gpt(benchmark::State& state) {
 // Runs of both kinds of steps in turn, in which no step is amended.
 void steps(benchmark::State& state, zbpp::any_policy const& policy) {
   gpt::training how;
-  how.needs_norm = true;
+  how.optimizer.needs_norm = true;
   auto const on = gpt::read_repository(GPT_SOURCE_DIR);
   auto const problem = measure(how, on, policy);
   auto const plan = [&](zbpp::step_kind kind) {

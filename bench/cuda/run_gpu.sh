@@ -159,7 +159,7 @@ write_results() {
     echo "|---|---|---|"
     cat "$work/parts.md"
     if [ -s "$work/figures.md" ]; then cat "$work/figures.md"; fi
-    for log in device_check train_gpt_cuda train_gpt_cuda_compare; do
+    for log in device_check train_gpt_cuda train_gpt_cuda_steps train_gpt_cuda_compare; do
       if [ -s "$work/$log.log" ]; then
         printf '\n## %s\n\n```text\n' "$log"
         tail -n 60 "$work/$log.log"
@@ -206,8 +206,10 @@ fi
 
 if wants train_gpt; then
   gpt=$build/examples/train_gpt_cuda/train_gpt_cuda
-  part_if_built train_gpt_cuda 500 \
-    "$(reason '\(examples\/\)\{0,1\}train_gpt_cuda' train_gpt_cuda)" "$gpt" --check
+  unbuilt=$(reason '\(examples\/\)\{0,1\}train_gpt_cuda' train_gpt_cuda)
+  part_if_built train_gpt_cuda 500 "$unbuilt" "$gpt" --check
+  part_if_built train_gpt_cuda_steps 500 "$unbuilt" \
+    "$gpt" --check --clip 1 --step synchronous,post-validated --policy zb_h2,zb_v
   part_if_built train_gpt_cuda_compare 200 \
     "$(reason 'examples\/train_gpt' train_gpt_cuda_compare)" \
     "${gpt}_compare" "$build/../../examples/train_gpt_cuda/lanes.hpp"

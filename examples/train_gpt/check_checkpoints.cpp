@@ -112,7 +112,8 @@ struct example_run {
     auto const planned = zbpp::make_plan(
         zbpp::find_policy(zbpp::builtin_policies(), "zb_v"),
         zbpp::problem(placement(), how.microbatches, costs),
-        {.step = how.needs_norm ? zbpp::step_kind::post_validated : zbpp::step_kind::unchecked});
+        {.step = how.optimizer.needs_norm ? zbpp::step_kind::post_validated
+                                          : zbpp::step_kind::unchecked});
     return run_pipeline(planned, how, stages, state, until, keeps ? &save : nullptr);
   }
 
@@ -154,13 +155,15 @@ void check_resuming(training const& how) {
 void check_resuming_amended_steps() {
   scratch_folder const none;
   auto how = settings();
-  how.needs_norm = true;
-  how.clip = 1e9;
+  how.optimizer.needs_norm = true;
+  how.optimizer.clip = 1e9;
   auto const free = example_run(none.path(), how).train({}, false);
-  expect(free.amended == 0, "no norm is over so high a limit");
-  how.clip = quantile(free.norms);
+  expect(free.counts.amended == 0, "no norm is over so high a limit");
+  how.optimizer.clip = quantile(free.norms);
   auto const clipped = example_run(none.path(), how).train({}, false);
-  expect(0 < clipped.amended && clipped.amended < clipped.early, "some steps are amended");
+  expect(
+      0 < clipped.counts.amended && clipped.counts.amended < clipped.counts.early,
+      "some steps are amended");
   check_resuming(how);
 }
 

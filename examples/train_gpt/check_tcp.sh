@@ -33,8 +33,8 @@ same() {
 
 same 2 --policy zb_v --layers 4 --steps 12
 # Some of these steps are early, and some of those are amended.
-same 2 --policy zb_v --layers 4 --steps 40 --clip 2
-grep -q 'ZB-V.* yes .* [1-9][0-9]* *[1-9][0-9]*$' "$scratch/log" || fail "no amended step"
+same 2 --policy zb_h2 --layers 4 --steps 40 --clip 1.5 --tied
+grep -q 'ZB-H2.* yes .* [1-9][0-9]* *[1-9][0-9]*$' "$scratch/log" || fail "no amended step"
 # The last stage, which has the losses, is not on rank 0.
 same 3 --policy zb_h1 --layers 7 --steps 8 --microbatches 5 --optimizer sgd --seed 9
 

@@ -6,16 +6,14 @@
 
 #include "durable.hpp"
 #include "options.hpp"
+#include "step_options.hpp"
 #include "validators.hpp"
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
 #include <optional>
@@ -24,7 +22,6 @@
 #include <system_error>
 #include <unistd.h>
 #include <utility>
-#include <vector>
 
 namespace gpt {
 
@@ -46,18 +43,6 @@ inline constexpr char const* probe_prefix = ".train_gpt-";
             value % multiple_of == 0)
           return {};
         return "'" + given + "' is not " + right;
-      },
-      ""};
-}
-
-/// Accepts positive decimals.
-[[nodiscard]] inline CLI::Validator positive_decimal() {
-  return {
-      [](std::string& given) -> std::string {
-        char* stop = nullptr;
-        auto const value = std::strtod(given.c_str(), &stop);
-        if (!given.empty() && *stop == '\0' && value > 0.0 && value <= 100.0) return {};
-        return "'" + given + "' is not a decimal above 0 and up to 100";
       },
       ""};
 }
@@ -98,28 +83,6 @@ inline void remove_probes(std::filesystem::path const& folder) {
       ""};
 }
 
-/// Sets when ranks step.
-/// @param names  as given; empty where none were
-/// @throws setting_error
-inline void read_kinds(options& o, std::vector<std::string> const& names, bool clips) {
-  using zbpp::step_kind;
-  if (!names.empty()) o.kinds.clear();
-  for (auto const& name : names)
-    for (auto const& [known, kind] : step_kinds)
-      if (name == known) o.kinds.push_back(kind);
-  if (names.empty() && clips) o.kinds = {step_kind::post_validated};
-  auto const unchecked = std::count(o.kinds.begin(), o.kinds.end(), step_kind::unchecked);
-  if (unchecked > 0 && clips)
-    throw setting_error(
-        "--clip needs the norm of all gradients, which --step unchecked does without; give "
-        "synchronous or post-validated");
-  if (unchecked > 0 && o.kinds.size() > 1)
-    throw setting_error(
-        "--step unchecked gives other bits than the other kinds where gradients are not finite; "
-        "run it on its own");
-  o.how.needs_norm = unchecked == 0;
-}
-
 /// Reads the command line.
 /// @return nothing when it asks for help, which is then printed
 /// @throws setting_error
@@ -128,7 +91,6 @@ inline void read_kinds(options& o, std::vector<std::string> const& names, bool c
   std::string optimizer = "adam";
   std::string by = "threads";
   float learning_rate = 0.0F;
-  std::vector<std::string> kinds;
   CLI::App app(
       "Trains a byte-level GPT on one thread and then through pipelines, one rank a thread, and\n"
       "compares every loss bit for bit. Writes loss.svg, timeline.svg and trace.json.\n"
@@ -177,23 +139,14 @@ inline void read_kinds(options& o, std::vector<std::string> const& names, bool c
       ->check(whole_number(16, 1024));
   app.add_option("--sequences", o.how.model.sequences, "Sequences of a microbatch")
       ->check(whole_number(1, 64));
+  app.add_flag("--tied", o.how.model.is_tied, "The head has the weights of the embedding")
+      ->default_str("");
   app.add_option("--optimizer", optimizer, "adam or sgd")->check(is_one_of({"adam", "sgd"}));
   app.add_option(
          "--learning-rate", learning_rate, "Largest one; without it, what suits the optimizer")
       ->check(positive_decimal())
       ->default_str("");
-  auto* const clip =
-      app.add_option("--clip", o.how.clip, "Most that the norm of all gradients may be")
-          ->check(positive_decimal())
-          ->default_str("");
-  app.add_option(
-         "--step",
-         kinds,
-         "When ranks step: unchecked, without the norm; synchronous, when it is known; or\n"
-         "post-validated, before; several to compare. With --clip, post-validated; else unchecked")
-      ->check(is_one_of(step_kind_names()))
-      ->delimiter(',')
-      ->option_text("KIND,...");
+  add_step_options(app, o.how.optimizer, o.kinds);
   app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));
   app.add_option("--out", o.out, "Folder for the files it writes")->check(writable_folder());
   auto* const checkpoint =
@@ -231,13 +184,13 @@ inline void read_kinds(options& o, std::vector<std::string> const& names, bool c
         "--checkpoint keeps the run of one policy; name one, such as --policy zb_v");
   if (o.by == transport::tcp && !names_one)
     throw setting_error("--transport tcp runs one policy; name one, such as --policy zb_v");
-  if (kinds.size() > 1 && (!o.checkpoint.empty() || o.by == transport::tcp))
+  settle_steps(app, o.how.optimizer, o.kinds);
+  if (o.kinds.size() > 1 && (!o.checkpoint.empty() || o.by == transport::tcp))
     throw setting_error("--checkpoint and --transport tcp are for one kind of --step");
   for (auto const* const only : {bind, advertise, join})
     if (o.by != transport::tcp && only->count() > 0)
       throw setting_error(only->get_name() + " is for --transport tcp; threads need it not");
   if (o.by == transport::threads) check_ranks(o);
-  read_kinds(o, kinds, clip->count() > 0);
   auto& step = o.how.optimizer;
   step.kind = optimizer == "adam" ? optimizer_kind::adam : optimizer_kind::sgd;
   step.learning_rate = learning_rate > 0.0F ? learning_rate : default_rate(step.kind);

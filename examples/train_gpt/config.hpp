@@ -26,10 +26,11 @@ class setting_error : public std::runtime_error {
 
 /// Gives the sizes of the model and of a microbatch.
 struct model_config {
-  index layers = 4;     ///< transformer blocks
-  index width = 96;     ///< elements of a token between blocks, a multiple of `head_width`
-  index context = 64;   ///< tokens of a sequence
-  index sequences = 2;  ///< sequences of a microbatch
+  index layers = 4;      ///< transformer blocks
+  index width = 96;      ///< elements of a token between blocks, a multiple of `head_width`
+  index context = 64;    ///< tokens of a sequence
+  index sequences = 2;   ///< sequences of a microbatch
+  bool is_tied = false;  ///< the head has the weights of the embedding
 
   /// @return attention heads of a block
   [[nodiscard]] constexpr index heads() const { return width / head_width; }

@@ -9,8 +9,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace gpt {
+
+/// Adds a row for each token to a set: those of the embedding or of the head, which may be tied.
+/// @param deviation  of the normal numbers that it starts with, where it is not
+[[nodiscard]] inline parameter add_table(
+    model_config const& config,
+    index part,
+    std::string_view name,
+    float deviation,
+    parameter_set& to) {
+  auto const size = vocabulary * config.width;
+  return config.is_tied ? to.add_tied(part, name, size, 0.02F)
+                        : to.add(part, name, size, 0.0F, deviation);
+}
 
 /// Is the sum of a token's row and a position's row: batch -> [tokens, width].
 class embedding {
@@ -18,7 +32,7 @@ class embedding {
   /// Adds its parameters to a set; `part` is its place in the model.
   embedding(model_config const& config, index part, parameter_set& to)
       : c_(config),
-        token_(to.add(part, "token table", vocabulary * c_.width, 0.0F, 0.02F)),
+        token_(add_table(config, part, "token table", 0.02F, to)),
         position_(to.add(part, "position table", c_.context * c_.width, 0.0F, 0.02F)) {}
 
   /// Sets y [tokens, width].
@@ -74,7 +88,7 @@ class head {
     auto const deviation = 1.0F / std::sqrt(static_cast<float>(c_.width));
     gamma_ = to.add(part, "last norm gamma", c_.width, 1.0F, 0.0F);
     beta_ = to.add(part, "last norm beta", c_.width, 0.0F, 0.0F);
-    weight_ = to.add(part, "head weight", vocabulary * c_.width, 0.0F, deviation / 4.0F);
+    weight_ = add_table(c_, part, "head weight", deviation / 4.0F, to);
     bias_ = to.add(part, "head bias", vocabulary, 0.0F, 0.0F);
   }
 

@@ -48,10 +48,11 @@ struct run_setting {
       {"--width", number(how.model.width)},
       {"--context", number(how.model.context)},
       {"--sequences", number(how.model.sequences)},
+      {"--tied", how.model.is_tied ? "yes" : "no"},
       {"--optimizer", how.optimizer.kind == optimizer_kind::adam ? "adam" : "sgd"},
       {"--learning-rate", exact(how.optimizer.learning_rate)},
-      {"norm of gradients", how.needs_norm ? "checked" : "unchecked"},
-      {"--clip", exact(how.clip)},
+      {"norm of gradients", how.optimizer.needs_norm ? "checked" : "unchecked"},
+      {"--clip", exact(how.optimizer.clip)},
       {"--seed", number(how.seed)}};
 }
 

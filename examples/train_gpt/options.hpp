@@ -4,14 +4,11 @@
 #pragma once
 
 #include "sequential.hpp"
-#include <zbpp/analysis/lower.hpp>
+#include "step_kinds.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace gpt {
@@ -39,26 +36,6 @@ struct options {
   bool resume = false;               ///< go on from the newest checkpoint
   bool reference = true;             ///< run the sequential reference, too
 };
-
-/// Names the kinds of steps on the command line.
-inline constexpr std::array<std::pair<char const*, zbpp::step_kind>, 3> step_kinds{
-    {{"unchecked", zbpp::step_kind::unchecked},
-     {"synchronous", zbpp::step_kind::synchronous},
-     {"post-validated", zbpp::step_kind::post_validated}}};
-
-/// @return the names of all `step_kinds`
-[[nodiscard]] inline std::vector<std::string> step_kind_names() {
-  std::vector<std::string> names;
-  for (auto const& kind : step_kinds) names.emplace_back(kind.first);
-  return names;
-}
-
-/// @return the name of one of `step_kinds`
-[[nodiscard]] inline char const* name_of(zbpp::step_kind kind) {
-  return std::find_if(
-             step_kinds.begin(), step_kinds.end(), [&](auto& k) { return k.second == kind; })
-      ->first;
-}
 
 /// Refuses more ranks than layers.
 /// @throws setting_error

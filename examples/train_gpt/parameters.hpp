@@ -32,6 +32,7 @@ class parameter_set {
     index part;
     std::string_view name;
     parameter at;
+    bool is_tied = false;  ///< has the values of all other tied pieces of the model
   };
 
   /// Starts an empty set whose random numbers come from `seed`.
@@ -41,17 +42,12 @@ class parameter_set {
   /// and the name alone: where the model is cut does not change it. Gradients are 0.
   /// @param name  lives as long as the set
   parameter add(index part, std::string_view name, index size, float mean, float deviation) {
-    parameter const at{static_cast<index>(values_.size()), size};
-    std::uint64_t word = 0;
-    for (char const letter : name) word = word * 257U + static_cast<unsigned char>(letter);
-    for (index i = 0; i < size; ++i) {
-      auto const bits = random_bits(seed_, part, word, i);
-      values_.push_back(deviation > 0.0F ? mean + deviation * normal(bits) : mean);
-    }
-    // Pieces start on cache lines, for speed alone.
-    values_.resize((values_.size() + 15) / 16 * 16, 0.0F);
-    gradients_.resize(values_.size(), 0.0F);
-    entries_.push_back({part, name, at});
+    return add({part, name}, part, name, size, mean, deviation);
+  }
+  /// Adds a piece with the values of all others that are added so.
+  parameter add_tied(index part, std::string_view name, index size, float deviation) {
+    auto const at = add({0, "tied"}, part, name, size, 0.0F, deviation);
+    entries_.back().is_tied = true;
     return at;
   }
 
@@ -68,17 +64,21 @@ class parameter_set {
   [[nodiscard]] std::span<float> gradients() { return gradients_; }
   /// @return all gradients
   [[nodiscard]] std::span<float const> gradients() const { return gradients_; }
-  /// @return the values and gradients of each part, in order: the layers of an optimizer
+  /// @return the values and gradients of each part, tied pieces apart, in order: the layers of an
+  ///         optimizer
   [[nodiscard]] std::vector<zbpp::optim::layer> layers() {
     std::vector<zbpp::optim::layer> all;
     for (auto first = entries_.begin(); first != entries_.end();) {
-      auto const next = std::find_if(
-          first, entries_.end(), [&](entry const& e) { return e.part != first->part; });
+      auto const next = std::find_if(first, entries_.end(), [&](entry const& e) {
+        return e.part != first->part || e.is_tied != first->is_tied;
+      });
       auto const begin = static_cast<std::size_t>(first->at.offset);
       auto const end =
           next == entries_.end() ? values_.size() : static_cast<std::size_t>(next->at.offset);
       all.push_back(
-          {values().subspan(begin, end - begin), gradients().subspan(begin, end - begin)});
+          {values().subspan(begin, end - begin),
+           gradients().subspan(begin, end - begin),
+           first->is_tied});
       first = next;
     }
     return all;
@@ -87,6 +87,28 @@ class parameter_set {
   [[nodiscard]] std::span<entry const> entries() const { return entries_; }
 
  private:
+  // What the values of a piece are a function of, besides the seed.
+  struct origin {
+    index part;
+    std::string_view name;
+  };
+
+  parameter add(
+      origin from, index part, std::string_view name, index size, float mean, float deviation) {
+    parameter const at{static_cast<index>(values_.size()), size};
+    std::uint64_t word = 0;
+    for (char const letter : from.name) word = word * 257U + static_cast<unsigned char>(letter);
+    for (index i = 0; i < size; ++i) {
+      auto const bits = random_bits(seed_, from.part, word, i);
+      values_.push_back(deviation > 0.0F ? mean + deviation * normal(bits) : mean);
+    }
+    // Pieces start on cache lines, for speed alone.
+    values_.resize((values_.size() + 15) / 16 * 16, 0.0F);
+    gradients_.resize(values_.size(), 0.0F);
+    entries_.push_back({part, name, at});
+    return at;
+  }
+
   std::uint64_t seed_;
   floats values_;
   floats gradients_;

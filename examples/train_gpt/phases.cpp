@@ -68,8 +68,7 @@ std::vector<contender> plan_all(
   std::vector<contender> all;
   for (auto const& c : choices) {
     for (auto const kind : o.kinds) {
-      contender made{std::string(c.policy.title()), kind, c.why_not, {}, {}};
-      if (o.kinds.size() > 1) made.title += std::string(", ") + name_of(kind);
+      contender made{title_of(c.policy.title(), kind, o.kinds), kind, c.why_not, {}, {}};
       if (c.where)
         made.plan = zbpp::make_plan(c.policy, *find_problem(measured, *c.where), {.step = kind});
       all.push_back(std::move(made));
@@ -90,17 +89,14 @@ void tell_plans(
 std::string headline(
     options const& o, text const& on, std::optional<sequential_trainer> const& trainer) {
   auto const& m = o.how.model;
-  std::string kinds;
-  for (auto const kind : o.kinds)
-    kinds += (kinds.empty() ? "" : " and ") + std::string(name_of(kind));
-  if (o.how.clip > 0.0) kinds += ", the norm of all gradients at most " + exact(o.how.clip);
   return "model: " + std::to_string(m.layers) + " layers, width " + std::to_string(m.width) +
-         ", context " + std::to_string(m.context) +
+         ", context " + std::to_string(m.context) + (m.is_tied ? ", tied" : "") +
          (trainer
               ? ", " + std::to_string(trainer->model().parameters().values().size()) + " parameters"
               : "") +
-         "\nsteps: " + kinds + "\ntext: " + std::to_string(on.bytes().size()) +
-         " bytes, entropy of single bytes " + fixed(on.unigram_entropy(), 4) + " nats\n";
+         "\nsteps: " + describe_steps(o.kinds, o.how.optimizer) +
+         "\ntext: " + std::to_string(on.bytes().size()) + " bytes, entropy of single bytes " +
+         fixed(on.unigram_entropy(), 4) + " nats\n";
 }
 
 run_record run_sequential(

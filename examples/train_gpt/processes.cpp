@@ -57,6 +57,7 @@ namespace {
       &zbpp::stage_costs::edge,
       &zbpp::stage_costs::static_memory,
       &zbpp::stage_costs::workspace,
+      &zbpp::stage_costs::tied,
       &zbpp::stage_costs::norm,
       &zbpp::stage_costs::optimizer_step};
   zbpp::asio::wire_writer to;
@@ -184,7 +185,7 @@ void agree_on_checkpoint(zbpp::asio::rendezvous& meeting, options const& o, std:
   auto const root = where.rank_of(where.stages() - 1);
   auto const first = state.steps;
   run_record record{planned.policy(), first};
-  zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages, options_of(how));
+  zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages, options_of(how.optimizer));
   pipe.resume(state);
   std::optional<progress> shown;
   if (meeting.rank() == 0)

@@ -112,7 +112,7 @@ struct contender {
       "bubble measured",
       "predicted"};
   bool const agrees = all.front().kind != zbpp::step_kind::unchecked;
-  if (agrees) columns.insert(columns.end(), {"early", "amended"});
+  if (agrees) append(columns, step_counts::columns());
   table lines(std::move(columns));
   auto const reference = sequential ? quantile(sequential->milliseconds) : 0.0;
   if (sequential)
@@ -147,8 +147,7 @@ struct contender {
         sequential ? fixed(reference / time, 2) : "",
         bubbles.empty() ? "" : percent(quantile(bubbles)),
         percent(zbpp::bubble_rate(c.plan->timeline()))};
-    if (agrees)
-      cells.insert(cells.end(), {std::to_string(c.run->early), std::to_string(c.run->amended)});
+    if (agrees) append(cells, c.run->counts.cells());
     lines.add(std::move(cells));
   }
   return "trained" + std::string(sequential ? "" : "; without the reference, nothing is compared") +

@@ -7,6 +7,8 @@
 #include "divergence.hpp"
 #include "planning.hpp"
 #include "saving.hpp"
+#include "step_clock.hpp"
+#include "step_kinds.hpp"
 #include "table.hpp"
 
 #include <algorithm>
@@ -111,10 +113,9 @@ struct run_record {
   std::vector<std::vector<zbpp::rank_update>> updates =
       {};                          ///< by rank; empty where ranks do not agree
   std::vector<double> norms = {};  ///< of all gradients, where ranks agree
-  std::int64_t early = 0;          ///< steps taken before the norm was known
-  std::int64_t amended = 0;        ///< early steps that did not hold
-  std::uint64_t parameters = 0;    ///< digest of those at the end
-  bool is_identical = true;        ///< to the sequential run, as far as it went
+  step_counts counts = {};
+  std::uint64_t parameters = 0;  ///< digest of those at the end
+  bool is_identical = true;      ///< to the sequential run, as far as it went
 
   /// Takes in the outcome of a step of a pipeline.
   /// @param took  milliseconds
@@ -122,8 +123,7 @@ struct run_record {
     losses.push_back(step.loss());
     milliseconds.push_back(took);
     if (step.update.is_update) norms.push_back(step.update.norm);
-    early += step.update.is_post_validated ? 1 : 0;
-    amended += step.update.is_amended ? 1 : 0;
+    counts.add(step.update);
   }
   /// Takes in the times of a step all of whose ranks are here.
   void add_times(zbpp::step_result const& step) {
@@ -175,23 +175,6 @@ class run_display {
   divergence_alarm alarm_;
 };
 
-/// Measures how long steps take that follow one another.
-class step_clock {
- public:
-  /// Begins a step that follows no other.
-  void start() { last_ = std::chrono::steady_clock::now(); }
-  /// Ends a step and begins the next.
-  /// @return the milliseconds of the one that ended
-  [[nodiscard]] double lap() {
-    auto const now = std::chrono::steady_clock::now();
-    std::chrono::duration<double, std::milli> const took = now - std::exchange(last_, now);
-    return took.count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
 /// Says how many steps a pipeline runs before its ranks stop together: there it can be interrupted
 /// and saved. Own choice: about a second's worth, and enough for the stop not to count.
 [[nodiscard]] inline std::int64_t steps_between_stops(zbpp::plan const& planned) {
@@ -238,7 +221,7 @@ class step_clock {
     zbpp::training_state const& state,
     std::int64_t steps,
     saver* save) {
-  zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how));
+  zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how.optimizer));
   pipe.resume(state);
   run_record record{planned.policy(), state.steps};
   run_display display(record, how, steps);

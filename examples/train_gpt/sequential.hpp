@@ -6,13 +6,14 @@
 
 #include "model.hpp"
 #include "optimizer.hpp"
+#include "reference_steps.hpp"
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 namespace gpt {
 
@@ -22,10 +23,6 @@ struct training {
   optimizer_settings optimizer;
   int microbatches = 8;
   std::uint64_t seed = 1;
-  /// Whether the norm of all gradients decides about each step: they are clipped to `clip`, and a
-  /// step is skipped where they are not finite.
-  bool needs_norm = false;
-  double clip = 0.0;  ///< most that the norm may be; 0 clips nothing
 };
 
 /// Trains the whole model on one thread.
@@ -37,7 +34,7 @@ class sequential_trainer {
         text_(&on),
         model_(whole_model(how.model, how.microbatches, how.seed)),
         optimizer_(how.optimizer, model_.parameters()),
-        gradients_(static_cast<std::size_t>(optimizer_.rule().layers())) {}
+        steps_(how.optimizer) {}
 
   /// Runs every microbatch to its end, in order, and takes one optimizer step.
   /// @param between  called before each microbatch; what it throws ends the training
@@ -56,7 +53,8 @@ class sequential_trainer {
       model_.backward_weight(heap, keep, of);
       total += out.loss;
     }
-    update();
+    sum_tied();
+    steps_.take(optimizer_.rule(), zbpp::pass_context(memory_));
     ++step_;
     return total / how_.microbatches;
   }
@@ -69,28 +67,29 @@ class sequential_trainer {
   [[nodiscard]] chunk const& model() const { return model_; }
 
  private:
-  void update() {
-    auto& rule = optimizer_.rule();
-    zbpp::pass_context const at(memory_);
-    zbpp::step_settings next{.updates = updates_, .learning_rate = how_.optimizer.rate(updates_)};
-    if (how_.needs_norm) {
-      rule.measure(gradients_, at);
-      auto const verdict = zbpp::judge(gradients_, how_.clip, 1.0);
-      if (!verdict.is_finite) return rule.skip(at);
-      next.coefficient = verdict.coefficient;
+  // Gives all tied pieces the sum of their gradients, in the order of the model.
+  void sum_tied() {
+    auto& all = model_.parameters();
+    std::span<float> sum;
+    for (auto const& e : all.entries()) {
+      if (!e.is_tied) continue;
+      std::span const own(all.gradient(e.at), static_cast<std::size_t>(e.at.size));
+      if (sum.empty())
+        sum = own;
+      else
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += own[i];
     }
-    rule.step(next, at);
-    ++updates_;
+    for (auto const& e : all.entries())
+      if (e.is_tied) std::ranges::copy(sum, all.gradient(e.at));
   }
 
   training how_;
   text const* text_;
   chunk model_;
   optimizer optimizer_;
-  std::vector<zbpp::gradient_state> gradients_;  // by layer
-  zbpp::arena memory_;                           // optimizers on the CPU take nothing from it
+  reference_steps steps_;
+  zbpp::arena memory_;  // optimizers on the CPU take nothing from it
   std::int64_t step_ = 0;
-  std::int64_t updates_ = 0;  // steps that were not skipped
 };
 
 }  // namespace gpt

@@ -118,7 +118,7 @@ class chunk_stage {
       }
       return least;
     };
-    if (how_.needs_norm) costs.norm = quickest([&] { rule.measure(gradients, at); });
+    if (how_.optimizer.needs_norm) costs.norm = quickest([&] { rule.measure(gradients, at); });
     costs.optimizer_step = quickest([&] { rule.step({.learning_rate = 1e-3}, at); });
   }
 
@@ -137,10 +137,12 @@ class chunk_stage {
         std::max(bytes_of(keeps.until_b + keeps.until_w), costs.weight_gradient_input);
     costs.edge = bytes_of(rows);
     costs.workspace = bytes_of(keeps.scratch);
+    if (how_.model.is_tied && (model_.is_first() || model_.is_last()))
+      costs.tied = bytes_of(vocabulary * how_.model.width);
     // Values, gradients, what Adam keeps of them (SGD half of that), and, where the norm may amend
     // a step, the values before.
     costs.static_memory =
-        (how_.needs_norm ? 5 : 4) * bytes_of(std::ssize(model_.parameters().values()));
+        (how_.optimizer.needs_norm ? 5 : 4) * bytes_of(std::ssize(model_.parameters().values()));
     return costs;
   }
 
@@ -151,13 +153,6 @@ class chunk_stage {
   chunk model_;
   gpt::optimizer optimizer_;
 };
-
-/// Says how the steps of a pipeline are taken.
-[[nodiscard]] inline zbpp::training_options options_of(training const& how) {
-  return {.clip = how.clip, .learning_rate = [settings = how.optimizer](std::int64_t updates) {
-            return settings.rate(updates);
-          }};
-}
 
 /// Makes the stages of one rank, in the order of the model.
 /// @param on  outlives the stages

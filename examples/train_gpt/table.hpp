@@ -33,6 +33,11 @@ template <std::floating_point Number>
 /// Writes a share of one as a percentage.
 [[nodiscard]] inline std::string percent(double share) { return fixed(100.0 * share, 1) + " %"; }
 
+/// Adds cells at the end of a row.
+inline void append(std::vector<std::string>& row, std::vector<std::string> const& cells) {
+  row.insert(row.end(), cells.begin(), cells.end());
+}
+
 /// Lines up rows of cells: the first column to the left, the others to the right.
 class table {
  public:

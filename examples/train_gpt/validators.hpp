@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -40,6 +41,18 @@ inline void check_values(CLI::App const& app, int argc, char const* const* argv)
         if (std::filesystem::is_regular_file(given, none) && ::access(given.c_str(), R_OK) == 0)
           return {};
         return "'" + given + "' cannot be read; name a regular file that can";
+      },
+      ""};
+}
+
+/// Accepts positive decimals.
+[[nodiscard]] inline CLI::Validator positive_decimal() {
+  return {
+      [](std::string& given) -> std::string {
+        char* stop = nullptr;
+        auto const value = std::strtod(given.c_str(), &stop);
+        if (!given.empty() && *stop == '\0' && value > 0.0 && value <= 100.0) return {};
+        return "'" + given + "' is not a decimal above 0 and up to 100";
       },
       ""};
 }

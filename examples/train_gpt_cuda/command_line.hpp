@@ -5,6 +5,7 @@
 #pragma once
 
 #include "options.hpp"
+#include "train_gpt/step_options.hpp"
 #include "train_gpt/validators.hpp"
 
 #include <CLI/CLI.hpp>
@@ -123,6 +124,7 @@ inline void add_options(CLI::App& app, options& o) {
   app.add_option(
          "--weight-decay", adam.weight_decay, "Share of the rate that weights shrink by in a step")
       ->check(share(true));
+  add_step_options(app, adam.base, o.kinds);
   app.add_option("--seed", o.how.seed, "Of everything random")->check(seed());
   app.add_flag("--check", o.check, "Run sequentially, too, and compare every loss and parameter");
   app.add_flag("--measure", o.measure, "Measure the passes first, and plan by that");
@@ -186,6 +188,7 @@ inline void check_transport(CLI::App const& app, transport by) {
   o.names_ranks = app.count("--ranks") > 0;
   o.names_policies = app.count("--policy") > 0;
   detail::check_transport(app, o.by);
+  settle_steps(app, o.how.optimizer.base, o.kinds);
   check(o.how.model);
   if (o.by == transport::peer) check_ranks(o);
   return o;

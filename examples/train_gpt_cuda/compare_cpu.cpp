@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Compares the bf16 model with train_gpt's, which is fp32 on the CPU: the same first parameters to
-// the bit, gradients of every piece and losses of some steps within what bf16 rounds off. Runs on a
-// GPU or under the model of CUDA, as it is linked. Exit status 1 where something is off.
+// the bit, gradients of every piece and losses of some steps within what bf16 rounds off. When a
+// step is taken back, the loss is the one before it. Runs on a GPU or under the model of CUDA, as
+// it is linked. Exit status 1 where something is off.
 #include "sequential.hpp"
 #include "train_gpt/sequential.hpp"
 
@@ -49,6 +50,12 @@ both make(shape const& s, int microbatches, std::uint64_t seed) {
   return made;
 }
 
+zbpp::cuda::rank_device place_of(zbpp::cuda::stream_ref stream) {
+  zbpp::cuda::rank_device place{.compute = stream, .sm_count = 16};
+  zbpp::cuda::check(cudaGetDevice(&place.device));
+  return place;
+}
+
 /// Gives |a - b| / |b| over a piece.
 double distance(float const* a, float const* b, index size) {
   double off = 0.0;
@@ -92,7 +99,7 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
   int faults = 0;
   auto fp32 = whole_model(how.there.model, how.there.microbatches, how.there.seed);
   auto& expected = fp32.parameters();
-  sequential_trainer trainer(how.here, on, stream, 16);
+  sequential_trainer trainer(how.here, on, place_of(stream));
   auto const& p = trainer.model().parameters();
   auto const first = p.values(stream);
   auto const wanted = expected.values();
@@ -131,7 +138,7 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
 int compare_losses(both const& how, text const& on, zbpp::cuda::stream_ref stream) {
   int faults = 0;
   gpt::sequential_trainer fp32(how.there, on);
-  sequential_trainer trainer(how.here, on, stream, 16);
+  sequential_trainer trainer(how.here, on, place_of(stream));
   double worst = 0.0;
   double first = 0.0;
   double last = 0.0;
@@ -153,6 +160,29 @@ int compare_losses(both const& how, text const& on, zbpp::cuda::stream_ref strea
   return faults;
 }
 
+/// Takes a step back, and looks at the loss, which depends on the fp32 weights and their bf16
+/// copies.
+/// @return faults, told as they are found
+int check_undo(both const& how, text const& on, zbpp::cuda::stream_ref stream) {
+  sequential_trainer trainer(how.here, on, place_of(stream));
+  auto const& p = trainer.model().parameters();
+  chunk_optimizer rule(how.here.optimizer, p);
+  rule.prepare(p);
+  zbpp::cuda::device_context place(place_of(stream), 1, 0, {});
+  zbpp::arena no_memory;
+  zbpp::pass_context const at(no_memory, zbpp::backend_kind::cuda, &place);
+  auto const loss = [&] { return trainer.accumulate([] {}); };
+  auto const before = loss();
+  rule.step({.learning_rate = 0.01, .is_final = false}, at);
+  auto const stepped = loss();
+  rule.undo(at);
+  auto const after = loss();
+  if (stepped != before && after == before) return 0;
+  std::printf(
+      "loss %.9f, %.9f after a step, %.9f when that was taken back\n", before, stepped, after);
+  return 1;
+}
+
 int compare_all(char const* path) {
   auto const on = read_text(path);
   // Heads are as wide as train_gpt's, which all have.
@@ -164,7 +194,7 @@ int compare_all(char const* path) {
     faults += compare_gradients(how, on, stream);
     faults += compare_losses(how, on, stream);
   }
-  return faults;
+  return faults + check_undo(make(two_blocks, 3, 1), on, stream);
 }
 
 }  // namespace

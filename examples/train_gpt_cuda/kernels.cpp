@@ -30,6 +30,6 @@ template void run(cudaStream_t, column_sums const&);
 template void run(cudaStream_t, add_sums const&);
 template void run(cudaStream_t, embed_token_backward const&);
 template void run(cudaStream_t, embed_position_backward const&);
-template void run(cudaStream_t, adam_step const&);
+template void run(cudaStream_t, round_weights const&);
 
 }  // namespace gpt::cuda

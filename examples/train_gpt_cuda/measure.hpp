@@ -84,7 +84,7 @@ class stage_clock {
   static rehearsal make(
       chunk_stage& stage, training const& how, text const& on, zbpp::cuda::rank_device const& at) {
     zbpp::cuda::device_guard const here(at.device);
-    get_ready(stage.model(), how, on, at.compute, at.sm_count);
+    get_ready(stage.model(), how.model, on, at.compute, at.sm_count);
     return rehearsal(stage.model(), how.model, on, at.compute);
   }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "sequential.hpp"
+#include "train_gpt/step_kinds.hpp"
 
 #include <cstdint>
 #include <filesystem>
@@ -28,6 +29,8 @@ struct options {
   bool names_ranks = false;      ///< whether the user chose their number
   bool one_device_each = false;  ///< else all ranks are on one device, each on its part
   bool partitions = false;       ///< whether the user said so
+  std::vector<zbpp::step_kind> kinds = {
+      zbpp::step_kind::unchecked};  ///< each policy runs with each
   std::vector<std::string> policies = {"one_f_one_b", "zb_h1", "zb_v", "greedy_auto"};
   bool names_policies = false;       ///< whether the user chose them: then each has to work
   std::optional<int> receive_ahead;  ///< passes; none: what suits the transport

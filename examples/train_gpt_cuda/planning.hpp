@@ -20,6 +20,7 @@ namespace gpt::cuda {
 /// Is one policy on its way through the program.
 struct contender {
   std::string title;
+  zbpp::step_kind kind;            ///< when ranks step
   std::string why_not;             ///< why it does not run; empty where it does
   std::optional<zbpp::plan> plan;  ///< of those that run
 };
@@ -36,33 +37,19 @@ class planner {
       : o_(&o), on_(&on), measure_(std::move(measure)) {}
 
   /// Finds the first placement that a policy takes (two chunks per rank as a V, two in a loop, one)
-  /// and plans there.
+  /// and plans there, with each kind of steps.
+  /// @return one of each kind; one in all where the policy does not run
   /// @throws setting_error when the user asked for a policy that takes none
-  [[nodiscard]] contender plan(std::string const& name) {
+  [[nodiscard]] std::vector<contender> plan(std::string const& name) {
     auto const policy = zbpp::find_policy(zbpp::builtin_policies(), name);
-    contender found{std::string(policy.title()), {}, {}};
-    for (auto const& where :
-         {zbpp::placement::v_shape(o_->ranks),
-          zbpp::placement::looped(o_->ranks, 2),
-          zbpp::placement::linear(o_->ranks)}) {
-      if (where.stages() > o_->how.model.layers) {
-        found.why_not = "needs " + std::to_string(where.stages()) +
-                        " stages with a block each; --layers is " +
-                        std::to_string(o_->how.model.layers);
-        continue;
-      }
-      try {
-        found.plan =
-            zbpp::make_plan(policy, problem(where), {.receive_ahead = receive_ahead_of(*o_)});
-        found.why_not.clear();
-        return found;
-      } catch (zbpp::error const& refused) {
-        if (refused.code() != zbpp::errc::unsupported_problem) throw;
-        // With more layers it might have taken another placement, which is the better advice.
-        if (found.why_not.empty()) found.why_not = refused.what();
-      }
+    std::vector<contender> found;
+    for (auto const kind : o_->kinds) {
+      found.push_back({title_of(policy.title(), kind, o_->kinds), kind, {}, {}});
+      fill(policy, found.back());
+      if (!found.back().plan) break;
     }
-    if (o_->names_policies) throw setting_error("--policy " + name + ": " + found.why_not);
+    if (o_->names_policies && !found.front().plan)
+      throw setting_error("--policy " + name + ": " + found.front().why_not);
     return found;
   }
 
@@ -70,6 +57,30 @@ class planner {
   [[nodiscard]] std::string const& told() const { return told_; }
 
  private:
+  void fill(zbpp::any_policy const& policy, contender& of) {
+    for (auto const& where :
+         {zbpp::placement::v_shape(o_->ranks),
+          zbpp::placement::looped(o_->ranks, 2),
+          zbpp::placement::linear(o_->ranks)}) {
+      if (where.stages() > o_->how.model.layers) {
+        of.why_not = "needs " + std::to_string(where.stages()) +
+                     " stages with a block each; --layers is " +
+                     std::to_string(o_->how.model.layers);
+        continue;
+      }
+      try {
+        of.plan = zbpp::make_plan(
+            policy, problem(where), {.receive_ahead = receive_ahead_of(*o_), .step = of.kind});
+        of.why_not.clear();
+        return;
+      } catch (zbpp::error const& refused) {
+        if (refused.code() != zbpp::errc::unsupported_problem) throw;
+        // With more layers it might have taken another placement, which is the better advice.
+        if (of.why_not.empty()) of.why_not = refused.what();
+      }
+    }
+  }
+
   [[nodiscard]] zbpp::problem const& problem(zbpp::placement const& placement) {
     auto const known = std::find_if(problems_.begin(), problems_.end(), [&](auto const& p) {
       return p.placement() == placement;

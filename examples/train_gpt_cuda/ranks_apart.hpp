@@ -85,16 +85,21 @@ class ranks_apart {
   /// Runs a plan; the rank with the last stage shows how far it is.
   /// @return the losses on all ranks, and the parameters of the own stages
   /// @throws zbpp::error, the failure of the run
-  [[nodiscard]] run_record run(zbpp::plan const& planned) const {
-    auto const& where = planned.problem().placement();
+  [[nodiscard]] run_record run(contender const& one) const {
+    auto const& where = one.plan->problem().placement();
     auto const root = where.rank_of(where.stages() - 1);
-    run_record record{planned.policy()};
+    run_record record{one.title};
     auto stages = own_stages(where);
     {
       zbpp::nccl::ranks_settings settings;
       settings.device = device();
-      zbpp::pipeline pipe(planned, zbpp::nccl::ranks(*meeting_, settings), stages);
-      run_steps(record, o_->how, meeting_->rank() == root, [&] { return pipe.step().loss(); });
+      zbpp::pipeline pipe(
+          *one.plan,
+          zbpp::nccl::ranks(*meeting_, settings),
+          stages,
+          options_of(o_->how.optimizer.base));
+      bool const shows = meeting_->rank() == root;
+      run_steps(pipe, record, o_->how, shows, [](zbpp::step_result const&) {});
     }
     share_losses(*meeting_, root, 0, record.losses);
     record.parameters = parameters_of(stages, own_sites(where));
@@ -166,6 +171,8 @@ class ranks_apart {
         {"--steps", number(adam.base.steps)},
         {"--learning-rate", exact(adam.base.learning_rate)},
         {"--weight-decay", exact(adam.weight_decay)},
+        {"--clip", exact(adam.base.clip)},
+        {"--step", names_of(o_->kinds, ",")},
         {"--seed", number(o_->how.seed)},
         {"--measure", o_->measure ? "yes" : "no"},
         // Products may add in another order on another GPU, and messages carry the bits around.

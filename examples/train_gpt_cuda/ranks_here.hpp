@@ -42,21 +42,20 @@ class ranks_here {
   }
 
   /// Runs a plan. @throws zbpp::error
-  [[nodiscard]] run_record run(zbpp::plan const& planned) const {
+  [[nodiscard]] run_record run(contender const& one) const {
     bool const times_passes = !o_->trace.empty();
-    auto const& where = planned.problem().placement();
-    run_record record{planned.policy()};
+    auto const& where = one.plan->problem().placement();
+    run_record record{one.title};
     auto stages = make_stages(o_->how, *on_, where);
     {
       auto const devices = where_.all();
       zbpp::cuda::device backend;
       backend.devices.assign(devices.begin(), devices.end());
       backend.traces = times_passes;
-      zbpp::pipeline pipe(planned, std::move(backend), stages);
-      run_steps(record, o_->how, true, [&] {
-        auto const& result = pipe.step();
-        if (times_passes) record.measured = result.measured;
-        return result.loss();
+      zbpp::pipeline pipe(
+          *one.plan, std::move(backend), stages, options_of(o_->how.optimizer.base));
+      run_steps(pipe, record, o_->how, true, [&](zbpp::step_result const& step) {
+        if (times_passes) record.measured = from_its_start(step.measured);
       });
     }
     record.parameters = parameters_of(stages, sites_of(where));

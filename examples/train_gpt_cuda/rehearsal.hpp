@@ -44,23 +44,17 @@ class rehearsal {
   chunk_saved<reused_memory::tensor> keep_;
 };
 
-/// Gets a chunk ready on the current device, the first time, and runs every kernel and product that
-/// its passes and its optimizer step have, so that no step has to load one. Parameters and
-/// gradients are afterwards as they were.
+/// Gets a chunk ready on the current device, and runs every kernel and product that its passes
+/// have, so that no step has to load one. Parameters and gradients are afterwards as they were.
 /// @throws zbpp::error (device_failed)
 inline void get_ready(
-    chunk& of, training const& how, text const& on, zbpp::cuda::stream_ref stream, int sm_count) {
-  if (of.is_prepared()) return;
+    chunk& of, shape const& s, text const& on, zbpp::cuda::stream_ref stream, int sm_count) {
   of.prepare(stream, sm_count);
-  rehearsal once(of, how.model, on, stream);
+  rehearsal once(of, s, on, stream);
   once.forward();
   once.backward_input();
   once.backward_weight();
   of.parameters().clear_gradients(stream);
-  // With a rate and gradients of 0, and before any other, a step changes nothing.
-  auto still = how.optimizer;
-  still.base.learning_rate = 0.0F;
-  of.parameters().update(stream, still, 0);
   stream.synchronize();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels of B, W and the optimizer step do to one row. What W adds up is fp32, and is
-// added in an order that depends on nothing but the sizes: no atomics.
+// What the kernels of B, of W and after an optimizer step do to one row. What W adds up is fp32,
+// and is added in an order that depends on nothing but the sizes: no atomics.
 #pragma once
 
 #include "rows_forward.hpp"
@@ -260,48 +260,25 @@ struct embed_position_backward {
   }
 };
 
-/// Takes a step of AdamW, sets the gradients to 0, and rounds the weights that products use.
-/// @source Loshchilov and Hutter, arXiv 1711.05101, algorithm 2
-struct adam_step {
-  static constexpr char const* name = "adam step";
+/// Rounds weights to the copies that products use.
+struct round_weights {
+  static constexpr char const* name = "round weights";
   static constexpr index tile = 4 * lanes::count;
   index count;
-  float rate;    ///< of the step, the bias of the mean made up for
-  float decay;   ///< factor that weights shrink by
-  float unbias;  ///< factor that makes up for the bias of the mean square
-  float keep;    ///< share of the mean gradient that stays
-  float keep_square;
-  float* value;
-  float* gradient;
-  float* mean;
-  float* square;
+  float const* value;
   bf16* rounded;
 
   [[nodiscard]] index rows() const { return (count + tile - 1) / tile; }
   void touches(touching& t) const {
-    t.changes(value, count);
-    t.changes(gradient, count);
-    t.changes(mean, count);
-    t.changes(square, count);
+    t.reads(value, count);
     t.writes(rounded, count);
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
-    constexpr float epsilon = 1e-8F;
-    auto const& self = *this;
+    auto const self = *this;
     index const first = row * tile;
     index const rest = count - first;
-    at.each(rest < tile ? rest : tile, [&](index offset) {
-      auto const i = first + offset;
-      float const g = self.gradient[i];
-      float const m = self.keep * self.mean[i] + (1.0F - self.keep) * g;
-      float const s = self.keep_square * self.square[i] + (1.0F - self.keep_square) * g * g;
-      float const to =
-          self.value[i] * self.decay - self.rate * m / (sqrtf(s * self.unbias) + epsilon);
-      self.mean[i] = m;
-      self.square[i] = s;
-      self.value[i] = to;
-      self.rounded[i] = narrow(to);
-      self.gradient[i] = 0.0F;
+    at.each(rest < tile ? rest : tile, [=](index offset) {
+      self.rounded[first + offset] = narrow(self.value[first + offset]);
     });
   }
 };

@@ -6,11 +6,12 @@
 
 #include "planning.hpp"
 #include "train_gpt/divergence.hpp"
+#include "train_gpt/step_clock.hpp"
+#include "train_gpt/step_kinds.hpp"
 #include "train_gpt/table.hpp"
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -28,33 +29,75 @@ struct run_record {
   std::vector<double> milliseconds = {};
   std::vector<float> parameters = {};           ///< at the end, in the order of the model
   std::optional<zbpp::timeline> measured = {};  ///< of the last step, where passes were timed
+  step_counts counts = {};
 };
 
-/// Runs steps.
-/// @param shows  whether a line tells of some of them
-/// @param step   runs one and returns its loss
-template <class Step>
-void run_steps(run_record& record, training const& how, bool shows, Step step) {
-  auto const steps = how.optimizer.base.steps;
-  auto const milestone = std::max<std::int64_t>(steps / 5, 1);
-  auto const tokens = static_cast<double>(how.microbatches * how.model.tokens());
-  divergence_alarm alarm("train_gpt_cuda", record.title);
-  for (std::int64_t i = 0; i < steps; ++i) {
-    auto const start = std::chrono::steady_clock::now();
-    record.losses.push_back(step());
-    std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
-    record.milliseconds.push_back(took.count());
-    if (shows) alarm.note(i + 1, record.losses.back());
-    if (!shows || ((i + 1) % milestone != 0 && i + 1 != steps)) continue;
+/// Counts the times of a step from its start; where ranks do not stop between steps, they go on
+/// from one step to the next.
+[[nodiscard]] inline zbpp::timeline from_its_start(zbpp::timeline const& step) {
+  auto start = step[0].front().start;
+  for (auto const& timed : step.all()) start = std::min(start, timed.start);
+  zbpp::timeline moved;
+  for (int rank = 0; rank < step.ranks(); ++rank) {
+    for (auto const& timed : step[rank])
+      moved.push({timed.pass, timed.start - start, timed.end - start});
+    moved.end_row();
+  }
+  return moved;
+}
+
+/// Records the steps of a run as they end, and shows some of them.
+class step_recorder {
+ public:
+  /// Begins the first step.
+  /// @param record  outlives the object
+  /// @param shows   whether a line tells of some of them
+  step_recorder(run_record& record, training const& how, bool shows)
+      : record_(&record),
+        shows_(shows),
+        steps_(how.optimizer.base.steps),
+        tokens_(static_cast<double>(how.microbatches * how.model.tokens())),
+        alarm_("train_gpt_cuda", record.title) {}
+
+  /// Ends a step, and begins the next.
+  void add(double loss) {
+    auto const took = clock_.lap();
+    record_->losses.push_back(loss);
+    record_->milliseconds.push_back(took);
+    if (!shows_) return;
+    auto const done = std::ssize(record_->losses);
+    alarm_.note(done, loss);
+    if (done % std::max<std::int64_t>(steps_ / 5, 1) != 0 && done != steps_) return;
     std::printf(
-        "  %-12s step %lld of %lld   loss %.4f   %.0f tokens/s\n",
-        record.title.c_str(),
-        static_cast<long long>(i + 1),
-        static_cast<long long>(steps),
-        record.losses.back(),
-        tokens / took.count() * 1e3);
+        "  %-12s  step %lld of %lld   loss %.4f   %.0f tokens/s\n",
+        record_->title.c_str(),
+        static_cast<long long>(done),
+        static_cast<long long>(steps_),
+        loss,
+        tokens_ / took * 1e3);
     std::fflush(stdout);
   }
+
+ private:
+  run_record* record_;
+  bool shows_;
+  std::int64_t steps_;
+  double tokens_;
+  divergence_alarm alarm_;
+  gpt::step_clock clock_;
+};
+
+/// Runs all steps of a pipeline.
+/// @param each  called with the result of each, when it is recorded
+template <class Pipeline, class Each>
+void run_steps(
+    Pipeline& pipe, run_record& record, training const& how, bool shows, Each const& each) {
+  step_recorder recorder(record, how, shows);
+  pipe.run(how.optimizer.base.steps, [&](zbpp::step_result const& step) {
+    recorder.add(step.loss());
+    record.counts.add(step.update);
+    each(step);
+  });
 }
 
 /// Runs the reference.
@@ -69,8 +112,9 @@ template <class Between>
     Between const& between) {
   zbpp::cuda::device_guard const here(at.device);
   run_record record{"sequential"};
-  sequential_trainer trainer(how, on, at.compute, at.sm_count);
-  run_steps(record, how, shows, [&] { return trainer.step(between); });
+  sequential_trainer trainer(how, on, at);
+  step_recorder recorder(record, how, shows);
+  for (std::int64_t i = 0; i < how.optimizer.base.steps; ++i) recorder.add(trainer.step(between));
   record.parameters = trainer.model().parameters().values(at.compute);
   return record;
 }
@@ -114,26 +158,32 @@ template <class Between>
   return *middle;
 }
 
-/// Lines up what the runs gave.
+/// Lines up what the runs gave. Where the norm of all gradients decides about steps: how many were
+/// taken before it was known, and did not hold.
 class outcome {
  public:
+  /// @param agrees  whether the norm does
+  explicit outcome(bool agrees) : agrees_(agrees), lines_(columns(agrees)) {}
+
   /// Adds the reference.
   void add(run_record const& run) {
     lines_.add({run.title, "", fixed(run.losses.back(), 4), "", time_of(run)});
   }
   /// Adds a run of a plan.
   /// @param identical  nothing: it was not compared
-  void add(run_record const& run, zbpp::plan const& planned, std::optional<bool> identical) {
-    lines_.add(
-        {run.title,
-         planned.problem().placement().name(),
-         fixed(run.losses.back(), 4),
-         !identical   ? ""
-         : *identical ? "yes"
-                      : "NO",
-         time_of(run),
-         run.measured ? percent(zbpp::bubble_rate(*run.measured)) : "",
-         percent(zbpp::bubble_rate(planned.timeline()))});
+  void add(run_record const& run, contender const& of, std::optional<bool> identical) {
+    std::vector<std::string> cells{
+        of.title,
+        of.plan->problem().placement().name(),
+        fixed(run.losses.back(), 4),
+        !identical   ? ""
+        : *identical ? "yes"
+                     : "NO",
+        time_of(run),
+        run.measured ? percent(zbpp::bubble_rate(*run.measured)) : "",
+        percent(zbpp::bubble_rate(of.plan->timeline()))};
+    if (agrees_) append(cells, run.counts.cells());
+    lines_.add(std::move(cells));
   }
   /// Adds a policy that could not run.
   void add(contender const& none) { lines_.add(none.title, none.why_not); }
@@ -146,8 +196,15 @@ class outcome {
     return fixed(median(run.milliseconds), 2);
   }
 
-  table lines_{
-      {"policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"}};
+  [[nodiscard]] static std::vector<std::string> columns(bool agrees) {
+    std::vector<std::string> names{
+        "policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"};
+    if (agrees) append(names, step_counts::columns());
+    return names;
+  }
+
+  bool agrees_;
+  table lines_;
 };
 
 }  // namespace gpt::cuda

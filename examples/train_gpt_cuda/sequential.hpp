@@ -5,7 +5,13 @@
 #pragma once
 
 #include "chunk.hpp"
+#include "optimizer.hpp"
+#include "train_gpt/reference_steps.hpp"
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/pass_context.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,18 +58,20 @@ class reused_memory {
 /// Trains the whole model on one stream.
 class sequential_trainer {
  public:
-  /// @param on        outlives the trainer
-  /// @param stream    of the current device
-  /// @param sm_count  multiprocessors that the stream has
+  /// @param on  outlives the trainer
+  /// @param at  the current device, and a stream of it
   /// @throws zbpp::error (device_failed)
-  sequential_trainer(
-      training const& how, text const& on, zbpp::cuda::stream_ref stream, int sm_count)
+  sequential_trainer(training const& how, text const& on, zbpp::cuda::rank_device const& at)
       : how_(how),
         text_(&on),
-        stream_(stream),
+        place_(at, how.microbatches, 0, {}),
+        stream_(place_.compute()),
         model_(how.model, on, {0, how.model.layers}, how.microbatches, how.seed),
+        optimizer_(how.optimizer, model_.parameters()),
+        steps_(how.optimizer.base),
         losses_(static_cast<std::size_t>(how.microbatches)) {
-    model_.prepare(stream, sm_count);
+    model_.prepare(stream_, place_.sm_count());
+    optimizer_.prepare(model_.parameters());
   }
 
   /// Runs every microbatch to its end, in order.
@@ -96,7 +104,7 @@ class sequential_trainer {
   template <class Between>
   double step(Between const& between) {
     auto const loss = accumulate(between);
-    model_.parameters().update(stream_, how_.optimizer, step_);
+    steps_.take(zbpp::optimizer_ref(optimizer_), {no_memory_, zbpp::backend_kind::cuda, &place_});
     stream_.synchronize();
     ++step_;
     return loss;
@@ -110,8 +118,12 @@ class sequential_trainer {
  private:
   training how_;
   text const* text_;
+  zbpp::cuda::device_context place_;
   zbpp::cuda::stream_ref stream_;
   chunk model_;
+  chunk_optimizer optimizer_;
+  reference_steps steps_;
+  zbpp::arena no_memory_;  // the optimizer takes none
   device_array<float> losses_;
   reused_memory memory_;
   std::int64_t step_ = 0;

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <ranges>
 #include <utility>
 #include <vector>
@@ -30,7 +29,8 @@ class chunk_stage {
             on,
             blocks_of_stage(how.model.layers, stages, stage),
             how.microbatches,
-            how.seed) {}
+            how.seed),
+        optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
   zbpp::flow operator()(zbpp::microbatch mb) {
@@ -56,13 +56,14 @@ class chunk_stage {
 
   /// Moves the stage to the device of its rank, the first time, and loads what it needs there.
   void warm_up(zbpp::pass_context ctx) {
-    get_ready(model_, how_, *text_, zbpp::cuda::stream_of(ctx), zbpp::cuda::sm_count(ctx));
+    if (model_.is_prepared()) return;
+    get_ready(model_, how_.model, *text_, zbpp::cuda::stream_of(ctx), zbpp::cuda::sm_count(ctx));
+    optimizer_.prepare(model_.parameters());
+    optimizer_.rehearse(ctx);
   }
 
-  /// Enqueues the optimizer step of this stage, after its last W.
-  void update(zbpp::pass_context ctx) {
-    model_.parameters().update(zbpp::cuda::stream_of(ctx), how_.optimizer, updates_++);
-  }
+  /// @return what steps the parameters of this stage
+  [[nodiscard]] chunk_optimizer& optimizer() { return optimizer_; }
 
   /// @return the chunk as trained so far
   [[nodiscard]] chunk& model() { return model_; }
@@ -71,7 +72,7 @@ class chunk_stage {
   training how_;
   text const* text_;
   chunk model_;
-  std::int64_t updates_ = 0;
+  chunk_optimizer optimizer_;
 };
 
 /// Says how large everything of a chunk is, and guesses its times from the multiplications: enough
@@ -89,8 +90,9 @@ class chunk_stage {
   costs.activation = costs.weight_gradient_input + bytes_of(keeps.until_b);
   costs.edge = bytes_of(rows);
   costs.workspace = 0;  // belongs to the stage
-  costs.static_memory =
-      bytes_of(of.parameters().size() * weights::bytes_each + keeps.scratch + products::workspace);
+  costs.static_memory = bytes_of(
+      of.parameters().size() * (weights::bytes_each + chunk_optimizer::bytes_each) + keeps.scratch +
+      products::workspace);
   auto const linear = blocks * 12 * s.width * s.width + (of.is_last() ? vocabulary * s.width : 0);
   auto const scores = blocks * 2 * s.context * s.width;
   auto const ticks_of = [&](index products_a_token) {

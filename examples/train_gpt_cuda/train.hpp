@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpt::cuda {
@@ -39,7 +40,8 @@ namespace gpt::cuda {
          " parameters\ntext: " + std::to_string(on.bytes().size()) +
          " bytes, entropy of single bytes " + fixed(on.unigram_entropy(), 4) +
          " nats\nranks: " + ranks + "\nstep: " + std::to_string(o.how.microbatches) +
-         " microbatches of " + std::to_string(s.sequences) + " sequences\n";
+         " microbatches of " + std::to_string(s.sequences) + " sequences, " +
+         describe_steps(o.kinds, o.how.optimizer.base) + "\n";
 }
 
 /// Does all that the user asked for.
@@ -55,10 +57,11 @@ template <class Ranks>
   planner plans(o, on, [&](zbpp::placement const& placement) { return ranks.measure(placement); });
   std::vector<contender> all;
   for (auto const& name : o.policies)
-    all.push_back(doing("planning " + name, [&] { return plans.plan(name); }));
+    for (auto& one : doing("planning " + name, [&] { return plans.plan(name); }))
+      all.push_back(std::move(one));
   say(headline(o, on, ranks.description()) + plans.told());
 
-  outcome told;
+  outcome told(o.how.optimizer.base.needs_norm);
   std::optional<run_record> reference;
   if (o.check) {
     reference = doing("running the reference", [&] {
@@ -73,12 +76,11 @@ template <class Ranks>
       told.add(c);
       continue;
     }
-    auto const run =
-        doing("running the pipeline of " + c.title, [&] { return ranks.run(*c.plan); });
+    auto const run = doing("running the pipeline of " + c.title, [&] { return ranks.run(c); });
     std::optional<bool> identical;
     if (reference) identical = ranks.is_identical(run, *reference, c.plan->problem().placement());
     is_wrong = is_wrong || identical == false;
-    told.add(run, *c.plan, identical);
+    told.add(run, c, identical);
     if (!run.measured) continue;
     lines.push_back({c.title + " planned", c.plan->timeline()});
     lines.push_back({c.title + " measured", *run.measured});

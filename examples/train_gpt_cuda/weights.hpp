@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters of a chunk on a device: fp32 masters, the bf16 copies that products use, fp32
-// gradients, and what AdamW keeps. They start with the bits of train_gpt's.
+// The parameters of a chunk on a device: fp32 masters, the bf16 copies that products use, and fp32
+// gradients. They start with the bits of train_gpt's.
 #pragma once
 
 #include "device_array.hpp"
 #include "kernels.hpp"
-#include "train_gpt/optimizer.hpp"
+#include "train_gpt/optimizer_settings.hpp"
 #include "train_gpt/parameters.hpp"
+#include <zbpp/optim/layer.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,7 +20,7 @@ namespace gpt::cuda {
 
 /// Gives the settings of AdamW.
 struct adam_settings {
-  optimizer_settings base;    ///< its rate, its warm-up and its means
+  optimizer_settings base;    ///< its rate, its warm-up, its means and what it clips to
   float weight_decay = 0.0F;  ///< of weights; biases, norms and tables do not decay
 };
 
@@ -43,35 +43,30 @@ class weights {
   [[nodiscard]] std::vector<entry> const& entries() const { return entries_; }
   /// @return values of all pieces, and those between that align them
   [[nodiscard]] std::size_t size() const { return size_; }
-  /// Bytes of a parameter on the device: masters, gradients, two means, bf16 copies.
-  static constexpr std::size_t bytes_each = 4 * sizeof(float) + sizeof(bf16);
+  /// Bytes of a parameter on the device: masters, gradients, bf16 copies.
+  static constexpr std::size_t bytes_each = 2 * sizeof(float) + sizeof(bf16);
 
   /// Makes everything on the current device and waits until it is there.
   /// @throws zbpp::cuda::cuda_error
   void upload(zbpp::cuda::stream_ref on) {
     value_ = device_array<float>(size_);
     rounded_ = device_array<bf16>(size_);
+    gradient_ = device_array<float>(size_);
     parameter_set made(seed_);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       auto const& e = entries_[i];
       made.add(e.part, e.name, e.at.size, first_values_[i].mean, first_values_[i].deviation);
     }
+    clear_gradients(on);
     assign(on, made.values());
-    for (auto* const zero : {&gradient_, &mean_, &square_}) {
-      *zero = device_array<float>(size_);
-      zero->clear(on);
-    }
-    on.synchronize();
   }
   /// Sets all fp32 values, and the bf16 copies, and waits until they are there.
   /// @param values  as many as `size()`
   /// @throws zbpp::cuda::cuda_error
   void assign(zbpp::cuda::stream_ref on, std::span<float const> values) const {
-    std::vector<bf16> rounded;
-    rounded.reserve(size_);
-    for (float const x : values) rounded.push_back(narrow(x));
     value_.upload(on, values);
-    rounded_.upload(on, rounded);
+    run(on, rounding());
+    on.synchronize();
   }
 
   /// @return the fp32 values of a piece, which own kernels use
@@ -81,28 +76,22 @@ class weights {
   /// @return the gradient of a piece
   [[nodiscard]] float* gradient(parameter p) const { return gradient_.data() + p.offset; }
 
-  /// Enqueues the optimizer step after `step` others. Afterwards the gradients are 0.
-  /// @throws zbpp::cuda::cuda_error
-  void update(cudaStream_t on, adam_settings const& how, std::int64_t step) const {
-    auto const& base = how.base;
-    auto const steps = static_cast<float>(step + 1);
-    auto const rate = base.rate(step);
+  /// @return all pieces, on the device, for an optimizer
+  [[nodiscard]] std::vector<zbpp::optim::layer> layers() const {
+    std::vector<zbpp::optim::layer> all;
     for (auto const& e : entries_) {
-      bool const decays = e.name.ends_with("weight");
-      run(on,
-          adam_step{
-              .count = e.at.size,
-              .rate = rate / (1.0F - std::pow(base.momentum, steps)),
-              .decay = decays ? 1.0F - rate * how.weight_decay : 1.0F,
-              .unbias = 1.0F / (1.0F - std::pow(base.mean_square, steps)),
-              .keep = base.momentum,
-              .keep_square = base.mean_square,
-              .value = value_.data() + e.at.offset,
-              .gradient = gradient_.data() + e.at.offset,
-              .mean = mean_.data() + e.at.offset,
-              .square = square_.data() + e.at.offset,
-              .rounded = rounded_.data() + e.at.offset});
+      auto const first = static_cast<std::size_t>(e.at.offset);
+      auto const size = static_cast<std::size_t>(e.at.size);
+      all.push_back(
+          {.weights = {value_.data() + first, size},
+           .gradients = {gradient_.data() + first, size},
+           .decays = e.name.ends_with("weight")});
     }
+    return all;
+  }
+  /// @return what makes the bf16 values of all pieces from the fp32 values
+  [[nodiscard]] round_weights rounding() const {
+    return {.count = static_cast<index>(size_), .value = value_.data(), .rounded = rounded_.data()};
   }
   /// Enqueues what sets all gradients to 0.
   /// @throws zbpp::cuda::cuda_error
@@ -132,8 +121,6 @@ class weights {
   device_array<float> value_;
   device_array<bf16> rounded_;
   device_array<float> gradient_;
-  device_array<float> mean_;
-  device_array<float> square_;
 };
 
 }  // namespace gpt::cuda
