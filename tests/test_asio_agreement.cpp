@@ -58,7 +58,8 @@ stage_costs roomy_costs(seeded_random& random) {
   costs.backward_weight += 2;
   if (costs.backward_fused)
     costs.backward_fused = std::max(costs.backward_input, costs.backward_weight) + 1;
-  costs.activation = std::max(costs.weight_gradient_input, costs.recompute_input) + 1;
+  costs.activation = std::max(costs.weight_gradient_input, costs.recompute_input) + 2;
+  ++costs.weight_gradient_input;  // so that B can add one more
   return costs;
 }
 
@@ -148,6 +149,7 @@ void add_cost_mutations(plan_parts const& base, parts const& from, std::vector<m
       grow(&stage_costs::optimizer_step),
       grow(&stage_costs::activation),
       grow(&stage_costs::weight_gradient_input),
+      grow(&stage_costs::output_gradient),
       grow(&stage_costs::recompute_input),
       grow(&stage_costs::edge),
       grow(&stage_costs::static_memory),

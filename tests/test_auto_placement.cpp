@@ -10,6 +10,7 @@
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <support/catch.hpp>
+#include <support/changed_problems.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
@@ -23,6 +24,9 @@
 namespace test_auto_placement {
 
 using namespace zbpp;
+
+using test::with_gradients;
+using test::with_limits;
 
 namespace {
 
@@ -65,15 +69,6 @@ problem some_problem(
   return {placement, microbatches, stages, random.integer(0, 20)};
 }
 
-problem with_limits(problem const& problem, std::vector<bytes> limits) {
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      {problem.all_costs().begin(), problem.all_costs().end()},
-      problem.transfer(),
-      std::move(limits)};
-}
-
 problem even(placement const& placement, int microbatches, ticks hop = 0, bytes limit = 1 << 20) {
   return {
       placement,
@@ -112,6 +107,14 @@ TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placeme
     whole.workspace = random.integer(0, 50);
     whole.norm = random.integer(0, 50);
     whole.optimizer_step = random.integer(0, 50);
+    if (trial % 2 == 1) {
+      whole.output_gradient = random.integer(0, 150);
+      // Often as much as can be, where halves come out even only with care.
+      whole.weight_gradient_input =
+          random.chance(0.5)
+              ? whole.activation + whole.output_gradient
+              : random.integer(whole.output_gradient, whole.activation + whole.output_gradient);
+    }
     if (whole.backward_fused == whole.backward_input + whole.backward_weight)
       whole.backward_fused.reset();  // says the same
     auto const [first, second] = detail::halve_stage(whole);
@@ -156,10 +159,11 @@ TEST_CASE("wherever it goes, a model has the same work and memory in all", "[aut
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 4));
     auto const v = static_cast<int>(random.integer(1, 6));
-    auto const free = some_problem(random, placement::looped(p, v), 3);
+    auto free = some_problem(random, placement::looped(p, v), 3);
+    if (trial % 2 == 1) free = with_gradients(random, free);
     auto const what = with_limits(free, std::vector<bytes>(detail::index(p), 77));
     auto const sums = [](problem const& one) {
-      std::array<std::int64_t, 7> sum{};
+      std::array<std::int64_t, 8> sum{};
       for (auto const& c : one.all_costs()) {
         sum[0] += c.forward;
         sum[1] += c.backward_input;
@@ -168,6 +172,7 @@ TEST_CASE("wherever it goes, a model has the same work and memory in all", "[aut
         sum[4] += c.activation;
         sum[5] += c.weight_gradient_input;
         sum[6] += c.static_memory;
+        sum[7] += c.output_gradient;
       }
       return sum;
     };
@@ -189,6 +194,7 @@ TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_pl
     auto const v = static_cast<int>(random.integer(1, 4));
     auto const m = static_cast<int>(random.integer(1, 3 * p));
     auto what = some_problem(random, placement::looped(p, v), m, trial % 2 == 0);
+    if (trial % 4 >= 2) what = with_gradients(random, what);
     if (trial % 2 == 0) {
       auto limits = least_memory(what);
       for (auto& limit : limits) limit += random.integer(0, 800);

@@ -143,6 +143,20 @@ TEST_CASE("no order of a tiny problem on any placement costs less than its bound
   CHECK(found.rate() > 0.9);
 }
 
+TEST_CASE("bounds hold where B adds more for W than F keeps", "[bounds]") {
+  auto const found = compare_with_optimum(7, thinned(3000, 600), [](auto& rng) {
+    auto const p = static_cast<int>(rng.integer(1, 3));
+    auto const kind = rng.integer(0, 2);
+    auto const where = kind == 0   ? placement::linear(p)
+                       : kind == 1 ? placement::v_shape(p)
+                                   : placement::looped(2, 2);
+    auto const m = static_cast<int>(rng.integer(1, kind == 0 ? 6 : 3));
+    return zbpp::test::tiny_problem_with_gradients(rng, where, m);
+  });
+  CHECK(found.problems > thinned(1500, 250));
+  CHECK(found.rate() > 0.5);
+}
+
 // @source arXiv 2401.10241v1 table 5
 TEST_CASE("ZB-H1 is optimal within the memory of 1F1B on the paper's profiles", "[bounds][paper]") {
   for (auto const& row : zbpp::test::paper_rows) {

@@ -70,6 +70,7 @@ TEST_CASE("a negative cost is refused by its name", "[costs]") {
   CHECK(refused({.activation = -1}) == "stage 3: activation is -1; at least 0");
   CHECK(
       refused({.weight_gradient_input = -1}) == "stage 3: weight_gradient_input is -1; at least 0");
+  CHECK(refused({.output_gradient = -1}) == "stage 3: output_gradient is -1; at least 0");
   CHECK(refused({.recompute_input = -1}) == "stage 3: recompute_input is -1; at least 0");
   CHECK(refused({.edge = -1}) == "stage 3: edge is -1; at least 0");
   CHECK(refused({.static_memory = -1}) == "stage 3: static_memory is -1; at least 0");
@@ -79,7 +80,22 @@ TEST_CASE("a negative cost is refused by its name", "[costs]") {
 TEST_CASE("costs that contradict each other are refused", "[costs]") {
   CHECK(
       refused({.activation = 5, .weight_gradient_input = 6}) ==
-      "stage 3: weight_gradient_input is more than activation; W keeps a part of what F kept");
+      "stage 3: weight_gradient_input is more than activation; state all that B adds for W as "
+      "output_gradient");
+  CHECK(
+      refused({.activation = 5, .weight_gradient_input = 9, .output_gradient = 3}) ==
+      "stage 3: weight_gradient_input is more than activation and output_gradient together; state "
+      "all that B adds for W as output_gradient");
+  CHECK(
+      refused({.activation = 5, .weight_gradient_input = 2, .output_gradient = 3}) ==
+      "stage 3: output_gradient is more than weight_gradient_input; W keeps all that B adds for "
+      "it, "
+      "so count that in weight_gradient_input, too");
+  CHECK(
+      refused({.activation = 5, .weight_gradient_input = 8, .output_gradient = 3}) ==
+      "<nothing was refused>");
+  CHECK(
+      refused({.weight_gradient_input = most, .output_gradient = most}) == "<nothing was refused>");
   CHECK(
       refused({.activation = 5, .recompute_input = 6}) ==
       "stage 3: recompute_input is more than activation; R adds what F did not keep");

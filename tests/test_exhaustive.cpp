@@ -4,6 +4,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
@@ -48,9 +49,11 @@ std::optional<zbpp::mean_ticks> least_period(problem const& problem, bool in_tur
 void check_order(zbpp::test::optimum const& found, problem const& problem) {
   schedule const order(problem.placement(), problem.microbatches(), found.order);
   CHECK(cost(zbpp::simulate(order, problem)) == found.cost);
+  std::size_t parts = 0;  // BW is two of them
+  for (auto const& p : order.passes().all()) parts += p.kind == zbpp::pass_kind::backward ? 2 : 1;
   CHECK(
-      order.passes().size() == 3 * static_cast<std::size_t>(problem.stages()) *
-                                   static_cast<std::size_t>(problem.microbatches()));
+      parts == 3 * static_cast<std::size_t>(problem.stages()) *
+                   static_cast<std::size_t>(problem.microbatches()));
   auto const peaks = peak_activations(order, problem);
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     auto held = peaks[static_cast<std::size_t>(rank)];
@@ -117,6 +120,75 @@ TEST_CASE("the search finds what looking at every order finds", "[exhaustive]") 
     }
   CHECK(impossible > 20);
   CHECK(possible > 400);
+}
+
+TEST_CASE("the search finds what looking at every order with BW finds", "[exhaustive]") {
+  std::vector<shape> const shapes{
+      {placement::linear(1), 2, 60},
+      {placement::linear(1), 3, 20},
+      {placement::linear(2), 2, 100},
+      {placement::v_shape(2), 1, 60},
+      {placement::custom({0, 0}), 2, 10},
+      {placement::custom({0, 0, 1}), 1, 40},
+      {placement::custom({1, 0, 0, 1}), 1, 40},
+  };
+  std::uint64_t stream = 5000;
+  int fused = 0;
+  int fused_for_memory = 0;
+  for (auto const& [where, m, trials] : shapes)
+    for (int trial = 0; trial < zbpp::test::thinned(trials, trials / 4); ++trial) {
+      ZBPP_SEEDED(random, ++stream);
+      auto const what = zbpp::test::tiny_problem_with_gradients(random, where, m);
+      INFO(where.name() << ", " << where.stages() << " stages, " << m << " microbatches");
+      auto const found = find_optimum(what);
+      REQUIRE(found.complete);
+      REQUIRE(found.cost);  // BW needs no more than F keeps
+      CHECK(found.cost == least_of_all(what, true));
+      check_order(found, what);
+      schedule const order(where, m, found.order);
+      auto const all = order.passes().all();
+      if (std::none_of(all.begin(), all.end(), [](zbpp::pass const& p) {
+            return p.kind == zbpp::pass_kind::backward;
+          }))
+        continue;
+      ++fused;
+      // With room for what B adds, BW is no better than B and W.
+      auto costs = std::vector<stage_costs>(what.all_costs().begin(), what.all_costs().end());
+      for (auto& c : costs) c.output_gradient = 0, c.weight_gradient_input = 0;
+      problem const roomy(where, m, costs, what.transfer());
+      fused_for_memory += *optimal_cost(roomy) < *found.cost ? 1 : 0;
+    }
+  CHECK(fused > zbpp::test::thinned(100, 20));
+  CHECK(fused_for_memory > zbpp::test::thinned(20, 4));
+}
+
+TEST_CASE("no order fits less than the least memory, with BW or without", "[exhaustive]") {
+  std::uint64_t stream = 6000;
+  int needs_fusing = 0;
+  for (auto const& [where, m, trials] : std::vector<shape>{
+           {placement::linear(2), 2, 40},
+           {placement::custom({0, 0}), 2, 5},
+           {placement::v_shape(2), 1, 40},
+           {placement::custom({0, 1, 0}), 1, 40}})
+    for (int trial = 0; trial < trials; ++trial) {
+      ZBPP_SEEDED(random, ++stream);
+      auto const given = zbpp::test::tiny_problem_with_gradients(random, where, m);
+      std::vector<stage_costs> const costs(given.all_costs().begin(), given.all_costs().end());
+      auto const fits = [&](std::vector<zbpp::bytes> limits) {
+        problem const limited(where, m, costs, given.transfer(), std::move(limits));
+        return least_of_all(limited, true).has_value();
+      };
+      auto const least = zbpp::least_memory(given);
+      CHECK(fits(least));
+      for (std::size_t rank = 0; rank < least.size(); ++rank) {
+        if (least[rank] == 0) continue;
+        auto less = least;
+        --less[rank];
+        CHECK_FALSE(fits(less));
+      }
+      for (auto const& c : costs) needs_fusing += c.output_gradient > 0 ? 1 : 0;
+    }
+  CHECK(needs_fusing > 100);
 }
 
 // The second stage's first F need not be the second pass of rank 0. If it is not, rank 1 begins

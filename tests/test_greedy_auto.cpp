@@ -221,6 +221,32 @@ TEST_CASE("tiny problems are often planned to the true optimum", "[greedy_auto][
   CHECK(equal > solved * 9 / 10);
 }
 
+TEST_CASE("tiny problems whose B adds for W are planned, too", "[greedy_auto][exhaustive]") {
+  int equal = 0;
+  int solved = 0;
+  int fused = 0;
+  for (int i = 0; i < thinned(200, 60); ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const where = i % 3 == 0   ? placement::linear(static_cast<int>(random.integer(2, 3)))
+                       : i % 3 == 1 ? placement::v_shape(2)
+                                    : placement::looped(2, 2);
+    auto const what = zbpp::test::tiny_problem_with_gradients(
+        random, where, static_cast<int>(random.integer(1, 3)));
+    auto const best = zbpp::test::find_optimum(what);
+    if (!best.complete) continue;
+    REQUIRE(best.cost);
+    auto const found = find(what, 0.01);
+    ++solved;
+    equal += found.cost == *best.cost ? 1 : 0;
+    fused += count(found.schedule, pass_kind::backward) > 0 ? 1 : 0;
+    CHECK(found.cost >= *best.cost);
+    if (found.is_optimal()) CHECK(found.cost == *best.cost);
+  }
+  std::printf("tiny, B adds for W: %d of %d equal to the optimum\n", equal, solved);
+  CHECK(equal > solved * 8 / 10);
+  CHECK(fused > solved / 10);
+}
+
 TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto]") {
   zbpp::test::plain_random random(5);
   for (char kind : {'l', 'v', 'o'}) {
@@ -305,6 +331,10 @@ TEST_CASE("the least limits are planned, whatever shares the rank", "[greedy_aut
         c.recompute_input = random.integer(0, c.activation);
       }
       if (random.chance(0.3)) c.edge = random.integer(0, 20);
+      if (i % 2 == 1) {
+        c.output_gradient = random.integer(0, 100);
+        c.weight_gradient_input += c.output_gradient;
+      }
       stages.push_back(c);
     }
     auto limits = zbpp::least_memory(problem(where, 3, stages));

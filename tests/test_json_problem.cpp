@@ -66,6 +66,8 @@ TEST_CASE("a problem file says what the format says", "[json]") {
   auto full = plain;
   full.backward_fused = 25'000'000;
   full.recompute = 17'000'001;
+  full.weight_gradient_input = 1200;
+  full.output_gradient = 700;
   full.recompute_input = 20;
   full.edge = 16;
   full.static_memory = 4000;

@@ -54,6 +54,7 @@ namespace {
   constexpr std::array members{
       &zbpp::stage_costs::activation,
       &zbpp::stage_costs::weight_gradient_input,
+      &zbpp::stage_costs::output_gradient,
       &zbpp::stage_costs::edge,
       &zbpp::stage_costs::static_memory,
       &zbpp::stage_costs::workspace,

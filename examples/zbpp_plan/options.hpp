@@ -91,7 +91,8 @@ class command_line {
     add("--placement", "NAME", "linear, looped or v; linear if left out");
     add("--chunks", "V", "Chunks of a rank, with looped");
     add("--activation", "S", "Size of what F keeps");
-    add("--weight-gradient-input", "S", "Part of it that W needs");
+    add("--weight-gradient-input", "S", "Size of what W needs, --output-gradient included");
+    add("--output-gradient", "S", "Part of it that B adds; 0 if left out");
     add("--memory-limit", "S", "Memory of every rank, in the unit of the sizes");
     add("--json", "FILE", "Write the plan");
     add("--csv", "FILE", "Write the schedule, or the table of a sweep");
@@ -161,6 +162,7 @@ class command_line {
       "--chunks",
       "--activation",
       "--weight-gradient-input",
+      "--output-gradient",
       "--memory-limit"};
 
   // One of each task; `tests/zbpp_plan` runs them in this order.
@@ -253,6 +255,8 @@ has the details.)";
     for (std::string const name :
          {"--ranks", "--microbatches", "--forward", "--backward-input", "--backward-weight"})
       if (!has(name)) refuse(name + " is missing; it or --problem FILE is needed");
+    if (has("--output-gradient") && !has("--weight-gradient-input"))
+      refuse("--weight-gradient-input is missing; --output-gradient is a part of it");
     for (std::string const name : {"--weight-gradient-input", "--memory-limit", "--sweep-memory"})
       if (has(name) && !has("--activation"))
         refuse("--activation is missing; " + name + " is about what F keeps");
@@ -267,6 +271,7 @@ has the details.)";
     auto const backward_weight = times("--backward-weight");
     auto const activation = sizes("--activation");
     auto const weight_gradient_input = sizes("--weight-gradient-input");
+    auto const output_gradient = sizes("--output-gradient");
     std::vector<zbpp::stage_costs> costs(forward.size());
     for (std::size_t s = 0; s < costs.size(); ++s) {
       costs[s].forward = forward[s];
@@ -274,6 +279,7 @@ has the details.)";
       costs[s].backward_weight = backward_weight[s];
       costs[s].activation = activation[s];
       costs[s].weight_gradient_input = weight_gradient_input[s];
+      costs[s].output_gradient = output_gradient[s];
     }
     std::vector<zbpp::bytes> memory_limits;
     if (has("--memory-limit"))

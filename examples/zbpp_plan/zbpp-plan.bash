@@ -30,14 +30,16 @@ _zbpp_plan() {
       mapfile -t COMPREPLY < <(compgen -f -- "$word")
       ;;
     --sweep-memory | --ranks | --microbatches | --forward | --backward-input | --backward-weight | \
-      --transfer | --chunks | --activation | --weight-gradient-input | --memory-limit | --seconds | --seed)
+      --transfer | --chunks | --activation | --weight-gradient-input | \
+      --output-gradient | --memory-limit | --seconds | --seed)
       COMPREPLY=() # numbers
       ;;
     *)
       mapfile -t COMPREPLY < <(compgen -W '--help --version --list --check --compare --sweep-memory
         --policy --problem --ranks --microbatches --forward --backward-input --backward-weight
-        --transfer --placement --chunks --activation --weight-gradient-input --memory-limit --json
-        --csv --csv-overlap --svg --trace --ascii --seconds --seed' -- "$word")
+        --transfer --placement --chunks --activation --weight-gradient-input --output-gradient
+        --memory-limit --json --csv --csv-overlap --svg --trace --ascii --seconds
+        --seed' -- "$word")
       ;;
   esac
 }

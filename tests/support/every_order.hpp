@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every order of a problem with a handful of passes, one after another: what is true of all orders
-// can be looked at.
+// can be looked at. A stage whose B adds something for W may run BW, too, which adds nothing.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -73,18 +73,37 @@ class every_order {
       auto const p = left_[i];
       bool follows = false;
       for (auto const& other : left_) follows = follows || must_follow(p, other);
+      if (follows) continue;
       auto const& c = problem_.costs(p.stage);
-      if (follows || (p.kind == pass_kind::forward && held + c.activation > limit())) continue;
-      auto after = held + c.activation;
-      if (p.kind == pass_kind::backward_input)
+      auto during = held;
+      auto after = held - c.weight_gradient_input;
+      if (p.kind == pass_kind::forward) during = after = held + c.activation;
+      if (p.kind == pass_kind::backward_input) {
+        during = held + c.output_gradient;
         after = held - c.activation + c.weight_gradient_input;
-      if (p.kind == pass_kind::backward_weight) after = held - c.weight_gradient_input;
+      }
       left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(i));
-      row_.push_back(p);
-      extend(after);
-      row_.pop_back();
+      if (during <= limit()) run(p, after);
+      if (p.kind == pass_kind::backward_input && c.output_gradient > 0) extend_fused(p, held);
       left_.insert(left_.begin() + static_cast<std::ptrdiff_t>(i), p);
     }
+  }
+
+  void run(pass const& p, bytes after) {
+    row_.push_back(p);
+    extend(after);
+    row_.pop_back();
+  }
+
+  // Runs BW in place of a B, which is not left any more, and its W.
+  void extend_fused(pass const& b, bytes held) {
+    pass const w{pass_kind::backward_weight, b.stage, b.microbatch};
+    for (auto const& other : left_)
+      if (must_follow(w, other)) return;
+    auto const before = left_;
+    std::erase(left_, w);
+    run({pass_kind::backward, b.stage, b.microbatch}, held - problem_.costs(b.stage).activation);
+    left_ = before;
   }
 
   template <class Visit>

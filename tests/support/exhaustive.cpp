@@ -14,7 +14,8 @@ namespace zbpp::test {
 
 namespace {
 
-// Searches all orders of F, B and W, one decision after another.
+// Searches all orders of F, B and W, and BW where B adds something for W, one decision after
+// another.
 //
 // A decision takes one rank and says which pass it runs next. Where the input of that pass has no
 // time yet, the rank is committed to it and another rank is asked; so each combination of orders
@@ -22,7 +23,7 @@ namespace {
 //  - A state with the same passes in the order as one visited before, and no time earlier, leads
 //    to nothing better.
 //  - A B or W that fits in front of a pass without delaying it may as well run there: it delays
-//    nobody and frees memory. So may an F where memory has no limit.
+//    nobody and frees memory. So may an F, and a B that adds something, where memory has no limit.
 //  - A state whose lower bound is no better than what was found.
 //
 // The first two need that nothing gets worse when a pass runs earlier. A first pass that starts
@@ -131,9 +132,12 @@ class exhaustive_search {
   }
 
   // Whether `other` would be over when `mine` starts, and so may as well run first.
-  [[nodiscard]] static bool fits_before(option const& other, option const& mine, bool limited) {
+  [[nodiscard]] bool fits_before(option const& other, option const& mine, bool limited) const {
     if (!other.known || other.end > mine.start) return false;
-    if (other.next.what == order_so_far::forward && limited) return false;
+    bool const adds =
+        other.next.what == order_so_far::forward ||
+        (other.next.what == order_so_far::backward && state_.may_fuse(other.next.stage));
+    if (adds && limited) return false;
     if (mine.known && mine.end <= other.start)  // neither takes time: one of them has to be first
       return other.next < mine.next;
     return true;

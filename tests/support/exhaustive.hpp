@@ -27,6 +27,7 @@ struct optimum {
 };
 
 /// Searches for the least cost that any order of F, B and W has, and for an order that has it.
+/// Stages whose B adds something for W may run BW instead, which adds nothing and takes B + W.
 ///
 /// The cost is that of `simulate`: passes start as soon as they can. Each stage runs its F, its B
 /// and its W in ascending microbatch. A rank holds the `static_memory` of its stages and the

@@ -32,6 +32,8 @@ class ilp {
   explicit ilp(problem const& problem) : problem_(problem), last_(problem.microbatches() - 1) {
     zbpp::detail::require(problem.placement().is_linear(), "the program is for one chunk per rank");
     for (int r = 0; r < problem.ranks(); ++r) {
+      zbpp::detail::require(
+          problem.costs(r).output_gradient == 0, "in the program memory rises with F only");
       for (auto k : kinds) most_ += 2 * problem.microbatches() * problem.costs(r).of(k);
       if (r > 0)
         most_ += 2 * problem.microbatches() *

@@ -22,11 +22,12 @@
 namespace zbpp::test {
 
 /// Grows an order by one pass at a time, and takes them back. Each stage takes its microbatches in
-/// turn, so what is chosen is a kind and a stage.
+/// turn, so what is chosen is a kind and a stage. Where B adds something for W, BW is one more
+/// kind.
 class order_so_far {
  public:
   static constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
-  enum kind : std::uint8_t { backward, forward, weight };
+  enum kind : std::uint8_t { backward, forward, weight, fused };
   static constexpr std::array all_kinds{backward, forward, weight};
 
   /// Names the next pass of a kind on a stage; stage -1 stands for "not decided".
@@ -88,21 +89,28 @@ class order_so_far {
   void run(int r, option const& chosen) {
     auto& rank = ranks_[index(r)];
     taken_.push_back({r, chosen.next, rank});
-    auto const [k, s] = chosen.next;
+    auto const [what, s] = chosen.next;
+    auto const k = counted_as(what);
     auto& number = stages_[index(s)].done[k];
     auto const& c = problem_.costs(s);
     constexpr std::array names{
-        pass_kind::backward_input, pass_kind::forward, pass_kind::backward_weight};
-    rows_[index(r)].push_back({names[k], s, number});
+        pass_kind::backward_input,
+        pass_kind::forward,
+        pass_kind::backward_weight,
+        pass_kind::backward};
+    rows_[index(r)].push_back({names[what], s, number});
     if (!rank.settled) rank.start = chosen.start;
     rank.settled = true;
     rank.clock = chosen.end;
-    rank.work_left -= time(k, s);
-    --rank.passes_left;
+    rank.work_left -= time(what, s);
+    rank.passes_left -= what == fused ? 2 : 1;
     rank.committed = {};
     if (k == forward) {
       rank.held += c.activation;
       rank.forwards_left -= c.forward;
+    } else if (what == fused) {
+      rank.held -= c.activation;
+      ++stages_[index(s)].done[weight];
     } else {
       rank.held -= k == backward ? c.activation - c.weight_gradient_input : c.weight_gradient_input;
     }
@@ -113,7 +121,9 @@ class order_so_far {
   /// Takes the last pass back.
   void take_back() {
     auto const& [r, next, before] = taken_.back();
-    --stages_[index(next.stage)].done[next.what];
+    auto& done = stages_[index(next.stage)].done;
+    --done[counted_as(next.what)];
+    if (next.what == fused) --done[weight];
     ranks_[index(r)] = before;
     rows_[index(r)].pop_back();
     taken_.pop_back();
@@ -136,8 +146,13 @@ class order_so_far {
     for (auto k : all_kinds)
       for (int s : problem_.placement().stages_of(r))
         if (can_be_next(k, s)) result.push_back(option_of({k, s}));
+    for (int s : problem_.placement().stages_of(r))
+      if (can_fuse_next(s)) result.push_back(option_of({fused, s}));
     return result;
   }
+
+  /// @return whether BW of a stage can take less memory than B and W
+  [[nodiscard]] bool may_fuse(int s) const { return problem_.costs(s).output_gradient > 0; }
 
   /// Finds how soon inputs can be there and ranks can go on. Ranks that wait for each other raise
   /// each other for ever, so it ends after a few rounds.
@@ -229,8 +244,11 @@ class order_so_far {
   [[nodiscard]] static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] ticks time(kind k, int s) const {
     auto const& c = problem_.costs(s);
+    if (k == fused) return c.backward_input + c.backward_weight;
     return k == forward ? c.forward : k == backward ? c.backward_input : c.backward_weight;
   }
+  // The kind whose microbatches a pass counts among, and whose input it needs.
+  [[nodiscard]] static kind counted_as(kind k) { return k == fused ? backward : k; }
   [[nodiscard]] ticks hop(int from, int to) const { return problem_.transfer_time(from, to); }
   [[nodiscard]] int done(kind k, int s) const { return stages_[index(s)].done[k]; }
   [[nodiscard]] int left(kind k, int s) const { return m_ - done(k, s); }
@@ -256,15 +274,24 @@ class order_so_far {
     auto const has = [&](int other) {
       return rank_number(other) != rank_number(s) || done(k, other) > number;
     };
-    if (k == weight) return done(backward, s) > number;
-    if (k == backward) return done(forward, s) > number && (s == last_ || has(s + 1));
     auto const& rank = rank_of(s);
+    if (k == weight) return done(backward, s) > number;
+    if (k == backward && problem_.costs(s).output_gradient > rank.limit - rank.held) return false;
+    if (k == backward) return done(forward, s) > number && (s == last_ || has(s + 1));
     return problem_.costs(s).activation <= rank.limit - rank.held && (s == 0 || has(s - 1));
+  }
+
+  [[nodiscard]] bool can_fuse_next(int s) const {
+    auto const number = done(backward, s);
+    return may_fuse(s) && left(backward, s) > 0 && done(weight, s) == number &&
+           done(forward, s) > number &&
+           (s == last_ || rank_number(s + 1) != rank_number(s) || done(backward, s + 1) > number);
   }
 
   // A W that can be next has its B on its own rank, and so has its input.
   [[nodiscard]] input input_of(next_pass next) const {
-    return next.what == weight ? input{0, true} : stages_[index(next.stage)].inputs[next.what];
+    return next.what == weight ? input{0, true}
+                               : stages_[index(next.stage)].inputs[counted_as(next.what)];
   }
   [[nodiscard]] option option_of(next_pass next) const {
     auto const in = input_of(next);
@@ -277,7 +304,8 @@ class order_so_far {
   }
   [[nodiscard]] ticks earliest_end(kind k, int s) const {
     auto const& rank = rank_of(s);
-    bool const is_rest = rank.committed.stage >= 0 && rank.committed != next_pass{k, s};
+    next_pass const committed{counted_as(rank.committed.what), rank.committed.stage};
+    bool const is_rest = committed.stage >= 0 && committed != next_pass{k, s};
     return std::max(is_rest ? rank.free_for_rest : rank.free, input_of({k, s}).time) + time(k, s);
   }
 
@@ -288,6 +316,8 @@ class order_so_far {
     for (auto k : all_kinds)
       for (int s : problem_.placement().stages_of(r))
         if (can_be_next(k, s)) soonest = std::min(soonest, earliest_input(k, s));
+    for (int s : problem_.placement().stages_of(r))
+      if (can_fuse_next(s)) soonest = std::min(soonest, earliest_input(backward, s));
     return soonest;
   }
 

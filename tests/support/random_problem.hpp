@@ -39,6 +39,10 @@ inline stage_costs random_costs(seeded_random& values) {
   if (values.chance(0.3)) costs.edge = random_magnitude(values, 9);
   if (values.chance(0.3)) costs.static_memory = random_magnitude(values, 14);
   if (values.chance(0.3)) costs.workspace = random_magnitude(values, 14);
+  if (values.chance(0.3)) {
+    costs.output_gradient = random_magnitude(values, 14);
+    costs.weight_gradient_input += costs.output_gradient;
+  }
   return costs;
 }
 

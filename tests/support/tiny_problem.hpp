@@ -62,4 +62,23 @@ namespace zbpp::test {
       std::move(limits)};
 }
 
+/// Makes such a problem in which B adds something for W on some stages, so that W may need more
+/// than F keeps, and BW less than B and W.
+[[nodiscard]] inline problem tiny_problem_with_gradients(
+    seeded_random& random, placement const& placement, int microbatches) {
+  auto const plain = tiny_problem(random, placement, microbatches);
+  std::vector<stage_costs> stages(plain.all_costs().begin(), plain.all_costs().end());
+  bool const all = random.chance(0.3);  // that F keeps, and as much again
+  for (auto& c : stages) {
+    if (!all && random.chance(0.2)) continue;
+    c.output_gradient = all ? c.activation : random.integer(0, 10);
+    c.weight_gradient_input =
+        all ? 2 * c.activation
+            : random.integer(c.output_gradient, c.activation + c.output_gradient);
+  }
+  std::vector<bytes> limits(plain.memory_limits().begin(), plain.memory_limits().end());
+  for (auto& limit : limits) limit += random.chance(0.3) ? 0 : random.integer(0, 12);
+  return {placement, microbatches, std::move(stages), plain.transfer(), std::move(limits)};
+}
+
 }  // namespace zbpp::test

@@ -228,7 +228,9 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
        "--activation",
        "10,20,30,40",
        "--weight-gradient-input",
-       "5",
+       "5,5,45,5",
+       "--output-gradient",
+       "0,0,35,2",
        "--memory-limit",
        "1000"});
   std::vector<stage_costs> costs;
@@ -239,7 +241,8 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
          .backward_input = 1'000'001,
          .backward_weight = 2'000'000,
          .activation = 10 * (s + 1),
-         .weight_gradient_input = 5});
+         .weight_gradient_input = s == 2 ? 45 : 5,
+         .output_gradient = std::vector<bytes>{0, 0, 35, 2}[detail::index(s)]});
   problem const expected{placement::v_shape(2), 5, costs, 250'000, {1000}};
   CHECK(given.problem == expected);
   auto const file = folder.write("p.json", json::write_problem(expected));
@@ -285,6 +288,8 @@ TEST_CASE("bad input is refused in one line", "[zbpp-plan]") {
   check_refused(
       with({"--activation", "1", "--weight-gradient-input", "2"}), "more than activation");
   check_refused(with({"--weight-gradient-input", "2"}), "--activation is missing");
+  check_refused(
+      with({"--activation", "2", "--output-gradient", "2"}), "--weight-gradient-input is missing");
   check_refused(with({"--memory-limit", "2"}), "--activation is missing");
   check_refused(with({"--placement", "ring"}), "expected linear, looped or v");
   check_refused(with({"--placement", "looped"}), "--chunks is missing");

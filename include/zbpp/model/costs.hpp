@@ -31,8 +31,10 @@ using bytes = std::int64_t;
 /// States what the passes of one stage take and keep, for one microbatch, and what its optimizer
 /// step takes.
 ///
-/// F keeps `activation`, B frees all of it but `weight_gradient_input`, and W frees that. With R, F
-/// keeps `recompute_input` and R adds the rest.
+/// F keeps `activation`. B adds `output_gradient` when it starts; when it ends, it frees all that
+/// the stage keeps but `weight_gradient_input`, and W frees that. BW makes each gradient and uses
+/// it up, so it adds nothing and frees `activation`. With R, F keeps `recompute_input` and R adds
+/// the rest.
 struct stage_costs {
   ticks forward = 0;
   ticks backward_input = 0;
@@ -42,7 +44,9 @@ struct stage_costs {
   ticks norm = 0;            ///< to look at its gradients, where ranks agree on optimizer steps
   ticks optimizer_step = 0;  ///< to step its weights
   bytes activation = 0;
-  bytes weight_gradient_input = 0;
+  bytes weight_gradient_input = 0;  ///< all that W needs, `output_gradient` included
+  /// What B adds for W: gradients of the outputs of layers with weights.
+  bytes output_gradient = 0;
   bytes recompute_input = 0;
   bytes edge = 0;           ///< what it sends forward; the gradient that comes back is as large
   bytes static_memory = 0;  ///< weights and optimizer state

@@ -11,7 +11,8 @@
 namespace zbpp {
 
 /// Says how many bytes each rank needs to run a problem at all, one microbatch after another, with
-/// R where its stages offer it. With edges of size 0 no schedule needs less.
+/// R where its stages offer it and BW where B adds something for W. With edges of size 0 no
+/// schedule needs less.
 /// @return the bytes of each rank, static memory, workspace and edges included
 /// @complexity O(stages)
 [[nodiscard]] std::vector<bytes> least_memory(problem const& problem);

@@ -17,8 +17,8 @@ namespace zbpp::detail {
 
 /// Follows the activations of one rank through its passes.
 ///
-/// F adds what it keeps, B frees all but what W needs, W frees that; with R, F keeps
-/// `recompute_input` and R adds the rest.
+/// F adds what it keeps, B adds gradients for W and then frees all but what W needs, W frees that;
+/// BW adds nothing and frees what F kept. With R, F keeps `recompute_input` and R adds the rest.
 class activation_count {
  public:
   activation_count(problem const& problem, std::span<pass const> row) : problem_(problem) {
@@ -33,13 +33,15 @@ class activation_count {
     if (p.kind == pass_kind::forward)
       in_use_ += is_recomputed(p) ? c.recompute_input : c.activation;
     if (p.kind == pass_kind::recompute) in_use_ += c.activation - c.recompute_input;
+    if (p.kind == pass_kind::backward_input) in_use_ += c.output_gradient;
     return in_use_;
   }
 
   /// Ends a pass. @return what is in use after it
   bytes end(pass const& p) {
     auto const& c = problem_.costs(p.stage);
-    if (p.kind == pass_kind::backward_input) in_use_ -= c.activation - c.weight_gradient_input;
+    if (p.kind == pass_kind::backward_input)
+      in_use_ -= c.activation + c.output_gradient - c.weight_gradient_input;
     if (p.kind == pass_kind::backward_weight) in_use_ -= c.weight_gradient_input;
     if (p.kind == pass_kind::backward) in_use_ -= c.activation;
     return in_use_;

@@ -88,14 +88,14 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
   // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, norm, step, kept, for_w, for_r, edge, fixed, extra, tied] =
+  auto const& [f, b, w, fused, again, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied] =
       costs;
   wire_writer content;
   content.put(f).put(b).put(w);
   for (auto const& time : {fused, again})
     content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
   content.put(norm).put(step);
-  content.put(kept).put(for_w).put(for_r).put(edge).put(fixed).put(extra).put(tied);
+  content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
   return make_item("costs of stage " + std::to_string(stage), content);
 }
 

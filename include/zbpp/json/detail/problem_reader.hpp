@@ -118,7 +118,7 @@ class problem_reader {
   }
 
   [[nodiscard]] stage_costs read_costs(value const& stage) const {
-    constexpr std::array<std::string_view, 16> names{
+    constexpr std::array<std::string_view, 17> names{
         "forward",
         "backward_input",
         "backward_weight",
@@ -133,10 +133,11 @@ class problem_reader {
         "static",
         "workspace",
         "tied",
+        "output_gradient",
         "offload",
         "reload"};
     auto const found = stage.members(names, 5);
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, offload, reload] =
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, output_gradient, offload, reload] =
         found;
     for (auto const& host : {offload, reload})
       if (host) host.refuse(not_offloaded);
@@ -155,6 +156,7 @@ class problem_reader {
     costs.static_memory = fixed ? size(fixed) : 0;
     costs.workspace = workspace ? size(workspace) : 0;
     costs.tied = tied ? size(tied) : 0;
+    costs.output_gradient = output_gradient ? size(output_gradient) : 0;
     return costs;
   }
 

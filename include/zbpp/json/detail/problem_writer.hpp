@@ -84,6 +84,7 @@ class problem_writer {
     if (costs.optimizer_step != 0) add("optimizer_step", number_text(costs.optimizer_step, unit_));
     add("activation", std::to_string(costs.activation));
     add("weight_gradient_input", std::to_string(costs.weight_gradient_input));
+    add_size("output_gradient", costs.output_gradient);
     add_size("recompute_input", costs.recompute_input);
     add_size("edge", costs.edge);
     add_size("static", costs.static_memory);

@@ -35,6 +35,7 @@ class cost_sums {
           c.optimizer_step})
       add_time(time);
     add_memory(c.activation);
+    add_memory(c.output_gradient);
     add_memory(c.static_memory);
   }
 

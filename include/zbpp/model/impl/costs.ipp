@@ -44,9 +44,16 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   not_negative("edge", edge);
   not_negative("static_memory", static_memory);
   not_negative("workspace", workspace);
-  if (weight_gradient_input > activation)
-    refuse("weight_gradient_input is more than activation; W keeps a part of what F kept");
   not_negative("tied", tied);
+  not_negative("output_gradient", output_gradient);
+  if (output_gradient > weight_gradient_input)
+    refuse("output_gradient is more than weight_gradient_input; W keeps all that B adds for it, so "
+           "count that in weight_gradient_input, too");
+  if (weight_gradient_input - output_gradient > activation)
+    refuse(
+        std::string("weight_gradient_input is more than activation") +
+        (output_gradient > 0 ? " and output_gradient together" : "") +
+        "; state all that B adds for W as output_gradient");
   if (recompute_input > activation)
     refuse("recompute_input is more than activation; R adds what F did not keep");
   if (backward_fused && (*backward_fused < std::max(backward_input, backward_weight) ||

@@ -30,6 +30,7 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
     sum.optimizer_step += layer.optimizer_step;
     sum.activation += layer.activation;
     sum.weight_gradient_input += layer.weight_gradient_input;
+    sum.output_gradient += layer.output_gradient;
     sum.edge = layer.edge;
     sum.static_memory += layer.static_memory;
     sum.workspace = std::max(sum.workspace, layer.workspace);

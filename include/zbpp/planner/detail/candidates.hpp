@@ -49,7 +49,7 @@ class candidate_maker {
       forward += problem.costs(s).forward;
       weight += problem.costs(s).backward_weight;
       can_recompute_ = can_recompute_ || problem.costs(s).recompute;
-      can_fuse_ = can_fuse_ || problem.costs(s).gains_by_fusing();
+      can_fuse_ = can_fuse_ || may_fuse(s);
     }
     forward_ = forward / problem.stages();
     weight_ = weight / problem.stages();
@@ -134,7 +134,7 @@ class candidate_maker {
     int in_flight = 0;                       // of the first chunks; 0 for no limit
     int idle = -1;                           // eighths of what each rank may idle; -1 for any
     int recompute = 0;                       // 0 no stage, 1 all that can, 2 half of them
-    int fuse = 0;  // 0 no stage, 1 all for which BW is cheaper, 2 half of them
+    int fuse = 0;                            // 0 no stage, 1 all that may, 2 half of them
   };
 
   // Found by trying all styles on the profiles of the paper, as they are and with each time changed
@@ -201,6 +201,14 @@ class candidate_maker {
     int chunk;
   };
 
+  // BW may be cheaper, and where memory is short it may be needed: it keeps nothing for a W.
+  [[nodiscard]] bool may_fuse(int stage) const {
+    auto const& c = problem_.costs(stage);
+    return c.gains_by_fusing() ||
+           (c.output_gradient > 0 &&
+            problem_.memory_limit(problem_.placement().rank_of(stage)).has_value());
+  }
+
   [[nodiscard]] bool is_linear() const noexcept { return !depths_.empty(); }
   [[nodiscard]] int shapes() const noexcept { return is_linear() ? 6 : 4; }
 
@@ -242,8 +250,7 @@ class candidate_maker {
         rule.in_flight = s.in_flight;
       rule.recomputes = problem_.costs(stage).recompute &&
                         (s.recompute == 1 || (s.recompute == 2 && stage % 2 == 0));
-      rule.fuses = problem_.costs(stage).gains_by_fusing() &&
-                   (s.fuse == 1 || (s.fuse == 2 && stage % 2 == 1));
+      rule.fuses = may_fuse(stage) && (s.fuse == 1 || (s.fuse == 2 && stage % 2 == 1));
     }
     return rules;
   }
@@ -308,9 +315,7 @@ class candidate_maker {
       case kind::recompute:
         rules.stages[index(stage)].recomputes = c.flag && problem_.costs(stage).recompute;
         break;
-      case kind::fuse:
-        rules.stages[index(stage)].fuses = c.flag && problem_.costs(stage).gains_by_fusing();
-        break;
+      case kind::fuse: rules.stages[index(stage)].fuses = c.flag && may_fuse(stage); break;
       case kind::wait_for_backward: r.wait_for_backward = c.time; break;
       case kind::warm_up: r.warm_up = c.count; break;
       case kind::warm_up_by_one:

@@ -39,7 +39,7 @@ class chooser {
 
     // What could start next, were it not for a W.
     auto const next = forward_.at > now_ ? std::min(forward_.at, backward_.at) : backward_.at;
-    if (weight_ >= 0 && (ready_f || blocked_ || goes_before(next)))
+    if (weight_ >= 0 && (ready_f || blocked_ || lacks_room(backward_.stage) || goes_before(next)))
       return {action::weight, weight_};
     if (backward_.stage >= 0) {  // a gradient is on its way: its R can run before it arrives
       auto const& s = state_.stage(backward_.stage);
@@ -58,7 +58,7 @@ class chooser {
     auto const stage = rank_.stages[steps[done] / 2];
     auto const& s = state_.stage(stage);
     bool const is_f = steps[done] % 2 == 0;
-    if (is_f && rank_.held + s.kept > s.limit) return {action::weight, weight_};
+    if (rank_.held + (is_f ? s.kept : s.added) > s.limit) return {action::weight, weight_};
     auto const at =
         std::max(now_, is_f ? state_.forward_input(stage) : state_.backward_input(stage));
     if (!is_f && needs_recompute(s) && at != never && (at == now_ || now_ + s.recompute <= at))
@@ -104,17 +104,24 @@ class chooser {
     if (pending > (weight_ < 0 ? 0 : state_.stage(weight_).pending())) weight_ = i;
   }
 
-  // A B whose turn it is, its R first, and before that the W that stand in the way of R.
+  // A B whose turn it is, its R first, and before that the W that stand in their way.
   [[nodiscard]] choice backward(int stage) const {
     auto const& s = state_.stage(stage);
-    if (!needs_recompute(s)) return {action::backward, stage};
+    if (!needs_recompute(s))
+      return fits_backward(s) ? choice{action::backward, stage} : choice{action::weight, weight_};
     return fits_recompute(s) ? choice{action::recompute, stage} : choice{action::weight, weight_};
   }
   [[nodiscard]] bool needs_recompute(stage_state const& s) const noexcept {
     return s.recomputes && rank_.recomputed < 0;
   }
   [[nodiscard]] bool fits_recompute(stage_state const& s) const noexcept {
-    return rank_.held + s.activation - s.kept <= s.limit;
+    return rank_.held + s.activation - s.kept + s.added <= s.limit;
+  }
+  [[nodiscard]] bool lacks_room(int stage) const noexcept {
+    return stage >= 0 && !fits_backward(state_.stage(stage));
+  }
+  [[nodiscard]] bool fits_backward(stage_state const& s) const noexcept {
+    return rank_.held + s.added <= s.limit;
   }
 
   [[nodiscard]] bool is_near(ticks at) const noexcept {

@@ -18,6 +18,7 @@
 namespace zbpp::detail {
 
 /// Runs one microbatch after another, each from its first F to its last W: no order holds less.
+/// Where B would add something for W, that is BW, which adds nothing.
 [[nodiscard]] inline schedule one_by_one(problem const& problem) {
   std::vector<std::vector<pass>> passes(index(problem.ranks()));
   auto const add = [&](pass_kind kind, int s, int m) {
@@ -27,8 +28,12 @@ namespace zbpp::detail {
     for (int s = 0; s < problem.stages(); ++s) add(pass_kind::forward, s, m);
     for (int s = problem.stages() - 1; s >= 0; --s) {
       if (problem.costs(s).recompute) add(pass_kind::recompute, s, m);
-      add(pass_kind::backward_input, s, m);
-      add(pass_kind::backward_weight, s, m);
+      if (problem.costs(s).output_gradient > 0) {
+        add(pass_kind::backward, s, m);
+      } else {
+        add(pass_kind::backward_input, s, m);
+        add(pass_kind::backward_weight, s, m);
+      }
     }
   }
   return {problem.placement(), problem.microbatches(), passes};

@@ -36,6 +36,7 @@ struct stage_state {
   bytes activation = 0;
   bytes recompute_input = 0;
   bytes weight_gradient_input = 0;
+  bytes output_gradient = 0;
   bytes limit = 0;  // most that its rank holds
   int rank = 0;
   std::uint16_t chunk = 0;
@@ -43,6 +44,7 @@ struct stage_state {
   bool fuses = false;
   bool recomputes = false;
   ticks backward = 0;  // time of B, or of BW
+  bytes added = 0;     // while B runs
   bytes left = 0;      // by B, for W
   int in_flight = 0;   // most microbatches between F and B
   bytes kept = 0;      // by F
@@ -82,7 +84,9 @@ struct arrival {
 ///
 /// What a rank may hold is its limit without static memory and workspace; edges are the caller's to
 /// reserve. An F has room only where the later chunks of its rank keep room for one microbatch, and
-/// R for what it makes: then the oldest microbatch can always go on, and memory wedges no order.
+/// R and B for what they add. R has room only where the B that follows has, and a B that finds none
+/// lets the W that wait go first: once no W waits, the rank holds what F and R keep and no more, so
+/// B has room. Then the oldest microbatch can always go on, and memory wedges no order.
 class pipeline_state {
  public:
   /// @param reserve  bytes of each rank that are not to be used; empty for none
@@ -106,23 +110,24 @@ class pipeline_state {
     for (auto& r : ranks_) {
       r = {.stages = r.stages};
       bytes later = 0;
-      bytes made_again = 0;
+      bytes most_added = 0;  // by R and B of one microbatch
       for (auto i = r.stages.rbegin(); i != r.stages.rend(); ++i) {
         auto& s = stages_[index(*i)];
         s.fuses = rules[index(*i)].fuses;
         s.recomputes = rules[index(*i)].recomputes;
         s.backward = s.fuses ? s.backward_fused : s.backward_input;
+        s.added = s.fuses ? 0 : s.output_gradient;
         s.left = s.fuses ? 0 : s.weight_gradient_input;
         s.in_flight = rules[index(*i)].in_flight;
         s.f = s.b = s.w = 0;
         s.kept = s.recomputes ? s.recompute_input : s.activation;
         s.room = s.limit - later;
         later += s.kept;
-        made_again = std::max(made_again, s.activation - s.kept);
+        most_added = std::max(most_added, s.activation - s.kept + s.added);
         r.all_work += microbatches_ * (s.forward + s.backward + (s.fuses ? 0 : s.backward_weight) +
                                        (s.recomputes ? s.recompute : 0));
       }
-      for (int s : r.stages) stages_[index(s)].room -= made_again;
+      for (int s : r.stages) stages_[index(s)].room -= most_added;
       r.work = r.all_work;
     }
   }
@@ -160,7 +165,7 @@ class pipeline_state {
         if (s.fuses) ++s.w;
         ++r.backwards;
         r.recomputed = -1;
-        r.held -= s.activation - s.left;
+        r.held -= s.activation - s.left;  // grows where B adds more than it frees
         run(r, backward_input_[cell(stage, k)], s.backward);
         return stage == 0 ? arrival{} : arrive(backward_input_, stage - 1, k, r.free + s.hop_up);
       }
@@ -194,6 +199,7 @@ class pipeline_state {
     stage.activation = c.activation;
     stage.recompute_input = c.recompute_input;
     stage.weight_gradient_input = c.weight_gradient_input;
+    stage.output_gradient = c.output_gradient;
     stage.rank = rank;
     stage.chunk = static_cast<std::uint16_t>(problem.placement().chunk_of(s));
     stage.limit = std::numeric_limits<bytes>::max() / 2;

@@ -41,6 +41,10 @@ namespace zbpp::detail {
   halve(&stage_costs::activation);
   halve(&stage_costs::weight_gradient_input);
   halve(&stage_costs::static_memory);
+  // Each half has to add what W needs beyond its activation, which a rounding can miss by one.
+  second.output_gradient =
+      std::max(whole.output_gradient / 2, second.weight_gradient_input - second.activation);
+  first.output_gradient = whole.output_gradient - second.output_gradient;
   if (whole.backward_fused) {
     // Each half has to stay between its max(B, W) and its B + W, which roundings can miss by one.
     auto const least = [](stage_costs const& c) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every schedule of a problem must at least have: the times and sizes from which lower bounds
-// are made. Options that a schedule may use, BW and R, are granted here free of charge.
+// are made. Options that a schedule may use, BW and R, are granted here free of charge, and so is
+// what B adds for W.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -24,11 +25,11 @@ namespace zbpp::detail {
 struct stage_terms {
   ticks forward = 0;
   ticks backward_input = 0;
-  ticks backward_weight = 0;  ///< what BW adds to B, where that is less than W
-  bytes activation = 0;       ///< from F to B; what R does not make again
-  bytes weight_gradient_input = 0;
-  bytes held = 0;  ///< activations of this stage and the earlier ones of its rank
-  bytes room = 0;  ///< for the activations of its rank while one of its F runs
+  ticks backward_weight = 0;        ///< what BW adds to B, where that is less than W
+  bytes activation = 0;             ///< from F to B; what R does not make again
+  bytes weight_gradient_input = 0;  ///< at most `activation`
+  bytes held = 0;                   ///< activations of this stage and the earlier ones of its rank
+  bytes room = 0;                   ///< for the activations of its rank while one of its F runs
 
   /// @return the time of all passes of one microbatch
   [[nodiscard]] ticks all() const noexcept { return forward + backward_input + backward_weight; }
@@ -99,6 +100,10 @@ class bound_terms {
   }
 
  private:
+  // Where W needs more than F keeps, the terms say that it needs just that, and that B adds
+  // nothing. A schedule of the problem is one of these terms, too, and holds no more at any time:
+  // as much from F to B, less by what B adds while it runs, and no more from B to W. So what bounds
+  // the schedules of these terms bounds those of the problem (docs/bounds.md, "Relaxations").
   [[nodiscard]] static stage_terms terms_of(stage_costs const& c) {
     auto const kept = c.recompute ? c.recompute_input : c.activation;
     return {

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Problems like others, but for one thing.
+#pragma once
+
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
+
+#include <support/seeded.hpp>
+
+#include <utility>
+#include <vector>
+
+namespace zbpp::test {
+
+/// @return the same problem with other limits
+[[nodiscard]] inline problem with_limits(problem const& problem, std::vector<bytes> limits) {
+  return {
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer(),
+      std::move(limits)};
+}
+
+/// @return the same problem, but B adds something for W
+[[nodiscard]] inline problem with_gradients(seeded_random& random, problem const& problem) {
+  std::vector<stage_costs> stages(problem.all_costs().begin(), problem.all_costs().end());
+  for (auto& c : stages) {
+    c.output_gradient = random.integer(0, 150);
+    c.weight_gradient_input += c.output_gradient;
+  }
+  return {problem.placement(), problem.microbatches(), stages, problem.transfer()};
+}
+
+}  // namespace zbpp::test
