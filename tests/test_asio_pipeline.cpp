@@ -18,8 +18,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace test_asio_pipeline {
@@ -137,6 +139,50 @@ TEST_CASE("ranks that are processes give the bits and the memory of threads", "[
             CHECK(on_sockets(planned) == on_threads(planned));
           });
     }
+}
+
+TEST_CASE("the thread of a rank is told of it before its stages warm up", "[asio][pipeline]") {
+  struct warmed {
+    bool const* is_told;
+    bool* is_warm_after;
+
+    zbpp::flow operator()(zbpp::microbatch) const { co_return; }
+    void warm_up(zbpp::pass_context) const { *is_warm_after = *is_told; }
+  };
+  zbpp::problem const problem(zbpp::placement::linear(2), 2, zbpp::stage_costs{.forward = 1});
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  std::array<bool, 2> is_right{};
+  auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    bool is_told = false;
+    bool is_warm_after = false;
+    auto const thread = std::this_thread::get_id();
+    zbpp::asio::tcp_settings settings;
+    settings.on_thread_start = [&](std::span<int const> ranks) {
+      is_told = ranks.size() == 1 && ranks.front() == meeting.rank() &&
+                std::this_thread::get_id() == thread;
+    };
+    std::array stages{warmed{&is_told, &is_warm_after}};
+    zbpp::pipeline const pipe(planned, zbpp::asio::tcp(meeting, settings), stages);
+    is_right[static_cast<std::size_t>(meeting.rank())] = is_warm_after;
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  CHECK(is_right == std::array{true, true});
+}
+
+TEST_CASE("what a rank throws when its thread starts, all ranks are told", "[asio][pipeline]") {
+  zbpp::problem const problem(zbpp::placement::linear(2), 2, zbpp::stage_costs{.forward = 1});
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(2);
+    std::array stages{toy::hand_written(all[static_cast<std::size_t>(meeting.rank())])};
+    zbpp::asio::tcp_settings settings;
+    settings.on_thread_start = [&](std::span<int const> ranks) {
+      if (ranks.front() == 1) throw std::runtime_error("no such core");
+    };
+    zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting, settings), stages);
+    pipe.step();
+  });
+  for (auto const& text : thrown) CHECK(text.find("no such core") != std::string::npos);
 }
 
 TEST_CASE("edges whose sizes are not declared arrive as well", "[asio][pipeline]") {

@@ -15,11 +15,15 @@
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace test_cuda_device {
@@ -72,6 +76,41 @@ TEST_CASE("one thread per device issues the passes of its ranks", "[cuda]") {
                   {.seed = ++n, .devices = 2, .hosts = 2, .peer_access = peer_access},
                   {.devices = two});
             });
+}
+
+TEST_CASE("an issuing thread is told of its ranks, and warms their stages up", "[cuda]") {
+  struct watched {
+    toy::launched_stage* of;
+    std::set<std::thread::id>* seen;
+
+    zbpp::flow operator()(zbpp::microbatch mb) const {
+      seen->insert(std::this_thread::get_id());
+      return (*of)(mb);
+    }
+    void warm_up(zbpp::pass_context) const { seen->insert(std::this_thread::get_id()); }
+  };
+  auto const planned = plan_of(zbpp::placement::linear(3), 6, "ZB-H1");
+  for (int devices : {1, 2}) {
+    model::reset({.seed = run_seed(), .devices = devices, .hosts = devices});
+    auto all = toy::make_model(3);
+    std::vector<toy::launched_stage> stages(all.begin(), all.end());
+    std::array<std::set<std::thread::id>, 3> seen;
+    std::vector<watched> stages_watched;
+    for (std::size_t s = 0; s < 3; ++s) stages_watched.push_back({&stages[s], &seen[s]});
+    std::array<std::thread::id, 3> told;
+    cuda::device backend{.edges = toy::edge_shapes(planned.problem())};
+    backend.devices = {{}, {.device = devices - 1}, {}};
+    backend.on_thread_start = [&](std::span<int const> ranks) {
+      for (int rank : ranks) told[static_cast<std::size_t>(rank)] = std::this_thread::get_id();
+    };
+    pipeline pipe{planned, backend, stages_watched};
+    pipe.step();
+    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(seen[rank] == std::set{told[rank]});
+    CHECK(told[0] == told[2]);
+    CHECK((told[0] == told[1]) == (devices == 1));
+    CHECK((told[0] == std::this_thread::get_id()) == (devices == 1));
+  }
+  CHECK(first_of(model::faults()) == "");
 }
 
 TEST_CASE("no thread sleeps through a message for one of its ranks", "[cuda]") {

@@ -18,8 +18,10 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace test_nccl_rank_steps {
@@ -51,8 +53,15 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
               with.infinite_of(s, where.stages()),
               planned.problem().costs(s).tied > 0);
         auto settings = settings_of(planned, meeting.rank());
+        bool is_told = false;
+        settings.on_thread_start = [&,
+                                    here = std::this_thread::get_id()](std::span<int const> ranks) {
+          is_told = ranks.size() == 1 && ranks.front() == meeting.rank() &&
+                    std::this_thread::get_id() == here;
+        };
         zbpp::pipeline pipe(
             planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with.clip));
+        if (!is_told) throw std::runtime_error("the thread of the rank was not told of it");
         gpu_steps::outcome mine;
         mine.train(pipe);
         pipe.evaluate();

@@ -11,8 +11,11 @@
 #include <support/refusal.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -82,6 +85,7 @@ struct where_am_i {
     co_await W([&] { threads.insert(std::this_thread::get_id()); });
   }
   void update(pass_context) { threads.insert(std::this_thread::get_id()); }
+  void warm_up(pass_context) { threads.insert(std::this_thread::get_id()); }
 };
 
 }  // namespace
@@ -116,6 +120,50 @@ TEST_CASE("the flows of a rank stay on its thread", "[threads]") {
     CHECK(stages[0].threads == stages[1].threads);  // neighbours share
     CHECK(stages[2].threads == stages[3].threads);
   }
+}
+
+TEST_CASE("a thread is told of its ranks before anything of them runs there", "[threads]") {
+  auto const count = GENERATE(0, 1, 2, 3, 9);
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(4), 6));
+  std::vector<where_am_i> stages(4);
+  std::vector<std::thread::id> told(4);
+  std::atomic<int> calls = 0;
+  std::atomic<bool> is_first = true;
+  pipeline pipe{
+      planned,
+      threads{
+          .count = count,
+          .on_thread_start =
+              [&](std::span<int const> ranks) {
+                ++calls;
+                for (int rank : ranks) {
+                  auto const r = static_cast<std::size_t>(rank);
+                  if (!stages[r].threads.empty() || told[r] != std::thread::id()) is_first = false;
+                  told[r] = std::this_thread::get_id();
+                }
+              }},
+      stages};
+  CHECK(is_first);
+  pipe.step();
+  pipe.evaluate();
+  CHECK(calls == (count == 0 || count > 4 ? 4 : count));
+  for (std::size_t rank = 0; rank < 4; ++rank) CHECK(stages[rank].threads == std::set{told[rank]});
+}
+
+TEST_CASE("what a thread throws when it starts, the pipeline's constructor throws", "[threads]") {
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 3));
+  std::vector<test::plain_flow> stages(3);
+  for (int failing = 0; failing < 3; ++failing)
+    CHECK_THROWS_WITH(
+        pipeline(
+            planned,
+            threads{
+                .on_thread_start =
+                    [failing](std::span<int const> ranks) {
+                      if (ranks.front() == failing) throw std::runtime_error("no such core");
+                    }},
+            stages),
+        "no such core");
 }
 
 TEST_CASE("a pass begins after what it needs has ended", "[threads]") {

@@ -106,6 +106,17 @@ double one_step(zbpp::plan const& planned, std::vector<plain_stage>& objects) {
 }
 // plain_stage]
 
+void use_one_core(int which);
+
+double on_one_core_each(zbpp::plan const& planned, std::vector<zbpp::stage_ref>& stages) {
+  // [on_thread_start
+  zbpp::threads backend;
+  backend.on_thread_start = [](std::span<int const> ranks) { use_one_core(ranks.front()); };
+  zbpp::pipeline pipe{planned, backend, stages};
+  // on_thread_start]
+  return pipe.step().loss();
+}
+
 }  // namespace docs_flows
 
 // [complete_stage

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 namespace zbpp::asio {
@@ -46,6 +47,9 @@ struct tcp_settings {
   bytes most = bytes{1} << 30;
   int send_buffer = 0;     ///< of the kernel, in bytes; 0 leaves it to the kernel
   int receive_buffer = 0;  ///< of the kernel, in bytes; 0 leaves it to the kernel
+  /// Is called on the thread that runs the rank, with its number, before its stages warm up: as
+  /// `threads::on_thread_start`.
+  std::function<void(std::span<int const> ranks)> on_thread_start = {};
 };
 
 }  // namespace zbpp::asio

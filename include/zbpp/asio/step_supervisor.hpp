@@ -57,6 +57,10 @@ class step_supervisor {
   void end();
   /// Blocks until all ranks know all failures, and adds those of the others.
   void settle(std::vector<failure>& failures);
+  /// Does something outside of a step. If it throws, ends the run, so that no rank waits for this
+  /// one.
+  /// @throws the first failure of the run
+  void or_fail(std::function<void()> const& work);
 
  private:
   // Ends the step; called on the I/O thread.

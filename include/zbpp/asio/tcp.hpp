@@ -14,12 +14,14 @@
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/failure.hpp>
 
 #include <atomic>
 #include <chrono>
 #include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace zbpp::asio {
@@ -43,7 +45,7 @@ class tcp {
   explicit tcp(rendezvous& run, tcp_settings settings = {}) noexcept
       : control_(&run.control_channel()),
         connector_(&run.data_connections()),
-        settings_(settings) {}
+        settings_(std::move(settings)) {}
 
  private:
   control* control_;
@@ -125,8 +127,11 @@ class tcp::executor {
 
   /// Lets the stages of the rank get ready.
   template <class Engine>
-  static void warm_up(std::vector<Engine>& engines) {
-    engines.front().warm_up();
+  void warm_up(std::vector<Engine>& engines) {
+    part_.or_fail([&] {
+      if (settings_.on_thread_start) settings_.on_thread_start(ranks());
+      engines.front().warm_up();
+    });
   }
 
   /// Runs the engine until it is done and all that it sent has left, or the run has failed.

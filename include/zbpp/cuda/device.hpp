@@ -21,8 +21,11 @@
 #include <zbpp/runtime/pass_context.hpp>
 
 #include <exception>
+#include <functional>
 #include <list>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace zbpp::cuda {
@@ -45,6 +48,9 @@ struct device {
   bool traces = false;  ///< whether passes are timed on the device, by two events per pass
   /// Whether the host waits after each pass, so that an error names the pass; for debugging.
   bool synchronizes = false;
+  /// Is called on each thread that issues passes, one per device, as `threads::on_thread_start`.
+  /// With one device that is the thread that makes the pipeline.
+  std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
 
@@ -63,7 +69,8 @@ class device::executor : public one_process {
             std::move(settings.devices),
             ranks(),
             planned,
-            {settings.run_ahead, settings.traces, settings.synchronizes}) {}
+            {settings.run_ahead, settings.traces, settings.synchronizes},
+            std::move(settings.on_thread_start)) {}
 
   /// @return the memory of a rank, on its device
   [[nodiscard]] arena make_memory(int rank) { return arena(memory_(launcher_.at(rank).device())); }

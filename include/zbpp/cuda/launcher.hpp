@@ -22,10 +22,12 @@
 #include <concepts>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zbpp::cuda {
@@ -35,13 +37,16 @@ class launcher {
  public:
   /// Makes streams and events for ranks of a plan.
   /// @param devices  one for each of `ranks`; empty: all on the current device
+  /// @param on_thread_start  called on each thread that issues passes, with their ranks, before
+  ///                 stages warm up
   /// @throws error (bad_argument) unless there is a rank_device for each rank, or when one cannot
   ///         be used; cuda_error
   launcher(
       std::vector<rank_device> devices,
       std::span<int const> ranks,
       plan const& planned,
-      launch_settings const& how);
+      launch_settings const& how,
+      std::function<void(std::span<int const>)> on_thread_start = {});
 
   /// @return what a rank runs with
   [[nodiscard]] device_context& at(int rank) noexcept { return *contexts_[position(rank)]; }
@@ -55,15 +60,28 @@ class launcher {
     for (auto& each : contexts_) each->start_run();
   }
 
-  /// Lets the stages of every rank get ready, and waits for what they enqueue.
+  /// Lets the stages of every rank get ready, on the threads that issue their passes, and waits for
+  /// what they enqueue.
   /// @throws what a stage throws; cuda_error
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    for (auto& e : engines) {
-      device_guard const here(at(e.rank()).device());
-      e.warm_up();
-      at(e.rank()).compute().synchronize();
-    }
+    auto const job = [&](int worker) {
+      auto const& mine = *queues_[zbpp::detail::index(worker)];
+      device_guard const here(mine.device);
+      if (on_thread_start_) {
+        std::vector<int> ranks;
+        for (auto const& r : mine.ranks) ranks.push_back(ranks_[r.engine]);
+        on_thread_start_(ranks);
+      }
+      for (auto const& r : mine.ranks) {
+        engines[r.engine].warm_up();
+        contexts_[r.engine]->compute().synchronize();
+      }
+    };
+    if (threads_ != nullptr)
+      threads_->run_checked(job);
+    else
+      job(0);
   }
 
   /// Issues the steps of a run, unless one fails. Returns when nothing is left to issue; the
@@ -183,6 +201,7 @@ class launcher {
   }
 
   std::span<int const> ranks_;
+  std::function<void(std::span<int const>)> on_thread_start_;
   std::vector<std::unique_ptr<device_context>> contexts_;  // one for each of the ranks
   std::vector<std::unique_ptr<device_queue>> queues_;      // one per device
   std::unique_ptr<workers> threads_;                       // only when there are several devices
@@ -192,8 +211,9 @@ inline launcher::launcher(
     std::vector<rank_device> devices,
     std::span<int const> ranks,
     plan const& planned,
-    launch_settings const& how)
-    : ranks_(ranks) {
+    launch_settings const& how,
+    std::function<void(std::span<int const>)> on_thread_start)
+    : ranks_(ranks), on_thread_start_(std::move(on_thread_start)) {
   if (devices.empty()) {
     int current = 0;
     check(cudaGetDevice(&current));

@@ -12,7 +12,9 @@
 #include <nccl.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace zbpp::nccl {
@@ -25,6 +27,9 @@ struct ranks_settings {
   int run_ahead = 0;          ///< passes that the host may issue ahead; 0: the whole step
   bool traces = false;        ///< whether passes are timed on the device
   bool synchronizes = false;  ///< whether the host waits after each pass; for debugging
+  /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
+  /// stages warm up: as `threads::on_thread_start`.
+  std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where the arena takes its memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = cuda::device_memory;
   /// Which communicators are made; the program must pass `verify` for it.

@@ -24,7 +24,7 @@ namespace zbpp {
 
 /// Models what runs the ranks of a pipeline. `Backend::executor` is made with the backend and the
 /// plan; its `run(engines, transport, status)` returns when no engine is running, and
-/// `warm_up(engines)` calls `warm_up` of each engine.
+/// `warm_up(engines)` calls `warm_up` of each engine on the thread that runs its passes.
 ///
 /// Models also promise: `ranks()` stays the same; `make_transport`, for a program that outlives it,
 /// is followed by a `bind` for each of these ranks and then one `connect`; a message notifies

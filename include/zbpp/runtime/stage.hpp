@@ -39,7 +39,7 @@ concept optimized_stage = stage<Stage> && requires(Stage& s) {
 };
 
 /// Models a stage that gets ready before the first step: what is slow the first time, such as
-/// loading a kernel, happens there.
+/// loading a kernel, happens there. Stages of ranks on different threads do so at the same time.
 template <class Stage>
 concept warming_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.warm_up(ctx); };
 

@@ -16,7 +16,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -33,6 +35,10 @@ struct threads {
   /// thread, because a thread that waits for a message under way looks at nothing else.
   bool emulates_transfers = false;
   int spins = 0;  ///< how often a thread looks again before it sleeps
+  /// Is called on each thread, with its ranks, before its stages warm up, on all threads at the
+  /// same time: for what a library keeps per thread, such as how many threads a kernel may use.
+  /// What it throws, the pipeline's constructor throws.
+  std::function<void(std::span<int const> ranks)> on_thread_start = {};
 
   /// Reads the time since the step began.
   class pass_observer {
@@ -93,6 +99,16 @@ class threads::executor : public one_process {
     return pass_observer(epoch_, settings_.emulates_transfers);
   }
 
+  /// Lets the stages of every rank get ready, on the threads that run their passes.
+  template <class Engine>
+  void warm_up(std::vector<Engine>& engines) {
+    workers_->run_checked([&](int worker) {
+      auto const mine = ranks_of(worker);
+      if (settings_.on_thread_start) settings_.on_thread_start(mine);
+      for (int rank : mine) engines[detail::index(rank)].warm_up();
+    });
+  }
+
   /// Runs all engines until they are done or the step has failed. Blocks the caller; when it
   /// returns no engine is running.
   template <class Engine>
@@ -106,18 +122,24 @@ class threads::executor : public one_process {
     wakeup wake{0};
   };
 
+  // The ranks that a thread runs.
+  [[nodiscard]] std::span<int const> ranks_of(int worker) const noexcept {
+    auto const first = [&](std::int64_t of) { return (of * ranks_ + count_ - 1) / count_; };
+    return ranks().subspan(
+        detail::index(first(worker)), detail::index(first(worker + 1) - first(worker)));
+  }
+
   template <class Engine>
   void run_ranks(std::vector<Engine>& engines, int worker) {
-    auto const begin = (std::int64_t{worker} * ranks_ + count_ - 1) / count_;
-    auto const end = (std::int64_t{worker + 1} * ranks_ + count_ - 1) / count_;
+    auto const mine = ranks_of(worker);
     auto& wake = wakeups_[detail::index(worker)].wake;
     for (;;) {
       // Read before the engines look, so that a notification meanwhile ends the wait.
       auto const heard = wake.load(std::memory_order_acquire);
       bool is_blocked = false;
       Engine const* under_way = nullptr;  // blocked by the message that arrives first
-      for (auto r = begin; r < end; ++r) {
-        auto& e = engines[detail::index(r)];
+      for (int rank : mine) {
+        auto& e = engines[detail::index(rank)];
         if (e.advance() != progress::blocked) continue;
         is_blocked = true;
         if (e.blocked_until() == Engine::not_yet) continue;

@@ -4,8 +4,11 @@
 // its ranks on them.
 #pragma once
 
+#include <zbpp/error.hpp>
+
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -35,6 +38,23 @@ class workers {
     // Acquire: pairs with the last worker's release, so that all they wrote is seen.
     for (int left = count_; left != 0; left = working_.load(std::memory_order_acquire))
       working_.wait(left, std::memory_order_acquire);
+  }
+
+  /// Calls a job as `run` does; it may throw.
+  /// @throws what it threw on one of the threads, once it has returned on all
+  template <class Job>
+  void run_checked(Job const& job) {
+    std::vector<std::exception_ptr> thrown(detail::index(count_));
+    auto checked = [&](int worker) {
+      try {
+        job(worker);
+      } catch (...) {
+        thrown[detail::index(worker)] = std::current_exception();
+      }
+    };
+    run(checked);
+    for (auto const& each : thrown)
+      if (each) std::rethrow_exception(each);
   }
 
  private:

@@ -115,4 +115,14 @@ ZBPP_INLINE bool step_supervisor::stop(rank_failure const& first) noexcept {
   return true;
 }
 
+ZBPP_INLINE void step_supervisor::or_fail(std::function<void()> const& work) {
+  try {
+    work();
+  } catch (...) {
+    std::vector<failure> failures{{{.rank = rank_}, {}, std::current_exception()}};
+    settle(failures);
+    std::rethrow_exception(failures.front().exception);
+  }
+}
+
 }  // namespace zbpp::asio

@@ -84,7 +84,8 @@ class ranks::executor {
             settings_.device ? std::vector{*settings_.device} : std::vector<cuda::rank_device>{},
             supervisor_.ranks(),
             planned,
-            {settings_.run_ahead, settings_.traces, settings_.synchronizes}),
+            {settings_.run_ahead, settings_.traces, settings_.synchronizes},
+            settings_.on_thread_start),
         progress_(cuda::on_device(context().device(), [&] {
           return detail::device_progress(planned.schedule().passes(supervisor_.rank()).size());
         })) {
@@ -126,7 +127,8 @@ class ranks::executor {
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
     auto needs = cuda::needs_of(program, messages, shapes_, cuda::slot_filling::by_receives);
-    if (communicators_ == nullptr) or_fail([&] { make_communicators(messages.channels()); });
+    if (communicators_ == nullptr)
+      supervisor_.or_fail([&] { make_communicators(messages.channels()); });
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
     auto made =
@@ -156,12 +158,12 @@ class ranks::executor {
   /// @throws error, the failure of the run
   void connect(detail::transport&) {
     if (auto const& states = programs_.back().states; states != nullptr)
-      or_fail([&] { states->connect(); });
+      supervisor_.or_fail([&] { states->connect(); });
   }
   /// Lets the stages of the rank get ready.
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    or_fail([&] { launcher_.warm_up(engines); });
+    supervisor_.or_fail([&] { launcher_.warm_up(engines); });
   }
 
   /// Issues the steps of a run and waits until the device is done with them, or the run has failed.
@@ -228,18 +230,6 @@ class ranks::executor {
                 std::string(to_string(layout_of(settings)))),
         asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
         asio::make_item("most_ctas", std::to_string(settings.most_ctas))};
-  }
-
-  // Ends the run when something outside a step throws, and throws the run's first failure.
-  template <class Work>
-  void or_fail(Work const& work) {
-    try {
-      work();
-    } catch (...) {
-      std::vector<failure> failures{{{.rank = supervisor_.rank()}, {}, std::current_exception()}};
-      supervisor_.settle(failures);
-      std::rethrow_exception(failures.front().exception);
-    }
   }
 
   void make_communicators(std::vector<channel> const& channels) {
