@@ -2,6 +2,7 @@
 #include <zbpp/runtime/arena.hpp>
 
 #include <support/catch.hpp>
+#include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ namespace test_arena {
 using zbpp::arena;
 using zbpp::buffer;
 using zbpp::bytes;
+using zbpp::external_memory;
 using zbpp::purpose;
 
 namespace {
@@ -132,6 +134,36 @@ TEST_CASE("an arena counts bytes by purpose, now and at most", "[arena]") {
   memory.count_edge(-50);
   CHECK(memory.usage().now(purpose::edge) == 0);
   CHECK(memory.usage().most(purpose::edge) == 50);
+}
+
+TEST_CASE("memory from elsewhere counts as long as its handle lives", "[arena]") {
+  external_memory kept;
+  CHECK(kept.size() == 0);
+  {
+    arena memory;
+    kept = memory.count_external(100);
+    auto other = memory.count_external(30, purpose::edge);
+    CHECK(kept.size() == 100);
+    CHECK(memory.usage().now(purpose::activation) == 100);
+    CHECK(memory.usage().now(purpose::edge) == 30);
+    CHECK(memory.usage().reserved == 0);
+    other = std::move(kept);
+    CHECK(kept.size() == 0);
+    CHECK(other.size() == 100);
+    CHECK(memory.usage().now(purpose::activation) == 100);
+    CHECK(memory.usage().now(purpose::edge) == 0);
+    other.reset();
+    other.reset();
+    CHECK(memory.usage().now(purpose::activation) == 0);
+    CHECK(memory.usage().most(purpose::activation) == 100);
+    CHECK(zbpp::test::refusal([&] {
+            static_cast<void>(memory.count_external(-1));
+          }) == "count_external takes a number of bytes from 0");
+    kept = memory.count_external(0);
+    kept = memory.count_external(7);
+  }
+  // It may outlive the arena, as a buffer may.
+  CHECK(kept.size() == 7);
 }
 
 TEST_CASE("what was reserved is used before more is taken from the system", "[arena]") {

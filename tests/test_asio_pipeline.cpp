@@ -9,6 +9,7 @@
 #include <support/catch.hpp>
 #include <support/plan_grid.hpp>
 #include <support/toy_mlp.hpp>
+#include <support/toy_objects.hpp>
 #include <support/toy_run.hpp>
 
 #include <array>
@@ -39,6 +40,18 @@ struct outcome {
   std::vector<std::array<zbpp::bytes, 2>> peaks;  // by rank: of activations and of edges
 
   friend bool operator==(outcome const&, outcome const&) = default;
+};
+
+// A stage whose edges carry objects.
+class packing_stage {
+ public:
+  explicit packing_stage(toy::stage_model& what)
+      : passes_(std::make_unique<toy::packing_passes>(what)), flow_(*passes_) {}
+  zbpp::flow operator()(zbpp::microbatch mb) { return flow_(mb); }
+
+ private:
+  std::unique_ptr<toy::packing_passes> passes_;
+  zbpp::as_flow<toy::packing_passes> flow_;
 };
 
 template <class Pipeline>
@@ -89,13 +102,14 @@ outcome on_threads(zbpp::plan const& planned) {
 }
 
 // Each rank has a model of its own, of which it trains its stages.
+template <class Stage = toy::hand_written>
 outcome on_sockets(zbpp::plan const& planned) {
   outcome result;
   std::mutex mutex;
   auto const thrown = run_ranks(
       planned.problem().ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
         auto all = toy::make_model(planned.problem().stages());
-        std::vector<toy::hand_written> stages;
+        std::vector<Stage> stages;
         auto const& where = planned.problem().placement();
         for (int s : where.stages_of(meeting.rank()))
           stages.emplace_back(all[static_cast<std::size_t>(s)]);
@@ -130,13 +144,18 @@ TEST_CASE("ranks that are processes give the bits and the memory of threads", "[
               .backward_weight = 10,
               .activation = 2,
               .weight_gradient_input = 1,
-              .edge = toy::edge});
+              .edge = toy::parcel_edge});
       for_each_plan_of(
           problem,
           {.fused = true, .recomputed = true, .receive_ahead = ranks - 1},
           [&](std::string const& name, zbpp::plan const& planned) {
             INFO(name);
-            CHECK(on_sockets(planned) == on_threads(planned));
+            auto const expected = on_threads(planned);
+            CHECK(on_sockets(planned) == expected);
+            auto const packed = on_sockets<packing_stage>(planned);
+            CHECK(packed.losses == expected.losses);
+            CHECK(packed.gradients == expected.gradients);
+            CHECK(toy::parcel::alive == 0);
           });
     }
 }

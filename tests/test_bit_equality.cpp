@@ -11,6 +11,7 @@
 #include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
+#include <support/toy_objects.hpp>
 #include <support/toy_reference.hpp>
 
 #include <cstdint>
@@ -49,11 +50,11 @@ history train_by_hand(plan const& planned, Backend backend) {
   return train_pipeline(planned, backend, all, stages);
 }
 
-template <class Backend>
+template <class Passes = toy::passes, class Backend>
 history train_as_flow(plan const& planned, Backend backend) {
   auto all = toy::make_model(planned.problem().stages());
-  std::vector<toy::passes> objects(all.begin(), all.end());
-  std::vector<zbpp::as_flow<toy::passes>> stages(objects.begin(), objects.end());
+  std::vector<Passes> objects(all.begin(), all.end());
+  std::vector<zbpp::as_flow<Passes>> stages(objects.begin(), objects.end());
   return train_pipeline(planned, backend, all, stages);
 }
 
@@ -65,11 +66,14 @@ void check(std::string const& name, plan const& planned) {
   CHECK(train_by_hand(planned, threads{}) == expected);
   CHECK(train_as_flow(planned, virtual_time{}) == expected);
   CHECK(train_as_flow(planned, threads{.count = 2}) == expected);
+  CHECK(train_as_flow<toy::packing_passes>(planned, virtual_time{}) == expected);
+  CHECK(train_as_flow<toy::packing_passes>(planned, threads{}) == expected);
+  CHECK(toy::parcel::alive == 0);
 }
 
 zbpp::stage_costs toy_costs() {
   auto costs = uneven_costs();
-  costs.edge = toy::edge;
+  costs.edge = toy::parcel_edge;
   return costs;
 }
 

@@ -114,7 +114,7 @@ TEST_CASE("a message takes eight buffers and refuses a ninth", "[message]") {
   CHECK(msg.total_size() == 28);
   auto const text =
       zbpp::test::refusal(zbpp::errc::wrong_size, [&] { msg.push_back(memory.allocate(1)); });
-  CHECK(text == "a message carries at most 8 buffers");
+  CHECK(text == "a message carries at most 8 buffers, or one object");
   CHECK(msg.total_size() == 28);
   CHECK(memory.usage().now(purpose::activation) == 28);
 }

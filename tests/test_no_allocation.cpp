@@ -13,6 +13,7 @@
 #include <support/count_allocations.hpp>
 #include <support/plan_grid.hpp>
 #include <support/toy_mlp.hpp>
+#include <support/toy_objects.hpp>
 
 #include <array>
 #include <cstddef>
@@ -30,7 +31,7 @@ namespace {
 
 stage_costs toy_costs() {
   auto costs = test::uneven_costs();
-  costs.edge = test::toy::edge;
+  costs.edge = test::toy::parcel_edge;
   return costs;
 }
 
@@ -58,6 +59,9 @@ void check_plan(std::string const& name, plan const& planned, Backend backend) {
   std::vector<test::toy::passes> objects(all.begin(), all.end());
   std::vector<as_flow<test::toy::passes>> adapted(objects.begin(), objects.end());
   check_steps(planned, backend, adapted);
+  std::vector<test::toy::packing_passes> packing(all.begin(), all.end());
+  std::vector<as_flow<test::toy::packing_passes>> packed(packing.begin(), packing.end());
+  check_steps(planned, backend, packed);
 }
 
 template <class Backend>

@@ -148,6 +148,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/flow_runner.hpp
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
+  runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
@@ -167,6 +168,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/in_process.ipp
   runtime/impl/message.ipp
   runtime/impl/microbatch.ipp
+  runtime/impl/object.ipp
   runtime/impl/pipeline_setup.ipp
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
@@ -181,6 +183,7 @@ set(ZBPP_CORE_HEADERS
   runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
+  runtime/object.hpp
   runtime/optimizer.hpp
   runtime/pass_context.hpp
   runtime/pipeline.hpp

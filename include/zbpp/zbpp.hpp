@@ -63,6 +63,7 @@
 #include <zbpp/runtime/memory_source.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/object.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pipeline.hpp>

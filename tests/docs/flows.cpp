@@ -76,6 +76,50 @@ struct skip_stage {
 
 }  // namespace docs_flows
 
+// [object_stage
+#include <zbpp/zbpp.hpp>
+
+#include <memory>
+#include <utility>
+
+// object_stage]
+namespace docs_flows {
+
+// [object_stage
+struct tensor {
+  std::shared_ptr<float[]> data;
+  long size;
+};
+tensor batch(zbpp::microbatch mb);
+tensor gradient_of_loss(zbpp::microbatch mb);
+tensor forward(tensor const& x);
+tensor backward(tensor const& dy);
+void backward_weight(tensor const& x);
+
+struct object_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    tensor x;
+    zbpp::message out;
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = mb.is_first_stage() ? batch(mb) : in.get<tensor>();
+      auto y = forward(x);
+      out = ctx.make_edge(y, y.size * 4);  // counts as so many bytes
+    });
+    co_await mb.send_activation(std::move(out));
+    auto back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      auto dx = backward(mb.is_last_stage() ? gradient_of_loss(mb) : back.get<tensor>());
+      out = ctx.make_edge(dx, dx.size * 4);
+    });
+    co_await mb.send_gradient(std::move(out));
+    co_await zbpp::W([&] { backward_weight(x); });
+  }
+};
+// object_stage]
+
+}  // namespace docs_flows
+
 // [plain_stage
 #include <zbpp/zbpp.hpp>
 

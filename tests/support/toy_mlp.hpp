@@ -286,7 +286,7 @@ class basic_passes {
         mb, ctx, {total, rest}, {d_sum, d_positive}, [=, step = mb.step(), m = mb.index()] {
           return loss(step, m, total, rest, d_sum, d_positive);
         });
-    return {};
+    return {sum, positive};
   }
 
   message backward_input(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {

@@ -5,6 +5,7 @@
 // scope. One rank's arena is used by one thread at a time; handles are not atomic.
 #pragma once
 
+#include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/runtime/detail/arena_core.hpp>
 #include <zbpp/runtime/memory_source.hpp>
@@ -70,9 +71,44 @@ class buffer {
 
  private:
   friend class arena;
+  friend class object;
   explicit buffer(detail::block* piece) noexcept : piece_(piece) {}
 
   detail::block* piece_ = nullptr;
+};
+
+/// Counts memory that a rank has from elsewhere, such as a tensor of a library with an allocator of
+/// its own, as long as it lives; empty when default-made. It is used on its rank's thread only.
+class external_memory {
+ public:
+  external_memory() noexcept = default;
+  external_memory(external_memory&& other) noexcept
+      : core_(std::exchange(other.core_, nullptr)), size_(other.size_), what_(other.what_) {}
+  external_memory& operator=(external_memory other) noexcept {
+    std::swap(core_, other.core_);
+    std::swap(size_, other.size_);
+    std::swap(what_, other.what_);
+    return *this;
+  }
+  ~external_memory() { reset(); }
+
+  /// Counts it no longer.
+  void reset() noexcept {
+    if (core_ != nullptr) std::exchange(core_, nullptr)->release_external(what_, size_);
+  }
+  /// @return how many bytes it counts
+  [[nodiscard]] bytes size() const noexcept { return core_ == nullptr ? 0 : size_; }
+
+ private:
+  friend class arena;
+  external_memory(detail::arena_core* core, purpose what, bytes size) noexcept
+      : core_(core), size_(size), what_(what) {
+    core_->hold_external(what_, size_);
+  }
+
+  detail::arena_core* core_ = nullptr;
+  bytes size_ = 0;
+  purpose what_ = purpose::activation;
 };
 
 /// Owns the memory of one rank. Buffers may outlive it: the memory goes with the last of them.
@@ -102,6 +138,13 @@ class arena {
     return buffer(core_->allocate(size, what));
   }
 
+  /// Counts memory that comes from elsewhere, while the result lives.
+  /// @throws error (bad_argument) when `size` is negative
+  [[nodiscard]] external_memory count_external(bytes size, purpose what = purpose::activation) {
+    detail::require(size >= 0, "count_external takes a number of bytes from 0");
+    return {core_, what, size};
+  }
+
   /// Counts `change` bytes that are set aside for a message which has not arrived yet.
   void count_edge(bytes change) noexcept { core_->count(purpose::edge, change); }
 
@@ -117,6 +160,8 @@ class arena {
   [[nodiscard]] arena_usage const& usage() const noexcept { return core_->usage(); }
 
  private:
+  friend class object;
+
   detail::arena_core* core_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A transport between ranks of one process: a ring of messages for each channel, one copy for each
-// message.
+// message of memory.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -23,7 +23,8 @@
 namespace zbpp {
 
 /// Moves messages between ranks of one process: the receiver copies from the sender's memory into
-/// its own. The sender's buffers stay until a later message tells that they were consumed.
+/// its own, and takes objects as they are. The sender's buffers stay until a later message tells
+/// that they were consumed.
 class in_process {
  public:
   static constexpr ticks not_yet = -1;
@@ -75,7 +76,9 @@ class in_process {
     open(channel, -most);
     message copy;
     auto const number = l.received + static_cast<std::uint32_t>(sequence);
-    for (auto const& from : l.at(number).msg.buffers()) {
+    auto const& sent = l.at(number).msg;
+    if (sent.held_object()) copy = sent.held_object().move_to(memory, purpose::edge);
+    for (auto const& from : sent.buffers()) {
       auto own = from ? memory.allocate(from.size(), purpose::edge) : buffer{};
       if (from.size() > 0) std::memcpy(own.data(), from.data(), from.size());
       copy.push_back(std::move(own));

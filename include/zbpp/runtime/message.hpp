@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What crosses an edge between two stages: one buffer or several, held together by shared handles.
+// What crosses an edge between two stages: buffers or an object, held together by shared handles.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/object.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 namespace zbpp {
 
-/// Holds up to eight buffers; what an activation or a gradient consists of.
+/// Holds up to eight buffers or one object; what an activation or a gradient consists of.
 class message {
  public:
   static constexpr std::size_t max_buffers = 8;
@@ -31,35 +32,39 @@ class message {
   message(Buffers&&... given) noexcept {
     (append(buffer(std::forward<Buffers>(given))), ...);
   }
-  message(message const& other) noexcept {
+  /// Takes an object.
+  message(object given) noexcept : object_(std::move(given)) {}
+  message(message const& other) noexcept : object_(other.object_) {
     for (auto const& each : other.buffers()) append(each);
   }
-  message(message&& other) noexcept { take(other); }
+  message(message&& other) noexcept : object_(std::move(other.object_)) { take(other); }
   message& operator=(message const& other) noexcept { return *this = message(other); }
   message& operator=(message&& other) noexcept {
     if (this == &other) return *this;
     clear();
+    object_ = std::move(other.object_);
     take(other);
     return *this;
   }
-  ~message() { clear(); }
+  ~message() { std::destroy_n(buffers_, size_); }
 
   /// Adds a buffer.
-  /// @throws error (wrong_size) when there are eight already
+  /// @throws error (wrong_size) when there are eight already, or an object
   void push_back(buffer added) {
-    if (size_ == max_buffers) refuse_more();
+    if (size_ == max_buffers || object_) refuse_more();
     append(std::move(added));
   }
-  /// Releases all buffers.
+  /// Releases all that it holds.
   void clear() noexcept {
+    object_ = {};
     std::destroy_n(buffers_, size_);
     size_ = 0;
   }
 
   /// @return how many buffers there are
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// @return whether there is none, as on the first stage where nobody sends
-  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  /// @return whether it holds nothing, as on the first stage where nobody sends
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0 && !object_; }
   /// @return the i-th buffer; an empty one when there are fewer
   [[nodiscard]] buffer const& operator[](std::size_t i) const noexcept {
     static buffer const nothing;
@@ -69,15 +74,36 @@ class message {
   [[nodiscard]] operator buffer const&() const noexcept { return (*this)[0]; }
   /// @return all buffers
   [[nodiscard]] std::span<buffer const> buffers() const noexcept { return {buffers_, size_}; }
-  /// @return the bytes of all buffers together
+  /// Gives the object that `make_edge` made, here or in another process. One from another process
+  /// is made of the bytes that came, at the first call.
+  /// @throws error (bad_argument) when there is none of this type; what its serializer throws
+  template <edge_object Value>
+  [[nodiscard]] Value& get() const {
+    if constexpr (serializable<Value>) {
+      if (!object_ && size_ == 1) read_object<Value>();
+    }
+    auto* found = object_.get<Value>();
+    if (found == nullptr) refuse_object();
+    return *found;
+  }
+  /// @return the object; an empty one when there is none. For transports.
+  [[nodiscard]] object const& held_object() const noexcept { return object_; }
+  /// @return the bytes of all buffers together, or those that the object counts as
   [[nodiscard]] bytes total_size() const noexcept {
-    bytes sum = 0;
+    bytes sum = size_ == 0 ? object_.size() : 0;
     for (auto const& each : buffers()) sum += static_cast<bytes>(each.size());
     return sum;
   }
 
  private:
   [[noreturn]] static void refuse_more();
+  [[noreturn]] void refuse_object() const;
+
+  // What it is made of stays, and is what counts.
+  template <class Value>
+  void read_object() const {
+    object_ = object(buffers_[0], Value(serializer<Value>::read(buffers_[0])));
+  }
 
   void append(buffer added) noexcept { std::construct_at(&buffers_[size_++], std::move(added)); }
   void take(message& other) noexcept {
@@ -91,6 +117,7 @@ class message {
     other.size_ = 0;  // what was moved from holds nothing, so there is nothing to destroy
   }
 
+  mutable object object_;
   std::size_t size_ = 0;
   union {
     buffer buffers_[max_buffers];  // the first size_ of them exist

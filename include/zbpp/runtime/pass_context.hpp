@@ -3,10 +3,13 @@
 // Where a pass runs: the place its compute goes to, and the memory it may take.
 #pragma once
 
+#include <zbpp/model/costs.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/object.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace zbpp {
 
@@ -34,6 +37,25 @@ class pass_context {
   /// @throws std::bad_alloc when the arena has to grow and cannot
   [[nodiscard]] buffer allocate_edge(std::size_t size) const {
     return memory_->allocate(size, purpose::edge);
+  }
+  /// Makes an object that will be sent as it is, such as a tensor; counted among the edges. Inside
+  /// a process the receiver gets the object itself, moved. To another process it goes by the
+  /// `serializer` of its type.
+  /// @param size  how many bytes it counts as; at least what the serializer states, if it has one
+  /// @throws error (bad_argument) when `size` is negative, or the place is on a device;
+  ///         std::bad_alloc
+  template <edge_object Value>
+  [[nodiscard]] object make_edge(Value value, bytes size) const {
+    return {*memory_, std::move(value), size, purpose::edge};
+  }
+
+  /// Counts memory that the pass has from elsewhere among that of its rank, while the result lives:
+  /// keep it as long as the memory, in the flow for example. So `pipeline::memory` tells what a
+  /// plan says, also where a library has an allocator of its own.
+  /// @throws error (bad_argument) when `size` is negative
+  [[nodiscard]] external_memory count_external(
+      bytes size, purpose what = purpose::activation) const {
+    return memory_->count_external(size, what);
   }
 
   /// @return what kind of place this is

@@ -68,9 +68,9 @@ class tcp_transport {
   /// Opens the next slot of a channel, `most` bytes large.
   void post_receive(int channel, bytes most) noexcept { open(channel, most); }
 
-  /// Ships a message. Never blocks.
+  /// Ships a message, an object as the bytes that its serializer makes of it. Never blocks.
   /// @throws error (wrong_size) when it is larger than the channel allows; (bad_argument) when more
-  ///         than channel.in_flight are not retired
+  ///         than channel.in_flight are not retired, or an object has no serializer
   void send(int channel, message&& msg, ticks);
 
   /// @return 0 when a message has arrived, `not_yet` before

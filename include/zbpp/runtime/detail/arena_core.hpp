@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/runtime/detail/object_type.hpp>
 #include <zbpp/runtime/detail/poison.hpp>
 #include <zbpp/runtime/memory_source.hpp>
 
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace zbpp::detail {
@@ -27,11 +29,12 @@ struct alignas(64) block {
   arena_core* owner = nullptr;
   block* next_free = nullptr;
   std::byte* data = nullptr;
-  std::size_t size = 0;      // as asked for
+  std::size_t size = 0;      // as asked for, and counted
   std::size_t capacity = 0;  // as rounded
   std::uint32_t references = 0;
   std::uint16_t size_class = 0;
   purpose what{};
+  object_type const* object = nullptr;  // of what stands at `data`; null for plain memory
 };
 
 /// Keeps free blocks in lists by size, so that finding one takes constant time. Sizes are the first
@@ -48,25 +51,20 @@ class arena_core {
   /// @throws std::bad_alloc
   [[nodiscard]] block* allocate(std::size_t size, purpose what) {
     if (size > most) throw std::bad_alloc();
-    auto const [size_class, lines] = round_up(size);
-    auto* found = free_[size_class];
-    if (found != nullptr) {
-      free_[size_class] = found->next_free;
-    } else {
-      found = carve(lines * source_.alignment);
-      found->size_class = static_cast<std::uint16_t>(size_class);
-    }
-    found->size = size;
-    found->references = 1;
-    found->what = what;
-    if (source_.is_host) unpoison(found->data, found->size);
-    count(what, static_cast<bytes>(size));
-    ++holders_;
+    auto* found = find(size);
+    if (source_.is_host) unpoison(found->data, size);
+    hand_out(found, size, what);
     return found;
   }
 
+  /// Gives a piece that holds an object, moved there, and counts as `size` bytes.
+  /// @throws error (bad_argument) when `size` is negative or the memory is not the host's;
+  ///         std::bad_alloc
+  [[nodiscard]] block* place(object_type const& type, void* from, bytes size, purpose what);
+
   /// Takes a piece back whose last handle is gone.
   void release(block* piece) noexcept {
+    if (piece->object != nullptr) std::exchange(piece->object, nullptr)->destroy(piece->data);
     count(piece->what, -static_cast<bytes>(piece->size));
     piece->next_free = free_[piece->size_class];
     free_[piece->size_class] = piece;
@@ -83,8 +81,13 @@ class arena_core {
 
   /// Keeps the first `size` bytes of a piece; the rest stays part of it, but nobody may use it.
   void truncate(block* piece, std::size_t size) noexcept {
-    count(piece->what, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
     if (source_.is_host) poison(piece->data + size, piece->size - size);
+    recount(piece, size);
+  }
+
+  /// Counts a piece as `size` bytes.
+  void recount(block* piece, std::size_t size) noexcept {
+    count(piece->what, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
     piece->size = size;
   }
 
@@ -93,6 +96,17 @@ class arena_core {
     auto const i = static_cast<std::size_t>(what);
     usage_.in_use[i] += change;
     usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
+  }
+
+  /// Counts memory of somebody else for one holder, who gives it up by `release_external`.
+  void hold_external(purpose what, bytes size) noexcept {
+    count(what, size);
+    ++holders_;
+  }
+  /// Ends what `hold_external` began.
+  void release_external(purpose what, bytes size) noexcept {
+    count(what, -size);
+    drop();
   }
 
   /// Takes memory for `size` bytes of pieces from the source.
@@ -135,6 +149,27 @@ class arena_core {
     auto const shift = static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;
     auto const step = (lines - 1) >> shift;  // 8 to 15
     return {16 + (shift - 1) * 8 + (step - 8), (step + 1) << shift};
+  }
+
+  // Finds a free piece, or makes one.
+  [[nodiscard]] block* find(std::size_t size) {
+    auto const [size_class, lines] = round_up(size);
+    auto* found = free_[size_class];
+    if (found != nullptr) {
+      free_[size_class] = found->next_free;
+    } else {
+      found = carve(lines * source_.alignment);
+      found->size_class = static_cast<std::uint16_t>(size_class);
+    }
+    return found;
+  }
+
+  void hand_out(block* piece, std::size_t size, purpose what) noexcept {
+    piece->size = size;
+    piece->references = 1;
+    piece->what = what;
+    count(what, static_cast<bytes>(size));
+    ++holders_;
   }
 
   [[nodiscard]] block* carve(std::size_t size);

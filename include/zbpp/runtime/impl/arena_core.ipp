@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/runtime/detail/arena_core.hpp>
 #include <zbpp/runtime/detail/poison.hpp>
 
@@ -39,6 +40,20 @@ ZBPP_INLINE void arena_core::sort_free() noexcept {
       free_[piece.size_class] = &piece;
     }
   }
+}
+
+ZBPP_INLINE block* arena_core::place(
+    object_type const& type, void* from, bytes size, purpose what) {
+  require(size >= 0, "an object counts as a number of bytes from 0");
+  require(
+      source_.is_host,
+      "on a GPU an edge carries memory and no objects; write to memory of allocate_edge instead");
+  auto* found = find(type.size);
+  unpoison(found->data, type.size);
+  type.move(found->data, from);
+  found->object = &type;
+  hand_out(found, static_cast<std::size_t>(size), what);
+  return found;
 }
 
 ZBPP_INLINE block* arena_core::carve(std::size_t size) {

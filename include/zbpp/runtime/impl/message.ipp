@@ -10,7 +10,18 @@
 namespace zbpp {
 
 ZBPP_INLINE void message::refuse_more() {
-  throw error(errc::wrong_size, "a message carries at most 8 buffers");
+  throw error(errc::wrong_size, "a message carries at most 8 buffers, or one object");
+}
+
+ZBPP_INLINE void message::refuse_object() const {
+  throw error(
+      errc::bad_argument,
+      object_ ? "a message holds an object of another type than it is asked for; ask for the type "
+                "that make_edge was given"
+      : size_ == 0
+          ? "a message holds nothing, as on a stage that nobody sends to; ask it for no object"
+          : "a message holds memory and no object; make it with make_edge, and specialize "
+            "zbpp::serializer for its type if it comes from another process");
 }
 
 }  // namespace zbpp

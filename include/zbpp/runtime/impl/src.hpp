@@ -11,6 +11,7 @@
 #include <zbpp/runtime/impl/in_process.ipp>
 #include <zbpp/runtime/impl/message.ipp>
 #include <zbpp/runtime/impl/microbatch.ipp>
+#include <zbpp/runtime/impl/object.ipp>
 #include <zbpp/runtime/impl/pipeline_setup.ipp>
 #include <zbpp/runtime/impl/rank_code.ipp>
 #include <zbpp/runtime/impl/refuse_flow.ipp>
