@@ -10,6 +10,7 @@
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/cuda_training.hpp>
+#include <support/nested.hpp>
 #include <support/plan_grid.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
@@ -382,7 +383,7 @@ TEST_CASE("a pass that throws ends the step on all ranks, and the next one works
     pipeline pipe{planned, backend, stages};
     for (int round = 0; round < 3; ++round) {
       throws = true;
-      CHECK_THROWS_AS(pipe.step(), expected_failure);
+      CHECK(zbpp::test::throws_nested<expected_failure>([&] { pipe.step(); }));
       CHECK(
           to_string(pipe.failures().front().location).find("stage 3, microbatch 2") !=
           std::string::npos);
@@ -457,9 +458,10 @@ TEST_CASE("what a GPU backend cannot use is refused with a cure", "[cuda]") {
   // The toy sends two buffers; by itself an edge has one.
   model::reset();
   pipeline pipe{planned, cuda::device{}, stages};
-  CHECK(refusal(zbpp::errc::wrong_size, [&] {
-          pipe.step();
-        }) == "edge 0->1 carries 16 + 16 bytes; its shape has 96");
+  CHECK(
+      refusal(zbpp::errc::wrong_size, [&] { pipe.step(); }) ==
+      "rank 0, position 1, stage 0, microbatch 0: edge 0->1 carries 16 + 16 bytes; its shape has "
+      "96");
 }
 
 TEST_CASE("a pass on the host has no stream", "[cuda]") {
@@ -595,9 +597,10 @@ TEST_CASE("a loss is not reported from captured work", "[cuda]") {
   std::vector<cuda::graph_cache> graphs(2);
   std::vector<reporter> stages{{&graphs[0]}, {&graphs[1]}};
   pipeline pipe{planned, cuda::device{}, stages};
-  CHECK(refusal([&] {
-          pipe.step();
-        }) == "report_loss() is called while work is captured; call it after graph_cache::run()");
+  CHECK(
+      refusal([&] { pipe.step(); }) ==
+      "rank 1, position 1, stage 1, microbatch 0: report_loss() is called while work is captured; "
+      "call it after graph_cache::run()");
   CHECK(first_of(model::faults()) == "");
 }
 

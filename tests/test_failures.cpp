@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pass that throws, wherever it stands, ends the step: the caller gets that very error, nothing
-// is left behind, nobody hangs, and the next step works.
+// A pass that throws, wherever it stands, ends the step: the caller gets that very exception, in an
+// error that says where; nothing is left behind, nobody hangs, and the next step works.
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
+#include <support/nested.hpp>
 #include <support/plan_grid.hpp>
 
 #include <algorithm>
@@ -16,10 +17,12 @@
 #include <exception>
 #include <functional>
 #include <latch>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace test_failures {
@@ -167,19 +170,23 @@ void check_every_pass(std::string const& name, plan const& planned, Backend back
       auto const culprit = row[i].as_pass();
       INFO("rank " << rank << ", " << to_string(culprit));
       r.shared.culprit = culprit;
-      std::string text = "nothing was thrown";
+      location const place{rank, static_cast<std::int64_t>(i), culprit.stage, culprit.microbatch};
+      auto const text = "planned: " + to_string(culprit);
+      std::string inner = "nothing was thrown";
       try {
         r.pipe.step();
-      } catch (planned_failure const& thrown) {
-        text = thrown.what();
+      } catch (error const& thrown) {
+        CHECK(thrown.code() == errc::pass_failed);
+        CHECK(thrown.location() == place);
+        CHECK(thrown.what() == to_string(place) + ": in " + to_string(row[i]) + ": " + text);
+        test::look_into<planned_failure>(
+            thrown, [&](planned_failure const& nested) { inner = nested.what(); });
       }
-      CHECK(text == "planned: " + to_string(culprit));
+      CHECK(inner == text);
       CHECK(r.is_clean());
       REQUIRE(r.pipe.failures().size() == 1);
       auto const& told = r.pipe.failures().front();
-      CHECK(
-          told.location ==
-          location{rank, static_cast<std::int64_t>(i), culprit.stage, culprit.microbatch});
+      CHECK(told.location == place);
       CHECK(told.instruction == row[i]);
       CHECK_THROWS_AS(std::rethrow_exception(told.exception), planned_failure);
       r.shared.culprit.reset();
@@ -230,12 +237,16 @@ TEST_CASE("a stage that cannot start a flow or update its weights ends the step"
   auto check = [](auto backend) {
     rig r(one_plan(), backend);
     r.stages[1].fails_to_start = true;
-    CHECK(text_of_failed_step(r.pipe) == "cannot start");
+    CHECK(
+        text_of_failed_step(r.pipe) ==
+        "rank 1, position 1, stage 1, microbatch 0: in 1F0: cannot start");
     CHECK(to_string(r.pipe.failures().front().instruction) == "1F0");
     r.stages[1].fails_to_start = false;
     CHECK(r.next_step_works());
     r.stages[0].fails_to_update = true;
-    CHECK(text_of_failed_step(r.pipe) == "cannot update");
+    auto const text = text_of_failed_step(r.pipe);
+    CHECK(text.find("rank 0, position ") == 0);
+    CHECK(text.find(": in 0STEP: cannot update") != std::string::npos);
     CHECK(to_string(r.pipe.failures().front().instruction) == "0STEP");
     CHECK(r.is_clean());
     r.stages[0].fails_to_update = false;
@@ -250,10 +261,68 @@ TEST_CASE("what is thrown need not be a std::exception", "[failures]") {
   r.shared.before = [](pass p) {
     if (p == pass{pass_kind::backward_input, 1, 2}) throw 42;  // NOLINT
   };
-  CHECK_THROWS_AS(r.pipe.step(), int);
+  std::string text;
+  int inner = 0;
+  try {
+    r.pipe.step();
+  } catch (error const& thrown) {
+    text = thrown.message();
+    test::look_into<int>(thrown, [&](int nested) { inner = nested; });
+  }
+  CHECK(text == "in 1B2: failed for an unknown reason");
+  CHECK(inner == 42);
   r.shared.before = nullptr;
   CHECK(r.is_clean());
   CHECK(r.next_step_works());
+}
+
+namespace {
+
+// An error of a type of its own, as components and users have them.
+struct own_error : error {
+  explicit own_error(zbpp::location const& at) : error(errc::io_failed, "no such file", at) {}
+};
+
+}  // namespace
+
+TEST_CASE("an error keeps its type and what it says, and gets its place", "[failures]") {
+  auto check = [](auto backend) {
+    rig r(one_plan(), backend);
+    auto fail_with = [&](auto const& what) {
+      r.shared.before = [&](pass p) {
+        if (p == pass{pass_kind::forward, 1, 0}) throw what;
+      };
+      try {
+        r.pipe.step();
+      } catch (std::decay_t<decltype(what)> const& thrown) {
+        CHECK(thrown.code() == what.code());
+        CHECK(thrown.message() == what.message());
+        CHECK(r.is_clean());
+        return std::string(thrown.what());
+      }
+      return std::string("another type");
+    };
+    std::string const place = "rank 1, position 1, stage 1, microbatch 0: ";
+    CHECK(fail_with(error(errc::wrong_size, "too large")) == place + "too large");
+    CHECK(fail_with(own_error({})) == place + "no such file");
+    // One that has a place, in a machine of the user's for example, keeps it.
+    CHECK(fail_with(own_error({.rank = 7})) == "rank 7: no such file");
+    r.shared.before = nullptr;
+    CHECK(r.next_step_works());
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("memory that runs out in a pass tells where, in words", "[failures]") {
+  rig r(one_plan(), threads{});
+  r.shared.before = [](pass p) {
+    if (p == pass{pass_kind::backward_weight, 2, 1}) throw std::bad_alloc();
+  };
+  auto const text = text_of_failed_step(r.pipe);
+  CHECK(text.find("rank 2, position ") == 0);
+  CHECK(text.find(", stage 2, microbatch 1: in 2W1: out of memory") != std::string::npos);
+  CHECK(test::throws_nested<std::bad_alloc>([&] { r.pipe.step(); }));
 }
 
 TEST_CASE("when two ranks fail at once the first wins and the other is attached", "[failures]") {
@@ -272,7 +341,8 @@ TEST_CASE("when two ranks fail at once the first wins and the other is attached"
     CHECK(r.is_clean());
     auto const& told = r.pipe.failures();
     REQUIRE(told.size() == 2);
-    CHECK(text == "planned: " + to_string(told[0].instruction));
+    auto const name = to_string(told[0].instruction);
+    CHECK(text == to_string(told[0].location) + ": in " + name + ": planned: " + name);
     auto const other = told[0].instruction == to_instruction(first) ? second : first;
     CHECK(told[1].instruction == to_instruction(other));
     r.shared.before = nullptr;
@@ -292,7 +362,9 @@ TEST_CASE("every rank may fail at once", "[failures]") {
     auto const text = text_of_failed_step(r.pipe);
     CHECK(r.is_clean());
     REQUIRE(r.pipe.failures().size() == 4);
-    CHECK(text == "planned: " + to_string(r.pipe.failures()[0].instruction));
+    auto const& told = r.pipe.failures()[0];
+    auto const name = to_string(told.instruction);
+    CHECK(text == to_string(told.location) + ": in " + name + ": planned: " + name);
     r.shared.before = nullptr;
     CHECK(r.next_step_works());
   }
@@ -302,9 +374,9 @@ TEST_CASE("a failed evaluation leaves nothing behind either", "[failures]") {
   auto check = [](auto backend) {
     rig r(one_plan(), backend);
     r.shared.culprit = pass{pass_kind::forward, 2, 1};
-    CHECK_THROWS_AS(r.pipe.evaluate(), planned_failure);
+    CHECK(test::throws_nested<planned_failure>([&] { r.pipe.evaluate(); }));
     CHECK(r.is_clean());
-    CHECK_THROWS_AS(r.pipe.step(), planned_failure);
+    CHECK(test::throws_nested<planned_failure>([&] { r.pipe.step(); }));
     CHECK(r.is_clean());
     r.shared.culprit.reset();
     CHECK(r.pipe.evaluate().losses.size() == 4);
@@ -317,7 +389,7 @@ TEST_CASE("a failed evaluation leaves nothing behind either", "[failures]") {
 TEST_CASE("a step that failed is not counted", "[failures]") {
   rig r(one_plan(), virtual_time{});
   r.shared.culprit = pass{pass_kind::forward, 2, 1};
-  CHECK_THROWS_AS(r.pipe.step(), planned_failure);
+  CHECK(test::throws_nested<planned_failure>([&] { r.pipe.step(); }));
   CHECK(r.pipe.steps() == 0);
   r.shared.culprit.reset();
   r.pipe.step();
@@ -335,7 +407,7 @@ TEST_CASE("a pipeline may go right after a step that failed", "[failures]") {
   }
   auto const failures = r->pipe.failures();
   r.reset();
-  CHECK_THROWS_AS(std::rethrow_exception(thrown), planned_failure);
+  CHECK(test::throws_nested<planned_failure>([&] { std::rethrow_exception(thrown); }));
   CHECK_THROWS_AS(std::rethrow_exception(failures.front().exception), planned_failure);
 }
 

@@ -29,6 +29,7 @@ enum class errc : std::uint8_t {
   stalled,              ///< no rank of a step made progress
   refused_peer,         ///< another process could not show that it belongs to the run
   device_failed,        ///< CUDA or NCCL reported an error
+  pass_failed,          ///< a pass threw something that is no `error`
 };
 
 /// Names an error code in words.
@@ -47,6 +48,7 @@ enum class errc : std::uint8_t {
     case errc::stalled: return "a step stalled";
     case errc::refused_peer: return "refused peer";
     case errc::device_failed: return "a device failed";
+    case errc::pass_failed: return "a pass failed";
   }
   return "unknown";
 }
@@ -74,6 +76,9 @@ class error : public std::runtime_error {
   [[nodiscard]] errc code() const noexcept { return code_; }
   /// @return the place it happened
   [[nodiscard]] zbpp::location const& location() const noexcept { return at_; }
+  /// Puts a place in front of the message of an error that has none; does nothing to another.
+  void locate(zbpp::location const& at);
+
   /// @return what() without the place
   [[nodiscard]] std::string_view message() const noexcept {
     return std::string_view(std::runtime_error::what()).substr(place_length_);

@@ -153,6 +153,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/refuse_flow.hpp
+  runtime/detail/rethrow.hpp
   runtime/detail/step_agreement.hpp
   runtime/detail/step_agreements.hpp
   runtime/detail/tied_gradients.hpp
@@ -172,6 +173,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/pipeline_setup.ipp
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
+  runtime/impl/rethrow.ipp
   runtime/impl/src.hpp
   runtime/impl/state_link.ipp
   runtime/impl/step_agreement.ipp

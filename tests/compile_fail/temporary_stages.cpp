@@ -1,4 +1,4 @@
-// expect: refers_to_stages
+// expect: a pipeline refers to its stages and does not own them: give the container a name
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>

@@ -209,6 +209,7 @@ struct complete_stage {
 
 #include <exception>
 #include <iostream>
+#include <stdexcept>
 
 // try_step]
 namespace docs_flows {
@@ -219,10 +220,15 @@ bool try_step(zbpp::pipeline<Backend>& pipe) {
   try {
     pipe.step();
     return true;
-  } catch (std::exception const& e) {
-    for (auto const& f : pipe.failures())
-      std::cerr << to_string(f.location) << ", in " << to_string(f.instruction) << '\n';
+  } catch (zbpp::error const& e) {
     std::cerr << e.what() << '\n';
+    if (pipe.failures().size() > 1) std::cerr << "other ranks failed, too\n";
+    try {
+      std::rethrow_if_nested(e);
+    } catch (std::invalid_argument const&) {  // your own types
+      std::cerr << "the data of step " << pipe.steps() << " are wrong\n";
+    } catch (...) {
+    }
     return false;
   }
 }

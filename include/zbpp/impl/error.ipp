@@ -26,11 +26,28 @@ ZBPP_INLINE std::string to_string(location const& at) {
   return text;
 }
 
+namespace detail {
+
+/// @return what stands in front of a message about a place
+[[nodiscard]] ZBPP_INLINE std::string prefix_of(location const& at) {
+  return at == location{} ? std::string() : to_string(at) + ": ";
+}
+
+}  // namespace detail
+
 ZBPP_INLINE error::error(errc code, std::string const& message, zbpp::location at)
-    : error(code, at == zbpp::location{} ? std::string() : to_string(at) + ": ", message, at) {}
+    : error(code, detail::prefix_of(at), message, at) {}
 
 ZBPP_INLINE error::error(
     errc code, std::string const& place, std::string const& message, zbpp::location at)
     : std::runtime_error(place + message), code_(code), at_(at), place_length_(place.size()) {}
+
+ZBPP_INLINE void error::locate(zbpp::location const& at) {
+  if (at_ != zbpp::location{}) return;
+  auto const place = detail::prefix_of(at);
+  std::runtime_error::operator=(std::runtime_error(place + what()));
+  at_ = at;
+  place_length_ = place.size();
+}
 
 }  // namespace zbpp

@@ -11,6 +11,7 @@
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
+#include <zbpp/runtime/detail/rethrow.hpp>
 #include <zbpp/runtime/detail/step_agreements.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/engine_run.hpp>
@@ -51,8 +52,7 @@ class pipeline {
   template <class Stages>
   pipeline(
       plan const& planned, Backend backend, Stages&& stages, training_options const& options = {})
-    requires detail::refers_to_stages<Stages>
-      : pipeline(detail::refer_to(stages), planned, std::move(backend), options) {}
+      : pipeline(detail::refer_to<Stages>(stages), planned, std::move(backend), options) {}
   pipeline(pipeline const&) = delete;
   pipeline& operator=(pipeline const&) = delete;
   ~pipeline();
@@ -68,8 +68,10 @@ class pipeline {
   /// CUDA can continue); the stages must first undo what W added up, or what an optimizer step
   /// changed. With one process per rank (`asio::tcp`, `nccl::ranks`) the run is over, and every
   /// later call throws the same failure.
-  /// @throws what a pass threw first, or error (wrong_flow, wrong_size), or what failed in another
-  ///         process; see `failures()`
+  /// @throws error with the place of the first failure. If a pass threw an `error`, it is that one,
+  ///         also one of a type of its own; anything else that was thrown is nested in an error
+  ///         (pass_failed), and `std::rethrow_if_nested` throws it. Otherwise (wrong_flow,
+  ///         wrong_size), or what failed in another process; see `failures()`
   step_result const& step();
 
   /// Runs steps one after another, and hands the result of each to `on_step`, in order.
@@ -344,7 +346,7 @@ void pipeline<Backend>::report(run_state const& what) {
     });
   if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
   executor_.settle(failures_);
-  std::rethrow_exception(failures_.front().exception);
+  detail::rethrow_located(failures_.front());
 }
 
 }  // namespace zbpp

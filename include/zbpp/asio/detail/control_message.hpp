@@ -126,7 +126,7 @@ inline void put(wire_writer& to, rank_failure const& f) {
     f.instruction->stage = from.get<std::int32_t>();
     f.instruction->microbatch = from.get<std::int32_t>();
   }
-  auto const codes = static_cast<std::uint8_t>(errc::device_failed) + 1;
+  auto const codes = static_cast<std::uint8_t>(errc::pass_failed) + 1;
   f.code =
       static_cast<errc>(get_below(from, static_cast<std::uint8_t>(codes), "the error code is"));
   f.text = from.get_text(most_text);

@@ -31,13 +31,29 @@ concept refers_to_stages =
 
 /// @return references to the stages of a container, in their order
 template <class Stages>
-[[nodiscard]] std::vector<stage_ref> refer_to(Stages& stages) {
+[[nodiscard]] std::vector<stage_ref> refer_to(std::remove_reference_t<Stages>& stages) {
   std::vector<stage_ref> given;
-  for (auto& one : stages) {
+  if constexpr (!std::ranges::range<Stages>) {
     static_assert(
-        std::constructible_from<stage_ref, decltype(one)>,
-        "a pipeline takes a container of stages or of stage_ref; for pointers, stage_ref(*p)");
-    given.push_back(stage_ref(one));
+        std::ranges::range<Stages>,
+        "a pipeline takes its stages in a container, such as a std::vector or a std::array; for "
+        "one stage, a std::array of it");
+  } else if constexpr (!refers_to_stages<Stages>) {
+    static_assert(
+        refers_to_stages<Stages>,
+        "a pipeline refers to its stages and does not own them: give the container a name, or "
+        "make it one of stage_ref");
+  } else {
+    for (auto& one : stages) {
+      if constexpr (std::constructible_from<stage_ref, decltype(one)>)
+        given.push_back(stage_ref(one));
+      else
+        static_assert(
+            std::constructible_from<stage_ref, decltype(one)>,
+            "a pipeline takes a container of stages or of stage_ref: callables that give a "
+            "zbpp::flow of a zbpp::microbatch; for pointers to them, stage_ref(*p); for objects "
+            "with plain passes, as_flow(object)");
+    }
   }
   return given;
 }

@@ -15,6 +15,7 @@
 #include <zbpp/runtime/impl/pipeline_setup.ipp>
 #include <zbpp/runtime/impl/rank_code.ipp>
 #include <zbpp/runtime/impl/refuse_flow.ipp>
+#include <zbpp/runtime/impl/rethrow.ipp>
 #include <zbpp/runtime/impl/state_link.ipp>
 #include <zbpp/runtime/impl/step_agreement.ipp>
 #include <zbpp/runtime/impl/step_agreements.ipp>

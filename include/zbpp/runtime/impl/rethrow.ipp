@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the error says that a failed pass becomes.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/rethrow.hpp>
+
+#include <exception>
+#include <new>
+#include <string>
+
+namespace zbpp::detail {
+
+/// @return what the failure of a pass is called, in the words that other processes read
+[[nodiscard]] ZBPP_INLINE error wrap(failure const& failed, std::string const& text) {
+  bool const is_instruction = failed.location.position >= 0;
+  auto const running = is_instruction ? "in " + to_string(failed.instruction) + ": " : "";
+  return error(errc::pass_failed, running + text, failed.location);
+}
+
+ZBPP_INLINE void rethrow_located(failure const& failed) {
+  try {
+    std::rethrow_exception(failed.exception);
+  } catch (error& e) {
+    e.locate(failed.location);
+    throw;
+  } catch (std::bad_alloc const&) {
+    std::throw_with_nested(wrap(failed, "out of memory"));
+  } catch (std::exception const& e) {
+    std::throw_with_nested(wrap(failed, e.what()));
+  } catch (...) {
+    std::throw_with_nested(wrap(failed, "failed for an unknown reason"));
+  }
+}
+
+}  // namespace zbpp::detail
