@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pipelines whose ranks are processes to each other: here threads that share nothing but sockets.
+#include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
+#include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_objects.hpp>
@@ -35,9 +37,10 @@ constexpr int steps = 2;
 
 // What the ranks of a run give together.
 struct outcome {
-  std::vector<unsigned long long> losses;         // a digest a step, of training and of evaluation
+  std::vector<unsigned long long> losses;         // a digest a step, and one of an evaluation
   std::vector<unsigned long long> gradients;      // by stage
   std::vector<std::array<zbpp::bytes, 2>> peaks;  // by rank: of activations and of edges
+  std::vector<zbpp::bytes> evaluated;             // by rank: of edges, in an evaluation
 
   friend bool operator==(outcome const&, outcome const&) = default;
 };
@@ -80,11 +83,16 @@ void note(Pipeline& pipe, toy::model const& all, std::span<int const> ranks, out
   }
 }
 
+// Digests losses and outputs, which only the process of the last stage has.
 template <class Pipeline>
 unsigned long long evaluate(Pipeline& pipe) {
-  digest losses;
-  losses.add(pipe.evaluate().losses);
-  return losses.value();
+  digest given;
+  auto const hear = [&](zbpp::evaluation_output const& out) {
+    auto const parts = toy::unpack(out.message, out.context);
+    for (auto const& each : parts.buffers()) given.add(each.template as<float>());
+  };
+  given.add(pipe.evaluate(hear).losses);
+  return given.value();
 }
 
 outcome on_threads(zbpp::plan const& planned) {
@@ -98,6 +106,7 @@ outcome on_threads(zbpp::plan const& planned) {
   for (int r = 0; r < planned.problem().ranks(); ++r) ranks.push_back(r);
   note(pipe, all, ranks, result);
   result.losses.push_back(evaluate(pipe));
+  for (int rank : ranks) result.evaluated.push_back(pipe.memory(rank).most(zbpp::purpose::edge));
   return result;
 }
 
@@ -124,6 +133,9 @@ outcome on_sockets(zbpp::plan const& planned) {
         mine.losses.push_back(evaluate(pipe));
         bool const has_loss = where.rank_of(planned.problem().stages() - 1) == meeting.rank();
         std::lock_guard const lock(mutex);
+        result.evaluated.resize(static_cast<std::size_t>(where.ranks()));
+        result.evaluated[static_cast<std::size_t>(meeting.rank())] =
+            pipe.memory(meeting.rank()).most(zbpp::purpose::edge);
         if (has_loss) result.losses = mine.losses;
       });
   for (auto const& text : thrown) CHECK(text == "");
@@ -339,6 +351,91 @@ TEST_CASE("after an evaluation that could not begin every call says why", "[asio
     }
   });
   for (auto const& text : thrown) CHECK(text == "");
+}
+
+namespace {
+
+// Passes large messages on, which no socket buffer holds many of.
+struct large_edges {
+  static constexpr zbpp::bytes size = 1 << 20;
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::message const in = co_await mb.recv_activation();
+    zbpp::buffer out;
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      out = ctx.allocate_edge(static_cast<std::size_t>(size));
+      auto const x = mb.is_first_stage() ? mb.index() : in[0].as<int>().back();
+      out.as<int>().back() = x + 1;
+      if (mb.is_last_stage()) mb.report_loss(x);
+    });
+    if (mb.is_last_stage()) out.reset();
+    co_await mb.send_activation(std::move(out));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an evaluation holds few messages over sockets, too", "[asio][pipeline]") {
+  constexpr int microbatches = 40;
+  zbpp::stage_costs const costs{.forward = 1, .edge = large_edges::size};
+  for (bool const is_v : {false, true}) {
+    auto const where = is_v ? zbpp::placement::v_shape(3) : zbpp::placement::linear(3);
+    zbpp::problem const what(where, microbatches, costs);
+    auto const planned = is_v ? make_plan(zbpp::zb_v{}, what) : make_plan(zbpp::zb_h1{}, what);
+    auto const peaks = peak_evaluation_memory(planned.program(), what);
+    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      std::vector<large_edges> stages(where.stages_of(meeting.rank()).size());
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+      bool const is_last = where.rank_of(where.stages() - 1) == meeting.rank();
+      for (int round = 0; round < 3; ++round) {
+        auto const& losses = pipe.evaluate().losses;
+        for (int m = 0; m < microbatches && is_last; ++m)
+          if (losses[static_cast<std::size_t>(m)] != m + where.stages() - 1)
+            throw std::logic_error("another loss");
+        auto const rank = static_cast<std::size_t>(meeting.rank());
+        // The output of the last stage is no edge.
+        auto const most = pipe.memory(meeting.rank()).most(zbpp::purpose::edge);
+        if (most > peaks[rank].edges + (is_last ? large_edges::size : 0) ||
+            most > 8 * large_edges::size)
+          throw std::logic_error(std::to_string(most) + " bytes of edges");
+      }
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+  }
+}
+
+TEST_CASE("the process of the last stage alone gets outputs", "[asio][pipeline]") {
+  for (auto const* policy : {"one_f_one_b", "zb_v"})
+    for (int ranks : {1, 2, 3}) {
+      auto const planned = toy_plan(policy, ranks, 4);
+      auto const& where = planned.problem().placement();
+      auto const thrown =
+          run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+            std::vector<plain_flow> stages(where.stages_of(meeting.rank()).size());
+            zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+            bool const is_last = where.rank_of(where.stages() - 1) == meeting.rank();
+            for (int round = 0; round < 2; ++round) {
+              std::vector<int> heard;
+              pipe.evaluate([&](auto const& out) { heard.push_back(out.microbatch); });
+              if (heard != (is_last ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{}))
+                throw std::logic_error("other outputs");
+              pipe.step();
+            }
+            std::string text;
+            // All ranks say the same, a rank that had done its part before in its next call.
+            for (int call = 0; call < 2 && text.empty(); ++call) {
+              try {
+                pipe.evaluate([](auto const&) { throw std::out_of_range("no such token"); });
+              } catch (zbpp::error const& failed) {
+                text = failed.what();
+              }
+            }
+            if (text.find("microbatch 0: in ") == std::string::npos ||
+                text.find("F0: no such token") == std::string::npos)
+              throw std::logic_error("another text: '" + text + "'");
+          });
+      for (auto const& text : thrown) CHECK(text == "");
+    }
 }
 
 TEST_CASE("what one rank has of the others' results", "[asio][pipeline]") {

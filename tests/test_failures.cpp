@@ -325,6 +325,17 @@ TEST_CASE("memory that runs out in a pass tells where, in words", "[failures]") 
   CHECK(test::throws_nested<std::bad_alloc>([&] { r.pipe.step(); }));
 }
 
+TEST_CASE("what is told of steps fails as a rank does", "[failures]") {
+  rig r(one_plan(), threads{});
+  auto fail = [](step_result const&) { throw planned_failure({}); };
+  CHECK(test::throws_nested<planned_failure>([&] { r.pipe.run(3, fail); }));
+  REQUIRE(r.pipe.failures().size() == 1);
+  CHECK(to_string(r.pipe.failures()[0].location) == "rank 0");
+  CHECK(r.pipe.steps() == 1);
+  for (auto& s : r.stages) s.weights_done = s.updates = 0;
+  CHECK(r.next_step_works());
+}
+
 TEST_CASE("when two ranks fail at once the first wins and the other is attached", "[failures]") {
   auto const planned = one_plan();
   pass const first{pass_kind::forward, 0, 2};

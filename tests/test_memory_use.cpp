@@ -2,6 +2,7 @@
 //
 // What a run takes from its arenas is what the plan says, byte for byte, when stages allocate what
 // their costs declare.
+#include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
@@ -19,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,36 +37,57 @@ message two_parts(pass_context ctx, bytes size) {
   return {ctx.allocate_edge(size_of(size / 3)), ctx.allocate_edge(size_of(size - size / 3))};
 }
 
-// Allocates what the costs of its stage say, no more and no less.
+// Ships an object that counts as `size` bytes.
+struct stands_for_memory {
+  bytes size;
+};
+message one_object(pass_context ctx, bytes size) {
+  return ctx.make_edge(stands_for_memory{size}, size);
+}
+
+// Takes memory from the arena, or counts what is taken from elsewhere.
+template <class Memory>
+Memory take(pass_context ctx, bytes size) {
+  if constexpr (std::is_same_v<Memory, buffer>)
+    return ctx.allocate(size_of(size));
+  else
+    return ctx.count_external(size);
+}
+
+// Takes what the costs of its stage say, no more and no less.
+template <class Memory = buffer, message (*MakeEdge)(pass_context, bytes) = two_parts>
 struct declared {
   problem const* what = nullptr;
 
   flow operator()(microbatch mb) {
     stage_costs const& c = what->costs(mb.stage());
     bytes const edge_before = mb.is_first_stage() ? 0 : what->costs(mb.stage() - 1).edge;
-    buffer start;
-    buffer for_b;
-    buffer for_w;
+    Memory start;
+    Memory for_b;
+    Memory for_w;
+    Memory made_by_b;
+    bytes const kept_for_w = c.weight_gradient_input - c.output_gradient;
     message in = co_await mb.recv_activation();
     message out;
     co_await F([&](pass_context ctx) {
       if (mb.is_recomputed()) {
-        start = ctx.allocate(size_of(c.recompute_input));
+        start = take<Memory>(ctx, c.recompute_input);
       } else {
-        for_b = ctx.allocate(size_of(c.activation - c.weight_gradient_input));
-        for_w = ctx.allocate(size_of(c.weight_gradient_input));
+        for_b = take<Memory>(ctx, c.activation - kept_for_w);
+        for_w = take<Memory>(ctx, kept_for_w);
       }
-      if (!mb.is_last_stage()) out = two_parts(ctx, c.edge);
+      if (!mb.is_last_stage()) out = MakeEdge(ctx, c.edge);
       in.clear();
     });
     co_await mb.send_activation(std::move(out));
     co_await R([&](pass_context ctx) {
-      for_b = ctx.allocate(size_of(c.activation - c.weight_gradient_input - c.recompute_input));
-      for_w = ctx.allocate(size_of(c.weight_gradient_input));
+      for_b = take<Memory>(ctx, c.activation - kept_for_w - c.recompute_input);
+      for_w = take<Memory>(ctx, kept_for_w);
     });
     message back = co_await mb.recv_gradient();
     auto backward_input = [&](pass_context ctx) {
-      if (!mb.is_first_stage()) out = two_parts(ctx, edge_before);
+      if (!mb.is_first_stage()) out = MakeEdge(ctx, edge_before);
+      if (!mb.is_fused()) made_by_b = take<Memory>(ctx, c.output_gradient);
       for_b.reset();
       start.reset();
       back.clear();
@@ -75,7 +98,10 @@ struct declared {
     } else {
       co_await B(backward_input);
       co_await mb.send_gradient(std::move(out));
-      co_await W([&] { for_w.reset(); });
+      co_await W([&] {
+        for_w.reset();
+        made_by_b.reset();
+      });
     }
   }
 };
@@ -130,14 +156,65 @@ void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
   }
 }
 
+template <class Backend>
+void check_evaluation(plan const& planned, Backend backend) {
+  std::vector<declared<>> stages(
+      detail::index(planned.problem().stages()), declared<>{&planned.problem()});
+  pipeline pipe{planned, backend, stages};
+  auto const expected = peak_evaluation_memory(planned.program(), planned.problem());
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    if (repeat == 1) pipe.step();
+    pipe.evaluate();
+    for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
+      INFO("rank " << rank << ", evaluation " << repeat);
+      auto const& usage = pipe.memory(rank);
+      CHECK(usage.most(purpose::activation) == expected[detail::index(rank)].activations);
+      CHECK(usage.most(purpose::edge) == expected[detail::index(rank)].edges);
+      CHECK(usage.in_use == std::array<bytes, 3>{});
+    }
+  }
+}
+
+// Takes passes in any order in which each finds its input made, and first all F.
+schedule random_order(test::seeded_random& random, placement const& where, int microbatches) {
+  std::vector<std::vector<pass>> rows_of(detail::index(where.ranks()));
+  auto const last = where.stages() - 1;
+  for (auto const kind : {pass_kind::forward, pass_kind::backward_input}) {
+    bool const is_forward = kind == pass_kind::forward;
+    std::vector<int> done(detail::index(microbatches), 0);  // stages, by microbatch
+    for (int left = where.stages() * microbatches; left > 0; --left) {
+      auto m = random.integer(0, microbatches - 1);
+      while (done[detail::index(m)] > last) m = (m + 1) % microbatches;
+      auto const at = done[detail::index(m)]++;
+      auto const s = is_forward ? at : last - at;
+      auto& row = rows_of[detail::index(where.rank_of(s))];
+      row.push_back({kind, s, static_cast<int>(m)});
+    }
+  }
+  for (int s = 0; s <= last; ++s)
+    for (int m = 0; m < microbatches; ++m)
+      rows_of[detail::index(where.rank_of(s))].push_back({pass_kind::backward_weight, s, m});
+  rows<pass> all;
+  for (auto const& row : rows_of) {
+    for (auto const& p : row) all.push(p);
+    all.end_row();
+  }
+  return {where, microbatches, std::move(all)};
+}
+
 // Costs of every stage of its own.
-problem uneven_problem(test::seeded_random& random, placement placement, int microbatches) {
+// @param most_added  by B for W
+problem uneven_problem(
+    test::seeded_random& random, placement placement, int microbatches, bytes most_added = 0) {
   std::vector<stage_costs> costs(detail::index(placement.stages()), test::uneven_costs());
   for (auto& c : costs) {
     c.activation = random.integer(500, 2000);
     c.weight_gradient_input = random.integer(0, 300);
     c.recompute_input = random.integer(0, 200);
     c.edge = random.integer(0, 500);
+    if (most_added == 0) continue;
+    c.output_gradient = random.integer(0, most_added);
+    c.weight_gradient_input += c.output_gradient;
   }
   return {std::move(placement), microbatches, std::move(costs), 87};
 }
@@ -155,9 +232,107 @@ TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
           {.recomputed = true, .receive_ahead = m % 3},
           [](std::string const& name, plan const& planned) {
             INFO(name);
-            check_peaks(planned, virtual_time{}, declared{&planned.problem()});
-            check_peaks(planned, threads{}, declared{&planned.problem()});
-            check_peaks(planned, threads{.count = 2}, declared{&planned.problem()});
+            check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
+            check_peaks(planned, threads{}, declared<>{&planned.problem()});
+            check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
+            check_peaks(
+                planned, threads{}, declared<external_memory, one_object>{&planned.problem()});
+          });
+    }
+}
+
+TEST_CASE("an evaluation takes as much memory as is said", "[memory-use]") {
+  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
+  for (auto const& where : test::placements_to_run(p))
+    for (int m : test::microbatches_to_run(p)) {
+      ZBPP_SEEDED(random, p * 100 + m);
+      auto const what = uneven_problem(random, where, m);
+      test::for_each_plan_of(
+          what,
+          {.recomputed = true, .receive_ahead = m % 3},
+          [](std::string const& name, plan const& planned) {
+            INFO(name);
+            check_evaluation(planned, virtual_time{});
+            check_evaluation(planned, threads{});
+            check_evaluation(planned, threads{.count = 2});
+          });
+    }
+}
+
+TEST_CASE("the same where ranks take microbatches in any order", "[memory-use]") {
+  auto const count = test::thinned(300, 60);
+  for (int n = 0; n < count; ++n) {
+    ZBPP_SEEDED(random, n);
+    auto const ranks = static_cast<int>(random.integer(2, 4));
+    auto const m = static_cast<int>(random.integer(1, 12));
+    std::vector<int> owners;
+    for (int s = 0; s < static_cast<int>(random.integer(ranks, 3 * ranks)); ++s)
+      owners.push_back(s < ranks ? s : static_cast<int>(random.integer(0, ranks - 1)));
+    auto const where = placement::custom(owners);
+    INFO(n);
+    auto const planned =
+        make_plan("in any order", random_order(random, where, m), uneven_problem(random, where, m));
+    check_evaluation(planned, virtual_time{});
+    check_evaluation(planned, threads{});
+    check_evaluation(planned, threads{.count = 1});
+  }
+}
+
+TEST_CASE("an evaluation of more microbatches takes no more memory", "[memory-use]") {
+  auto const peaks = [](int microbatches) {
+    problem const what(
+        placement::linear(3), microbatches, stage_costs{.activation = 500, .edge = 100});
+    auto const planned = make_plan(zb_h1{}, what);
+    CHECK(evaluation_depth(forward_only(planned.program())) == 2);
+    check_evaluation(planned, threads{});
+    return peak_evaluation_memory(planned.program(), what);
+  };
+  auto const many = peaks(200);
+  CHECK(many == peaks(5));
+  CHECK(many[0].edges == 3 * 100);  // two were sent, one is being made
+  CHECK(many[1].edges == 4 * 100);  // and one received
+  CHECK(many[2].edges == 100);
+  CHECK(many[1].activations == 500);
+}
+
+TEST_CASE("where an order needs it, an evaluation holds more messages", "[memory-use]") {
+  // Rank 0 runs all of stage 0 before stage 2. Rank 1 takes depth + 1 of its messages before it has
+  // to wait, and depth more may be under way.
+  for (int m = 1; m < 20; ++m) {
+    auto const row = [m](int low, int high) {
+      std::string text;
+      auto const add = [&](int stage, char kind) {
+        for (int i = 0; i < m; ++i) text += std::to_string(stage) + kind + std::to_string(i) + " ";
+      };
+      for (int s : {low, high}) add(s, 'F');
+      for (char kind : {'B', 'W'})
+        for (int s : {high, low}) add(s, kind);
+      text.pop_back();
+      return text;
+    };
+    auto const where = placement::looped(2, 2);
+    problem const what(where, m, stage_costs{.activation = 10, .edge = 8});
+    auto const planned =
+        make_plan("by hand", schedule(where, m, test::passes({row(0, 2), row(1, 3)})), what);
+    CHECK(evaluation_depth(forward_only(planned.program())) == std::max(2, m / 2));
+    check_evaluation(planned, virtual_time{});
+    check_evaluation(planned, threads{});
+  }
+}
+
+TEST_CASE("a run takes what B adds for W, and where it runs BW it does not", "[memory-use]") {
+  auto const p = GENERATE(1, 2, 3);
+  for (auto const& where : test::placements_to_run(p))
+    for (int m : test::microbatches_to_run(p)) {
+      ZBPP_SEEDED(random, p * 100 + m);
+      auto const what = uneven_problem(random, where, m, 3000);
+      test::for_each_plan_of(
+          what,
+          {.recomputed = true, .receive_ahead = m % 3},
+          [](std::string const& name, plan const& planned) {
+            INFO(name);
+            check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
+            check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
           });
     }
 }
@@ -191,7 +366,7 @@ TEST_CASE("what only B needs is free after B", "[memory-use]") {
       where, 3, stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
   auto const peak_of = [&](std::string const& row) {
     auto const planned = make_plan("by hand", schedule(where, 3, test::passes({row})), problem);
-    check_peaks(planned, virtual_time{}, declared{&planned.problem()});
+    check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     return peak_memory(planned.program(), problem)[0].activations;
   };
   CHECK(peak_of("0F0 0F1 0F2 0B0 0B1 0B2 0W0 0W1 0W2") == 3000);
@@ -205,7 +380,7 @@ TEST_CASE("the peak of a rank is that of the last step", "[memory-use]") {
       4,
       stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
   auto const planned = make_plan(gpipe{}, problem);
-  std::vector<declared> stages(1, declared{&planned.problem()});
+  std::vector<declared<>> stages(1, declared<>{&planned.problem()});
   pipeline pipe{planned, virtual_time{}, stages};
   pipe.step();
   CHECK(pipe.memory(0).most(purpose::activation) == 4000);

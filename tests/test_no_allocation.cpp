@@ -42,6 +42,10 @@ void check_steps(plan const& planned, Backend backend, Stages& stages) {
   pipe.evaluate();
   CHECK(count_allocations([&] { pipe.step(); }) == 0);
   CHECK(count_allocations([&] { pipe.evaluate(); }) == 0);
+  std::size_t heard = 0;
+  auto const hear = [&](evaluation_output const& out) { heard += out.message.size() + 1; };
+  CHECK(count_allocations([&] { pipe.evaluate(hear); }) == 0);
+  CHECK(heard > 0);
   CHECK(count_allocations([&] {
           pipe.step();
           pipe.evaluate();

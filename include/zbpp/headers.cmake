@@ -15,13 +15,16 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/tails.hpp
   analysis/detail/bounds/terms.hpp
   analysis/detail/bounds/view.hpp
+  analysis/detail/edge_count.hpp
   analysis/detail/fuse_pairs.hpp
   analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
   analysis/diagnostic.hpp
+  analysis/evaluation.hpp
   analysis/impl/bounds.ipp
   analysis/impl/deadlock.ipp
   analysis/impl/diagnostic.ipp
+  analysis/impl/evaluation.ipp
   analysis/impl/lower.ipp
   analysis/impl/memory.ipp
   analysis/impl/period.ipp
@@ -144,6 +147,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
+  runtime/detail/callback.hpp
   runtime/detail/chunk_state.hpp
   runtime/detail/flow_runner.hpp
   runtime/detail/flow_state.hpp
@@ -152,6 +156,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
+  runtime/detail/program_run.hpp
   runtime/detail/refuse_flow.hpp
   runtime/detail/rethrow.hpp
   runtime/detail/step_agreement.hpp
@@ -159,6 +164,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/tied_gradients.hpp
   runtime/engine.hpp
   runtime/engine_run.hpp
+  runtime/evaluation.hpp
   runtime/failure.hpp
   runtime/flow.hpp
   runtime/gradient_state.hpp
@@ -189,6 +195,7 @@ set(ZBPP_CORE_HEADERS
   runtime/optimizer.hpp
   runtime/pass_context.hpp
   runtime/pipeline.hpp
+  runtime/rank_memory.hpp
   runtime/stage.hpp
   runtime/state_link.hpp
   runtime/step_result.hpp

@@ -6,6 +6,7 @@
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
+#include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/period.hpp>
@@ -56,6 +57,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/engine_run.hpp>
+#include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
@@ -67,6 +69,7 @@
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/rank_memory.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/step_result.hpp>

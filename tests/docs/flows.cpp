@@ -237,3 +237,32 @@ bool try_step(zbpp::pipeline<Backend>& pipe) {
 template bool try_step(zbpp::pipeline<zbpp::threads>& pipe);
 
 }  // namespace docs_flows
+
+// [generate
+#include <zbpp/zbpp.hpp>
+
+#include <cstddef>
+#include <vector>
+
+// generate]
+namespace docs_flows {
+
+// [generate
+int pick(zbpp::buffer const& scores);
+
+// `tokens` has one number per microbatch, which the first stage reads in its F.
+template <zbpp::backend Backend>
+void generate(zbpp::pipeline<Backend>& pipe, int rounds, std::vector<int>& tokens) {
+  auto next = tokens;
+  for (int t = 0; t < rounds; ++t) {
+    pipe.evaluate([&](zbpp::evaluation_output const& out) {
+      next[static_cast<std::size_t>(out.microbatch)] = pick(out.message[0]);
+    });
+    tokens = next;
+  }
+}
+// generate]
+
+template void generate(zbpp::pipeline<zbpp::threads>& pipe, int rounds, std::vector<int>& tokens);
+
+}  // namespace docs_flows

@@ -71,6 +71,9 @@ struct message_note {
   std::int32_t channel = channel_map::none;  ///< of the message it sends, receives or consumes
   std::int32_t sequence = -1;                ///< its number there, from 0
   std::int32_t retired = -1;  ///< of the reverse channel: so many are known to be consumed by then
+  /// Of its own channel, where receivers acknowledge: so many of the first messages are consumed
+  /// once a pass has its input, or have to be before a send.
+  std::int32_t acknowledged = -1;
 };
 
 /// Holds the notes of every instruction of a program, and how deep its channels get.
@@ -84,6 +87,13 @@ class traffic {
   /// Reads a program whose ids are in range; other faults leave notes without a number.
   /// @complexity O(instructions)
   explicit traffic(program const& program);
+
+  /// Reads a program of forward passes alone, in which receivers acknowledge what they consume:
+  /// when message k of a channel is sent, all up to number k - depth are known to be consumed. No
+  /// other message tells.
+  /// @param depth  of channels, in messages, at least 1; see `evaluation_depth`
+  /// @complexity O(instructions)
+  traffic(program const& forwards, int depth);
 
   /// Reads the instructions of what is to become a program.
   /// @complexity O(instructions)
@@ -109,6 +119,11 @@ class traffic {
 
   // Writes what each note retires, and counts the messages in flight.
   void retire(rows<instruction> const& instructions, std::vector<counters> const& consumed_at_send);
+
+  // Writes what the note of each pass acknowledges and what that of each send needs.
+  void acknowledge(rows<instruction> const& instructions, int depth);
+
+  void set_ends();
 
   channel_map map_;
   std::vector<channel> depths_;

@@ -149,13 +149,15 @@ class tcp::executor {
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
       if (is_done && transport.is_flushed()) break;
-      // Between two steps of a run the engine waits for nobody, but until what it sent has left.
+      // Between two steps of a run, and with a full channel of an evaluation, the engine waits for
+      // nobody, but until what it sent has left.
       bool const is_between_steps = !is_done && engine.blocked_on() == channel_map::none &&
                                     engine.blocked_by() == state_map::none;
       board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
       transport.flush();
       control_->loop().run_until([&] {
         if ((is_done || is_between_steps) && transport.is_flushed()) return true;
+        if (is_between_steps && engine.may_send()) return true;
         if (part_.has_stopped() || status.has_failed()) return true;
         // Before lost connections are reported: a last message and the end of its connection may
         // arrive together.

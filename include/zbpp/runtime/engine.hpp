@@ -11,16 +11,18 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/detail/agreement_runner.hpp>
+#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/detail/tied_gradients.hpp>
 #include <zbpp/runtime/engine_run.hpp>
+#include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/rank_memory.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -32,12 +34,6 @@
 #include <utility>
 
 namespace zbpp {
-
-/// Holds the memory of one rank.
-struct rank_memory {
-  arena buffers;
-  frame_pool frames;
-};
 
 /// Runs the program of one rank.
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
@@ -51,8 +47,8 @@ class engine {
   static constexpr ticks not_yet = Transport::not_yet;
 
   /// Makes the engine of a rank for a verified program. `stages` are those of the rank, in the
-  /// order of the model. What the references name must outlive the engine, and memory must not
-  /// move.
+  /// order of the model; `outputs` are of an evaluation, null in training. What the references name
+  /// must outlive the engine, and memory must not move.
   engine(
       int rank,
       program const& program,
@@ -64,9 +60,9 @@ class engine {
       Transport& transport,
       step_status& status,
       detail::step_agreement* agreement,
-      bool is_training)
+      detail::callback<evaluation_output> const* outputs)
       : rank_(rank),
-        flows_(rank, program, messages, problem, stages, ctx, transport, is_training),
+        flows_(rank, program, messages, problem, stages, ctx, transport, outputs),
         memory_(&memory),
         transport_(&transport),
         status_(&status),
@@ -133,6 +129,11 @@ class engine {
     return tied_.awaited() != state_map::none ? tied_.awaited() : agreement_.awaited();
   }
 
+  /// @return whether the rank is at a send that waits for room, and there is some now
+  [[nodiscard]] bool may_send() const noexcept {
+    return next_ < code().size() && flows_.may_send(code()[next_]);
+  }
+
   /// Destroys all flows and their messages; after a step that failed, when no rank is running.
   void abandon() noexcept { flows_.abandon(); }
 
@@ -163,19 +164,7 @@ class engine {
  private:
   using ready_instruction = detail::ready_instruction;
 
-  enum class run_state : std::uint8_t {
-    at_instruction,
-    between_steps,
-    going_back,  // after the step before was amended: what this one has run is void
-    rejoining,   // that is undone; it begins anew
-  };
-
-  // What a rank waits for: a message, a state of gradients, or, with neither, that what it sent is
-  // consumed.
-  struct wait {
-    int channel = channel_map::none;
-    std::int32_t sequence = -1;
-  };
+  using run_state = detail::run_state;
 
   progress advance_step(std::size_t most) {
     auto const first = traced_;
@@ -302,9 +291,19 @@ class engine {
       case instruction_kind::receive_activation:
       case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
       case instruction_kind::send_activation:
-      case instruction_kind::send_gradient: flows_.send(i, observer_); return true;
+      case instruction_kind::send_gradient: return send(i);
       default: return run_pass(i);
     }
+  }
+
+  // Returns false while the channel of an evaluation is full.
+  bool send(ready_instruction const& i) {
+    if (i.retired != ready_instruction::none && !flows_.make_room(i)) {
+      awaited_ = {};
+      return false;
+    }
+    flows_.send(i, observer_);
+    return true;
   }
 
   bool run_pass(ready_instruction const& i) {
@@ -338,7 +337,7 @@ class engine {
   std::int64_t step_ = 0;
   std::int64_t judged_ = -1;
   run_state state_ = run_state::at_instruction;
-  wait awaited_;
+  detail::awaited_message awaited_;
   std::span<timed_pass> trace_;
   std::size_t traced_ = 0;
   std::size_t next_ = 0;

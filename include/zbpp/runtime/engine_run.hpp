@@ -4,6 +4,7 @@
 // told when a step is judged.
 #pragma once
 
+#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <array>
@@ -44,4 +45,22 @@ struct engine_run {
   step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
 };
 
+namespace detail {
+
+/// Says where an engine stands in its run.
+enum class run_state : std::uint8_t {
+  at_instruction,
+  between_steps,
+  going_back,  // after the step before was amended: what this one has run is void
+  rejoining,   // that is undone; it begins anew
+};
+
+/// Names what a rank waits for: a message, or, where it is none, a state of gradients, or that what
+/// the rank sent is consumed, at the end of a step or, in an evaluation, at a send.
+struct awaited_message {
+  int channel = channel_map::none;
+  std::int32_t sequence = -1;
+};
+
+}  // namespace detail
 }  // namespace zbpp

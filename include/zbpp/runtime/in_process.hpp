@@ -117,6 +117,21 @@ class in_process {
     l.retire_until(l.sent + static_cast<std::uint32_t>(count));
   }
 
+  /// Tells the sender of a channel that the first `count` messages of this step are consumed.
+  void acknowledge(int channel, std::int32_t count) noexcept {
+    auto& l = *lanes_[detail::index(channel)];
+    // Release: the sender that sees the count may release the messages.
+    l.acknowledged.store(l.received + static_cast<std::uint32_t>(count), std::memory_order_release);
+    notify(ranks_[detail::index(l.from)].wake);
+  }
+  /// @return whether the receiver has acknowledged the first `count` messages of this step
+  [[nodiscard]] bool is_released(int channel, std::int32_t count) const noexcept {
+    auto const& l = *lanes_[detail::index(channel)];
+    auto const end = l.sent + static_cast<std::uint32_t>(count);
+    // Acquire: pairs with the release in acknowledge. Their distance counts, as in have_arrived.
+    return static_cast<std::int32_t>(l.acknowledged.load(std::memory_order_acquire) - end) >= 0;
+  }
+
   /// Wakes everybody who waits; for a step that failed.
   void abort() noexcept;
 
@@ -152,6 +167,7 @@ class in_process {
     std::uint32_t sent = 0;  // before this step
     // How many messages were taken or discarded. It is written by the receiver alone.
     alignas(64) std::atomic<std::uint32_t> consumed{0};
+    std::atomic<std::uint32_t> acknowledged{0};  // in evaluations; written by the receiver alone
     // Touched by the receiver alone.
     std::uint32_t received = 0;  // before this step
     bytes open = 0;              // of slots whose message was not taken

@@ -63,12 +63,13 @@ class microbatch {
   /// Sends buffers, or one message, to the next stage; belongs to F and stands after it.
   ///
   /// Call it right after F; there it never suspends. The engine keeps the message until it sends
-  /// it, and the next stage may share its buffers: do not write to them afterwards. On the last
-  /// stage the message is dropped.
+  /// it, and the next stage may share its buffers: do not write to them afterwards. What the last
+  /// stage sends goes to the callable of `evaluate(on_output)`; elsewhere it is dropped.
   /// @throws error (wrong_flow) when the flow has sent already
   template <class... Buffers>
   [[nodiscard]] auto send_activation(Buffers&&... sent) const {
-    hold(flow_point::send_activation, state_->is_last_stage(), std::forward<Buffers>(sent)...);
+    bool const nobody_waits = state_->is_last_stage() && !state_->is_heard();
+    hold(flow_point::send_activation, nobody_waits, std::forward<Buffers>(sent)...);
     return detail::message_awaiter<void, flow_point::send_activation>(*state_);
   }
   /// Sends buffers, or one message, to the stage before; belongs to B and stands after it.

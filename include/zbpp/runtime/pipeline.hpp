@@ -4,17 +4,19 @@
 // after step. A program that `verify` refuses never runs.
 #pragma once
 
+#include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
+#include <zbpp/runtime/detail/program_run.hpp>
 #include <zbpp/runtime/detail/rethrow.hpp>
 #include <zbpp/runtime/detail/step_agreements.hpp>
 #include <zbpp/runtime/engine.hpp>
-#include <zbpp/runtime/engine_run.hpp>
+#include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
@@ -22,12 +24,10 @@
 #include <zbpp/runtime/training.hpp>
 
 #include <algorithm>
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -89,10 +89,22 @@ class pipeline {
     return run(count, [](step_result const&) {});
   }
 
-  /// Runs the forward passes only. What a rank sends stays in its memory until the end, because
-  /// no gradient comes back that would tell that it was consumed.
+  /// Runs the forward passes only.
+  ///
+  /// A rank holds up to `evaluation_depth` messages of each channel; then it waits until the oldest
+  /// was consumed (over TCP: has left), so that it needs what `peak_evaluation_memory` says. On
+  /// GPUs what a rank sends stays in its memory until the end.
   /// @throws as `step`
   step_result const& evaluate();
+  /// Runs the forward passes, and hands what the last stage sends to `on_output`.
+  ///
+  /// It is called right after each F of the last stage, on the thread of its rank: in the order of
+  /// the program, and with one process per rank only in the process of the last stage.
+  /// @param on_output  called with an `evaluation_output const&`; what it throws is a failure of
+  ///                   that rank at that F
+  /// @throws as `step`; error (wrong_flow) when a flow of the last stage sends nothing
+  template <std::invocable<evaluation_output const&> OnOutput>
+  step_result const& evaluate(OnOutput on_output);
 
   /// @return every failure of the last step, the first one first; empty when it succeeded
   [[nodiscard]] std::vector<failure> const& failures() const noexcept { return failures_; }
@@ -109,10 +121,9 @@ class pipeline {
   [[nodiscard]] arena_usage const& memory(int rank) const;
 
  private:
-  using transport_type = typename Backend::transport_type;
-  using engine_type = engine<transport_type, typename Backend::pass_observer>;
-
-  struct run_state;  // engines, transport and result of one program, training or evaluation
+  using program_run = detail::program_run<Backend>;
+  using step_callback = detail::callback<step_result>;
+  using output_callback = detail::callback<evaluation_output>;
 
   pipeline(
       std::vector<stage_ref> const& stages,
@@ -120,15 +131,12 @@ class pipeline {
       Backend backend,
       training_options const& options);
 
-  // What is called with the result of a step.
-  struct step_callback {
-    void* object = nullptr;
-    void (*call)(void*, step_result const&) = nullptr;
-  };
-
+  [[nodiscard]] std::unique_ptr<program_run> make_run(program code, output_callback const* outputs);
   step_result const& train(std::int64_t count, step_callback told);
-  void run(run_state& what, std::int64_t count, step_callback told = {});
-  [[noreturn]] void report(run_state const& what);
+  step_result const& evaluate_for(output_callback told);
+  void run(program_run& what, std::int64_t count, step_callback told = {});
+  void tell(step_callback told, step_result const& result);
+  [[noreturn]] void report(program_run const& what);
 
   plan plan_;
   typename Backend::executor executor_;
@@ -136,8 +144,9 @@ class pipeline {
   std::vector<rank_memory> memory_;
   training_state state_;
   detail::step_agreements agreements_;
-  std::unique_ptr<run_state> training_;
-  std::unique_ptr<run_state> evaluation_;
+  output_callback outputs_;  // of the evaluation that runs
+  std::unique_ptr<program_run> training_;
+  std::unique_ptr<program_run> evaluation_;
   std::vector<failure> failures_;
 };
 
@@ -145,96 +154,6 @@ template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&) -> pipeline<Backend>;
 template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&, training_options const&) -> pipeline<Backend>;
-
-template <backend Backend>
-struct pipeline<Backend>::run_state final : step_listener {
-  run_state(pipeline& owner, program program_to_run, bool is_training);
-
-  // Gets the places ready for steps to come.
-  void begin(std::int64_t first_step, std::int64_t step_count, step_callback told_of);
-  void on_judged(std::int64_t step) override;
-  [[nodiscard]] step_result& result_of(std::int64_t step) {
-    return results[detail::index(step - first) % results.size()];
-  }
-
-  program code;
-  traffic messages;
-  std::unique_ptr<transport_type> transport;
-  step_status status;
-  std::array<step_result, 2> results;  // of steps in turn: ranks are one step apart at most
-  std::vector<engine_type> engines;
-  detail::step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
-  std::int64_t first = 0;
-  std::int64_t count = 1;
-  step_callback told;
-};
-
-template <backend Backend>
-pipeline<Backend>::run_state::run_state(pipeline& owner, program program_to_run, bool is_training)
-    : code(std::move(program_to_run)),
-      messages(code),
-      transport(owner.executor_.make_transport(code, messages, owner.plan_.problem())) {
-  auto const here = owner.executor_.ranks();
-  std::span<stage_ref const> stages = owner.stages_;
-  if (is_training) {
-    detail::check_backend(
-        code, agreeing_transport<transport_type>, multi_step_transport<transport_type>);
-    if (agrees_on_steps(code)) agreements = &owner.agreements_;
-  }
-  auto& result = results.front();
-  engines.reserve(here.size());
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    if (engines.size() < here.size() && here[engines.size()] == rank) {
-      auto& memory = owner.memory_[engines.size()];
-      auto const chunks = code.placement().stages_of(rank).size();
-      transport->bind(rank, memory.buffers, owner.executor_.wakeup_of(rank));
-      engines.emplace_back(
-          rank,
-          code,
-          messages,
-          owner.plan_.problem(),
-          stages.first(chunks),
-          memory,
-          owner.executor_.context_of(rank, memory.buffers),
-          *transport,
-          status,
-          is_training ? owner.agreements_.of(engines.size()) : nullptr,
-          is_training);
-      stages = stages.subspan(chunks);
-      for (auto const& i : code.instructions(rank))
-        if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});
-    }
-    result.measured.end_row();
-  }
-  result.losses.resize(detail::index(code.microbatches()));
-  if (agreements != nullptr) {
-    result.ranks.resize(detail::index(code.ranks()));
-    results.back() = result;
-  }
-  owner.executor_.connect(*transport);
-}
-
-template <backend Backend>
-void pipeline<Backend>::run_state::begin(
-    std::int64_t first_step, std::int64_t step_count, step_callback told_of) {
-  status.reset();
-  first = first_step;
-  count = step_count;
-  told = told_of;
-  for (auto& each : results)
-    std::ranges::fill(each.losses, std::numeric_limits<double>::quiet_NaN());
-}
-
-// The first rank of the process is the last to learn a verdict, and no rank begins the step after
-// next before the first one has gone on; so this step's places are nobody else's now.
-template <backend Backend>
-void pipeline<Backend>::run_state::on_judged(std::int64_t step) {
-  auto& result = result_of(step);
-  result.update = agreements->of(0)->report();
-  if (told.call != nullptr) told.call(told.object, result);
-  if (step + 1 < first + count)
-    std::ranges::fill(result.losses, std::numeric_limits<double>::quiet_NaN());
-}
 
 template <backend Backend>
 pipeline<Backend>::pipeline(
@@ -250,7 +169,7 @@ pipeline<Backend>::pipeline(
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
-  training_ = std::make_unique<run_state>(*this, plan_.program(), true);
+  training_ = make_run(plan_.program(), nullptr);
   executor_.warm_up(training_->engines);
 }
 
@@ -266,14 +185,12 @@ template <backend Backend>
 template <std::invocable<step_result const&> OnStep>
 step_result const& pipeline<Backend>::run(std::int64_t count, OnStep on_step) {
   detail::require(count >= 1, "run() takes a number of steps from 1");
-  return train(count, {&on_step, [](void* object, step_result const& result) {
-                         (*static_cast<OnStep*>(object))(result);
-                       }});
+  return train(count, step_callback(on_step));
 }
 
 template <backend Backend>
 step_result const& pipeline<Backend>::train(std::int64_t count, step_callback told) {
-  if (multi_step_transport<transport_type> && training_->agreements != nullptr) {
+  if (multi_step_transport<typename Backend::transport_type> && training_->agreements != nullptr) {
     run(*training_, count, told);
     state_ = agreements_.of(0)->state();
     return training_->result_of(state_.steps - 1);
@@ -282,7 +199,7 @@ step_result const& pipeline<Backend>::train(std::int64_t count, step_callback to
     run(*training_, 1);
     ++state_.steps;
     if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
-    if (told.call != nullptr) told.call(told.object, result);
+    if (told) tell(told, result);
   }
   return training_->results.front();
 }
@@ -295,8 +212,19 @@ void pipeline<Backend>::resume(training_state const& state) {
 
 template <backend Backend>
 step_result const& pipeline<Backend>::evaluate() {
-  if (evaluation_ == nullptr)
-    evaluation_ = std::make_unique<run_state>(*this, detail::forward_only(plan_.program()), false);
+  return evaluate_for({});
+}
+
+template <backend Backend>
+template <std::invocable<evaluation_output const&> OnOutput>
+step_result const& pipeline<Backend>::evaluate(OnOutput on_output) {
+  return evaluate_for(output_callback(on_output));
+}
+
+template <backend Backend>
+step_result const& pipeline<Backend>::evaluate_for(output_callback told) {
+  if (evaluation_ == nullptr) evaluation_ = make_run(forward_only(plan_.program()), &outputs_);
+  outputs_ = told;
   run(*evaluation_, 1);
   return evaluation_->results.front();
 }
@@ -310,21 +238,17 @@ arena_usage const& pipeline<Backend>::memory(int rank) const {
 }
 
 template <backend Backend>
-void pipeline<Backend>::run(run_state& what, std::int64_t count, step_callback told) {
+std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
+    program code, output_callback const* outputs) {
+  return std::make_unique<program_run>(
+      executor_, plan_.problem(), std::move(code), stages_, memory_, agreements_, outputs);
+}
+
+template <backend Backend>
+void pipeline<Backend>::run(program_run& what, std::int64_t count, step_callback told) {
   failures_.clear();
-  what.begin(state_.steps, count, told);
   executor_.start_run();
-  for (auto& e : what.engines) {
-    engine_run run{.first = state_.steps, .count = count};
-    for (std::size_t i = 0; i < what.results.size(); ++i) {
-      auto& result = what.results[i];
-      if (i > 0 && what.agreements == nullptr) break;
-      run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};
-      if (what.agreements != nullptr) run.places[i].update = &result.ranks[detail::index(e.rank())];
-    }
-    if (what.agreements != nullptr && &e == &what.engines.front()) run.listener = &what;
-    e.begin(run, executor_.observer_of(e.rank()));
-  }
+  what.begin(executor_, state_.steps, count, told);
   executor_.run(what.engines, *what.transport, what.status);
   if (what.status.has_failed())
     for (auto& e : what.engines) e.abandon();
@@ -332,8 +256,20 @@ void pipeline<Backend>::run(run_state& what, std::int64_t count, step_callback t
   if (what.status.has_failed()) report(what);
 }
 
+// Where ranks agree, an engine calls; what is thrown is a failure of its rank there, too.
 template <backend Backend>
-void pipeline<Backend>::report(run_state const& what) {
+void pipeline<Backend>::tell(step_callback told, step_result const& result) {
+  try {
+    told(result);
+  } catch (...) {
+    auto const rank = executor_.ranks().front();
+    failures_.push_back({{.rank = rank}, {}, std::current_exception()});
+  }
+  if (!failures_.empty()) detail::rethrow_located(failures_.front());
+}
+
+template <backend Backend>
+void pipeline<Backend>::report(program_run const& what) {
   for (auto const& e : what.engines)
     if (e.what_failed().exception) failures_.push_back(e.what_failed());
   // The subrange that std::ranges gives does not compile with clang 14.

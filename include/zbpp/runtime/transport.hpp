@@ -54,4 +54,15 @@ concept transport = requires(
   t.drain();
 };
 
+/// Models one whose receivers can acknowledge, for programs in which no message comes back that
+/// would tell what was consumed: evaluations.
+template <class T>
+concept acknowledging_transport =
+    transport<T> && requires(T& t, T const& fixed, int channel, std::int32_t count) {
+      // For the receiver: the first `count` messages of this step are consumed.
+      t.acknowledge(channel, count);
+      // For the sender: whether the first `count` may be retired. It is notified when that changes.
+      { fixed.is_released(channel, count) } -> std::same_as<bool>;
+    };
+
 }  // namespace zbpp

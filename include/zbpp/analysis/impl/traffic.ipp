@@ -65,11 +65,23 @@ ZBPP_INLINE traffic::traffic(program const& program)
 ZBPP_INLINE traffic::traffic(
     placement const& placement, int microbatches, rows<instruction> const& instructions)
     : map_(placement), depths_(detail::index(map_.size())) {
+  set_ends();
+  retire(instructions, number(placement.stages(), microbatches, instructions));
+}
+
+ZBPP_INLINE traffic::traffic(program const& forwards, int depth)
+    : map_(forwards.placement()), depths_(detail::index(map_.size())) {
+  detail::require(depth >= 1, "a channel that acknowledges holds at least one message");
+  set_ends();
+  static_cast<void>(number(forwards.stages(), forwards.microbatches(), forwards.instructions()));
+  acknowledge(forwards.instructions(), depth);
+}
+
+ZBPP_INLINE void traffic::set_ends() {
   for (int c = 0; c < map_.size(); ++c) {
     auto const [from, to] = map_.ends(c);
     depths_[detail::index(c)] = {from, to, 0, 0};
   }
-  retire(instructions, number(placement.stages(), microbatches, instructions));
 }
 
 ZBPP_INLINE std::vector<traffic::counters> traffic::number(
@@ -125,6 +137,26 @@ ZBPP_INLINE void traffic::retire(
         auto& back = retired[detail::index(map_.reverse(note.channel))];
         back = std::max(back, consumed_at_send[c][detail::index(note.sequence)]);
         note.retired = back;
+      }
+    }
+  }
+}
+
+ZBPP_INLINE void traffic::acknowledge(rows<instruction> const& instructions, int depth) {
+  std::vector<detail::consumption> consumed(depths_.size());
+  for (int rank = 0; rank < instructions.ranks(); ++rank) {
+    auto const row = instructions[rank];
+    auto const notes = notes_[rank];
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto& note = notes[i];
+      if (note.sequence < 0) continue;
+      auto const c = detail::index(note.channel);
+      if (row[i].is_pass()) {
+        consumed[c].add(note.sequence);
+        note.acknowledged = consumed[c].prefix;
+      } else if (row[i].is_send()) {
+        if (note.sequence >= depth) note.acknowledged = note.sequence + 1 - depth;
+        depths_[c].in_flight = std::min(note.sequence + 1, depth);
       }
     }
   }

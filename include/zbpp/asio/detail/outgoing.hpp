@@ -66,6 +66,10 @@ class outgoing {
   [[nodiscard]] bool is_flushed() const noexcept {
     return written_.load(std::memory_order_acquire) == published_.load(std::memory_order_relaxed);
   }
+  /// @return whether the first `count` messages of this step are in the kernel
+  [[nodiscard]] bool has_written(std::int32_t count) const noexcept {
+    return written_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
+  }
   /// Releases the messages of this step before number `count`, which were consumed.
   void retire(std::int32_t count) noexcept {
     retire_before(first_ + static_cast<std::uint32_t>(count));

@@ -42,8 +42,11 @@ class stall_report {
     passes_.reserve(ranks, program.instructions().size());
     for (int rank = 0; rank < program.ranks(); ++rank) {
       auto const row = program.instructions(rank);
-      for (std::size_t i = 0; i < row.size(); ++i)
-        if (row[i].is_pass()) passes_.push(i);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        if (!row[i].is_pass()) continue;
+        passes_.push(i);
+        is_evaluation_ = is_evaluation_ && row[i].kind == instruction_kind::forward;
+      }
       passes_.end_row();
     }
     for (int rank = 0; rank < program.ranks(); ++rank) explain(rank);
@@ -137,6 +140,9 @@ class stall_report {
         does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
       if (row[i].kind == instruction_kind::add_tied)
         does += "waits for gradients of tied weights, or ";
+      if (is_evaluation_ && row[i].is_send())
+        does +=
+            "waits for " + name(map_.ends(map_.of(row[i])).second) + " to take what was sent, or ";
       if (row[i].is_of_rank()) does += "waits for gradients or the verdict of another rank, or ";
     }
     if (end == row.size()) {
@@ -239,6 +245,7 @@ class stall_report {
   program const& program_;
   channel_map map_;
   std::int64_t limit_ms_;
+  bool is_evaluation_ = true;  // where a send may wait
   std::vector<std::optional<progress_report>> reports_;
   rows<std::size_t> passes_;       // of each rank: where its passes stand in its row
   std::vector<std::string> does_;  // of each rank

@@ -163,6 +163,10 @@ ZBPP_INLINE void tcp_transport::retire(int channel, std::int32_t count) noexcept
   out_[zbpp::detail::index(channel)]->retire(count);
 }
 
+ZBPP_INLINE bool tcp_transport::is_released(int channel, std::int32_t count) const noexcept {
+  return out_[zbpp::detail::index(channel)]->has_written(count);
+}
+
 ZBPP_INLINE void tcp_transport::flush() {
   do_at_once(*loop_, [this] {
     progress();

@@ -7,6 +7,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/stage.hpp>
 
@@ -26,12 +27,13 @@ struct chunk_state {
 };
 
 /// Makes the chunks of a rank from its stages, which stand in the order of the model.
+/// @param outputs  of an evaluation; null in training
 [[nodiscard]] std::vector<chunk_state> make_chunk_states(
     program const& program,
     problem const& problem,
     int rank,
     std::span<stage_ref const> stages,
-    bool is_training);
+    callback<evaluation_output> const* outputs);
 
 }  // namespace zbpp::detail
 

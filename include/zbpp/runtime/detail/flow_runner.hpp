@@ -11,10 +11,12 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/chunk_state.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 #include <zbpp/runtime/detail/refuse_flow.hpp>
+#include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -36,6 +38,7 @@ template <transport Transport>
 class flow_runner {
  public:
   /// @param stages  those of the rank, in the order of the model
+  /// @param outputs  of an evaluation; null in training
   flow_runner(
       int rank,
       program const& program,
@@ -44,11 +47,11 @@ class flow_runner {
       std::span<stage_ref const> stages,
       pass_context ctx,
       Transport& transport,
-      bool is_training)
+      callback<evaluation_output> const* outputs)
       : rank_(rank),
         map_(&messages.map()),
         code_(make_rank_code(program, messages, rank)),
-        chunks_(make_chunk_states(program, problem, rank, stages, is_training)),
+        chunks_(make_chunk_states(program, problem, rank, stages, outputs)),
         flows_(index(code_.flow_slots)),
         context_(ctx),
         transport_(&transport) {}
@@ -65,8 +68,7 @@ class flow_runner {
       bool const forward = kind == pass_kind::forward;
       state.received =
           transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
-      if (i.retired != ready_instruction::none)
-        transport_->retire(map_->reverse(i.channel), i.retired);
+      if (i.retired != ready_instruction::none) tell_consumed(i);
     }
     if (kind == pass_kind::forward) start_flow(i, chunk, state);
     expect_flow_at(kind, state);
@@ -95,7 +97,20 @@ class flow_runner {
     transport_->post_receive(i.channel, forward ? chunk.activation_in : chunk.costs.edge);
   }
 
-  /// Ships what the flow of an instruction made.
+  /// Releases what has to be consumed before a send. That it is comes to pass: the depth of
+  /// channels is one with which no ranks wait for each other in a cycle (`evaluation_depth`).
+  /// @return false when it is not consumed yet
+  [[nodiscard]] bool make_room(ready_instruction const& i) {
+    if (!has_room(i)) return false;
+    transport_->retire(i.channel, i.retired);
+    return true;
+  }
+  /// @return whether an instruction is a send that needs room, and there is some
+  [[nodiscard]] bool may_send(ready_instruction const& i) const noexcept {
+    bool const is_send = i.kind == instruction_kind::send_activation;
+    return is_send && i.retired != ready_instruction::none && has_room(i);
+  }
+  /// Ships what the flow of an instruction made; there is room for it.
   template <class PassObserver>
   void send(ready_instruction const& i, PassObserver const& observer) {
     running_ = &i;
@@ -149,6 +164,19 @@ class flow_runner {
   [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
 
  private:
+  [[nodiscard]] bool has_room(ready_instruction const& i) const noexcept {
+    if constexpr (acknowledging_transport<Transport>)
+      return transport_->is_released(i.channel, i.retired);
+    return true;
+  }
+
+  // Releases what a message tells to be consumed; in an evaluation, tells the sender instead.
+  void tell_consumed(ready_instruction const& i) {
+    if constexpr (acknowledging_transport<Transport>)
+      if (i.acknowledges) return transport_->acknowledge(i.channel, i.retired);
+    transport_->retire(map_->reverse(i.channel), i.retired);
+  }
+
   void start_flow(ready_instruction const& i, chunk_state& chunk, flow_state& state) {
     state.common = &chunk.common;
     state.microbatch = i.microbatch;
@@ -209,6 +237,15 @@ class flow_runner {
     if (chunk.common.is_training && state.point != flow_point::end)
       refuse_flow(state, "still awaits ", to_string(state.point), " after its last pass");
     std::exchange(state.flow, nullptr).destroy();
+    if (!chunk.common.is_training && state.is_last_stage() && state.is_heard()) hand_out(state);
+  }
+
+  // Gives what the last stage sent to whoever evaluates.
+  void hand_out(flow_state& state) const {
+    if (std::exchange(state.sent_at, flow_point::start) != flow_point::send_activation)
+      refuse_flow(state, "has not called ", to_string(flow_point::send_activation));
+    auto const given = std::move(state.outgoing);
+    (*state.common->outputs)({state.microbatch, given, context_});
   }
 
   [[nodiscard]] chunk_state& chunk_of(ready_instruction const& i) {

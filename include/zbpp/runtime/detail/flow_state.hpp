@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
@@ -14,6 +15,8 @@
 #include <string_view>
 
 namespace zbpp {
+
+struct evaluation_output;
 
 /// Names the places at which a flow can stand between two passes.
 enum class flow_point : std::uint8_t {
@@ -113,6 +116,8 @@ struct stage_context {
   std::int64_t step = 0;
   double* losses = nullptr;            // one per microbatch
   double const* loss_scale = nullptr;  // null: 1
+  // Who gets what the last stage sends in an evaluation; null in training.
+  callback<evaluation_output> const* outputs = nullptr;
 };
 
 /// Holds one flow and its messages.
@@ -138,6 +143,9 @@ struct flow_state {
 
   [[nodiscard]] bool is_first_stage() const noexcept { return common->stage == 0; }
   [[nodiscard]] bool is_last_stage() const noexcept { return common->stage + 1 == common->stages; }
+  [[nodiscard]] bool is_heard() const noexcept {
+    return common->outputs != nullptr && *common->outputs;
+  }
 };
 
 }  // namespace detail

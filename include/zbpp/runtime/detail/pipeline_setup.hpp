@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a pipeline gets ready: it verifies its plan, gives each rank its stages and its memory, and
-// finds the program of an evaluation.
+// How a pipeline gets ready: it verifies its plan, and gives each rank its stages and its memory.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
@@ -66,9 +65,6 @@ template <class Stages>
 
 /// Takes from the system what the ranks of this process need at their peaks.
 void reserve_peaks(plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory);
-
-/// @return the program of the forward passes alone
-[[nodiscard]] program forward_only(program const& program);
 
 }  // namespace zbpp::detail
 

@@ -21,13 +21,14 @@ struct ready_instruction {
   bool frees_slot : 1 = false;     // nothing later mentions this flow
   bool is_recomputed : 1 = false;  // of F: an R follows
   bool is_last_w : 1 = false;      // the gradients of the stage are complete behind it
+  bool acknowledges : 1 = false;   // of a pass: `retired` is of its own channel, for the sender
   std::int32_t chunk = 0;          // the stage, counted among those of the rank
   std::int32_t microbatch = 0;
   std::int32_t slot = none;       // of its flow, in the engine's table
   std::int32_t hand_over = none;  // slot of the flow on this rank that consumes the output
   std::int32_t channel = none;    // of what it sends, receives or consumes
   std::int32_t sequence = none;
-  std::int32_t retired = none;
+  std::int32_t retired = none;  // of a send: so many of its channel have to be released before
 };
 
 /// Holds the instructions of one rank and how many flows are alive at one time.

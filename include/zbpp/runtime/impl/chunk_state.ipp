@@ -19,7 +19,7 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
     problem const& problem,
     int rank,
     std::span<stage_ref const> stages,
-    bool is_training) {
+    callback<evaluation_output> const* outputs) {
   std::vector<chunk_state> chunks;
   for (int s : program.placement().stages_of(rank)) {
     chunks.push_back(
@@ -27,7 +27,8 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
              {.stage = s,
               .stages = program.stages(),
               .microbatches = program.microbatches(),
-              .is_training = is_training},
+              .is_training = outputs == nullptr,
+              .outputs = outputs},
          .run = stages[chunks.size()],
          .costs = problem.costs(s),
          .activation_in = s > 0 ? problem.costs(s - 1).edge : 0,

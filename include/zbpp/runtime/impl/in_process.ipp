@@ -67,6 +67,7 @@ ZBPP_INLINE void in_process::drain() noexcept {
     l->retire_until(l->sent);
     l->received = l->sent;
     l->consumed.store(l->sent, std::memory_order_relaxed);
+    l->acknowledged.store(l->sent, std::memory_order_relaxed);
     if (l->open != 0) open(static_cast<int>(&l - lanes_.data()), -l->open);
   }
   states_.drain();

@@ -3,14 +3,11 @@
 // How a pipeline checks what it is given.
 #pragma once
 
-#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/model/containers.hpp>
-#include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
@@ -55,19 +52,6 @@ ZBPP_INLINE void reserve_peaks(
     auto const& peak = peaks[index(ranks[here])];
     memory[here].buffers.reserve(peak.activations + peak.edges);
   }
-}
-
-// A cycle of waits among the forward passes alone would be one of the verified program, too.
-ZBPP_INLINE program forward_only(program const& program) {
-  rows<pass> forwards;
-  for (int rank = 0; rank < program.ranks(); ++rank) {
-    for (auto const& i : program.instructions(rank))
-      if (i.kind == instruction_kind::forward) forwards.push(i.as_pass());
-    forwards.end_row();
-  }
-  return lower(
-      {program.placement(), program.microbatches(), std::move(forwards)},
-      {.step = step_kind::none});
 }
 
 }  // namespace zbpp::detail

@@ -57,11 +57,12 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
     auto const chunk = where.chunk_of(from.stage);
     ready_instruction to{
         .kind = from.kind,
+        .acknowledges = from.is_pass() && note.acknowledged >= 0,
         .chunk = chunk,
         .microbatch = from.microbatch,
         .channel = note.channel,
         .sequence = note.sequence,
-        .retired = note.retired};
+        .retired = std::max(note.retired, note.acknowledged)};
     if (from.has_microbatch()) {
       to.slot = slot_of(chunk, from.microbatch);
       to.ends_flow = last_pass(chunk, from.microbatch) == static_cast<std::int32_t>(i);

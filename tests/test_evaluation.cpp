@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an evaluation hands out: each message that the last stage sends, once, in order, where its
+// passes run.
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/instructions.hpp>
+#include <support/nested.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace test_evaluation {
+
+using namespace zbpp;
+
+namespace {
+
+problem small(placement placement, int microbatches) {
+  return {
+      std::move(placement),
+      microbatches,
+      stage_costs{
+          .forward = 3, .backward_input = 2, .backward_weight = 1, .activation = 16, .edge = 8},
+      1};
+}
+
+// What all stages of a test share. Only the first stage reads `inputs`.
+struct shared_state {
+  std::vector<std::int64_t> inputs;
+  std::thread::id last_stage;  // where it runs
+};
+
+// Makes a number out of the one that it gets.
+struct numbers {
+  shared_state* shared = nullptr;
+  bool sends = true;
+  int weights_done = 0;
+
+  flow operator()(microbatch mb) {
+    message out;
+    message const in = co_await mb.recv_activation();
+    co_await F([&](pass_context ctx) {
+      auto const x = mb.is_first_stage() ? shared->inputs[detail::index(mb.index())]
+                                         : in[0].as<std::int64_t>()[0];
+      buffer made = ctx.allocate_edge(8);
+      made.as<std::int64_t>()[0] = next(x, mb.stage());
+      // Larger than an edge may be where no edge is.
+      out = mb.is_last_stage() ? message(made, ctx.allocate(100)) : message(made);
+      if (mb.is_last_stage()) shared->last_stage = std::this_thread::get_id();
+    });
+    if (sends) co_await mb.send_activation(std::move(out));
+    co_await R([] {});
+    message const back = co_await mb.recv_gradient();
+    if (mb.is_fused()) {
+      co_await BW([&] { ++weights_done; });
+      co_await mb.send_gradient();
+    } else {
+      co_await B([] {});
+      co_await mb.send_gradient();
+      co_await W([&] { ++weights_done; });
+    }
+  }
+
+  static std::int64_t next(std::int64_t x, int stage) { return (x * 31 + stage + 7) % 1'000'003; }
+  static std::int64_t through(std::int64_t x, int stages) {
+    for (int s = 0; s < stages; ++s) x = next(x, s);
+    return x;
+  }
+};
+
+template <class Backend>
+struct rig {
+  rig(plan const& planned, Backend backend)
+      : stages(detail::index(planned.problem().stages()), numbers{&shared}),
+        pipe(planned, backend, stages) {
+    for (int m = 0; m < planned.problem().microbatches(); ++m) shared.inputs.push_back(m * 100);
+  }
+
+  [[nodiscard]] bool is_clean() const {
+    bool clean = true;
+    for (int rank = 0; rank < pipe.planned().problem().ranks(); ++rank)
+      clean = clean && pipe.memory(rank).in_use == std::array<bytes, 3>{};
+    return clean;
+  }
+
+  shared_state shared;
+  std::vector<numbers> stages;
+  pipeline<Backend> pipe;
+};
+
+// The microbatches of the last stage in the order of the program.
+std::vector<int> last_order(program const& code) {
+  std::vector<int> order;
+  auto const last = code.stages() - 1;
+  for (auto const& i : code.instructions(code.placement().rank_of(last)))
+    if (i.kind == instruction_kind::forward && i.stage == last) order.push_back(i.microbatch);
+  return order;
+}
+
+template <class Backend>
+void check_outputs(plan const& planned, Backend backend) {
+  rig r(planned, backend);
+  auto const stages = planned.problem().stages();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<int> order;
+    bool is_right = true;
+    r.pipe.evaluate([&](evaluation_output const& out) {
+      order.push_back(out.microbatch);
+      is_right =
+          is_right && out.message.size() == 2 && out.message[1].size() == 100 &&
+          out.message[0].as<std::int64_t>()[0] == numbers::through(out.microbatch * 100, stages) &&
+          out.context.kind() == backend_kind::host &&
+          std::this_thread::get_id() == r.shared.last_stage;
+    });
+    CHECK(is_right);
+    CHECK(order == last_order(planned.program()));
+    CHECK(r.is_clean());
+    // Nobody hears of what runs without a callable.
+    r.pipe.evaluate();
+    r.pipe.step();
+    CHECK(order.size() == detail::index(planned.problem().microbatches()));
+    CHECK(r.is_clean());
+  }
+}
+
+plan one_plan() { return make_plan(zb_h1{}, small(placement::linear(3), 4)); }
+
+}  // namespace
+
+TEST_CASE("what the last stage sends is handed out in the order of the program", "[evaluation]") {
+  for (int p : {1, 2, 3})
+    for (auto const& where : test::placements_to_run(p))
+      for (int m : test::microbatches_to_run(p))
+        test::for_each_plan_of(
+            small(where, m),
+            {.recomputed = true},
+            [](std::string const& name, plan const& planned) {
+              INFO(name);
+              check_outputs(planned, virtual_time{});
+              check_outputs(planned, threads{});
+              check_outputs(planned, threads{.count = 2});
+            });
+}
+
+TEST_CASE("what was handed out may be kept by its buffers", "[evaluation]") {
+  std::vector<buffer> kept(4);
+  auto const planned = one_plan();
+  {
+    rig r(planned, threads{});
+    r.pipe.evaluate([&](evaluation_output const& out) {
+      kept[detail::index(out.microbatch)] = out.message[0];
+    });
+    r.pipe.step();
+  }
+  for (int m = 0; m < 4; ++m)
+    CHECK(kept[detail::index(m)].as<std::int64_t>()[0] == numbers::through(m * 100, 3));
+}
+
+TEST_CASE("a loop of evaluations feeds its outputs back, between training steps", "[evaluation]") {
+  auto const check = [](plan const& planned, auto backend) {
+    auto const count = planned.problem().microbatches();
+    auto const stages = planned.problem().stages();
+    rig r(planned, backend);
+    std::vector<std::int64_t> expected = r.shared.inputs;
+    std::vector<std::int64_t> made(expected.size());
+    for (int round = 0; round < 6; ++round) {
+      r.pipe.evaluate([&](evaluation_output const& out) {
+        made[detail::index(out.microbatch)] = out.message[0].as<std::int64_t>()[0];
+      });
+      r.shared.inputs = made;
+      for (auto& x : expected) x = numbers::through(x, stages);
+      CHECK(made == expected);
+      if (round % 2 == 1) r.pipe.step();
+    }
+    CHECK(r.pipe.steps() == 3);
+    for (auto const& s : r.stages) CHECK(s.weights_done == 3 * count);
+  };
+  for (auto const& where : test::placements_to_run(2)) {
+    test::for_each_plan_of(small(where, 5), {}, [&](std::string const& name, plan const& planned) {
+      INFO(name);
+      check(planned, virtual_time{});
+      check(planned, threads{});
+    });
+  }
+}
+
+TEST_CASE("what the callable throws is the failure of that F", "[evaluation]") {
+  auto const check = [](auto backend) {
+    rig r(one_plan(), backend);
+    auto fail = [](evaluation_output const& out) {
+      if (out.microbatch == 2) throw std::out_of_range("no such token");
+    };
+    std::string text;
+    try {
+      r.pipe.evaluate(fail);
+    } catch (error const& thrown) {
+      text = thrown.what();
+    }
+    CHECK(text.find("rank 2, position ") == 0);
+    CHECK(text.find(", stage 2, microbatch 2: in 2F2: no such token") != std::string::npos);
+    REQUIRE(r.pipe.failures().size() == 1);
+    CHECK(to_string(r.pipe.failures().front().instruction) == "2F2");
+    CHECK(r.is_clean());
+    CHECK(test::throws_nested<std::out_of_range>([&] { r.pipe.evaluate(fail); }));
+    int heard = 0;
+    r.pipe.evaluate([&](evaluation_output const&) { ++heard; });
+    CHECK(heard == 4);
+    CHECK(r.is_clean());
+    r.pipe.step();
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("a last stage that sends nothing is refused where somebody listens", "[evaluation]") {
+  rig r(one_plan(), virtual_time{});
+  r.stages[2].sends = false;
+  CHECK_NOTHROW(r.pipe.evaluate());
+  CHECK(
+      test::refusal(errc::wrong_flow, [&] { r.pipe.evaluate([](evaluation_output const&) {}); })
+          .find("the flow of stage 2 microbatch 0 has not called send_activation()") !=
+      std::string::npos);
+  CHECK(r.is_clean());
+  r.stages[2].sends = true;
+  r.pipe.step();
+}
+
+}  // namespace test_evaluation
