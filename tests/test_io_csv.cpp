@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/csv.hpp>
+#include <zbpp/io/detail/csv_cell.hpp>
 #include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
+#include <support/policy_grid.hpp>
 #include <support/random_timeline.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -27,6 +33,45 @@ std::string refusal(Read read) {
 }
 
 bool is_read(std::string const& refused) { return refused == "<nothing was refused>"; }
+
+std::vector<std::string> cells_of(std::string const& line) {
+  std::vector<std::string> cells;
+  std::istringstream stream(line);
+  for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+  return cells;
+}
+
+// What the runtime demands, told from the text alone: each send has one wait behind it, each stage
+// is gathered before its first pass, and its gradients are reduced behind its last backward pass.
+void check_demands(std::string const& text, problem const& problem) {
+  std::istringstream stream(text);
+  std::multiset<std::string> pending;
+  std::map<std::string, int> backwards;
+  std::set<std::string> gathered;
+  std::set<std::string> reduced;
+  bool right = true;
+  for (std::string line; std::getline(stream, line);) {
+    for (auto const& cell : cells_of(line)) {
+      auto const at = cell.find_first_not_of("0123456789");
+      auto const stage = cell.substr(0, at);
+      auto const rest = cell.substr(at);
+      if (rest.starts_with("SEND")) pending.insert(stage + rest);
+      if (rest.starts_with("WAIT_SEND"))
+        right = right && pending.erase(stage + rest.substr(5)) == 1;
+      if (rest == "UNSHARD") right = gathered.insert(stage).second && right;
+      if (rest[0] == 'F' || rest[0] == 'I' || rest[0] == 'B' || rest[0] == 'W')
+        right = right && (rest.starts_with("WAIT") ||
+                          (gathered.count(stage) == 1 && reduced.count(stage) == 0));
+      if (rest == "WAIT_REDUCE_GRAD") right = right && reduced.count(stage) == 1;
+      if (rest[0] == 'B' || (rest[0] == 'W' && rest[1] != 'A')) ++backwards[stage];
+      if (rest == "REDUCE_GRAD")
+        right = right && backwards[stage] == problem.microbatches() && reduced.insert(stage).second;
+      if (rest == "RESHARD") right = right && reduced.count(stage) == 1;
+    }
+    right = right && pending.empty();
+  }
+  if (!right || static_cast<int>(reduced.size()) != problem.stages()) FAIL_CHECK(text);
+}
 
 problem unit_problem(placement placement, int microbatches) {
   return {std::move(placement), microbatches, stage_costs{1, 1, 1}};
@@ -157,6 +202,159 @@ TEST_CASE("random orders written with pairs read back to the same value", "[io][
   }
 }
 
+TEST_CASE("actions that only PyTorch's runtime has are counted and left out", "[io][csv]") {
+  auto const plain = "0F0,0SEND_F0,0RECV_B0,0B0\n"
+                     "1RECV_F0,1F0,1B0,1SEND_B0\n";
+  auto const dumped =
+      "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n"
+      "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1RESHARD,1WAIT_SEND_"
+      "B0\r\n";
+  CHECK(program_from_csv(dumped) == program_from_csv(plain));
+  CHECK(
+      ignored_actions_in_csv(dumped) == std::vector<ignored_action>{
+                                            {"UNSHARD", 2},
+                                            {"RESHARD", 2},
+                                            {"REDUCE_GRAD", 2},
+                                            {"WAIT_REDUCE_GRAD", 2},
+                                            {"WAIT_SEND_F", 1},
+                                            {"WAIT_SEND_B", 1}});
+  CHECK(ignored_actions_in_csv(plain).empty());
+  CHECK(to_csv(program_from_csv(dumped), {.for_pytorch = true}) == [&] {
+    std::string text(dumped);
+    std::erase(text, '\r');
+    return text;
+  }());
+}
+
+TEST_CASE("ids of what is left out are checked, too", "[io][csv]") {
+  auto const two = placement::linear(2);
+  auto const read = [&](char const* text) {
+    return refusal([&] { return program_from_csv(text, two, 1); });
+  };
+  CHECK(
+      read("0F0,2UNSHARD\n1F0\n") ==
+      "line 1, cell 2: found '2UNSHARD'; expected a stage from 0 to 1");
+  CHECK(
+      read("0F0,1RESHARD\n1F0\n") ==
+      "line 1, cell 2: found '1RESHARD'; expected only stages of this rank; that one is on rank 1");
+  CHECK(
+      read("0F0,0SEND_F1,0WAIT_SEND_F1\n1F0\n") ==
+      "line 1, cell 2: found '0SEND_F1'; expected a microbatch from 0 to 0");
+}
+
+TEST_CASE("extra actions anywhere in a file leave its program as it is", "[io][csv]") {
+  for (int trial = 0; trial < 100; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const code = lower(test::random_schedule(values));
+    std::string text;
+    std::int64_t added = 0;
+    for (int rank = 0; rank < code.ranks(); ++rank) {
+      std::vector<instruction> sent;
+      auto const stages = code.placement().stages_of(rank);
+      char const* comma = "";
+      auto const put = [&](std::string const& cell) {
+        text += comma + cell;
+        comma = ",";
+      };
+      auto const some_stage = [&] {
+        return std::to_string(stages[static_cast<std::size_t>(
+            values.integer(0, static_cast<int>(stages.size()) - 1))]);
+      };
+      std::set<instruction>
+          ever;  // a random order may send twice; what is waited for is one of them
+      for (auto const& i : code.instructions(rank)) {
+        for (auto const* name : {"UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD"})
+          if (values.chance(0.1)) {
+            put(some_stage() + name);
+            ++added;
+          }
+        if (values.chance(0.3) && !sent.empty()) {
+          auto const& last = sent.back();
+          put(std::to_string(last.stage) +
+              (last.moves_activation() ? "WAIT_SEND_F" : "WAIT_SEND_B") +
+              std::to_string(last.microbatch));
+          sent.pop_back();
+          ++added;
+        }
+        std::string cell;
+        detail::add_cell(cell, i);
+        put(cell);
+        if (i.is_send() && ever.insert(i).second) sent.push_back(i);
+      }
+      text += '\n';
+    }
+    CAPTURE(text);
+    CHECK(program_from_csv(text, code.placement(), code.microbatches()) == code);
+    std::int64_t counted = 0;
+    for (auto const& action : ignored_actions_in_csv(text)) counted += action.count;
+    CHECK(counted == added);
+  }
+}
+
+TEST_CASE("every policy's program is written as PyTorch's runtime demands it", "[io][csv]") {
+  int cases = 0;
+  test::for_each_schedule(
+      {1, 2, 4}, [&](any_policy const& decide, problem const& problem, schedule const& order) {
+        INFO(test::name_of(decide, problem));
+        auto const passes = order.passes().all();
+        if (std::any_of(passes.begin(), passes.end(), [](pass const& p) {
+              return p.kind == pass_kind::recompute;
+            }))
+          return;  // refused, as below
+        for (auto step : {step_kind::none, step_kind::unchecked, step_kind::post_validated}) {
+          auto const code =
+              lower(order, {.step = step, .tied = {}, .layout = channel_layout::one_per_rank});
+          auto const text = to_csv(code, {.for_pytorch = true});
+          auto const bare = lower(
+              order, {.step = step_kind::none, .tied = {}, .layout = channel_layout::one_per_rank});
+          // Passes and transfers are all there, in their order; nothing else is but what it wants.
+          if (step == step_kind::none) CHECK(program_from_csv(text) == code);
+          if (step == step_kind::unchecked) CHECK(program_from_csv(text) == bare);
+          check_demands(text, problem);
+          ++cases;
+        }
+        CHECK(schedule_from_csv(to_csv(order, {.for_pytorch = true})) == order);
+      });
+  CHECK(cases > 100);
+}
+
+TEST_CASE("a send is waited for as soon as a message proves that it was consumed", "[io][csv]") {
+  auto const order = one_f_one_b{}(unit_problem(placement::linear(2), 2));
+  auto const code = lower(order, {.layout = channel_layout::one_per_rank});
+  CHECK(
+      to_csv(code, {.for_pytorch = true}) ==
+      "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,0B1,0WAIT_SEND_F1,"
+      "0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n"
+      "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,"
+      "1WAIT_REDUCE_GRAD,1RESHARD,1WAIT_SEND_B0,1WAIT_SEND_B1\n");
+}
+
+TEST_CASE("what PyTorch's runtime could not run is not written for it", "[io][csv]") {
+  csv_options const how{.for_pytorch = true};
+  schedule const again(
+      placement::linear(1),
+      1,
+      {{{pass_kind::forward, 0, 0}, {pass_kind::recompute, 0, 0}, {pass_kind::backward, 0, 0}}});
+  auto const r =
+      "0R0: PyTorch's pipelining runtime has no R; plan without it, and let the stage's module "
+      "recompute";
+  CHECK(test::refusal(errc::bad_argument, [&] { static_cast<void>(to_csv(again, how)); }) == r);
+  CHECK(test::refusal(errc::bad_argument, [&] {
+          static_cast<void>(to_csv(lower(again), how));
+        }) == r);
+  // The first program of docs/verify.md that comes to a standstill on one channel per rank.
+  auto const crossed = program_from_csv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                                        "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
+  auto const refused =
+      test::refusal(errc::refused_program, [&] { static_cast<void>(to_csv(crossed, how)); });
+  CHECK(refused.find("PyTorch's runtime could not run the program, deadlock") != std::string::npos);
+  CHECK(refused.find(".layout = channel_layout::one_per_rank") != std::string::npos);
+  auto const short_one = program_from_csv("0F0,0F1,0B0\n", placement::linear(1), 2);
+  CHECK(test::refusal(errc::refused_program, [&] {
+          static_cast<void>(to_csv(short_one, how));
+        }).find("missing") != std::string::npos);
+}
+
 TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
   struct fault {
     std::string text;
@@ -187,7 +385,24 @@ TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
       {"00", "line 1, cell 1", "after the stage"},
       {"0", "line 1, cell 1", "after the stage"},
       {"0SENDF0", "line 1, cell 1", "after the stage"},
-      {"0UNSHARD", "line 1, cell 1", "after the stage"},
+      {"0UNSHARD", "line 1: found no cell with a microbatch", "at least one pass"},
+      {"0F0,0UNSHARD0", "line 1, cell 2", "nothing after 0UNSHARD"},
+      {"0F0,0RESHARDED", "line 1, cell 2", "WAIT_SEND_F or WAIT_SEND_B after the stage"},
+      {"0F0,0REDUCE_GRAD1", "line 1, cell 2", "nothing after 0REDUCE_GRAD"},
+      {"0F0,0WAIT_REDUCE_GRADS", "line 1, cell 2", "after the stage"},
+      {"0F0,UNSHARD", "line 1, cell 2", "begins with a stage"},
+      {"0F0,1UNSHARD", "line 1: found 1 passes", "at least 2"},
+      {"0F0,2UNSHARD", "line 1, cell 2", "a cell with stage 1 too"},
+      {"0F0\n0UNSHARD,1F0", "line 2, cell 1", "stage 0 on one rank only"},
+      {"0F0,0WAIT_SEND_F", "line 1, cell 2", "a microbatch from 0"},
+      {"0F0,0WAIT_RECV_F0", "line 1, cell 2", "after the stage"},
+      {"0F0,0WAIT_SEND_F0", "line 1, cell 2", "its 0SEND_F0 before it"},
+      {"0F0,0WAIT_SEND_F0,0SEND_F0", "line 1, cell 2", "its 0SEND_F0 before it"},
+      {"0F0,0SEND_F0,0WAIT_SEND_B0", "line 1, cell 3", "its 0SEND_B0 before it"},
+      {"0F0,0SEND_F0,0WAIT_SEND_F0,0WAIT_SEND_F0", "line 1, cell 4", "and no other wait"},
+      {"0F0,0SEND_F0\n1F0,0WAIT_SEND_F0", "line 2, cell 2", "its 0SEND_F0 before it"},
+      {"(0F1;0UNSHARD)OVERLAP_F_B", "line 1, cell 1", "after the stage"},
+      {"(0F1;0WAIT_SEND_B0)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
       {"(0F1;1B0)", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
       {"(0F1;1B0)OVERLAP", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
       {"(0F1,1B0)OVERLAP_F_B", "line 1, cell 1", "a pair like (0F7;7B3)OVERLAP_F_B"},
@@ -225,12 +440,13 @@ TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
     CHECK(text.starts_with(f.place));
     CHECK(text.find("; expected ") != std::string::npos);
     CHECK(text.find(f.expected) != std::string::npos);
-    CHECK(refusal([&] { return schedule_from_csv(f.text); }).starts_with(f.place.substr(0, 6)));
+    auto const of_schedule = refusal([&] { return schedule_from_csv(f.text); });
+    CHECK(of_schedule.starts_with("line "));
   }
 }
 
 TEST_CASE("a schedule does not take transfers and steps", "[io][csv]") {
-  for (std::string cell : {"0SEND_F0", "0RECV_F0", "0SEND_B0", "0RECV_B0", "0STEP"}) {
+  for (std::string cell : {"0SEND_F0", "0RECV_F0", "0SEND_B0", "0RECV_B0", "0STEP", "0UNSHARD"}) {
     CHECK(
         refusal([&] { return schedule_from_csv("0F0," + cell); }).starts_with("line 1, cell 2: "));
     CHECK(is_read(refusal([&] { return program_from_csv("0F0," + cell); })));

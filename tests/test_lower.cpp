@@ -7,7 +7,9 @@
 #include <support/independent_check.hpp>
 #include <support/instructions.hpp>
 #include <support/policy_grid.hpp>
+#include <support/random_timeline.hpp>
 #include <support/refusal.hpp>
+#include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
 #include <algorithm>
@@ -286,6 +288,75 @@ TEST_CASE("lowering leaves what is wrong in an order where it is", "[lower]") {
   CHECK(row({"0F0 0BW0", ""}, 1) == "1RECV_F0");
   CHECK(row({"0F0 0BW0", "1BW0 1F0"}, 1) == "1BW0 1SEND_B0 1STEP 1RECV_F0 1F0");
   CHECK(row({"0F0 0F0 0BW0", "1F0 1BW0"}, 1) == "1RECV_F0 1RECV_F0 1F0 1BW0 1SEND_B0 1STEP");
+}
+
+TEST_CASE("with one order of transfers every policy may share one queue per rank", "[lower]") {
+  using zbpp::channel_layout;
+  int cases = 0;
+  int saved = 0;
+  zbpp::test::for_each_schedule(
+      zbpp::test::thinned<std::vector<int>>({1, 2, 3, 4, 5, 8}, {1, 2, 4}),
+      [&](zbpp::any_policy const& decide, problem const& problem, schedule const& order) {
+        std::vector<int> ends;
+        if (problem.stages() > 1) ends = {0, problem.stages() - 1};
+        for (auto step :
+             {zbpp::step_kind::none,
+              zbpp::step_kind::unchecked,
+              zbpp::step_kind::synchronous,
+              zbpp::step_kind::post_validated}) {
+          auto const code =
+              lower(order, {.step = step, .tied = ends, .layout = channel_layout::one_per_rank});
+          for (auto layout :
+               {channel_layout::one_per_rank, channel_layout::one_per_directed_pair}) {
+            auto const found = verify(code, layout);
+            if (!found.empty())
+              FAIL_CHECK(zbpp::test::name_of(decide, problem) << ": " << to_string(found.front()));
+          }
+          auto const plain = lower(order, {.step = step, .tied = ends});
+          saved += verify(plain, channel_layout::one_per_rank).empty() ? 0 : 1;
+          for (int rank = 0; rank < code.ranks(); ++rank) {
+            // Receives have moved, and nothing else has.
+            auto const without = [&](program const& from) {
+              std::vector<instruction> rest;
+              for (auto const& i : from.instructions(rank))
+                if (!i.is_receive()) rest.push_back(i);
+              return rest;
+            };
+            if (without(code) != without(plain) ||
+                code.instructions(rank).size() != plain.instructions(rank).size())
+              FAIL_CHECK(zbpp::test::name_of(decide, problem) << ", rank " << rank);
+          }
+          ++cases;
+        }
+      });
+  CHECK(cases > zbpp::test::thinned(1000, 200));
+  CHECK(saved > cases / 4);  // most are refused otherwise
+}
+
+TEST_CASE("one order of transfers leaves what is wrong in an order where it is", "[lower]") {
+  using zbpp::channel_layout;
+  auto const row = [&](std::vector<std::string> const& rows, int rank) {
+    schedule const order(placement::linear(2), 1, passes(rows));
+    return text_of(lower(order, {.layout = channel_layout::one_per_pair}).instructions(rank));
+  };
+  CHECK(row({"0F0 0BW0", ""}, 0) == "0F0 0SEND_F0 0BW0 0STEP");
+  CHECK(row({"0F0 0BW0", ""}, 1) == "1RECV_F0");
+  CHECK(row({"0BW0 0F0", "1F0 1BW0"}, 0) == "0BW0 0STEP 0F0 0SEND_F0 0RECV_B0");
+  CHECK(row({"0F0 0F0 0BW0", "1F0 1BW0"}, 1) == "1RECV_F0 1F0 1RECV_F0 1BW0 1SEND_B0 1STEP");
+  for (int trial = 0; trial < 200; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const order = zbpp::test::random_schedule(values, 0.7);
+    auto const code = lower(order, {.layout = channel_layout::one_per_rank});
+    for (int rank = 0; rank < order.ranks(); ++rank) {
+      auto const wanted = order.passes(rank);
+      CHECK(passes_of(code, rank) == std::vector<pass>(wanted.begin(), wanted.end()));
+    }
+  }
+  CHECK(zbpp::test::refusal(zbpp::errc::bad_argument, [&] {
+          schedule const order(placement::linear(1), 1, passes({"0F0 0BW0"}));
+          static_cast<void>(
+              lower(order, {.receive_ahead = 1, .layout = channel_layout::one_per_rank}));
+        }).find("leave receive_ahead at 0") != std::string::npos);
 }
 
 TEST_CASE("fusing joins each B with its own W right behind it, and nothing else", "[lower]") {

@@ -2,13 +2,16 @@
 #include <zbpp/analysis/verify.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
 
 #include <support/catch.hpp>
 #include <support/independent_check.hpp>
 #include <support/instructions.hpp>
 #include <support/mutations.hpp>
 #include <support/policy_grid.hpp>
+#include <support/random_timeline.hpp>
 #include <support/refusal.hpp>
+#include <support/seeded.hpp>
 #include <support/small_programs.hpp>
 #include <support/thinned.hpp>
 
@@ -276,9 +279,9 @@ TEST_CASE("verify names what stands before what it needs", "[verify]") {
       texts{"dependence at rank 0, position 0, stage 0, microbatch 0: 0BW0: it needs 0F0, which "
             "stands at 1"});
   CHECK(
-      faults({"0F0 0F1 0B0 0B1 0W1 0W0 0STEP"}, 2) ==
-      texts{"dependence at rank 0, position 4, stage 0, microbatch 1: 0W1: it needs 0W0, which "
-            "stands at 5"});
+      faults({"0F0 0F1 0B0 0B1 0W0 0STEP 0W1"}, 2) ==
+      texts{"dependence at rank 0, position 5, stage 0, microbatch 0: 0STEP: it needs 0W1, which "
+            "stands at 6"});
   CHECK(
       faults({"0F0 0SEND_F0 0RECV_B0 0BW0", "1F0 1RECV_F0 1SEND_B0 1BW0"}, 1) ==
       texts{
@@ -286,6 +289,64 @@ TEST_CASE("verify names what stands before what it needs", "[verify]") {
           "stands at 1",
           "dependence at rank 1, position 2, stage 1, microbatch 0: 1SEND_B0: it needs 1BW0, which "
           "stands at 3"});
+}
+
+TEST_CASE("an order of W that is right but for the last bits is told apart", "[verify]") {
+  auto const text =
+      "sum order at rank 0, position 5, stage 0, microbatch 0: 0W0: W of stage 0 runs microbatch 1 "
+      "before 0: the sums of gradients differ in their last bits from a plain loop";
+  CHECK(faults({"0F0 0F1 0B0 0B1 0W1 0W0 0STEP"}, 2) == texts{text});
+  CHECK(
+      faults({"0F0 0F1 0F2 0F3 0BW3 0BW1 0BW2 0BW0"}, 4) ==
+      texts{"sum order at rank 0, position 5, stage 0, microbatch 1: 0BW1: W of stage 0 runs "
+            "microbatch 3 before 1: the sums of gradients differ in their last bits from a plain "
+            "loop; 3 W in all stand behind a later one"});
+  // F and B may have any order.
+  CHECK(faults({"0F1 0F0 0B1 0B0 0W0 0W1"}, 2).empty());
+  for (int f = 0; f <= static_cast<int>(fault::sum_order); ++f)
+    CHECK(is_remark(static_cast<fault>(f)) == (static_cast<fault>(f) == fault::sum_order));
+  problem const one(placement::linear(1), 2, stage_costs{});
+  program const code(placement::linear(1), 2, instructions({"0F0 0F1 0B0 0B1 0W1 0W0 0STEP"}), {});
+  CHECK(
+      zbpp::test::refusal(zbpp::errc::refused_program, [&] { verify_or_throw(code, one); })
+          .find(
+              "the program is refused, sum order: 0W0: W of stage 0 runs microbatch 1 before 0") !=
+      std::string::npos);
+}
+
+// Orders that keep each dependence and nothing else: at random, one of the passes that may run
+// next.
+TEST_CASE("random orders are right by their dependences, whatever the order of W", "[verify]") {
+  int remarks = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const order = zbpp::test::random_runnable_schedule(values);
+    auto const code = zbpp::lower(order, {.layout = channel_layout::one_per_rank});
+    bool ascends = true;
+    for (int rank = 0; rank < order.ranks(); ++rank) {
+      std::map<int, int> latest;
+      for (auto const& p : order.passes(rank)) {
+        if (!p.makes_weight_gradient()) continue;
+        ascends = ascends && (latest.count(p.stage) == 0 || latest[p.stage] < p.microbatch);
+        latest[p.stage] = p.microbatch;
+      }
+    }
+    auto const found = verify(code, channel_layout::one_per_rank);
+    INFO((found.empty() ? std::string() : to_string(found.front())));
+    CHECK(found.size() == (ascends ? 0U : 1U));
+    if (found.size() != 1) continue;
+    ++remarks;
+    CHECK(found.front().fault == fault::sum_order);
+    CHECK(names_its_place(found.front(), code));
+    // A fault of another kind is told in place of the remark.
+    auto rows = code.instructions().nested();
+    std::reverse(rows.front().begin(), rows.front().end());
+    auto const spoilt = verify(rebuilt(code, rows));
+    CHECK(!spoilt.empty());
+    CHECK(std::none_of(
+        spoilt.begin(), spoilt.end(), [](diagnostic const& d) { return is_remark(d.fault); }));
+  }
+  CHECK(remarks > 100);
 }
 
 TEST_CASE("verify names the message on whose place the ends of a channel disagree", "[verify]") {

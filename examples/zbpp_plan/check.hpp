@@ -51,6 +51,17 @@ struct verdict {
   return found;
 }
 
+/// @return the passes of a program, as a schedule
+[[nodiscard]] inline zbpp::schedule passes_of(zbpp::program const& code) {
+  zbpp::rows<zbpp::pass> passes;
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    for (auto const& i : code.instructions(rank))
+      if (i.is_pass()) passes.push(i.as_pass());
+    passes.end_row();
+  }
+  return {code.placement(), code.microbatches(), std::move(passes)};
+}
+
 /// Reads a schedule or a program; transfers are put in place where the file has none.
 [[nodiscard]] inline zbpp::program read_program(std::string_view text, options const& o) {
   std::optional<zbpp::placement> where;
@@ -64,21 +75,10 @@ struct verdict {
     for (int rank = 0; rank < code.ranks(); ++rank)
       for (auto const& i : code.instructions(rank))
         if (!i.is_pass()) return code;
-    return zbpp::lower(
-        zbpp::schedule_from_csv(text, where, microbatches), {.step = zbpp::step_kind::none});
+    return zbpp::lower(passes_of(code), {.step = zbpp::step_kind::none});
   } catch (zbpp::error const& refused) {
     throw zbpp::error(refused.code(), input_name(o.check) + ": " + refused.what());
   }
-}
-
-[[nodiscard]] inline zbpp::schedule passes_of(zbpp::program const& code) {
-  zbpp::rows<zbpp::pass> passes;
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    for (auto const& i : code.instructions(rank))
-      if (i.is_pass()) passes.push(i.as_pass());
-    passes.end_row();
-  }
-  return {code.placement(), code.microbatches(), std::move(passes)};
 }
 
 /// @return a line that says how pairs were read; nothing when there were none
@@ -89,24 +89,40 @@ struct verdict {
          "; the two passes of each are taken one after the other, as written\n";
 }
 
+/// @return a line that says which actions of PyTorch's runtime were left out; nothing when none
+/// were
+[[nodiscard]] inline std::string ignored_text(std::string_view text) {
+  std::string names;
+  for (auto const& action : zbpp::ignored_actions_in_csv(text))
+    names +=
+        (names.empty() ? "" : ", ") + std::to_string(action.count) + " " + std::string(action.name);
+  return names.empty() ? names : "actions of PyTorch's runtime left out: " + names + "\n";
+}
+
 [[nodiscard]] inline verdict check_schedule(std::string_view text, options const& o) {
   auto const code = read_program(text, o);
   auto const faults = o.problem ? zbpp::verify(code, o.problem->problem) : zbpp::verify(code);
   verdict found;
-  for (auto const& fault : faults) found.faults.push_back(to_string(fault));
+  auto notes = pairs_text(text) + ignored_text(text);
+  for (auto const& one : faults) {
+    if (zbpp::is_remark(one.fault))
+      notes += "remark: " + to_string(one) + "\n";
+    else
+      found.faults.push_back(to_string(one));
+  }
   if (!found.faults.empty()) return found;
   if (!o.problem) {
     found.summary = std::to_string(code.ranks()) + " ranks, " + std::to_string(code.stages()) +
                     " stages (" + code.placement().name() + "), " +
                     std::to_string(code.microbatches()) +
-                    " microbatches; --problem FILE would tell what it costs\n" + pairs_text(text);
+                    " microbatches; --problem FILE would tell what it costs\n" + notes;
     return found;
   }
   auto plan = zbpp::json::make_plan_report("", passes_of(code), o.problem->problem);
   plan.peak_memory.clear();
   for (auto const& peak : zbpp::peak_memory(code, o.problem->problem))
     plan.peak_memory.push_back(peak.total);
-  found.summary = summary_of(plan, o.problem->unit) + pairs_text(text);
+  found.summary = summary_of(plan, o.problem->unit) + notes;
   return found;
 }
 

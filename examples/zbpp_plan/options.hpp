@@ -97,6 +97,7 @@ class command_line {
     add("--json", "FILE", "Write the plan");
     add("--csv", "FILE", "Write the schedule, or the table of a sweep");
     add_flag("--csv-overlap", "In it, write F and BW as pairs that overlap, as DualPipeV does");
+    add_flag("--csv-transfers", "In it, write sends and receives, as PyTorch's compute_comms");
     add("--svg", "FILE", "Draw the timeline, or the sweep");
     add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
     add_flag("--ascii", "Draw the timeline on standard output");
@@ -218,16 +219,19 @@ has the details.)";
     };
     if (found == task::list || found == task::check) {
       refuse_other({problem_options_.begin(), problem_options_.end()});
-      refuse_other({"--policy", "--json", "--csv", "--csv-overlap"});
+      refuse_other({"--policy", "--json", "--csv", "--csv-overlap", "--csv-transfers"});
       refuse_other({"--svg", "--trace", "--ascii"});
       refuse_other({"--seconds", "--seed"});
     }
     if (found == task::list) refuse_other({"--problem"});
-    if (found == task::compare) refuse_other({"--policy", "--json", "--csv", "--csv-overlap"});
+    if (found == task::compare)
+      refuse_other({"--policy", "--json", "--csv", "--csv-overlap", "--csv-transfers"});
     if (found == task::sweep)
-      refuse_other({"--json", "--csv-overlap", "--trace", "--ascii", "--memory-limit"});
-    if (has("--csv-overlap") && !has("--csv"))
-      refuse("--csv-overlap is about the schedule that --csv writes; give --csv FILE too");
+      refuse_other(
+          {"--json", "--csv-overlap", "--csv-transfers", "--trace", "--ascii", "--memory-limit"});
+    for (std::string const name : {"--csv-overlap", "--csv-transfers"})
+      if (has(name) && !has("--csv"))
+        refuse(name + " is about the schedule that --csv writes; give --csv FILE too");
     return found;
   }
 
@@ -239,6 +243,7 @@ has the details.)";
     }
     out.ascii = has("--ascii");
     out.csv.overlap = has("--csv-overlap");
+    out.csv_transfers = has("--csv-transfers");
     out.check();
   }
 

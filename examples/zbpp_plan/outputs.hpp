@@ -4,6 +4,7 @@
 #pragma once
 
 #include "numbers.hpp"
+#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/ascii.hpp>
@@ -47,6 +48,7 @@ struct outputs {
       {{"--json", {}}, {"--csv", {}}, {"--svg", {}}, {"--trace", {}}}};
   bool ascii = false;
   zbpp::csv_options csv = {};
+  bool csv_transfers = false;
 
   [[nodiscard]] std::string const& path(std::string_view option) const {
     return std::find_if(
@@ -106,7 +108,14 @@ inline void write_plans(
     if (auto const& path = out.path(option); !path.empty()) write(path, make());
   };
   put("--json", [&] { return zbpp::json::write_plan(plans.front(), unit); });
-  put("--csv", [&] { return zbpp::to_csv(plans.front().schedule, out.csv); });
+  put("--csv", [&] {
+    auto const& order = plans.front().schedule;
+    if (!out.csv_transfers) return zbpp::to_csv(order, out.csv);
+    auto how = out.csv;
+    how.for_pytorch = true;
+    auto const layout = zbpp::channel_layout::one_per_rank;
+    return zbpp::to_csv(zbpp::lower(order, {.step = zbpp::step_kind::none, .layout = layout}), how);
+  });
   put("--svg", [&] { return zbpp::to_svg(lines); });
   put("--trace", [&] {
     bool const is_one_model = std::all_of(plans.begin(), plans.end(), [&](auto const& one) {

@@ -38,7 +38,7 @@ _zbpp_plan() {
       mapfile -t COMPREPLY < <(compgen -W '--help --version --list --check --compare --sweep-memory
         --policy --problem --ranks --microbatches --forward --backward-input --backward-weight
         --transfer --placement --chunks --activation --weight-gradient-input --output-gradient
-        --memory-limit --json --csv --csv-overlap --svg --trace --ascii --seconds
+        --memory-limit --json --csv --csv-overlap --csv-transfers --svg --trace --ascii --seconds
         --seed' -- "$word")
       ;;
   esac

@@ -6,6 +6,7 @@ set(ZBPP_CORE_HEADERS
   analysis/deadlock.hpp
   analysis/detail/activation_count.hpp
   analysis/detail/agreement_times.hpp
+  analysis/detail/common_order.hpp
   analysis/detail/cut_check.hpp
   analysis/detail/depth_check.hpp
   analysis/detail/bounds/heads.hpp
@@ -19,6 +20,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/fuse_pairs.hpp
   analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
+  analysis/detail/sum_order_check.hpp
   analysis/diagnostic.hpp
   analysis/evaluation.hpp
   analysis/impl/bounds.ipp
@@ -49,6 +51,8 @@ set(ZBPP_CORE_HEADERS
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
+  io/detail/csv_cell.hpp
+  io/detail/csv_pytorch.hpp
   io/detail/csv_reader.hpp
   io/detail/drawing.hpp
   io/detail/round_axis.hpp

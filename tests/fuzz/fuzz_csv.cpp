@@ -19,6 +19,9 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
     for (csv_options how : {csv_options{}, csv_options{.overlap = true}})
       test::demand_round_trip(
           *code, read_program, [how](program const& value) { return to_csv(value, how); });
-  if (order && !code) std::abort();  // a schedule is a program without transfers
+  auto const ignored = test::read_or_refuse([&] { return ignored_actions_in_csv(text); });
+  if (code && !ignored) std::abort();
+  if (order && !code) std::abort();              // a schedule is a program without transfers
+  if (order && !ignored->empty()) std::abort();  // nor anything else
   return 0;
 }

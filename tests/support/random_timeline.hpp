@@ -10,6 +10,8 @@
 
 #include <support/seeded.hpp>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 namespace zbpp::test {
@@ -41,6 +43,44 @@ inline schedule random_schedule(seeded_random& values, double share = 1) {
         if (values.chance(share)) row.push_back({kind, s, i});
   }
   for (auto& row : passes) values.shuffle(std::span(row));
+  return {where, m, passes};
+}
+
+/// A schedule that keeps every dependence and no other rule: each time, any pass whose inputs are
+/// there, W and BW in any order of microbatches.
+inline schedule random_runnable_schedule(seeded_random& values) {
+  auto const where = random_placement(values);
+  auto const m = static_cast<int>(values.integer(1, 6));
+  auto const last = where.stages() - 1;
+  std::vector<pass> left;
+  for (int s = 0; s <= last; ++s)
+    for (int i = 0; i < m; ++i) {
+      left.push_back({pass_kind::forward, s, i});
+      if (values.chance(0.5)) {
+        left.push_back({pass_kind::backward, s, i});
+      } else {
+        left.push_back({pass_kind::backward_input, s, i});
+        left.push_back({pass_kind::backward_weight, s, i});
+      }
+    }
+  auto const is_left = [&](pass_kind kind, int s, int i) {
+    return std::find(left.begin(), left.end(), pass{kind, s, i}) != left.end();
+  };
+  auto const may_run = [&](pass const& p) {
+    using enum pass_kind;
+    if (p.kind == forward) return p.stage == 0 || !is_left(forward, p.stage - 1, p.microbatch);
+    if (p.kind == backward_weight) return !is_left(backward_input, p.stage, p.microbatch);
+    return !is_left(forward, p.stage, p.microbatch) &&
+           (p.stage == last || (!is_left(backward_input, p.stage + 1, p.microbatch) &&
+                                !is_left(backward, p.stage + 1, p.microbatch)));
+  };
+  std::vector<std::vector<pass>> passes(static_cast<std::size_t>(where.ranks()));
+  while (!left.empty()) {
+    values.shuffle(std::span(left));
+    auto const next = std::find_if(left.begin(), left.end(), may_run);
+    passes[static_cast<std::size_t>(where.rank_of(next->stage))].push_back(*next);
+    left.erase(next);
+  }
   return {where, m, passes};
 }
 

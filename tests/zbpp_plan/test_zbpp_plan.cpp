@@ -311,6 +311,10 @@ TEST_CASE("bad input is refused in one line", "[zbpp-plan]") {
 
 TEST_CASE("tasks and options that contradict are refused", "[zbpp-plan]") {
   check_refused({"--list", "--check", "x"}, "two tasks");
+  check_refused(
+      join({"--policy", "gpipe", "--csv-transfers"}, small),
+      "--csv-transfers is about the schedule");
+  check_refused({"--check", "x", "--csv-transfers"}, "--csv-transfers means nothing with --check");
   check_refused({"--list", "--policy", "zb_h1"}, "--policy means nothing with --list");
   check_refused({"--list", "--problem", "x"}, "--problem means nothing with --list");
   check_refused({"--check", "x", "--svg", "y"}, "--svg means nothing with --check");
@@ -779,6 +783,82 @@ TEST_CASE("pairs that overlap are read one after the other, and told", "[zbpp-pl
       "\ncost         " + std::to_string(cost(simulate(order, problem)) / 1'000'000) + " ms\n"));
   auto const unpaired = run(folder, {"--check", folder.write("order.csv", to_csv(order))});
   CHECK(plain.out == unpaired.out + told);
+}
+
+TEST_CASE("what only PyTorch's runtime does is left out of its files, and told", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const told = "actions of PyTorch's runtime left out: 2 UNSHARD, 2 RESHARD, 2 REDUCE_GRAD, "
+                    "2 WAIT_REDUCE_GRAD, 1 WAIT_SEND_F, 1 WAIT_SEND_B\n";
+  auto const file = folder.write(
+      "dumped.csv",
+      "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n"
+      "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1RESHARD,"
+      "1WAIT_SEND_B0\r\n");
+  auto const found = run(folder, {"--check", file});
+  INFO(found.out << found.err);
+  CHECK(found.status == 0);
+  CHECK(contains(found.out, "2 ranks, 2 stages (linear), 1 microbatches"));
+  CHECK(found.out.ends_with(told));
+  // One rank sends nothing, so only what is left out tells this file from a schedule.
+  auto const alone = run(
+      folder, {"--check", folder.write("one.csv", "0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\r\n")});
+  CHECK(alone.status == 0);
+  CHECK(alone.out.ends_with("1 UNSHARD, 1 RESHARD, 1 REDUCE_GRAD\n"));
+  check_refused(
+      {"--check", folder.write("bad.csv", "0F0,0UNSHARD1,0B0\n")}, "nothing after 0UNSHARD");
+}
+
+TEST_CASE("an order of W that descends is right with a remark", "[zbpp-plan]") {
+  scratch_folder const folder;
+  // As LoopedBFS of PyTorch has it: backward passes from the last microbatch to the first.
+  auto const* const text = "0F0,0F1,0F2,2F0,2F1,2F2,2B2,2B1,2B0,0B2,0B1,0B0\n"
+                           ",1F0,1F1,1F2,3F0,3F1,3F2,3B2,3B1,3B0,1B2,1B1,1B0\n";
+  auto const file = folder.write("looped_bfs.csv", text);
+  problem const problem{placement::looped(2, 2), 3, stage_costs{1'000'000, 1'000'000, 1'000'000}};
+  auto const problem_file = folder.write("p.json", json::write_problem(problem));
+  for (auto const& more : {words{}, words{"--problem", problem_file}}) {
+    auto const found = run(folder, join({"--check", file}, more));
+    INFO(found.out << found.err);
+    CHECK(found.status == 0);
+    CHECK(contains(found.out, "looped_bfs.csv is right\n"));
+    CHECK(contains(found.out, "\ncost ") == !more.empty());
+    CHECK(contains(
+        found.out,
+        "\nremark: sum order at rank 0, position 19, stage 2, microbatch 1: 2BW1: W of stage 2 "
+        "runs "
+        "microbatch 2 before 1: the sums of gradients differ in their last bits from a plain "
+        "loop; 8 W in all stand behind a later one\n"));
+  }
+  // Wrong by its dependences, it is wrong.
+  std::string wrong = text;
+  wrong.replace(wrong.find("3F2,3B2"), 7, "3B2,3F2");
+  auto const refused = run(folder, {"--check", folder.write("wrong.csv", wrong)});
+  CHECK(refused.status == 1);
+  CHECK(contains(refused.out, "dependence at rank 1"));
+  CHECK(!contains(refused.out, "sum order"));
+}
+
+TEST_CASE("a schedule is written with its transfers where asked for", "[zbpp-plan]") {
+  scratch_folder const folder;
+  for (words const& what :
+       {words{"--policy", "zb_h1"},
+        words{"--policy", "zb_v", "--placement", "v"},
+        words{"--policy", "interleaved", "--placement", "looped", "--chunks", "2"}}) {
+    auto const plain = run(folder, join(join(what, {"--csv", "-"}), small));
+    auto const whole = run(folder, join(join(what, {"--csv", "-", "--csv-transfers"}), small));
+    INFO(whole.out << whole.err);
+    CHECK(whole.status == 0);
+    auto const code = program_from_csv(whole.out);
+    CHECK(
+        code == lower(
+                    schedule_from_csv(plain.out),
+                    {.step = step_kind::none, .layout = channel_layout::one_per_rank}));
+    CHECK(to_csv(code, {.for_pytorch = true}) == whole.out);
+    auto const checked = run(folder, {"--check", folder.write("order.csv", whole.out)});
+    CHECK(checked.status == 0);
+    CHECK(contains(checked.out, "8 microbatches; "));
+    CHECK(contains(checked.out, "\nactions of PyTorch's runtime left out: "));
+  }
 }
 
 TEST_CASE("pairs that overlap are written where asked for", "[zbpp-plan]") {

@@ -24,6 +24,7 @@ enum class fault : std::uint8_t {
   cut,            ///< a message crosses the point at which ranks validate the step before
   deadlock,       ///< ranks wait for one another
   memory,         ///< a rank needs more than its limit
+  sum_order,  ///< W of a stage do not ascend in microbatch: right by its dependences, in other bits
 };
 
 /// Names a fault in words.
@@ -38,9 +39,15 @@ enum class fault : std::uint8_t {
     case fault::cut: return "cut";
     case fault::deadlock: return "deadlock";
     case fault::memory: return "memory";
+    case fault::sum_order: return "sum order";
   }
   return "unknown";
 }
+
+/// @return whether a program with this fault alone computes the right gradients, but not the bits
+/// of
+///         a plain loop. Another runtime may run it; a pipeline refuses it all the same.
+[[nodiscard]] constexpr bool is_remark(fault what) noexcept { return what == fault::sum_order; }
 
 /// Describes one fault of a program.
 struct diagnostic {

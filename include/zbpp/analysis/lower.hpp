@@ -6,6 +6,7 @@
 // message. Gradients of tied weights are exchanged behind the last pass of each rank.
 #pragma once
 
+#include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
@@ -34,12 +35,17 @@ struct lower_options {
   /// Stages with tied weights, whose gradients are summed before they step; a plan takes those of
   /// its problem. None is tied with `step_kind::none`.
   std::vector<int> tied = {};
+  /// Which transfers share one queue. Where those of more than a directed pair do, all transfers
+  /// stand in one order that all ranks agree on: each receive where its rank is when the sender
+  /// sends, if every pass took the same time.
+  channel_layout layout = channel_layout::one_per_directed_pair;
 };
 
 /// Puts transfers and optimizer steps in place. It takes any schedule, also one that `verify` will
 /// refuse: what is wrong in the order stays wrong in the program, at the same place.
-/// @throws error (bad_argument) when receive_ahead is negative
-/// @complexity O(passes), for `post_validated` O(ranks * passes) at worst
+/// @throws error (bad_argument) when receive_ahead is negative, or not 0 with another layout than
+///         one channel for each directed pair, or what is tied is not stages in ascending order
+/// @complexity O(passes), for `post_validated` and other layouts O(ranks * passes) at worst
 [[nodiscard]] program lower(schedule const& schedule, lower_options options = {});
 
 /// Finds how many passes of each rank may run before it validates the step before: the most F from

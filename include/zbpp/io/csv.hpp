@@ -10,7 +10,8 @@
 // Stage, letters, microbatch. Some kinds have no counterpart there: `0R3` recomputes, and `0STEP`,
 // `0NORM` and `0VALIDATE`, which have no microbatch, belong to an optimizer step.
 // `(0F7;7B3)OVERLAP_F_B` is a pair that runs at the same time there; here its passes run one after
-// the other, in the order written.
+// the other, in the order written. Of what that runtime does besides, nothing concerns a program:
+// UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F and WAIT_SEND_B are left out.
 #pragma once
 
 #include <zbpp/model/placement.hpp>
@@ -21,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace zbpp {
 
@@ -28,12 +30,28 @@ namespace zbpp {
 struct csv_options {
   bool overlap = false;  ///< as a pair `(0F7;7B3)OVERLAP_F_B` each F and the BW right behind it of
                          ///< another stage and another microbatch, as DualPipeV pairs them
+  /// As PyTorch's runtime takes it. A schedule is its form `compute_only`, a program
+  /// `compute_comms`: with what it wants besides, and without steps and tied gradients, which are
+  /// the trainer's there. A recompute pass is refused, and so is a program that `verify` refuses
+  /// with one channel per rank.
+  bool for_pytorch = false;
+};
+
+/// Says how often a text has an action that a program does not have.
+struct ignored_action {
+  std::string_view name;   ///< the letters, such as UNSHARD
+  std::int64_t count = 0;  ///< how many cells
+
+  friend bool operator==(ignored_action const&, ignored_action const&) = default;
 };
 
 /// Writes a schedule: a line for each rank, a cell for each pass.
+/// @throws error (bad_argument) for a pass that PyTorch does not have, where it is written for that
 [[nodiscard]] std::string to_csv(schedule const& schedule, csv_options options = {});
 
 /// Writes a program: a line for each rank, a cell for each instruction.
+/// @throws error (refused_program or bad_argument) where it is written for PyTorch, which could not
+///         run it
 [[nodiscard]] std::string to_csv(program const& program, csv_options options = {});
 
 /// Reads a schedule. Empty cells are skipped, and spaces around a cell. The passes of a pair
@@ -50,12 +68,17 @@ struct csv_options {
     std::optional<int> microbatches = {});
 
 /// Reads a program, or a schedule as a program without transfers; otherwise as `schedule_from_csv`.
-/// How deep its channels get follows from its order.
+/// How deep its channels get follows from its order. Actions of PyTorch's runtime that a program
+/// does not have are checked and left out; `ignored_actions_in_csv` tells which.
 /// @throws error (bad_format) with line, cell, what was found and what was expected
 [[nodiscard]] program program_from_csv(
     std::string_view text,
     std::optional<placement> const& where = {},
     std::optional<int> microbatches = {});
+
+/// @return the actions that `program_from_csv` leaves out of a text, each with its number
+/// @throws error (bad_format) where a cell is not one, as `program_from_csv` does
+[[nodiscard]] std::vector<ignored_action> ignored_actions_in_csv(std::string_view text);
 
 /// @return how many pairs `(0F7;7B3)OVERLAP_F_B` there are in a text that a reader accepts
 [[nodiscard]] std::int64_t overlapped_pairs_in_csv(std::string_view text) noexcept;

@@ -3,6 +3,7 @@
 // How `lower` places transfers.
 #pragma once
 
+#include <zbpp/analysis/detail/common_order.hpp>
 #include <zbpp/analysis/detail/fuse_pairs.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/traffic.hpp>
@@ -201,7 +202,16 @@ ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
       tied.empty() || (tied.front() >= 0 && tied.back() < schedule.stages() &&
                        std::ranges::adjacent_find(tied, std::greater_equal()) == tied.end()),
       "tied names stages of the schedule in ascending order");
-  return detail::lowering(schedule, std::move(options)).run();
+  bool const is_shared = options.layout != channel_layout::one_per_directed_pair;
+  detail::require(
+      !is_shared || options.receive_ahead == 0,
+      "where directed pairs of ranks share a queue, receives follow the sends; leave receive_ahead "
+      "at 0");
+  auto code = detail::lowering(schedule, std::move(options)).run();
+  if (!is_shared) return code;
+  auto rows = detail::common_order(code).run();
+  auto channels = traffic(code.placement(), code.microbatches(), rows).channels();
+  return {code.placement(), code.microbatches(), std::move(rows), std::move(channels)};
 }
 
 ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& schedule) {

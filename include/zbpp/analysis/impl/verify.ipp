@@ -6,6 +6,7 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/detail/cut_check.hpp>
 #include <zbpp/analysis/detail/depth_check.hpp>
+#include <zbpp/analysis/detail/sum_order_check.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/traffic.hpp>
@@ -55,7 +56,9 @@ class verification {
     check_channel_ends(messages);
     if (found_.empty()) found_ = depth_check(program_, messages).run();
     if (found_.empty()) found_ = find_deadlock(program_, messages, layout);
-    if (found_.empty() && limits != nullptr) check_memory(messages, *limits);
+    if (!found_.empty()) return std::move(found_);
+    if (limits != nullptr) check_memory(messages, *limits);
+    for (auto& remark : find_sum_order(program_)) found_.push_back(std::move(remark));
     return std::move(found_);
   }
 
@@ -246,7 +249,6 @@ class verification {
           expect_order(rank, f, of(at_(s + 1, m), forward));
           expect_order(rank, b_of(at_(s + 1, m)), b);
         }
-        if (m > 0) expect_order(rank, w_of(at_(s, m - 1)), w);
         expect_order(rank, w, step_at_[index(s)]);
         expect_order(rank, w, norm_at_[index(rank)]);
         expect_order(rank, w, send_tied_at_[index(s)]);

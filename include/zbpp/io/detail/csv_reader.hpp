@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cells of CSV files, and how they are read: strict, with line and cell of what is refused.
-// Only `impl/csv.ipp` includes it.
+// How CSV files are read: strict, with line and cell of what is refused. Only `impl/csv.ipp`
+// includes it.
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/io/detail/csv_cell.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -23,24 +26,6 @@
 #include <vector>
 
 namespace zbpp::detail {
-
-/// What stands behind the passes of a pair.
-inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
-
-/// The letters of each kind of instruction, in the order of `instruction_kind`.
-inline constexpr std::array<std::string_view, instruction_kinds> csv_letters{
-    "F", "I", "W", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "STEP", "NORM", "VALIDATE",
-    "SEND_T", "ADD_T"};
-
-/// Writes one cell.
-/// @throws error (bad_argument) when there is no such kind of instruction
-inline void add_cell(std::string& text, instruction const& i) {
-  if (static_cast<std::size_t>(i.kind) >= csv_letters.size())
-    throw error(errc::bad_argument, to_string(i) + ": there is no such instruction");
-  text += std::to_string(i.stage);
-  text += csv_letters[static_cast<std::size_t>(i.kind)];
-  if (i.has_microbatch()) text += std::to_string(i.microbatch);
-}
 
 /// Reads the cells of a file and finds out, or checks, what they are about.
 class csv_reader {
@@ -51,6 +36,7 @@ class csv_reader {
     for (int line = 0; !text.empty(); ++line) {
       auto const end = text.find('\n');
       read_line(line, text.substr(0, end));
+      if (has_waits_) check_waits(line);
       text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     }
   }
@@ -72,7 +58,8 @@ class csv_reader {
     rows<instruction> result;
     result.reserve(index(cells_.ranks()), cells_.size());
     for (int line = 0; line < cells_.ranks(); ++line) {
-      for (auto const& c : cells_[line]) result.push(c.what);
+      for (auto const& c : cells_[line])
+        if (!c.is_outside()) result.push(c.what);
       result.end_row();
     }
     return result;
@@ -89,13 +76,19 @@ class csv_reader {
     return result;
   }
 
+  /// @return how often each outside action stands in the file
+  [[nodiscard]] std::array<std::int64_t, csv_outside_actions.size()> outside_actions() const {
+    std::array<std::int64_t, csv_outside_actions.size()> count{};
+    for_each([&](int, cell const& c) {
+      if (c.is_outside()) ++count[index(c.outside)];
+    });
+    return count;
+  }
+
  private:
   static constexpr std::int64_t none = -1;
 
-  struct cell {
-    instruction what;
-    std::int64_t column = 0;
-  };
+  using cell = csv_cell;
 
   // The given placement, checked, or the one that the cells show.
   [[nodiscard]] placement placement_or(std::optional<placement> const& given) const {
@@ -150,7 +143,9 @@ class csv_reader {
       refuse(line, column, "'" + one_line(text, 40) + "'", expected);
     };
     if (!rest.starts_with('(')) {
-      cells_.push({read_action(rest, complain), column});
+      auto action = read_action(rest, complain);
+      action.column = column;
+      cells_.push(action);
       if (!rest.empty())
         complain("nothing after " + std::string(text.substr(0, text.size() - rest.size())));
       return;
@@ -160,39 +155,68 @@ class csv_reader {
       rest.remove_prefix(what.size());
     };
     take("(");
-    auto const first = read_action(rest, complain);
+    auto first = read_action(rest, complain);
     take(";");
-    auto const second = read_action(rest, complain);
+    auto second = read_action(rest, complain);
     take(")");
     take(csv_pair_name);
     if (!rest.empty()) complain("nothing after the pair");
-    if (!is_pair(first, second) && !is_pair(second, first))
+    if (!is_pair(first.what, second.what) && !is_pair(second.what, first.what))
       complain("an F and a B or I of two microbatches in a pair");
-    cells_.push({first, column});
-    cells_.push({second, column});
+    first.column = second.column = column;
+    cells_.push(first);
+    cells_.push(second);
   }
 
   // Reads one action, and leaves in `rest` what stands behind it.
   template <class Complain>
-  [[nodiscard]] instruction read_action(std::string_view& rest, Complain complain) const {
-    instruction what;
+  [[nodiscard]] cell read_action(std::string_view& rest, Complain complain) {
+    cell action;
+    auto& what = action.what;
     if (!read_number(rest, what.stage))
       complain("a cell like 0F3 that begins with a stage from 0 to 2147483647");
     auto const letters = rest.substr(0, rest.find_first_of("0123456789"));
     auto const known = passes_only_ ? std::size_t{5} : csv_letters.size();
     std::size_t kind = 0;
     while (kind < known && csv_letters[kind] != letters) ++kind;
-    if (kind == known)
-      complain(
-          passes_only_
-              ? "F, I, W, B or R after the stage, for a schedule has passes only"
-              : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM, VALIDATE, SEND_T or "
-                "ADD_T after the stage");
     what.kind = static_cast<instruction_kind>(kind);
+    if (kind == known) {
+      action.outside = outside_action(letters);
+      if (!action.is_outside())
+        complain(
+            passes_only_
+                ? "F, I, W, B or R after the stage, for a schedule has passes only"
+                : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM, VALIDATE, SEND_T, "
+                  "ADD_T, UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F or "
+                  "WAIT_SEND_B after the stage");
+      what.kind = csv_outside_actions[index(action.outside)].like;
+      has_waits_ = has_waits_ || what.is_send();
+    }
     rest.remove_prefix(letters.size());
     if (what.has_microbatch() && !read_number(rest, what.microbatch))
       complain("a microbatch from 0 to 2147483647 after the letters");
-    return what;
+    return action;
+  }
+
+  // Which outside action it is; none in a schedule.
+  [[nodiscard]] std::int32_t outside_action(std::string_view letters) const {
+    auto const* const found = std::ranges::find(
+        csv_outside_actions, letters, [](csv_outside_action const& a) { return a.letters; });
+    bool const is_known = !passes_only_ && found != csv_outside_actions.end();
+    return is_known ? static_cast<std::int32_t>(found - csv_outside_actions.begin()) : -1;
+  }
+
+  // Each wait follows its send, which is waited for once.
+  void check_waits(int line) const {
+    std::set<instruction> pending;
+    for (auto const& c : cells_[line]) {
+      if (!c.what.is_send()) continue;
+      if (!c.is_outside())
+        pending.insert(c.what);
+      else if (pending.erase(c.what) == 0)
+        refuse(
+            line, c, "its " + to_string(cell{c.what}) + " before it, and no other wait for that");
+    }
   }
 
   // An F and a backward pass of one microbatch never overlap: the second waits for the first.
@@ -265,9 +289,7 @@ class csv_reader {
   }
 
   [[noreturn]] static void refuse(int line, cell const& c, std::string const& expected) {
-    std::string text;
-    add_cell(text, c.what);
-    refuse(line, c.column, "'" + text + "'", expected);
+    refuse(line, c.column, "'" + to_string(c) + "'", expected);
   }
 
   [[noreturn]] static void refuse(
@@ -278,6 +300,7 @@ class csv_reader {
   }
 
   bool passes_only_;
+  bool has_waits_ = false;
   rows<cell> cells_;
 };
 

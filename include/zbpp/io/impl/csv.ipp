@@ -3,9 +3,14 @@
 // How cells are written, and what is made of those that were read.
 #pragma once
 
+#include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/io/csv.hpp>
+#include <zbpp/io/detail/csv_cell.hpp>
+#include <zbpp/io/detail/csv_pytorch.hpp>
 #include <zbpp/io/detail/csv_reader.hpp>
 
 #include <algorithm>
@@ -15,31 +20,49 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace zbpp {
 
 namespace detail {
 
-/// @return whether an F and what stands right behind it are written as a pair
-[[nodiscard]] ZBPP_INLINE bool are_overlapped(instruction const& f, instruction const& b) noexcept {
-  return f.kind == instruction_kind::forward && b.kind == instruction_kind::backward &&
-         f.stage != b.stage && f.microbatch != b.microbatch;
+/// Throws what `verify` finds on PyTorch's queues; the order of W is a remark and may be any.
+/// @throws error (refused_program) with the first fault
+ZBPP_INLINE void require_right_for_pytorch(program const& code) {
+  for (auto const& found : verify(code, channel_layout::one_per_rank))
+    if (!is_remark(found.fault))
+      throw error(
+          errc::refused_program,
+          "PyTorch's runtime could not run the program, " + to_string(found) +
+              "; lower the schedule with .layout = channel_layout::one_per_rank",
+          found.location);
 }
 
-/// Writes a line of cells; `at(i)` is the instruction of the i-th of `count`.
+/// @return whether an F and what stands right behind it are written as a pair
+[[nodiscard]] ZBPP_INLINE bool are_overlapped(
+    csv_part const& first, csv_part const& second) noexcept {
+  auto const& f = first.what;
+  auto const& b = second.what;
+  return second.text.empty() && f.kind == instruction_kind::forward &&
+         b.kind == instruction_kind::backward && f.stage != b.stage && f.microbatch != b.microbatch;
+}
+
+/// Writes a line of cells; `at(i)` is the i-th part of `count`.
 template <class At>
 void add_line(std::string& text, std::size_t count, csv_options options, At at) {
   auto const* comma = "";
   for (std::size_t i = 0; i < count; ++i) {
-    instruction const what = at(i);
+    csv_part const part = at(i);
     text += comma;
     comma = ",";
-    if (options.overlap && i + 1 < count && are_overlapped(what, at(i + 1))) {
-      add_cell(text += '(', what);
-      add_cell(text += ';', at(++i));
+    if (!part.text.empty()) {
+      text += part.text;
+    } else if (options.overlap && i + 1 < count && are_overlapped(part, at(i + 1))) {
+      add_cell(text += '(', part.what);
+      add_cell(text += ';', at(++i).what);
       text.append(")").append(csv_pair_name);
     } else {
-      add_cell(text, what);
+      add_cell(text, part.what);
     }
   }
   text += '\n';
@@ -51,17 +74,30 @@ ZBPP_INLINE std::string to_csv(schedule const& schedule, csv_options options) {
   std::string text;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     auto const passes = schedule.passes(rank);
-    detail::add_line(
-        text, passes.size(), options, [&](std::size_t i) { return to_instruction(passes[i]); });
+    for (auto const& p : passes)
+      if (options.for_pytorch) detail::require_known_to_pytorch(to_instruction(p));
+    detail::add_line(text, passes.size(), options, [&](std::size_t i) {
+      return detail::csv_part{to_instruction(passes[i])};
+    });
   }
   return text;
 }
 
 ZBPP_INLINE std::string to_csv(program const& program, csv_options options) {
   std::string text;
+  if (options.for_pytorch) {
+    detail::require_right_for_pytorch(program);
+    traffic const messages(program);
+    for (int rank = 0; rank < program.ranks(); ++rank) {
+      auto const parts = detail::pytorch_line(program, messages, rank).run();
+      detail::add_line(text, parts.size(), options, [&](std::size_t i) { return parts[i]; });
+    }
+    return text;
+  }
   for (int rank = 0; rank < program.ranks(); ++rank) {
     auto const row = program.instructions(rank);
-    detail::add_line(text, row.size(), options, [&](std::size_t i) { return row[i]; });
+    detail::add_line(
+        text, row.size(), options, [&](std::size_t i) { return detail::csv_part{row[i]}; });
   }
   return text;
 }
@@ -80,6 +116,14 @@ ZBPP_INLINE program program_from_csv(
   program const program{stages, count, reader.instructions(), {}};
   auto channels = traffic(program).channels();
   return {program.placement(), program.microbatches(), program.instructions(), std::move(channels)};
+}
+
+ZBPP_INLINE std::vector<ignored_action> ignored_actions_in_csv(std::string_view text) {
+  std::vector<ignored_action> found;
+  auto const count = detail::csv_reader(text, false).outside_actions();
+  for (std::size_t i = 0; i < count.size(); ++i)
+    if (count[i] > 0) found.push_back({detail::csv_outside_actions[i].letters, count[i]});
+  return found;
 }
 
 ZBPP_INLINE std::int64_t overlapped_pairs_in_csv(std::string_view text) noexcept {
