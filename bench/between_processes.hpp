@@ -5,6 +5,7 @@
 // or one for both, whose acknowledgements travel with the answers.
 #pragma once
 
+#include "median.hpp"
 #include <zbpp/asio/detail/tcp_transport.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/model/program.hpp>
@@ -216,12 +217,6 @@ void time_turns(std::vector<double>& into, exchange const& what, Act act) {
   act();
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
   into.push_back(took.count() / what.turns);
-}
-
-[[nodiscard]] inline double median(std::vector<double> of) {
-  auto const middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
-  std::nth_element(of.begin(), middle, of.end());
-  return *middle;
 }
 
 /// @return the median of the ratios of neighbouring turns

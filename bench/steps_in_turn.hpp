@@ -3,12 +3,12 @@
 // Compares synchronous steps with steps that are validated afterwards.
 #pragma once
 
+#include "median.hpp"
 #include <zbpp/analysis/steps.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -23,10 +23,6 @@ void compare_steps(benchmark::State& state, Pipeline& synchronous, Pipeline& lat
     pipe.run(count);
     std::chrono::duration<double, std::milli> const took = std::chrono::steady_clock::now() - start;
     return took.count() / count;
-  };
-  auto const median = [](std::vector<double>& all) {
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
   };
   auto const said = [&](Pipeline const& pipe) {
     auto const& of = pipe.planned();

@@ -328,3 +328,19 @@ set(ZBPP_NCCL_HEADERS
   nccl/ranks.hpp
   nccl/settings.hpp
 )
+set(ZBPP_TORCH_HEADERS
+  torch/detail/engine_run.hpp
+  torch/detail/graph_cut.hpp
+  torch/detail/libtorch.hpp
+  torch/detail/live_memory.hpp
+  torch/generator.hpp
+  torch/impl/measure_layers.ipp
+  torch/impl/module_stage.ipp
+  torch/impl/tensors.ipp
+  torch/measure_layers.hpp
+  torch/module_stage.hpp
+  torch/parameters.hpp
+  torch/split_backward.hpp
+  torch/tensors.hpp
+  torch/torch.hpp
+)

@@ -24,7 +24,8 @@ hide() {
   dpkg -L "$@" | grep '^/usr/' | sort -u >"$files"
   dpkg-query -W -f='${binary:Package}\n' | grep -vxF "$(dpkg-query -W -f='${binary:Package}\n' "$@")" |
     xargs dpkg -L | grep '^/usr/' | sort -u >"$files.kept"
-  comm -23 "$files" "$files.kept" >"$files.own"
+  # What is in a folder comes right after it: a.b would stand between a and a/c.
+  comm -23 "$files" "$files.kept" | tr / '\001' | LC_ALL=C sort | tr '\001' / >"$files.own"
   last=/nothing/
   while read -r file; do
     case $file in "$last"*) continue ;; esac

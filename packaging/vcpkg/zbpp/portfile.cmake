@@ -14,6 +14,7 @@ vcpkg_cmake_configure(
     -DZBPP_INSTALL=ON
     -DZBPP_CUDA=OFF
     -DZBPP_NCCL=OFF
+    -DZBPP_TORCH=OFF
     ${features})
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/zbpp)

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All of component torch: modules as stages, LibTorch's autograd in B and W, and random numbers by
+// place.
+#pragma once
+
+#include <zbpp/torch/generator.hpp>
+#include <zbpp/torch/measure_layers.hpp>
+#include <zbpp/torch/module_stage.hpp>
+#include <zbpp/torch/parameters.hpp>
+#include <zbpp/torch/split_backward.hpp>
+#include <zbpp/torch/tensors.hpp>
