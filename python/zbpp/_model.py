@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes into the planner and what comes out: `docs/formats.md` says what each value means."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Union
+
+from zbpp import _library
+from zbpp._library import Error
+
+Table = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the passes of one stage take for one microbatch.
+
+    Times are in the `time_unit` of the problem, sizes are whole numbers in any one unit.
+    """
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+    activation: int = 0
+    weight_gradient_input: int = 0
+    backward_fused: float | None = None
+    recompute: float | None = None
+    norm: float = 0
+    optimizer_step: float = 0
+    recompute_input: int = 0
+    edge: int = 0
+    static: int = 0
+    workspace: int = 0
+    tied: int = 0
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a message takes: `latency + time_per_size * edge`, each one number or rows [from][to]."""
+
+    latency: Union[float, Table] = 0
+    time_per_size: Union[float, Table, None] = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model on its ranks: what is to be planned.
+
+    `stages` has one entry for all stages, or one for each. `placement` is "linear", "looped" (with
+    `chunks` per rank), "v", or the rank of every stage. `transfer` is one time for all pairs of
+    ranks, rows [from][to], or a `Transfer`. `memory_limit` is one for all ranks, a list with one for
+    each, or None. `time_unit` is "ns", "us", "ms" or "s".
+
+    A problem is checked where it is used.
+    """
+
+    ranks: int
+    microbatches: int
+    stages: Sequence[Stage]
+    placement: Union[str, Sequence[int]] = "linear"
+    chunks: int | None = None
+    transfer: Union[float, Table, Transfer] = 0
+    memory_limit: Union[int, Sequence[int], None] = None
+    time_unit: str = "ms"
+
+    @staticmethod
+    def from_json(text: str) -> Problem:
+        """Reads a problem. Raises Error where the text is none."""
+        return _problem_of(json.loads(_library.call("read_problem", _library.Text(text))))
+
+    def to_json(self) -> str:
+        """Writes the problem. The library says what is wrong with a value when the text is used."""
+        try:
+            return json.dumps(_plain(self))
+        except RecursionError:
+            raise Error("problem: found a list in itself; expected numbers") from None
+        except ValueError as wrong:  # Python writes no number of more than 4300 digits
+            raise Error(f"problem: {wrong}") from None
+
+
+def _plain(value: object) -> object:
+    """Makes JSON of values, of numbers and arrays of other libraries too, such as NumPy's.
+
+    What JSON cannot hold becomes a string, which the library refuses with the place where it stands.
+    """
+    if isinstance(value, (Problem, Stage, Transfer)):
+        return {name: _plain(one) for name, one in vars(value).items() if one is not None}
+    if isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Sequence):
+        return [_plain(one) for one in value]
+    return f"{value!r:.60}"
+
+
+def _problem_of(read: dict) -> Problem:
+    known = dict(read, stages=[Stage(**stage) for stage in read["stages"]])
+    if isinstance(read["transfer"], dict):
+        known["transfer"] = Transfer(**read["transfer"])
+    return Problem(**known)
+
+
+class Pass(NamedTuple):
+    """One pass of a plan, timed in the unit of its problem."""
+
+    kind: str
+    """F, B (gradient of the input), W (gradient of the weights), BW (both) or R (recompute)."""
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An order of passes with its times, and what is said of it; made by `plan` and `simulate`.
+
+    Times are in the unit of the problem. Plans are equal when their texts are.
+    """
+
+    text: str = field(repr=False)
+    """The plan as JSON, which all other values are read from."""
+    policy: str = field(init=False, compare=False)
+    """The title of the policy that made it."""
+    problem: Problem = field(init=False, repr=False, compare=False)
+    """What is planned; `auto_placement` puts it onto another placement."""
+    cost: float = field(init=False, compare=False)
+    """The time of one step."""
+    period: float = field(init=False, compare=False)
+    """The time of a step when many follow each other."""
+    lower_bound: float = field(init=False, compare=False)
+    """No schedule that runs the microbatches of each stage in order costs less."""
+    optimal: bool = field(init=False, compare=False)
+    """Whether the cost is proved to be the least."""
+    bubble_rate: float = field(init=False, compare=False)
+    """From 0 to 1."""
+    plan_seconds: float = field(init=False, repr=False, compare=False)
+    """How long the policy took."""
+    peak_memory: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """What each rank holds at most, in the unit of the problem's sizes."""
+    ranks: tuple[tuple[Pass, ...], ...] = field(init=False, repr=False, compare=False)
+    """The passes of each rank, in the order in which it runs them."""
+
+    def __post_init__(self) -> None:
+        read = json.loads(_library.call("read_plan", _library.Text(self.text)))
+        ranks = read.pop("ranks")
+        read["problem"] = _problem_of(read["problem"])
+        read["peak_memory"] = tuple(rank["peak_memory"] for rank in ranks)
+        read["ranks"] = tuple(tuple(_pass_of(one) for one in rank["passes"]) for rank in ranks)
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads a plan. It believes what the text says: see `verify`. Raises Error where it is none."""
+        return Plan(text)
+
+    def to_json(self) -> str:
+        """Returns the plan as JSON, with exact times."""
+        return self.text
+
+    def to_csv(self, overlap: bool = False) -> str:
+        """Writes the order as PyTorch's pipelining runtime reads it.
+
+        With `overlap`, an F and the BW right after it are a pair such as (0F7;7B3)OVERLAP_F_B.
+        """
+        return _library.call("csv", _library.Text(self.text), overlap)
+
+    def to_svg(self, width: int = 1200) -> str:
+        """Draws the timeline, `width` pixels wide."""
+        return draw([self], width)
+
+
+def _pass_of(read: dict) -> Pass:
+    return Pass(read["pass"], read["stage"], read["microbatch"], read["start"], read["end"])
+
+
+def draw(plans: Sequence[Plan], width: int) -> str:
+    """Draws the timelines of plans below each other on one scale."""
+    if not isinstance(width, int) or not 0 <= width < 2**31:
+        raise Error(f"width: found {width!r:.60}; expected a number of pixels")
+    for one in plans:
+        if not isinstance(one, Plan):
+            raise Error(f"plans: found {one!r:.60}; expected zbpp.Plan")
+    texts = (_library.Text * len(plans))(*(_library.Text(one.text) for one in plans))
+    return _library.call("svg", texts, len(plans), width)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of an order or a plan. A place that does not apply is None."""
+
+    kind: str
+    """Such as "missing", "deadlock" or "memory"; "claim" where a plan says what is not true."""
+    text: str
+    """One line that says where it is and what is right."""
+    rank: int | None = None
+    position: int | None = None
+    """Counts the instructions of the rank from 0, transfers included."""
+    stage: int | None = None
+    microbatch: int | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy that `plan` knows."""
+
+    name: str
+    title: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search has come. Times are in the unit of the problem."""
+
+    cost: float
+    """The least so far."""
+    lower_bound: float
+    """No schedule that runs the microbatches of each stage in order costs less."""
+    spent: float
+    """Share of the budget, from 0 to 1."""
