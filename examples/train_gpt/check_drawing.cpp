@@ -119,10 +119,8 @@ void check_clocks() {
         }
       }
       align_clocks(measured, where, microbatches);
-      cost_samples samples(where, microbatches);
-      samples.add(measured);
-      std::vector<zbpp::stage_costs> const sizes(static_cast<std::size_t>(where.stages()));
-      auto const found = samples.problem(sizes);
+      zbpp::problem const sizes(where, microbatches, zbpp::stage_costs{});
+      auto const found = problem_from({measured}, sizes);
       auto const at = std::string(name) + " on " + std::to_string(ranks) + " ranks: ";
       expect(message_time(found) == message, at + "a message takes what it takes");
       expect(found.costs(0).forward == 500, at + "and so does a pass");

@@ -9,7 +9,6 @@
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -89,50 +88,29 @@ template <class Value>
   return problem.ranks() > 1 ? problem.transfer()(0, 1, problem.costs(0).edge) : 0;
 }
 
-/// Collects how long passes take and how long a message is on its way, from timelines.
-class cost_samples {
- public:
-  explicit cost_samples(zbpp::placement placement, int microbatches)
-      : where_(std::move(placement)),
-        microbatches_(microbatches),
-        passes_(static_cast<std::size_t>(where_.stages())) {}
-
-  /// Takes in a measured step.
-  void add(zbpp::timeline const& line) {
-    for (auto const& timed : line.all()) {
-      auto const& p = timed.pass;
-      passes_[static_cast<std::size_t>(p.stage)][static_cast<std::size_t>(p.kind)].push_back(
-          timed.end - timed.start);
-    }
+/// Gives the problem of measured steps: what its passes took, and its messages.
+[[nodiscard]] inline zbpp::problem problem_from(
+    std::vector<zbpp::timeline> const& steps, zbpp::problem const& sizes) {
+  std::vector<zbpp::ticks> messages;
+  for (auto const& line : steps)
     for_each_message(
-        line, where_, microbatches_, [&](int, int to, std::size_t i, zbpp::ticks made) {
+        line,
+        sizes.placement(),
+        sizes.microbatches(),
+        [&](int, int to, std::size_t i, zbpp::ticks made) {
           // Only a rank that was waiting starts as soon as the message is there.
-          if (i > 0 && made > line[to][i - 1].end) messages_.push_back(line[to][i].start - made);
+          if (i > 0 && made > line[to][i - 1].end) messages.push_back(line[to][i].start - made);
         });
-  }
-
-  /// @return the typical costs, with sizes as given
-  [[nodiscard]] zbpp::problem problem(std::vector<zbpp::stage_costs> costs) const {
-    for (std::size_t s = 0; s < costs.size(); ++s) {
-      auto const of = [&](zbpp::pass_kind kind) {
-        return quantile(passes_[s][static_cast<std::size_t>(kind)]);
-      };
-      costs[s].forward = of(zbpp::pass_kind::forward);
-      costs[s].backward_input = of(zbpp::pass_kind::backward_input);
-      costs[s].backward_weight = of(zbpp::pass_kind::backward_weight);
-    }
-    // Own choice: a message is what the quickest few took. The rest is largely the wait of a woken
-    // thread for a core, which a machine with other work to do makes as long as it likes.
-    auto const message = quantile(messages_, 0.02);
-    return {where_, microbatches_, std::move(costs), zbpp::transfer_costs(message)};
-  }
-
- private:
-  zbpp::placement where_;
-  int microbatches_;
-  std::vector<std::array<std::vector<zbpp::ticks>, 5>> passes_;  // by stage and kind
-  std::vector<zbpp::ticks> messages_;
-};
+  auto const measured = zbpp::costs_from(steps, sizes);
+  auto const costs = measured.all_costs();
+  // Own choice: a message is what the quickest few took. The rest is largely the wait of a woken
+  // thread for a core, which a machine with other work to do makes as long as it likes.
+  return {
+      sizes.placement(),
+      sizes.microbatches(),
+      {costs.begin(), costs.end()},
+      zbpp::transfer_costs(quantile(messages, 0.02))};
+}
 
 /// Measures a problem by steps of a pipeline.
 /// @param sizes    says how large everything is
@@ -151,13 +129,12 @@ template <class Backend, class Whole>
   constexpr int steps = 25;
   auto const order = split_backward(policy(sizes));
   zbpp::pipeline pipe(zbpp::make_plan("measuring", order, sizes), std::move(backend), stages);
-  cost_samples samples(sizes.placement(), sizes.microbatches());
+  std::vector<zbpp::timeline> measured;
   for (int i = 0; i < warm_up_steps + steps; ++i) {
-    auto const line = whole(order, pipe.step().measured);
-    if (i >= warm_up_steps) samples.add(line);
+    auto line = whole(order, pipe.step().measured);
+    if (i >= warm_up_steps) measured.push_back(std::move(line));
   }
-  auto const costs = sizes.all_costs();
-  return samples.problem({costs.begin(), costs.end()});
+  return problem_from(measured, sizes);
 }
 
 /// Measures the problem of a placement in this process.

@@ -3,6 +3,7 @@
 # header also goes into zbpp.hpp, an .ipp into its folder's impl/src.hpp.
 set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
+  analysis/costs_from.hpp
   analysis/deadlock.hpp
   analysis/detail/activation_count.hpp
   analysis/detail/agreement_times.hpp
@@ -24,6 +25,7 @@ set(ZBPP_CORE_HEADERS
   analysis/diagnostic.hpp
   analysis/evaluation.hpp
   analysis/impl/bounds.ipp
+  analysis/impl/costs_from.ipp
   analysis/impl/deadlock.ipp
   analysis/impl/diagnostic.ipp
   analysis/impl/evaluation.ipp

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/costs_from.hpp>
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/evaluation.hpp>

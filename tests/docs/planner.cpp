@@ -7,6 +7,7 @@
 
 #include <iostream>
 #include <utility>
+#include <vector>
 
 // plan_measured]
 namespace docs_planner {
@@ -19,5 +20,15 @@ zbpp::plan plan_measured(zbpp::problem const& measured) {
   return zbpp::make_plan("greedy-auto", std::move(found.schedule), measured);
 }
 // plan_measured]
+
+// [costs_from
+template <class Pipeline>
+zbpp::problem measure(Pipeline& pipe, zbpp::problem const& stated) {
+  pipe.run(2, [](zbpp::step_result const&) {});  // caches are cold
+  std::vector<zbpp::timeline> steps;
+  pipe.run(20, [&](zbpp::step_result const& result) { steps.push_back(result.measured); });
+  return zbpp::costs_from(steps, stated);
+}
+// costs_from]
 
 }  // namespace docs_planner

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From measured steps to costs: what the passes took, as a problem to plan for.
+#pragma once
+
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/timeline.hpp>
+
+#include <span>
+
+namespace zbpp {
+
+/// Gives a problem whose times are what its passes took in measured steps: for each stage and kind
+/// of pass the median over all microbatches of all steps. What did not run keeps its time.
+///
+/// Sizes, transfers and limits stay as they are stated. Let a first step or two pass by without
+/// measuring them: they meet cold caches. Where only BW ran, B and W are scaled as BW was; where
+/// only B and W ran, BW is. A BW that took longer than B and W together counts as both.
+/// @param steps   `step_result::measured` of each; ranks that ran elsewhere may be empty in it
+/// @param stated  the problem of the plan that ran, or any with its placement and microbatches
+/// @throws error (bad_argument) when there is no step, or one holds what is no pass of the problem
+[[nodiscard]] problem costs_from(std::span<timeline const> steps, problem const& stated);
+
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/analysis/impl/costs_from.ipp>
+#endif

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What analysis/costs_from.hpp declares.
+#pragma once
+
+#include <zbpp/analysis/costs_from.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+// What the passes of one stage took, by their kind.
+class pass_samples {
+ public:
+  void add(pass_kind kind, ticks took) { of(kind).push_back(took); }
+
+  // @return the median; of an even number of them the later one
+  [[nodiscard]] std::optional<ticks> median(pass_kind kind) {
+    auto& all = of(kind);
+    if (all.empty()) return std::nullopt;
+    auto const middle = all.begin() + std::ssize(all) / 2;
+    std::nth_element(all.begin(), middle, all.end());
+    return *middle;
+  }
+
+ private:
+  std::vector<ticks>& of(pass_kind kind) { return kinds_[static_cast<std::size_t>(kind)]; }
+
+  std::array<std::vector<ticks>, 5> kinds_;
+};
+
+// @return `part` of what was `whole` and is `now`; half of it where nothing was stated
+[[nodiscard]] inline ticks scaled(ticks part, ticks whole, ticks now) {
+  auto const share = whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.5;
+  return static_cast<ticks>(std::llround(share * static_cast<double>(now)));
+}
+
+ZBPP_INLINE void check_measured(timed_pass const& timed, problem const& stated) {
+  auto const& p = timed.pass;
+  auto const refuse = [&](std::string const& why) {
+    throw error(
+        errc::bad_argument,
+        "a measured step holds " + to_string(p) + ", " + why,
+        {.stage = p.stage, .microbatch = p.microbatch});
+  };
+  if (p.stage < 0 || p.stage >= stated.stages() || p.microbatch < 0 ||
+      p.microbatch >= stated.microbatches())
+    refuse(
+        "which the problem does not have: its stages are 0 to " +
+        std::to_string(stated.stages() - 1) + ", its microbatches 0 to " +
+        std::to_string(stated.microbatches() - 1) + "; give the problem of the plan that ran");
+  if (timed.end < timed.start) refuse("which ends before it starts");
+  if (p.kind == pass_kind::recompute && !stated.costs(p.stage).recompute)
+    refuse("but the problem's stage has no recompute; give the problem of the plan that ran");
+}
+
+ZBPP_INLINE void set_backward(stage_costs& costs, pass_samples& samples) {
+  auto const stated = costs;
+  auto const fused = samples.median(pass_kind::backward);
+  auto const input = samples.median(pass_kind::backward_input);
+  auto const weight = samples.median(pass_kind::backward_weight);
+  if (fused && !input && !weight) {
+    auto const both = stated.backward_input + stated.backward_weight;
+    auto const now = both > 0 ? scaled(both, stated.of(pass_kind::backward), *fused) : *fused;
+    costs.backward_input = scaled(stated.backward_input, both, now);
+    costs.backward_weight = now - costs.backward_input;
+  } else {
+    costs.backward_input = input.value_or(stated.backward_input);
+    costs.backward_weight = weight.value_or(stated.backward_weight);
+  }
+  if (!fused && !stated.backward_fused) return;
+  auto const both = costs.backward_input + costs.backward_weight;
+  auto const taken =
+      fused ? *fused
+            : scaled(*stated.backward_fused, stated.backward_input + stated.backward_weight, both);
+  costs.backward_fused =
+      std::clamp(taken, std::max(costs.backward_input, costs.backward_weight), both);
+}
+
+}  // namespace detail
+
+ZBPP_INLINE problem costs_from(std::span<timeline const> steps, problem const& stated) {
+  detail::require(!steps.empty(), "costs_from got no measured step");
+  std::vector<detail::pass_samples> samples(detail::index(stated.stages()));
+  for (auto const& step : steps)
+    for (auto const& timed : step.all()) {
+      detail::check_measured(timed, stated);
+      samples[detail::index(timed.pass.stage)].add(timed.pass.kind, timed.end - timed.start);
+    }
+  auto const all = stated.all_costs();
+  std::vector<stage_costs> costs(all.begin(), all.end());
+  for (std::size_t s = 0; s < costs.size(); ++s) {
+    auto& of = costs[s];
+    of.forward = samples[s].median(pass_kind::forward).value_or(of.forward);
+    if (auto const took = samples[s].median(pass_kind::recompute)) of.recompute = took;
+    detail::set_backward(of, samples[s]);
+  }
+  auto const limits = stated.memory_limits();
+  return {
+      stated.placement(),
+      stated.microbatches(),
+      std::move(costs),
+      stated.transfer(),
+      {limits.begin(), limits.end()}};
+}
+
+}  // namespace zbpp
