@@ -14,10 +14,12 @@
 #include <support/torch_models.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,9 +54,27 @@ tensors weights_of(torch_model const& model) {
   return all;
 }
 
+// Steps as optimizers of LibTorch do.
+class descent {
+ public:
+  explicit descent(tensors parameters) : parameters_(std::move(parameters)) {}
+
+  void step() const {
+    c10::AutoGradMode const off(false);
+    for (auto const& p : parameters_) p.sub_(p.grad() * 0.05);
+  }
+  void zero_grad() const {
+    for (auto const& p : parameters_) p.mutable_grad().reset();
+  }
+
+ private:
+  tensors parameters_;
+};
+
 void descend(tensors const& parameters) {
-  c10::AutoGradMode const off(false);
-  for (auto p : parameters) p.sub_(std::exchange(p.mutable_grad(), at::Tensor()) * 0.05);
+  descent const optimizer(parameters);
+  optimizer.step();
+  optimizer.zero_grad();
 }
 
 std::int64_t number_of(std::int64_t step, std::int64_t mb, std::int64_t count) {
@@ -84,11 +104,19 @@ zbpp::torch::stage_ends ends_of(torch_model const& model) {
       .loss = [](tensors const& outputs, microbatch) { return outputs.front(); }};
 }
 
-template <class Backend>
+using step_call = std::function<void()>;
+using step_pointer = std::shared_ptr<descent>;
+
+template <class Step, class Backend>
 outcome pipelined(torch_model const& model, plan const& planned, Backend backend) {
-  std::vector<module_stage<std::function<void()>>> stages;
-  for (auto const& slice : model.slices)
-    stages.emplace_back(slice.forward, ends_of(model), [&slice] { descend(slice.parameters); });
+  std::vector<module_stage<Step>> stages;
+  for (auto const& slice : model.slices) {
+    if constexpr (std::same_as<Step, step_pointer>)
+      stages.emplace_back(
+          slice.forward, ends_of(model), std::make_shared<descent>(slice.parameters));
+    else
+      stages.emplace_back(slice.forward, ends_of(model), [&slice] { descend(slice.parameters); });
+  }
   zbpp::pipeline pipe{planned, backend, stages};
   outcome made;
   for (int step = 0; step < steps; ++step) {
@@ -133,8 +161,9 @@ TEST_CASE("modules as stages give the bits of a plain loop", "[torch][stage]") {
       for_each_plan_of(
           problem, {.recomputed = true}, [&](std::string const& name, plan const& planned) {
             INFO(make(slices).name << ", " << name);
-            CHECK(is_same(pipelined(make(slices), planned, zbpp::virtual_time{}), expected));
-            CHECK(is_same(pipelined(make(slices), planned, threads), expected));
+            CHECK(is_same(
+                pipelined<step_call>(make(slices), planned, zbpp::virtual_time{}), expected));
+            CHECK(is_same(pipelined<step_pointer>(make(slices), planned, threads), expected));
           });
     }
 }
@@ -293,6 +322,9 @@ TEST_CASE("what a stage of modules lacks is said", "[torch][stage]") {
         static_cast<void>(zbpp::torch::layers_of({at::ones(2, at::kDouble).requires_grad_()}));
       }),
       Catch::Contains("parameter 0 is not a contiguous tensor of 32-bit floats on the host"));
+  CHECK_THAT(
+      refusal([&] { static_cast<void>(module_stage(identity, only_loss(), step_pointer())); }),
+      Catch::Contains("a module_stage got a null pointer to an optimizer"));
 }
 
 }  // namespace test_torch_stage

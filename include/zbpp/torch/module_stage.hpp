@@ -146,17 +146,27 @@ class module_flow {
 /// Stands for no optimizer.
 struct no_step {};
 
+/// Models a pointer to an optimizer of LibTorch, such as a `std::shared_ptr<torch::optim::AdamW>`.
+template <class Pointer>
+concept optimizer_pointer = requires(Pointer& to) {
+  to->step();
+  to->zero_grad();
+};
+
 /// A part of a model as a stage, with what steps its parameters.
-/// @tparam Step  an optimizer (the concept), by which ranks agree before they step; or a callable
-///               that is the optimizer step, such as one that calls `step()` and `zero_grad()` of
-///               a LibTorch optimizer; or `no_step`
+/// @tparam Step  an optimizer of zbpp, by which ranks agree before they step; or a pointer to an
+///               optimizer of LibTorch; or a callable that is the optimizer step; or `no_step`
 template <class Step = no_step>
 class module_stage : public module_flow {
  public:
   /// Takes what computes the outputs, and what steps.
+  /// @throws error (bad_argument) when the pointer to an optimizer is null
   template <stage_module Module>
   explicit module_stage(Module module, stage_ends ends = {}, Step step = {})
-      : module_flow(std::move(module), std::move(ends)), step_(std::move(step)) {}
+      : module_flow(std::move(module), std::move(ends)), step_(std::move(step)) {
+    if constexpr (optimizer_pointer<Step>)
+      zbpp::detail::require(step_ != nullptr, "a module_stage got a null pointer to an optimizer");
+  }
 
   /// @return the optimizer
   [[nodiscard]] Step& optimizer()
@@ -169,6 +179,13 @@ class module_stage : public module_flow {
     requires std::invocable<Step&>
   {
     step_();
+  }
+  /// Steps the parameters, then clears their gradients.
+  void update(pass_context)
+    requires optimizer_pointer<Step>
+  {
+    step_->step();
+    step_->zero_grad();
   }
 
  private:
