@@ -68,6 +68,20 @@ TEST_CASE("what layers keep is measured to the byte", "[torch][measure]") {
   }
 }
 
+TEST_CASE("an undefined tensor beside others costs nothing but its place", "[torch][measure]") {
+  auto const w = random_tensor({wide, narrow}, 1).requires_grad_();
+  auto const v = random_tensor({narrow, wide}, 2).requires_grad_();
+  auto const open = [w](tensors const& in) -> tensors {
+    return {at::linear(in.front(), w), at::Tensor()};
+  };
+  auto const close = [v](tensors const& in) -> tensors { return {at::linear(in.front(), v)}; };
+  auto const pass = [](at::Tensor const& x) { return x * 2; };
+  auto const costs = measure_layers({open, close, pass}, {random_tensor({rows, narrow}, 3)}, sum);
+  CHECK(costs[0].edge == zbpp::torch::edge_size({at::empty({rows, wide}), at::Tensor()}));
+  CHECK(costs[1].activation == size_of(rows * wide));
+  CHECK(costs[1].output_gradient == size_of(rows * narrow));
+}
+
 TEST_CASE("partition takes what was measured of a model", "[torch][measure]") {
   for (auto const& model :
        {mlp_model(run_seed(), 6, 1, 8, 4),

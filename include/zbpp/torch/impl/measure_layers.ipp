@@ -89,7 +89,7 @@ inline void measure_bytes(
   for (auto const& each : outputs)
     sent.needs_gradient.push_back(each.defined() && each.requires_grad());
   if (loss != nullptr) outputs = {(*loss)(outputs)};
-  split_backward graph(inputs, outputs);
+  split_backward graph(inputs, detail::defined(outputs));
   auto const peak_of_f = memory.peak();
   auto before = memory.bytes();
   sent.values = copies_of(outputs);
@@ -148,7 +148,7 @@ inline std::vector<layer_costs> measure_layers(
         std::vector<ticks> unused;
         auto outputs =
             times.run(is_fused ? unused : times.forward, [&] { return compute(inputs); });
-        split_backward graph(inputs, outputs);
+        split_backward graph(inputs, detail::defined(outputs));
         auto gradients = detail::ones_for(outputs);
         outputs.clear();
         if (is_fused) {
