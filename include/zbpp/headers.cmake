@@ -149,6 +149,7 @@ set(ZBPP_CORE_HEADERS
   policy/policy.hpp
   policy/fixed_zb_v.hpp
   runtime/arena.hpp
+  runtime/array.hpp
   runtime/backend.hpp
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
@@ -175,6 +176,7 @@ set(ZBPP_CORE_HEADERS
   runtime/flow.hpp
   runtime/gradient_state.hpp
   runtime/impl/arena_core.ipp
+  runtime/impl/array.ipp
   runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/gradient_state.ipp

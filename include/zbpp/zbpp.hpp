@@ -55,6 +55,7 @@
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/policy.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/array.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/engine_run.hpp>

@@ -76,6 +76,27 @@ struct skip_stage {
 
 }  // namespace docs_flows
 
+// [array_forward
+#include <zbpp/zbpp.hpp>
+
+#include <algorithm>
+
+// array_forward]
+namespace docs_flows {
+
+// [array_forward
+// Doubles as many rows as came.
+zbpp::array forward(zbpp::pass_context ctx, zbpp::message const& in) {
+  zbpp::array const x(in);
+  auto const y = zbpp::make_array<float>(ctx, {x.shape()[0], x.shape()[1]});
+  std::ranges::transform(
+      x.values<float>(), y.values<float>().begin(), [](float value) { return 2 * value; });
+  return y;
+}
+// array_forward]
+
+}  // namespace docs_flows
+
 // [object_stage
 #include <zbpp/zbpp.hpp>
 

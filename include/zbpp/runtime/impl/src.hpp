@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/runtime/impl/arena_core.ipp>
+#include <zbpp/runtime/impl/array.ipp>
 #include <zbpp/runtime/impl/backend.ipp>
 #include <zbpp/runtime/impl/chunk_state.ipp>
 #include <zbpp/runtime/impl/gradient_state.ipp>
