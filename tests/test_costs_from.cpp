@@ -63,7 +63,12 @@ problem with_times(problem const& of, ticks time) {
   return {of.placement(), of.microbatches(), std::move(costs), of.transfer(), limits};
 }
 
-timeline one_row(std::vector<timed_pass> const& passes) { return timeline({{passes}}); }
+timeline one_row(std::vector<timed_pass> const& passes) {
+  timeline made;
+  for (auto const& timed : passes) made.push(timed);
+  made.end_row();
+  return made;
+}
 
 // A problem of one stage with one microbatch, and the costs that a step of it gives.
 stage_costs costs_of_step(stage_costs const& stated, std::vector<timed_pass> const& passes) {
