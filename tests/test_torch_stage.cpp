@@ -10,8 +10,7 @@
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/plan_grid.hpp>
-#include <support/torch_checks.hpp>
-#include <support/torch_models.hpp>
+#include <support/torch_training.hpp>
 
 #include <algorithm>
 #include <concepts>
@@ -37,23 +36,6 @@ namespace {
 
 constexpr int steps = 2;
 
-// The losses of all steps and the weights after them.
-struct outcome {
-  std::vector<double> losses;
-  tensors weights;
-};
-
-bool is_same(outcome const& a, outcome const& b) {
-  return a.losses == b.losses && same_bits(a.weights, b.weights);
-}
-
-tensors weights_of(torch_model const& model) {
-  tensors all;
-  for (auto const& slice : model.slices)
-    for (auto const& p : slice.parameters) all.push_back(p.detach());
-  return all;
-}
-
 // Steps as optimizers of LibTorch do.
 class descent {
  public:
@@ -77,38 +59,22 @@ void descend(tensors const& parameters) {
   optimizer.zero_grad();
 }
 
-std::int64_t number_of(std::int64_t step, std::int64_t mb, std::int64_t count) {
-  return step * count + mb;
-}
-
-outcome plain_loop(torch_model const& model, int microbatches) {
-  outcome made;
+torch_outcome plain_loop(torch_model const& model, int microbatches) {
+  torch_outcome made;
   for (int step = 0; step < steps; ++step) {
-    for (int mb = 0; mb < microbatches; ++mb) {
-      auto x = model.batch(number_of(step, mb, microbatches));
-      for (auto const& slice : model.slices) x = slice.forward(x);
-      x.backward();
-      made.losses.push_back(x.item<double>());
-    }
+    auto const losses = plain_microbatches(model, step, microbatches);
+    made.losses.insert(made.losses.end(), losses.begin(), losses.end());
     for (auto const& slice : model.slices) descend(slice.parameters);
   }
   made.weights = weights_of(model);
   return made;
 }
 
-zbpp::torch::stage_ends ends_of(torch_model const& model) {
-  return {
-      .batch = [&model](microbatch mb) -> tensors {
-        return {model.batch(number_of(mb.step(), mb.index(), mb.count()))};
-      },
-      .loss = [](tensors const& outputs, microbatch) { return outputs.front(); }};
-}
-
 using step_call = std::function<void()>;
 using step_pointer = std::shared_ptr<descent>;
 
 template <class Step, class Backend>
-outcome pipelined(torch_model const& model, plan const& planned, Backend backend) {
+torch_outcome pipelined(torch_model const& model, plan const& planned, Backend backend) {
   std::vector<module_stage<Step>> stages;
   for (auto const& slice : model.slices) {
     if constexpr (std::same_as<Step, step_pointer>)
@@ -118,7 +84,7 @@ outcome pipelined(torch_model const& model, plan const& planned, Backend backend
       stages.emplace_back(slice.forward, ends_of(model), [&slice] { descend(slice.parameters); });
   }
   zbpp::pipeline pipe{planned, backend, stages};
-  outcome made;
+  torch_outcome made;
   for (int step = 0; step < steps; ++step) {
     auto const evaluated = pipe.evaluate().losses;
     auto const& losses = pipe.step().losses;
@@ -134,13 +100,6 @@ std::vector<std::function<torch_model(std::int64_t slices)>> models() {
       [](std::int64_t slices) { return mlp_model(run_seed(), slices, 2, 6, 3); },
       [](std::int64_t slices) { return gpt_model(run_seed(), slices, 1, 8, 2, 4); },
       [](std::int64_t slices) { return cnn_model(run_seed(), slices, 1, 4, 2, 5); }};
-}
-
-// Some sums of LibTorch depend on how many threads a kernel uses, so all use one.
-zbpp::threads one_thread_each() {
-  auto const limit = zbpp::torch::intra_op_threads(1);
-  limit({});
-  return {.on_thread_start = limit};
 }
 
 zbpp::torch::stage_ends only_loss() {
@@ -178,7 +137,7 @@ TEST_CASE("optimizers of zbpp step modules, clipped or not, as on one rank", "[t
           ends_of(model),
           zbpp::optim::adamw(zbpp::torch::layers_of(slice.parameters)));
     zbpp::pipeline pipe{planned, backend, stages, {.clip = clip}};
-    outcome made;
+    torch_outcome made;
     pipe.run(4, [&](zbpp::step_result const& result) {
       made.losses.insert(made.losses.end(), result.losses.begin(), result.losses.end());
     });

@@ -340,6 +340,7 @@ set(ZBPP_TORCH_HEADERS
   torch/generator.hpp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
+  torch/impl/parameters.ipp
   torch/impl/tensors.ipp
   torch/measure_layers.hpp
   torch/module_stage.hpp

@@ -52,14 +52,19 @@ template <class Module>
 
 }  // namespace detail
 
+class module_flow;
+
 /// Models what computes the outputs of a stage from its inputs: a module holder or a pointer to a
-/// module, or a callable. It takes one tensor or `tensors`, and gives one of these.
+/// module, or a callable. It takes one tensor or `tensors`, and gives one of these. A stage itself
+/// is none.
 template <class Module>
-concept stage_module = std::copy_constructible<Module> && requires(Module module, tensors in) {
-  requires requires { module->forward(in.front()); } || requires {
-    module->forward(in);
-  } || std::invocable<Module&, tensors const&> || std::invocable<Module&, at::Tensor const&>;
-};
+concept stage_module =
+    !std::derived_from<Module, module_flow> && std::copy_constructible<Module> &&
+    requires(Module module, tensors in) {
+      requires requires { module->forward(in.front()); } || requires {
+        module->forward(in);
+      } || std::invocable<Module&, tensors const&> || std::invocable<Module&, at::Tensor const&>;
+    };
 
 /// States what the first and the last stage of a model need.
 struct stage_ends {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parameters of LibTorch for zbpp's optimizers, and threads of ranks for its kernels.
+// Parameters of LibTorch for zbpp's optimizers, those that stages share, and threads of ranks for
+// kernels.
 #pragma once
 
-#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/torch/detail/libtorch.hpp>
+#include <zbpp/torch/tensors.hpp>
 
-#include <cstddef>
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace zbpp::torch {
@@ -18,39 +18,50 @@ namespace zbpp::torch {
 /// Makes layers for `optim::adamw` or `optim::sgd` of a stage's parameters, one for each that is
 /// trained, in order. They get a `grad` of zeros, which must stay the same tensor: W adds to it,
 /// the optimizer clears it. Weight decay leaves out parameters of one dimension.
-/// @param tied  one of them that stages share, such as an embedding that is the output layer too;
-///              undefined for none
+/// @param tied  those that stages share, of this stage or of any: `tied_parameter::leaves()`
 /// @throws error (bad_argument) naming a parameter that is not a dense tensor of floats on the host
-[[nodiscard]] inline std::vector<optim::layer> layers_of(
-    std::vector<at::Tensor> const& parameters, at::Tensor const& tied = {}) {
-  std::vector<optim::layer> layers;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto const& each = parameters[i];
-    if (!each.defined() || !each.requires_grad()) continue;
-    if (each.scalar_type() != at::kFloat || !each.device().is_cpu() || !each.is_contiguous())
-      throw error(
-          errc::bad_argument,
-          "parameter " + std::to_string(i) +
-              " is not a contiguous tensor of 32-bit floats on the host; step it by an optimizer "
-              "of LibTorch instead");
-    if (!each.grad().defined()) each.mutable_grad() = at::zeros_like(each.detach());
-    auto const count = static_cast<std::size_t>(each.numel());
-    layers.push_back(
-        {.weights = {each.data_ptr<float>(), count},
-         .gradients = {each.grad().data_ptr<float>(), count},
-         .is_tied = tied.defined() && each.is_same(tied),
-         .decays = each.dim() > 1});
-  }
-  return layers;
-}
+[[nodiscard]] std::vector<optim::layer> layers_of(
+    tensors const& parameters, tensors const& tied = {});
+
+/// Holds a parameter that a model uses in several places, such as an embedding that is the output
+/// layer too: one leaf for each use, all with the same values.
+///
+/// A leaf of its own has a gradient of its own, so that stages do not wait for one another to add
+/// to it; and the gradients are summed in the same order whatever stages the uses are on.
+class tied_parameter {
+ public:
+  /// Gives all leaves the values of the first.
+  /// @param leaves  of all uses, in the order of the model: parameters of modules, or what `leaf`
+  ///                made. A process that has some of them only gives those; their values then have
+  ///                to be the same as elsewhere.
+  /// @throws error (bad_argument) when there is none, when one is no leaf that is trained, when
+  ///         they differ in type or sizes, or when two of them are the same memory
+  explicit tied_parameter(tensors leaves);
+
+  /// Makes a leaf for a use of a parameter, with its values.
+  [[nodiscard]] static at::Tensor leaf(at::Tensor const& parameter);
+
+  /// @return the leaves, in the order of the model
+  [[nodiscard]] tensors const& leaves() const noexcept { return leaves_; }
+  /// @return bytes of one gradient: what `stage_costs::tied` has to be where a use is
+  [[nodiscard]] bytes size() const { return static_cast<bytes>(leaves_.front().nbytes()); }
+
+  /// Gives each leaf the sum of all gradients, added from the first to the last: what pipelines do
+  /// where ranks agree on optimizer steps. Call it between the last backward and the step, in a
+  /// plain loop, or before optimizers of LibTorch step. Gradients that are undefined are not added.
+  void sum_gradients() const;
+
+ private:
+  tensors leaves_;
+};
 
 /// Gives an `on_thread_start` that has kernels of LibTorch use `count` threads. Without it, each
 /// rank's kernels use as many as there are cores, and ranks get in each other's way. Some sums of
 /// LibTorch depend on the number, so a plain loop has the same bits only if it calls
 /// `at::set_num_threads` with the same one.
-[[nodiscard]] inline std::function<void(std::span<int const>)> intra_op_threads(int count) {
-  zbpp::detail::require(count >= 1, "intra_op_threads takes a number of threads from 1");
-  return [count](std::span<int const>) { at::set_num_threads(count); };
-}
+/// @throws error (bad_argument) unless there is at least one
+[[nodiscard]] std::function<void(std::span<int const>)> intra_op_threads(int count);
 
 }  // namespace zbpp::torch
+
+#include <zbpp/torch/impl/parameters.ipp>

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How tests train the models of torch_models.hpp: in a plain loop and in pipelines.
+#pragma once
+
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/training.hpp>
+#include <zbpp/torch/torch.hpp>
+
+#include <support/torch_checks.hpp>
+#include <support/torch_models.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::test {
+
+/// The losses of all steps and the weights after them.
+struct torch_outcome {
+  std::vector<double> losses;
+  std::vector<at::Tensor> weights;
+};
+
+[[nodiscard]] inline bool is_same(torch_outcome const& a, torch_outcome const& b) {
+  return a.losses == b.losses && same_bits(a.weights, b.weights);
+}
+
+[[nodiscard]] inline std::vector<at::Tensor> parameters_of(torch_model const& model) {
+  std::vector<at::Tensor> all;
+  for (auto const& slice : model.slices)
+    all.insert(all.end(), slice.parameters.begin(), slice.parameters.end());
+  return all;
+}
+
+[[nodiscard]] inline std::vector<at::Tensor> weights_of(torch_model const& model) {
+  auto all = parameters_of(model);
+  for (auto& each : all) each = each.detach();
+  return all;
+}
+
+/// @return the model with its slices joined to `count`, of which each has as many
+[[nodiscard]] inline torch_model in_stages(torch_model const& model, int count) {
+  torch_model joined{model.name, {}, model.batch};
+  auto const each = model.slices.size() / static_cast<std::size_t>(count);
+  for (std::size_t s = 0; s < model.slices.size(); ++s) {
+    if (s % each == 0) joined.slices.emplace_back();
+    auto const& from = model.slices[s];
+    auto& to = joined.slices.back();
+    to.parameters.insert(to.parameters.end(), from.parameters.begin(), from.parameters.end());
+    append(to, from.forward);
+  }
+  return joined;
+}
+
+[[nodiscard]] inline std::int64_t number_of(
+    std::int64_t step, std::int64_t mb, std::int64_t count) {
+  return step * count + mb;
+}
+
+[[nodiscard]] inline zbpp::torch::stage_ends ends_of(torch_model const& model) {
+  return {
+      .batch = [make = model.batch](microbatch mb) -> zbpp::torch::tensors {
+        return {make(number_of(mb.step(), mb.index(), mb.count()))};
+      },
+      .loss = [](zbpp::torch::tensors const& outputs, microbatch) { return outputs.front(); }};
+}
+
+/// Some sums of LibTorch depend on how many threads a kernel uses, so all use one.
+[[nodiscard]] inline zbpp::threads one_thread_each() {
+  auto const limit = zbpp::torch::intra_op_threads(1);
+  limit({});
+  return {.on_thread_start = limit};
+}
+
+/// Takes the optimizer steps of a plain loop, in the way that ranks agree on.
+class plain_steps {
+ public:
+  plain_steps(
+      std::vector<at::Tensor> const& parameters,
+      training_options options,
+      std::vector<at::Tensor> const& tied = {})
+      : optimizer_(zbpp::torch::layers_of(parameters, tied)), options_(std::move(options)) {
+    state_.loss_scale = options_.scaling.initial;
+  }
+
+  [[nodiscard]] training_state const& state() const { return state_; }
+
+  /// Ends a step, with the gradients of its microbatches in the `grad` of all parameters.
+  void step() {
+    std::vector<gradient_state> states(static_cast<std::size_t>(optimizer_.layers()));
+    zbpp::arena memory;
+    zbpp::pass_context const ctx(memory);
+    optimizer_.measure(states, ctx);
+    std::vector<gradient_state> counted;  // tied ones once
+    bool has_tied = false;
+    for (int i = 0; i < optimizer_.layers(); ++i)
+      if (!optimizer_.is_tied(i) || !std::exchange(has_tied, true))
+        counted.push_back(states[static_cast<std::size_t>(i)]);
+    auto const verdict = judge(counted, options_.clip, state_.loss_scale);
+    ++state_.steps;
+    if (!verdict.is_finite) {
+      optimizer_.skip(ctx);
+      state_.loss_scale = std::max(options_.scaling.smallest, state_.loss_scale / 2);
+      state_.finite_steps = 0;
+      return;
+    }
+    optimizer_.step(
+        {.updates = state_.updates,
+         .learning_rate = options_.learning_rate(state_.updates),
+         .coefficient = verdict.coefficient,
+         .gradient_scale = state_.loss_scale},
+        ctx);
+    ++state_.updates;
+    if (++state_.finite_steps != options_.scaling.growth_interval) return;
+    state_.loss_scale = std::min(options_.scaling.largest, state_.loss_scale * 2);
+    state_.finite_steps = 0;
+  }
+
+ private:
+  optim::adamw optimizer_;
+  training_options options_;
+  training_state state_;
+};
+
+/// Runs the microbatches of one step in a plain loop. @return their losses
+[[nodiscard]] inline std::vector<double> plain_microbatches(
+    torch_model const& model, std::int64_t step, int microbatches, double scale = 1) {
+  std::vector<double> losses;
+  for (int mb = 0; mb < microbatches; ++mb) {
+    auto x = model.batch(number_of(step, mb, microbatches));
+    for (auto const& slice : model.slices) x = slice.forward(x);
+    x.backward(at::full_like(x, scale));
+    losses.push_back(x.item<double>());
+  }
+  return losses;
+}
+
+/// Makes the stages of a rank, or of all, stepped by zbpp's AdamW.
+[[nodiscard]] inline std::vector<zbpp::torch::module_stage<optim::adamw>> adamw_stages(
+    torch_model const& model,
+    std::span<int const> which,
+    std::vector<at::Tensor> const& tied = {}) {
+  std::vector<zbpp::torch::module_stage<optim::adamw>> stages;
+  for (int s : which) {
+    auto const& slice = model.slices[static_cast<std::size_t>(s)];
+    stages.emplace_back(
+        slice.forward,
+        ends_of(model),
+        optim::adamw(zbpp::torch::layers_of(slice.parameters, tied)));
+  }
+  return stages;
+}
+
+}  // namespace zbpp::test

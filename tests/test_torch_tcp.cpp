@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Modules as stages of ranks that are joined by sockets alone give the bits of one process.
+#include <zbpp/asio/tcp.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/plan_grid.hpp>
+#include <support/torch_tied.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace test_torch_tcp {
+
+using namespace zbpp::test;
+using zbpp::microbatch;
+using zbpp::step_kind;
+using zbpp::torch::module_stage;
+using zbpp::torch::tensors;
+
+namespace {
+
+zbpp::asio::tcp one_thread(zbpp::asio::rendezvous& meeting) {
+  zbpp::asio::tcp_settings settings;
+  settings.on_thread_start = zbpp::torch::intra_op_threads(1);
+  return zbpp::asio::tcp(meeting, settings);
+}
+
+// Gathers what ranks find out, each in a thread of its own.
+struct gathered {
+  std::mutex mutex;
+  std::map<int, tensors> by_stage;
+  std::vector<double> losses;
+
+  void add(std::map<int, tensors> const& found, std::vector<double> const& of_steps) {
+    std::lock_guard const lock(mutex);
+    by_stage.insert(found.begin(), found.end());
+    if (!of_steps.empty()) losses = of_steps;
+  }
+  tensors all() const {
+    tensors joined;
+    for (auto const& [stage, values] : by_stage)
+      joined.insert(joined.end(), values.begin(), values.end());
+    return joined;
+  }
+};
+
+// Trains with a rank in each thread, with a model of its own. `make()` has the slices of a model
+// and what is tied; `stages(model, numbers)` makes the stages of a rank.
+template <class Make, class Stages>
+torch_outcome on_sockets(
+    zbpp::plan const& planned,
+    int steps,
+    zbpp::training_options const& options,
+    Make make,
+    Stages make_stages,
+    int* amended = nullptr) {
+  auto const& where = planned.problem().placement();
+  gathered found;
+  auto const thrown = run_ranks(where.ranks(), patient_settings(), [&](auto& meeting) {
+    at::set_num_threads(1);
+    auto const model = make();
+    auto const own = where.stages_of(meeting.rank());
+    auto stages = make_stages(model, own);
+    zbpp::pipeline pipe(planned, one_thread(meeting), stages, options);
+    bool const is_last = where.rank_of(where.stages() - 1) == meeting.rank();
+    std::vector<double> losses;
+    int undone = 0;
+    pipe.run(steps, [&](zbpp::step_result const& result) {
+      undone += result.update.is_amended ? 1 : 0;
+      if (is_last) losses.insert(losses.end(), result.losses.begin(), result.losses.end());
+    });
+    std::map<int, tensors> mine;
+    for (int s : own) {
+      auto& to = mine[s];
+      for (auto const& p : model.slices.slices[static_cast<std::size_t>(s)].parameters)
+        to.push_back(p.detach());
+    }
+    found.add(mine, losses);
+    if (amended != nullptr && is_last) *amended += undone;
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  return {found.losses, found.all()};
+}
+
+}  // namespace
+
+TEST_CASE("over sockets modules give the bits of a plain loop", "[torch][tcp]") {
+  at::set_num_threads(1);
+  constexpr int steps = 2;
+  constexpr int microbatches = 4;
+  struct plain {
+    torch_model slices;
+  };
+  std::vector<std::function<torch_model(int)>> const models{
+      [](int slices) { return gpt_model(run_seed(), slices, 1, 8, 2, 4); },
+      [](int slices) { return cnn_model(run_seed(), slices, 1, 4, 2, 5); }};
+  for (auto const& where : {zbpp::placement::linear(2), zbpp::placement::v_shape(2)})
+    for (auto const& make : models) {
+      auto const alone = make(where.stages());
+      plain_steps optimizer(parameters_of(alone), {});
+      torch_outcome expected;
+      for (int step = 0; step < steps; ++step) {
+        auto const losses = plain_microbatches(alone, step, microbatches);
+        expected.losses.insert(expected.losses.end(), losses.begin(), losses.end());
+        optimizer.step();
+      }
+      expected.weights = weights_of(alone);
+      zbpp::problem const problem(
+          where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10});
+      for_each_plan_of(problem, {.recomputed = true}, [&](auto const& name, auto const& order) {
+        INFO(alone.name << ", " << name);
+        zbpp::plan const planned(
+            name, problem, order.schedule(), {.step = step_kind::post_validated});
+        auto const trained = on_sockets(
+            planned,
+            steps,
+            {},
+            [&] { return plain{make(where.stages())}; },
+            [](plain const& model, auto own) { return adamw_stages(model.slices, own); });
+        CHECK(is_same(trained, expected));
+      });
+    }
+}
+
+TEST_CASE("over sockets tied parameters have the bits of one process", "[torch][tcp]") {
+  at::set_num_threads(1);
+  int amended = 0;
+  for (double const clip : {0.0, 1e-3}) {
+    zbpp::training_options const options{.clip = clip};
+    auto const expected = tied_plain_loop(options);
+    for (auto const& where : tied_placements())
+      for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
+        INFO(where.name() << " of " << where.ranks() << ", clip " << clip);
+        auto const trained = on_sockets(
+            tied_plan(where, kind),
+            tied_steps,
+            options,
+            [&] { return make_tied_model(where.stages()); },
+            [](tied_model const& model, auto own) {
+              return adamw_stages(model.slices, own, model.tied.leaves());
+            },
+            &amended);
+        CHECK(is_same(trained, expected));
+      }
+  }
+  CHECK(amended > 0);
+}
+
+namespace {
+
+// Three stages, between which tensors of several types go whose sizes vary, some of them views.
+struct mixed_model {
+  at::Tensor w = random_tensor({3, 2}, 1).requires_grad_();
+  at::Tensor v = random_tensor({3}, 2).requires_grad_();
+
+  static tensors batch(std::int64_t mb) {
+    return {random_tensor({mb + 1, 2}, 10 + mb), at::tensor({1, 0, 1}, at::kLong)};
+  }
+  [[nodiscard]] tensors first(tensors const& in) const {
+    auto const y = at::linear(in[0], w);
+    return {y, y.t(), in[1], at::Tensor(), in[1].to(at::kByte), y.expand({2, y.size(0), 3})};
+  }
+  [[nodiscard]] tensors second(tensors const& in) const {
+    if (in.size() != 6 || in[3].defined() || in[4].scalar_type() != at::kByte ||
+        in[2].requires_grad() || in[1].sizes() != in[0].t().sizes())
+      throw std::logic_error("something else came");
+    auto const y = in[0] * v + in[1].t().tanh();
+    return {in[2], y, (in[5] * v).slice(0, 0, 2, 2).to(at::kDouble), at::Tensor(), in[0] > 0};
+  }
+  [[nodiscard]] static tensors third(tensors const& in) {
+    if (in.size() != 5 || in[4].scalar_type() != at::kBool || in[3].defined())
+      throw std::logic_error("something else came");
+    auto const chosen = in[1].index_select(1, in[0]);
+    return {(chosen.pow(2) * in[4].to(at::kFloat)).sum().to(at::kDouble) + in[2].square().sum()};
+  }
+  [[nodiscard]] std::vector<module_stage<>> stages() const {
+    zbpp::torch::stage_ends const ends{
+        .batch = [](microbatch mb) { return batch(mb.index()); },
+        .loss = [](tensors const& outputs, microbatch) { return outputs.front(); }};
+    std::vector<module_stage<>> made;
+    made.emplace_back([this](tensors const& in) { return first(in); }, ends);
+    made.emplace_back([this](tensors const& in) { return second(in); }, ends);
+    made.emplace_back([](tensors const& in) { return third(in); }, ends);
+    return made;
+  }
+  [[nodiscard]] tensors gradients() const { return {w.grad(), v.grad()}; }
+};
+
+}  // namespace
+
+TEST_CASE("over sockets go tensors of any type, size and stride", "[torch][tcp]") {
+  auto const threads = one_thread_each();
+  constexpr int microbatches = 5;
+  mixed_model const alone;
+  std::vector<double> expected_losses;
+  zbpp::bytes largest = 0;
+  for (int mb = 0; mb < microbatches; ++mb) {
+    auto const middle = alone.first(mixed_model::batch(mb));
+    auto const last = alone.second(middle);
+    largest = std::max({largest, zbpp::torch::edge_size(middle), zbpp::torch::edge_size(last)});
+    auto const loss = mixed_model::third(last).front();
+    loss.backward();
+    expected_losses.push_back(loss.item<double>());
+  }
+  for (zbpp::bytes const stated : {zbpp::bytes{0}, largest}) {
+    zbpp::problem const problem(
+        zbpp::placement::linear(3),
+        microbatches,
+        zbpp::stage_costs{.forward = 10, .recompute = 10, .edge = stated});
+    for_each_plan_of(problem, {.recomputed = true}, [&](auto const& name, auto const& planned) {
+      INFO(name << ", edges of " << stated << " bytes");
+      mixed_model const local;
+      auto of_threads = local.stages();
+      zbpp::pipeline pipe{planned, threads, of_threads};
+      CHECK(pipe.step().losses == expected_losses);
+      CHECK(same_bits(local.gradients(), alone.gradients()));
+
+      std::mutex mutex;
+      std::vector<double> losses;
+      tensors gradients(2);
+      auto const thrown = run_ranks(3, patient_settings(), [&](auto& meeting) {
+        mixed_model const own;
+        auto all = own.stages();
+        std::vector<module_stage<>> stages{all[static_cast<std::size_t>(meeting.rank())]};
+        zbpp::pipeline one(planned, one_thread(meeting), stages);
+        auto const& result = one.step();
+        std::lock_guard const lock(mutex);
+        if (meeting.rank() == 0) gradients[0] = own.w.grad();
+        if (meeting.rank() == 1) gradients[1] = own.v.grad();
+        if (meeting.rank() == 2) losses = result.losses;
+      });
+      for (auto const& text : thrown) CHECK(text == "");
+      CHECK(losses == expected_losses);
+      CHECK(same_bits(gradients, alone.gradients()));
+    });
+  }
+}
+
+}  // namespace test_torch_tcp
