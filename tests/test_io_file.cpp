@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/io/durable.hpp>
 #include <zbpp/io/file.hpp>
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -199,5 +203,34 @@ TEST_CASE("a write that fails half way leaves the old file and nothing else", "[
   CHECK(here.files() == 1);
 }
 #endif
+
+TEST_CASE("a durable file appears as a whole or leaves the old one", "[io][file]") {
+  folder const here;
+  auto const path = here / "kept";
+  std::string const first = "one, ";
+  std::string const second = "two";
+  std::array const pieces{std::as_bytes(std::span(first)), std::as_bytes(std::span(second))};
+  zbpp::write_durably(path, pieces);
+  zbpp::sync_folder(path.parent_path());
+  CHECK(zbpp::read_file(path) == "one, two");
+
+  int calls = 0;
+  auto const interrupt = [&] {
+    if (++calls == 2) throw std::runtime_error("no more");
+  };
+  CHECK_THROWS_WITH(zbpp::write_durably(path, pieces, interrupt), "no more");
+  CHECK(zbpp::read_file(path) == "one, two");
+  CHECK(here.files() == 1);
+  zbpp::write_durably(path, std::span(pieces).first(1));
+  CHECK(zbpp::read_file(path) == "one, ");
+  CHECK(here.files() == 1);
+
+  CHECK_THAT(
+      io_failure([&] { zbpp::write_durably(here / "none" / "kept", pieces); }),
+      Catch::Contains("kept: cannot be written: "));
+  CHECK_THAT(
+      io_failure([&] { zbpp::sync_folder(here / "none"); }),
+      Catch::Contains("none: cannot be written: "));
+}
 
 }  // namespace test_io_file

@@ -60,10 +60,12 @@ set(ZBPP_CORE_HEADERS
   io/detail/round_axis.hpp
   io/detail/xml_text.hpp
   io/drawing.hpp
+  io/durable.hpp
   io/file.hpp
   io/impl/ascii.ipp
   io/impl/chrome_trace.ipp
   io/impl/csv.ipp
+  io/impl/durable.ipp
   io/impl/file.ipp
   io/impl/src.hpp
   io/impl/svg.ipp

@@ -22,6 +22,7 @@
 #include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/csv.hpp>
 #include <zbpp/io/drawing.hpp>
+#include <zbpp/io/durable.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/sweep_svg.hpp>

@@ -6,6 +6,7 @@
 #include <zbpp/io/impl/ascii.ipp>
 #include <zbpp/io/impl/chrome_trace.ipp>
 #include <zbpp/io/impl/csv.ipp>
+#include <zbpp/io/impl/durable.ipp>
 #include <zbpp/io/impl/file.ipp>
 #include <zbpp/io/impl/svg.ipp>
 #include <zbpp/io/impl/sweep_svg.ipp>
