@@ -335,17 +335,22 @@ set(ZBPP_NCCL_HEADERS
   nccl/settings.hpp
 )
 set(ZBPP_TORCH_HEADERS
+  torch/checkpoint.hpp
   torch/detail/engine_run.hpp
   torch/detail/graph_cut.hpp
   torch/detail/libtorch.hpp
   torch/detail/live_memory.hpp
+  torch/detail/safetensors.hpp
   torch/generator.hpp
+  torch/impl/checkpoint.ipp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
   torch/impl/parameters.ipp
+  torch/impl/safetensors.ipp
   torch/impl/tensors.ipp
   torch/measure_layers.hpp
   torch/module_stage.hpp
+  torch/optimizer_state.hpp
   torch/parameters.hpp
   torch/split_backward.hpp
   torch/tensors.hpp

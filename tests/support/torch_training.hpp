@@ -84,10 +84,15 @@ class plain_steps {
   plain_steps(
       std::vector<at::Tensor> const& parameters,
       training_options options,
-      std::vector<at::Tensor> const& tied = {})
-      : optimizer_(zbpp::torch::layers_of(parameters, tied)), options_(std::move(options)) {
+      std::vector<at::Tensor> const& tied = {},
+      optim::adamw_settings settings = {})
+      : optimizer_(zbpp::torch::layers_of(parameters, tied), settings),
+        options_(std::move(options)) {
     state_.loss_scale = options_.scaling.initial;
   }
+
+  [[nodiscard]] optim::adamw& optimizer() { return optimizer_; }
+  void resume(training_state const& state) { state_ = state; }
 
   [[nodiscard]] training_state const& state() const { return state_; }
 
@@ -104,6 +109,7 @@ class plain_steps {
         counted.push_back(states[static_cast<std::size_t>(i)]);
     auto const verdict = judge(counted, options_.clip, state_.loss_scale);
     ++state_.steps;
+    state_.amended = state_.amended << 1U | (verdict.is_plain() ? 0U : 1U);
     if (!verdict.is_finite) {
       optimizer_.skip(ctx);
       state_.loss_scale = std::max(options_.scaling.smallest, state_.loss_scale / 2);

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoints of models in parts: each entry has the name that its parameter has in the whole
+// model, so that another split can load what one split saved.
+#pragma once
+
+#include <zbpp/runtime/training.hpp>
+#include <zbpp/torch/detail/safetensors.hpp>
+#include <zbpp/torch/optimizer_state.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zbpp::torch {
+
+/// Models a module of LibTorch, as a pointer or a holder.
+template <class Module>
+concept module_pointer = requires(Module const& module) {
+  module->named_parameters();
+  module->named_buffers();
+};
+
+namespace detail {
+
+/// Says what the files of a checkpoint have.
+class stored_entries;
+
+/// Is what a part loads: tensors to copy entries to, and what is done when all of them are there.
+struct loading {
+  std::vector<named_tensor> entries;
+  std::vector<std::function<void()>> afterwards;
+};
+
+/// Is what an optimizer keeps for the parameters of a part.
+struct saved_state {
+  std::function<void(std::vector<named_tensor>& to)> save;
+  std::function<void(stored_entries& from, loading& to)> load;
+};
+
+/// Adds to the name of a parameter that of a field.
+[[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
+/// @return whether a parameter has a state in a checkpoint
+[[nodiscard]] bool has_state(stored_entries& from, std::string const& parameter);
+/// @return whether a field was undefined when it was saved
+[[nodiscard]] bool is_undefined(stored_entries const& from, std::string const& name);
+/// Stands for a field that is undefined.
+[[nodiscard]] at::Tensor undefined_field();
+
+/// @throws error (bad_argument) unless there is a number for each weight
+[[nodiscard]] saved_state state_of_moments(
+    std::vector<named_tensor> trained, std::function<std::vector<named_moment>()> moments);
+
+template <class Optimizer>
+[[nodiscard]] saved_state state_of(std::vector<named_tensor> trained, Optimizer& optimizer);
+
+}  // namespace detail
+
+/// Says what a process loads of a checkpoint.
+enum class coverage : std::uint8_t {
+  whole,  ///< the whole model: an entry that none of its parts has is an error
+  part,   ///< some parts of it: entries of others are left alone
+};
+
+/// Is what a checkpoint has of a part of a model: the parameters and buffers of a module, and what
+/// an optimizer keeps for those that are trained. It refers to all of these.
+class model_part {
+ public:
+  /// Takes the parameters and buffers of a module.
+  /// @param prefix  what stands before their names in the whole model, such as `decoder.`
+  template <module_pointer Module>
+  explicit model_part(Module const& module, std::string const& prefix = {})
+      : model_part(entries_of(module, prefix)) {}
+  /// Takes an optimizer, too, which must outlive the part.
+  /// @throws error (bad_argument) when one of zbpp is not made of `layers_of` these parameters
+  template <module_pointer Module, saved_optimizer Optimizer>
+  model_part(Module const& module, Optimizer& optimizer, std::string const& prefix = {})
+      : model_part(entries_of(module, prefix), optimizer) {}
+  /// Takes tensors, such as those of a stage that is no module.
+  explicit model_part(std::vector<named_tensor> entries) : entries_(std::move(entries)) {}
+  /// Takes an optimizer, too, which must outlive the part.
+  /// @throws error (bad_argument) when one of zbpp is not made of `layers_of` these tensors
+  template <saved_optimizer Optimizer>
+  model_part(std::vector<named_tensor> entries, Optimizer& optimizer)
+      : entries_(std::move(entries)), state_(detail::state_of(trained(), optimizer)) {}
+
+ private:
+  friend void save_checkpoint(
+      std::filesystem::path const&, std::span<model_part const>, training_state const&);
+  friend training_state load_checkpoint(
+      std::filesystem::path const&, std::span<model_part const>, coverage);
+
+  template <class Module>
+  [[nodiscard]] static std::vector<named_tensor> entries_of(
+      Module const& module, std::string const& prefix) {
+    std::vector<named_tensor> all;
+    for (auto const& each : module->named_parameters())
+      all.push_back({prefix + each.key(), each.value()});
+    for (auto const& each : module->named_buffers())
+      all.push_back({prefix + each.key(), each.value()});
+    return all;
+  }
+  [[nodiscard]] std::vector<named_tensor> trained() const;
+
+  std::vector<named_tensor> entries_;  // parameters, then buffers
+  detail::saved_state state_;          // empty functions without an optimizer
+};
+
+/// Saves parts of a model in a file of the format safetensors: those of a rank, or all.
+///
+/// The file appears whole or not at all, and is on the disk when this returns. Optimizers must have
+/// done their step: as after `run` or `step`. Parameters that are not trained are saved, too; an
+/// optimizer's settings are not.
+/// @param path   of the file; end its name in `.safetensors`
+/// @param state  `pipeline::state()`
+/// @throws error (io_failed) with the path; (bad_argument) when two entries have the same name, or
+///         a tensor is not dense or of a type that the format has not
+void save_checkpoint(
+    std::filesystem::path const& path,
+    std::span<model_part const> parts,
+    training_state const& state = {});
+
+/// Loads parts of a model from a file, or from all files of a folder whose names end in
+/// `.safetensors`, whatever parts they were saved from. Nothing is changed unless all of it fits.
+/// A part without an optimizer leaves alone what others saved of theirs.
+/// @return what `pipeline::resume` takes
+/// @throws error (io_failed) with the path; (bad_format) naming a file that is damaged, or the
+///         entry that is missing, unknown, there twice, or of another type or sizes; when files are
+///         of different steps
+training_state load_checkpoint(
+    std::filesystem::path const& path,
+    std::span<model_part const> parts,
+    coverage what = coverage::whole);
+
+template <class Optimizer>
+detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimizer& optimizer) {
+  if constexpr (has_moments<Optimizer>) {
+    return state_of_moments(std::move(trained), [&optimizer] {
+      auto const all = moments_of(optimizer);
+      return std::vector<named_moment>(all.begin(), all.end());
+    });
+  } else {
+    using fields = param_state<Optimizer>;
+    using state = typename fields::type;
+    using key = typename std::remove_cvref_t<decltype(optimizer.state())>::key_type;
+    saved_state made;
+    made.save = [&optimizer, trained](std::vector<named_tensor>& to) {
+      for (auto const& [name, parameter] : trained) {
+        auto const found = optimizer.state().find(state_key<key>(parameter));
+        bool const is_there = found != optimizer.state().end();
+        to.push_back({state_name(name, "has_state"), at::scalar_tensor(is_there, at::kBool)});
+        if (!is_there) continue;
+        fields::visit(static_cast<state&>(*found->second), [&](char const* field, auto& value) {
+          at::Tensor saved = undefined_field();
+          if constexpr (!std::same_as<std::remove_cvref_t<decltype(value)>, at::Tensor>)
+            saved = at::scalar_tensor(value, at::kLong);
+          else if (value.defined())
+            saved = value;
+          to.push_back({state_name(name, field), saved});
+        });
+      }
+    };
+    made.load = [&optimizer, trained](stored_entries& from, loading& to) {
+      for (auto const& [name, parameter] : trained) {
+        auto const where = state_key<key>(parameter);
+        to.entries.push_back({state_name(name, "has_state"), at::zeros({}, at::kBool)});
+        if (!has_state(from, name)) {
+          to.afterwards.push_back([&optimizer, where] { optimizer.state().erase(where); });
+          continue;
+        }
+        auto const made_anew = std::make_shared<std::unique_ptr<state>>(std::make_unique<state>());
+        fields::visit(**made_anew, [&](char const* field, auto& value) {
+          auto const entry = state_name(name, field);
+          if constexpr (!std::same_as<std::remove_cvref_t<decltype(value)>, at::Tensor>) {
+            auto const read = at::zeros({}, at::kLong);
+            to.entries.push_back({entry, read});
+            to.afterwards.push_back([&value, read] { value = read.template item<std::int64_t>(); });
+          } else if (is_undefined(from, entry)) {
+            to.entries.push_back({entry, undefined_field()});
+          } else {
+            value = at::empty_like(parameter.detach());
+            to.entries.push_back({entry, value});
+          }
+        });
+        to.afterwards.push_back(
+            [&optimizer, where, made_anew] { optimizer.state()[where] = std::move(*made_anew); });
+      }
+    };
+    return made;
+  }
+}
+
+}  // namespace zbpp::torch
+
+#include <zbpp/torch/impl/checkpoint.ipp>

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one split of a model saves, another one loads, and goes on with the same bits.
+#include <zbpp/optim/sgd.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+
+#include <support/torch_training.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace test_torch_checkpoint {
+
+namespace fs = std::filesystem;
+using namespace zbpp::test;
+using zbpp::errc;
+using zbpp::microbatch;
+using zbpp::torch::coverage;
+using zbpp::torch::load_checkpoint;
+using zbpp::torch::model_part;
+using zbpp::torch::module_stage;
+using zbpp::torch::save_checkpoint;
+using zbpp::torch::tensors;
+
+namespace {
+
+constexpr int blocks = 4;
+constexpr int microbatches = 4;
+constexpr std::int64_t width = 5;
+
+// Is there while a test runs.
+class scratch_folder {
+ public:
+  scratch_folder()
+      : path_(fs::temp_directory_path() / ("zbpp-checkpoint-" + std::to_string(::getpid()))) {
+    fs::remove_all(path_);
+    fs::create_directory(path_);
+  }
+  scratch_folder(scratch_folder const&) = delete;
+  scratch_folder& operator=(scratch_folder const&) = delete;
+  ~scratch_folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  [[nodiscard]] fs::path operator/(std::string const& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+struct block_impl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return x + at::gelu(norm(linear(x))); }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(width, width));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(width));
+};
+
+// A model of four blocks in `count` slices, with other weights for each `seed`.
+std::vector<torch::nn::Sequential> make_slices(int count, std::int64_t seed) {
+  // [names
+  std::vector<torch::nn::Sequential> slices(static_cast<std::size_t>(count));
+  for (int b = 0; b < blocks; ++b) {
+    auto& slice = slices[static_cast<std::size_t>(b * count / blocks)];
+    slice->push_back("block" + std::to_string(b), std::make_shared<block_impl>());
+  }
+  // names]
+  c10::AutoGradMode const off(false);
+  std::int64_t number = 0;
+  for (auto& slice : slices)
+    for (auto& p : slice->parameters()) p.copy_(random_tensor(p.sizes(), seed * 100 + number++));
+  return slices;
+}
+
+at::Tensor batch(std::int64_t number) { return random_tensor({3, width}, 1000 + number); }
+
+at::Tensor loss_of(at::Tensor const& y) { return y.pow(2).mean() / microbatches; }
+
+double rate(std::int64_t updates) { return 1e-2 / static_cast<double>(updates + 1); }
+
+std::map<std::string, at::Tensor> values_of(std::vector<torch::nn::Sequential> const& slices) {
+  std::map<std::string, at::Tensor> all;
+  for (auto const& slice : slices) {
+    for (auto const& each : slice->named_parameters()) all[each.key()] = each.value();
+    for (auto const& each : slice->named_buffers()) all[each.key()] = each.value();
+  }
+  return all;
+}
+
+// Compares name by name, as the splits may differ.
+bool same_values(
+    std::vector<torch::nn::Sequential> const& a, std::vector<torch::nn::Sequential> const& b) {
+  return std::ranges::equal(values_of(a), values_of(b), [](auto const& x, auto const& y) {
+    return x.first == y.first && same_bits(x.second, y.second);
+  });
+}
+
+std::vector<double> plain_microbatches_of(
+    std::vector<torch::nn::Sequential> const& slices, std::int64_t step) {
+  std::vector<double> losses;
+  for (int mb = 0; mb < microbatches; ++mb) {
+    auto x = batch(number_of(step, mb, microbatches));
+    for (auto slice : slices) x = slice->forward(x);
+    auto const loss = loss_of(x);
+    loss.backward();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+zbpp::torch::stage_ends block_ends() {
+  return {
+      .batch = [](microbatch mb) -> tensors {
+        return {batch(number_of(mb.step(), mb.index(), mb.count()))};
+      },
+      .loss = [](tensors const& outputs, microbatch) { return loss_of(outputs.front()); }};
+}
+
+zbpp::plan plan_of(int ranks, zbpp::step_kind kind) {
+  return zbpp::make_plan(
+      zbpp::zb_h1{},
+      zbpp::problem(zbpp::placement::linear(ranks), microbatches, zbpp::stage_costs{.forward = 10}),
+      {.step = kind});
+}
+
+zbpp::training_options stepped() { return {.clip = 0.5, .learning_rate = rate}; }
+
+// Trains with zbpp's AdamW from a checkpoint, if there is one, and saves another, a file for each
+// rank.
+std::vector<double> run_adamw(int ranks, int steps, fs::path const& from, fs::path const& to) {
+  auto const threads = one_thread_each();
+  auto slices = make_slices(ranks, from.empty() ? 1 : ranks + 1);
+  std::vector<module_stage<zbpp::optim::adamw>> stages;
+  for (auto& slice : slices)
+    stages.emplace_back(
+        slice,
+        block_ends(),
+        zbpp::optim::adamw(zbpp::torch::layers_of(slice->parameters()), {.weight_decay = 0.1F}));
+  zbpp::pipeline pipe{plan_of(ranks, zbpp::step_kind::synchronous), threads, stages, stepped()};
+  // [parts
+  std::vector<zbpp::torch::model_part> parts;
+  for (std::size_t s = 0; s < slices.size(); ++s)
+    parts.emplace_back(slices[s], stages[s].optimizer());
+  // parts]
+  if (!from.empty()) {
+    auto const& folder = from;
+    // [load
+    pipe.resume(zbpp::torch::load_checkpoint(folder, parts));
+    // load]
+  }
+  std::vector<double> losses;
+  pipe.run(steps, [&](zbpp::step_result const& result) {
+    losses.insert(losses.end(), result.losses.begin(), result.losses.end());
+  });
+  fs::create_directory(to);
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<model_part> own{parts[static_cast<std::size_t>(rank)]};
+    auto const& folder = to;
+    // [save
+    zbpp::torch::save_checkpoint(
+        folder / ("rank" + std::to_string(rank) + ".safetensors"), own, pipe.state());
+    // save]
+  }
+  return losses;
+}
+
+// The same with LibTorch's AdamW.
+std::vector<double> run_torch(int ranks, int steps, fs::path const& from, fs::path const& to) {
+  auto const threads = one_thread_each();
+  auto slices = make_slices(ranks, from.empty() ? 1 : ranks + 1);
+  std::vector<std::shared_ptr<torch::optim::AdamW>> optimizers;
+  std::vector<module_stage<std::function<void()>>> stages;
+  std::vector<model_part> parts;
+  for (auto& slice : slices) {
+    auto const optimizer = std::make_shared<torch::optim::AdamW>(slice->parameters(), 1e-2);
+    optimizers.push_back(optimizer);
+    stages.emplace_back(slice, block_ends(), [optimizer] {
+      optimizer->step();
+      optimizer->zero_grad();
+    });
+    parts.emplace_back(slice, *optimizer);
+  }
+  zbpp::pipeline pipe{plan_of(ranks, zbpp::step_kind::unchecked), threads, stages};
+  if (!from.empty()) pipe.resume(load_checkpoint(from, parts));
+  std::vector<double> losses;
+  pipe.run(steps, [&](zbpp::step_result const& result) {
+    losses.insert(losses.end(), result.losses.begin(), result.losses.end());
+  });
+  fs::create_directory(to);
+  save_checkpoint(to / "all.safetensors", parts, pipe.state());
+  return losses;
+}
+
+// A plain loop of one process, which begins with a checkpoint and ends with one, too.
+template <class Optimizer, class Step>
+std::vector<double> run_plain(
+    std::vector<torch::nn::Sequential>& slices,
+    Optimizer& optimizer,
+    zbpp::training_state state,
+    int steps,
+    Step step) {
+  at::set_num_threads(1);
+  std::vector<double> losses;
+  for (int i = 0; i < steps; ++i) {
+    auto const some = plain_microbatches_of(slices, state.steps + i);
+    losses.insert(losses.end(), some.begin(), some.end());
+    step(optimizer);
+  }
+  return losses;
+}
+
+void append_to(std::vector<double>& all, std::vector<double> const& some) {
+  all.insert(all.end(), some.begin(), some.end());
+}
+
+void step_torch(torch::optim::Optimizer& optimizer) {
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+std::string text_of(fs::path const& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_text(fs::path const& path, std::string const& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run with zbpp's AdamW goes on in another split with the same bits", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto whole = make_slices(1, 1);
+  plain_steps all(whole.front()->parameters(), stepped(), {}, {.weight_decay = 0.1F});
+  std::vector<double> const expected = run_plain(whole, all, {}, 8, [](auto& o) { o.step(); });
+
+  std::vector<double> losses;
+  append_to(losses, run_adamw(2, 2, {}, folder / "2"));
+  append_to(losses, run_adamw(4, 2, folder / "2", folder / "4"));
+  // One process without a pipeline.
+  auto alone = make_slices(1, 9);
+  plain_steps optimizer(alone.front()->parameters(), stepped(), {}, {.weight_decay = 0.1F});
+  std::vector<model_part> const one{{alone.front(), optimizer.optimizer()}};
+  auto const state = load_checkpoint(folder / "4", one);
+  CHECK(state.steps == 4);
+  CHECK(state.updates == 4);
+  optimizer.resume(state);
+  append_to(losses, run_plain(alone, optimizer, state, 2, [](auto& o) { o.step(); }));
+  fs::create_directory(folder / "1");
+  save_checkpoint(folder / "1" / "model.safetensors", one, optimizer.state());
+  append_to(losses, run_adamw(2, 2, folder / "1", folder / "end"));
+
+  CHECK(losses == expected);
+  auto last = make_slices(4, 9);
+  std::vector<model_part> weights;  // without optimizers
+  for (auto const& slice : last) weights.emplace_back(slice);
+  CHECK(load_checkpoint(folder / "end", weights) == all.state());
+  CHECK(same_values(last, whole));
+}
+
+TEST_CASE(
+    "a run with LibTorch's AdamW goes on in another split with the same bits",
+    "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto whole = make_slices(1, 1);
+  torch::optim::AdamW all(whole.front()->parameters(), 1e-2);
+  auto const expected = run_plain(whole, all, {}, 8, step_torch);
+
+  std::vector<double> losses;
+  append_to(losses, run_torch(2, 2, {}, folder / "2"));
+  append_to(losses, run_torch(4, 2, folder / "2", folder / "4"));
+  auto alone = make_slices(1, 9);
+  torch::optim::AdamW optimizer(alone.front()->parameters(), 1e-2);
+  std::vector<model_part> const one{{alone.front(), optimizer}};
+  auto state = load_checkpoint(folder / "4", one);
+  append_to(losses, run_plain(alone, optimizer, state, 2, step_torch));
+  state.steps += 2;
+  save_checkpoint(folder / "1.safetensors", one, state);
+  append_to(losses, run_torch(2, 2, folder / "1.safetensors", folder / "end"));
+
+  CHECK(losses == expected);
+  auto last = make_slices(1, 9);
+  CHECK(load_checkpoint(folder / "end", std::vector{model_part(last.front())}).steps == 8);
+  CHECK(same_values(last, whole));
+}
+
+TEST_CASE(
+    "states of all optimizers come back, before their first step, too", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  at::set_num_threads(1);
+  auto const round = [&](std::string const& name, auto make) {
+    INFO(name);
+    auto slices = make_slices(1, 1);
+    auto const optimizer = make(slices.front()->parameters());
+    auto again = make_slices(1, 2);
+    auto const other = make(again.front()->parameters());
+    std::vector<model_part> const from{{slices.front(), *optimizer}};
+    std::vector<model_part> const to{{again.front(), *other}};
+    run_plain(again, *other, {}, 2, step_torch);  // what a load has to replace
+    for (int step = 0; step < 3; ++step) {
+      save_checkpoint(folder / name, from, {.steps = step});
+      auto const state = load_checkpoint(folder / name, to);
+      auto const expected = run_plain(slices, *optimizer, state, 1, step_torch);
+      CHECK(run_plain(again, *other, state, 1, step_torch) == expected);
+      CHECK(same_values(again, slices));
+    }
+  };
+  round("adam", [](auto p) {
+    return std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions(1e-2).amsgrad(true));
+  });
+  round("sgd", [](auto p) {
+    return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(1e-2).momentum(0.9));
+  });
+  round("plain_sgd", [](auto p) { return std::make_unique<torch::optim::SGD>(p, 1e-2); });
+  round("rmsprop", [](auto p) {
+    return std::make_unique<torch::optim::RMSprop>(
+        p, torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true));
+  });
+  round("adagrad", [](auto p) { return std::make_unique<torch::optim::Adagrad>(p, 1e-2); });
+}
+
+TEST_CASE("momentum of zbpp's SGD and tensors of all types come back", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const make = [](float value) {
+    tensors all{at::full({2, 3}, value).requires_grad_(), at::full({3}, value).requires_grad_()};
+    for (auto const type :
+         {at::kBFloat16,
+          at::kHalf,
+          at::kDouble,
+          at::kLong,
+          at::kInt,
+          at::kShort,
+          at::kChar,
+          at::kByte,
+          at::kBool})
+      all.push_back(at::full({2}, value).to(type));
+    all.push_back(at::full({}, value));
+    all.push_back(at::empty({0, 4}));
+    all.push_back(at::full({3, 2}, value).t());
+    return all;
+  };
+  auto const named = [](tensors const& all) {
+    std::vector<zbpp::torch::named_tensor> made;
+    for (auto const& each : all)
+      made.push_back({"\"tensor\\\t" + std::to_string(made.size()), each});
+    return made;
+  };
+  auto const a = make(3);
+  auto const b = make(0);
+  zbpp::optim::sgd from(zbpp::torch::layers_of(a), {.momentum = 0.5F});
+  zbpp::optim::sgd to(zbpp::torch::layers_of(b), {.momentum = 0.5F});
+  for (std::size_t i = 0; i < 9; ++i) from.momentum()[i] = static_cast<float>(i);
+  zbpp::training_state const state{
+      .steps = 7, .updates = 5, .loss_scale = 0.1, .finite_steps = 3, .amended = ~0ULL};
+  save_checkpoint(folder / "a", std::vector{model_part(named(a), from)}, state);
+  CHECK(load_checkpoint(folder / "a", std::vector{model_part(named(b), to)}) == state);
+  CHECK(same_bits(a, b));
+  for (std::size_t i = 0; i < 9; ++i) CHECK(to.momentum()[i] == static_cast<float>(i));
+}
+
+TEST_CASE("ranks load their parts of a checkpoint alone", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const whole = make_slices(1, 1);
+  zbpp::optim::adamw from(zbpp::torch::layers_of(whole.front()->parameters()));
+  for (std::size_t i = 0; i < from.mean().size(); ++i) from.mean()[i] = static_cast<float>(i);
+  auto const path = folder / "a";
+  save_checkpoint(path, std::vector{model_part(whole.front(), from, "model.")}, {.steps = 3});
+  auto const slices = make_slices(4, 2);
+  std::vector<float> means;
+  for (auto const& slice : slices) {
+    zbpp::optim::adamw optimizer(zbpp::torch::layers_of(slice->parameters()));
+    std::vector<model_part> const own{{slice, optimizer, "model."}};
+    // [load_own
+    auto const state = zbpp::torch::load_checkpoint(path, own, zbpp::torch::coverage::part);
+    // load_own]
+    CHECK(state.steps == 3);
+    means.insert(means.end(), optimizer.mean().begin(), optimizer.mean().end());
+  }
+  CHECK(same_values(slices, whole));
+  CHECK(std::ranges::equal(means, from.mean()));
+}
+
+TEST_CASE("files of the format that others wrote are read", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  // As the format's own library writes it.
+  std::string text =
+      R"({"__metadata__":{"made by":"another \"library\"\n"},"count":{"dtype":"I64","shape":[],)"
+      R"("data_offsets":[0,8]},"block.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]},)"
+      R"("half":{"dtype":"F16","shape":[2],"data_offsets":[32,36]},"is":{"dtype":"BOOL","shape":[3])"
+      R"(,"data_offsets":[36,39]}}      )";
+  CHECK(text.size() == 0x128);
+  text = std::string("\x28\x01\0\0\0\0\0\0", 8) + text;
+  text += std::string("\x07\0\0\0\0\0\0\0", 8);
+  for (float const each : {0.0F, 1.0F, 2.0F, 3.0F, 4.0F, 5.0F})
+    text.append(reinterpret_cast<char const*>(&each), sizeof each);
+  text += std::string("\x00\x3e\x00\xc0\x01\x00\x01", 7);
+  write_text(folder / "other.safetensors", text);
+  auto const weight = at::zeros({2, 3}).requires_grad_();
+  std::vector<zbpp::torch::named_tensor> const entries{
+      {"block.weight", weight},
+      {"count", at::zeros({}, at::kLong)},
+      {"half", at::zeros({2}, at::kHalf)},
+      {"is", at::zeros({3}, at::kBool)}};
+  auto const state =
+      load_checkpoint(folder / "other.safetensors", std::vector{model_part(entries)});
+  CHECK(state == zbpp::training_state{});
+  CHECK(same_bits(weight, at::arange(6, at::kFloat).view({2, 3})));
+  CHECK(entries[1].value.item<std::int64_t>() == 7);
+  CHECK(same_bits(entries[2].value, at::tensor({1.5F, -2.0F}).to(at::kHalf)));
+  CHECK(same_bits(entries[3].value, at::tensor({1, 0, 1}).to(at::kBool)));
+}
+
+TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  auto const file = path.string();
+  auto const make = [](at::IntArrayRef sizes, std::string const& name) {
+    return std::vector<zbpp::torch::named_tensor>{
+        {"w", at::ones({2, 2}).requires_grad_()}, {name, at::ones(sizes).requires_grad_()}};
+  };
+  auto const right = make({3, 4}, "block.v");
+  save_checkpoint(path, std::vector{model_part(right)});
+  auto const refused = [&](std::vector<zbpp::torch::named_tensor> const& to,
+                           fs::path const& from,
+                           coverage what = coverage::whole) {
+    for (auto const& each : to) each.value.detach().zero_();
+    auto const text = refusal(
+        errc::bad_format, [&] { load_checkpoint(from, std::vector{model_part(to)}, what); });
+    for (auto const& each : to) CHECK(each.value.detach().abs().sum().item<float>() == 0);
+    return text;
+  };
+  CHECK(
+      refused(make({4, 4}, "block.v"), path) ==
+      file + ": the entry 'block.v' is F32 of 3 x 4; the model has F32 of 4 x 4");
+  auto other_type = make({3, 4}, "block.v");
+  other_type[1].value = at::ones({3, 4}, at::kLong);
+  CHECK(
+      refused(other_type, path) ==
+      file + ": the entry 'block.v' is F32 of 3 x 4; the model has I64 of 3 x 4");
+  auto const missing =
+      file +
+      ": has no entry 'block.u'; the model has it as F32 of 3 x 4: load what was saved of all "
+      "parts, under the same names";
+  for (auto const what : {coverage::whole, coverage::part})
+    CHECK(refused(make({3, 4}, "block.u"), path, what) == missing);
+  auto const first = std::vector{right.front()};
+  CHECK(
+      refused(first, path) ==
+      file + ": the entry 'block.v' is for nothing in the model; give load_checkpoint all parts of "
+             "the model, or coverage::part");
+
+  // Of another optimizer.
+  zbpp::optim::sgd sgd(zbpp::torch::layers_of({right[0].value, right[1].value}));
+  zbpp::optim::adamw adamw(zbpp::torch::layers_of({right[0].value, right[1].value}));
+  save_checkpoint(folder / "sgd", std::vector{model_part(right, sgd)});
+  auto const with_adamw = [&](fs::path const& from, coverage what) {
+    return refusal(errc::bad_format, [&] {
+      load_checkpoint(from, std::vector{model_part(right, adamw)}, what);
+    });
+  };
+  CHECK_THAT(
+      with_adamw(folder / "sgd", coverage::part),
+      Catch::EndsWith("has no entry 'optimizer/w/mean'; the model has it as F32 of 2 x 2: load "
+                      "what was saved of all parts, under the same names"));
+  auto extended = right;
+  for (auto const* const field : {"mean", "mean_square", "momentum"})
+    for (auto const& each : right)
+      extended.push_back({"optimizer/" + each.name + '/' + field, at::zeros(each.value.sizes())});
+  save_checkpoint(folder / "more", std::vector{model_part(extended)});
+  for (auto const what : {coverage::whole, coverage::part})
+    CHECK_THAT(
+        with_adamw(folder / "more", what),
+        Catch::Contains("the entry 'optimizer/block.v/momentum' is for nothing in the model"));
+
+  // Of other steps, or twice.
+  fs::create_directory(folder / "both");
+  save_checkpoint(folder / "both/a.safetensors", std::vector{model_part(first)}, {.steps = 3});
+  save_checkpoint(
+      folder / "both/b.safetensors",
+      std::vector{model_part(std::vector{right.back()})},
+      {.steps = 4});
+  CHECK_THAT(
+      refused(right, folder / "both"),
+      Catch::Contains("b.safetensors: is of step 4, and ") &&
+          Catch::Contains("a.safetensors of step 3; load files that were saved at the same time"));
+  save_checkpoint(folder / "both/b.safetensors", std::vector{model_part(right)}, {.steps = 3});
+  CHECK_THAT(
+      refused(right, folder / "both"),
+      Catch::Contains("b.safetensors: the entry 'w' is in ") &&
+          Catch::Contains("a.safetensors, too; leave the files of one checkpoint alone"));
+
+  CHECK(
+      refusal([&] {
+        save_checkpoint(path, std::vector{model_part(right), model_part(right)});
+      }) ==
+      "two entries of a checkpoint are 'w'; name the modules of each part as in the whole model, "
+      "or give it a prefix");
+  CHECK_THAT(
+      refusal([&] {
+        save_checkpoint(path, std::vector{model_part({{"z", at::ones({2}, at::kComplexFloat)}})});
+      }),
+      Catch::Contains("'z' is no dense tensor of a type that a checkpoint has: it is ComplexFloat "
+                      "of 2"));
+  CHECK_THAT(
+      refusal([&] { static_cast<void>(model_part(first, sgd)); }),
+      Catch::Contains("the optimizer of a model_part steps 16 weights, and the part has 4 that "
+                      "are trained"));
+  CHECK_THAT(
+      refusal(errc::io_failed, [&] { load_checkpoint(folder / "none", {}); }),
+      Catch::Contains("none: cannot be read"));
+  fs::create_directory(folder / "empty");
+  CHECK_THAT(
+      refusal(errc::io_failed, [&] { load_checkpoint(folder / "empty", {}); }),
+      Catch::Contains("empty: has no file whose name ends in .safetensors"));
+}
+
+TEST_CASE(
+    "no part of a checkpoint is taken for all of it, nor another file", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  auto const entries = [](float value) {
+    return std::vector<zbpp::torch::named_tensor>{
+        {"w", at::full({2, 3}, value)}, {"is", at::ones({3}, at::kBool)}};
+  };
+  save_checkpoint(path, std::vector{model_part(entries(1))}, {.steps = 12});
+  auto const text = text_of(path);
+  auto const loads = [&](std::string const& changed) {
+    write_text(path, changed);
+    auto const to = entries(2);
+    try {
+      load_checkpoint(path, std::vector{model_part(to)});
+    } catch (zbpp::error const& refused) {
+      CHECK(same_bits(to.front().value, at::full({2, 3}, 2.0F)));
+      CHECK(refused.code() == errc::bad_format);
+      CHECK_THAT(refused.what(), Catch::StartsWith(path.string() + ": "));
+      return false;
+    }
+    return true;
+  };
+  CHECK(loads(text));
+  CHECK_FALSE(loads(text + ' '));
+  for (std::size_t shorter = 0; shorter < text.size(); ++shorter)
+    CHECK_FALSE(loads(text.substr(0, shorter)));
+  auto not_bool = text;
+  not_bool.back() = 2;
+  CHECK_FALSE(loads(not_bool));
+  ZBPP_SEEDED(random, 11);
+  for (int i = 0; i < 500; ++i) {
+    auto wrong = text;
+    for (auto changes = random.integer(1, 3); changes > 0; --changes)
+      wrong[static_cast<std::size_t>(random.integer(0, std::ssize(text) - 1))] =
+          static_cast<char>(random.integer(0, 255));
+    static_cast<void>(loads(wrong));
+  }
+}
+
+TEST_CASE("a file that cannot be written leaves the old one", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  std::vector<model_part> const parts{
+      model_part(std::vector<zbpp::torch::named_tensor>{{"w", at::ones({2})}})};
+  save_checkpoint(path, parts);
+  auto const before = text_of(path);
+  fs::create_directory(path.string() + ".tmp");  // no file can be written under its name
+  CHECK_THAT(
+      refusal(errc::io_failed, [&] { save_checkpoint(path, parts, {.steps = 1}); }),
+      Catch::Contains("a.safetensors: cannot be written"));
+  CHECK(text_of(path) == before);
+  fs::remove(path.string() + ".tmp");
+  save_checkpoint(path, parts, {.steps = 1});
+  CHECK(text_of(path) != before);
+  CHECK_FALSE(fs::exists(path.string() + ".tmp"));
+}
+
+}  // namespace test_torch_checkpoint
