@@ -4,10 +4,10 @@
 
 #include <support/catch.hpp>
 #include <support/refusal.hpp>
+#include <support/scratch_folder.hpp>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -29,28 +29,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A folder of its own for each test, removed with all that is in it.
-class folder {
+class folder : public zbpp::test::scratch_folder {
  public:
-  folder()
-      : path_(
-            fs::temp_directory_path() /
-            ("zbpp_io_" +
-             std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()))) {
-    fs::create_directory(path_);
-  }
-  folder(folder const&) = delete;
-  folder& operator=(folder const&) = delete;
-  ~folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-
-  fs::path operator/(char const* name) const { return path_ / name; }
-  auto files() const { return std::distance(fs::directory_iterator(path_), {}); }
-
- private:
-  fs::path path_;
+  auto files() const { return std::distance(fs::directory_iterator(path()), {}); }
 };
 
 template <class Action>

@@ -4,6 +4,7 @@
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
+#include <support/scratch_folder.hpp>
 #include <support/torch_training.hpp>
 
 #include <algorithm>
@@ -24,7 +25,6 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -46,26 +46,6 @@ namespace {
 constexpr int blocks = 4;
 constexpr int microbatches = 4;
 constexpr std::int64_t width = 5;
-
-// Is there while a test runs.
-class scratch_folder {
- public:
-  scratch_folder()
-      : path_(fs::temp_directory_path() / ("zbpp-checkpoint-" + std::to_string(::getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directory(path_);
-  }
-  scratch_folder(scratch_folder const&) = delete;
-  scratch_folder& operator=(scratch_folder const&) = delete;
-  ~scratch_folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  [[nodiscard]] fs::path operator/(std::string const& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 struct block_impl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return x + at::gelu(norm(linear(x))); }

@@ -5,11 +5,13 @@
 
 #include <support/asio_ranks.hpp>
 #include <support/plan_grid.hpp>
+#include <support/scratch_folder.hpp>
 #include <support/torch_tied.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -155,6 +157,56 @@ TEST_CASE("over sockets tied parameters have the bits of one process", "[torch][
   CHECK(amended > 0);
 }
 
+TEST_CASE("over sockets each rank saves its part, and another split goes on", "[torch][tcp]") {
+  at::set_num_threads(1);
+  scratch_folder const folder;
+  zbpp::training_options const options{.clip = 1e-3};
+  auto const expected = tied_plain_loop(options);
+  // Names parameters by their number in the whole model.
+  auto const part_of = [](torch_model const& model, int stage, zbpp::optim::adamw& optimizer) {
+    std::size_t number = 0;
+    for (int s = 0; s < stage; ++s)
+      number += model.slices[static_cast<std::size_t>(s)].parameters.size();
+    std::vector<zbpp::torch::named_tensor> named;
+    for (auto const& p : model.slices[static_cast<std::size_t>(stage)].parameters)
+      named.push_back({"layers." + std::to_string(number++), p});
+    return zbpp::torch::model_part(named, optimizer);
+  };
+  gathered last;
+  auto const train = [&](zbpp::placement const& where, bool is_first, std::string const& to) {
+    auto const planned = tied_plan(where, step_kind::post_validated);
+    std::filesystem::create_directory(folder / to);
+    auto const thrown = run_ranks(where.ranks(), patient_settings(), [&](auto& meeting) {
+      at::set_num_threads(1);
+      auto const model = make_tied_model(where.stages());
+      auto const own = where.stages_of(meeting.rank());
+      auto stages = adamw_stages(model.slices, own, model.tied.leaves());
+      std::vector<zbpp::torch::model_part> parts;
+      for (std::size_t i = 0; i < own.size(); ++i)
+        parts.push_back(part_of(model.slices, own[i], stages[i].optimizer()));
+      zbpp::pipeline pipe(planned, one_thread(meeting), stages, options);
+      if (!is_first)
+        pipe.resume(
+            zbpp::torch::load_checkpoint(folder / "first", parts, zbpp::torch::coverage::part));
+      pipe.run(tied_steps / 2);
+      auto const name = "rank" + std::to_string(meeting.rank()) + ".safetensors";
+      zbpp::torch::save_checkpoint(folder / to / name, parts, pipe.state());
+      std::map<int, tensors> mine;
+      for (int s : own)
+        mine[s] = weights_of({"", {model.slices.slices[static_cast<std::size_t>(s)]}, {}});
+      if (!is_first) last.add(mine, {});
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+  };
+  train(zbpp::placement::v_shape(2), true, "first");
+  for (auto const& where : tied_placements()) {
+    INFO(where.name() << " of " << where.ranks());
+    last.by_stage.clear();
+    train(where, false, "last");
+    CHECK(same_bits(last.all(), expected.weights));
+  }
+}
+
 namespace {
 
 // Three stages, between which tensors of several types go whose sizes vary, some of them views.
@@ -220,8 +272,8 @@ TEST_CASE("over sockets go tensors of any type, size and stride", "[torch][tcp]"
       INFO(name << ", edges of " << stated << " bytes");
       mixed_model const local;
       auto of_threads = local.stages();
-      zbpp::pipeline pipe{planned, threads, of_threads};
-      CHECK(pipe.step().losses == expected_losses);
+      zbpp::pipeline in_threads{planned, threads, of_threads};
+      CHECK(in_threads.step().losses == expected_losses);
       CHECK(same_bits(local.gradients(), alone.gradients()));
 
       std::mutex mutex;
@@ -229,10 +281,16 @@ TEST_CASE("over sockets go tensors of any type, size and stride", "[torch][tcp]"
       tensors gradients(2);
       auto const thrown = run_ranks(3, patient_settings(), [&](auto& meeting) {
         mixed_model const own;
-        auto all = own.stages();
-        std::vector<module_stage<>> stages{all[static_cast<std::size_t>(meeting.rank())]};
-        zbpp::pipeline one(planned, one_thread(meeting), stages);
-        auto const& result = one.step();
+        auto const all = own.stages();
+        // [ranks
+        std::vector<zbpp::torch::module_stage<>> stages;
+        for (int s : planned.problem().placement().stages_of(meeting.rank()))
+          stages.push_back(all[static_cast<std::size_t>(s)]);
+        zbpp::asio::tcp_settings settings;
+        settings.on_thread_start = zbpp::torch::intra_op_threads(1);
+        zbpp::pipeline pipe{planned, zbpp::asio::tcp(meeting, settings), stages};
+        // ranks]
+        auto const& result = pipe.step();
         std::lock_guard const lock(mutex);
         if (meeting.rank() == 0) gradients[0] = own.w.grad();
         if (meeting.rank() == 1) gradients[1] = own.v.grad();
