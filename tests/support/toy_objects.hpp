@@ -57,7 +57,7 @@ inline constexpr bytes parcel_edge = edge + static_cast<bytes>(sizeof(parcel::si
 
 /// Copies the two parts of a parcel to memory; gives a message that is none as it is.
 [[nodiscard]] inline message unpack(message const& packed, pass_context ctx) {
-  if (!packed.held_object() && packed.size() != 1) return packed;
+  if (!packed.has_object() && packed.size() != 1) return packed;
   auto const& from = packed.get<parcel>();
   message parts;
   for (std::size_t i = 0; i < 2; ++i) {

@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -74,18 +73,11 @@ class in_process {
     auto& l = *lanes_[detail::index(channel)];
     auto& memory = *receiver(channel).memory;
     open(channel, -most);
-    message copy;
     auto const number = l.received + static_cast<std::uint32_t>(sequence);
-    auto const& sent = l.at(number).msg;
-    if (sent.held_object()) copy = sent.held_object().move_to(memory, purpose::edge);
-    for (auto const& from : sent.buffers()) {
-      auto own = from ? memory.allocate(from.size(), purpose::edge) : buffer{};
-      if (from.size() > 0) std::memcpy(own.data(), from.data(), from.size());
-      copy.push_back(std::move(own));
-    }
+    auto taken = l.at(number).msg.move_to(memory);
     // Release: the sender that sees the count may release the message.
     l.consumed.store(l.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    return copy;
+    return taken;
   }
 
   /// @return whether the first `count` messages of this step have been sent. Unlike `arrival`, it

@@ -9,6 +9,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -33,65 +35,87 @@ class message {
     (append(buffer(std::forward<Buffers>(given))), ...);
   }
   /// Takes an object.
-  message(object given) noexcept : object_(std::move(given)) {}
-  message(message const& other) noexcept : object_(other.object_) {
-    for (auto const& each : other.buffers()) append(each);
+  message(object given) noexcept {
+    if (given) append_object(std::move(given));
   }
-  message(message&& other) noexcept : object_(std::move(other.object_)) { take(other); }
+  message(message const& other) noexcept : size_(other.size_) {
+    for (auto const& each : other.handles()) append_handle(each);
+  }
+  message(message&& other) noexcept { take(other); }
   message& operator=(message const& other) noexcept { return *this = message(other); }
   message& operator=(message&& other) noexcept {
     if (this == &other) return *this;
     clear();
-    object_ = std::move(other.object_);
     take(other);
     return *this;
   }
-  ~message() { std::destroy_n(buffers_, size_); }
+  ~message() { clear(); }
 
   /// Adds a buffer.
   /// @throws error (wrong_size) when there are eight already, or an object
   void push_back(buffer added) {
-    if (size_ == max_buffers || object_) refuse_more();
+    if (size_ == max_buffers || has_object()) refuse_more();
     append(std::move(added));
   }
   /// Releases all that it holds.
   void clear() noexcept {
-    object_ = {};
-    std::destroy_n(buffers_, size_);
-    size_ = 0;
+    std::destroy_n(handles_, count_);
+    size_ = count_ = 0;
   }
 
   /// @return how many buffers there are
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// @return whether it holds nothing, as on the first stage where nobody sends
-  [[nodiscard]] bool empty() const noexcept { return size_ == 0 && !object_; }
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   /// @return the i-th buffer; an empty one when there are fewer
   [[nodiscard]] buffer const& operator[](std::size_t i) const noexcept {
     static buffer const nothing;
-    return i < size_ ? buffers_[i] : nothing;
+    return i < size_ ? handles_[i] : nothing;
   }
   /// @return the first buffer; an empty one when there is none
   [[nodiscard]] operator buffer const&() const noexcept { return (*this)[0]; }
   /// @return all buffers
-  [[nodiscard]] std::span<buffer const> buffers() const noexcept { return {buffers_, size_}; }
+  [[nodiscard]] std::span<buffer const> buffers() const noexcept { return {handles_, size_}; }
   /// Gives the object that `make_edge` made, here or in another process. One from another process
   /// is made of the bytes that came, at the first call.
   /// @throws error (bad_argument) when there is none of this type; what its serializer throws
   template <edge_object Value>
   [[nodiscard]] Value& get() const {
     if constexpr (serializable<Value>) {
-      if (!object_ && size_ == 1) read_object<Value>();
+      if (!has_object() && size_ == 1) read_object<Value>();
     }
-    auto* found = object_.get<Value>();
+    auto* found = has_object() ? object::value_at<Value>(handles_[size_]) : nullptr;
     if (found == nullptr) refuse_object();
     return *found;
   }
+  /// @return whether it holds an object
+  [[nodiscard]] bool has_object() const noexcept { return count_ != size_; }
   /// @return the object; an empty one when there is none. For transports.
-  [[nodiscard]] object const& held_object() const noexcept { return object_; }
+  [[nodiscard]] object held_object() const noexcept {
+    return has_object() ? object(handles_[size_]) : object();
+  }
+  /// Gives what another rank gets of it, for a transport inside a process: copies of the buffers,
+  /// in the other rank's arena, or the object, moved there. It uses no handle of this rank.
+  /// @throws std::bad_alloc
+  [[nodiscard]] message move_to(arena& memory) const {
+    message made;
+    for (auto const& from : buffers()) {
+      auto own = from ? memory.allocate(from.size(), purpose::edge) : buffer{};
+      if (from.size() > 0) std::memcpy(own.data(), from.data(), from.size());
+      made.append(std::move(own));
+    }
+    if (has_object()) made.append_object(object::move_from(handles_[size_], memory, purpose::edge));
+    return made;
+  }
+  /// Counts what others share under another purpose from now on.
+  void retag_shared(purpose what) const noexcept {
+    for (auto const& each : handles())
+      if (each.use_count() > 1) each.retag(what);
+  }
   /// @return the bytes of all buffers together, or those that the object counts as
   [[nodiscard]] bytes total_size() const noexcept {
-    bytes sum = size_ == 0 ? object_.size() : 0;
-    for (auto const& each : buffers()) sum += static_cast<bytes>(each.size());
+    bytes sum = 0;
+    for (auto const& each : handles()) sum += static_cast<bytes>(each.size());
     return sum;
   }
 
@@ -102,25 +126,32 @@ class message {
   // What it is made of stays, and is what counts.
   template <class Value>
   void read_object() const {
-    object_ = object(buffers_[0], Value(serializer<Value>::read(buffers_[0])));
+    append_object(object(handles_[0], Value(serializer<Value>::read(handles_[0]))));
   }
 
-  void append(buffer added) noexcept { std::construct_at(&buffers_[size_++], std::move(added)); }
+  [[nodiscard]] std::span<buffer const> handles() const noexcept { return {handles_, count_}; }
+  void append(buffer added) noexcept {
+    append_handle(std::move(added));
+    ++size_;
+  }
+  void append_object(object added) const noexcept { append_handle(std::move(added.place_)); }
+  void append_handle(buffer added) const noexcept {
+    std::construct_at(&handles_[count_++], std::move(added));
+  }
   void take(message& other) noexcept {
-    if (other.size_ == 1) {  // most often; a loop would be taken for a block copy
-      append(std::move(other.buffers_[0]));
-      other.size_ = 0;
-      return;
+    if (other.count_ == 1) {  // most often; a loop would be taken for a block copy
+      append_handle(std::move(other.handles_[0]));
+    } else {
+      for (std::uint32_t i = 0; i < other.count_; ++i) append_handle(std::move(other.handles_[i]));
     }
-    for (; size_ < other.size_; ++size_)
-      std::construct_at(&buffers_[size_], std::move(other.buffers_[size_]));
-    other.size_ = 0;  // what was moved from holds nothing, so there is nothing to destroy
+    size_ = other.size_;
+    other.size_ = other.count_ = 0;  // what was moved from holds nothing, so nothing is destroyed
   }
 
-  mutable object object_;
-  std::size_t size_ = 0;
+  std::uint32_t size_ = 0;           // buffers
+  mutable std::uint32_t count_ = 0;  // buffers, and one more for the object behind them
   union {
-    buffer buffers_[max_buffers];  // the first size_ of them exist
+    mutable buffer handles_[max_buffers];  // the first count_ of them exist
   };
 };
 

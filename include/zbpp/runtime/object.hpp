@@ -87,21 +87,13 @@ class object {
   /// @return the object; null when there is none, or one of another type
   template <edge_object Value>
   [[nodiscard]] Value* get() const noexcept {
-    bool const is_of_type =
-        place_ && place_.piece_->object == std::addressof(detail::object_type_of<Value>);
-    return is_of_type ? reinterpret_cast<Value*>(place_.data()) : nullptr;
+    return value_at<Value>(place_);
   }
   /// @return how many handles share the object; 0 when there is none
   [[nodiscard]] std::uint32_t use_count() const noexcept { return place_.use_count(); }
   /// Counts the object under another purpose from now on.
   void retag(purpose what) const noexcept { place_.retag(what); }
 
-  /// Moves the object into an arena of another rank, for a transport. What moving leaves of it
-  /// stays here and counts as before.
-  /// @throws std::bad_alloc
-  [[nodiscard]] object move_to(arena& memory, purpose what) const {
-    return object(memory.core_->place(*place_.piece_->object, place_.data(), size(), what));
-  }
   /// Writes the object to memory of its own arena, for a transport to another process. It counts
   /// as nothing from then on.
   /// @throws error (bad_argument) when its type has no serializer; (wrong_size) when it takes more
@@ -117,6 +109,22 @@ class object {
       : place_(
             beside.piece_->owner->place(detail::object_type_of<Value>, &value, 0, purpose::edge)) {}
   explicit object(detail::block* place) noexcept : place_(place) {}
+  explicit object(buffer const& place) noexcept : place_(place) {}
+
+  // @return what stands at a place; null when nothing does, or a value of another type
+  template <edge_object Value>
+  [[nodiscard]] static Value* value_at(buffer const& place) noexcept {
+    bool const is_of_type =
+        place && place.piece_->object == std::addressof(detail::object_type_of<Value>);
+    return is_of_type ? reinterpret_cast<Value*>(place.data()) : nullptr;
+  }
+  // Moves an object into an arena of another rank. What moving leaves of it stays where it was and
+  // counts as before.
+  [[nodiscard]] static object move_from(buffer const& place, arena& memory, purpose what) {
+    auto const& piece = *place.piece_;
+    return object(
+        memory.core_->place(*piece.object, piece.data, static_cast<bytes>(piece.size), what));
+  }
 
   buffer place_;
 };

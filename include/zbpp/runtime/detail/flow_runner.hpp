@@ -208,10 +208,7 @@ class flow_runner {
           state,
           "has not called ",
           kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()");
-    for (auto const& each : state.received.buffers())
-      if (each.use_count() > 1) each.retag(purpose::activation);
-    if (auto const& kept = state.received.held_object(); kept.use_count() > 1)
-      kept.retag(purpose::activation);
+    state.received.retag_shared(purpose::activation);
     state.received.clear();
   }
 

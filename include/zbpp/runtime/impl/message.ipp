@@ -16,8 +16,9 @@ ZBPP_INLINE void message::refuse_more() {
 ZBPP_INLINE void message::refuse_object() const {
   throw error(
       errc::bad_argument,
-      object_ ? "a message holds an object of another type than it is asked for; ask for the type "
-                "that make_edge was given"
+      has_object()
+          ? "a message holds an object of another type than it is asked for; ask for the type "
+            "that make_edge was given"
       : size_ == 0
           ? "a message holds nothing, as on a stage that nobody sends to; ask it for no object"
           : "a message holds memory and no object; make it with make_edge, and specialize "
