@@ -8,6 +8,7 @@
 #include <zbpp/torch/module_stage.hpp>
 #include <zbpp/torch/tensors.hpp>
 
+#include <concepts>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -25,7 +26,8 @@ struct measure_options {
 /// Is a layer as `measure_layers` takes it. Any `stage_module` becomes one.
 class layer {
  public:
-  template <stage_module Module>
+  template <class Module>
+    requires(!std::same_as<Module, layer> && stage_module<Module>)  // a copy is no module
   layer(Module module) : forward_(detail::forward_of(std::move(module))) {}
 
   /// Computes the outputs.
