@@ -409,6 +409,67 @@ TEST_CASE("files of the format that others wrote are read", "[torch][checkpoint]
   CHECK(same_bits(entries[3].value, at::tensor({1, 0, 1}).to(at::kBool)));
 }
 
+TEST_CASE("a header that is none is refused with what is wrong", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  auto const value = at::zeros({2}).requires_grad_();
+  auto const refused = [&](std::string const& header) {
+    auto const length = static_cast<std::uint64_t>(header.size());
+    write_text(
+        path,
+        std::string(reinterpret_cast<char const*>(&length), sizeof length) + header +
+            std::string(8, '\0'));
+    return refusal(errc::bad_format, [&] {
+      load_checkpoint(
+          path, std::vector{model_part(std::vector{zbpp::torch::named_tensor{"w", value}})});
+    });
+  };
+  auto const entry = [](std::string const& type, std::string const& shape, std::string const& at) {
+    return R"("w":{"dtype":")" + type + R"(","shape":)" + shape + R"(,"data_offsets":)" + at + "}";
+  };
+  auto const whole = entry("F32", "[2]", "[0,8]");
+  auto const begin = path.string() + ": is no whole safetensors file: its header: ";
+  auto const end = std::string("; take another copy of it");
+  for (auto const& [header, wrong] : std::vector<std::pair<std::string, std::string>>{
+           {"[1]", "it is no object"},
+           {"{" + whole + "," + whole + "}", "the entry \"w\" stands there twice"},
+           {"{" + entry("F8", "[2]", "[0,8]") + "}",
+            "the entry 'w' has the type \"F8\", which is not known"},
+           {"{" + entry("F32", "[-2]", "[0,8]") + "}",
+            "the entry 'w' has a shape that is no list of whole numbers"},
+           {"{" + entry("F32", "[2.0]", "[0,8]") + "}",
+            "the entry 'w' has a shape that is no list of whole numbers"},
+           {"{" + entry("F32", "[18446744073709551615]", "[0,8]") + "}",
+            "the entry 'w' has a shape that is no list of whole numbers"},
+           {"{" + entry("F32", "2", "[0,8]") + "}",
+            "the entry 'w' has a shape that is no list of whole numbers"},
+           {"{" + entry("F32", "[2]", "[8,0]") + "}", "the entry 'w' has data that lies nowhere"},
+           {"{" + entry("F32", "[2]", "[0]") + "}", "the entry 'w' has data that lies nowhere"},
+           {"{" + entry("F32", "[3]", "[0,8]") + "}", "the data of the entry 'w' is not F32 of 3"},
+           {"{" + entry("F32", "[1]", "[4,8]") + "}",
+            "the data of two entries overlaps, or a gap is left"},
+           {R"({"w":{"dtype":"F32","shape":[2]}})",
+            "the entry 'w' is no object of dtype, shape and data_offsets"},
+           {R"({"w":7})", "the entry 'w' is no object of dtype, shape and data_offsets"},
+           {R"({"__metadata__":{"a":1},)" + whole + "}",
+            "its __metadata__ is no object of strings"},
+           {R"({"__metadata__":["a"],)" + whole + "}", "its __metadata__ is no object of strings"},
+           {"{" + entry("F32", "[[2]]", "[0,8]") + "}", "it has lists in lists"},
+           {std::string(100'000, '['), "it has lists in lists"}}) {
+    INFO(header.substr(0, 80));
+    auto const text = refused(header);
+    CHECK_THAT(text, Catch::StartsWith(begin + wrong));
+    CHECK_THAT(text, Catch::EndsWith(end));
+  }
+  std::string ones = "[1";
+  for (int i = 1; i < 65; ++i) ones += ",1";
+  CHECK(
+      refused("{" + entry("F32", ones + "]", "[0,4]") + "}") ==
+      begin + "a list has more than 64 numbers" + end);
+  // What the parser finds wrong is told with its place.
+  CHECK_THAT(refused("{\"w\":"), Catch::Contains("column 6") && Catch::EndsWith(end));
+}
+
 TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torch][checkpoint]") {
   scratch_folder const folder;
   auto const path = folder / "a.safetensors";

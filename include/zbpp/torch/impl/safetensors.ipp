@@ -8,12 +8,15 @@
 #include <zbpp/io/durable.hpp>
 #include <zbpp/torch/detail/safetensors.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <set>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -49,142 +52,73 @@ inline std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
   return text;
 }
 
-/// Reads JSON as far as a header has it: objects, strings, and whole numbers in arrays.
-class header_reader {
- public:
-  header_reader(std::string_view text, std::string const& name) : text_(text), name_(name) {}
+/// Refuses a header.
+[[noreturn]] inline void refuse_header(std::string const& name, std::string const& wrong) {
+  throw error(
+      errc::bad_format,
+      name + ": is no whole safetensors file: its header: " + wrong + "; take another copy of it");
+}
 
-  [[noreturn]] void refuse(std::string const& wrong) const {
-    throw error(
-        errc::bad_format,
-        name_ + ": is no whole safetensors file: byte " + std::to_string(at_) +
-            " of its header: " + wrong + "; take another copy of it");
+/// Reads the JSON of a header: objects whose members have names of their own, in entries with lists
+/// of no more numbers than a tensor has dimensions.
+[[nodiscard]] inline nlohmann::json parse_header(std::string_view text, std::string const& name) {
+  using event = nlohmann::json::parse_event_t;
+  constexpr int deepest = 3;  // a number in a list of an entry
+  constexpr int longest = 64;
+  std::vector<std::set<std::string>> members;  // of the objects that are open
+  int listed = 0;
+  auto const check = [&](int depth, event what, nlohmann::json& value) {
+    if (depth > deepest) refuse_header(name, "it has lists in lists");
+    if (what == event::object_start) members.emplace_back();
+    if (what == event::object_end) members.pop_back();
+    if (what == event::key && !members.back().insert(value.get<std::string>()).second)
+      refuse_header(name, "the entry " + value.dump() + " stands there twice");
+    if (what == event::array_start) listed = 0;
+    if (what == event::value && ++listed > longest && depth == deepest)
+      refuse_header(name, "a list has more than 64 numbers");
+    return true;
+  };
+  try {
+    auto parsed = nlohmann::json::parse(text, check);
+    if (!parsed.is_object()) refuse_header(name, "it is no object");
+    return parsed;
+  } catch (nlohmann::json::exception const& failed) {
+    refuse_header(name, failed.what());
   }
-
-  /// Calls `member(key)` for each member of an object.
-  template <class Member>
-  void object(Member member) {
-    list('{', '}', [&] {
-      auto const key = string();
-      expect(':');
-      member(key);
-    });
-  }
-  [[nodiscard]] std::vector<std::uint64_t> numbers() {
-    std::vector<std::uint64_t> all;
-    list('[', ']', [&] { all.push_back(number()); });
-    return all;
-  }
-  [[nodiscard]] std::string string() {
-    expect('"');
-    std::string made;
-    for (char c = next(); c != '"'; c = next()) {
-      if (static_cast<unsigned char>(c) < 0x20) refuse("a control character stands in a string");
-      if (c == '\\')
-        escaped(made);
-      else
-        made += c;
-    }
-    return made;
-  }
-  void end() {
-    skip_blanks();
-    if (at_ != text_.size()) refuse("something follows its end");
-  }
-
- private:
-  template <class Item>
-  void list(char first, char last, Item item) {
-    expect(first);
-    if (accept(last)) return;
-    do item();
-    while (accept(','));
-    expect(last);
-  }
-  void escaped(std::string& to) {
-    constexpr std::string_view letters = "\"\\/bfnrt";
-    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
-    char const c = next();
-    if (auto const known = letters.find(c); known != std::string_view::npos) {
-      to += meanings[known];
-      return;
-    }
-    if (c != 'u') refuse("an unknown escape stands in a string");
-    unsigned code = 0;
-    for (int i = 0; i < 4; ++i) {
-      constexpr std::string_view digits = "0123456789abcdef";
-      char const digit = next();
-      auto const value = digits.find(digit >= 'A' && digit <= 'F' ? char(digit + 32) : digit);
-      if (value == std::string_view::npos) refuse("an unknown escape stands in a string");
-      code = code * 16 + static_cast<unsigned>(value);
-    }
-    if (code >= 0x80) refuse("a string has an escape beyond ASCII, which zbpp does not read");
-    to += static_cast<char>(code);
-  }
-  [[nodiscard]] std::uint64_t number() {
-    skip_blanks();
-    auto const begin = at_;
-    std::uint64_t value = 0;
-    for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-      auto const digit = static_cast<std::uint64_t>(text_[at_] - '0');
-      if (value > (std::numeric_limits<std::int64_t>::max() - digit) / 10)
-        refuse("a number is too large");
-      value = value * 10 + digit;
-    }
-    if (at_ == begin) refuse("a whole number is missing");
-    return value;
-  }
-  void skip_blanks() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != text_.npos) ++at_;
-  }
-  [[nodiscard]] char next() {
-    if (at_ == text_.size()) refuse("it ends too early");
-    return text_[at_++];
-  }
-  [[nodiscard]] bool accept(char c) {
-    skip_blanks();
-    bool const is_there = at_ < text_.size() && text_[at_] == c;
-    if (is_there) ++at_;
-    return is_there;
-  }
-  void expect(char c) {
-    if (!accept(c)) refuse(std::string("found no '") + c + "'");
-  }
-
-  std::string_view text_;
-  std::string const& name_;
-  std::size_t at_ = 0;
-};
+}
 
 /// Reads what a header says of a tensor.
-[[nodiscard]] inline stored_tensor read_stored(header_reader& reader, std::string const& name) {
+[[nodiscard]] inline stored_tensor read_stored(
+    nlohmann::json const& from, std::string const& key, std::string const& name) {
+  auto const refuse = [&](std::string const& wrong) {
+    refuse_header(name, "the entry '" + key + "' " + wrong);
+  };
+  auto const member = [&](char const* of) -> nlohmann::json const& {
+    if (!from.is_object() || from.size() != 3 || !from.contains(of))
+      refuse("is no object of dtype, shape and data_offsets");
+    return from[of];
+  };
+  auto const numbers = [&](char const* of) {
+    auto const& list = member(of);
+    constexpr auto most = std::numeric_limits<std::int64_t>::max();
+    auto const is_number = [](nlohmann::json const& each) {
+      return each.is_number_unsigned() && each.get<std::uint64_t>() <= most;
+    };
+    if (!list.is_array() || !std::ranges::all_of(list, is_number))
+      refuse(std::string("has a ") + of + " that is no list of whole numbers");
+    return list.get<std::vector<std::int64_t>>();
+  };
   stored_tensor made;
-  int seen = 0;
-  reader.object([&](std::string const& key) {
-    if (key == "dtype") {
-      auto const type = reader.string();
-      auto const* const found = std::ranges::find(
-          stored_types, type, [](auto const& each) { return std::string_view(each.name); });
-      if (found == stored_types.end())
-        reader.refuse("the entry '" + name + "' has the type '" + type + "', which is not known");
-      made.type = found->type;
-      seen |= 1;
-    } else if (key == "shape") {
-      for (auto const size : reader.numbers())
-        made.sizes.push_back(static_cast<std::int64_t>(size));
-      seen |= 2;
-    } else if (key == "data_offsets") {
-      auto const offsets = reader.numbers();
-      if (offsets.size() != 2 || offsets[0] > offsets[1])
-        reader.refuse("the data of the entry '" + name + "' lies nowhere");
-      made.begin = offsets[0];
-      made.end = offsets[1];
-      seen |= 4;
-    } else {
-      reader.refuse("the entry '" + name + "' has an unknown member '" + key + "'");
-    }
-  });
-  if (seen != 7) reader.refuse("the entry '" + name + "' lacks its type, shape or data_offsets");
+  auto const type = member("dtype");
+  auto const* const found = std::ranges::find_if(
+      stored_types, [&](stored_type const& each) { return type == each.name; });
+  if (found == stored_types.end()) refuse("has the type " + type.dump() + ", which is not known");
+  made.type = found->type;
+  made.sizes = numbers("shape");
+  auto const offsets = numbers("data_offsets");
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) refuse("has data that lies nowhere");
+  made.begin = static_cast<std::uint64_t>(offsets[0]);
+  made.end = static_cast<std::uint64_t>(offsets[1]);
   return made;
 }
 
@@ -203,26 +137,27 @@ class header_reader {
 inline stored_header read_header(
     std::string_view text, std::uint64_t data, std::string const& name) {
   stored_header made;
-  header_reader reader(text, name);
-  reader.object([&](std::string const& key) {
+  auto const parsed = parse_header(text, name);
+  for (auto const& [key, value] : parsed.items()) {
     if (key == "__metadata__") {
-      reader.object([&](std::string const& k) { made.metadata[k] = reader.string(); });
-      return;
+      for (auto const& [k, v] : value.items()) {
+        if (!value.is_object() || !v.is_string())
+          refuse_header(name, "its __metadata__ is no object of strings");
+        made.metadata[k] = v.get<std::string>();
+      }
+      continue;
     }
-    auto const [at, is_new] = made.tensors.emplace(key, read_stored(reader, key));
-    if (!is_new) reader.refuse("the entry '" + key + "' stands there twice");
-    if (!fits(at->second))
-      reader.refuse(
-          "the data of the entry '" + key + "' is not " +
-          describe(at->second.type, at->second.sizes));
-  });
-  reader.end();
+    auto const& each = made.tensors[key] = read_stored(value, key, name);
+    if (!fits(each))
+      refuse_header(
+          name, "the data of the entry '" + key + "' is not " + describe(each.type, each.sizes));
+  }
   std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces;
   for (auto const& [key, each] : made.tensors) pieces.emplace_back(each.begin, each.end);
   std::ranges::sort(pieces);
   std::uint64_t covered = 0;
   for (auto const& [begin, end] : pieces) {
-    if (begin != covered) reader.refuse("the data of two entries overlaps, or a gap is left");
+    if (begin != covered) refuse_header(name, "the data of two entries overlaps, or a gap is left");
     covered = end;
   }
   if (covered != data)
@@ -272,22 +207,12 @@ inline at::Tensor stored_file::read(stored_tensor const& which) {
   return made.to(at::kBool);
 }
 
-/// Writes a string as JSON.
-inline void append_string(std::string& to, std::string_view text) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  to += '"';
-  for (char const c : text) {
-    auto const code = static_cast<unsigned char>(c);
-    if (code < 0x20) {
-      to += "\\u00";
-      to += digits[code / 16];
-      to += digits[code % 16];
-      continue;
-    }
-    if (c == '"' || c == '\\') to += '\\';
-    to += c;
+[[nodiscard]] inline std::string text_of(nlohmann::json const& header) {
+  try {
+    return header.dump();
+  } catch (nlohmann::json::type_error const&) {
+    throw error(errc::bad_argument, "a name in a checkpoint is no UTF-8; give it another one");
   }
-  to += '"';
 }
 
 inline void write_tensors(
@@ -298,15 +223,8 @@ inline void write_tensors(
   std::ranges::stable_sort(tensors, std::greater(), [](named_tensor const& each) {
     return c10::elementSize(each.value.scalar_type());
   });
-  std::string header = "{\"__metadata__\":{";
-  char const* comma = "";
-  for (auto const& [key, value] : metadata) {
-    header += std::exchange(comma, ",");
-    append_string(header, key);
-    header += ':';
-    append_string(header, value);
-  }
-  header += '}';
+  nlohmann::json entries;
+  entries["__metadata__"] = metadata;
   std::vector<at::Tensor> data;
   std::uint64_t size = 0;
   for (auto const& [name, value] : tensors) {
@@ -318,17 +236,11 @@ inline void write_tensors(
           "'" + name + "' is no dense tensor of a type that a checkpoint has: it is " +
               describe(value.scalar_type(), value.sizes()));
     auto const& plain = data.emplace_back(value.detach().cpu().contiguous());
-    header += ',';
-    append_string(header, name);
-    header += std::string(":{\"dtype\":\"") + found->name + "\",\"shape\":[";
-    comma = "";
-    for (auto const each : value.sizes())
-      header += std::exchange(comma, ",") + std::to_string(each);
-    header += "],\"data_offsets\":[" + std::to_string(size) + ',';
-    size += plain.nbytes();
-    header += std::to_string(size) + "]}";
+    auto const begin = std::exchange(size, size + plain.nbytes());
+    entries[name] = {
+        {"dtype", found->name}, {"shape", value.sizes().vec()}, {"data_offsets", {begin, size}}};
   }
-  header += '}';
+  auto header = text_of(entries);
   header.resize((header.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   zbpp::detail::require(
       header.size() <= largest_header, "a checkpoint has too many entries; write several files");
