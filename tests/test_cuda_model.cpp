@@ -36,6 +36,8 @@ cudaStream_t new_stream() {
   return made;
 }
 
+constexpr unsigned host_wait = cudaEventDisableTiming | cudaEventBlockingSync;
+
 cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
   cudaEvent_t made = nullptr;
   REQUIRE(cudaEventCreateWithFlags(&made, flags) == cudaSuccess);
@@ -217,7 +219,7 @@ TEST_CASE("A wait takes the last record before it; recording again does not move
   each_interleaving([] {
     cudaStream_t const first = new_stream();
     cudaStream_t const second = new_stream();
-    cudaEvent_t const event = new_event();
+    cudaEvent_t const event = new_event(host_wait);
     int step = 0;
     int seen = -1;
     model::launch(first, "one", {}, {}, [&] { step = 1; });
@@ -247,7 +249,7 @@ TEST_CASE("Waiting for an event that was never recorded does not wait, and is a 
 TEST_CASE("An event is complete only when its last record has run") {
   reset(3, model::mode::lazy);
   cudaStream_t const stream = new_stream();
-  cudaEvent_t const event = new_event();
+  cudaEvent_t const event = new_event(host_wait);
   CHECK(cudaEventQuery(event) == cudaSuccess);  // never recorded
   for (int i = 0; i < 4; ++i) {
     write(stream, new_memory());
@@ -258,6 +260,25 @@ TEST_CASE("An event is complete only when its last record has run") {
   REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
   CHECK(cudaEventQuery(event) == cudaSuccess);
   CHECK(cudaStreamQuery(stream) == cudaSuccess);
+}
+
+TEST_CASE("A host that spins on an event is a fault, and one that sleeps is none") {
+  model::reset({});
+  cudaStream_t const stream = new_stream();
+  for (unsigned const flags : {host_wait, 0U + cudaEventBlockingSync}) {
+    cudaEvent_t const event = new_event(flags);
+    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
+  }
+  CHECK(all_faults().empty());
+  for (unsigned const flags : {0U + cudaEventDisableTiming, 0U + cudaEventDefault}) {
+    cudaEvent_t const event = new_event(flags);
+    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
+  }
+  CHECK(faults_of("handle: the host spins on event 2, ") == 1);
+  CHECK(faults_of("handle: the host spins on event 3, ") == 1);
+  CHECK(faults_of("") == 2);
 }
 
 TEST_CASE("Polling makes progress in every mode") {
@@ -281,7 +302,7 @@ TEST_CASE("Virtual time is that of the longest path, in every interleaving") {
     cudaStream_t const a = new_stream();
     cudaStream_t const b = new_stream();
     cudaEvent_t const start = new_event(cudaEventDefault);
-    cudaEvent_t const end = new_event(cudaEventDefault);
+    cudaEvent_t const end = new_event(cudaEventBlockingSync);
     REQUIRE(cudaEventRecord(start, a) == cudaSuccess);
     model::launch(a, "short", {}, {}, {}, 1'000'000);
     model::launch(b, "long", {}, {}, {}, 5'000'000);

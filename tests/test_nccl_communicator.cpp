@@ -192,6 +192,34 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
     }
 }
 
+TEST_CASE("all communicators begin before one is waited for", "[nccl]") {
+  struct given_up {};
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    model::reset({.seed = seed, .devices = 3});
+    auto const how = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
+    std::vector<ncclUniqueId> ids(4);
+    for (auto& id : ids) id = new_id();
+    // Rank 1 is in all of them. When it begins to wait, the last of its peers comes first.
+    int ready = 0;
+    auto const bring_peers = [&](std::chrono::microseconds) {
+      for (auto k = ids.size(); k-- > 0;) {
+        int const peer = k < 2 ? 0 : 2;
+        zbpp::cuda::device_guard const there(peer);
+        nccl::communicator const end(
+            ids[k], 2, how.communicators[k].number_of(peer), {.name = "peer"});
+        CHECK_NOTHROW(end.wait(brief_pause()));
+        ++ready;
+      }
+      throw given_up();
+    };
+    CHECK_THROWS_AS(
+        nccl::detail::communicator_set(row, {{1, 1}}, how, ids, 1, bring_peers), given_up);
+    CHECK(ready == 4);
+    CHECK(model::faults().empty());
+    CHECK(model::leaks().empty());
+  }
+}
+
 TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
   model::reset({.devices = 2});
   auto how = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);

@@ -27,7 +27,7 @@ class bare_calls {
   explicit bare_calls(plan const& planned) : messages_(planned.program()) {
     for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
       computes_.emplace_back(cuda::stream_priority::usual);
-      ends_.emplace_back(cuda::event_kind::order);
+      ends_.emplace_back(cuda::event_kind::host_wait);
     }
     for (auto const& c : messages_.channels()) {
       channels_.emplace_back();

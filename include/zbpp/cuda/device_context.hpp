@@ -118,7 +118,7 @@ inline device_context::device_context(
       own_(runs_on.compute == nullptr ? stream(stream_priority::usual) : stream()),
       compute_(runs_on.compute == nullptr ? own_.view() : stream_ref(runs_on.compute)),
       sm_count_(runs_on.sm_count),
-      end_(event_kind::order),
+      end_(event_kind::host_wait),
       synchronizes_(how.synchronizes),
       timing_(how.traces ? passes : 0),
       losses_(zbpp::detail::index(microbatches)),
@@ -128,7 +128,7 @@ inline device_context::device_context(
     check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
   zbpp::detail::require(
       how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
-  for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::order);
+  for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::host_wait);
 }
 
 inline void device_context::copy_loss(int microbatch, double& to, float const* from) {

@@ -68,8 +68,9 @@ template <class Make>
 
 /// Says what an event is for.
 enum class event_kind : std::uint8_t {
-  order,   ///< orders streams, and lets the host wait without spinning
-  timing,  ///< tells a time as well
+  order,      ///< orders streams; the host may ask whether it is complete
+  host_wait,  ///< lets the host wait without spinning as well
+  timing,     ///< tells a time as well
 };
 
 /// Refers to an event without owning it.
@@ -92,7 +93,8 @@ class event_ref {
     check(status);
     return true;
   }
-  /// Blocks the host until what was last recorded is complete.
+  /// Blocks the host until what was last recorded is complete. Make the event as
+  /// `event_kind::host_wait`; with others the host spins.
   /// @throws cuda_error when what ran before failed
   void synchronize() const { check(cudaEventSynchronize(native_)); }
 
@@ -114,11 +116,18 @@ class event {
  private:
   [[nodiscard]] static cudaEvent_t make(event_kind kind) {
     cudaEvent_t made = nullptr;
-    unsigned const flags = kind == event_kind::timing
-                               ? cudaEventDefault
-                               : cudaEventDisableTiming | cudaEventBlockingSync;
-    check(cudaEventCreateWithFlags(&made, flags));
+    check(cudaEventCreateWithFlags(&made, flags_of(kind)));
     return made;
+  }
+
+  // Completing an event that the host may block on costs an interrupt, so others are made without.
+  [[nodiscard]] static unsigned flags_of(event_kind kind) noexcept {
+    switch (kind) {
+      case event_kind::order: return cudaEventDisableTiming;
+      case event_kind::host_wait: return cudaEventDisableTiming | cudaEventBlockingSync;
+      case event_kind::timing: break;
+    }
+    return cudaEventDefault;
   }
 
   detail::unique_handle<cudaEvent_t, cudaEventDestroy> handle_;

@@ -250,6 +250,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
             error != cudaSuccess) {
           return error;
         }
+        if ((one.flags & cudaEventBlockingSync) == 0) {
+          in.fault(
+              "handle: the host spins on event " + std::to_string(one.index) +
+              ", which was made without cudaEventBlockingSync");
+        }
         if (one.last == nullptr) {
           return cudaSuccess;
         }

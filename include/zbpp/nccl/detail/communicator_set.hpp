@@ -83,15 +83,15 @@ class communicator_set {
     zbpp::detail::require(
         ids.size() == how_.communicators.size(), "ids are missing; give one for each communicator");
     or_abort([&] {
+      // All begin before one is waited for, or ranks in a row would wait for one another in turn.
       for (std::size_t k = 0; k < ids.size(); ++k) {
-        auto const known = endpoints_.size();
         group together;
         add_endpoints(k, [&](local_rank const& mine) {
           return std::make_unique<endpoint>(mine, how_.communicators[k], ids[k], most_ctas);
         });
         together.end();
-        for (std::size_t i = known; i < endpoints_.size(); ++i) wait(*endpoints_[i], pause);
       }
+      for (auto const* end : endpoints_) wait(*end, pause);
       connect(pause);
     });
   }

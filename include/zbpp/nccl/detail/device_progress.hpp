@@ -22,7 +22,7 @@ class device_progress {
   /// @throws cuda_error
   explicit device_progress(std::size_t passes) {
     for (std::size_t i = 0; i < 2 * passes; ++i)
-      events_.push_back({cuda::event(cuda::event_kind::order), what::end});
+      events_.push_back({cuda::event(cuda::event_kind::host_wait), what::end});
   }
 
   /// Forgets the events of the run before.
