@@ -2,6 +2,7 @@
 #include <zbpp/runtime/array.hpp>
 // What the checks need besides.
 #include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
@@ -96,6 +97,7 @@ data_type random_type(seeded_random& random) {
 TEST_CASE("an array keeps type, shape and values on its way", "[array]") {
   seeded_random random(run_seed());
   arena memory;
+  arena receiver;
   for (int i = 0; i < 300; ++i) {
     std::vector<std::int64_t> shape(static_cast<std::size_t>(random.integer(0, 12)));
     for (auto& size : shape) size = random.integer(0, shape.size() > 6 ? 2 : 5);
@@ -109,7 +111,8 @@ TEST_CASE("an array keeps type, shape and values on its way", "[array]") {
     if (!bits.empty()) std::memcpy(made.data(), bits.data(), bits.size());
 
     message const sent = made;
-    array const received(sent);
+    array const received(sent.move_to(receiver));
+    CHECK(received.data() != made.data());
     CHECK(received.type() == type);
     CHECK(std::ranges::equal(received.shape(), shape));
     CHECK(received.count() == count);
@@ -129,10 +132,14 @@ TEST_CASE("shapes may vary from microbatch to microbatch", "[array]") {
         {.recomputed = true},
         [&](std::string const& name, plan const& p) {
           INFO(name);
-          std::vector<array_stage> stages(static_cast<std::size_t>(where.stages()));
-          pipeline pipe{p, virtual_time{}, stages};
-          pipe.step();
-          for (auto const& stage : stages) CHECK(stage.wrong == 0);
+          auto const run = [&](auto backend) {
+            std::vector<array_stage> stages(static_cast<std::size_t>(where.stages()));
+            pipeline pipe{p, backend, stages};
+            pipe.step();
+            for (auto const& stage : stages) CHECK(stage.wrong == 0);
+          };
+          run(virtual_time{});
+          run(threads{});
           ++plans;
         });
   }
@@ -178,8 +185,24 @@ TEST_CASE("what an array cannot be is refused", "[array]") {
       refusal([&] {
         static_cast<void>(make_array<float>(ctx, {2, -1}));
       }),
-      Catch::Contains("an array of shape (2, -1) cannot be made"));
+      Catch::Contains("an array of shape (2, -1) and type float32 cannot be made"));
+  data_type const without_bits{type_code::floating, 0};
+  data_type const without_lanes{type_code::floating, 32, 0};
+  for (auto const type : {without_bits, without_lanes}) {
+    std::vector<std::int64_t> const shape{2};
+    CHECK_THAT(
+        refusal([&] { static_cast<void>(array(ctx, type, shape)); }),
+        Catch::Contains("each element has a bit or more"));
+    // Nor is one taken from a head that states it: no data stands behind it.
+    auto const empty = make_array<float>(ctx, {0});
+    auto const head = static_cast<buffer const&>(empty);
+    std::memcpy(head.data() + 8, &type, sizeof type);
+    CHECK_THAT(refusal([&] { array{head}; }), Catch::Contains("holds no array"));
+  }
   auto const huge = std::int64_t{1} << 40;
+  CHECK(array_size<float>({huge, 0, huge}) == 64);
+  CHECK(array_size<float>({huge, huge, 0}) == 64);
+  CHECK(make_array<float>(ctx, {huge, huge, 0}).count() == 0);
   CHECK_THAT(
       refusal([&] {
         static_cast<void>(array_size<float>({huge, huge}));

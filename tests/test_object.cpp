@@ -44,6 +44,20 @@ struct without_serializer {
   int value = 0;
 };
 
+// Refers to the bytes it was read of, without a handle to them, and reads them when it ends.
+struct viewing {
+  static inline int seen = 0;
+
+  explicit viewing(std::span<int const> what) : value(what) {}
+  viewing(viewing&& other) noexcept : value(std::exchange(other.value, {})) {}
+  viewing& operator=(viewing&&) = delete;
+  ~viewing() {
+    if (!value.empty()) seen = value[0];
+  }
+
+  std::span<int const> value;
+};
+
 }  // namespace test_object
 
 template <>
@@ -55,6 +69,17 @@ struct zbpp::serializer<test_object::tracked> {
   static test_object::tracked read(buffer const& from) {
     if (from.size() != sizeof(int)) throw std::length_error("four bytes make a number");
     return test_object::tracked(from.as<int>()[0]);
+  }
+};
+
+template <>
+struct zbpp::serializer<test_object::viewing> {
+  static std::size_t size(test_object::viewing const& from) { return from.value.size_bytes(); }
+  static void write(test_object::viewing const& from, std::span<std::byte> to) {
+    std::memcpy(to.data(), from.value.data(), from.value.size_bytes());
+  }
+  static test_object::viewing read(buffer const& from) {
+    return test_object::viewing(from.as<int const>());
   }
 };
 
@@ -217,6 +242,35 @@ struct adds {
 };
 
 }  // namespace
+
+TEST_CASE("what was read of bytes is sent on as these bytes", "[object]") {
+  arena memory;
+  pass_context const ctx(memory);
+  arena receiver;
+  {
+    message const came = object(ctx.make_edge(tracked(7), sizeof(int))).to_bytes();
+    CHECK(*came.get<tracked>().value == 7);
+    auto const sent = came.move_to(receiver);
+    CHECK(sent.size() == 1);
+    CHECK_FALSE(sent.has_object());
+    CHECK(receiver.usage().now(purpose::edge) == sizeof(int));
+    CHECK(*sent.get<tracked>().value == 7);
+    CHECK(*came.get<tracked>().value == 7);
+  }
+  CHECK(tracked::alive == 0);
+  CHECK(receiver.usage().now(purpose::edge) == 0);
+}
+
+TEST_CASE("an object may refer to the bytes that it was read of, until it ends", "[object]") {
+  arena memory;
+  viewing::seen = 0;
+  {
+    message const came = pass_context(memory).allocate_edge(sizeof(int));
+    came[0].as<int>()[0] = 7;
+    CHECK(came.get<viewing>().value[0] == 7);
+  }
+  CHECK(viewing::seen == 7);
+}
 
 TEST_CASE("after a failure no object is left, and the next step has the right ones", "[object]") {
   for (auto const& where : test::placements_to_run(3)) {

@@ -428,7 +428,7 @@ TEST_CASE("a header that is none is refused with what is wrong", "[torch][checkp
     return R"("w":{"dtype":")" + type + R"(","shape":)" + shape + R"(,"data_offsets":)" + at + "}";
   };
   auto const whole = entry("F32", "[2]", "[0,8]");
-  auto const begin = path.string() + ": is no whole safetensors file: its header: ";
+  auto const begin = path.string() + ": is not a valid safetensors file: its header: ";
   auto const end = std::string("; take another copy of it");
   for (auto const& [header, wrong] : std::vector<std::pair<std::string, std::string>>{
            {"[1]", "it is no object"},
@@ -443,8 +443,10 @@ TEST_CASE("a header that is none is refused with what is wrong", "[torch][checkp
             "the entry 'w' has a shape that is no list of whole numbers"},
            {"{" + entry("F32", "2", "[0,8]") + "}",
             "the entry 'w' has a shape that is no list of whole numbers"},
-           {"{" + entry("F32", "[2]", "[8,0]") + "}", "the entry 'w' has data that lies nowhere"},
-           {"{" + entry("F32", "[2]", "[0]") + "}", "the entry 'w' has data that lies nowhere"},
+           {"{" + entry("F32", "[2]", "[8,0]") + "}",
+            "the entry 'w' has data_offsets that are not a begin and an end"},
+           {"{" + entry("F32", "[2]", "[0]") + "}",
+            "the entry 'w' has data_offsets that are not a begin and an end"},
            {"{" + entry("F32", "[3]", "[0,8]") + "}", "the data of the entry 'w' is not F32 of 3"},
            {"{" + entry("F32", "[1]", "[4,8]") + "}",
             "the data of two entries overlaps, or a gap is left"},
@@ -506,8 +508,9 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
   auto const first = std::vector{right.front()};
   CHECK(
       refused(first, path) ==
-      file + ": the entry 'block.v' is for nothing in the model; give load_checkpoint all parts of "
-             "the model, or coverage::part");
+      file +
+          ": the entry 'block.v' matches nothing in the model; give load_checkpoint all parts of "
+          "the model, or coverage::part");
 
   // Of another optimizer.
   zbpp::optim::sgd sgd(zbpp::torch::layers_of({right[0].value, right[1].value}));
@@ -530,7 +533,7 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
   for (auto const what : {coverage::whole, coverage::part})
     CHECK_THAT(
         with_adamw(folder / "more", what),
-        Catch::Contains("the entry 'optimizer/block.v/momentum' is for nothing in the model"));
+        Catch::Contains("the entry 'optimizer/block.v/momentum' matches nothing in the model"));
 
   // Of other steps, or twice.
   fs::create_directory(folder / "both");
@@ -559,12 +562,22 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
       refusal([&] {
         save_checkpoint(path, std::vector{model_part({{"z", at::ones({2}, at::kComplexFloat)}})});
       }),
-      Catch::Contains("'z' is no dense tensor of a type that a checkpoint has: it is ComplexFloat "
-                      "of 2"));
+      Catch::Contains(
+          "'z' is not a dense tensor of a type that a checkpoint can have: it is ComplexFloat "
+          "of 2"));
   CHECK_THAT(
-      refusal([&] { static_cast<void>(model_part(first, sgd)); }),
-      Catch::Contains("the optimizer of a model_part steps 16 weights, and the part has 4 that "
-                      "are trained"));
+      refusal([&] {
+        auto const named = zbpp::torch::named_tensor{"__metadata__", at::ones({2})};
+        save_checkpoint(path, std::vector{model_part(std::vector{named})});
+      }),
+      Catch::Contains("an entry of a checkpoint is '__metadata__'"));
+  // Of more weights, and of as many in another order.
+  std::vector<zbpp::torch::named_tensor> const swapped{right[1], right[0]};
+  for (auto const& other : {first, swapped})
+    CHECK_THAT(
+        refusal([&] { static_cast<void>(model_part(other, sgd)); }),
+        Catch::Contains("the optimizer of a model_part steps other weights than those of the part "
+                        "that are trained, or in another order"));
   CHECK_THAT(
       refusal(errc::io_failed, [&] { load_checkpoint(folder / "none", {}); }),
       Catch::Contains("none: cannot be read"));

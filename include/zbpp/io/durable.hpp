@@ -11,12 +11,13 @@
 
 namespace zbpp {
 
-/// Puts on the disk which files a folder has.
+/// Puts on the disk which files a folder has; an empty path is the current one.
 /// @throws error (io_failed) with the path and the reason
 void sync_folder(std::filesystem::path const& folder);
 
 /// Writes a file from pieces: aside first, under its name with `.tmp`, to its disk, and then into
-/// its place. Its folder still has to be synced.
+/// its place, where it replaces a link, or an old file with its permissions. Its folder still has
+/// to be synced.
 /// @param between  called before each piece; what it throws ends the work
 /// @throws error (io_failed) with the path and the reason, or what `between` does; nothing is then
 ///         left of it, and an old file is as it was

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace zbpp {
 
@@ -62,13 +63,14 @@ template <class Number>
 
 /// Owns, with its copies, a dense array in row-major order that lies in one buffer behind its type
 /// and shape. Send it like a buffer; make the receiver's array of what arrived. It is used on its
-/// rank's thread only, and lies in memory of the host.
+/// rank's thread only, and lies in memory of the host. One that was moved from or sent by a move
+/// can only be assigned to or destroyed.
 class array {
  public:
   /// Makes an array to be sent; its values are not initialised. `make_array` does so with a type of
   /// C++.
-  /// @throws error (bad_argument) when a dimension is negative, the array is larger than 2^62
-  ///         bytes, or the place is on a device; std::bad_alloc
+  /// @throws error (bad_argument) when a dimension is negative, an element has no bits, the array
+  ///         is larger than 2^62 bytes, or the place is on a device; std::bad_alloc
   array(pass_context ctx, data_type type, std::span<std::int64_t const> shape);
   /// Takes an array that arrived.
   /// @throws error (wrong_size) when the buffer holds none
@@ -90,7 +92,8 @@ class array {
     return {static_cast<Number*>(data()), static_cast<std::size_t>(count())};
   }
   /// @return the buffer with all of it, as it is sent
-  [[nodiscard]] operator buffer const&() const noexcept { return held_; }
+  [[nodiscard]] operator buffer const&() const& noexcept { return held_; }
+  [[nodiscard]] operator buffer() && noexcept { return std::move(held_); }
 
  private:
   void require_type(data_type wanted) const;
@@ -106,8 +109,9 @@ template <class Number>
 }
 
 /// Says how many bytes an array takes as a message: what `stage_costs::edge` has to be at least.
-/// @throws error (bad_argument) when a dimension is negative, or the array is larger than 2^62
-///         bytes
+/// @throws error (bad_argument) when a dimension is negative, an element has no bits, or the array
+/// is
+///         larger than 2^62 bytes
 [[nodiscard]] bytes array_size(data_type type, std::span<std::int64_t const> shape);
 /// The same with a type of C++.
 template <class Number>

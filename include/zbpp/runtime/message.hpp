@@ -59,8 +59,9 @@ class message {
   }
   /// Releases all that it holds.
   void clear() noexcept {
-    std::destroy_n(handles_, count_);
-    size_ = count_ = 0;
+    while (count_ > 0)
+      std::destroy_at(&handles_[--count_]);  // an object before what it was read of
+    size_ = 0;
   }
 
   /// @return how many buffers there are
@@ -77,7 +78,7 @@ class message {
   /// @return all buffers
   [[nodiscard]] std::span<buffer const> buffers() const noexcept { return {handles_, size_}; }
   /// Gives the object that `make_edge` made, here or in another process. One from another process
-  /// is made of the bytes that came, at the first call.
+  /// is made of the bytes that came, at the first call; who sends that message on sends the bytes.
   /// @throws error (bad_argument) when there is none of this type; what its serializer throws
   template <edge_object Value>
   [[nodiscard]] Value& get() const {
@@ -95,7 +96,8 @@ class message {
     return has_object() ? object(handles_[size_]) : object();
   }
   /// Gives what another rank gets of it, for a transport inside a process: copies of the buffers,
-  /// in the other rank's arena, or the object, moved there. It uses no handle of this rank.
+  /// in the other rank's arena, or the object, moved there. It copies none of the sender's handles,
+  /// so the receiver's thread may call it.
   /// @throws std::bad_alloc
   [[nodiscard]] message move_to(arena& memory) const {
     message made;
@@ -104,7 +106,9 @@ class message {
       if (from.size() > 0) std::memcpy(own.data(), from.data(), from.size());
       made.append(std::move(own));
     }
-    if (has_object()) made.append_object(object::move_from(handles_[size_], memory, purpose::edge));
+    // What was read of bytes is read of them again.
+    if (has_object() && size_ == 0)
+      made.append_object(object::move_from(handles_[size_], memory, purpose::edge));
     return made;
   }
   /// Counts what others share under another purpose from now on.

@@ -54,12 +54,25 @@ struct saved_state {
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();
 
-/// @throws error (bad_argument) unless there is a number for each weight
+/// @param stepped  the weights of each layer that the optimizer steps
+/// @throws error (bad_argument) unless these are the tensors that are trained, in their order
 [[nodiscard]] saved_state state_of_moments(
-    std::vector<named_tensor> trained, std::function<std::vector<named_moment>()> moments);
+    std::vector<named_tensor> trained,
+    std::vector<std::span<float const>> const& stepped,
+    std::function<std::vector<named_moment>()> moments);
 
 template <class Optimizer>
 [[nodiscard]] saved_state state_of(std::vector<named_tensor> trained, Optimizer& optimizer);
+
+/// Tells the numbers among the fields of a state from its tensors; there is nothing else.
+template <class Value>
+inline constexpr bool is_number = [] {
+  using field = std::remove_cvref_t<Value>;
+  static_assert(
+      std::same_as<field, std::int64_t> || std::same_as<field, at::Tensor>,
+      "param_state visits numbers of type std::int64_t and tensors");
+  return std::same_as<field, std::int64_t>;
+}();
 
 }  // namespace detail
 
@@ -79,14 +92,14 @@ class model_part {
   explicit model_part(Module const& module, std::string const& prefix = {})
       : model_part(entries_of(module, prefix)) {}
   /// Takes an optimizer, too, which must outlive the part.
-  /// @throws error (bad_argument) when one of zbpp is not made of `layers_of` these parameters
+  /// @throws error (bad_argument) when one of zbpp steps other parameters, or in another order
   template <module_pointer Module, saved_optimizer Optimizer>
   model_part(Module const& module, Optimizer& optimizer, std::string const& prefix = {})
       : model_part(entries_of(module, prefix), optimizer) {}
   /// Takes tensors, such as those of a stage that is no module.
   explicit model_part(std::vector<named_tensor> entries) : entries_(std::move(entries)) {}
   /// Takes an optimizer, too, which must outlive the part.
-  /// @throws error (bad_argument) when one of zbpp is not made of `layers_of` these tensors
+  /// @throws error (bad_argument) when one of zbpp steps other tensors, or in another order
   template <saved_optimizer Optimizer>
   model_part(std::vector<named_tensor> entries, Optimizer& optimizer)
       : entries_(std::move(entries)), state_(detail::state_of(trained(), optimizer)) {}
@@ -121,19 +134,20 @@ class model_part {
 /// @param path   of the file; end its name in `.safetensors`
 /// @param state  `pipeline::state()`
 /// @throws error (io_failed) with the path; (bad_argument) when two entries have the same name, or
-///         a tensor is not dense or of a type that the format has not
+///         a tensor is not dense, or of a type that the format does not have
 void save_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
     training_state const& state = {});
 
 /// Loads parts of a model from a file, or from all files of a folder whose names end in
-/// `.safetensors`, whatever parts they were saved from. Nothing is changed unless all of it fits.
-/// A part without an optimizer leaves alone what others saved of theirs.
+/// `.safetensors`, whatever parts they were saved from. Nothing is changed unless all of it fits,
+/// so a second copy of what is loaded is in memory for a while. A part without an optimizer leaves
+/// alone what others saved of theirs.
 /// @return what `pipeline::resume` takes
 /// @throws error (io_failed) with the path; (bad_format) naming a file that is damaged, or the
 ///         entry that is missing, unknown, there twice, or of another type or sizes; when files are
-///         of different steps
+///         of different steps; (bad_argument) when two parts have an entry of the same name
 training_state load_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
@@ -142,7 +156,9 @@ training_state load_checkpoint(
 template <class Optimizer>
 detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimizer& optimizer) {
   if constexpr (has_moments<Optimizer>) {
-    return state_of_moments(std::move(trained), [&optimizer] {
+    std::vector<std::span<float const>> stepped;
+    for (int i = 0; i < optimizer.layers(); ++i) stepped.push_back(optimizer.weights(i));
+    return state_of_moments(std::move(trained), stepped, [&optimizer] {
       auto const all = moments_of(optimizer);
       return std::vector<named_moment>(all.begin(), all.end());
     });
@@ -152,14 +168,16 @@ detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimize
     using key = typename std::remove_cvref_t<decltype(optimizer.state())>::key_type;
     saved_state made;
     made.save = [&optimizer, trained](std::vector<named_tensor>& to) {
-      for (auto const& [name, parameter] : trained) {
+      for (auto const& each : trained) {  // clang 14 captures no structured binding
+        auto const& name = each.name;
+        auto const& parameter = each.value;
         auto const found = optimizer.state().find(state_key<key>(parameter));
         bool const is_there = found != optimizer.state().end();
         to.push_back({state_name(name, "has_state"), at::scalar_tensor(is_there, at::kBool)});
         if (!is_there) continue;
         fields::visit(static_cast<state&>(*found->second), [&](char const* field, auto& value) {
           at::Tensor saved = undefined_field();
-          if constexpr (!std::same_as<std::remove_cvref_t<decltype(value)>, at::Tensor>)
+          if constexpr (is_number<decltype(value)>)
             saved = at::scalar_tensor(value, at::kLong);
           else if (value.defined())
             saved = value;
@@ -168,7 +186,9 @@ detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimize
       }
     };
     made.load = [&optimizer, trained](stored_entries& from, loading& to) {
-      for (auto const& [name, parameter] : trained) {
+      for (auto const& each : trained) {  // clang 14 captures no structured binding
+        auto const& name = each.name;
+        auto const& parameter = each.value;
         auto const where = state_key<key>(parameter);
         to.entries.push_back({state_name(name, "has_state"), at::zeros({}, at::kBool)});
         if (!has_state(from, name)) {
@@ -178,7 +198,7 @@ detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimize
         auto const made_anew = std::make_shared<std::unique_ptr<state>>(std::make_unique<state>());
         fields::visit(**made_anew, [&](char const* field, auto& value) {
           auto const entry = state_name(name, field);
-          if constexpr (!std::same_as<std::remove_cvref_t<decltype(value)>, at::Tensor>) {
+          if constexpr (is_number<decltype(value)>) {
             auto const read = at::zeros({}, at::kLong);
             to.entries.push_back({entry, read});
             to.afterwards.push_back([&value, read] { value = read.template item<std::int64_t>(); });

@@ -140,7 +140,7 @@ ZBPP_INLINE void tcp_transport::bind(int rank, arena& memory, wakeup* wake) {
 
 ZBPP_INLINE void tcp_transport::send(int channel, message&& msg, ticks) {
   auto& out = *out_[zbpp::detail::index(channel)];
-  if (msg.has_object()) msg = msg.held_object().to_bytes();
+  if (msg.has_object() && msg.size() == 0) msg = msg.held_object().to_bytes();
   out.push(std::move(msg));
   do_at_once(*loop_, [&out] { out.pump(); });
 }

@@ -55,7 +55,8 @@ class unfinished_file {
 }  // namespace detail
 
 ZBPP_INLINE void sync_folder(std::filesystem::path const& folder) {
-  detail::file_handle const opened{std::fopen(folder.string().c_str(), "rb")};
+  auto const name = folder.empty() ? std::string(".") : folder.string();
+  detail::file_handle const opened{std::fopen(name.c_str(), "rb")};
   // Some file systems cannot sync folders, and say so by EINVAL: then there is nothing to do.
   if (!opened || (!detail::sync(opened.get()) && errno != EINVAL))
     detail::io_failed(folder, "cannot be written", detail::last_error());

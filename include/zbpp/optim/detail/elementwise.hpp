@@ -22,6 +22,10 @@ class elementwise {
  public:
   /// @return how many layers there are
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
+  /// @return the weights of a layer
+  [[nodiscard]] std::span<float const> weights(int layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)].weights;
+  }
   /// Writes the states of the gradients.
   void measure(std::span<gradient_state> states, pass_context) const;
   /// Takes a step; unless it is final, keeps what `undo` needs.

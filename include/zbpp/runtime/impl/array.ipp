@@ -38,15 +38,28 @@ inline constexpr std::int64_t most_bytes = std::int64_t{1} << 62;
   return (end + 63) / 64 * 64;
 }
 
-// @return the bytes of all elements; -1 where a size is negative, or they are more than 2^62
+// @return how many elements there are; -1 where a size is negative, or they are more than 2^62
+[[nodiscard]] constexpr std::int64_t array_count(std::span<std::int64_t const> shape) noexcept {
+  std::int64_t total = 1;
+  bool is_empty = false;
+  bool is_too_large = false;
+  for (auto const size : shape) {
+    if (size < 0) return -1;
+    is_empty = is_empty || size == 0;
+    is_too_large = is_too_large || (size > 0 && total > most_bytes / size);
+    if (size > 0 && !is_too_large) total *= size;
+  }
+  if (is_empty) return 0;
+  return is_too_large ? -1 : total;
+}
+
+// @return the bytes of all elements; -1 where there are none such, or more than 2^62
 [[nodiscard]] constexpr std::int64_t array_data_size(
     data_type type, std::span<std::int64_t const> shape) noexcept {
-  auto total = static_cast<std::int64_t>(type.size());
-  for (auto const size : shape) {
-    if (size < 0 || (size > 0 && total > most_bytes / size)) return -1;
-    total *= size;
-  }
-  return total;
+  auto const count = array_count(shape);
+  auto const size = static_cast<std::int64_t>(type.size());
+  if (count < 0 || size == 0 || count > most_bytes / size) return -1;
+  return count * size;
 }
 
 [[nodiscard]] inline array_head const& head_of(buffer const& held) noexcept {
@@ -79,9 +92,9 @@ ZBPP_INLINE bytes array_size(data_type type, std::span<std::int64_t const> shape
   for (auto const size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
   throw error(
       errc::bad_argument,
-      "an array of shape (" + text +
-          ") cannot be made; each dimension is from 0 on, and all of it "
-          "takes 2^62 bytes at most");
+      "an array of shape (" + text + ") and type " + to_string(type) +
+          " cannot be made; each dimension is from 0 on, each element has a bit or more, and all "
+          "of it takes 2^62 bytes at most");
 }
 
 ZBPP_INLINE array::array(pass_context ctx, data_type type, std::span<std::int64_t const> shape) {
@@ -122,11 +135,7 @@ ZBPP_INLINE std::span<std::int64_t const> array::shape() const noexcept {
   return {sizes, static_cast<std::size_t>(detail::head_of(held_).dimensions)};
 }
 
-ZBPP_INLINE std::int64_t array::count() const noexcept {
-  std::int64_t total = 1;
-  for (auto const size : shape()) total *= size;
-  return total;
-}
+ZBPP_INLINE std::int64_t array::count() const noexcept { return detail::array_count(shape()); }
 
 ZBPP_INLINE void* array::data() const noexcept {
   return held_.data() + detail::array_data_offset(shape().size());

@@ -57,7 +57,7 @@ class stored_file {
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
   [[nodiscard]] stored_header const& header() const noexcept { return header_; }
   /// Reads a tensor into memory of the host.
-  /// @throws error (io_failed) with the path; (bad_format) when it holds what no bool is
+  /// @throws error (io_failed) with the path; (bad_format) when a byte of a bool is neither 0 nor 1
   [[nodiscard]] at::Tensor read(stored_tensor const& which);
 
  private:
@@ -68,7 +68,8 @@ class stored_file {
 };
 
 /// Writes a file, whole or not at all, and syncs it and its folder.
-/// @throws error (io_failed) with the path; (bad_argument) naming a tensor that the format has not
+/// @throws error (io_failed) with the path; (bad_argument) naming a tensor of a type that the
+///         format does not have
 void write_tensors(
     std::filesystem::path const& path,
     std::vector<named_tensor> tensors,

@@ -166,16 +166,18 @@ inline bool is_undefined(stored_entries const& from, std::string const& name) {
 }
 
 inline saved_state state_of_moments(
-    std::vector<named_tensor> trained, std::function<std::vector<named_moment>()> moments) {
-  std::size_t weights = 0;
-  for (auto const& each : trained) weights += static_cast<std::size_t>(each.value.numel());
-  for (auto const& each : moments())
-    if (each.values.size() != weights)
-      throw error(
-          errc::bad_argument,
-          "the optimizer of a model_part steps " + std::to_string(each.values.size()) +
-              " weights, and the part has " + std::to_string(weights) +
-              " that are trained; make it of layers_of(module->parameters())");
+    std::vector<named_tensor> trained,
+    std::vector<std::span<float const>> const& stepped,
+    std::function<std::vector<named_moment>()> moments) {
+  auto const is_of = [](named_tensor const& parameter, std::span<float const> weights) {
+    return parameter.value.data_ptr() == weights.data() &&
+           parameter.value.numel() == std::ssize(weights);
+  };
+  if (!std::ranges::equal(trained, stepped, is_of))
+    throw error(
+        errc::bad_argument,
+        "the optimizer of a model_part steps other weights than those of the part that are "
+        "trained, or in another order; make it of layers_of(module->parameters())");
   auto const entries = [trained = std::move(trained), moments = std::move(moments)] {
     std::vector<named_tensor> all;
     for (auto const& [moment, values] : moments()) {
@@ -203,12 +205,18 @@ inline saved_state state_of_moments(
 /// Refuses what a name stands for twice.
 inline void require_names(std::vector<named_tensor> const& entries) {
   std::set<std::string_view> names;
-  for (auto const& each : entries)
+  for (auto const& each : entries) {
+    if (each.name == "__metadata__")
+      throw error(
+          errc::bad_argument,
+          "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
+          "another name");
     if (!names.insert(each.name).second)
       throw error(
           errc::bad_argument,
           "two entries of a checkpoint are '" + each.name +
               "'; name the modules of each part as in the whole model, or give it a prefix");
+  }
 }
 
 /// @return the parameter of whose state a name is; empty where it is of none
@@ -271,7 +279,7 @@ inline training_state load_checkpoint(
     throw error(
         errc::bad_format,
         place.file->path().string() + ": the entry '" + name +
-            "' is for nothing in the model; give load_checkpoint all parts of the model, or "
+            "' matches nothing in the model; give load_checkpoint all parts of the model, or "
             "coverage::part");
   }
   std::vector<at::Tensor> read;  // all of it, before anything is changed

@@ -56,7 +56,8 @@ inline std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
 [[noreturn]] inline void refuse_header(std::string const& name, std::string const& wrong) {
   throw error(
       errc::bad_format,
-      name + ": is no whole safetensors file: its header: " + wrong + "; take another copy of it");
+      name + ": is not a valid safetensors file: its header: " + wrong +
+          "; take another copy of it");
 }
 
 /// Reads the JSON of a header: objects whose members have names of their own, in entries with lists
@@ -116,7 +117,8 @@ inline std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
   made.type = found->type;
   made.sizes = numbers("shape");
   auto const offsets = numbers("data_offsets");
-  if (offsets.size() != 2 || offsets[0] > offsets[1]) refuse("has data that lies nowhere");
+  if (offsets.size() != 2 || offsets[0] > offsets[1])
+    refuse("has data_offsets that are not a begin and an end");
   made.begin = static_cast<std::uint64_t>(offsets[0]);
   made.end = static_cast<std::uint64_t>(offsets[1]);
   return made;
@@ -203,7 +205,8 @@ inline at::Tensor stored_file::read(stored_tensor const& which) {
   if (!is_bool) return made;
   if (made.gt(1).any().item<bool>())
     throw error(
-        errc::bad_format, path_.string() + ": has a byte that is no bool; take another copy of it");
+        errc::bad_format,
+        path_.string() + ": has a byte of a bool that is neither 0 nor 1; take another copy of it");
   return made.to(at::kBool);
 }
 
@@ -211,7 +214,8 @@ inline at::Tensor stored_file::read(stored_tensor const& which) {
   try {
     return header.dump();
   } catch (nlohmann::json::type_error const&) {
-    throw error(errc::bad_argument, "a name in a checkpoint is no UTF-8; give it another one");
+    throw error(
+        errc::bad_argument, "a name in a checkpoint is not valid UTF-8; give it another one");
   }
 }
 
@@ -233,7 +237,7 @@ inline void write_tensors(
     if (found == stored_types.end() || value.layout() != at::kStrided)
       throw error(
           errc::bad_argument,
-          "'" + name + "' is no dense tensor of a type that a checkpoint has: it is " +
+          "'" + name + "' is not a dense tensor of a type that a checkpoint can have: it is " +
               describe(value.scalar_type(), value.sizes()));
     auto const& plain = data.emplace_back(value.detach().cpu().contiguous());
     auto const begin = std::exchange(size, size + plain.nbytes());
@@ -250,7 +254,7 @@ inline void write_tensors(
   for (auto const& each : data)
     pieces.emplace_back(static_cast<std::byte const*>(each.data_ptr()), each.nbytes());
   write_durably(path, pieces);
-  sync_folder(path.has_parent_path() ? path.parent_path() : ".");
+  sync_folder(path.parent_path());
 }
 
 }  // namespace zbpp::torch::detail
