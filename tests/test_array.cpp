@@ -151,7 +151,7 @@ TEST_CASE("only an array is taken for one", "[array]") {
   arena memory;
   pass_context const ctx(memory);
   auto const right = make_array<float>(ctx, {2, 3});
-  buffer const& bits = right;
+  buffer const bits = right;
   CHECK_THAT(refusal([] { array{buffer()}; }), Catch::Contains("0 bytes holds no array"));
   for (std::size_t size = 0; size <= bits.size() + 1; ++size) {
     auto const part = ctx.allocate(size);
@@ -195,7 +195,7 @@ TEST_CASE("what an array cannot be is refused", "[array]") {
         Catch::Contains("each element has a bit or more"));
     // Nor is one taken from a head that states it: no data stands behind it.
     auto const empty = make_array<float>(ctx, {0});
-    auto const head = static_cast<buffer const&>(empty);
+    buffer const head = empty;
     std::memcpy(head.data() + 8, &type, sizeof type);
     CHECK_THAT(refusal([&] { array{head}; }), Catch::Contains("holds no array"));
   }

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 namespace zbpp {
 
@@ -63,8 +62,8 @@ template <class Number>
 
 /// Owns, with its copies, a dense array in row-major order that lies in one buffer behind its type
 /// and shape. Send it like a buffer; make the receiver's array of what arrived. It is used on its
-/// rank's thread only, and lies in memory of the host. One that was moved from or sent by a move
-/// can only be assigned to or destroyed.
+/// rank's thread only, and lies in memory of the host. One that was moved from can only be assigned
+/// to or destroyed.
 class array {
  public:
   /// Makes an array to be sent; its values are not initialised. `make_array` does so with a type of
@@ -92,8 +91,7 @@ class array {
     return {static_cast<Number*>(data()), static_cast<std::size_t>(count())};
   }
   /// @return the buffer with all of it, as it is sent
-  [[nodiscard]] operator buffer const&() const& noexcept { return held_; }
-  [[nodiscard]] operator buffer() && noexcept { return std::move(held_); }
+  [[nodiscard]] operator buffer() const noexcept { return held_; }
 
  private:
   void require_type(data_type wanted) const;
