@@ -88,6 +88,17 @@ template <class Value>
   return problem.ranks() > 1 ? problem.transfer()(0, 1, problem.costs(0).edge) : 0;
 }
 
+/// @return the same problem without memory limits, in which each message takes `time`
+[[nodiscard]] inline zbpp::problem with_message_time(
+    zbpp::problem const& problem, zbpp::ticks time) {
+  auto const costs = problem.all_costs();
+  return {
+      problem.placement(),
+      problem.microbatches(),
+      {costs.begin(), costs.end()},
+      zbpp::transfer_costs(time)};
+}
+
 /// Gives the problem of measured steps: what its passes took, and its messages.
 [[nodiscard]] inline zbpp::problem problem_from(
     std::vector<zbpp::timeline> const& steps, zbpp::problem const& sizes) {
@@ -101,15 +112,9 @@ template <class Value>
           // Only a rank that was waiting starts as soon as the message is there.
           if (i > 0 && made > line[to][i - 1].end) messages.push_back(line[to][i].start - made);
         });
-  auto const measured = zbpp::costs_from(steps, sizes);
-  auto const costs = measured.all_costs();
   // Own choice: a message is what the quickest few took. The rest is largely the wait of a woken
   // thread for a core, which a machine with other work to do makes as long as it likes.
-  return {
-      sizes.placement(),
-      sizes.microbatches(),
-      {costs.begin(), costs.end()},
-      zbpp::transfer_costs(quantile(messages, 0.02))};
+  return with_message_time(zbpp::costs_from(steps, sizes), quantile(messages, 0.02));
 }
 
 /// Measures a problem by steps of a pipeline.
@@ -160,14 +165,7 @@ template <class Backend, class Whole>
 inline void share_messages(std::vector<zbpp::problem>& measured) {
   auto quickest = std::numeric_limits<zbpp::ticks>::max();
   for (auto const& p : measured) quickest = std::min(quickest, message_time(p));
-  for (auto& p : measured) {
-    auto const costs = p.all_costs();
-    p = {
-        p.placement(),
-        p.microbatches(),
-        std::vector<zbpp::stage_costs>(costs.begin(), costs.end()),
-        zbpp::transfer_costs(quickest)};
-  }
+  for (auto& p : measured) p = with_message_time(p, quickest);
 }
 
 }  // namespace gpt
