@@ -219,44 +219,42 @@ problem uneven_problem(
   return {std::move(placement), microbatches, std::move(costs), 87};
 }
 
-}  // namespace
-
-TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
-  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
-  for (auto const& where : test::placements_to_run(p))
-    for (int m : test::microbatches_to_run(p)) {
-      ZBPP_SEEDED(random, p * 100 + m);
-      auto const what = uneven_problem(random, where, m);
+// Calls `check(plan)` for the plans of uneven problems on some ranks, with R and BW among them.
+template <class Check>
+void for_each_uneven_plan(int ranks, bytes most_added, Check check) {
+  for (auto const& where : test::placements_to_run(ranks))
+    for (int m : test::microbatches_to_run(ranks)) {
+      ZBPP_SEEDED(random, ranks * 100 + m);
+      auto const what = uneven_problem(random, where, m, most_added);
       test::for_each_plan_of(
           what,
           {.recomputed = true, .receive_ahead = m % 3},
-          [](std::string const& name, plan const& planned) {
+          [&](std::string const& name, plan const& planned) {
             INFO(name);
-            check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
-            check_peaks(planned, threads{}, declared<>{&planned.problem()});
-            check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
-            check_peaks(
-                planned, threads{}, declared<external_memory, one_object>{&planned.problem()});
+            check(planned);
           });
     }
 }
 
+}  // namespace
+
+TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
+  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
+  for_each_uneven_plan(p, 0, [](plan const& planned) {
+    check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
+    check_peaks(planned, threads{}, declared<>{&planned.problem()});
+    check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
+    check_peaks(planned, threads{}, declared<external_memory, one_object>{&planned.problem()});
+  });
+}
+
 TEST_CASE("an evaluation takes as much memory as is said", "[memory-use]") {
   auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
-  for (auto const& where : test::placements_to_run(p))
-    for (int m : test::microbatches_to_run(p)) {
-      ZBPP_SEEDED(random, p * 100 + m);
-      auto const what = uneven_problem(random, where, m);
-      test::for_each_plan_of(
-          what,
-          {.recomputed = true, .receive_ahead = m % 3},
-          [](std::string const& name, plan const& planned) {
-            INFO(name);
-            check_evaluation(planned, virtual_time{});
-            check_evaluation(planned, threads{});
-            check_evaluation(planned, threads{.count = 2});
-          });
-    }
+  for_each_uneven_plan(p, 0, [](plan const& planned) {
+    check_evaluation(planned, virtual_time{});
+    check_evaluation(planned, threads{});
+    check_evaluation(planned, threads{.count = 2});
+  });
 }
 
 TEST_CASE("the same where ranks take microbatches in any order", "[memory-use]") {
@@ -322,19 +320,10 @@ TEST_CASE("where an order needs it, an evaluation holds more messages", "[memory
 
 TEST_CASE("a run takes what B adds for W, and where it runs BW it does not", "[memory-use]") {
   auto const p = GENERATE(1, 2, 3);
-  for (auto const& where : test::placements_to_run(p))
-    for (int m : test::microbatches_to_run(p)) {
-      ZBPP_SEEDED(random, p * 100 + m);
-      auto const what = uneven_problem(random, where, m, 3000);
-      test::for_each_plan_of(
-          what,
-          {.recomputed = true, .receive_ahead = m % 3},
-          [](std::string const& name, plan const& planned) {
-            INFO(name);
-            check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
-            check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
-          });
-    }
+  for_each_uneven_plan(p, 3000, [](plan const& planned) {
+    check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
+    check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
+  });
 }
 
 TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use]") {
