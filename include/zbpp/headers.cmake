@@ -79,6 +79,7 @@ set(ZBPP_CORE_HEADERS
   model/containers.hpp
   model/costs.hpp
   model/detail/cost_sums.hpp
+  model/detail/median.hpp
   model/detail/rank_pairs.hpp
   model/impl/costs.ipp
   model/impl/layers.ipp

@@ -7,6 +7,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/detail/median.hpp>
 #include <zbpp/model/pass.hpp>
 
 #include <algorithm>
@@ -27,13 +28,10 @@ class pass_samples {
  public:
   void add(pass_kind kind, ticks took) { of(kind).push_back(took); }
 
-  // @return the median; of an even number of them the later one
   [[nodiscard]] std::optional<ticks> median(pass_kind kind) {
     auto& all = of(kind);
     if (all.empty()) return std::nullopt;
-    auto const middle = all.begin() + std::ssize(all) / 2;
-    std::nth_element(all.begin(), middle, all.end());
-    return *middle;
+    return detail::median(all);
   }
 
  private:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/model/detail/median.hpp>
 #include <zbpp/torch/measure_layers.hpp>
 #include <zbpp/torch/split_backward.hpp>
 
@@ -34,11 +35,6 @@ class pass_times {
   }
   /// Forgets what was measured.
   void clear() { *this = {}; }
-  [[nodiscard]] static ticks median(std::vector<ticks> times) {
-    auto const middle = times.begin() + std::ssize(times) / 2;
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
-  }
 
   std::vector<ticks> forward, input, weight, both;
 };
@@ -161,11 +157,11 @@ inline std::vector<layer_costs> measure_layers(
     }
     auto const received = detail::bytes_of(from.values);
     layer_costs costs;
-    costs.forward = times.median(times.forward);
-    costs.backward_input = times.median(times.input);
-    costs.backward_weight = times.median(times.weight);
+    costs.forward = zbpp::detail::median(times.forward);
+    costs.backward_input = zbpp::detail::median(times.input);
+    costs.backward_weight = zbpp::detail::median(times.weight);
     costs.backward_fused = std::clamp(
-        times.median(times.both),
+        zbpp::detail::median(times.both),
         std::max(costs.backward_input, costs.backward_weight),
         costs.backward_input + costs.backward_weight);
     detail::measure_bytes(layers[i], last, from, costs);
