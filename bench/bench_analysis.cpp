@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What planning costs for each pass of a schedule: making it, simulating it, lowering it to a
-// program, and proving that the program may run. ZB-H2 on a linear placement, so a step of p ranks
-// and m microbatches has 3 p m passes.
+// What planning costs for each pass of a schedule: making it, simulating it, finding its period,
+// lowering it to a program, and proving that the program may run. ZB-H2 on a linear placement, so a
+// step of p ranks and m microbatches has 3 p m passes.
 #include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -49,6 +50,12 @@ void simulate_schedule(benchmark::State& state) {
   measure(state, order, [&] { return zbpp::simulate(order, problem); });
 }
 
+void find_period(benchmark::State& state) {
+  auto const problem = problem_of(state);
+  auto const order = zbpp::zb_h2{}(problem);
+  measure(state, order, [&] { return zbpp::period(order, problem); });
+}
+
 void lower_schedule(benchmark::State& state) {
   auto const order = zbpp::zb_h2{}(problem_of(state));
   measure(state, order, [&] { return zbpp::lower(order); });
@@ -76,6 +83,7 @@ void sizes(benchmark::internal::Benchmark* bench) {
 
 BENCHMARK(make_schedule)->Apply(sizes);
 BENCHMARK(simulate_schedule)->Apply(sizes);
+BENCHMARK(find_period)->Apply(sizes);
 BENCHMARK(lower_schedule)->Apply(sizes);
 BENCHMARK(verify_program)->Apply(sizes);
 BENCHMARK(verify_program_and_memory)->Apply(sizes);

@@ -32,6 +32,7 @@ using zbpp::problem;
 using zbpp::schedule;
 using zbpp::stage_costs;
 using zbpp::ticks;
+using zbpp::detail::path_end;
 using zbpp::test::passes;
 using zbpp::test::refusal;
 
@@ -403,17 +404,18 @@ TEST_CASE("the critical cycle has the greatest mean of all cycles", "[period]") 
     ZBPP_SEEDED(random, 6000 + trial);
     auto const ranks = static_cast<int>(random.integer(1, 6));
     auto const most = random.chance(0.2) ? (ticks{1} << 62) - 1 : random.integer(1, 100);
-    zbpp::detail::rank_matrix steps(ranks);
-    for (int from = 0; from < ranks; ++from)
-      for (int to = 0; to < ranks; ++to)
-        steps(from, to) = random.integer(0, from == to ? most / 2 : most);
+    std::vector<std::vector<ticks>> steps(index(ranks), std::vector<ticks>(index(ranks)));
+    for (std::size_t from = 0; from < steps.size(); ++from)
+      for (std::size_t to = 0; to < steps.size(); ++to)
+        steps[from][to] = random.integer(0, from == to ? most / 2 : most);
     auto const mean_of = [&](std::vector<int> const& cycle) {
       auto const length = static_cast<ticks>(cycle.size());
       ticks whole = 0;
       ticks rest = 0;
       for (std::size_t i = 0; i < cycle.size(); ++i) {
-        whole += steps(cycle[i], cycle[(i + 1) % cycle.size()]) / length;
-        rest += steps(cycle[i], cycle[(i + 1) % cycle.size()]) % length;
+        auto const step = steps[index(cycle[i])][index(cycle[(i + 1) % cycle.size()])];
+        whole += step / length;
+        rest += step % length;
       }
       return mean_ticks{
           whole + rest / length, static_cast<int>(rest % length), static_cast<int>(length)};
@@ -430,7 +432,22 @@ TEST_CASE("the critical cycle has the greatest mean of all cycles", "[period]") 
         }
     };
     look(look);
-    zbpp::detail::critical_cycle const found(steps);
+    auto const walk = [&](std::vector<path_end>& clocks, std::vector<int> const& fractions) {
+      auto const begun = clocks;
+      for (std::size_t to = 0; to < steps.size(); ++to) {
+        clocks[to] = {};
+        for (auto const& [time, source] : begun) {
+          if (source == path_end::nowhere) continue;
+          path_end const reached{time + steps[index(source)][to], source};
+          if (clocks[to].source == path_end::nowhere ||
+              std::pair(reached.time, fractions[index(source)]) >
+                  std::pair(clocks[to].time, fractions[index(clocks[to].source)]))
+            clocks[to] = reached;
+        }
+      }
+    };
+    auto const origin = static_cast<int>(random.integer(0, ranks - 1));
+    zbpp::detail::critical_cycle const found(ranks, origin, walk);
     CHECK((found.mean <=> greatest) == std::strong_ordering::equal);
     CHECK((mean_of(found.ranks) <=> greatest) == std::strong_ordering::equal);
     CHECK(found.ranks.front() == *std::min_element(found.ranks.begin(), found.ranks.end()));
@@ -452,19 +469,31 @@ TEST_CASE("on even ranks the policies' steps take what one of them costs", "[per
   }
 }
 
-TEST_CASE("a schedule whose ranks do not depend on each other has no period", "[period]") {
+// The rank of stage 0 attains the cost, so that is the period; nothing takes ranks times ranks.
+TEST_CASE("two thousand ranks have a period", "[period]") {
+  problem const problem(
+      placement::linear(2000),
+      8,
+      stage_costs{.forward = 10, .backward_input = 11, .backward_weight = 9},
+      3);
+  auto const order = zbpp::zb_h1{}(problem);
+  auto const report = period(order, problem);
+  auto const first = simulate(order, problem)[0];
+  REQUIRE(first.back().end - first.front().start == report.first_step);
+  CHECK(report.period == mean_ticks{report.first_step});
+  CHECK(report.critical_ranks == std::vector<int>{0});
+  CHECK(report.offsets.size() == 2000);
+}
+
+TEST_CASE("a schedule that lacks passes has no period", "[period]") {
   auto const where = placement::linear(2);
   problem const problem(where, 1, stage_costs{.forward = 1});
-  CHECK(
-      refusal([&] {
-        (void)period(schedule(where, 1, passes({"0F0", "1F0"})), problem);
-      }) ==
-      "rank 0: nothing here waits for rank 1; a step has F, B and W of every stage and microbatch");
-  CHECK(
-      refusal([&] {
-        (void)period(schedule(where, 1, passes({"", ""})), problem);
-      }) ==
-      "rank 1: nothing here waits for rank 0; a step has F, B and W of every stage and microbatch");
+  CHECK(refusal([&] {
+          (void)period(schedule(where, 1, passes({"0F0", "1F0 1B0"})), problem);
+        }) == "rank 0: 0B0 is missing; a step has F and B of every stage and microbatch");
+  CHECK(refusal([&] {
+          (void)period(schedule(where, 1, passes({"", ""})), problem);
+        }) == "rank 0: 0F0 is missing; a step has F and B of every stage and microbatch");
 }
 
 TEST_CASE("what simulate refuses has no period", "[period]") {

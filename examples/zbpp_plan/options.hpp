@@ -50,21 +50,6 @@ struct options {
   std::uint64_t seed = zbpp::search_settings{}.seed;
 };
 
-/// Refuses what would take minutes to tell the truth about: every rank is followed through all
-/// passes, to find the period.
-/// @throws zbpp::error (bad_argument)
-inline void check_size(zbpp::problem const& problem) {
-  constexpr std::int64_t most = std::int64_t{1} << 31;
-  constexpr int most_ranks = 4096;
-  auto const cells = std::int64_t{problem.stages()} * problem.microbatches();
-  if (problem.ranks() <= most_ranks && cells <= most / problem.ranks()) return;
-  refuse(
-      "the problem has " + std::to_string(problem.ranks()) + " ranks, " +
-      std::to_string(problem.stages()) + " stages and " + std::to_string(problem.microbatches()) +
-      " microbatches; zbpp-plan takes up to 4096 ranks, and up to 2^31 for the product of the "
-      "three");
-}
-
 /// Holds the texts of the options, and makes what they say of them.
 class command_line {
  public:
@@ -147,7 +132,6 @@ class command_line {
       refuse("--policy is missing; --list tells the policies there are");
     if (o.task == task::list || (o.task == task::check && !has("--problem"))) return o;
     o.problem = has("--problem") ? read_problem() : make_problem();
-    check_size(o.problem->problem);
     return o;
   }
 

@@ -57,7 +57,8 @@ struct period_report {
   /// longer than the period, rounded up, from the start of its first to the end of its last pass.
   std::vector<ticks> offsets{};
   /// After how many steps the ranks stand to each other as they will again and again, when all of
-  /// them begin at once; nothing when that takes more than `period_steps` steps.
+  /// them begin at once; nothing when that takes more than `period_steps` steps, or
+  /// `period_passes` passes.
   std::optional<int> transient{};
   ticks first_step = 0;   ///< cost of a step on its own, as `simulate` shows it
   ticks synchronous = 0;  ///< what a step takes where all ranks meet after each: the makespan
@@ -65,17 +66,20 @@ struct period_report {
 
 /// Says how many steps `period` follows to find the transient.
 inline constexpr int period_steps = 1000;
+/// Says how many passes of all ranks it follows for that: seconds of work.
+inline constexpr std::int64_t period_passes = 400'000'000;
 
 /// Says what a step takes when a schedule is repeated and no rank waits for others between steps.
 ///
 /// With L(i, j) the longest path from the first start of rank i to the last end of rank j in one
 /// step, a rank ends step k + 1 at the maximum over i of (end of step k on i) + L(i, j). Such a
 /// system advances in the long run by the greatest mean of L over a cycle of ranks.
-/// @throws error (bad_argument) when schedule and problem differ in placement or microbatches, or a
-///         rank's passes do not depend on another's, so that passes are missing;
-///         (refused_program) naming a pass that can never start or that stands twice
+/// @throws error (bad_argument) when schedule and problem differ in placement or microbatches, or
+///         naming an F or B that is missing; (refused_program) naming a pass that can never start
+///         or that stands twice
 /// @source Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity (1992), ch. 3
-/// @complexity O(ranks * passes) for L; the cycle takes O(ranks^3) for each of the few it tries
+/// @complexity O(passes) for each walk through a step: a few for each cycle that is tried, at most
+///             one per rank; likewise for the offsets; and one per step for the transient
 [[nodiscard]] period_report period(schedule const& schedule, problem const& problem);
 
 }  // namespace zbpp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How `period` finds the cycle of ranks that sets it.
+// How `period` finds the cycle of ranks that sets it: by walks through the passes of one step.
 #pragma once
 
 #include <zbpp/analysis/period.hpp>
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,36 +24,54 @@ namespace zbpp {
 
 namespace detail {
 
-/// A number of ticks for each pair of ranks, of paths from the first start of one rank in a step.
-class rank_matrix {
- public:
-  explicit rank_matrix(int ranks) : ranks_(ranks), cells_(index(ranks) * index(ranks), never) {}
+/// Says when the latest path to a place ends, in whole ticks, and on which rank it begins.
+struct path_end {
+  static constexpr int nowhere = -1;
 
-  static constexpr ticks never = -1;
-  [[nodiscard]] int ranks() const noexcept { return ranks_; }
-  [[nodiscard]] ticks& operator()(int from, int to) noexcept {
-    return cells_[index(std::int64_t{from} * ranks_ + to)];
-  }
-  [[nodiscard]] ticks operator()(int from, int to) const noexcept {
-    return cells_[index(std::int64_t{from} * ranks_ + to)];
-  }
-
- private:
-  int ranks_;
-  std::vector<ticks> cells_;
+  ticks time = 0;
+  int source = nowhere;  ///< `nowhere` where no path leads
 };
+
+/// Follows the ranks through one step, from when each of them begins to when it ends. Of paths that
+/// end in the same tick, the one whose source has more of `fractions` is later.
+using step_walk =
+    std::function<void(std::vector<path_end>& ranks, std::vector<int> const& fractions)>;
 
 /// Finds the longest paths through one step of a schedule that `simulate` accepts.
 class step_paths {
  public:
+  /// @throws error (bad_argument) naming a pass that is missing
   step_paths(schedule const& schedule, problem const& problem)
-      : to_first_start(problem.ranks()), to_last_end(problem.ranks()) {
+      : first_starts_(index(problem.ranks())) {
     put_in_sequence(schedule, problem);
-    for (int rank = 0; rank < problem.ranks(); ++rank) walk_from(rank);
   }
 
-  rank_matrix to_first_start;  ///< of a rank, `never` where no path leads there
-  rank_matrix to_last_end;
+  /// Is a `step_walk`. @complexity O(passes)
+  void walk(std::vector<path_end>& ranks, std::vector<int> const& fractions) {
+    auto const is_later = [&](path_end const& a, path_end const& b) {
+      if (b.source == path_end::nowhere || a.time != b.time)
+        return b.source == path_end::nowhere || a.time > b.time;
+      return fractions[index(a.source)] > fractions[index(b.source)];
+    };
+    std::vector<bool> has_begun(ranks.size(), false);
+    for (std::size_t i = 0; i < sequence_.size(); ++i) {
+      auto const& n = sequence_[i];
+      auto& rank = ranks[index(n.rank)];
+      if (n.producer != nobody) {
+        auto arrival = ends_[index(n.producer)];
+        arrival.time += n.transfer;
+        if (arrival.source != path_end::nowhere && is_later(arrival, rank)) rank = arrival;
+      }
+      if (!has_begun[index(n.rank)]) first_starts_[index(n.rank)] = rank.time;
+      has_begun[index(n.rank)] = true;
+      if (rank.source != path_end::nowhere) rank.time += n.duration;
+      ends_[i] = rank;
+    }
+  }
+  /// @return when each rank began its first pass on the last walk; 0 where no path led there
+  [[nodiscard]] std::vector<ticks> const& first_starts() const noexcept { return first_starts_; }
+  /// @return how many passes a walk goes through
+  [[nodiscard]] std::size_t passes() const noexcept { return sequence_.size(); }
 
  private:
   static constexpr int nobody = -1;
@@ -64,75 +83,79 @@ class step_paths {
     ticks duration;
   };
 
-  // A rank runs until it meets a pass whose producer stands nowhere yet.
+  // A rank runs until it meets a pass whose producer stands nowhere yet; that one wakes it.
   void put_in_sequence(schedule const& schedule, problem const& problem) {
     grid<int> forward(problem.stages(), problem.microbatches(), nobody);
     grid<int> backward(problem.stages(), problem.microbatches(), nobody);
+    auto const& where = problem.placement();
     std::vector<std::size_t> next(index(problem.ranks()), 0);
+    std::vector<bool> is_asleep(next.size(), false);
+    std::vector<int> awake;
+    for (int rank = problem.ranks() - 1; rank >= 0; --rank) awake.push_back(rank);
     sequence_.reserve(schedule.passes().size());
-    while (sequence_.size() < schedule.passes().size()) {
-      for (int rank = 0; rank < problem.ranks(); ++rank) {
-        auto const row = schedule.passes(rank);
-        for (auto& at = next[index(rank)]; at < row.size(); ++at) {
-          auto const& p = row[at];
-          node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
-          bool const is_forward = p.kind == pass_kind::forward;
-          auto const from = is_forward ? p.stage - 1 : p.stage + 1;
-          if ((is_forward || p.makes_input_gradient()) && from >= 0 && from < problem.stages() &&
-              problem.placement().rank_of(from) != rank) {
-            made.producer = (is_forward ? forward : backward)(from, p.microbatch);
-            made.transfer = problem.transfer_time(from, p.stage);
-            if (made.producer == nobody) break;
+    while (!awake.empty()) {
+      auto const rank = awake.back();
+      awake.pop_back();
+      auto const row = schedule.passes(rank);
+      for (auto& at = next[index(rank)]; at < row.size(); ++at) {
+        auto const& p = row[at];
+        node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
+        bool const is_forward = p.kind == pass_kind::forward;
+        bool const passes_on = is_forward || p.makes_input_gradient();
+        auto const from = is_forward ? p.stage - 1 : p.stage + 1;
+        if (passes_on && from >= 0 && from < problem.stages() && where.rank_of(from) != rank) {
+          made.producer = (is_forward ? forward : backward)(from, p.microbatch);
+          made.transfer = problem.transfer_time(from, p.stage);
+          if (made.producer == nobody) {
+            is_asleep[index(rank)] = true;
+            break;
           }
-          auto const number = static_cast<int>(sequence_.size());
-          if (is_forward) forward(p.stage, p.microbatch) = number;
-          if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = number;
-          sequence_.push_back(made);
+        }
+        auto const number = static_cast<int>(sequence_.size());
+        if (is_forward) forward(p.stage, p.microbatch) = number;
+        if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = number;
+        sequence_.push_back(made);
+        auto const to = is_forward ? p.stage + 1 : p.stage - 1;
+        if (!passes_on || to < 0 || to == problem.stages()) continue;
+        if (auto const other = where.rank_of(to); is_asleep[index(other)]) {
+          is_asleep[index(other)] = false;
+          awake.push_back(other);
         }
       }
     }
     ends_.resize(sequence_.size());
+    for (int s = 0; s < problem.stages(); ++s)
+      for (int m = 0; m < problem.microbatches(); ++m)
+        for (auto const& [kind, all] :
+             {std::pair{pass_kind::forward, &forward},
+              std::pair{pass_kind::backward_input, &backward}})
+          if ((*all)(s, m) == nobody)
+            throw error(
+                errc::bad_argument,
+                to_string(pass{kind, s, m}) +
+                    " is missing; a step has F and B of every stage and microbatch",
+                {.rank = problem.placement().rank_of(s)});
   }
 
-  void walk_from(int source) {
-    std::vector<ticks> now(index(to_last_end.ranks()), never);
-    std::vector<bool> has_begun(now.size(), false);
-    now[index(source)] = 0;
-    for (std::size_t i = 0; i < sequence_.size(); ++i) {
-      auto const& n = sequence_[i];
-      auto& clock = now[index(n.rank)];
-      if (n.producer != nobody && ends_[index(n.producer)] != never)
-        clock = std::max(clock, ends_[index(n.producer)] + n.transfer);
-      if (!has_begun[index(n.rank)]) to_first_start(source, n.rank) = clock;
-      has_begun[index(n.rank)] = true;
-      if (clock != never) clock += n.duration;
-      ends_[i] = clock;
-    }
-    for (int rank = 0; rank < to_last_end.ranks(); ++rank)
-      to_last_end(source, rank) = now[index(rank)];
-  }
-
-  static constexpr ticks never = rank_matrix::never;
   std::vector<node> sequence_;
-  std::vector<ticks> ends_;
+  std::vector<path_end> ends_;
+  std::vector<ticks> first_starts_;
 };
 
 /// Finds the cycle of ranks whose mean step is the longest.
 ///
-/// It begins with the rank whose own step is the longest. While some cycle has a greater mean, the
-/// longest paths with that mean taken off each step have no end; looking for them meets such a
-/// cycle, and it is the next to try. Nothing overflows: a path that is longer than the mean makes a
-/// cycle as soon as any step leads back, so none gets much longer.
+/// It begins with the step of one rank. While some cycle has a greater mean, the longest paths with
+/// that mean taken off each step have no end; looking for them meets such a cycle, and it is the
+/// next to try. Nothing overflows: a path that is longer than the mean makes a cycle as soon as any
+/// step leads back, so none gets much longer.
 class critical_cycle {
  public:
-  explicit critical_cycle(rank_matrix const& steps)
-      : steps_(steps), paths_(index(steps.ranks())), before_(index(steps.ranks())) {
-    int longest = 0;
-    for (int rank = 1; rank < steps.ranks(); ++rank)
-      if (steps(rank, rank) > steps(longest, longest)) longest = rank;
-    ranks = {longest};
-    do mean = mean_of(ranks);
-    while (improve());
+  /// @param origin  the rank to begin with
+  critical_cycle(int count, int origin, step_walk walk)
+      : walk_(std::move(walk)), paths_(index(count)), before_(index(count)) {
+    set({{origin, origin, step(origin, origin)}});
+    while (improve()) {
+    }
     std::rotate(ranks.begin(), std::min_element(ranks.begin(), ranks.end()), ranks.end());
   }
 
@@ -140,104 +163,149 @@ class critical_cycle {
   mean_ticks mean;
 
  private:
-  static constexpr int nobody = -1;
+  struct step_of_cycle {
+    int from = path_end::nowhere;
+    int to = path_end::nowhere;
+    ticks length = 0;
+  };
 
-  [[nodiscard]] mean_ticks mean_of(std::vector<int> const& cycle) const {
+  [[nodiscard]] ticks step(int from, int to) const {
+    std::vector<path_end> clocks(paths_.size());
+    clocks[index(from)].source = from;
+    walk_(clocks, std::vector<int>(paths_.size(), 0));
+    return clocks[index(to)].time;
+  }
+
+  void set(std::vector<step_of_cycle> const& cycle) {
     auto const length = static_cast<std::int64_t>(cycle.size());
     ticks whole = 0;
     std::int64_t rest = 0;
-    for (std::size_t i = 0; i < cycle.size(); ++i) {
-      auto const step = steps_(cycle[i], cycle[(i + 1) % cycle.size()]);
-      whole += step / length;
-      rest += step % length;
+    ranks.clear();
+    for (auto const& each : cycle) {
+      ranks.push_back(each.from);
+      whole += each.length / length;
+      rest += each.length % length;
     }
-    return mean_ticks::reduced(whole, rest, length);
-  }
-
-  // The same fractions of a tick as `mean` has; the sum of a path and a step less the mean.
-  [[nodiscard]] mean_ticks extend(mean_ticks const& path, ticks step) const {
-    mean_ticks sum{path.whole + (step - mean.whole), path.part - mean.part, mean.of};
-    if (sum.part < 0) {
-      sum.part += mean.of;
-      --sum.whole;
-    }
-    return sum;
+    mean = mean_ticks::reduced(whole, rest, length);
   }
 
   // @return whether `ranks` has become a cycle with a greater mean
   [[nodiscard]] bool improve() {
     std::fill(paths_.begin(), paths_.end(), mean_ticks{0, 0, mean.of});
-    std::fill(before_.begin(), before_.end(), nobody);
+    std::fill(before_.begin(), before_.end(), step_of_cycle{});
+    std::vector<path_end> clocks(paths_.size());
+    std::vector<int> fractions(paths_.size());
     for (bool changed = true; changed;) {
+      for (int rank = 0; auto const& path : paths_) {
+        clocks[index(rank)] = {path.whole, rank};
+        fractions[index(rank)] = path.part;
+        ++rank;
+      }
+      auto const begun = clocks;
+      walk_(clocks, fractions);
       changed = false;
-      for (int from = 0; from < steps_.ranks(); ++from)
-        for (int to = 0; to < steps_.ranks(); ++to) {
-          auto const path = extend(paths_[index(from)], steps_(from, to));
-          if (from == to || path <= paths_[index(to)]) continue;
-          paths_[index(to)] = path;
-          before_[index(to)] = from;
-          changed = true;
-          if (closes_cycle(to)) return true;
+      int farthest = 0;
+      for (int to = 0; auto& known : paths_) {
+        auto const [end, from] = clocks[index(to)];
+        mean_ticks path{end - mean.whole, fractions[index(from)] - mean.part, mean.of};
+        if (path.part < 0) {
+          path.part += mean.of;
+          --path.whole;
         }
+        if (path > known) {
+          known = path;
+          before_[index(to)] = {from, to, end - begun[index(from)].time};
+          changed = true;
+        }
+        if (known > paths_[index(farthest)]) farthest = to;
+        ++to;
+      }
+      if (changed && closes_cycle(farthest)) return true;
     }
     return false;
   }
 
-  // Follows the path to a rank back, to that rank or to where the path begins.
-  [[nodiscard]] bool closes_cycle(int last) {
-    std::vector<int> back{last};
-    for (int rank = before_[index(last)]; rank != nobody && rank != last;
-         rank = before_[index(rank)])
-      back.push_back(rank);
-    bool const is_closed = before_[index(back.back())] == last;
-    if (!is_closed && paths_[index(last)] <= mean) return false;
-    ranks.assign(back.rbegin(), back.rend());
+  // Looks for a cycle in the paths; the longest one closes with a step back when it is longer than
+  // the mean.
+  [[nodiscard]] bool closes_cycle(int farthest) {
+    std::vector<int> seen(paths_.size(), path_end::nowhere);  // on the way back from which rank
+    for (int last = 0; last < static_cast<int>(seen.size()); ++last) {
+      int rank = last;
+      while (rank != path_end::nowhere && seen[index(rank)] == path_end::nowhere) {
+        seen[index(rank)] = last;
+        rank = before_[index(rank)].from;
+      }
+      if (rank == path_end::nowhere || seen[index(rank)] != last) continue;
+      set(way_to(rank));
+      return true;
+    }
+    if (paths_[index(farthest)] <= mean) return false;
+    auto way = way_to(farthest);
+    way.push_back({farthest, way.front().from, step(farthest, way.front().from)});
+    set(way);
     return true;
   }
 
-  rank_matrix const& steps_;
-  std::vector<mean_ticks> paths_;  // longest so far to each rank, from anywhere
-  std::vector<int> before_;        // the rank in front of the last on that path
+  // The steps of the path to a rank, from where it begins or from that rank itself.
+  [[nodiscard]] std::vector<step_of_cycle> way_to(int last) const {
+    std::vector<step_of_cycle> way;
+    for (int rank = last; before_[index(rank)].from != path_end::nowhere;) {
+      way.push_back(before_[index(rank)]);
+      rank = way.back().from;
+      if (rank == last) break;
+    }
+    std::reverse(way.begin(), way.end());
+    return way;
+  }
+
+  step_walk walk_;
+  std::vector<mean_ticks> paths_;      // longest so far to each rank, from anywhere
+  std::vector<step_of_cycle> before_;  // its last step
 };
+
+/// @return each rank as a path that begins there at a time
+[[nodiscard]] ZBPP_INLINE std::vector<path_end> paths_from(std::vector<ticks> const& times) {
+  std::vector<path_end> result;
+  for (int rank = 0; auto const time : times) result.push_back({time, rank++});
+  return result;
+}
 
 /// @return the least offsets from `origin`, where stage 0 is, with which each rank finds its first
 ///         input there when it begins, and its last pass is over `most` after that
 [[nodiscard]] ZBPP_INLINE std::vector<ticks> offsets_within(
-    step_paths const& paths, int origin, ticks most) {
-  auto const ranks = paths.to_last_end.ranks();
-  std::vector<ticks> offsets;
-  for (int rank = 0; rank < ranks; ++rank)
-    offsets.push_back(rank == origin ? 0 : paths.to_first_start(origin, rank));
+    step_paths& paths, int count, int origin, ticks most) {
+  std::vector<int> const no_fractions(index(count), 0);
+  std::vector<path_end> ends(index(count));
+  ends[index(origin)].source = origin;
+  paths.walk(ends, no_fractions);
+  auto offsets = paths.first_starts();
   for (bool changed = true; changed;) {
+    ends = paths_from(offsets);
+    paths.walk(ends, no_fractions);
     changed = false;
-    for (int from = 0; from < ranks; ++from)
-      for (int to = 0; to < ranks; ++to) {
-        auto const begun = offsets[index(from)];
-        auto least = begun + (paths.to_last_end(from, to) - most);
-        if (auto const path = paths.to_first_start(from, to); path != rank_matrix::never)
-          least = std::max(least, begun + path);
-        changed = changed || least > offsets[index(to)];
-        offsets[index(to)] = std::max(offsets[index(to)], least);
-      }
+    for (std::size_t rank = 0; rank < offsets.size(); ++rank) {
+      auto const least = std::max(paths.first_starts()[rank], ends[rank].time - most);
+      changed = changed || least > offsets[rank];
+      offsets[rank] = std::max(offsets[rank], least);
+    }
   }
   return offsets;
 }
 
 /// Follows the steps until the ranks stand to each other as they have before.
-[[nodiscard]] ZBPP_INLINE std::optional<int> transient_of(rank_matrix const& steps) {
+[[nodiscard]] ZBPP_INLINE std::optional<int> transient_of(step_paths& paths, int count) {
   std::map<std::vector<ticks>, int> seen;
-  std::vector<ticks> free_at(index(steps.ranks()), 0);  // seen from rank 0
+  std::vector<int> const no_fractions(index(count), 0);
+  std::vector<ticks> free_at(index(count), 0);  // seen from rank 0
+  auto left = period_passes;
   for (int done = 0; done <= period_steps; ++done) {
     auto const [at, is_new] = seen.emplace(free_at, done);
     if (!is_new) return at->second;
-    auto const& before = at->first;
-    for (int to = 0; to < steps.ranks(); ++to) {
-      auto end = before[0] + steps(0, to);
-      for (int from = 1; from < steps.ranks(); ++from)
-        end = std::max(end, before[index(from)] + steps(from, to));
-      free_at[index(to)] = end;
-    }
-    for (auto const end = free_at[0]; auto& time : free_at) time -= end;
+    if ((left -= static_cast<std::int64_t>(paths.passes())) < 0) break;
+    auto ends = paths_from(free_at);
+    paths.walk(ends, no_fractions);
+    for (std::size_t rank = 0; rank < ends.size(); ++rank)
+      free_at[rank] = ends[rank].time - ends[0].time;
   }
   return std::nullopt;
 }
@@ -246,26 +314,20 @@ class critical_cycle {
 
 ZBPP_INLINE period_report period(schedule const& schedule, problem const& problem) {
   auto const line = simulate(schedule, problem);
-  detail::step_paths const paths(schedule, problem);
-  auto const& steps = paths.to_last_end;
-  for (int from = 0; from < problem.ranks(); ++from)
-    for (int to = 0; to < problem.ranks(); ++to)
-      if (steps(from, to) == detail::rank_matrix::never)
-        throw error(
-            errc::bad_argument,
-            "nothing here waits for rank " + std::to_string(from) +
-                "; a step has F, B and W of every stage and microbatch",
-            {.rank = to});
-  detail::critical_cycle cycle(steps);
-  auto offsets =
-      detail::offsets_within(paths, problem.placement().rank_of(0), cycle.mean.rounded_up());
+  auto const first_step = cost(line);
+  auto const synchronous = makespan(line);
+  detail::step_paths paths(schedule, problem);
+  auto const origin = problem.placement().rank_of(0);
+  detail::critical_cycle cycle(
+      problem.ranks(), origin, [&](auto& ranks, auto& fractions) { paths.walk(ranks, fractions); });
+  auto offsets = detail::offsets_within(paths, problem.ranks(), origin, cycle.mean.rounded_up());
   return {
       .period = cycle.mean,
       .critical_ranks = std::move(cycle.ranks),
       .offsets = std::move(offsets),
-      .transient = detail::transient_of(steps),
-      .first_step = cost(line),
-      .synchronous = makespan(line)};
+      .transient = detail::transient_of(paths, problem.ranks()),
+      .first_step = first_step,
+      .synchronous = synchronous};
 }
 
 }  // namespace zbpp
