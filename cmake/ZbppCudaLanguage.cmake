@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+include(ZbppGpuPrograms)
 
 # zbpp_enable_cuda(why_not): lets this folder and those below it compile .cu files, by nvcc with the
 # C++ compiler behind it; or sets the variable of that name to the reason why it cannot. A macro,
@@ -24,11 +25,3 @@ macro(zbpp_enable_cuda why_not)
     endif()
   endif()
 endmacro()
-
-# zbpp_gpu_programs(name...): programs that `run gpu` builds.
-function(zbpp_gpu_programs)
-  if(NOT TARGET gpu_programs)
-    add_custom_target(gpu_programs)
-  endif()
-  add_dependencies(gpu_programs ${ARGN})
-endfunction()

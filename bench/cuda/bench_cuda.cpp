@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pipelines of 2 and 4 ranks on the parts of one GPU: what their steps take beside what was
-// planned, and what issuing them costs the host. Needs a GPU; `./run gpu` starts it.
+// What messages between the parts of one GPU take, what issuing steps costs the host, and what the
+// steps of pipelines of 2 and 4 ranks take beside what was planned. Needs a GPU; `./run gpu` starts
+// it. Exit status: 0 good, 1 something failed, 2 wrong arguments, 3 no device.
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
@@ -11,10 +12,14 @@
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <algorithm>
+#include <bench/cuda/arguments.hpp>
 #include <bench/cuda/issuing.hpp>
 #include <bench/cuda/measuring.hpp>
 #include <bench/cuda/report.hpp>
+#include <bench/cuda/transfers.hpp>
 #include <bench/cuda/work.hpp>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +27,6 @@
 #include <iostream>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,12 +37,6 @@ constexpr int warm_steps = 2;
 constexpr int steps = 5;
 constexpr double least_pass = 1.5;  // milliseconds, of the shortest pass
 constexpr bytes edge = bytes{4} << 20;
-
-struct choices {
-  std::string json;
-  std::string markdown;
-  bool is_short = false;  // few sizes, to see that all works
-};
 
 // What a kind of work is on some parts: for a stage that is half of a rank's, and for one that is
 // all of it.
@@ -79,7 +77,7 @@ struct run_result {
 
 // Streams take the hardware queues in turn, so a pipeline's are made one after another, parts
 // first: then no two of them share a queue while there are enough.
-run_result run(plan const& planned, work const& does, bool traces) {
+run_result run_steps(plan const& planned, work const& does, bool traces) {
   cuda::partition const parts(0, planned.problem().ranks());
   auto const devices = parts.devices();
   auto stages = stages_of(planned.problem(), &does);
@@ -104,6 +102,39 @@ run_result run(plan const& planned, work const& does, bool traces) {
 
 class policies_on_parts {
  public:
+  explicit policies_on_parts(report& to)
+      : to_(&to),
+        costs_(&to.begin(
+            "Costs of passes, medians: alone, and while all parts are busy",
+            {"work",
+             "ranks",
+             "rank",
+             "multiprocessors",
+             "F alone, ms",
+             "B alone, ms",
+             "W alone, ms",
+             "F busy, ms",
+             "B busy, ms",
+             "W busy, ms",
+             "transfer of 4 MiB, us"})),
+        steps_(&to.begin(
+            "Steps on the parts of one GPU: medians of 5 after 2",
+            {"work",
+             "ranks",
+             "microbatches",
+             "policy",
+             "planned cost, ms",
+             "measured cost, ms",
+             "measured over planned",
+             "step by the host's clock, untraced, ms",
+             "that over planned",
+             "bubble planned",
+             "bubble measured",
+             "throughput over 1F1B",
+             "over no bubble at all",
+             "busy share of the issuing thread",
+             "hardware queues"})) {}
+
   void add(int ranks, std::vector<int> const& multiples) {
     for (auto const& each : measured_loads(ranks)) {
       for (int const multiple : multiples) {
@@ -124,11 +155,6 @@ class policies_on_parts {
         compare(greedy_auto{}, line, each.what.whole);
       }
     }
-  }
-
-  void collect(std::vector<table>& into) {
-    into.push_back(std::move(costs_));
-    into.push_back(std::move(steps_));
   }
 
  private:
@@ -164,7 +190,7 @@ class policies_on_parts {
       int rank,
       pass_times const& alone,
       pass_times const& busy) {
-    costs_.add(
+    costs_->add(
         {load,
          std::int64_t{ranks},
          std::int64_t{rank},
@@ -176,6 +202,7 @@ class policies_on_parts {
          busy[1],
          busy[2],
          1e3 * transfer_});
+    to_->save();
   }
 
   // The first call for a size is 1F1B's, which the others are compared with.
@@ -184,14 +211,14 @@ class policies_on_parts {
       plan const& planned,
       work const& does,
       std::optional<double>& reference) {
-    auto const traced = run(planned, does, true);
-    auto const plain = run(planned, does, false);
+    auto const traced = run_steps(planned, does, true);
+    auto const plain = run_steps(planned, does, false);
     if (!reference) reference = plain.wall;
     double most_work = 0;
     for (int r = 0; r < planned.problem().ranks(); ++r)
       most_work = std::max(most_work, to_milliseconds(busy(planned.timeline(), r)));
     auto const cost_planned = to_milliseconds(cost(planned.timeline()));
-    steps_.add(
+    steps_->add(
         {load,
          std::int64_t{planned.problem().ranks()},
          std::int64_t{planned.problem().microbatches()},
@@ -207,6 +234,7 @@ class policies_on_parts {
          most_work / plain.wall,
          plain.host_share,
          cuda::queue_shortage(planned).empty() ? std::string("enough") : std::string("too few")});
+    to_->save();
     std::fprintf(
         stderr,
         "%s, %d ranks, %d microbatches, %s: %.3f of the plan\n",
@@ -219,73 +247,32 @@ class policies_on_parts {
 
   int sms_ = 0;
   double transfer_ = 0;  // milliseconds
-  table costs_{
-      "Costs of passes, medians: alone, and while all parts are busy",
-      {"work",
-       "ranks",
-       "rank",
-       "multiprocessors",
-       "F alone, ms",
-       "B alone, ms",
-       "W alone, ms",
-       "F busy, ms",
-       "B busy, ms",
-       "W busy, ms",
-       "transfer of 4 MiB, us"}};
-  table steps_{
-      "Steps on the parts of one GPU: medians of 5 after 2",
-      {"work",
-       "ranks",
-       "microbatches",
-       "policy",
-       "planned cost, ms",
-       "measured cost, ms",
-       "measured over planned",
-       "step by the host's clock, untraced, ms",
-       "that over planned",
-       "bubble planned",
-       "bubble measured",
-       "throughput over 1F1B",
-       "over no bubble at all",
-       "busy share of the issuing thread",
-       "hardware queues"}};
+  report* to_;
+  table* costs_;
+  table* steps_;
 };
 
-choices read(int count, char** arguments) {
-  choices result;
-  for (int i = 1; i < count; ++i) {
-    std::string_view const name = arguments[i];
-    if (name == "--short") {
-      result.is_short = true;
-    } else if (name == "--json" && i + 1 < count) {
-      result.json = arguments[++i];
-    } else if (name == "--markdown" && i + 1 < count) {
-      result.markdown = arguments[++i];
-    } else {
-      throw error(
-          errc::bad_argument,
-          "'" + std::string(name) +
-              "' is not understood; there are --short, --json FILE and --markdown FILE");
-    }
-  }
-  return result;
-}
-
-int run_all(choices const& chosen) {
+int run(choices const& chosen) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::cerr << "bench_cuda: there is no CUDA device\n";
     return 3;
   }
-  policies_on_parts policies;
-  for (int const ranks : {2, 4})
-    policies.add(ranks, chosen.is_short ? std::vector{2} : std::vector{1, 2, 4, 8});
-  std::vector<table> tables;
-  policies.collect(tables);
-  tables.push_back(issue_times());
-  tables.push_back(graph_times());
-  for (auto const& t : tables) t.write_markdown(std::cout);
-  write(tables, chosen.markdown, chosen.json);
+  report into(chosen.markdown, chosen.json);
+  if (chosen.act == "transfers") {
+    measure_transfers(into, chosen.is_short);
+  } else if (chosen.act == "issuing") {
+    measure_issuing(into, chosen.is_short ? 3 : 50);
+    measure_graphs(into, chosen.is_short ? 3 : 20);
+  } else {
+    policies_on_parts policies(into);
+    if (chosen.is_short) {
+      policies.add(2, {2});
+    } else {
+      for (int const ranks : {2, 4}) policies.add(ranks, {1, 2, 4, 8});
+    }
+  }
+  into.write_markdown(std::cout);
   return 0;
 }
 
@@ -294,7 +281,7 @@ int run_all(choices const& chosen) {
 
 int main(int count, char** arguments) {
   try {
-    return zbpp::bench::run_all(zbpp::bench::read(count, arguments));
+    return zbpp::bench::run(zbpp::bench::read(count, arguments, {"transfers", "issuing", "plan"}));
   } catch (zbpp::error const& failed) {
     std::cerr << "bench_cuda: " << failed.what() << '\n';
     return failed.code() == zbpp::errc::bad_argument ? 2 : 1;

@@ -57,29 +57,37 @@ class checks {
   bool all_good_ = true;
 };
 
-// All parts burn at once; no multiprocessor may show up in two of them.
-void parts_are_disjoint(int count) {
-  cuda::partition const parts(0, count);
-  constexpr int blocks = 1024;
-  device_memory const seen(sizeof(unsigned) * blocks * zbpp::detail::index(count));
-  auto const devices = parts.devices();
-  for (int part = 0; part < count; ++part)
-    cuda::check(burn_and_note(
-        devices[zbpp::detail::index(part)].compute,
-        blocks,
-        20'000,
-        seen.get<unsigned>() + part * blocks));
+// Writes down for each part of a GPU which multiprocessors its last kernel ran on.
+class multiprocessors_seen {
+ public:
+  explicit multiprocessors_seen(int parts)
+      : seen_(sizeof(unsigned) * blocks * zbpp::detail::index(parts)) {}
+
+  // Burns on a stream of a part.
+  void burn(cuda::stream_ref on, int part) const {
+    cuda::check(burn_and_note(on, blocks, 20'000, of(part)));
+  }
+  // What was seen, once the device is done.
+  [[nodiscard]] std::set<unsigned> by(int part) const {
+    auto const ids = read_back(on_.view(), of(part), blocks);
+    return {ids.begin(), ids.end()};
+  }
+
+ private:
+  static constexpr int blocks = 1024;
+
+  [[nodiscard]] unsigned* of(int part) const { return seen_.get<unsigned>() + part * blocks; }
+
+  device_memory seen_;
+  cuda::stream on_{cuda::stream_priority::usual};
+};
+
+// No multiprocessor may show up in two parts.
+void expect_disjoint(cuda::partition const& parts, multiprocessors_seen const& seen) {
   std::set<unsigned> all;
   std::size_t sum = 0;
-  for (int part = 0; part < count; ++part) {
-    cuda::stream_ref(devices[zbpp::detail::index(part)].compute).synchronize();
-    std::vector<unsigned> ids(blocks);
-    cuda::check(cudaMemcpy(
-        ids.data(),
-        seen.get<unsigned>() + part * blocks,
-        sizeof(unsigned) * blocks,
-        cudaMemcpyDeviceToHost));
-    std::set<unsigned> const own(ids.begin(), ids.end());
+  for (int part = 0; part < parts.parts(); ++part) {
+    auto const own = seen.by(part);
     expect(
         own.size() <= zbpp::detail::index(parts.sm_count(part)),
         "part " + std::to_string(part) + " ran on " + std::to_string(own.size()) +
@@ -88,7 +96,35 @@ void parts_are_disjoint(int count) {
     all.insert(own.begin(), own.end());
   }
   expect(all.size() == sum, "two parts ran on the same multiprocessor");
-  std::cout << parts.sm_count(0) << " multiprocessors each, " << parts.unused_sms() << " unused, ";
+  std::cout << parts.sm_count(0) << " multiprocessors each, " << sum << " seen, "
+            << parts.unused_sms() << " unused, ";
+}
+
+// All parts burn at once.
+void parts_are_disjoint(int count) {
+  cuda::partition const parts(0, count);
+  multiprocessors_seen const seen(count);
+  auto const devices = parts.devices();
+  for (int part = 0; part < count; ++part)
+    seen.burn(devices[zbpp::detail::index(part)].compute, part);
+  for (auto const& each : devices) cuda::stream_ref(each.compute).synchronize();
+  expect_disjoint(parts, seen);
+}
+
+// The passes of a pipeline burn as graphs, captured in the first step and replayed in the others.
+void captured_passes_stay(int count) {
+  cuda::partition const parts(0, count);
+  multiprocessors_seen const seen(count);
+  auto const planned = make_plan(zb_h1{}, toy::problem_of(placement::linear(count), 2 * count));
+  work const burns = [&](cuda::stream_ref on, int rank, pass_kind) { seen.burn(on, rank); };
+  std::vector<cuda::graph_cache> graphs(zbpp::detail::index(count));
+  auto stages = stages_of(planned.problem(), &burns, &graphs);
+  {
+    pipeline pipe{planned, cuda::device{.devices = parts.devices()}, stages};
+    for (int step = 0; step < 3; ++step) pipe.step();
+  }
+  for (auto const& cache : graphs) expect(cache.replays() > 0, "no pass was replayed");
+  expect_disjoint(parts, seen);
 }
 
 void parts_run_at_once(int count) {
@@ -136,12 +172,23 @@ void all_policies(int ranks, cuda::device const& backend, bool is_short, bool ca
       make_plan(zb_v{}, toy::problem_of(placement::v_shape(ranks), m)), backend, captures);
 }
 
-int check_all(bool is_short, int devices) {
+int check_parts(bool is_short) {
   checks check;
   for (int const count : {2, 4, 8}) {
     auto const parts = std::to_string(count) + " parts";
     check(parts + " are disjoint", [&] { parts_are_disjoint(count); });
+    check("captured passes stay on their part of " + std::to_string(count), [&] {
+      captured_passes_stay(count);
+    });
     if (!is_short) check(parts + " run at once", [&] { parts_run_at_once(count); });
+  }
+  return check.all_good() ? 0 : 1;
+}
+
+int check_bits(bool is_short, int devices) {
+  checks check;
+  for (int const count : {2, 4, 8}) {
+    auto const parts = std::to_string(count) + " parts";
     check("the same bits on " + parts, [&] {
       cuda::partition const cut(0, count);
       all_policies(count, {.devices = cut.devices()}, is_short);
@@ -193,31 +240,20 @@ int check_fault() {
   return check.all_good() ? 0 : 1;
 }
 
-void describe() {
-  cudaDeviceProp about{};
-  cuda::check(cudaGetDeviceProperties(&about, 0));
-  int driver = 0;
-  int runtime = 0;
-  cuda::check(cudaDriverGetVersion(&driver));
-  cuda::check(cudaRuntimeGetVersion(&runtime));
-  auto const version = [](int number) {
-    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
-  };
-  std::cout << "{\"name\": \"" << about.name
-            << "\", \"multiprocessors\": " << about.multiProcessorCount
-            << ", \"memory_bytes\": " << about.totalGlobalMem << ", \"compute_capability\": \""
-            << about.major << '.' << about.minor << "\", \"driver_cuda\": \"" << version(driver)
-            << "\", \"runtime_cuda\": \"" << version(runtime) << "\"}\n";
+int run(std::string_view act, bool is_short, int devices) {
+  if (act == "parts") return check_parts(is_short);
+  if (act == "bits") return check_bits(is_short, devices);
+  return check_fault();
 }
 
 }  // namespace
 }  // namespace zbpp::bench
 
 int main(int count, char** arguments) {
-  std::string_view const does = count > 1 ? arguments[1] : "--all";
-  if (count > 2 ||
-      (does != "--all" && does != "--short" && does != "--fault" && does != "--describe")) {
-    std::cerr << "usage: device_check [--all | --short | --fault | --describe]\n";
+  std::string_view const act = count > 1 ? arguments[1] : "";
+  bool const is_short = count == 3 && std::string_view(arguments[2]) == "--short";
+  if ((act != "parts" && act != "bits" && act != "fault") || (count > 2 && !is_short)) {
+    std::cerr << "usage: device_check parts | bits | fault [--short]\n";
     return 2;
   }
   int devices = 0;
@@ -226,12 +262,7 @@ int main(int count, char** arguments) {
     return 3;
   }
   try {
-    if (does == "--describe") {
-      zbpp::bench::describe();
-      return 0;
-    }
-    return does == "--fault" ? zbpp::bench::check_fault()
-                             : zbpp::bench::check_all(does == "--short", devices);
+    return zbpp::bench::run(act, is_short, devices);
   } catch (std::exception const& failed) {
     std::cerr << "device_check: " << failed.what() << '\n';
     return 1;

@@ -116,10 +116,11 @@ struct host_time {
   return count;
 }
 
-/// @return the time of a step whose passes do nothing, an instruction
-[[nodiscard]] inline table issue_times() {
-  table result(
-      "Host time an instruction, passes that do nothing, one GPU: medians of 50 steps",
+/// Measures the time of a step whose passes do nothing, an instruction: the median of `repeats`.
+inline void measure_issuing(report& into, int repeats) {
+  table& result = into.begin(
+      "Host time an instruction, passes that do nothing, one GPU: medians of " +
+          std::to_string(repeats) + " steps",
       {"ranks",
        "microbatches",
        "policy",
@@ -141,9 +142,9 @@ struct host_time {
     auto const count = static_cast<double>(instructions_of(planned));
     auto stages = stages_of(planned.problem(), nullptr);
     pipeline pipe{planned, cuda::device{}, stages};
-    auto const ours = host_time::of(50, [&] { pipe.step(); });
+    auto const ours = host_time::of(repeats, [&] { pipe.step(); });
     bare_calls bare(planned);
-    auto const theirs = host_time::of(50, [&] { bare.run(); });
+    auto const theirs = host_time::of(repeats, [&] { bare.run(); });
     result.add(
         {std::int64_t{ranks},
          std::int64_t{planned.problem().microbatches()},
@@ -153,18 +154,18 @@ struct host_time {
          theirs.computing / count,
          (ours.computing - theirs.computing) / count,
          ours.wall});
+    into.save();
   }
-  return result;
 }
 
-/// @return the time of a step whose passes are many short kernels, launched one by one and as
-/// graphs
-[[nodiscard]] inline table graph_times() {
+/// Measures a step whose passes are many short kernels, launched one by one and as graphs: the
+/// median of `repeats`.
+inline void measure_graphs(report& into, int repeats) {
   constexpr int ranks = 4;
   constexpr int kernels = 64;
-  table result(
-      "Passes of 64 short kernels on 4 parts of one GPU, ZB-H1, 16 microbatches: medians of 20 "
-      "steps",
+  table& result = into.begin(
+      "Passes of 64 short kernels on 4 parts of one GPU, ZB-H1, 16 microbatches: medians of " +
+          std::to_string(repeats) + " steps",
       {"passes",
        "host time per pass, us",
        "step by the clock, ms",
@@ -182,7 +183,7 @@ struct host_time {
     std::vector<cuda::graph_cache> graphs(ranks);
     auto stages = stages_of(planned.problem(), &does, captures ? &graphs : nullptr);
     pipeline pipe{planned, cuda::device{.devices = devices}, stages};
-    auto const time = host_time::of(20, [&] { pipe.step(); });
+    auto const time = host_time::of(repeats, [&] { pipe.step(); });
     std::int64_t made = 0;
     std::int64_t replayed = 0;
     for (auto const& cache : graphs) {
@@ -196,8 +197,8 @@ struct host_time {
          time.computing / time.wall,
          made,
          replayed});
+    into.save();
   }
-  return result;
 }
 
 }  // namespace zbpp::bench

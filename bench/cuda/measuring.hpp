@@ -73,7 +73,7 @@ using pass_times = std::array<double, 3>;
   }
   std::vector<pass_times> result(ranks.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    marks[r].back().view().synchronize();
+    cuda::stream_ref(devices[zbpp::detail::index(ranks[r])].compute).synchronize();
     std::array<std::vector<double>, 3> times;
     for (std::size_t i = warm; i < warm + counted; ++i)
       times[kind_of(r, i)].push_back(between(marks[r][i], marks[r][i + 1]));
@@ -112,7 +112,7 @@ using pass_times = std::array<double, 3>;
     then.wait(arrived);
   }
   sender.record(end);  // after an even number of hops
-  end.view().synchronize();
+  sender.synchronize();
   return between(start, end) / hops;
 }
 

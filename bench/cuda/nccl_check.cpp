@@ -58,8 +58,7 @@ void message_to_oneself() {
   while (!own.is_ready())
     expect(std::chrono::steady_clock::now() < deadline, "the group does not get launched");
   on.view().synchronize();
-  std::vector<float> received(toy::width);
-  cuda::check(cudaMemcpy(received.data(), to.get(), toy::message_size, cudaMemcpyDeviceToHost));
+  auto const received = read_back(on.view(), to.get<float>(), toy::width);
   for (int i = 0; i < toy::width; ++i)
     expect(
         received[zbpp::detail::index(i)] == static_cast<float>(3 * i + 1),

@@ -3,14 +3,15 @@
 // Tables of figures, written as Markdown for people and as JSON for programs.
 #pragma once
 
-#include <zbpp/error.hpp>
+#include <zbpp/io/file.hpp>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
+#include <deque>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <variant>
@@ -80,28 +81,46 @@ class table {
   std::vector<std::vector<cell>> rows_;
 };
 
-/// Writes tables to two files; an empty name stands for none.
-/// @throws error (io_failed)
-inline void write(
-    std::vector<table> const& tables, std::string const& markdown, std::string const& json) {
-  auto const into = [](std::string const& name, auto const& write_to) {
-    if (name.empty()) return;
-    std::ofstream file(name);
-    write_to(file);
-    file.flush();
-    if (!file) throw error(errc::io_failed, "cannot write " + name);
-  };
-  into(markdown, [&](std::ostream& to) {
-    for (auto const& t : tables) t.write_markdown(to);
-  });
-  into(json, [&](std::ostream& to) {
-    to << "[";
-    for (std::size_t i = 0; i < tables.size(); ++i) {
-      to << (i == 0 ? "\n" : ",\n");
-      tables[i].write_json(to);
+/// Collects tables in two files, each of which is whole at any time: whoever ends the program early
+/// keeps what was measured.
+class report {
+ public:
+  /// @param markdown, json  names of files; empty: none
+  report(std::string markdown, std::string json)
+      : markdown_(std::move(markdown)), json_(std::move(json)) {}
+
+  /// Begins a table, which lives as long as the report.
+  [[nodiscard]] table& begin(std::string title, std::vector<std::string> columns) {
+    return tables_.emplace_back(std::move(title), std::move(columns));
+  }
+  /// Writes the files anew. Call it when a table has grown.
+  /// @throws error (io_failed)
+  void save() const {
+    if (!markdown_.empty()) {
+      std::ostringstream text;
+      write_markdown(text);
+      write_file(markdown_, text.str());
     }
-    to << "]\n";
-  });
-}
+    if (!json_.empty()) {
+      std::ostringstream text;
+      text << "[";
+      for (std::size_t i = 0; i < tables_.size(); ++i) {
+        text << (i == 0 ? "\n" : ",\n");
+        tables_[i].write_json(text);
+      }
+      text << "]\n";
+      write_file(json_, text.str());
+    }
+  }
+  /// Writes all tables for people.
+  void write_markdown(std::ostream& to) const {
+    for (auto const& t : tables_) t.write_markdown(to);
+  }
+
+ private:
+  std::string markdown_;
+  std::string json_;
+  std::deque<table> tables_;
+};
 
 }  // namespace zbpp::bench

@@ -1,227 +1,612 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run_gpu.sh BUILD RESULTS [GROUP...]: runs what `./run gpu` has built in the folder BUILD, on the
-# machine's GPUs, and writes RESULTS/<date>-gpu-<device>.json and .md, with the groups in the name where
-# some are stated. A part that lacks what it needs is skipped with a reason. Ends well if none failed.
+# run_gpu.sh ROOT CXX [ARGUMENT...]: what `./run gpu` does, ARGUMENT being its arguments (`./run help`)
+# and CXX the C++ compiler. Exit status: 0 all that ran is well; 1 something failed; 2 wrong arguments,
+# or CMake failed; 3 there is no GPU, or something without which nothing can be built.
 set -eu
-build=$1
-results=$2
+root=$1
+cxx=$2
 shift 2
-groups=$*
-programs=$build/bench/cuda
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=bench/cuda/gpu_machine.sh
+. "$root/bench/cuda/gpu_machine.sh"
+# shellcheck source=bench/cuda/gpu_results.sh
+. "$root/bench/cuda/gpu_results.sh"
 
-# All streams of a plan get hardware queues of their own, and no kernel is loaded while others run.
-CUDA_DEVICE_MAX_CONNECTIONS=32
-CUDA_MODULE_LOADING=EAGER
-export CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+# In the order of what one learns first.
+all_groups="device plan nccl trainer sanitizer"
+group_seconds=580 # of each group, its build included: ten minutes, less what its end takes
 
-failed=no
-: >"$work/parts.json"
-: >"$work/parts.md"
+# ---- arguments ----------------------------------------------------------------------------------
 
-# wants GROUP: whether its parts are to run
-wants() {
-  case " ${groups:-$1} " in
-    *" $1 "*) return 0 ;;
+# folder OPTION FOLDER: its whole path; made if it is not there
+folder() {
+  if [ -z "$2" ] || ! mkdir -p "$2" 2>/dev/null; then
+    stop 2 "$1 takes a folder, not '$2'"
+  fi
+  (CDPATH='' cd -- "$2" && pwd)
+}
+
+read_arguments() {
+  groups=
+  arch=
+  boost=
+  build=
+  results=
+  limit=
+  dry=no
+  as_built=no
+  while [ $# -gt 0 ]; do
+    value=${2:-}
+    case $1 in
+      --arch)
+        case $value in
+          '' | *[!0-9a-z,-]*) stop 2 "--arch takes architectures such as 90 or 90,100, not '$value'" ;;
+        esac
+        arch=$(printf '%s' "$value" | tr , ';')
+        ;;
+      --boost)
+        if [ ! -e "$value/boost/version.hpp" ]; then
+          stop 2 "--boost takes a folder with boost/version.hpp in it, not '$value'"
+        fi
+        boost=$(folder --boost "$value")
+        ;;
+      --build) build=$(folder --build "$value") ;;
+      --results) results=$(folder --results "$value") ;;
+      --limit)
+        case $value in
+          '' | 0* | *[!0-9]*) stop 2 "--limit takes a number of seconds, not '$value'" ;;
+        esac
+        limit=$value
+        ;;
+      --dry | --as-built) ;;
+      *)
+        case " $all_groups " in
+          *" $1 "*) groups="$groups $1" ;;
+          *)
+            stop 2 "gpu takes --arch LIST, --boost DIR, --build DIR, --results DIR, --limit SECONDS," \
+              "--dry, --as-built and groups ($all_groups), not '$1'"
+            ;;
+        esac
+        ;;
+    esac
+    case $1 in
+      --dry) dry=yes ;;
+      --as-built) as_built=yes ;;
+      --*) shift ;;
+    esac
+    shift
+  done
+  settle_arguments
+}
+
+settle_arguments() {
+  asked=$(printf '%s' "$groups" | tr ' ' -)
+  groups=${groups:-$all_groups}
+  if [ "$dry" = no ]; then
+    build=${build:-$root/build/gpu}
+    results=${results:-$root/bench/results}
+    list=gpu_programs
+    return 0
+  fi
+  build=${build:-$root/build/gpu_model}
+  case $results in
+    "$root"/bench/results | "$root"/bench/results/*)
+      stop 2 "--dry measures a model of CUDA; give --results another folder than $results"
+      ;;
   esac
-  return 1
+  results=${results:-$(mktemp -d)}
+  list=gpu_models
 }
 
-# note PART RESULT WHY
-note() {
-  echo "run: $1: $2${3:+, $3}" >&2
-  why=$(printf '%s' "$3" | tr '"\\\n' "'/ ")
-  printf '%s{"part": "%s", "result": "%s", "why": "%s"}' \
-    "$([ -s "$work/parts.json" ] && printf ',\n  ')" "$1" "$2" "$why" >>"$work/parts.json"
-  echo "| $1 | $2 | $why |" >>"$work/parts.md"
-  write_results # whoever ends this early keeps what is known
+# ---- what is there ------------------------------------------------------------------------------
+
+# look_around: finds compilers and the GPU, and sets device (JSON), found_by and arch
+look_around() {
+  nvcc=$(find_nvcc)
+  if [ -n "$nvcc" ]; then
+    use_nvcc "$nvcc"
+  fi
+  if [ "$dry" = no ]; then
+    look_for_traces
+  fi
+  if [ "$as_built" = no ]; then
+    look_for_compilers
+  fi
+  if [ "$dry" = no ]; then
+    look_for_gpu
+    look_for_nccl
+  else
+    found_by="nothing: it is a model"
+    arch=${arch:-90}
+  fi
 }
 
-# part NAME SECONDS COMMAND...: its output goes to the log of that name
+look_for_compilers() {
+  if [ -z "$cxx" ]; then
+    stop 3 "g++ 12 or newer is missing (Debian and Ubuntu: apt-get install g++-12); nothing was built or measured"
+  fi
+  if ! has_cmake; then
+    stop 3 "CMake 3.24 or newer is missing (pip install cmake, and put it on the PATH); nothing was built or measured"
+  fi
+  if [ -z "$nvcc" ] && [ "$dry" = no ]; then
+    stop 3 "nvcc is missing: put it on the PATH, or set CUDA_HOME to the folder of the CUDA Toolkit" \
+      "(12.8 or newer); nothing was built or measured"
+  elif [ -z "$nvcc" ]; then
+    echo "run: nvcc is not there, so what is for GPUs is not compiled" >&2
+  fi
+}
+
+# look_for_traces: sets found_by; without any, and without nvcc, there is nobody to ask
+look_for_traces() {
+  found_by=$(how_gpus_show)
+  if [ -z "$found_by" ] && [ -z "$nvcc" ] && [ "$as_built" = no ]; then
+    stop 3 "there is no GPU here (nvidia-smi lists none, there is no /dev/nvidia0, and CUDA cannot be" \
+      "asked without nvcc); nothing was built or measured"
+  fi
+}
+
+look_for_gpu() {
+  describe=$(mktemp -d)
+  if ! device=$(describe_device 2>"$describe/why"); then
+    stop 3 "there is no GPU here that CUDA can use (${found_by:+$found_by shows one; }$(tail -n 1 "$describe/why"));" \
+      "nothing was built or measured"
+  fi
+  found_by=${found_by:-a program that asks CUDA}
+  echo "run: $(field name "$device"), found by $found_by" >&2
+  if [ -z "$arch" ]; then
+    arch=$(arch_for "$(field compute_capability "$device")")
+  fi
+}
+
+# describe_device: a line of JSON, by a small program that asks CUDA
+describe_device() {
+  if [ "$as_built" = yes ]; then
+    describer=$(program describe_gpu)
+  else
+    describer=$describe/describe_gpu
+    timeout 120 "$CUDACXX" -ccbin "$cxx" "$root/bench/cuda/describe_gpu.cpp" -o "$describer" >&2 || return 1
+  fi
+  timeout 60 "$describer"
+}
+
+look_for_nccl() {
+  if [ -z "${NCCL_ROOT:-}" ] && ! has_system_nccl; then
+    wheel=$(nccl_wheel)
+    if [ -n "$wheel" ]; then
+      NCCL_ROOT=$wheel
+      export NCCL_ROOT
+      echo "run: NCCL of the Python package in $wheel" >&2
+    fi
+  fi
+}
+
+# ---- time and programs that run -----------------------------------------------------------------
+
+now() {
+  date +%s
+}
+
+# seconds_left: of the group; at least 1, for a `timeout` of 0 means none
+seconds_left() {
+  left=$((group_end - $(now)))
+  echo $((left > 0 ? left : 1))
+}
+
+# seconds_for SECONDS: what a part may take that asks for so many
+seconds_for() {
+  allowed=$(seconds_left)
+  for most in "$1" ${limit:+"$limit"}; do
+    if [ "$most" -lt "$allowed" ]; then
+      allowed=$most
+    fi
+  done
+  echo "$allowed"
+}
+
+# wait_for PID: its exit status, in status. A signal to this script ends both: it would wait for a
+# program in the foreground.
+wait_for() {
+  status=0
+  children=$1
+  wait "$1" || status=$?
+  children=
+}
+
+# ---- build --------------------------------------------------------------------------------------
+
+# configure: makes the build folder, unless it was made the same way before; what CMake leaves out is
+# told in a line each
+configure() {
+  preset=gpu
+  if [ "$dry" = yes ]; then
+    preset=gpu_model
+  fi
+  set -- -B "$build" "-DCMAKE_CXX_COMPILER=$cxx" "-DCMAKE_CUDA_ARCHITECTURES=$arch"
+  if ! command -v ninja >/dev/null; then
+    set -- "$@" -G "Unix Makefiles"
+  fi
+  if [ -n "$boost" ]; then
+    set -- "$@" "-DBoost_INCLUDE_DIR=$boost" -DBoost_NO_BOOST_CMAKE=ON
+  fi
+  mkdir -p "$build"
+  log=$build/configure.log
+  how="$preset $* ${CUDACXX:-} ${NCCL_ROOT:-} ${CMAKE_PREFIX_PATH:-}"
+  if [ "$how" != "$(cat "$build/configured" 2>/dev/null || true)" ]; then
+    rm -f "$build/configured"
+    if ! (cd "$root" && cmake --preset "$preset" "$@") >"$log" 2>&1; then
+      cat "$log" >&2
+      stop 2 "CMake failed; the lines above say why"
+    fi
+    echo "$how" >"$build/configured"
+  fi
+  sed -n 's/^-- zbpp: \(without .*\)/\1/p' "$log" >"$build/missing"
+  sed 's/^/run: /' "$build/missing" >&2
+}
+
+# programs_of GROUP
+programs_of() {
+  case $1 in
+    device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
+    plan) echo "bench_cuda" ;;
+    nccl) echo "12_gpu_processes nccl_check bench_nccl" ;;
+    trainer) echo "train_gpt_cuda train_gpt_cuda_compare" ;;
+    sanitizer) echo "device_check" ;;
+  esac
+}
+
+# target LIST PROGRAM, program PROGRAM: what CMake wrote down of it; nothing if it was left out
+target() {
+  sed -n 1p "$build/$1/$2" 2>/dev/null || true
+}
+program() {
+  sed -n 2p "$build/$list/$1" 2>/dev/null || true
+}
+
+# make_targets LOG TARGET...: builds them in what is left of the group's time
+make_targets() {
+  log=$1
+  shift
+  timeout -k 10 "$(seconds_left)" \
+    cmake --build "$build" -j "$(nproc)" --target "$@" -- "$keep_going" >"$log" 2>&1 &
+  wait_for $!
+  [ "$status" -eq 0 ]
+}
+
+# build_group: builds what the group needs; what does not build takes nothing else with it
+build_group() {
+  unbuilt=
+  targets=
+  keep_going=-k
+  if [ -e "$build/build.ninja" ]; then
+    keep_going=-k0
+  fi
+  for each in $(programs_of "$group"); do
+    targets="$targets $(target "$list" "$each")"
+    if [ "$dry" = yes ]; then
+      targets="$targets $(target gpu_programs "$each")"
+    fi
+  done
+  # Splitting is wanted: one word is one target.
+  # shellcheck disable=SC2086
+  set -- $targets
+  name="build of $group"
+  if [ $# -eq 0 ] || make_targets "$logs/build-$group.log" "$@"; then
+    return 0
+  fi
+  for each in "$@"; do
+    if ! make_targets "$logs/build-$each.log" "$each"; then
+      unbuilt="$unbuilt $each"
+      note "$each" failed "it does not build: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
+    fi
+  done
+}
+
+# why_left_out PROGRAM: the reason that CMake gave
+why_left_out() {
+  case $1 in
+    12_gpu_processes | *nccl*) what='component \(asio\|nccl\)' ;;
+    train_gpt_cuda_compare) what='examples\/train_gpt' ;;
+    train_gpt_cuda) what='train_gpt_cuda' ;;
+    *) what='bench\/cuda\|examples on GPUs\|component cuda' ;;
+  esac
+  why=$(sed -n "s/^without \($what\)[:,] *//p" "$build/missing" 2>/dev/null | head -n 1)
+  echo "${why:-it was not built}"
+}
+
+# ---- parts --------------------------------------------------------------------------------------
+
+# can_run PART PROGRAM: is it built, and is there time? Else notes why not.
+can_run() {
+  path=$(program "$2")
+  case " $unbuilt " in
+    *" $(target "$list" "$2") "*) path= ;;
+  esac
+  if [ -z "$path" ] || [ ! -x "$path" ]; then
+    not_there "$1" "$2"
+    return 1
+  fi
+  if [ "$(now)" -ge "$group_end" ]; then
+    note "$1" failed "the $group_seconds s of the group are over"
+    return 1
+  fi
+}
+
+# not_there PART PROGRAM: notes why it cannot run, and whether it compiles at least
+not_there() {
+  own=$(sed -n 2p "$build/gpu_programs/$2" 2>/dev/null || true)
+  case " $unbuilt " in
+    *" $2 "*) own= ;;
+  esac
+  if [ "$dry" = yes ] && [ -n "$own" ] && [ -x "$own" ]; then
+    note "$1" skipped "it compiles, and the model of CUDA cannot run it"
+  else
+    note "$1" skipped "$(why_left_out "$2")"
+  fi
+}
+
+# part NAME SECONDS PROGRAM [ARGUMENT...]: runs a program of the list; its output goes to a log
 part() {
   name=$1
-  limit=$2
-  shift 2
+  seconds=$2
+  if can_run "$1" "$3"; then
+    shift 3
+    run_part "$path" "$@"
+  fi
+}
+
+# run_part COMMAND...: the part `name`, in at most `seconds`
+run_part() {
   echo "run: $name" >&2
-  status=0
-  timeout -k 10 "$limit" "$@" >"$work/$name.log" 2>&1 || status=$?
-  sed 's/^/  /' "$work/$name.log" >&2
+  log=$logs/part-$name.log
+  state=$(gpu_state)
+  allowed=$(seconds_for "$seconds")
+  start=$(now)
+  timeout -k 10 "$allowed" "$@" >"$log" 2>&1 &
+  wait_for $!
+  took=$(($(now) - start))
+  sed 's/^/  /' "$log" >&2
+  keep_output "$name" "$log"
   case $status in
-    0) note "$name" ok "" ;;
-    77) note "$name" skipped "$(tail -n 1 "$work/$name.log")" ;;
-    124 | 137) failed=yes; note "$name" failed "it took more than $limit s" ;;
-    *) failed=yes; note "$name" failed "status $status: $(tail -n 1 "$work/$name.log")" ;;
+    0) note "$name" ok "" "$took" "$state" ;;
+    77) note "$name" skipped "$(tail -n 1 "$log")" "$took" "$state" ;;
+    124 | 137) note "$name" failed "it took more than $allowed s" "$took" "$state" ;;
+    *) note "$name" failed "status $status: $(tail -n 1 "$log")" "$took" "$state" ;;
   esac
 }
 
-# part_if_built NAME SECONDS WHY PROGRAM [ARGUMENT...]: the part; where the program is not there it is
-# skipped, and WHY says for what reason
-part_if_built() {
-  if [ -x "$4" ]; then
-    name=$1
-    limit=$2
+# figures NAME SECONDS PROGRAM [ARGUMENT...]: a part that writes tables
+figures() {
+  name=$1
+  seconds=$2
+  if can_run "$1" "$3"; then
     shift 3
-    part "$name" "$limit" "$@"
-  else
-    note "$1" skipped "$3"
+    # Splitting is wanted: nothing, or one word.
+    # shellcheck disable=SC2086
+    run_part "$path" "$@" $short --json "$logs/figures-$name.json" --markdown "$logs/figures-$name.md"
   fi
 }
 
-# reason WHAT PROGRAM: why CMake left a program out
-reason() {
-  why=$(sed -n "s/.*zbpp: without $1[:,] *//p" "$build/configure.log" | head -n 1)
-  echo "${why:-$2 was not built}"
+# processes NAME RANKS SECONDS PROGRAM [ARGUMENT...]: one process per rank; rank 1 ends with
+# rank_1_ends_with
+processes() {
+  name="$1, $2 processes"
+  ranks=$2
+  seconds=$3
+  if [ "$dry" = yes ]; then
+    not_there "$name" "$4"
+  elif can_run "$name" "$4"; then
+    shift 4
+    run_processes "$path" "$@"
+  fi
 }
 
-# processes RANKS ACT: one process per rank. Where ranks share a GPU, NCCL takes each for a machine of
-# its own and uses sockets: good for correctness, not for speed.
-processes() {
-  ranks=$1
-  act=$2
-  attempt=$((${attempt:-0} + 1))
+# run_processes COMMAND...: tries another port where somebody listens already
+run_processes() {
+  echo "run: $name" >&2
+  state=$(gpu_state)
+  start=$(now)
+  for attempt in 1 2 3; do
+    start_processes "$@"
+    judge_processes
+    if [ -z "$wrong" ] || ! grep -q 'cannot listen' "$logs/rank0.log"; then
+      break
+    fi
+  done
+  took=$(($(now) - start))
+  log=$logs/part-$(slug "$name").log
+  cat "$logs"/rank[0-9]*.log >"$log"
+  sed 's/^/  /' "$log" >&2
+  keep_output "$name" "$log"
+  if [ -z "$wrong" ]; then
+    note "$name" ok "" "$took" "$state"
+  else
+    note "$name" failed "$wrong" "$took" "$state"
+  fi
+}
+
+# start_processes COMMAND...: all ranks, in the background. Where ranks share a GPU, NCCL takes each for
+# a machine of its own and uses sockets: good for correctness, not for speed.
+start_processes() {
   ZBPP_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
   MASTER_ADDR=127.0.0.1
-  MASTER_PORT=$((20000 + ($$ * 31 + attempt * 977) % 12000)) # below what the kernel gives away
+  MASTER_PORT=$((20000 + ($$ * 31 + attempt * 977 + $(now)) % 12000)) # below what the kernel gives away
   export ZBPP_TOKEN MASTER_ADDR MASTER_PORT
-  echo "run: nccl $act, $ranks processes" >&2
-  pids=
+  allowed=$(seconds_for "$seconds")
+  rm -f "$logs"/rank[0-9]*.log
+  children=
   rank=0
   while [ "$rank" -lt "$ranks" ]; do
-    set -- RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK="$rank"
-    if [ "$gpus" -lt "$ranks" ]; then
-      set -- "$@" NCCL_HOSTID="zbpp-$rank" NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0
-    fi
-    env "$@" timeout -k 10 150 "$programs/nccl_check" "$act" >"$work/rank$rank.log" 2>&1 &
-    pids="$pids $!"
+    (
+      if [ "$gpus" -lt "$ranks" ]; then
+        export NCCL_HOSTID="zbpp-$rank" NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0
+      fi
+      export RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK="$rank"
+      exec timeout -k 10 "$allowed" "$@"
+    ) >"$logs/rank$rank.log" 2>&1 &
+    children="$children $!"
     rank=$((rank + 1))
   done
+}
+
+# judge_processes: waits for all, and says in wrong what is not as it should be
+judge_processes() {
   wrong=
   rank=0
-  for pid in $pids; do
+  for child in $children; do
     status=0
-    wait "$pid" || status=$?
+    wait "$child" || status=$?
     expected=0
-    if [ "$act" = kill ] && [ "$rank" -eq 1 ]; then
-      expected=9
+    if [ "$rank" -eq 1 ]; then
+      expected=$rank_1_ends_with
     fi
     if [ "$status" -ne "$expected" ]; then
-      wrong="${wrong}rank $rank ended with $status: $(tail -n 1 "$work/rank$rank.log"); "
+      wrong="${wrong}rank $rank ended with $status: $(tail -n 1 "$logs/rank$rank.log"); "
     fi
-    sed "s/^/  [$rank] /" "$work/rank$rank.log" >&2
     rank=$((rank + 1))
   done
-  if [ -z "$wrong" ]; then
-    note "nccl $act, $ranks processes" ok ""
-  else
-    failed=yes
-    note "nccl $act, $ranks processes" failed "$wrong"
-  fi
+  children=
 }
 
-if [ ! -x "$programs/device_check" ]; then
-  echo "run: device_check does not build; nothing was measured" >&2
-  exit 2
-fi
-if ! device=$("$programs/device_check" --describe); then
-  echo "run: CUDA cannot use the GPU; nothing was measured" >&2
-  exit 3
-fi
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
-driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
-model=$(printf '%s' "$device" | sed 's/.*"name": "\([^"]*\)".*/\1/')
-slug=$(printf '%s' "$model" | tr '[:upper:]' '[:lower:]' | tr -cs '[:lower:][:digit:]\n' '-' | sed 's/-*$//')
-day=$(date -u +%F)
-toolkit=$("${CUDACXX:-nvcc}" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+# ---- groups -------------------------------------------------------------------------------------
 
-mkdir -p "$results"
-file=$results/$day-gpu-$slug$(printf '%s' "${groups:+ $groups}" | tr ' ' '-')
-nccl=
-
-# Writes what is known by now.
-write_results() {
-  {
-    printf '{"date": "%s", "device": %s,\n "gpus": %s, "driver": "%s", "toolkit": "%s", "nccl": "%s",\n' \
-      "$day" "$device" "${gpus:-0}" "$driver" "$toolkit" "$nccl"
-    printf ' "parts": [\n  %s],\n "figures": ' "$(cat "$work/parts.json")"
-    if [ -s "$work/figures.json" ]; then cat "$work/figures.json"; else echo '[]'; fi
-    echo '}'
-  } >"$file.json"
-  {
-    echo "# $day, $model"
-    echo
-    echo "Written by \`./run gpu\`; $file.json holds the same for programs." | sed "s#$results/##"
-    echo
-    echo "Driver $driver, CUDA $toolkit, NCCL ${nccl:-not used}, ${gpus:-0} GPU(s): \`$device\`."
-    echo
-    echo "| part | result | why |"
-    echo "|---|---|---|"
-    cat "$work/parts.md"
-    if [ -s "$work/figures.md" ]; then cat "$work/figures.md"; fi
-    for log in device_check train_gpt_cuda train_gpt_cuda_steps train_gpt_cuda_compare; do
-      if [ -s "$work/$log.log" ]; then
-        printf '\n## %s\n\n```text\n' "$log"
-        tail -n 60 "$work/$log.log"
-        echo '```'
-      fi
-    done
-  } >"$file.md"
+group_device() {
+  part 10_one_gpu 60 10_one_gpu
+  part 11_many_gpus 60 11_many_gpus
+  # Splitting is wanted: nothing, or one word.
+  # shellcheck disable=SC2086
+  part device_parts 120 device_check parts $short
+  # shellcheck disable=SC2086
+  part device_bits 200 device_check bits $short
+  part device_fault 60 device_check fault
+  figures transfers 100 bench_cuda transfers
+  figures issuing 120 bench_cuda issuing
 }
 
-if wants device; then
-  for example in 10_one_gpu 11_many_gpus; do
-    part_if_built "$example" 60 "it was not built" "$build/examples/$example"
+group_plan() {
+  figures plan 540 bench_cuda plan
+}
+
+group_nccl() {
+  rank_1_ends_with=0
+  part nccl_self 60 nccl_check self
+  nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$logs/part-nccl_self.log" 2>/dev/null || true)
+  figures nccl_to_itself 60 bench_nccl self
+  processes 12_gpu_processes 2 60 12_gpu_processes
+  processes "nccl train" 2 100 nccl_check train
+  processes nccl_pair 2 120 bench_nccl pair --json "$logs/figures-nccl_pair.json" \
+    --markdown "$logs/figures-nccl_pair.md"
+  for ranks in 2 4; do
+    if [ "$ranks" -ne 2 ]; then
+      processes "nccl train" "$ranks" 100 nccl_check train
+    fi
+    processes "nccl throw" "$ranks" 100 nccl_check throw
+    rank_1_ends_with=9
+    processes "nccl kill" "$ranks" 100 nccl_check kill
+    rank_1_ends_with=0
   done
-  part device_check 300 "$programs/device_check" --all
-  part device_fault 60 "$programs/device_check" --fault
-fi
+}
 
-if wants sanitizer; then
+group_trainer() {
+  text=$root/examples/train_gpt_cuda/lanes.hpp
+  steps="--steps 20"
+  if [ "$dry" = yes ]; then
+    steps="--steps 2 --width 16 --heads 2 --context 8 --batch 2 --layers 5 --microbatches 4 --text $text"
+  fi
+  # Splitting is wanted: one word is one argument.
+  # shellcheck disable=SC2086
+  {
+    part train_gpt 200 train_gpt_cuda --check $steps
+    part train_gpt_traced 150 train_gpt_cuda --measure --trace "$logs/trace.json" $steps
+    part train_gpt_steps 150 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
+      --policy zb_h2,zb_v $steps
+  }
+  part train_gpt_compare 60 train_gpt_cuda_compare "$text"
+}
+
+group_sanitizer() {
+  if [ "$dry" = yes ]; then
+    note compute-sanitizer skipped "it needs a GPU"
+    return 0
+  fi
   if ! command -v compute-sanitizer >/dev/null; then
-    note compute-sanitizer skipped "compute-sanitizer is not on the PATH"
-  elif ! compute-sanitizer "$programs/device_check" --describe >"$work/sanitizer.log" 2>&1; then
-    note compute-sanitizer skipped "$(tail -n 1 "$work/sanitizer.log")"
-  else
-    for tool in memcheck racecheck; do
-      part "$tool" 400 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-        "$programs/device_check" --short
-    done
+    note compute-sanitizer skipped "it is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
+    return 0
   fi
-fi
+  for tool in memcheck racecheck; do
+    name=$tool
+    seconds=250
+    if can_run "$tool" device_check; then
+      run_part compute-sanitizer --tool "$tool" --error-exitcode 9 "$path" bits --short
+    fi
+  done
+}
 
-if wants nccl; then
-  if [ -x "$programs/nccl_check" ]; then
-    part nccl_self 60 "$programs/nccl_check" self
-    nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$work/nccl_self.log")
-    for ranks in 2 4; do
-      for act in train throw kill; do
-        processes "$ranks" "$act"
-      done
-    done
-  else
-    note nccl skipped "$(reason 'component \(asio\|nccl\)' nccl_check)"
+# run_group GROUP: builds and runs it, and writes its results
+run_group() {
+  group=$1
+  group_end=$((${began:-$(now)} + group_seconds))
+  began= # what goes before the first group counts as its own
+  unbuilt=
+  if [ "$as_built" = no ]; then
+    build_group
   fi
-fi
+  "group_$group"
+}
 
-if wants train_gpt; then
-  gpt=$build/examples/train_gpt_cuda/train_gpt_cuda
-  unbuilt=$(reason '\(examples\/\)\{0,1\}train_gpt_cuda' train_gpt_cuda)
-  part_if_built train_gpt_cuda 500 "$unbuilt" "$gpt" --check
-  part_if_built train_gpt_cuda_steps 500 "$unbuilt" \
-    "$gpt" --check --clip 1 --step synchronous,post-validated --policy zb_h2,zb_v
-  part_if_built train_gpt_cuda_compare 200 \
-    "$(reason 'examples\/train_gpt' train_gpt_cuda_compare)" \
-    "${gpt}_compare" "$build/../../examples/train_gpt_cuda/lanes.hpp"
-fi
+# cut_off: ends what runs, and keeps what is known
+cut_off() {
+  trap - HUP INT TERM
+  for child in $children; do
+    kill "$child" 2>/dev/null || true
+  done
+  note "${name:-build}" failed "the run was cut off"
+  exit 1
+}
 
-if wants bench && [ ! -x "$programs/bench_cuda" ]; then
-  failed=yes
-  note bench_cuda failed "it does not build"
-elif wants bench; then
-  part bench_cuda 580 "$programs/bench_cuda" --json "$work/figures.json" \
-    --markdown "$work/figures.md"
-fi
+# describe_model: sets device, from a program on the model of CUDA
+describe_model() {
+  describer=$(program describe_gpu)
+  if [ -z "$describer" ]; then
+    stop 3 "the tests' model of CUDA is not built in $build; it needs Catch2 and the headers of CUDA and NCCL"
+  fi
+  if [ "$as_built" = no ]; then
+    cmake --build "$build" -j "$(nproc)" --target "$(target gpu_models describe_gpu)" >"$build/describe.log" 2>&1 || {
+      cat "$build/describe.log" >&2
+      stop 2 "the model of CUDA does not build; the lines above say why"
+    }
+  fi
+  device=$("$describer")
+}
 
-echo "run: wrote $file.md and $file.json" >&2
-[ "$failed" = no ]
+main() {
+  # All streams of a plan get hardware queues of their own, and no kernel is loaded while others run.
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  CUDA_MODULE_LOADING=EAGER
+  export CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+  began=$(now)
+  children=
+  name=
+  failed=no
+  describe=
+  trap 'rm -rf "$describe"' EXIT
+  read_arguments "$@"
+  look_around
+  if [ "$as_built" = no ]; then
+    configure
+  fi
+  short=
+  if [ "$dry" = yes ]; then
+    describe_model
+    short=--short
+  fi
+  gpus=$(field devices "$device")
+  begin_results "$results"
+  trap cut_off HUP INT TERM
+  for each_group in $groups; do
+    run_group "$each_group"
+  done
+  echo "run: wrote $file.md and $file.json" >&2
+  [ "$failed" = no ]
+}
+
+main "$@"

@@ -152,19 +152,16 @@ struct outcome {
 class sum {
  public:
   sum() {
-    cuda::check(cudaMemset(get(), 0, sizeof(float)));
-    cuda::check(cudaDeviceSynchronize());  // the streams of ranks do not wait for it
+    cuda::check(cudaMemsetAsync(get(), 0, sizeof(float), on_.view().get()));
+    on_.view().synchronize();  // the streams of ranks do not wait for it
   }
 
   [[nodiscard]] float* get() const noexcept { return memory_.get<float>(); }
-  [[nodiscard]] float value() const {
-    float result = 0;
-    cuda::check(cudaMemcpy(&result, get(), sizeof(float), cudaMemcpyDeviceToHost));
-    return result;
-  }
+  [[nodiscard]] float value() const { return read_back(on_.view(), get(), 1).front(); }
 
  private:
   device_memory memory_{sizeof(float)};
+  cuda::stream on_{cuda::stream_priority::usual};
 };
 
 }  // namespace zbpp::bench::toy

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/cuda/graph.hpp>
+#include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/flow.hpp>
@@ -46,6 +47,18 @@ class device_memory {
   };
   std::unique_ptr<void, give_back> memory_;
 };
+
+/// @return values of the device, copied once the stream is through with what it has
+/// @throws cuda_error
+template <class Value>
+[[nodiscard]] std::vector<Value> read_back(
+    cuda::stream_ref on, Value const* from, std::size_t count) {
+  cuda::pinned<Value> const landing(count);
+  cuda::check(
+      cudaMemcpyAsync(landing.data(), from, count * sizeof(Value), cudaMemcpyDeviceToHost, on));
+  on.synchronize();
+  return {landing.data(), landing.data() + count};
+}
 
 /// Makes work that fills all multiprocessors of a rank with arithmetic: `kernels` launches of
 /// `rounds` each, whatever the pass.

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a channel over NCCL takes by the size of messages: to oneself, or between the two processes
+// of a run, each way on a communicator and a stream of its own, as `nccl::ranks` has them; and how
+// many multiprocessors a receive holds while it waits. `./run gpu` starts it. Exit status: 0 good,
+// 1 something failed, 2 wrong arguments, 3 no device.
+#include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/nccl/communicator.hpp>
+
+#include <bench/cuda/arguments.hpp>
+#include <bench/cuda/kernels.hpp>
+#include <bench/cuda/measuring.hpp>
+#include <bench/cuda/report.hpp>
+#include <bench/cuda/work.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zbpp::bench {
+namespace {
+
+nccl::pause_call patience() {
+  return nccl::limited_pause(
+      std::chrono::seconds(60), "NCCL does not go on; set NCCL_DEBUG=INFO to see what it does");
+}
+
+// One direction between two ranks, or to oneself.
+class channel {
+ public:
+  channel(ncclUniqueId const& id, int ranks, int rank, int ctas)
+      : communicator_(id, ranks, rank, {.name = "bench", .most_ctas = ctas}) {
+    communicator_.wait(patience());
+  }
+
+  [[nodiscard]] cuda::stream_ref on() const { return stream_; }
+
+  void send(device_memory const& from, std::size_t size, int peer) const {
+    launch([&] {
+      nccl::check(ncclSend(from.get(), size, ncclInt8, peer, communicator_.get(), on()));
+    });
+  }
+  void receive(device_memory const& to, std::size_t size, int peer) const {
+    launch(
+        [&] { nccl::check(ncclRecv(to.get(), size, ncclInt8, peer, communicator_.get(), on())); });
+  }
+  // Send and receive stand in one group, or neither could end.
+  void send_to_oneself(device_memory const& from, device_memory const& to, std::size_t size) const {
+    launch([&] {
+      nccl::check(ncclSend(from.get(), size, ncclInt8, 0, communicator_.get(), on()));
+      nccl::check(ncclRecv(to.get(), size, ncclInt8, 0, communicator_.get(), on()));
+    });
+  }
+
+ private:
+  template <class Calls>
+  void launch(Calls const& calls) const {
+    nccl::detail::group together;
+    calls();
+    together.end();
+    communicator_.wait(patience());  // only then its work is on the stream
+  }
+
+  nccl::communicator communicator_;
+  cuda::stream stream_{cuda::stream_priority::highest};
+};
+
+struct sizes {
+  std::vector<std::size_t> bytes;
+  std::vector<int> ctas;
+  int repeats = 0;
+};
+
+sizes sizes_of(bool is_short) {
+  if (is_short) return {{256, 65536}, {1}, 4};
+  sizes all{{256}, {1, 4, 8}, 30};
+  for (std::size_t size = 4096; size <= std::size_t{64} << 20; size *= 4) all.bytes.push_back(size);
+  return all;
+}
+
+template <class Call>
+double microseconds_of(Call const& call) {
+  auto const start = wall_seconds();
+  call();
+  return 1e6 * (wall_seconds() - start);
+}
+
+// Of `repeats`, after three that warm up.
+template <class Call>
+double median_of(int repeats, Call const& call) {
+  for (int i = 0; i < 3; ++i) call();
+  std::vector<double> all;
+  for (int i = 0; i < repeats; ++i) all.push_back(microseconds_of(call));
+  return median(all);
+}
+
+double rate(std::size_t size, double microseconds) {
+  return static_cast<double>(size) / microseconds * 1e-3;
+}
+
+std::vector<std::string> columns(std::string const& latency) {
+  return {
+      "bytes",
+      "most CTAs",
+      latency,
+      "the calls alone, us",
+      "one of many in a row, us",
+      "that in GB/s"};
+}
+
+ncclUniqueId new_id() {
+  ncclUniqueId id;
+  nccl::check(ncclGetUniqueId(&id));
+  return id;
+}
+
+void to_oneself(report& into, sizes const& all) {
+  table& result = into.begin(
+      "NCCL, one rank to itself, on one GPU", columns("from the calls to the arrival, us"));
+  for (int const ctas : all.ctas) {
+    channel const self(new_id(), 1, 0, ctas);
+    for (auto const size : all.bytes) {
+      device_memory const from(size);
+      device_memory const to(size);
+      auto const once = [&] { self.send_to_oneself(from, to, size); };
+      auto const arrives = median_of(all.repeats, [&] {
+        once();
+        self.on().synchronize();
+      });
+      auto const calls = median_of(all.repeats, once);
+      self.on().synchronize();
+      auto const row = microseconds_of([&] {
+                         for (int i = 0; i < all.repeats; ++i) once();
+                         self.on().synchronize();
+                       }) /
+                       all.repeats;
+      result.add(
+          {static_cast<std::int64_t>(size),
+           std::int64_t{ctas},
+           arrives,
+           calls,
+           row,
+           rate(size, row)});
+      into.save();
+    }
+  }
+}
+
+// Both ranks call it; rank 0 makes the id.
+ncclUniqueId shared_id(asio::rendezvous& run) {
+  ncclUniqueId id{};
+  if (run.rank() == 0) id = new_id();
+  auto const told = run.broadcast(std::as_bytes(std::span(&id, 1)), 0);
+  std::memcpy(&id, told.data(), sizeof id);
+  return id;
+}
+
+// The two directions of a pair, seen from one rank.
+struct pair_of_channels {
+  pair_of_channels(asio::rendezvous& run, int ctas)
+      : there(shared_id(run), 2, run.rank(), ctas), back(shared_id(run), 2, run.rank(), ctas) {}
+
+  channel there;  // from rank 0 to rank 1
+  channel back;
+};
+
+// There and back; rank 1 answers when the message is there.
+void round_trip(
+    pair_of_channels const& pair, int rank, device_memory const& data, std::size_t size) {
+  auto const& out = rank == 0 ? pair.there : pair.back;
+  auto const& in = rank == 0 ? pair.back : pair.there;
+  if (rank == 0) out.send(data, size, 1);
+  in.receive(data, size, 1 - rank);
+  in.on().synchronize();
+  if (rank == 1) {
+    out.send(data, size, 0);
+    out.on().synchronize();
+  }
+}
+
+void one_way(pair_of_channels const& pair, int rank, device_memory const& data, std::size_t size) {
+  if (rank == 0)
+    pair.there.send(data, size, 1);
+  else
+    pair.there.receive(data, size, 0);
+}
+
+void between_two(asio::rendezvous& run, report& into, sizes const& all) {
+  table& result =
+      into.begin("NCCL, from one process to another", columns("half of there and back, us"));
+  for (int const ctas : all.ctas) {
+    pair_of_channels const pair(run, ctas);
+    for (auto const size : all.bytes) {
+      device_memory const data(size);
+      run.barrier();
+      auto const there_and_back =
+          median_of(all.repeats, [&] { round_trip(pair, run.rank(), data, size); });
+      auto const once = [&] { one_way(pair, run.rank(), data, size); };
+      auto const calls = median_of(all.repeats, once);
+      pair.there.on().synchronize();
+      run.barrier();
+      auto const row = microseconds_of([&] {
+                         for (int i = 0; i < all.repeats; ++i) once();
+                         pair.there.on().synchronize();
+                       }) /
+                       all.repeats;
+      result.add(
+          {static_cast<std::int64_t>(size),
+           std::int64_t{ctas},
+           there_and_back / 2,
+           calls,
+           row,
+           rate(size, row)});
+      into.save();
+    }
+  }
+}
+
+// A kernel of many short blocks on all multiprocessors, alone and beside a receive that waits:
+// where it takes n / (n - k) of its time, the receive holds k of n multiprocessors.
+void waiting_receive(asio::rendezvous& run, report& into, sizes const& all) {
+  table& result = into.begin(
+      "What a receive holds while it waits",
+      {"most CTAs",
+       "multiprocessors",
+       "a kernel on all of them alone, ms",
+       "beside the receive, ms",
+       "multiprocessors held"});
+  int multiprocessors = 0;
+  cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+  device_memory const data(4096);
+  device_memory const sink(sizeof(float));
+  cuda::stream const computes(cuda::stream_priority::usual);
+  auto const kernel = [&] {
+    cuda::check(burn(computes.view(), 8 * 64 * multiprocessors, 500, sink.get<float>()));
+    computes.view().synchronize();
+  };
+  for (int const ctas : all.ctas) {
+    pair_of_channels const pair(run, ctas);
+    one_way(pair, run.rank(), data, 4096);  // connects
+    pair.there.on().synchronize();
+    double times[2] = {};  // alone, and beside the receive
+    if (run.rank() == 1) {
+      times[0] = median_of(all.repeats, kernel);
+      pair.there.receive(data, 4096, 0);
+      times[1] = median_of(all.repeats, kernel);
+    }
+    auto const told = run.broadcast(std::as_bytes(std::span(times)), 1);  // only now rank 0 sends
+    std::memcpy(times, told.data(), sizeof times);
+    if (run.rank() == 0) pair.there.send(data, 4096, 1);
+    pair.there.on().synchronize();
+    result.add(
+        {std::int64_t{ctas},
+         std::int64_t{multiprocessors},
+         1e-3 * times[0],
+         1e-3 * times[1],
+         multiprocessors * (1 - times[0] / times[1])});
+    into.save();
+  }
+}
+
+// One of two processes; rank 0 writes for both.
+void pair(choices const& chosen, int devices) {
+  auto const start = asio::find_launch();
+  if (start.ranks != 2)
+    throw error(
+        errc::bad_argument, "there are " + std::to_string(start.ranks) + " ranks; start two");
+  auto const local = start.local_rank < 0 ? start.rank : start.local_rank;
+  cuda::check(cudaSetDevice(local % devices));
+  asio::rendezvous run(start);
+  bool const writes = run.rank() == 0;
+  report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
+  auto const all = sizes_of(chosen.is_short);
+  between_two(run, into, all);
+  waiting_receive(run, into, all);
+  if (writes) into.write_markdown(std::cout);
+}
+
+int run(choices const& chosen) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::cerr << "bench_nccl: there is no CUDA device\n";
+    return 3;
+  }
+  if (chosen.act == "pair") {
+    pair(chosen, devices);
+  } else {
+    report into(chosen.markdown, chosen.json);
+    to_oneself(into, sizes_of(chosen.is_short));
+    into.write_markdown(std::cout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace zbpp::bench
+
+int main(int count, char** arguments) {
+  try {
+    return zbpp::bench::run(zbpp::bench::read(count, arguments, {"self", "pair"}));
+  } catch (zbpp::error const& failed) {
+    std::cerr << "bench_nccl: " << failed.what() << '\n';
+    return failed.code() == zbpp::errc::bad_argument ? 2 : 1;
+  } catch (std::exception const& failed) {
+    std::cerr << "bench_nccl: " << failed.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,354 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Tests what `run gpu` does where things are missing, fail, hang or are cut off: small programs stand in
+# for the driver's tool, nvcc, CMake and all that is built. Needs no GPU, and runs none.
+# usage: gpu.sh SOURCE SCRATCH
+set -eu
+source=$1
+scratch=$2
+rm -rf "$scratch"
+mkdir -p "$scratch/tools" "$scratch/gpu" "$scratch/cuda/bin" "$scratch/cmake" "$scratch/programs"
+unset CUDACXX CUDA_HOME CUDA_PATH NCCL_ROOT
+export ZBPP_CUDA_FOLDERS=
+export SCRATCH="$scratch" FAILING='' HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE=''
+
+# ---- what stands in -----------------------------------------------------------------------------
+
+# A PATH of these alone has neither CMake nor a trace of CUDA.
+for tool in sh sed grep tr cat mkdir mv rm cp ls date mktemp timeout od head tail basename dirname env \
+  git nproc sleep id cut kill ps touch chmod; do
+  if path=$(command -v "$tool") && [ -x "$path" ]; then
+    ln -s "$path" "$scratch/tools/$tool"
+  fi
+done
+# script FILE: its text comes from the standard input
+script() {
+  cat >"$1"
+  chmod +x "$1"
+}
+
+script "$scratch/tools/g++-12" <<'END'
+#!/bin/sh
+echo 12
+END
+script "$scratch/gpu/nvidia-smi" <<'END'
+#!/bin/sh
+case $1 in
+  -L) echo "GPU 0: NVIDIA Fake 100 (UUID: none)" ;;
+  --query-gpu=clocks.max.mem) echo 'Field "clocks.max.mem" is not a valid field to query.' ;;
+  --query-gpu=clocks.sm,*) echo "1980 MHz, 95.30 W, 41" ;;
+  *) echo "570.1" ;;
+esac
+END
+script "$scratch/cuda/bin/nvcc" <<'END'
+#!/bin/sh
+case $1 in
+  --version) echo "Cuda compilation tools, release 13.0, V13.0.88" ;;
+  --list-gpu-arch) printf 'compute_%s\n' 75 80 90 100 ;;
+  *)
+    while [ "$1" != -o ]; do shift; done
+    cp "$SCRATCH/programs/describe_gpu" "$2"
+    ;;
+esac
+END
+script "$scratch/gpu/compute-sanitizer" <<'END'
+#!/bin/sh
+while [ "$1" != --error-exitcode ]; do shift; done
+shift 2
+exec "$@"
+END
+script "$scratch/cmake/cmake" <<'END'
+#!/bin/sh
+echo "cmake $*" >>"$SCRATCH/calls"
+case $1 in
+  --version) echo "cmake version 3.25.1" ;;
+  --preset)
+    while [ "$1" != -B ]; do shift; done
+    sh "$SCRATCH/make_lists" "$2"
+    echo "-- zbpp: without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
+    ;;
+  --build)
+    for target in $UNBUILDABLE; do
+      case " $* " in
+        *" $target "*)
+          echo "error: no such thing in $target"
+          exit 1
+          ;;
+      esac
+    done
+    ;;
+esac
+END
+script "$scratch/program" <<'END'
+#!/bin/sh
+name=${0##*/}
+echo "$name $* rank ${RANK:-none} hostid ${NCCL_HOSTID:-none}" >>"$SCRATCH/calls"
+case " $FAILING " in
+  *" $name "*)
+    echo 'it "broke" here'
+    exit 1
+    ;;
+esac
+if [ "$name" = describe_gpu ]; then
+  if [ -n "$NO_DEVICE" ]; then
+    echo "CUDA finds no device: no driver" >&2
+    exit 3
+  fi
+  echo '{"name": "NVIDIA Fake 100", "devices": 1, "multiprocessors": 132, "compute_capability": "9.0"}'
+fi
+if [ "$*" = kill ] && [ "$RANK" = 1 ]; then
+  exit 9
+fi
+while [ $# -gt 0 ]; do
+  case $1 in
+    --json) echo '[{"title": "speed", "rows": []}]' >"$2" ;;
+    --markdown) echo "## speed of $name" >"$2" ;;
+  esac
+  shift
+done
+case " $HANGING " in
+  *" $name "*) exec sleep 600 ;;
+esac
+END
+cat >"$scratch/make_lists" <<'END'
+rm -rf "$1/gpu_programs"
+mkdir -p "$1/gpu_programs"
+for name in describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
+  bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
+  case " $LEFT_OUT " in
+    *" $name "*) ;;
+    *) printf '%s\n%s\n' "$name" "$SCRATCH/programs/$name" >"$1/gpu_programs/$name" ;;
+  esac
+done
+END
+for name in describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
+  bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
+  cp "$scratch/program" "$scratch/programs/$name"
+done
+bare=$scratch/tools
+with_gpu=$scratch/gpu:$bare
+complete=$scratch/cmake:$scratch/cuda/bin:$with_gpu
+
+# ---- checks -------------------------------------------------------------------------------------
+
+# fail WHY: ends the test
+fail() {
+  echo "FAILED  $case: $*"
+  cat "$scratch/said"
+  exit 1
+}
+
+# gpu STATUS PATH [ARGUMENT...]: `run gpu` with this PATH ends with this status
+gpu() {
+  expected=$1
+  path=$2
+  shift 2
+  : >"$scratch/calls"
+  rm -rf "$scratch/results"
+  status=0
+  PATH=$path sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" "$@" \
+    >"$scratch/said" 2>&1 || status=$?
+  if [ "$status" -ne "$expected" ]; then
+    fail "ended with $status, not $expected"
+  fi
+}
+
+# said TEXT, called TEXT: with basic regular expressions; wrote TEXT: both files of results have it
+said() {
+  grep -q -e "$1" "$scratch/said" || fail "did not say '$1'"
+}
+called() {
+  grep -q -e "$1" "$scratch/calls" || fail "did not call '$1': $(cat "$scratch/calls")"
+}
+never_called() {
+  if grep -q -e "$1" "$scratch/calls"; then
+    fail "called '$1': $(cat "$scratch/calls")"
+  fi
+}
+wrote() {
+  for kind in md json; do
+    cat "$scratch"/results/*."$kind" | grep -q -e "$1" ||
+      fail "did not write '$1': $(cat "$scratch"/results/*."$kind")"
+  done
+}
+is_json() {
+  if command -v python3 >/dev/null; then
+    python3 -m json.tool "$1" >/dev/null || fail "$1 is no JSON: $(cat "$1")"
+  fi
+}
+
+case="wrong arguments"
+gpu 2 "$complete" trainers
+said "groups (device plan nccl trainer sanitizer), not 'trainers'"
+gpu 2 "$complete" --arch ninety!
+said "not 'ninety!'"
+gpu 2 "$complete" --arch
+said "not ''"
+gpu 2 "$complete" --limit 0
+said "a number of seconds, not '0'"
+gpu 2 "$complete" --boost "$scratch"
+said "boost/version.hpp"
+gpu 2 "$complete" --build /dev/null/nowhere
+said "takes a folder, not '/dev/null/nowhere'"
+gpu 2 "$complete" --dry --results "$source/bench/results"
+said "measures a model"
+
+case="nothing of CUDA"
+if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
+  gpu 3 "$bare"
+  said "there is no GPU here (nvidia-smi lists none"
+  said "nothing was built or measured"
+fi
+never_called cmake
+
+case="a GPU without nvcc"
+gpu 3 "$scratch/cmake:$with_gpu"
+said "nvcc is missing: put it on the PATH, or set CUDA_HOME"
+
+case="a wrong nvcc"
+export CUDACXX=/nowhere/nvcc
+gpu 2 "$complete"
+said "CUDACXX is '/nowhere/nvcc', which is not there"
+unset CUDACXX
+
+case="no CMake"
+gpu 3 "$scratch/cuda/bin:$with_gpu"
+said "CMake 3.24 or newer is missing"
+
+case="nvcc, and CUDA finds no GPU"
+NO_DEVICE=yes
+gpu 3 "$scratch/cmake:$scratch/cuda/bin:$bare"
+said "there is no GPU here that CUDA can use .*CUDA finds no device: no driver"
+NO_DEVICE=
+
+case="nvcc in a folder of CUDA, without nvidia-smi"
+for where in CUDA_HOME CUDA_PATH ZBPP_CUDA_FOLDERS; do
+  (
+    export $where="$scratch/cuda"
+    rm -rf "$scratch/build"
+    gpu 0 "$scratch/cmake:$bare" plan
+    if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
+      said "NVIDIA Fake 100, found by a program that asks CUDA"
+    fi
+  )
+done
+called 'preset gpu .*-DCMAKE_CUDA_ARCHITECTURES=90 '
+called 'cmake --build .*--target bench_cuda -- '
+called 'bench_cuda plan --json'
+wrote 'unknown' # clocks
+
+case="options of the build, and a program that is left out"
+mkdir -p "$scratch/boost/boost"
+touch "$scratch/boost/boost/version.hpp"
+LEFT_OUT=bench_nccl
+gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" nccl
+called 'ARCHITECTURES=90;100 .*-DBoost_INCLUDE_DIR=.*/boost '
+called 'G Unix Makefiles'
+called 'cmake --build .*--target 12_gpu_processes nccl_check -- -k'
+never_called 'target.*train_gpt'
+said "without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
+said 'run: nccl_pair, 2 processes: skipped, NCCL 2.22 or newer was not found (set NCCL_ROOT)'
+said 'run: nccl train, 2 processes: ok'
+wrote 'NCCL 2.22 or newer was not found'
+LEFT_OUT=
+gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" plan
+never_called 'cmake --preset'
+gpu 0 "$complete" --arch 90 plan
+called 'cmake --preset'
+
+case="all of it"
+gpu 0 "$complete"
+for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_self nccl_to_itself \
+  '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
+  'nccl kill, 4 processes' train_gpt train_gpt_traced train_gpt_steps train_gpt_compare memcheck racecheck; do
+  said "run: $result: ok"
+  wrote "$result"
+done
+called 'nccl_check kill rank 3 hostid zbpp-3'
+called 'device_check bits --short rank none'
+wrote '1980 MHz, 95.30 W, 41'
+wrote 'found.by'
+wrote 570.1
+wrote unknown
+grep -q '^## speed of bench_nccl' "$scratch"/results/*.md || fail "no figures of bench_nccl"
+is_json "$scratch"/results/*.json
+
+case="the order and the names of groups"
+gpu 0 "$complete" --as-built trainer plan
+never_called 'cmake --'
+ls "$scratch"/results/*-gpu-nvidia-fake-100-trainer-plan.md >/dev/null || fail "another name"
+
+case="programs that fail and hang"
+FAILING='device_check nccl_check'
+HANGING='10_one_gpu 12_gpu_processes'
+gpu 1 "$complete" --as-built --limit 3 device nccl
+said 'run: device_bits: failed, status 1: it "broke" here'
+said 'run: nccl train, 2 processes: failed, rank 0 ended with 1: it "broke" here'
+said 'run: 10_one_gpu: failed, it took more than 3 s'
+said 'run: 12_gpu_processes, 2 processes: failed, rank 0 ended with 124'
+said 'run: transfers: ok'
+said 'run: nccl_pair, 2 processes: ok'
+wrote 'failed'
+is_json "$scratch"/results/*.json
+FAILING=
+HANGING=
+
+case="a program that does not build"
+UNBUILDABLE=10_one_gpu
+gpu 1 "$complete" device
+said 'run: 10_one_gpu: failed, it does not build: error: no such thing in 10_one_gpu'
+said 'run: device_bits: ok'
+never_called '^10_one_gpu'
+UNBUILDABLE=
+
+case="a run that is cut off"
+rm -rf "$scratch/results"
+HANGING=bench_cuda
+PATH=$complete sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" plan \
+  >"$scratch/said" 2>&1 &
+run=$!
+tries=0
+until cat "$scratch"/results/*-logs/figures-plan.md 2>/dev/null | grep -q speed; do
+  tries=$((tries + 1))
+  if [ "$tries" -gt 600 ]; then
+    fail "did not start"
+  fi
+  sleep 0.1
+done
+kill "$run"
+status=0
+wait "$run" || status=$?
+[ "$status" -eq 1 ] || fail "ended with $status, not 1"
+wrote 'the run was cut off'
+wrote 'speed'
+is_json "$scratch"/results/*.json
+HANGING=
+
+case="the model of CUDA is not there"
+gpu 3 "$complete" --dry
+said "the tests' model of CUDA is not built"
+
+# ---- functions ----------------------------------------------------------------------------------
+
+# is EXPECTED TEXT
+is() {
+  [ "$1" = "$2" ] || fail "'$2' is not '$1'"
+}
+
+case="functions"
+# shellcheck source=bench/cuda/gpu_machine.sh
+. "$source/bench/cuda/gpu_machine.sh"
+CUDACXX=$scratch/cuda/bin/nvcc
+is 90 "$(arch_for 9.0)"
+is 90-virtual "$(arch_for 9.9)"
+is 100-virtual "$(arch_for 12.0)"
+is native "$(arch_for '')"
+is native "$(arch_for 5.0)"
+is "Fake 100" "$(field name '{"name": "Fake 100", "devices": 3}')"
+is 3 "$(field devices '{"name": "Fake 100", "devices": 3}')"
+if command -v python3 >/dev/null; then
+  mkdir -p "$scratch/wheels/nvidia/nccl/include" "$scratch/wheels/nvidia/nccl/lib"
+  touch "$scratch/wheels/nvidia/nccl/include/nccl.h"
+  is "$scratch/wheels/nvidia/nccl" "$(PYTHONPATH=$scratch/wheels nccl_wheel)"
+fi
+echo "all is well"
