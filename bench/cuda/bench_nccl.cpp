@@ -10,6 +10,7 @@
 #include <bench/cuda/arguments.hpp>
 #include <bench/cuda/kernels.hpp>
 #include <bench/cuda/measuring.hpp>
+#include <bench/cuda/ranks.hpp>
 #include <bench/cuda/report.hpp>
 #include <bench/cuda/work.hpp>
 #include <chrono>
@@ -171,15 +172,20 @@ struct pair_of_channels {
 
 // There and back; rank 1 answers when the message is there.
 void round_trip(
-    pair_of_channels const& pair, int rank, device_memory const& data, std::size_t size) {
-  auto const& out = rank == 0 ? pair.there : pair.back;
-  auto const& in = rank == 0 ? pair.back : pair.there;
-  if (rank == 0) out.send(data, size, 1);
-  in.receive(data, size, 1 - rank);
-  in.on().synchronize();
-  if (rank == 1) {
-    out.send(data, size, 0);
-    out.on().synchronize();
+    pair_of_channels const& pair,
+    int rank,
+    device_memory const& from,
+    device_memory const& to,
+    std::size_t size) {
+  if (rank == 0) {
+    pair.there.send(from, size, 1);
+    pair.back.receive(to, size, 1);
+    pair.back.on().synchronize();
+  } else {
+    pair.there.receive(to, size, 0);
+    pair.there.on().synchronize();
+    pair.back.send(from, size, 0);
+    pair.back.on().synchronize();
   }
 }
 
@@ -196,11 +202,12 @@ void between_two(asio::rendezvous& run, report& into, sizes const& all) {
   for (int const ctas : all.ctas) {
     pair_of_channels const pair(run, ctas);
     for (auto const size : all.bytes) {
-      device_memory const data(size);
+      device_memory const from(size);
+      device_memory const to(size);
       run.barrier();
       auto const there_and_back =
-          median_of(all.repeats, [&] { round_trip(pair, run.rank(), data, size); });
-      auto const once = [&] { one_way(pair, run.rank(), data, size); };
+          median_of(all.repeats, [&] { round_trip(pair, run.rank(), from, to, size); });
+      auto const once = [&] { one_way(pair, run.rank(), from, size); };
       auto const calls = median_of(all.repeats, once);
       pair.there.on().synchronize();
       run.barrier();
@@ -265,20 +272,18 @@ void waiting_receive(asio::rendezvous& run, report& into, sizes const& all) {
 }
 
 // One of two processes; rank 0 writes for both.
-void pair(choices const& chosen, int devices) {
-  auto const start = asio::find_launch();
-  if (start.ranks != 2)
-    throw error(
-        errc::bad_argument, "there are " + std::to_string(start.ranks) + " ranks; start two");
-  auto const local = start.local_rank < 0 ? start.rank : start.local_rank;
-  cuda::check(cudaSetDevice(local % devices));
-  asio::rendezvous run(start);
-  bool const writes = run.rank() == 0;
-  report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
-  auto const all = sizes_of(chosen.is_short);
-  between_two(run, into, all);
-  waiting_receive(run, into, all);
-  if (writes) into.write_markdown(std::cout);
+void pair(choices const& chosen) {
+  run_as_rank({}, false, [&](asio::rendezvous& run) {
+    if (run.ranks() != 2)
+      throw error(
+          errc::bad_argument, "there are " + std::to_string(run.ranks()) + " ranks; start two");
+    bool const writes = run.rank() == 0;
+    report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
+    auto const all = sizes_of(chosen.is_short);
+    between_two(run, into, all);
+    waiting_receive(run, into, all);
+    if (writes) into.write_markdown(std::cout);
+  });
 }
 
 int run(choices const& chosen) {
@@ -288,7 +293,7 @@ int run(choices const& chosen) {
     return 3;
   }
   if (chosen.act == "pair") {
-    pair(chosen, devices);
+    pair(chosen);
   } else {
     report into(chosen.markdown, chosen.json);
     to_oneself(into, sizes_of(chosen.is_short));

@@ -8,6 +8,7 @@
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <bench/cuda/ranks.hpp>
 #include <bench/cuda/toy.hpp>
 #include <chrono>
 #include <cstdio>
@@ -121,9 +122,9 @@ void stop(asio::rendezvous& run, bool kills) {
   std::vector<stopping_stage> stages{
       stopping_stage(toy::stage(run.rank(), sum.get()), run.rank() == 1, kills)};
   pipeline pipe{planned, nccl::ranks(run), stages};
-  pipe.step();
   auto const start = std::chrono::steady_clock::now();
   try {
+    pipe.step();  // a rank may be in it when the other begins the second, and fails
     pipe.step();
   } catch (std::exception const& failed) {
     std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
@@ -134,18 +135,16 @@ void stop(asio::rendezvous& run, bool kills) {
   expect(false, "the failure was not noticed");
 }
 
-void take_part(std::string_view act, int devices) {
-  auto const start = asio::find_launch();
-  auto const local = start.local_rank < 0 ? start.rank : start.local_rank;
-  cuda::check(cudaSetDevice(local % devices));
+void take_part(std::string_view act) {
   asio::rendezvous_settings settings;
   settings.stall_deadline = stall_limit;
-  asio::rendezvous run(start, settings);
-  if (act == "train") {
-    for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) train(run, policy);
-  } else {
-    stop(run, act == "kill");
-  }
+  run_as_rank(settings, act != "train", [&](asio::rendezvous& run) {
+    if (act == "train") {
+      for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) train(run, policy);
+    } else {
+      stop(run, act == "kill");
+    }
+  });
 }
 
 }  // namespace
@@ -166,7 +165,7 @@ int main(int count, char** arguments) {
     if (act == "self")
       zbpp::bench::message_to_oneself();
     else
-      zbpp::bench::take_part(act, devices);
+      zbpp::bench::take_part(act);
     std::printf("nccl_check %s: ok\n", arguments[1]);
     return 0;
   } catch (std::exception const& failed) {

@@ -239,7 +239,7 @@ configure() {
     fi
     echo "$how" >"$build/configured"
   fi
-  sed -n 's/^-- zbpp: \(without .*\)/\1/p' "$log" >"$build/missing"
+  sed -n '/ is OFF$/d; s/^-- zbpp: \(without .*\)/\1/p' "$log" >"$build/missing"
   sed 's/^/run: /' "$build/missing" >&2
 }
 
@@ -357,7 +357,7 @@ part() {
 # run_part COMMAND...: the part `name`, in at most `seconds`
 run_part() {
   echo "run: $name" >&2
-  log=$logs/part-$name.log
+  log=$logs/part-$(slug "$name").log
   state=$(gpu_state)
   allowed=$(seconds_for "$seconds")
   start=$(now)
@@ -387,16 +387,20 @@ figures() {
 }
 
 # processes NAME RANKS SECONDS PROGRAM [ARGUMENT...]: one process per rank; rank 1 ends with
-# rank_1_ends_with
+# rank_1_ends_with. On the model of CUDA one program is all ranks.
 processes() {
   name="$1, $2 processes"
   ranks=$2
   seconds=$3
-  if [ "$dry" = yes ]; then
-    not_there "$name" "$4"
+  if [ "$dry" = yes ] && [ "$rank_1_ends_with" -ne 0 ]; then
+    note "$name" skipped "on the model of CUDA all ranks are in one process"
   elif can_run "$name" "$4"; then
     shift 4
-    run_processes "$path" "$@"
+    if [ "$dry" = yes ]; then
+      run_part env WORLD_SIZE="$ranks" "$path" "$@"
+    else
+      run_processes "$path" "$@"
+    fi
   fi
 }
 
@@ -489,11 +493,13 @@ group_plan() {
 group_nccl() {
   rank_1_ends_with=0
   part nccl_self 60 nccl_check self
-  nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$logs/part-nccl_self.log" 2>/dev/null || true)
+  nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$logs/part-nccl-self.log" 2>/dev/null || true)
   figures nccl_to_itself 60 bench_nccl self
   processes 12_gpu_processes 2 60 12_gpu_processes
   processes "nccl train" 2 100 nccl_check train
-  processes nccl_pair 2 120 bench_nccl pair --json "$logs/figures-nccl_pair.json" \
+  # Splitting is wanted: nothing, or one word.
+  # shellcheck disable=SC2086
+  processes nccl_pair 2 120 bench_nccl pair $short --json "$logs/figures-nccl_pair.json" \
     --markdown "$logs/figures-nccl_pair.md"
   for ranks in 2 4; do
     if [ "$ranks" -ne 2 ]; then
