@@ -57,6 +57,7 @@ class step_recorder {
         shows_(shows),
         steps_(how.optimizer.base.steps),
         tokens_(static_cast<double>(how.microbatches * how.model.tokens())),
+        operations_(tokens_ * how.model.operations_of_token()),
         alarm_("train_gpt_cuda", record.title) {}
 
   /// Ends a step, and begins the next.
@@ -69,12 +70,13 @@ class step_recorder {
     alarm_.note(done, loss);
     if (done % std::max<std::int64_t>(steps_ / 5, 1) != 0 && done != steps_) return;
     std::printf(
-        "  %-12s  step %lld of %lld   loss %.4f   %.0f tokens/s\n",
+        "  %-12s  step %lld of %lld   loss %.4f   %.0f tokens/s   %.3g TFLOP/s\n",
         record_->title.c_str(),
         static_cast<long long>(done),
         static_cast<long long>(steps_),
         loss,
-        tokens_ / took * 1e3);
+        tokens_ / took * 1e3,
+        operations_ / took * 1e-9);
     std::fflush(stdout);
   }
 
@@ -83,6 +85,7 @@ class step_recorder {
   bool shows_;
   std::int64_t steps_;
   double tokens_;
+  double operations_;
   divergence_alarm alarm_;
   gpt::step_clock clock_;
 };

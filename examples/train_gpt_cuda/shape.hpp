@@ -32,6 +32,14 @@ struct shape {
   [[nodiscard]] constexpr index score_rows() const { return heads * tokens(); }
   /// @return elements of a row batch [tokens, width]
   [[nodiscard]] constexpr index row_elements() const { return tokens() * width; }
+  /// @return floating-point operations of the matrix products of F, B and W, for one token
+  /// @source Chowdhery et al., arXiv 2204.02311, appendix B: 6 for each weight of a product, and
+  ///         12 layers * width * context for attention
+  [[nodiscard]] constexpr double operations_of_token() const {
+    auto const weights = layers * 12 * width * width + width * vocabulary;
+    return 6.0 * static_cast<double>(weights) +
+           12.0 * static_cast<double>(layers * width * context);
+  }
   /// @return the sizes that the text needs to know
   [[nodiscard]] constexpr model_config of_text() const {
     return {layers, width, context, sequences};
@@ -39,6 +47,10 @@ struct shape {
 
   friend bool operator==(shape const&, shape const&) = default;
 };
+
+// Of 12 layers: 24 * 768^2 for the weights and 4 * 1024 * 768 for attention; 2 * 768 * 256 for the
+// head; three times, for F, B and W.
+static_assert(shape{}.operations_of_token() == 3.0 * (12 * (14155776 + 3145728) + 393216));
 
 /// Refuses sizes the kernels do not handle.
 /// @throws setting_error
