@@ -7,6 +7,7 @@
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/nccl/communicator.hpp>
 
+#include <algorithm>
 #include <bench/cuda/arguments.hpp>
 #include <bench/cuda/kernels.hpp>
 #include <bench/cuda/measuring.hpp>
@@ -75,6 +76,11 @@ struct sizes {
   std::vector<std::size_t> bytes;
   std::vector<int> ctas;
   int repeats = 0;
+
+  // Large messages may go over sockets, and take long.
+  [[nodiscard]] int repeats_of(std::size_t size) const {
+    return size > (std::size_t{4} << 20) ? std::min(repeats, 8) : repeats;
+  }
 };
 
 sizes sizes_of(bool is_short) {
@@ -126,20 +132,21 @@ void to_oneself(report& into, sizes const& all) {
   for (int const ctas : all.ctas) {
     channel const self(new_id(), 1, 0, ctas);
     for (auto const size : all.bytes) {
+      int const repeats = all.repeats_of(size);
       device_memory const from(size);
       device_memory const to(size);
       auto const once = [&] { self.send_to_oneself(from, to, size); };
-      auto const arrives = median_of(all.repeats, [&] {
+      auto const arrives = median_of(repeats, [&] {
         once();
         self.on().synchronize();
       });
-      auto const calls = median_of(all.repeats, once);
+      auto const calls = median_of(repeats, once);
       self.on().synchronize();
       auto const row = microseconds_of([&] {
-                         for (int i = 0; i < all.repeats; ++i) once();
+                         for (int i = 0; i < repeats; ++i) once();
                          self.on().synchronize();
                        }) /
-                       all.repeats;
+                       repeats;
       result.add(
           {static_cast<std::int64_t>(size),
            std::int64_t{ctas},
@@ -202,20 +209,21 @@ void between_two(asio::rendezvous& run, report& into, sizes const& all) {
   for (int const ctas : all.ctas) {
     pair_of_channels const pair(run, ctas);
     for (auto const size : all.bytes) {
+      int const repeats = all.repeats_of(size);
       device_memory const from(size);
       device_memory const to(size);
       run.barrier();
       auto const there_and_back =
-          median_of(all.repeats, [&] { round_trip(pair, run.rank(), from, to, size); });
+          median_of(repeats, [&] { round_trip(pair, run.rank(), from, to, size); });
       auto const once = [&] { one_way(pair, run.rank(), from, size); };
-      auto const calls = median_of(all.repeats, once);
+      auto const calls = median_of(repeats, once);
       pair.there.on().synchronize();
       run.barrier();
       auto const row = microseconds_of([&] {
-                         for (int i = 0; i < all.repeats; ++i) once();
+                         for (int i = 0; i < repeats; ++i) once();
                          pair.there.on().synchronize();
                        }) /
-                       all.repeats;
+                       repeats;
       result.add(
           {static_cast<std::int64_t>(size),
            std::int64_t{ctas},
@@ -280,8 +288,8 @@ void pair(choices const& chosen) {
     bool const writes = run.rank() == 0;
     report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
     auto const all = sizes_of(chosen.is_short);
+    waiting_receive(run, into, all);  // the shorter one first
     between_two(run, into, all);
-    waiting_receive(run, into, all);
     if (writes) into.write_markdown(std::cout);
   });
 }

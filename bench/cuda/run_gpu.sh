@@ -153,7 +153,9 @@ look_for_gpu() {
   fi
   found_by=${found_by:-a program that asks CUDA}
   echo "run: $(field name "$device"), found by $found_by" >&2
-  if [ -z "$arch" ]; then
+  if [ "$as_built" = yes ]; then
+    arch=unknown
+  elif [ -z "$arch" ]; then
     arch=$(arch_for "$(field compute_capability "$device")")
   fi
 }
@@ -161,7 +163,7 @@ look_for_gpu() {
 # describe_device: a line of JSON, by a small program that asks CUDA
 describe_device() {
   if [ "$as_built" = yes ]; then
-    describer=$(program describe_gpu)
+    describer=$(program "$list" describe_gpu)
   else
     describer=$describe/describe_gpu
     timeout 120 "$CUDACXX" -ccbin "$cxx" "$root/bench/cuda/describe_gpu.cpp" -o "$describer" >&2 || return 1
@@ -254,12 +256,12 @@ programs_of() {
   esac
 }
 
-# target LIST PROGRAM, program PROGRAM: what CMake wrote down of it; nothing if it was left out
+# target LIST PROGRAM, program LIST PROGRAM: its target and its path; nothing if CMake left it out
 target() {
   sed -n 1p "$build/$1/$2" 2>/dev/null || true
 }
 program() {
-  sed -n 2p "$build/$list/$1" 2>/dev/null || true
+  sed -n "2s,^,$build/,p" "$build/$1/$2" 2>/dev/null || true
 }
 
 # make_targets LOG TARGET...: builds them in what is left of the group's time
@@ -317,7 +319,7 @@ why_left_out() {
 
 # can_run PART PROGRAM: is it built, and is there time? Else notes why not.
 can_run() {
-  path=$(program "$2")
+  path=$(program "$list" "$2")
   case " $unbuilt " in
     *" $(target "$list" "$2") "*) path= ;;
   esac
@@ -333,7 +335,7 @@ can_run() {
 
 # not_there PART PROGRAM: notes why it cannot run, and whether it compiles at least
 not_there() {
-  own=$(sed -n 2p "$build/gpu_programs/$2" 2>/dev/null || true)
+  own=$(program gpu_programs "$2")
   case " $unbuilt " in
     *" $2 "*) own= ;;
   esac
@@ -571,7 +573,7 @@ cut_off() {
 
 # describe_model: sets device, from a program on the model of CUDA
 describe_model() {
-  describer=$(program describe_gpu)
+  describer=$(program "$list" describe_gpu)
   if [ -z "$describer" ]; then
     stop 3 "the tests' model of CUDA is not built in $build; it needs Catch2 and the headers of CUDA and NCCL"
   fi

@@ -117,7 +117,7 @@ for name in describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check b
   bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
   case " $LEFT_OUT " in
     *" $name "*) ;;
-    *) printf '%s\n%s\n' "$name" "$SCRATCH/programs/$name" >"$1/gpu_programs/$name" ;;
+    *) printf '%s\n%s\n' "$name" "../programs/$name" >"$1/gpu_programs/$name" ;;
   esac
 done
 END
@@ -274,7 +274,7 @@ grep -q '^## speed of bench_nccl' "$scratch"/results/*.md || fail "no figures of
 is_json "$scratch"/results/*.json
 
 case="the order and the names of groups"
-gpu 0 "$complete" --as-built trainer plan
+gpu 0 "$with_gpu" --as-built trainer plan
 never_called 'cmake --'
 ls "$scratch"/results/*-gpu-nvidia-fake-100-trainer-plan.md >/dev/null || fail "another name"
 
