@@ -5,12 +5,11 @@
 
 #include <zbpp/analysis/detail/edge_count.hpp>
 #include <zbpp/analysis/evaluation.hpp>
-#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
-#include <zbpp/model/pass.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -20,17 +19,17 @@
 
 namespace zbpp {
 
-// A cycle of waits among the forward passes alone would be one of the verified program, too.
+// Transfers keep their order, so a cycle of waits among the forward passes alone would be one of
+// the verified program, too, whichever transfers share a queue.
 ZBPP_INLINE program forward_only(program const& program) {
-  rows<pass> forwards;
+  rows<instruction> forwards;
   for (int rank = 0; rank < program.ranks(); ++rank) {
     for (auto const& i : program.instructions(rank))
-      if (i.kind == instruction_kind::forward) forwards.push(i.as_pass());
+      if (i.kind == instruction_kind::forward || i.moves_activation()) forwards.push(i);
     forwards.end_row();
   }
-  return lower(
-      {program.placement(), program.microbatches(), std::move(forwards)},
-      {.step = step_kind::none});
+  auto channels = traffic(program.placement(), program.microbatches(), forwards).channels();
+  return {program.placement(), program.microbatches(), std::move(forwards), std::move(channels)};
 }
 
 namespace detail {
