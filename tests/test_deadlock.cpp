@@ -148,9 +148,9 @@ TEST_CASE(
     return std::to_string(found[layout].first) + " end, " + std::to_string(found[layout].second) +
            " are stuck";
   };
-  CHECK(counts(channel_layout::one_per_rank) == "165 end, 964 are stuck");
-  CHECK(counts(channel_layout::one_per_pair) == "185 end, 944 are stuck");
-  CHECK(counts(channel_layout::one_per_directed_pair) == "1018 end, 111 are stuck");
+  CHECK(counts(channel_layout::one_per_rank) == "165 end, 934 are stuck");
+  CHECK(counts(channel_layout::one_per_pair) == "185 end, 914 are stuck");
+  CHECK(counts(channel_layout::one_per_directed_pair) == "1003 end, 96 are stuck");
 }
 
 }  // namespace test_deadlock

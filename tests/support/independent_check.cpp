@@ -188,6 +188,8 @@ std::vector<instruction> independent_check::needs_of(instruction const& i) const
         for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(own, k));
         needs.push_back({add_tied, own, 0});
       }
+      for (auto const& other : row(where_.rank_of(s)))  // others wait for it at their norms
+        if (is_send(other)) needs.push_back(other);
       break;
     case send_tied:
       for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));

@@ -260,20 +260,25 @@ class verification {
       expect_order(rank, add_tied_at_[index(s)], step_at_[index(s)]);
       expect_order(rank, norm_at_[index(rank)], step_at_[index(s)]);
     }
-    for (int rank = 0; rank < program_.ranks(); ++rank) check_waits_for_tied(rank);
+    for (int rank = 0; rank < program_.ranks(); ++rank) check_waits_for_gradients(rank);
   }
 
-  // A rank that waits for gradients of others has nothing left that those wait for.
-  void check_waits_for_tied(int rank) {
+  // A rank that waits for gradients of others has nothing left that those wait for. That it has no
+  // passes left before its norm was told already.
+  void check_waits_for_gradients(int rank) {
     auto const row = program_.instructions(rank);
-    std::int32_t first = absent;
+    auto first = norm_at_[index(rank)];
+    bool adds = false;
     for (int s : program_.placement().stages_of(rank)) {
       auto const at = add_tied_at_[index(s)];
-      if (at != absent && (first == absent || at < first)) first = at;
+      if (at == absent) continue;
+      first = adds ? std::min(first, at) : at;
+      adds = true;
     }
     for (auto i = static_cast<std::int32_t>(row.size()) - 1; first != absent && i > first; --i) {
       auto const& later = row[index(i)];
-      if (later.is_pass() || later.is_send() || later.kind == instruction_kind::send_tied)
+      if (later.is_send() ||
+          (adds && (later.is_pass() || later.kind == instruction_kind::send_tied)))
         return expect_order(rank, i, first);
     }
   }
