@@ -24,11 +24,13 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/sum_order_check.hpp
   analysis/diagnostic.hpp
   analysis/evaluation.hpp
+  analysis/hardware_queues.hpp
   analysis/impl/bounds.ipp
   analysis/impl/costs_from.ipp
   analysis/impl/deadlock.ipp
   analysis/impl/diagnostic.ipp
   analysis/impl/evaluation.ipp
+  analysis/impl/hardware_queues.ipp
   analysis/impl/lower.ipp
   analysis/impl/memory.ipp
   analysis/impl/period.ipp

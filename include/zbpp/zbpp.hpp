@@ -8,6 +8,7 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/evaluation.hpp>
+#include <zbpp/analysis/hardware_queues.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/period.hpp>

@@ -8,6 +8,7 @@
 #include <zbpp/analysis/impl/deadlock.ipp>
 #include <zbpp/analysis/impl/diagnostic.ipp>
 #include <zbpp/analysis/impl/evaluation.ipp>
+#include <zbpp/analysis/impl/hardware_queues.ipp>
 #include <zbpp/analysis/impl/lower.ipp>
 #include <zbpp/analysis/impl/memory.ipp>
 #include <zbpp/analysis/impl/period.ipp>
