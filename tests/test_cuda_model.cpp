@@ -106,13 +106,15 @@ void each_interleaving(Case&& one, model::options machine = {}) {
 struct pair {
   std::array<ncclComm_t, 2> comm{};
 
-  pair() {
+  /// @param devices  of the two ranks
+  explicit pair(std::array<int, 2> devices = {0, 0}) {
     ncclUniqueId id;
     REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     for (int rank = 0; rank < 2; ++rank) {
       ncclComm_t& made = comm[static_cast<std::size_t>(rank)];
+      REQUIRE(cudaSetDevice(devices[static_cast<std::size_t>(rank)]) == cudaSuccess);
       ncclResult_t const result = ncclCommInitRankConfig(&made, 2, id, rank, &config);
       REQUIRE(result == (rank == 0 ? ncclInProgress : ncclSuccess));
       if (rank == 0) {
@@ -120,6 +122,7 @@ struct pair {
       }
     }
     CHECK(state(0) == ncclSuccess);
+    REQUIRE(cudaSetDevice(devices[0]) == cudaSuccess);
   }
 
   ncclResult_t state(std::size_t rank) const {
@@ -1079,7 +1082,7 @@ TEST_CASE("Crossed sends over one communicator deadlock, whatever the streams; o
         crossed({&one, &one});
         CHECK(cudaDeviceSynchronize() == cudaErrorLaunchTimeout);
         REQUIRE(faults_of("deadlock") == 1);
-        CHECK(all_faults().find("in the FIFO of communicator") != std::string::npos);
+        CHECK(all_faults().find("waits for the record on stream") != std::string::npos);
         CHECK(all_faults().find("the receive of rank 1") != std::string::npos);
       },
       one_gpu());
@@ -1170,6 +1173,99 @@ TEST_CASE("Streams of one hardware queue block each other: aliasing can deadlock
           CHECK((all_faults().find("in their hardware queue") != std::string::npos) == !alone);
         },
         machine);
+  }
+}
+
+TEST_CASE("What stands in one queue runs in turn; the mapping says what does") {
+  // Of 200 interleavings, those in which the second of two streams gets ahead of the first.
+  auto const overtakings = [](model::queue_mapping mapping, int connections) {
+    int count = 0;
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      model::reset({.seed = seed, .connections = connections, .mapping = mapping});
+      std::array<cudaStream_t, 2> const streams{new_stream(), new_stream()};
+      std::string ran;
+      for (char const what : {'a', 'b', 'c', 'd'})
+        model::launch(streams[what < 'c' ? 0 : 1], "note", {}, {}, [&ran, what] { ran += what; });
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      count += ran != "abcd";
+    }
+    return count;
+  };
+  using enum model::queue_mapping;
+  CHECK(overtakings(in_turn, 1) == 0);
+  CHECK(overtakings(in_turn, 2) > 50);
+  CHECK(overtakings(one, 32) == 0);
+  auto const sometimes = overtakings(random, 2);  // in half of the cases the two have one queue
+  CHECK(sometimes > 20);
+  CHECK(sometimes < overtakings(in_turn, 2));
+}
+
+/// Two ranks, each with a GPU of its own and two communicators with the other. Rank 0 sends by the
+/// first and receives by the second; rank 1 does the same in either order. Each message has a
+/// stream of its own, with nothing behind it there.
+cudaError_t exchange(bool in_one_order) {
+  pair const first({0, 1});
+  pair const second({0, 1});
+  std::array<std::array<cudaStream_t, 2>, 2> streams{};
+  std::array<std::array<char*, 2>, 2> data{};
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    REQUIRE(cudaSetDevice(static_cast<int>(rank)) == cudaSuccess);
+    for (std::size_t message = 0; message < 2; ++message) {
+      streams[rank][message] = new_stream();
+      data[rank][message] = new_memory();
+      if (rank == message) write(streams[rank][message], data[rank][message], 7);
+    }
+  }
+  first.send(0, data[0][0], streams[0][0]);
+  second.receive(0, data[0][1], streams[0][1]);
+  for (bool const is_first : {in_one_order, !in_one_order}) {
+    if (is_first)
+      first.receive(1, data[1][0], streams[1][0]);
+    else
+      second.send(1, data[1][1], streams[1][1]);
+  }
+  for (int device : {0, 1}) {
+    REQUIRE(cudaSetDevice(device) == cudaSuccess);
+    if (auto const error = cudaDeviceSynchronize(); error != cudaSuccess) return error;
+  }
+  CHECK(data[1][0][0] == 7);
+  CHECK(data[0][1][0] == 7);
+  return cudaSuccess;
+}
+
+TEST_CASE("NCCL's own streams hold a queue up until a message has met its other end") {
+  for (bool const in_one_order : {true, false})
+    for (auto const mapping : {model::queue_mapping::in_turn, model::queue_mapping::one}) {
+      bool const is_safe = in_one_order || mapping == model::queue_mapping::in_turn;
+      each_interleaving(
+          [&] {
+            CHECK(exchange(in_one_order) == (is_safe ? cudaSuccess : cudaErrorLaunchTimeout));
+            CHECK(faults_of("deadlock") == (is_safe ? 0U : 1U));
+            CHECK((all_faults().find("behind record by NCCL") != std::string::npos) == !is_safe);
+            CHECK(faults_of("") == faults_of("deadlock"));
+          },
+          {.devices = 2, .mapping = mapping, .lazy_connect = false});
+    }
+}
+
+TEST_CASE("Streams that NCCL makes take queues, also those that it leaves idle") {
+  for (int connections : {6, 7}) {  // the two streams of the test, and five of NCCL
+    model::options machine = one_gpu();
+    machine.connections = connections;
+    int overtakings = 0;
+    for (machine.seed = 0; machine.seed < 40; ++machine.seed) {
+      model::reset(machine);
+      cudaStream_t const before = new_stream();
+      pair const link;
+      cudaStream_t const behind = new_stream();
+      std::string ran;
+      model::launch(before, "note", {}, {}, [&ran] { ran += 'a'; });
+      model::launch(behind, "note", {}, {}, [&ran] { ran += 'b'; });
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      overtakings += ran == "ba";
+      CHECK(model::leaks().size() == 4);  // two streams and two communicators
+    }
+    CHECK((overtakings > 0) == (connections == 7));
   }
 }
 

@@ -116,10 +116,6 @@ std::string machine::why_blocked(stream const& one) const {
   if (over.broken) {
     return "waits for " + comm + ", which has failed";
   }
-  if (over.fifo.front() != next.messages) {
-    return "stands behind " + text_of(over.fifo.front()->launch->label) + " of stream " +
-           std::to_string(over.fifo.front()->launch->on->index) + " in the FIFO of " + comm;
-  }
   std::string missing;
   for (message const& each : next.messages->messages) {
     if (!each.matched) {
@@ -195,24 +191,57 @@ event* machine::find(cudaEvent_t handle, char const* by) {
   return one;
 }
 
-cudaError_t machine::new_stream(
-    cudaStream_t* made, unsigned flags, int priority, int device, int green) {
+hardware_queue& machine::take_queue(int device) {
+  auto const on = static_cast<std::size_t>(device);
+  std::vector<hardware_queue>& all = queues_[on];
+  switch (options_.mapping) {
+    case queue_mapping::in_turn: return all[next_queue_[on]++ % all.size()];
+    case queue_mapping::random: return all[static_cast<std::size_t>(random() % all.size())];
+    case queue_mapping::one: break;
+  }
+  return all.front();
+}
+
+stream* machine::add_stream(int device) {
   if (streams_.size() + 1 >= max_slots) {
     fault(
         "handle: the model holds " + std::to_string(max_slots - 1) + " streams between two resets");
-    return cudaErrorMemoryAllocation;
+    return nullptr;
   }
-  auto const on = static_cast<std::size_t>(device);
   stream& one = streams_.emplace_back();
   one.index = static_cast<int>(streams_.size()) - 1;
   one.slot = static_cast<std::uint32_t>(streams_.size());
   one.device = device;
-  one.flags = flags;
-  one.priority = priority;
-  one.green = green;
-  one.queue = &queues_[on][next_queue_[on]++ % queues_[on].size()];
-  *made = handle_of(one);
+  one.queue = &take_queue(device);
+  return &one;
+}
+
+cudaError_t machine::new_stream(
+    cudaStream_t* made, unsigned flags, int priority, int device, int green) {
+  stream* const one = add_stream(device);
+  if (one == nullptr) {
+    return cudaErrorMemoryAllocation;
+  }
+  one->flags = flags;
+  one->priority = priority;
+  one->green = green;
+  *made = handle_of(*one);
   return cudaSuccess;
+}
+
+bool machine::make_streams_of(communicator& one) {
+  auto const on = static_cast<std::size_t>(one.device);
+  if (!has_nccl_[on]) {
+    take_queue(one.device);  // for the order of launches; idle, as by default
+  }
+  has_nccl_[on] = true;
+  one.launches = add_stream(one.device);
+  if (one.launches == nullptr) {
+    return false;
+  }
+  one.launches->alive = false;  // no caller has its handle, and none destroys it
+  take_queue(one.device);       // for calls of the host; idle outside of graphs
+  return true;
 }
 
 }  // namespace zbpp::cuda_model

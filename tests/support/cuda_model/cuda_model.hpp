@@ -28,13 +28,21 @@ enum class mode {
   lazy,    ///< nothing, until something synchronises or queries
 };
 
+/// Which hardware queue of its device a stream gets when it is made.
+enum class queue_mapping {
+  in_turn,  ///< the next one
+  random,   ///< one drawn from the seed
+  one,      ///< the first one, whatever others there are
+};
+
 /// The machine that the model stands for.
 struct options {
   std::uint64_t seed = 1;  ///< the interleaving; the same seed and calls of one thread repeat it
   mode order = mode::random;
-  int devices = 1;          ///< cudaGetDeviceCount
-  int sm_count = 132;       ///< of each device; a partition is made of groups of 8
-  int connections = 32;     ///< hardware queues of a device; streams take them in turn
+  int devices = 1;       ///< cudaGetDeviceCount
+  int sm_count = 132;    ///< of each device; a partition is made of groups of 8
+  int connections = 32;  ///< hardware queues of a device
+  queue_mapping mapping = queue_mapping::in_turn;
   int launch_depth = 1024;  ///< pending operations a stream holds; a call beyond blocks the host
   int hosts = 1;  ///< threads that issue; a deadlock is when all of them wait (see host_thread)
   bool green_contexts = true;       ///< false: the driver lacks the green calls, as before 12.4

@@ -32,6 +32,7 @@ void machine::reset(options const& machine_options) {
   queues_.assign(
       devices, std::vector<hardware_queue>(static_cast<std::size_t>(options_.connections)));
   next_queue_.assign(devices, 0);
+  has_nccl_.assign(devices, false);
   sticky_.assign(devices, cudaSuccess);
   peers_.assign(devices, std::vector<bool>(devices, false));
   faults_.clear();
@@ -96,11 +97,8 @@ void machine::consider(stream* one) {
     }
     return;
   }
-  if (next.what == kind::group && !next.cancelled) {
-    communicator const& over = *next.messages->over;
-    if (over.broken || over.fifo.front() != next.messages) {
-      return;
-    }
+  if (next.what == kind::group && !next.cancelled && next.messages->over->broken) {
+    return;
   }
   one->ready_index = static_cast<int>(ready_.size());
   ready_.push_back(one);

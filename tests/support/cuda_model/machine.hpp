@@ -213,6 +213,8 @@ class machine {
   cudaStream_t handle_of(stream const& one);
   cudaEvent_t handle_of(event const& one);
   cudaError_t new_stream(cudaStream_t* made, unsigned flags, int priority, int device, int green);
+  /// Makes what NCCL has on a device for a communicator; false (and a fault) if there is no room.
+  bool make_streams_of(communicator& one);
   template <class Object>
   Object* find_in(std::deque<Object>& all, unsigned tag, void const* handle);
   void* handle_for(unsigned tag, std::size_t index) const;
@@ -249,6 +251,7 @@ class machine {
   std::deque<capture> captures_;
   std::deque<std::vector<hardware_queue>> queues_;
   std::vector<unsigned> next_queue_;
+  std::vector<bool> has_nccl_;  // by device, whether there was a communicator
   std::vector<cudaError_t> sticky_;
   std::vector<std::vector<bool>> peers_;
   memory memory_;
@@ -274,6 +277,8 @@ class machine {
   std::size_t pending_ = 0;
 
  private:
+  hardware_queue& take_queue(int device);
+  stream* add_stream(int device);
   cudaError_t wait_until_erased(int device, std::function<bool()> const& reached);
   void consider(stream* one);
   void run(operation& one);
@@ -306,7 +311,6 @@ class machine {
   std::deque<record> records_;
   std::vector<record*> free_records_;
   std::deque<vector_clock> snapshots_;
-  record* made_by_nccl_ = nullptr;  // kept between its record and its wait
 };
 
 /// "F(0, 1)".

@@ -102,35 +102,29 @@ void machine::match(communicator& of) {
 }
 
 void machine::finish_group(message_group& one) {
-  communicator& over = *one.over;
-  std::erase(over.fifo, &one);
-  operation& launch = *one.launch;
-  finish(launch);
-  if (!over.fifo.empty() && over.fifo.front()->launch != nullptr) {
-    consider(over.fifo.front()->launch->on);
-  }
+  std::erase(one.over->fifo, &one);
+  finish(*one.launch);
 }
 
 void machine::launch_group(message_group& one) {
+  communicator& over = *one.over;
   stream& on = *one.streams.front();
   auto const joins = [&](stream& later, stream& earlier) {
     record* made = new_record();
+    record* kept = nullptr;  // between its record and its wait
+    made->stream_index = earlier.index;
     operation& mark = make(kind::record, {"record by NCCL"}, earlier);
     hold(mark.mark, made);
-    hold(made_by_nccl_, made);
+    hold(kept, made);
     append(mark);
     operation& wait = make(kind::wait, {"wait by NCCL"}, later);
     hold(wait.mark, made);
     append(wait);
-    hold(made_by_nccl_, nullptr);
+    hold(kept, nullptr);
   };
-  for (std::size_t other = 1; other < one.streams.size(); ++other) {
-    joins(on, *one.streams[other]);
-  }
+  over.is_launching = true;
   operation& launch = make(
-      kind::group,
-      {"group of communicator, rank", static_cast<int>(one.over->index), one.over->rank},
-      on);
+      kind::group, {"group of communicator, rank", static_cast<int>(over.index), over.rank}, on);
   launch.messages = &one;
   one.launch = &launch;
   for (message& each : one.messages) {
@@ -140,14 +134,21 @@ void machine::launch_group(message_group& one) {
       each.bytes = 0;  // the fault is noted; the message still meets its peer
     }
   }
-  one.over->fifo.push_back(&one);
-  if (append(launch) != cudaSuccess) {
-    std::erase(one.over->fifo, &one);
-    return;
-  }
+  over.fifo.push_back(&one);
   for (std::size_t other = 1; other < one.streams.size(); ++other) {
-    joins(*one.streams[other], on);
+    joins(on, *one.streams[other]);
   }
+  joins(on, *over.launches);
+  if (append(launch) == cudaSuccess) {
+    // This record holds up what stands behind it in its queue until the group is done.
+    joins(*over.launches, on);
+    for (std::size_t other = 1; other < one.streams.size(); ++other) {
+      joins(*one.streams[other], on);
+    }
+  } else {
+    std::erase(over.fifo, &one);
+  }
+  over.is_launching = false;
 }
 
 bool machine::connected(message_group const& one) const {

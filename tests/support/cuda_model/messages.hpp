@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicators of the model. Every rank of one keeps a single FIFO of groups; a send and its
-// receive are a rendezvous: the k-th send to a peer meets the peer's k-th receive from it, when
-// both groups have started.
+// Communicators of the model. Every rank of one runs its groups one after another, kept in turn by
+// a stream of NCCL's own; a send and its receive are a rendezvous: the k-th send to a peer meets
+// the peer's k-th receive from it, when both groups have started.
 #pragma once
 
 #include "clock.hpp"
@@ -68,6 +68,9 @@ struct communicator {
   ncclResult_t failure = ncclSuccess;
   std::string last_error;
   std::deque<message_group*> fifo;
+  // NCCL's own stream: each group waits for it, and it waits for each group.
+  stream* launches = nullptr;
+  bool is_launching = false;          // a group, whose host may wait for room in a stream
   message_group* deferred = nullptr;  // issued, but ncclCommGetAsyncError is still ncclInProgress
   int polls_left = 0;                 // ... for this many calls more
   // What this rank has asked of each peer, and whether both ends have.

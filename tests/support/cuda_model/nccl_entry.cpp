@@ -64,8 +64,8 @@ ncclResult_t state_of(communicator const& one) {
   if (one.of->duplicate_gpu) {
     return ncclInvalidUsage;
   }
-  bool const busy =
-      !joined(one) || one.deferred != nullptr || (one.finalizing && !one.fifo.empty());
+  bool const busy = !joined(one) || one.deferred != nullptr || one.is_launching ||
+                    (one.finalizing && !one.fifo.empty());
   return busy ? ncclInProgress : ncclSuccess;
 }
 
@@ -264,6 +264,10 @@ ncclResult_t ncclCommInitRankConfig(
     one.of = &*found;
     one.rank = rank;
     one.device = self.device;
+    if (!in.make_streams_of(one)) {
+      in.communicators_.pop_back();
+      return ncclSystemError;
+    }
     one.blocking = config == nullptr || config->blocking != 0;  // undefined means 1
     one.sends_to.assign(static_cast<std::size_t>(ranks), false);
     one.receives_from.assign(static_cast<std::size_t>(ranks), false);
