@@ -11,13 +11,12 @@
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
+#include <support/queues_in_environment.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/toy_run.hpp>
 
-#include <cstdlib>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,26 +27,6 @@ namespace cuda = zbpp::cuda;
 namespace model = zbpp::cuda_model;
 
 namespace {
-
-// The environment as it was, once a test is done with it.
-class connections_in_environment {
- public:
-  connections_in_environment() {
-    if (char const* const was = std::getenv(name)) was_ = was;
-  }
-  ~connections_in_environment() { set(was_ ? was_->c_str() : nullptr); }
-
-  static void set(char const* value) {
-    if (value == nullptr)
-      ::unsetenv(name);
-    else
-      ::setenv(name, value, 1);
-  }
-
- private:
-  static constexpr char const* name = "CUDA_DEVICE_MAX_CONNECTIONS";
-  std::optional<std::string> was_;
-};
 
 // A driver whose processing clusters hold 18 multiprocessors each, so that groups of 16 waste two
 // of every 18 and larger ones more.
@@ -203,7 +182,7 @@ TEST_CASE("whatever call of a partition fails, it is named and nothing is left",
 }
 
 TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
-  connections_in_environment const before;
+  queues_in_environment const before;
   // Four ranks in a line: four streams of ranks, six channels.
   auto const planned = toy_plan("zb_h1", 4, 8);
   before.set(nullptr);

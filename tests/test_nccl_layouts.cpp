@@ -38,9 +38,9 @@ constexpr channel_layout layouts[] = {
     channel_layout::one_per_pair,
     channel_layout::one_per_rank};
 
-// Ranks of one communicator share a device, which NCCL does not allow and the model does.
-model::options one_device(std::uint64_t seed) {
-  return {.seed = seed, .connections = 256, .duplicate_gpus = true};
+// A GPU for each rank, with a hardware queue for each of its streams.
+model::options machine_of(plan const& planned, std::uint64_t seed) {
+  return {.seed = seed, .devices = planned.problem().ranks()};
 }
 
 toy::history train(plan const& planned, nccl_in_one_process backend) {
@@ -52,7 +52,7 @@ toy::history train(plan const& planned, nccl_in_one_process backend) {
 }
 
 void check_works(plan const& planned, channel_layout layout, std::uint64_t seed) {
-  model::reset(one_device(seed));
+  model::reset(machine_of(planned, seed));
   auto const expected = toy::in_single_precision(toy::train_reference(planned));
   bool const is_right = train(planned, {.layout = layout}) == expected;
   INFO(to_string(layout) << ", interleaving " << seed);
@@ -62,7 +62,7 @@ void check_works(plan const& planned, channel_layout layout, std::uint64_t seed)
 }
 
 void check_stands_still(plan const& planned, channel_layout layout, std::uint64_t seed) {
-  model::reset(one_device(seed));
+  model::reset(machine_of(planned, seed));
   INFO(to_string(layout) << ", interleaving " << seed);
   CHECK_THROWS_AS(train(planned, {.layout = layout}), zbpp::error);  // refused
   CHECK(first_of(model::faults()) == "");

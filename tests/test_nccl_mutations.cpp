@@ -32,7 +32,7 @@ using passes = toy::padded_passes<toy::launched_passes_with_scratch>;
 
 // Runs two steps; leaves out one call of the second. @return whether nothing was found
 bool is_clean(plan const& planned, std::string_view function, std::uint64_t index) {
-  model::reset({.seed = 9, .connections = 256, .duplicate_gpus = true});
+  model::reset({.seed = 9, .devices = planned.problem().ranks()});
   auto all = toy::make_model(planned.problem().stages());
   std::vector<passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());

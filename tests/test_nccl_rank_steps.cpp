@@ -92,10 +92,15 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
         costs.front().tied = costs.back().tied = gpu_steps::tied_size;
       }
       problem const what(zbpp::placement::v_shape(ranks), 2 * ranks, costs, 87);
-      auto const planned = make_plan(zbpp::zb_v{}, what, {.step = kind});
-      for (auto const& with : gpu_steps::troubles_of(planned)) {
-        model::reset(machine_of(ranks, ++seed));
+      auto layout = zbpp::channel_layout::one_per_directed_pair;
+      for (auto const& with :
+           gpu_steps::troubles_of(make_plan(zbpp::zb_v{}, what, {.step = kind}))) {
+        auto const planned = make_plan(zbpp::zb_v{}, what, {.step = kind, .layout = layout});
+        layout = zbpp::channel_layout::one_per_rank;  // of all but the first, for few queues
+        auto const machine = machine_of(planned, ++seed);
+        reset_gpus(machine);
         INFO(ranks << " ranks, interleaving " << seed << ", clips at " << with.clip);
+        INFO(machine.connections << " queues, mapping " << static_cast<int>(machine.mapping));
         gpu_steps::check(
             train_on_ranks(planned, with), gpu_steps::train_alone(planned, with), planned, with);
       }
@@ -110,7 +115,7 @@ TEST_CASE(
   auto seed = run_seed() + 2000;
   for (int failing = 1; failing < 12; failing += thinned(2, 5))
     for (int culprit = 0; culprit < ranks; ++culprit) {
-      model::reset(machine_of(ranks, ++seed));
+      reset_gpus(machine_of(planned, ++seed));
       INFO("flow " << failing << " of rank " << culprit << ", interleaving " << seed);
       auto const thrown =
           run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {

@@ -111,32 +111,32 @@ outcome on_ranks(
 TEST_CASE("ranks in processes of their own give the bits of one process", "[nccl]") {
   std::uint64_t seed = run_seed();
   for (auto const& [policy, ranks] : {std::pair("zb_h1", 1), {"one_f_one_b", 2}, {"zb_v", 3}}) {
-    auto const planned = toy_plan(policy, ranks, 5);
-    model::reset(machine_of(ranks, ++seed));
-    INFO(policy);
-    CHECK(on_ranks(planned) == reference(planned));
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
+    for (auto const& options : {zbpp::lower_options{}, for_one_queue}) {
+      auto const planned = toy_plan(policy, ranks, 5, options);
+      auto const machine = machine_of(planned, ++seed);
+      reset_gpus(machine);
+      INFO(policy << ", " << machine.connections << " queues");
+      CHECK(on_ranks(planned) == reference(planned));
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
   }
 }
 
 TEST_CASE("layouts, an adopted communicator and other settings change no bit", "[nccl]") {
-  auto const planned = toy_plan("zb_h1", 3, 4);
+  auto const planned = toy_plan("zb_h1", 3, 4, for_one_queue);
   auto const expected = reference(planned);
   std::uint64_t seed = run_seed() + 100;
   auto const check = [&](std::string const& name, auto const& change) {
-    model::reset(machine_of(3, ++seed));
+    reset_gpus(machine_of(planned, ++seed));
     INFO(name);
     CHECK(on_ranks(planned, change) == expected);
     CHECK(first_of(model::faults()) == "");
     CHECK(first_of(model::leaks()) == "");
   };
   using settings = nccl::ranks_settings;
-  for (auto const layout :
-       {zbpp::channel_layout::one_per_pair, zbpp::channel_layout::one_per_rank}) {
-    if (verify(planned.program(), planned.problem(), layout).empty())
-      check("a layout", [&](settings& s) { s.layout = layout; });
-  }
+  for (auto const layout : {zbpp::channel_layout::one_per_pair, zbpp::channel_layout::one_per_rank})
+    check("a layout", [&](settings& s) { s.layout = layout; });
   check("a host that runs one pass ahead", [](settings& s) { s.run_ahead = 1; });
   check("traces", [](settings& s) { s.traces = true; });
   check("a wait after each pass", [](settings& s) { s.synchronizes = true; });
@@ -234,9 +234,9 @@ void check_reported(
 }  // namespace
 
 TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]") {
-  auto const planned = toy_plan("zb_h1", 3, 5);
+  auto const planned = toy_plan("zb_h1", 3, 5, for_one_queue);
   for (int culprit : {0, 1, 2}) {
-    model::reset(machine_of(3, run_seed() + static_cast<std::uint64_t>(culprit)));
+    reset_gpus(machine_of(planned, run_seed() + static_cast<std::uint64_t>(culprit)));
     INFO("culprit " << culprit);
     check_reported(
         fail(
@@ -249,10 +249,10 @@ TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]"
 TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   for (int culprit : {0, 2}) {
-    auto machine = machine_of(3, run_seed() + static_cast<std::uint64_t>(culprit));
+    auto machine = machine_of(planned, run_seed() + static_cast<std::uint64_t>(culprit));
     machine.launch_depth = 4;  // a launch more waits, as on a GPU whose queue is full
     machine.hosts = 4;         // none of the ranks can be all that issue
-    model::reset(machine);
+    reset_gpus(machine);
     INFO("culprit " << culprit);
     check_reported(
         fail(
@@ -276,7 +276,7 @@ void poison(zbpp::pass_context ctx) {
 
 TEST_CASE("a fault of a device reaches every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
-  model::reset(machine_of(3, run_seed()));
+  reset_gpus(machine_of(planned, run_seed()));
   check_reported(fail(planned, {1, poison}), "cudaErrorIllegalAddress");
 }
 
@@ -308,16 +308,9 @@ ncclComm_t make_own(zbpp::asio::rendezvous& meeting) {
 }  // namespace
 
 TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
-  // One queue a rank is safe for what one rank, or two with one message under way, do.
-  problem const problem(
-      zbpp::placement::linear(2),
-      3,
-      zbpp::stage_costs{
-          .forward = 1, .backward_input = 1, .backward_weight = 1, .edge = toy::edge});
-  auto const planned = zbpp::make_plan(zbpp::gpipe{}, problem);
-  REQUIRE(verify(planned.program(), planned.problem(), zbpp::channel_layout::one_per_rank).empty());
+  auto const planned = toy_plan("zb_h1", 2, 3, for_one_queue);
   bool const fails = GENERATE(false, true);
-  model::reset(machine_of(2, run_seed()));
+  reset_gpus(machine_of(planned, run_seed(), zbpp::channel_layout::one_per_rank));
   auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto* const mine = make_own(meeting);
     {
@@ -351,7 +344,7 @@ TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   auto meeting_settings = patient_settings();
   meeting_settings.stall_deadline = std::chrono::seconds(3);
-  model::reset(machine_of(3, run_seed()));
+  reset_gpus(machine_of(planned, run_seed()));
   auto const reported = fail(
       planned,
       {1,
@@ -365,7 +358,7 @@ TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
 
 TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 2, 4);
-  model::reset(machine_of(2, run_seed()));
+  reset_gpus(machine_of(planned, run_seed()));
   auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(2);
     toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
@@ -385,7 +378,7 @@ TEST_CASE("what goes wrong while communicators are made reaches every rank", "[n
   auto const planned = toy_plan("zb_h1", 3, 4);
   for (auto const* function : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclRecv"}) {
     INFO(function);
-    model::reset(machine_of(3, run_seed()));
+    reset_gpus(machine_of(planned, run_seed()));
     model::fail_next(function, ncclSystemError);
     auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
       auto all = toy::make_model(3);
@@ -404,7 +397,7 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
   auto const planned = toy_plan("zb_v", 3, 5);
   REQUIRE_FALSE(
       verify(planned.program(), planned.problem(), zbpp::channel_layout::one_per_rank).empty());
-  model::reset(machine_of(3, run_seed()));
+  reset_gpus(machine_of(planned, run_seed()));
   auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(6);
     std::vector<toy::padded_stage> stages;
@@ -417,6 +410,30 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
   for (auto const& text : thrown)
     CHECK(has(text, "with one channel per rank the ranks wait in a cycle"));
   CHECK(model::leaks().empty());
+}
+
+TEST_CASE("a program that can stand still on the queues of one rank is refused on all", "[nccl]") {
+  queues_in_environment const before;
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  for (auto const* queues : {"8", "13"}) {
+    auto machine = machine_of(planned, run_seed());
+    reset_gpus(machine);
+    before.set(queues);  // enough for ranks 0 and 2, which have one neighbour
+    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      auto all = toy::make_model(3);
+      toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
+      std::array stages{zbpp::stage_ref(mine)};
+      zbpp::pipeline const pipe(
+          planned, nccl::ranks(meeting, settings_of(planned, meeting.rank())), stages);
+    });
+    for (auto const& text : thrown) {
+      INFO(text);
+      CHECK(text.starts_with("refused program"));
+      CHECK(has(text, "rank 1 has 14 streams and " + std::string(queues) + " queues; set"));
+      CHECK(has(text, "CUDA_DEVICE_MAX_CONNECTIONS to 14 in the environment"));
+    }
+    CHECK(model::leaks().empty());
+  }
 }
 
 }  // namespace test_nccl_ranks

@@ -32,7 +32,7 @@ TEST_CASE("ranks over NCCL agree on steps with the bits of one process", "[nccl]
     for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
       auto const planned = make_plan(policy, what, {.step = kind});
       for (auto const& with : gpu_steps::troubles_of(planned)) {
-        model::reset({.seed = ++seed, .connections = 256, .duplicate_gpus = true});
+        model::reset({.seed = ++seed, .devices = what.ranks()});
         INFO("interleaving " << seed << ", clips at " << with.clip);
         gpu_steps::check(
             gpu_steps::train_on<stage>(planned, with, nccl_in_one_process{}),

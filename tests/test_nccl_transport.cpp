@@ -38,7 +38,7 @@ namespace {
 using words = std::span<std::uint64_t>;
 
 // Two ranks with a channel each way, whose messages have one shape: 0 goes from rank 0 to rank 1, 1
-// goes back. They share a device, which the model lets them.
+// goes back. Each has a device.
 struct two_ranks {
   explicit two_ranks(
       cuda::message_shape parts,
@@ -55,10 +55,13 @@ struct two_ranks {
            &shapes,
            std::vector<std::int32_t>(messages, 0),
            std::vector<zbpp::cuda::transfer_waits>(messages)});
-    for (auto& context : contexts)
-      context = std::make_unique<cuda::device_context>(cuda::rank_device{}, 1, 0, how);
+    for (int rank : {0, 1}) {
+      cuda::device_guard const here(rank);
+      contexts[zbpp::detail::index(rank)] =
+          std::make_unique<cuda::device_context>(cuda::rank_device{.device = rank}, 1, 0, how);
+    }
     transport.emplace(
-        make_communicators(channels, {{0, 0}, {1, 0}}, layout),
+        make_communicators(channels, {{0, 0}, {1, 1}}, layout),
         std::vector{contexts[0].get(), contexts[1].get()},
         std::move(needs));
     for (int rank : {0, 1})
@@ -71,6 +74,7 @@ struct two_ranks {
 
   // A message of a rank, whose words follow from `number` once the device has made them.
   [[nodiscard]] message write(int rank, std::uint64_t number) {
+    cuda::device_guard const here(rank);
     message msg;
     for (auto const size : shapes[0]) {
       auto part =
@@ -91,6 +95,7 @@ struct two_ranks {
 
   // Has the device count in `right` the buffers of a message that are as `write` makes them.
   void read(int rank, message const& msg, std::uint64_t number, int& right) {
+    cuda::device_guard const here(rank);
     for (auto const& part : msg.buffers()) {
       auto const from = part.as<std::uint64_t>();
       cuda::check(model::launch(
@@ -117,14 +122,14 @@ struct two_ranks {
   std::vector<cuda::message_shape> shapes;
   std::array<std::unique_ptr<cuda::device_context>, 2> contexts;
   std::array<zbpp::arena, 2> memory{
-      zbpp::arena(cuda::device_memory(0)), zbpp::arena(cuda::device_memory(0))};
+      zbpp::arena(cuda::device_memory(0)), zbpp::arena(cuda::device_memory(1))};
   std::array<zbpp::wakeup, 2> wakeups{};
   std::optional<zbpp::nccl::detail::transport>
       transport;  // goes before the memory that it refers to
 };
 
 void reset(std::uint64_t seed) {
-  model::reset({.seed = seed, .connections = 256, .duplicate_gpus = true});
+  model::reset({.seed = seed, .devices = 2, .connections = 8});  // a queue for each stream
 }
 
 std::string first_fault() {

@@ -310,6 +310,7 @@ set(ZBPP_CUDA_HEADERS
   cuda/error.hpp
   cuda/graph.hpp
   cuda/handles.hpp
+  cuda/hardware_queues.hpp
   cuda/lanes.hpp
   cuda/launch_rows.cuh
   cuda/launcher.hpp
@@ -334,6 +335,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/ranks_executor.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp
+  nccl/hardware_queues.hpp
   nccl/ranks.hpp
   nccl/settings.hpp
 )

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All ranks of a run in one process, with messages by NCCL: with one device, and so one thread, the
-// model repeats an interleaving from its seed.
+// All ranks of a run in one process, each on a device of its own, with messages by NCCL: one thread
+// issues what all of them run, so the model repeats an interleaving from its seed.
 #pragma once
 
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/cuda/device_context.hpp>
-#include <zbpp/cuda/launcher.hpp>
+#include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/pass_observer.hpp>
 #include <zbpp/cuda/rank_device.hpp>
@@ -18,6 +18,7 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -46,7 +47,7 @@ namespace zbpp::test {
       channels, std::move(here), std::move(how), ids, 1, brief_pause());
 }
 
-/// Runs all ranks that way.
+/// Runs all ranks that way, each on the device of its number.
 struct nccl_in_one_process {
   using transport_type = nccl::detail::transport;
   using pass_observer = cuda::pass_observer;
@@ -55,7 +56,6 @@ struct nccl_in_one_process {
   channel_layout layout = channel_layout::one_per_directed_pair;
   bool verifies = true;  ///< false: layouts that do not work are used as well
   std::vector<cuda::message_shape> edges = {};
-  std::vector<cuda::rank_device> devices = {};
 
   class executor;
 };
@@ -66,24 +66,30 @@ class nccl_in_one_process::executor : public one_process {
       : one_process(planned),
         settings_(std::move(settings)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
-        states_(state_map(planned.program())),
-        launcher_(settings_.devices, ranks(), planned, {}) {
+        states_(state_map(planned.program())) {
     if (settings_.verifies) verify_or_throw(planned.program(), planned.problem(), settings_.layout);
+    for (int rank : ranks()) {
+      cuda::device_guard const here(rank);
+      contexts_.push_back(std::make_unique<cuda::device_context>(
+          cuda::rank_device{.device = rank},
+          planned.problem().microbatches(),
+          planned.schedule().passes(rank).size(),
+          cuda::launch_settings{}));
+    }
   }
 
-  [[nodiscard]] arena make_memory(int rank) {
-    return arena(cuda::device_memory(launcher_.at(rank).device()));
-  }
+  [[nodiscard]] static arena make_memory(int rank) { return arena(cuda::device_memory(rank)); }
   [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
-    return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
+    return pass_context(buffers, backend_kind::cuda, &at(rank));
   }
+  [[nodiscard]] static cuda::device_guard enter(int rank) { return cuda::device_guard(rank); }
   [[nodiscard]] std::unique_ptr<nccl::detail::transport> make_transport(
       program const& code, traffic const& messages, problem const&) {
     std::vector<cuda::device_context*> contexts;
     std::vector<nccl::detail::local_rank> here;
     for (int rank : ranks()) {
-      contexts.push_back(&launcher_.at(rank));
-      here.push_back({rank, launcher_.at(rank).device()});
+      contexts.push_back(&at(rank));
+      here.push_back({rank, rank});
     }
     if (communicators_ == nullptr)
       communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
@@ -98,38 +104,79 @@ class nccl_in_one_process::executor : public one_process {
     return made;
   }
   static void connect(nccl::detail::transport&) noexcept {}
-  [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
-  void start_run() { launcher_.start_run(); }
-  [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
+  [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wake_; }
+  void start_run() noexcept {
+    for (auto& each : contexts_) each->start_run();
+  }
+  [[nodiscard]] pass_observer observer_of(int rank) noexcept { return pass_observer(at(rank)); }
 
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    launcher_.warm_up(engines);
+    for (auto& e : engines) {
+      cuda::device_guard const here(e.rank());
+      e.warm_up();
+      at(e.rank()).compute().synchronize();
+    }
   }
   template <class Engine>
   void run(
       std::vector<Engine>& engines, nccl::detail::transport& transport, step_status const& status) {
-    launcher_.issue(engines);
     try {
+      issue(engines);
+      for (int rank : ranks()) at(rank).compute().record(at(rank).end());
       if (!status.has_failed())
-        for (auto& e : engines) launcher_.at(e.rank()).end().synchronize();
-      if (!status.has_failed()) launcher_.collect(engines);
+        for (int rank : ranks()) at(rank).end().synchronize();
+      if (!status.has_failed())
+        for (auto& e : engines) at(e.rank()).read_results(e.trace());
     } catch (...) {
       engines.front().fail(std::current_exception());
     }
     if (status.has_failed()) {
       communicators_->abort();
-      launcher_.synchronize();
+      for (int rank : ranks()) cudaStreamSynchronize(at(rank).compute());
     }
     for (auto const* end : transport.communicators().endpoints())
       cudaStreamSynchronize(end->messages.view());
   }
 
  private:
+  [[nodiscard]] cuda::device_context& at(int rank) noexcept {
+    return *contexts_[zbpp::detail::index(rank)];
+  }
+
+  // Issues one pass after another, always of the rank whose planned time is the earliest, as
+  // `cuda::launcher` does for the ranks of one device.
+  template <class Engine>
+  void issue(std::vector<Engine>& engines) {
+    std::vector<Engine*> left;
+    for (auto& e : engines) left.push_back(&e);
+    auto ready = left;
+    for (auto seen = wake_.load(); !left.empty();) {
+      if (ready.empty()) {  // all wait for what others tell them
+        if (wake_.load() == seen) throw std::logic_error("the ranks wait for one another");
+        seen = wake_.load();
+        ready = left;
+      }
+      auto const next =
+          std::ranges::min_element(ready, {}, [](auto const* e) { return e->time().now(); });
+      auto& engine = **next;
+      cuda::device_guard const here(engine.rank());
+      auto const before = engine.passes_run();
+      auto const reached = engine.advance(1);
+      if (reached == progress::failed) return;
+      if (reached == progress::done) std::erase(left, &engine);
+      if (engine.passes_run() != before)
+        ready = left;
+      else if (reached != progress::paused)
+        ready.erase(next);
+    }
+  }
+
   nccl_in_one_process settings_;
   std::vector<cuda::message_shape> shapes_;
   in_process_states states_;
-  cuda::launcher launcher_;
+  wakeup wake_{0};
+  std::vector<std::unique_ptr<cuda::device_context>> contexts_;  // by rank
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
 };
 

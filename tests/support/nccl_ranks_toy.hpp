@@ -4,19 +4,52 @@
 // model.
 #pragma once
 
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/settings.hpp>
 
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
+#include <support/queues_in_environment.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace zbpp::test {
 
-/// @return a machine with a GPU for each rank
-[[nodiscard]] inline cuda_model::options machine_of(int ranks, std::uint64_t seed) {
-  return {.seed = seed, .devices = ranks, .connections = 256, .hosts = ranks};
+/// Options with which any number of hardware queues is enough.
+inline lower_options const for_one_queue{.layout = channel_layout::one_per_rank};
+
+/// @return a machine with a GPU for each rank. The seed chooses among the numbers of hardware
+/// queues
+///         with which the plan is safe, and how streams are mapped to them.
+[[nodiscard]] inline cuda_model::options machine_of(
+    plan const& planned,
+    std::uint64_t seed,
+    channel_layout layout = channel_layout::one_per_directed_pair) {
+  auto const ranks = planned.problem().ranks();
+  auto const needed = nccl::hardware_queues(planned.program(), layout);
+  std::vector<int> counts;
+  for (int count : {1, 3, 8, 32})
+    if (count >= needed.most()) counts.push_back(count);
+  cuda_model::options machine{
+      .seed = seed,
+      .devices = ranks,
+      .connections = counts.at(static_cast<std::size_t>(seed % counts.size())),
+      .hosts = ranks};
+  if (needed.reason.empty())
+    machine.mapping = static_cast<cuda_model::queue_mapping>(seed / counts.size() % 3);
+  return machine;
+}
+
+/// Starts the model anew, and says in the environment how many hardware queues it has.
+inline void reset_gpus(cuda_model::options const& machine) {
+  queues_in_environment::set(std::to_string(machine.connections).c_str());
+  cuda_model::reset(machine);
 }
 
 /// @return settings for a rank on its own GPU

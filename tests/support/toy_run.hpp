@@ -35,7 +35,8 @@ class digest {
 };
 
 /// Makes the plan of a run: V placement for policies of two chunks, linear for others.
-[[nodiscard]] inline plan toy_plan(std::string const& policy, int ranks, int microbatches) {
+[[nodiscard]] inline plan toy_plan(
+    std::string const& policy, int ranks, int microbatches, lower_options const& options = {}) {
   auto const where = policy == "zb_v" ? placement::v_shape(ranks) : placement::linear(ranks);
   problem const problem(
       where,
@@ -47,10 +48,10 @@ class digest {
           .activation = 2,
           .weight_gradient_input = 1,
           .edge = toy::edge});
-  if (policy == "one_f_one_b") return make_plan(one_f_one_b{}, problem);
-  if (policy == "zb_h1") return make_plan(zb_h1{}, problem);
-  if (policy == "zb_h2") return make_plan(zb_h2{}, problem);
-  if (policy == "zb_v") return make_plan(fixed_zb_v{}, problem);
+  if (policy == "one_f_one_b") return make_plan(one_f_one_b{}, problem, options);
+  if (policy == "zb_h1") return make_plan(zb_h1{}, problem, options);
+  if (policy == "zb_h2") return make_plan(zb_h2{}, problem, options);
+  if (policy == "zb_v") return make_plan(fixed_zb_v{}, problem, options);
   throw std::invalid_argument("toy_plan: there is no policy '" + policy + "' here");
 }
 

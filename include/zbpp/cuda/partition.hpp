@@ -9,11 +9,11 @@
 #include <zbpp/cuda/detail/driver_api.hpp>
 #include <zbpp/cuda/detail/green_contexts.hpp>
 #include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/hardware_queues.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,10 +69,6 @@ class partition {
   std::vector<owned_part> parts_;
 };
 
-/// @return how many hardware queues the streams of a device share: CUDA_DEVICE_MAX_CONNECTIONS, as
-///         the environment sets it, which CUDA reads once; 8 by default
-[[nodiscard]] inline int device_connections() noexcept;
-
 /// Counts the streams of a plan: one per rank, and one per channel on the receiver's device.
 /// @param devices  one per rank; none: all on one device
 /// @return a warning that says what to set, when streams of a device have to share hardware queues,
@@ -125,12 +121,6 @@ inline partition::owned_part partition::make_part(
   return made;
 }
 
-inline int device_connections() noexcept {
-  char const* const stated = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  int const count = stated == nullptr ? 0 : std::atoi(stated);
-  return count < 1 ? 8 : std::min(count, 32);
-}
-
 inline std::string queue_shortage(plan const& planned, std::span<rank_device const> devices) {
   auto const ranks = zbpp::detail::index(planned.problem().ranks());
   if (!devices.empty() && devices.size() != ranks)
@@ -153,9 +143,9 @@ inline std::string queue_shortage(plan const& planned, std::span<rank_device con
   return std::to_string(most) + " streams share " + std::to_string(there) +
          " hardware queues of a device, and one that waits may hold up another; set "
          "CUDA_DEVICE_MAX_CONNECTIONS to " +
-         std::to_string(std::min<std::ptrdiff_t>(most, 32)) +
+         std::to_string(std::min<std::ptrdiff_t>(most, most_device_connections)) +
          " in the environment before the program starts" +
-         (most > 32 ? " (CUDA has no more than 32)" : "");
+         (most > most_device_connections ? " (CUDA has no more than 32)" : "");
 }
 
 }  // namespace zbpp::cuda

@@ -32,7 +32,8 @@ struct ranks_settings {
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where the arena takes its memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = cuda::device_memory;
-  /// Which communicators are made; the program must pass `verify` for it.
+  /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says
+  /// how many hardware queues a device then needs.
   channel_layout layout = channel_layout::one_per_directed_pair;
   /// Thread blocks that a message may use, each of which holds a multiprocessor while it waits.
   int most_ctas = 1;

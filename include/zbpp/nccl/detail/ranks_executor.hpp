@@ -34,6 +34,7 @@
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/error.hpp>
+#include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/nccl/settings.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -67,8 +68,8 @@ class ranks::executor {
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
   ///         not fit; (no_agreement) that says which rank differs in what; (refused_program) when
-  ///         the program can stall on communicators with this layout; cuda_error; the failure of
-  ///         the run
+  ///         the program can stall on communicators with this layout, or on the hardware queues of
+  ///         a device; cuda_error; the failure of the run
   executor(nccl::ranks by, plan const& planned)
       : settings_(std::move(by.settings_)),
         connector_(&by.run_->data_connections()),
@@ -90,7 +91,11 @@ class ranks::executor {
           return detail::device_progress(planned.schedule().passes(supervisor_.rank()).size());
         })) {
     // Forward passes alone can wait in a cycle only if all passes can, so this covers evaluation.
-    verify_or_throw(planned.program(), planned.problem(), layout_of(settings_));
+    auto const layout = layout_of(settings_);
+    verify_or_throw(planned.program(), planned.problem(), layout);
+    // Ranks differ in how many queues they have, and need.
+    supervisor_.or_fail(
+        [&] { detail::check_hardware_queues(planned.program(), layout, supervisor_.rank()); });
   }
   executor(executor const&) = delete;
   executor& operator=(executor const&) = delete;
