@@ -21,7 +21,10 @@ constexpr int microbatches = 8;
 int run(zbpp::asio::launch const& start, int device) {
   // [one_process
   zbpp::asio::rendezvous meeting(start);
-  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, toy::chain(meeting.ranks(), microbatches));
+  auto const plan = zbpp::make_plan(
+      zbpp::zb_h1{},
+      toy::chain(meeting.ranks(), microbatches),
+      {.layout = zbpp::channel_layout::one_per_rank});  // safe with any number of hardware queues
 
   toy::layer const own(meeting.rank(), device);  // of this rank; the others have theirs
   std::vector<toy::chain_stage> stages{toy::chain_stage(own)};
