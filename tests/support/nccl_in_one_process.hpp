@@ -15,6 +15,7 @@
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/state_link.hpp>
 

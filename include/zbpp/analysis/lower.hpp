@@ -37,7 +37,8 @@ struct lower_options {
   std::vector<int> tied = {};
   /// Which transfers share one queue. Where those of more than a directed pair do, all transfers
   /// stand in one order that all ranks agree on: each receive where its rank is when the sender
-  /// sends, if every pass took the same time.
+  /// sends, if every pass took the same time. It takes its slot from there on, so a rank may need
+  /// the memory of some messages more; `verify` says where that exceeds a limit.
   channel_layout layout = channel_layout::one_per_directed_pair;
 };
 

@@ -25,7 +25,7 @@ ZBPP_INLINE hardware_queue_need hardware_queues(program const& code, std::span<i
       streams.size() == detail::index(code.ranks()) &&
           std::ranges::all_of(streams, [](int count) { return count > 0; }),
       "the streams of each rank are counted, and are at least 1");
-  // A queue waits for a transfer before it goes on, so with a single one a rank runs its row
+  // A queue waits for a transfer before it goes on, so with a single one each rank runs its row
   // instruction by instruction. What it consumes it has received before, so its passes wait for
   // nothing, and only transfers can: as in one channel for all of them.
   auto reason = verify(code, channel_layout::one_per_rank);
