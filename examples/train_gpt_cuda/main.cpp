@@ -26,6 +26,9 @@ namespace {
 
 /// Trains with all ranks here, or as one of them.
 int train_by_transport(options const& o) {
+  // On the usual 8 hardware queues streams of a few ranks would wait for one another, and over NCCL
+  // programs might stand still.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (o.by == transport::nccl) return train_in_processes(o);
   auto const on = read(o);
   ranks_here ranks(o, on);
@@ -60,11 +63,7 @@ int start(options const& o) {
 
 #else
 
-int start(options const& o) {
-  // With the usual 8 hardware queues the streams of a few ranks would wait for one another.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  return train_by_transport(o);
-}
+int start(options const& o) { return train_by_transport(o); }
 
 #endif
 
