@@ -15,11 +15,10 @@ namespace zbpp {
 
 /// Says how many hardware queues the devices of a run need.
 struct hardware_queue_need {
-  /// By rank: with so many its device is safe, however streams are mapped to queues while there is
-  /// a queue for each stream.
+  /// By rank: 1 where any number is enough, however streams are mapped to them; else one for each
+  /// stream.
   std::vector<int> of_rank;
-  /// The transfers that would wait for one another in fewer queues; empty where one queue is enough
-  /// for any number of streams.
+  /// The transfers that would wait for one another in one queue; empty where one is enough.
   std::vector<diagnostic> reason;
 
   /// @return the number that is enough for every rank

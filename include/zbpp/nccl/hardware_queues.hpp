@@ -21,8 +21,7 @@ namespace zbpp::nccl {
 /// @return by rank, how many streams its device has in a run of a program: that of its passes, for
 ///         each communicator of the rank one for messages and two that NCCL makes, and one more of
 ///         NCCL where there is any communicator; those that stay idle may take a queue as well
-/// @source NCCL 2.28.9, commAlloc in src/init.cc and ncclCudaContextTrack in
-/// src/misc/strongstream.cc
+/// @source NCCL, commAlloc in src/init.cc and ncclCudaContextTrack in src/misc/strongstream.cc
 [[nodiscard]] inline std::vector<int> streams_of_ranks(
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
   std::vector<int> counts;
@@ -35,8 +34,9 @@ namespace zbpp::nccl {
   return counts;
 }
 
-/// @return how many hardware queues the device of each rank needs: one where the program is lowered
-///         for `channel_layout::one_per_rank`, and in most other cases one for each stream
+/// @return how many hardware queues the device of each rank needs: one where all ranks have their
+///         transfers in one order, as with `lower_options::layout` of `one_per_rank`, else one for
+///         each stream
 /// @param code    one that `verify` accepts for `layout`
 /// @param layout  of the communicators; `one_per_rank` when the caller's is adopted
 [[nodiscard]] inline hardware_queue_need hardware_queues(
