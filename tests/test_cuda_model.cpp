@@ -1291,6 +1291,41 @@ TEST_CASE("A message that nobody takes is a deadlock; aborting frees it") {
       one_gpu());
 }
 
+TEST_CASE("An abort waits for its launch, and that for room behind another communicator's kernel") {
+  model::options machine = one_gpu();
+  machine.launch_depth = 4;
+  machine.patience = std::chrono::milliseconds(1);
+  for (bool at_once : {false, true}) {
+    each_interleaving(
+        [&] {
+          pair const spinning;
+          pair const late;
+          cudaStream_t const one = new_stream();
+          cudaStream_t const other = new_stream();
+          spinning.receive(1, new_memory(), one);
+          order(one, other);
+          while (model::pending() < 6) {  // a kernel, a record, and a stream without room
+            REQUIRE(model::launch(other, "more", {}, {}) == cudaSuccess);
+          }
+          CHECK(ncclRecv(new_memory(), block, ncclInt8, 0, late.comm[1], other) == ncclInProgress);
+          if (at_once) {
+            std::thread first([&] { ncclCommAbort(late.comm[1]); });
+            std::thread second([&] { ncclCommAbort(spinning.comm[1]); });
+            first.join();
+            second.join();
+          } else {  // a group does not help: each call waits for its own launch
+            REQUIRE(ncclGroupStart() == ncclSuccess);
+            ncclCommAbort(late.comm[1]);
+            ncclCommAbort(spinning.comm[1]);
+            REQUIRE(ncclGroupEnd() == ncclSuccess);
+          }
+          CHECK(faults_of("deadlock") == (at_once ? 0 : 1));
+          CHECK(cudaDeviceSynchronize() == (at_once ? cudaSuccess : cudaErrorLaunchTimeout));
+        },
+        machine);
+  }
+}
+
 TEST_CASE("Revoking ends what is under way and refuses more") {
   model::reset(one_gpu());
   pair const link;

@@ -8,9 +8,11 @@
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
 #include <support/refusal.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -269,6 +271,57 @@ TEST_CASE("links that are aborted are not used any more", "[nccl]") {
   }
   CHECK(model::faults().empty());
   CHECK(model::leaks().empty());
+}
+
+TEST_CASE("communicators are aborted whichever launch waits for another one's kernel", "[nccl]") {
+  constexpr std::size_t depth = 4;
+  std::vector<std::size_t> order{0, 1, 2};
+  do {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      model::reset(
+          {.seed = seed,
+           .devices = 2,
+           .launch_depth = depth,
+           .lazy_connect = false,
+           .patience = std::chrono::seconds(1)});
+      {
+        std::array<pair_of_ends, 3> const pairs;
+        zbpp::cuda::device_guard const here(0);
+        zbpp::arena memory(zbpp::cuda::device_memory(0));
+        std::array<zbpp::cuda::stream, 3> const streams{
+            zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
+            zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
+            zbpp::cuda::stream(zbpp::cuda::stream_priority::usual)};
+        zbpp::cuda::event const received(zbpp::cuda::event_kind::order);
+        auto const bytes = memory.allocate(256, zbpp::purpose::edge);
+        // The first waits for a message that never comes, the others for room in their streams,
+        // which stand behind it.
+        for (std::size_t i = 0; i < 3; ++i) {
+          auto const on = streams[i].view();
+          if (i > 0) {
+            on.wait(received);
+            for (auto filled = depth - 1; filled > 0; --filled)
+              zbpp::cuda::check(model::launch(on, "behind it", {}, {}));
+          }
+          nccl::detail::check_started(
+              ncclRecv(bytes.data(), 256, ncclInt8, 1, pairs[i].ends[0]->get(), on));
+          if (i == 0) {
+            while (!pairs[0].ends[0]->is_ready()) {
+            }
+            on.record(received);
+          }
+        }
+        CHECK_FALSE(pairs[1].ends[0]->is_ready());
+        std::vector<nccl::communicator*> all;
+        for (auto const i : order) all.push_back(pairs[i].ends[0].get());
+        nccl::communicator::abort(all);
+        for (auto const* one : all) CHECK(one->get() == nullptr);
+        for (auto const& each : streams) each.view().synchronize();
+      }
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST_CASE("an abort thread acts at most once", "[nccl]") {

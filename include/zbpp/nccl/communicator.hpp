@@ -5,10 +5,13 @@
 // a hang.
 #pragma once
 
+#include <zbpp/cuda/error.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/error.hpp>
 
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <algorithm>
@@ -49,12 +52,13 @@ class communicator {
   /// Begins to make one for the current device; inside a group when one thread makes several.
   /// Wait for `is_ready` before you use it. NCCL keeps the object's address until then.
   /// @throws error (bad_argument) unless the rank is one of `ranks` and most_ctas is above 0;
-  ///         nccl_error
+  ///         cuda_error; nccl_error; std::system_error when the system has no more threads
   communicator(ncclUniqueId const& id, int ranks, int rank, communicator_settings settings)
       : name_(std::move(settings.name)), ranks_(ranks), rank_(rank), is_own_(true) {
     zbpp::detail::require(
         rank >= 0 && rank < ranks && settings.most_ctas > 0,
         "a communicator needs a rank from 0 to ranks - 1 and most_ctas above 0; give it both");
+    cuda::check(cudaGetDevice(&device_));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that a wait for a peer that never comes can end
     // Clusters do not fit where a partition of the device has few multiprocessors.
@@ -70,12 +74,14 @@ class communicator {
   /// Adopts the caller's, which outlives this object and is neither finalized nor destroyed by it;
   /// when a run fails it is revoked, so that nothing hangs on the device. Make it with
   /// `blocking = 0`: others block the host until a peer comes, however long that takes.
-  /// @throws error (bad_argument) when NCCL is older than 2.28.7 and cannot revoke; nccl_error
+  /// @throws error (bad_argument) when NCCL is older than 2.28.7 and cannot revoke; nccl_error;
+  ///         std::system_error when the system has no more threads
   explicit communicator(ncclComm_t theirs) : native_(theirs) {
 #if NCCL_VERSION_CODE >= 22807
     detail::check_library(22807);
     check(ncclCommCount(theirs, &ranks_));
     check(ncclCommUserRank(theirs, &rank_));
+    check(ncclCommCuDevice(theirs, &device_));
 #else
     throw error(
         errc::bad_argument,
@@ -118,15 +124,10 @@ class communicator {
     detail::poll([this] { return is_ready(); }, pause);
   }
 
-  /// Aborts some communicators together: one by one, the first could wait for a kernel that waits
-  /// for the second. The caller's are revoked.
+  /// Aborts some communicators, each from a thread of its own, and waits until all are aborted. The
+  /// caller's are revoked. Never throws, and allocates nothing.
   static void abort(std::span<communicator* const> all) noexcept {
-    abort_own(all);
-#if NCCL_VERSION_CODE >= 22807
-    for (auto* one : all)
-      if (!one->is_own_ && one->native_ != nullptr)
-        ncclCommRevoke(std::exchange(one->native_, nullptr), NCCL_REVOKE_DEFAULT);
-#endif
+    abort_if(all, [](communicator const&) { return true; });
   }
 
   /// Finalizes and destroys those of some communicators that are owned, together, since ranks in
@@ -149,27 +150,42 @@ class communicator {
           ncclCommDestroy(std::exchange(one->native_, {}));
       }
     }
-    abort_own(all);
+    abort_if(all, [](communicator const& one) { return one.is_own_; });
   }
 
  private:
   [[nodiscard]] bool must_destroy() const noexcept { return is_own_ && native_ != nullptr; }
 
-  static void abort_own(std::span<communicator* const> all) noexcept {
-    ncclGroupStart();
+  // An abort waits for the launch under way on its communicator, and that may stand behind the
+  // kernel of another one, which runs until its own abort begins. So all begin before one is waited
+  // for, and a group would not do: each call in it waits.
+  template <class Chosen>
+  static void abort_if(std::span<communicator* const> all, Chosen const& is_chosen) noexcept {
     for (auto* one : all)
-      if (one->must_destroy()) ncclCommAbort(one->native_);
-    ncclGroupEnd();
-    // Only now: NCCL writes the handle once more when the communicator was still being made.
-    for (auto* one : all)
-      if (one->is_own_) one->native_ = nullptr;
+      if (one->native_ != nullptr && is_chosen(*one)) one->abort_.start();
+    for (auto* one : all) {
+      if (one->native_ == nullptr || !is_chosen(*one)) continue;
+      one->abort_.finish();
+      // Only now: NCCL writes the handle once more when the communicator was still being made.
+      one->native_ = nullptr;
+    }
+  }
+
+  void abort_here() noexcept {
+    cudaSetDevice(device_);  // or NCCL would make a context on the first device
+    if (is_own_) ncclCommAbort(native_);
+#if NCCL_VERSION_CODE >= 22807
+    if (!is_own_) ncclCommRevoke(native_, NCCL_REVOKE_DEFAULT);
+#endif
   }
 
   std::string name_;  // NCCL may keep its address
   ncclComm_t native_ = nullptr;
   int ranks_ = 0;
   int rank_ = 0;
+  int device_ = 0;
   bool is_own_ = false;
+  detail::abort_thread abort_{[this] { abort_here(); }};  // last: it uses the others
 };
 
 }  // namespace zbpp::nccl

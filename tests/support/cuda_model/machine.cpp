@@ -257,6 +257,9 @@ void machine::finish(operation& one) {
   on.head = one.next;
   ++on.done;
   --pending_;
+  if (one.messages != nullptr) {
+    --one.messages->over->launched;
+  }
   for (byte_access const& each : one.accesses) {
     --memory_[each.allocation].pending;
   }

@@ -153,6 +153,7 @@ struct host_state {
   };
   std::vector<grouped> group;
   std::vector<communicator*> joining;
+  std::vector<communicator*> aborting;
 };
 
 class machine {
@@ -206,6 +207,7 @@ class machine {
   void try_deferred(communicator& of);
   void cancel_all(communicator& of);
   bool connected(message_group const& one) const;
+  bool has_room(message_group const& one) const;
 
   // ---- handles ----
   stream* find(cudaStream_t handle, char const* function);

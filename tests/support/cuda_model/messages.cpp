@@ -134,7 +134,11 @@ void machine::launch_group(message_group& one) {
       each.bytes = 0;  // the fault is noted; the message still meets its peer
     }
   }
-  over.fifo.push_back(&one);
+  launch.cancelled = one.cancelled = over.aborted;
+  if (!one.cancelled) {
+    over.fifo.push_back(&one);
+  }
+  ++over.launched;
   for (std::size_t other = 1; other < one.streams.size(); ++other) {
     joins(on, *one.streams[other]);
   }
@@ -146,6 +150,7 @@ void machine::launch_group(message_group& one) {
       joins(*one.streams[other], on);
     }
   } else {
+    --over.launched;
     std::erase(over.fifo, &one);
   }
   over.is_launching = false;
@@ -163,9 +168,26 @@ bool machine::connected(message_group const& one) const {
   });
 }
 
+/// Whether the launch fits into its streams: the thread that NCCL launches from waits for that. A
+/// blocking communicator launches from the caller's.
+bool machine::has_room(message_group const& one) const {
+  auto const depth = static_cast<std::uint32_t>(options_.launch_depth);
+  auto const has = [depth](stream const& on, std::uint32_t needed) {
+    return depth - (on.issued - on.done) >= std::min(needed, depth);
+  };
+  // A record and a wait of each stream that is joined, NCCL's own among them, and the kernel.
+  auto const joined = static_cast<std::uint32_t>(one.streams.size());
+  return one.over->blocking ||
+         (has(*one.over->launches, 2) &&
+          std::all_of(one.streams.begin(), one.streams.end(), [&](stream const* on) {
+            return has(*on, on == one.streams.front() ? 1 + 2 * joined : 2);
+          }));
+}
+
 void machine::try_deferred(communicator& of) {
   message_group* const group = of.deferred;
-  if (group == nullptr || of.polls_left > 0 || holds_groups_ || !connected(*group)) {
+  if (group == nullptr || of.polls_left > 0 || holds_groups_ || !connected(*group) ||
+      !has_room(*group)) {
     return;
   }
   of.deferred = nullptr;
@@ -176,8 +198,11 @@ void machine::try_deferred(communicator& of) {
 }
 
 void machine::cancel_all(communicator& of) {
-  if (message_group* const group = std::exchange(of.deferred, nullptr); group != nullptr) {
-    for (stream* on : group->streams) {
+  // What waits for a peer ends; a launch that is under way does not.
+  message_group* const late = of.deferred;
+  if (late != nullptr && (!of.aborted || holds_groups_ || !connected(*late))) {
+    of.deferred = nullptr;
+    for (stream* on : late->streams) {
       --on->deferred;
     }
   }

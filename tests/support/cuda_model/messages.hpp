@@ -64,7 +64,9 @@ struct communicator {
   bool alive = true;
   bool revoked = false;
   bool finalizing = false;
-  bool broken = false;  // comm_fault: nothing progresses any more
+  bool broken = false;   // comm_fault: nothing progresses any more
+  bool aborted = false;  // its kernels end at once, those that are still to run as well
+  int launched = 0;      // kernels on the device, running or not
   ncclResult_t failure = ncclSuccess;
   std::string last_error;
   std::deque<message_group*> fifo;

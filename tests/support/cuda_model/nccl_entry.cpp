@@ -115,11 +115,34 @@ ncclResult_t issue(machine& in, message_group& group) {
   return state_of(over);
 }
 
+/// Waits on a thread that aborts, which is none of those that issue.
+template <class Reached>
+void wait_to_abort(machine& in, communicator const& one, Reached&& reached) {
+  ++in.registered_hosts_;
+  in.wait_until(one.device, reached);
+  --in.registered_hosts_;
+  in.wake_hosts();
+}
+
+/// Ends an abort: NCCL waits until its kernels have left the device.
+void reclaim(machine& in, communicator& one) {
+  wait_to_abort(in, one, [&] { return one.launched == 0; });
+  one.alive = false;
+  if (one.of->joined < one.of->ranks) {
+    *one.made = in.handle_for(communicator_tag, one.index);  // by the thread that was making it
+  }
+}
+
 ncclResult_t end_group(machine& in, host_state& self) {
   std::vector<host_state::grouped> calls = std::move(self.group);
   std::vector<communicator*> joining = std::move(self.joining);
+  std::vector<communicator*> aborting = std::move(self.aborting);
   self.group.clear();
   self.joining.clear();
+  self.aborting.clear();
+  for (communicator* one : aborting) {
+    reclaim(in, *one);
+  }
   ncclResult_t result = ncclSuccess;
   auto const worst = [&result](ncclResult_t next) {
     if (result == ncclSuccess || (result == ncclInProgress && next != ncclSuccess)) {
@@ -329,11 +352,23 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   return with_communicator(
-      function::ncclCommAbort, handle, [&](machine& in, host_state&, communicator& one) {
+      function::ncclCommAbort, handle, [](machine& in, host_state& self, communicator& one) {
+        if (one.aborted) {
+          in.fault("nccl: communicator " + std::to_string(one.index) + " is aborted twice");
+          return ncclInvalidUsage;
+        }
+        one.aborted = true;
         in.cancel_all(one);
-        one.alive = false;
-        if (one.of->joined < one.of->ranks) {
-          *one.made = handle;  // by the thread that was making it, as it ends
+        // It joins the thread that launches, group or not; nothing but room in the stream ends
+        // that.
+        wait_to_abort(in, one, [&] {
+          in.try_deferred(one);
+          return one.deferred == nullptr;
+        });
+        if (self.group_depth > 0) {
+          self.aborting.push_back(&one);
+        } else {
+          reclaim(in, one);
         }
         return ncclSuccess;
       });

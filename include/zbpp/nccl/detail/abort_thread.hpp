@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Aborts communicators on a thread of its own: the launching thread may hang in a call that only
-// the abort ends, and the I/O thread, which learns of failures, must not block.
+// Aborts on a thread that was made beforehand, so that nothing can fail when the time comes. The
+// launching thread may hang in a call that only the abort ends, the I/O thread, which learns of
+// failures, must not block, and the abort of one communicator may wait for that of another.
 #pragma once
 
 #include <atomic>
@@ -32,8 +33,8 @@ class abort_thread {
     state_.compare_exchange_strong(expected, state::started, std::memory_order_release);
     state_.notify_one();
   }
-  /// Starts the action, unless it was started, and blocks until it is done; only for the thread
-  /// that made this object.
+  /// Starts the action, unless it was started, and blocks until it is done; one thread at a time
+  /// may call this.
   void finish() { end_with(state::started); }
 
  private:
