@@ -329,6 +329,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/calls.hpp
   nccl/detail/communicator_map.hpp
   nccl/detail/communicator_set.hpp
+  nccl/detail/device_end.hpp
   nccl/detail/device_progress.hpp
   nccl/detail/host_wait.hpp
   nccl/detail/rank_pass_observer.hpp

@@ -71,6 +71,9 @@ class slot_ring {
   [[nodiscard]] slot& at(std::int32_t sequence) noexcept {
     return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
   }
+  [[nodiscard]] slot const& at(std::int32_t sequence) const noexcept {
+    return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
+  }
   /// Opens the slot of the next message: takes memory for it and, if the transfer waits for that,
   /// records the event after which the memory is free.
   /// @throws std::bad_alloc; cuda_error

@@ -24,9 +24,10 @@ namespace zbpp::nccl {
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
-  int run_ahead = 0;          ///< passes that the host may issue ahead; 0: the whole step
-  bool traces = false;        ///< whether passes are timed on the device
-  bool synchronizes = false;  ///< whether the host waits after each pass; for debugging
+  int run_ahead = 0;    ///< passes that the host may issue ahead; 0: the whole step
+  bool traces = false;  ///< whether passes are timed on the device
+  /// Whether the host waits after each pass, and before it for its message; for debugging.
+  bool synchronizes = false;
   /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
   /// stages warm up: as `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};

@@ -77,6 +77,11 @@ struct name {
 
 // ---- what a test's passes do ----
 
+/// What the body of a kernel throws to fault: it poisons its device, as by `kernel_fault`.
+struct fault_in_kernel {
+  cudaError_t error = cudaErrorIllegalAddress;
+};
+
 /// Launches a "kernel": `body` runs when the scheduler says so. Device memory is host memory here,
 /// so the body just computes on it, within the ranges that it declares; it calls no CUDA.
 /// @param ns  its virtual duration, for cudaEventElapsedTime

@@ -190,7 +190,11 @@ void machine::run(operation& one) {
       [[fallthrough]];
     default: run_body(one, on); break;
   }
+  int const device = on.device;
   finish(one);
+  if (auto const error = std::exchange(thrown_by_kernel_, cudaSuccess); error != cudaSuccess) {
+    poison(device, error);
+  }
 }
 
 void machine::run_body(operation& one, stream& on) {
@@ -223,6 +227,8 @@ void machine::run_body(operation& one, stream& on) {
         break;
       default: break;
     }
+  } catch (fault_in_kernel const& wrong) {
+    thrown_by_kernel_ = wrong.error;
   } catch (...) {
     fault("callback: an exception left " + text_of(one.label));
   }

@@ -272,6 +272,7 @@ class machine {
   bool counting_ = false;
   std::int64_t kernel_fault_in_ = -1;  // kernels until the one that fails
   cudaError_t kernel_fault_error_ = cudaSuccess;
+  cudaError_t thrown_by_kernel_ = cudaSuccess;
 
   vector_clock host_clock_;
   bool host_moved_ = true;

@@ -52,6 +52,15 @@ class host_wait {
   bool until_messages_are_here() {
     return until([this] { return !progress_.is_waiting(); });
   }
+  /// Waits until rank 0 has decided which failure of the run was the first, but not longer than the
+  /// deadline of the run. Only then may a rank give up messages: passes that run without them,
+  /// there and where their results go, may fault, and none of that is the first failure.
+  void until_stopped() {
+    auto const end = std::chrono::steady_clock::now() + supervisor_.channel().settings().deadline;
+    poll(
+        [&] { return supervisor_.look() || std::chrono::steady_clock::now() > end; },
+        [](std::chrono::microseconds time) { std::this_thread::sleep_for(time); });
+  }
 
  private:
   asio::step_supervisor& supervisor_;

@@ -29,6 +29,7 @@
 #include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/device_end.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/detail/host_wait.hpp>
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
@@ -136,8 +137,8 @@ class ranks::executor {
       supervisor_.or_fail([&] { make_communicators(messages.channels()); });
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
-    auto made =
-        std::make_unique<detail::transport>(communicators_, std::move(contexts), std::move(needs));
+    auto made = std::make_unique<detail::transport>(
+        communicators_, std::move(contexts), std::move(needs), settings_.synchronizes);
     // A transport whose program could not be prepared is destroyed; its address may be in use
     // again.
     programs_.remove_if([&](running const& gone) {
@@ -194,15 +195,20 @@ class ranks::executor {
     }
     if (status.has_failed()) {
       supervisor_.report(engine.what_failed());
+      wait_.until_stopped();
       if (abort_thread_) abort_thread_->finish();
-      settle_device([&] { return is_computing() || transport.is_busy(); });
+      settle_device([&] { return transport.is_busy(); });
     }
     supervisor_.end();
   }
 
   /// Blocks until all ranks know all failures, and adds those of other ranks.
   void settle(std::vector<failure>& failures) {
-    settle_device([this] { return is_computing(); });  // what optimizers take back
+    settle_device([] { return false; });  // what optimizers take back
+    if (auto lost = detail::loss_of_device(context(), supervisor_.rank(), failures)) {
+      supervisor_.report(*lost);
+      failures.push_back(*std::move(lost));
+    }
     supervisor_.settle(failures);
     for (auto const& each : programs_)
       if (each.states != nullptr) each.states->transport().close();
@@ -317,18 +323,9 @@ class ranks::executor {
     });
   }
 
-  [[nodiscard]] bool is_computing() {
-    return cudaStreamQuery(context().compute()) == cudaErrorNotReady;
-  }
-
-  // Waits until the device is done with what was issued, whether it succeeded or not. After the
-  // abort only a kernel of a pass can hang, which nothing can end, so the wait has a limit.
   template <class IsBusy>
   void settle_device(IsBusy const& is_busy) noexcept {
-    auto const end = std::chrono::steady_clock::now() + supervisor_.channel().settings().deadline;
-    while (is_busy() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    cudaGetLastError();  // the step has reported it
+    detail::settle_device(context(), is_busy, supervisor_.channel().settings().deadline);
   }
 
   ranks_settings settings_;

@@ -43,12 +43,14 @@ class transport {
   /// @param communicators  made for these channels; other transports may use them, too
   /// @param contexts       by rank, null for ranks of other processes; they outlive the transport
   /// @param needs          of each channel
+  /// @param host_waits     whether a pass is issued only when its message has arrived
   /// @throws cuda_error
   transport(
       std::shared_ptr<communicator_set> communicators,
       std::vector<cuda::device_context*> contexts,
-      std::vector<cuda::channel_needs> needs)
-      : communicators_(std::move(communicators)), ranks_(contexts.size()) {
+      std::vector<cuda::channel_needs> needs,
+      bool host_waits = false)
+      : communicators_(std::move(communicators)), ranks_(contexts.size()), host_waits_(host_waits) {
     for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
     for (auto& each : needs) {
       auto const channel = static_cast<int>(channels_.size());
@@ -86,7 +88,8 @@ class transport {
       return ncclRecv(
           part.data(), part.size(), ncclInt8, l.sender_number, l.receiver->comm.get(), by);
     });
-    if (waits.by_receiver && !communicators_->is_aborted()) by.record(slot.arrived);
+    if ((waits.by_receiver || host_waits_) && !communicators_->is_aborted())
+      by.record(slot.arrived);
   }
 
   /// Enqueues the send of what the sender's passes have made so far. Never blocks.
@@ -108,8 +111,15 @@ class transport {
     l.at(l.sent++) = std::move(msg);
   }
 
-  /// @return 0: the host never waits for a message
-  [[nodiscard]] static constexpr ticks arrival(int, std::int32_t) noexcept { return 0; }
+  /// @return 0; `not_yet` where the host waits for messages, until this one is here, and for good
+  ///         once the communicators are aborted
+  /// @throws cuda_error
+  [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
+    if (!host_waits_) return 0;
+    auto const& arrived = channels_[zbpp::detail::index(channel)]->slots->at(sequence).arrived;
+    // In this order, since a receive that is given up completes as well, after the abort began.
+    return arrived.view().is_complete() && !communicators_->is_aborted() ? 0 : not_yet;
+  }
 
   /// @return true: what is received is ordered by the device
   [[nodiscard]] static constexpr bool have_arrived(int, std::int32_t) noexcept { return true; }
@@ -285,6 +295,7 @@ class transport {
       channels_;                   // by channel; null when neither end is in this process
   std::vector<cuda::event> last_;  // one per endpoint
   state_link* states_ = nullptr;   // null where ranks exchange none
+  bool host_waits_;
 };
 
 }  // namespace zbpp::nccl::detail
