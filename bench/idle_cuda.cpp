@@ -77,6 +77,10 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t size, unsigned) {
   return take_memory(memory, size);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned) {
+  *on_device = memory;
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void*, void const*, std::size_t, cudaMemcpyKind, cudaStream_t) {
   return counted();
 }

@@ -17,6 +17,7 @@
 #include <support/thinned.hpp>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -569,10 +570,79 @@ TEST_CASE("a step waits for what the caller has enqueued on an adopted stream", 
   CHECK(first_of(model::faults()) == "");
 }
 
+namespace {
+
+// A last stage whose kernels write losses to where the host reads them.
+struct writer {
+  std::set<float*>* slots;
+  bool writes = true;
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    zbpp::message const in = co_await mb.recv_activation();
+    zbpp::buffer out;
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      out = ctx.allocate_edge(toy::edge);
+      cuda::check(model::launch(cuda::stream_of(ctx), "out", {}, {{out.data(), out.size()}}));
+      if (!mb.is_last_stage()) return;
+      auto* const slot = cuda::loss_slot(mb, ctx);
+      slots->insert(slot);
+      float const loss = static_cast<float>(100 * mb.step() + mb.index());
+      if (writes || mb.index() != 1)
+        cuda::check(model::launch(
+            cuda::stream_of(ctx), "loss", {}, {{slot, sizeof(float)}}, [=] { *slot = loss; }));
+    });
+    co_await mb.send_activation(out);
+    zbpp::message const back = co_await mb.recv_gradient();
+    co_await zbpp::B([] {});
+    co_await mb.send_gradient(out);
+    co_await zbpp::W([] {});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a kernel writes the loss to where the host reads it, and nothing is copied", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  for (std::uint64_t trial = 0; trial < 20; ++trial) {
+    model::reset({.seed = run_seed() + trial});
+    std::set<float*> slots;
+    std::vector<writer> stages(2, {&slots});
+    {
+      pipeline pipe{planned, cuda::device{}, stages};
+      for (int step = 0; step < 3; ++step) {
+        model::start_counting();
+        auto const& losses = pipe.step().losses;
+        // One copy for each message, there and back.
+        CHECK(model::count("cudaMemcpyAsync") + model::count("cudaMemcpyPeerAsync") == 8);
+        REQUIRE(losses.size() == 4);
+        for (int i = 0; i < 4; ++i) CHECK(losses[zbpp::detail::index(i)] == 100 * step + i);
+        CHECK(slots.size() == 4);
+        for (auto const* slot : slots) model::host_reads(slot, sizeof(float));
+      }
+    }
+    CHECK(first_of(model::faults()) == "");
+  }
+}
+
+TEST_CASE("a loss that no kernel writes is not a number, nor that of the step before", "[cuda]") {
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  model::reset({.seed = run_seed()});
+  std::set<float*> slots;
+  std::vector<writer> stages(2, {&slots});
+  pipeline pipe{planned, cuda::device{}, stages};
+  CHECK(pipe.step().losses == std::vector<double>{0, 1, 2, 3});
+  stages[1].writes = false;
+  auto const losses = pipe.step().losses;
+  CHECK(losses[0] == 100);
+  CHECK(std::isnan(losses[1]));
+}
+
 TEST_CASE("a loss is not reported from captured work", "[cuda]") {
   auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  bool const copies = GENERATE(true, false);
   struct reporter {
     cuda::graph_cache* graphs;
+    bool copies;
 
     zbpp::flow operator()(zbpp::microbatch mb) {
       zbpp::message const in = co_await mb.recv_activation();
@@ -582,7 +652,9 @@ TEST_CASE("a loss is not reported from captured work", "[cuda]") {
         auto const values = out.as<float>();
         auto const report = [&](cuda::stream_ref on) {
           cuda::check(model::launch(on, "value", {}, {{values.data(), values.size_bytes()}}));
-          if (mb.is_last_stage()) cuda::report_loss(mb, ctx, values.data());
+          if (!mb.is_last_stage()) return;
+          if (copies) cuda::report_loss(mb, ctx, values.data());
+          static_cast<void>(cuda::loss_slot(mb, ctx));
         };
         graphs->run(ctx, mb.index(), {values.data()}, report);
       });
@@ -595,12 +667,15 @@ TEST_CASE("a loss is not reported from captured work", "[cuda]") {
   };
   model::reset({.seed = run_seed()});
   std::vector<cuda::graph_cache> graphs(2);
-  std::vector<reporter> stages{{&graphs[0]}, {&graphs[1]}};
+  std::vector<reporter> stages{{&graphs[0], copies}, {&graphs[1], copies}};
   pipeline pipe{planned, cuda::device{}, stages};
   CHECK(
       refusal([&] { pipe.step(); }) ==
-      "rank 1, position 1, stage 1, microbatch 0: report_loss() is called while work is captured; "
-      "call it after graph_cache::run()");
+      "rank 1, position 1, stage 1, microbatch 0: " +
+          std::string(
+              copies ? "report_loss() is called while work is captured; call it after "
+                     : "loss_slot() is called while work is captured; call it before ") +
+          "graph_cache::run()");
   CHECK(first_of(model::faults()) == "");
 }
 

@@ -442,6 +442,37 @@ TEST_CASE("The host's reads and writes of pinned memory are checked") {
   }
 }
 
+TEST_CASE("A kernel writes memory of the host that is mapped, in order with the host's reads") {
+  for (bool synchronised : {false, true}) {
+    each_interleaving([&] {
+      cudaStream_t const stream = new_stream();
+      void* mapped = nullptr;
+      void* unmapped = nullptr;
+      REQUIRE(cudaHostAlloc(&mapped, block, cudaHostAllocMapped) == cudaSuccess);
+      REQUIRE(cudaHostAlloc(&unmapped, block, cudaHostAllocDefault) == cudaSuccess);
+      void* on_device = nullptr;
+      CHECK(cudaHostGetDevicePointer(&on_device, unmapped, 0) == cudaErrorInvalidValue);
+      CHECK(cudaHostGetDevicePointer(&on_device, new_memory(), 0) == cudaErrorInvalidValue);
+      REQUIRE(cudaHostGetDevicePointer(&on_device, mapped, 0) == cudaSuccess);
+      auto* const data = static_cast<char*>(on_device);
+      write(stream, data, 5);
+      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      CHECK(static_cast<char*>(mapped)[0] == 5);
+      model::host_reads(mapped, block);
+      CHECK(all_faults().empty());
+      write(stream, data, 6);
+      if (synchronised) {
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      }
+      model::host_reads(mapped, block);
+      write(stream, static_cast<char*>(unmapped), 7);
+      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      CHECK(faults_of("race") == (synchronised ? 0U : 1U));
+      CHECK(faults_of("memory") == 1);
+    });
+  }
+}
+
 TEST_CASE("Random programs: the model finds a race exactly where the order has none") {
   // Independent: a matrix of what comes before what, closed over the edges.
   for (std::uint64_t trial = 0; trial < 300; ++trial) {

@@ -50,13 +50,6 @@ struct chunk_saved {
   Tensor dy;  ///< [tokens, width] from the next chunk, from B until W
 };
 
-/// Is what a forward pass gives: rows for the next chunk or, at the end of the model, the loss.
-template <class Tensor>
-struct chunk_output {
-  Tensor y;                     ///< [tokens, width]; empty at the end of the model
-  float const* loss = nullptr;  ///< on the device, the mean over the tokens of the microbatch
-};
-
 /// Is a run of blocks, with the embedding where it starts the model and the head where it ends it.
 class chunk {
  public:
@@ -108,14 +101,16 @@ class chunk {
   }
 
   /// Enqueues the forward pass of a microbatch.
-  /// @param x  [tokens, width] from the chunk before; unused at the start of the model
+  /// @param x     [tokens, width] from the chunk before; unused at the start of the model
+  /// @param loss  gets, at the end of the model, the mean over the tokens of the microbatch
+  /// @return y [tokens, width] for the next chunk; empty at the end of the model
   template <memory Memory>
   [[nodiscard]] auto forward(
-      Memory& at, cudaStream_t on, auto& keep, batch const& of, bf16 const* x) {
+      Memory& at, cudaStream_t on, auto& keep, batch const& of, bf16 const* x, float* loss) {
     keep.until_b = at.allocate(keeps_.until_b);
     keep.until_w = at.allocate(keeps_.until_w);
-    chunk_output<decltype(at.allocate(0))> out;
-    if (!is_last()) out.y = at.allocate_edge(row_bytes());
+    decltype(at.allocate(0)) out;
+    if (!is_last()) out = at.allocate_edge(row_bytes());
     auto const use = with(on);
     pieces room(scratch_.data());
     auto* rows = room.take<bf16>(s_.row_elements());
@@ -127,15 +122,14 @@ class chunk {
     }
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       bool const ends = i + 1 == blocks_.size() && !is_last();
-      auto* const y = ends ? reinterpret_cast<bf16*>(out.y.data()) : next;
+      auto* const y = ends ? reinterpret_cast<bf16*>(out.data()) : next;
       blocks_[i].forward(use, saved_at<block::saved>(keep, i), x, rest, y);
       x = y;
       std::swap(rows, next);
     }
     if (is_last()) {
       auto const kept_there = saved_at<head::saved>(keep, blocks_.size());
-      head_->forward(use, kept_there, starts(of), microbatches_, x, rest);
-      out.loss = kept_there.loss;
+      head_->forward(use, kept_there, starts(of), microbatches_, x, rest, loss);
     }
     return out;
   }

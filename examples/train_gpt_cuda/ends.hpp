@@ -63,7 +63,6 @@ class head {
     float* scale;   ///< [T], until B
     bf16* normal;   ///< [T, C], until W
     bf16* dlogits;  ///< [T, vocabulary], until W: F makes the gradient with the loss
-    float* loss;    ///< the mean over the tokens, in nats, until W
     bf16* dnorm;    ///< [T, C], from B until W
 
     /// Cuts it out, always in the same order.
@@ -71,7 +70,6 @@ class head {
         : scale(from.until_b.take<float>(s.tokens())),
           normal(from.until_w.take<bf16>(s.row_elements())),
           dlogits(from.until_w.take<bf16>(s.tokens() * vocabulary)),
-          loss(from.until_w.take<float>(1)),
           dnorm(from.gradients.take<bf16>(s.row_elements())) {}
   };
 
@@ -91,13 +89,15 @@ class head {
   }
 
   /// Enqueues the loss of x [T, C], and its gradient to the logits, divided by `microbatches`.
+  /// @param loss  gets the mean over the tokens, in nats
   void forward(
       compute const& use,
       saved const& k,
       sequence_starts const& of,
       int microbatches,
       bf16 const* x,
-      std::byte* scratch) const {
+      std::byte* scratch,
+      float* loss) const {
     auto const tokens = s_.tokens();
     scratch_space const room(s_, pieces(scratch));
     run(use.on,
@@ -116,7 +116,7 @@ class head {
             .bias = use.p.value(logits_.bias),
             .dlogits = k.dlogits,
             .losses = room.losses});
-    run(use.on, mean_loss{.tokens = tokens, .losses = room.losses, .mean = k.loss});
+    run(use.on, mean_loss{.tokens = tokens, .losses = room.losses, .mean = loss});
   }
 
   /// Enqueues dx [T, C].

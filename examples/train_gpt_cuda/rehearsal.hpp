@@ -26,7 +26,7 @@ class rehearsal {
   void forward() {
     memory_.begin();
     auto const* const x = reinterpret_cast<bf16 const*>(zeros_.data());
-    static_cast<void>(chunk_->forward(memory_, stream_, keep_, batch_, x));
+    static_cast<void>(chunk_->forward(memory_, stream_, keep_, batch_, x, loss_.data()));
   }
   /// Enqueues B.
   void backward_input() {
@@ -40,6 +40,7 @@ class rehearsal {
   zbpp::cuda::stream_ref stream_;
   batch batch_;
   device_array<std::byte> zeros_;
+  device_array<float> loss_{1};
   reused_memory memory_;
   chunk_saved<reused_memory::tensor> keep_;
 };

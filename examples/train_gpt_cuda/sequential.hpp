@@ -85,10 +85,7 @@ class sequential_trainer {
       batch const of(how_.model.of_text(), *text_, how_.seed, step_, i);
       chunk_saved<reused_memory::tensor> keep;
       memory_.begin();
-      auto const out = model_.forward(memory_, stream_, keep, of, nullptr);
-      auto* const loss = losses_.data() + i;
-      zbpp::cuda::check(
-          cudaMemcpyAsync(loss, out.loss, sizeof(float), cudaMemcpyDeviceToDevice, stream_));
+      static_cast<void>(model_.forward(memory_, stream_, keep, of, nullptr, losses_.data() + i));
       static_cast<void>(model_.backward_input(memory_, stream_, keep, {}));
       model_.backward_weight(stream_, keep, of);
     }

@@ -39,9 +39,8 @@ class chunk_stage {
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       auto const* const x = reinterpret_cast<bf16 const*>(msg[0].data());
-      auto out = model_.forward(ctx, zbpp::cuda::stream_of(ctx), keep, of, x);
-      if (mb.is_last_stage()) zbpp::cuda::report_loss(mb, ctx, out.loss);
-      msg = std::move(out.y);
+      auto* const loss = mb.is_last_stage() ? zbpp::cuda::loss_slot(mb, ctx) : nullptr;
+      msg = model_.forward(ctx, zbpp::cuda::stream_of(ctx), keep, of, x, loss);
     });
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -84,9 +85,22 @@ class device_context {
   /// Counts measured times from an event of the same device, which is recorded in every run.
   void measure_from(event_ref epoch) noexcept { epoch_ = epoch; }
 
+  /// Expects a microbatch's loss, which `to` gets when the results are read.
+  /// @return where the device writes it; not a number until it does
+  /// @throws error (bad_argument) while the stream is captured; cuda_error
+  [[nodiscard]] float* loss_slot(int microbatch, double& to) {
+    refuse_capture(
+        "loss_slot() is called while work is captured; call it before graph_cache::run()");
+    return losses_on_device_ + expect_loss(microbatch, to);
+  }
   /// Enqueues the copy of a microbatch's loss; the last one counts.
   /// @throws error (bad_argument) while the stream is captured; cuda_error
-  void copy_loss(int microbatch, double& to, float const* from);
+  void copy_loss(int microbatch, double& to, float const* from) {
+    refuse_capture(
+        "report_loss() is called while work is captured; call it after graph_cache::run()");
+    auto* const slot = losses_.data() + expect_loss(microbatch, to);
+    check(cudaMemcpyAsync(slot, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
+  }
   /// Blocks until the device is done with what `read_results` reads.
   /// @throws cuda_error
   void wait_for_results() const;
@@ -96,7 +110,19 @@ class device_context {
   void read_results(std::span<timed_pass> passes);
 
  private:
+  static constexpr float no_loss = std::numeric_limits<float>::quiet_NaN();
+
   [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
+  void refuse_capture(char const* why) const {
+    auto captured = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(compute_, &captured));
+    zbpp::detail::require(captured == cudaStreamCaptureStatusNone, why);
+  }
+  std::size_t expect_loss(int microbatch, double& to) noexcept {
+    auto const i = zbpp::detail::index(microbatch);
+    pending_[i] = &to;
+    return i;
+  }
 
   int device_;
   stream own_;
@@ -109,6 +135,7 @@ class device_context {
   detail::timing timing_;
   std::optional<event_ref> epoch_;  // where passes are measured
   pinned<float> losses_;
+  float* losses_on_device_;
   std::vector<double*> pending_;  // by microbatch: where its loss goes; null: none was reported
 };
 
@@ -122,24 +149,15 @@ inline device_context::device_context(
       synchronizes_(how.synchronizes),
       timing_(how.traces ? passes : 0),
       losses_(zbpp::detail::index(microbatches)),
+      losses_on_device_(losses_.on_device()),
       pending_(zbpp::detail::index(microbatches), nullptr) {
+  std::fill_n(losses_.data(), microbatches, no_loss);
   if (runs_on.compute != nullptr) check_adoptable(compute_, device_);
   if (sm_count_ == 0)
     check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
   zbpp::detail::require(
       how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
   for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::host_wait);
-}
-
-inline void device_context::copy_loss(int microbatch, double& to, float const* from) {
-  auto captured = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(compute_, &captured));
-  zbpp::detail::require(
-      captured == cudaStreamCaptureStatusNone,
-      "report_loss() is called while work is captured; call it after graph_cache::run()");
-  auto const i = zbpp::detail::index(microbatch);
-  check(cudaMemcpyAsync(losses_.data() + i, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
-  pending_[i] = &to;
 }
 
 inline void device_context::wait_for_results() const {
@@ -150,7 +168,7 @@ inline void device_context::wait_for_results() const {
 inline void device_context::read_results(std::span<timed_pass> passes) {
   for (std::size_t i = 0; i < pending_.size(); ++i)
     if (auto* const to = std::exchange(pending_[i], nullptr); to != nullptr)
-      *to = static_cast<double>(losses_.data()[i]);
+      *to = static_cast<double>(std::exchange(losses_.data()[i], no_loss));
   if (epoch_) timing_.read(*epoch_, passes);
 }
 
@@ -170,6 +188,9 @@ namespace detail {
 inline stream_ref stream_of(pass_context const& ctx) { return detail::context_of(ctx).compute(); }
 inline int device_of(pass_context const& ctx) { return detail::context_of(ctx).device(); }
 inline int sm_count(pass_context const& ctx) { return detail::context_of(ctx).sm_count(); }
+inline float* loss_slot(microbatch const& mb, pass_context const& ctx) {
+  return detail::context_of(ctx).loss_slot(mb.index(), mb.loss());
+}
 inline void report_loss(microbatch const& mb, pass_context const& ctx, float const* on_device) {
   detail::context_of(ctx).copy_loss(mb.index(), mb.loss(), on_device);
 }

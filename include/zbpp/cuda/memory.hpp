@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the arenas of ranks on GPUs take their memory from, and memory of the host that a device
-// can copy to.
+// can copy to, and write.
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
@@ -39,7 +39,8 @@ namespace zbpp::cuda {
       .is_host = false};
 }
 
-/// Owns page-locked values of the host, which copies from a device can be enqueued to.
+/// Owns page-locked values of the host, which copies from a device can be enqueued to, and which
+/// kernels can write.
 template <class Value>
 class pinned {
  public:
@@ -47,7 +48,7 @@ class pinned {
   /// @throws cuda_error when there is no such memory left
   explicit pinned(std::size_t count) {
     void* memory = nullptr;
-    check(cudaHostAlloc(&memory, count * sizeof(Value), cudaHostAllocDefault));
+    check(cudaHostAlloc(&memory, count * sizeof(Value), cudaHostAllocMapped));
     values_ = static_cast<Value*>(memory);
   }
   pinned(pinned&& other) noexcept : values_(std::exchange(other.values_, nullptr)) {}
@@ -61,6 +62,13 @@ class pinned {
 
   /// @return the first value
   [[nodiscard]] Value* data() const noexcept { return values_; }
+  /// @return its address for kernels on the current device
+  /// @throws cuda_error
+  [[nodiscard]] Value* on_device() const {
+    void* mapped = nullptr;
+    check(cudaHostGetDevicePointer(&mapped, values_, 0));
+    return static_cast<Value*>(mapped);
+  }
 
  private:
   Value* values_ = nullptr;

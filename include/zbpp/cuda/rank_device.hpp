@@ -35,8 +35,16 @@ struct rank_device {
 /// @throws error (bad_argument) when it does not run on a GPU
 [[nodiscard]] inline int sm_count(pass_context const& ctx);
 
-/// States the loss of a microbatch that is not computed yet: enqueues a copy of the value behind
-/// the work of the pass, and the step's result has it.
+/// Gives where a kernel of the pass writes the loss of a microbatch, which the step's result then
+/// has: one float in memory of the host that the device writes itself, so nothing is copied and the
+/// next pass waits for nothing. Write it once; reading it is slow. What is not written is not a
+/// number.
+/// @return its address on the device
+/// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
+///         not run on a GPU, or while its work is captured; cuda_error
+[[nodiscard]] inline float* loss_slot(microbatch const& mb, pass_context const& ctx);
+/// States the loss of a microbatch where a library has computed it: enqueues a copy of the value
+/// behind the work of the pass, which the next pass waits for.
 /// @param on_device  one float in device memory
 /// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
 ///         not run on a GPU, or while its work is captured; cuda_error

@@ -54,6 +54,12 @@ bool machine::touches(operation& of, void const* data, std::size_t bytes, bool w
   }
   int const device = memory_[found.allocation].device;
   bool const direct = of.what == kind::kernel || of.what == kind::group;
+  if (direct && device == pinned && !memory_[found.allocation].mapped) {
+    fault(
+        "memory: " + text_of(of.label) + verb +
+        "memory of the host that is not mapped: give "
+        "cudaHostAlloc cudaHostAllocMapped");
+  }
   if (direct && device != pinned && device != of.on->device &&
       !peers_[static_cast<std::size_t>(of.on->device)][static_cast<std::size_t>(device)]) {
     fault(

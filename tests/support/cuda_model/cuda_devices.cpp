@@ -282,10 +282,27 @@ cudaError_t cudaFree(void* data) {
   });
 }
 
-cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned int) {
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned int flags) {
   return enter(function::cudaHostAlloc, [&](machine& in, host_state& self) {
-    cudaError_t const captured = in.unsafe_in_capture(self);
-    return captured != cudaSuccess ? captured : new_memory(in, data, bytes, pinned);
+    cudaError_t error = in.unsafe_in_capture(self);
+    if (error == cudaSuccess) {
+      error = new_memory(in, data, bytes, pinned);
+    }
+    if (error == cudaSuccess && bytes > 0) {
+      in.memory_.beginning_at(*data)->mapped = (flags & cudaHostAllocMapped) != 0;
+    }
+    return error;
+  });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* data, unsigned int flags) {
+  return enter(function::cudaHostGetDevicePointer, [&](machine& in, host_state&) {
+    allocation const* one = in.memory_.beginning_at(data);
+    if (on_device == nullptr || flags != 0 || one == nullptr || one->freed || !one->mapped) {
+      return cudaErrorInvalidValue;
+    }
+    *on_device = data;  // one address space
+    return cudaSuccess;
   });
 }
 

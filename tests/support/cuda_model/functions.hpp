@@ -42,6 +42,7 @@ namespace zbpp::cuda_model {
   MAKE(cudaFree)                                                                                   \
   MAKE(cudaHostAlloc)                                                                              \
   MAKE(cudaFreeHost)                                                                               \
+  LIGHT(cudaHostGetDevicePointer)                                                                  \
   LIGHT(cudaMemcpyAsync)                                                                           \
   LIGHT(cudaMemcpyPeerAsync)                                                                       \
   LIGHT(cudaMemsetAsync)                                                                           \

@@ -51,6 +51,7 @@ struct allocation {
   std::size_t bytes = 0;
   int device = 0;
   bool freed = false;
+  bool mapped = false;        // of the host, and kernels may touch it
   std::uint32_t pending = 0;  // appended operations that touch it
 
   struct segment {
