@@ -706,6 +706,49 @@ TEST_CASE("A full stream that cannot move is a deadlock, and so is polling for w
   }
 }
 
+TEST_CASE("Making and freeing memory, and first launches, may wait for the device") {
+  model::options machine = one_gpu();
+  machine.drains = true;
+  machine.patience = std::chrono::milliseconds(1);
+  for (bool waits : {false, true}) {
+    for (auto const* what : {"cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "launch"}) {
+      INFO(what << ", while a receive " << (waits ? "waits" : "has ended"));
+      each_interleaving(
+          [&] {
+            pair const link;
+            cudaStream_t const stream = new_stream();
+            cudaStream_t const other = new_stream();
+            char* const data = new_memory();
+            void* own = new_memory();
+            void* pinned = nullptr;
+            REQUIRE(cudaHostAlloc(&pinned, block, cudaHostAllocDefault) == cudaSuccess);
+            write(other, data);
+            REQUIRE(cudaStreamSynchronize(other) == cudaSuccess);
+            link.receive(1, new_memory(), stream);
+            if (!waits) {
+              write(other, data);  // not the first of its name
+              link.send(0, data, other);
+            }
+            std::string_view const name = what;
+            if (name == "cudaMalloc") {
+              cudaMalloc(&own, block);
+            } else if (name == "cudaHostAlloc") {
+              cudaHostAlloc(&pinned, block, cudaHostAllocDefault);
+            } else if (name == "cudaFree") {
+              cudaFree(own);
+            } else if (name == "cudaFreeHost") {
+              cudaFreeHost(pinned);
+            } else {
+              read(other, data);
+            }
+            CHECK(faults_of("deadlock") == (waits ? 1 : 0));
+            CHECK(faults_of("race") == 0);
+          },
+          machine);
+    }
+  }
+}
+
 // ---- errors ----
 
 TEST_CASE("A failing call returns its error once; one that is sticky stays") {
@@ -1362,12 +1405,35 @@ TEST_CASE("Revoking ends what is under way and refuses more") {
   pair const link;
   cudaStream_t const to = new_stream();
   link.receive(1, new_memory(), to);
-  REQUIRE(ncclCommRevoke(link.comm[1], NCCL_REVOKE_DEFAULT) == ncclSuccess);
+  ncclResult_t const revoked = ncclCommRevoke(link.comm[1], NCCL_REVOKE_DEFAULT);
+  CHECK((revoked == ncclSuccess || revoked == ncclInProgress));
+  link.settle(1);
   CHECK(cudaStreamSynchronize(to) == cudaSuccess);
   CHECK(ncclRecv(new_memory(), block, ncclInt8, 0, link.comm[1], to) == ncclInvalidUsage);
   REQUIRE(ncclCommDestroy(link.comm[1]) == ncclSuccess);
   REQUIRE(ncclCommDestroy(link.comm[0]) == ncclSuccess);
   CHECK(all_faults().empty());
+}
+
+TEST_CASE("Finalizing and revoking may take some polls, and then they are done") {
+  for (bool revokes : {false, true}) {
+    bool is_instant = false;
+    bool takes_time = false;
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      model::options machine = one_gpu();
+      machine.seed = seed;
+      model::reset(machine);
+      pair const link;
+      ncclResult_t const result = revokes ? ncclCommRevoke(link.comm[0], NCCL_REVOKE_DEFAULT)
+                                          : ncclCommFinalize(link.comm[0]);
+      (result == ncclSuccess ? is_instant : takes_time) = true;
+      link.settle(0);
+      REQUIRE(ncclCommDestroy(link.comm[0]) == ncclSuccess);
+      CHECK(all_faults().empty());
+    }
+    CHECK(is_instant);
+    CHECK(takes_time);
+  }
 }
 
 TEST_CASE("A failed communicator says so, and its messages hang until it is aborted") {

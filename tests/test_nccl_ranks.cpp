@@ -77,6 +77,16 @@ outcome reference(plan const& planned) {
   return result;
 }
 
+// Has its kernels loaded before the first step.
+struct warm_stage : toy::padded_stage {
+  using toy::padded_stage::padded_stage;
+
+  static void warm_up(zbpp::pass_context ctx) {
+    for (auto const* kernel : {"toy", "toy loss"})
+      zbpp::cuda::check(model::launch(zbpp::cuda::stream_of(ctx), kernel, {}, {}));
+  }
+};
+
 // Each rank has a model of its own, of which it trains its stages.
 outcome on_ranks(
     plan const& planned, std::function<void(nccl::ranks_settings&)> const& change = {}) {
@@ -86,7 +96,7 @@ outcome on_ranks(
   auto const thrown = run_ranks(
       planned.problem().ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
         auto all = toy::make_model(planned.problem().stages());
-        std::vector<toy::padded_stage> stages;
+        std::vector<warm_stage> stages;
         auto const& where = planned.problem().placement();
         for (int s : where.stages_of(meeting.rank()))
           stages.emplace_back(all[zbpp::detail::index(s)]);
@@ -121,6 +131,24 @@ TEST_CASE("ranks in processes of their own give the bits of one process", "[nccl
       CHECK(first_of(model::leaks()) == "");
     }
   }
+}
+
+TEST_CASE("allocations and first launches that wait for the device hold up no step", "[nccl]") {
+  std::uint64_t seed = run_seed() + 50;
+  for (auto const& [policy, ranks] : {std::pair("zb_h1", 3), {"one_f_one_b", 2}, {"zb_v", 3}})
+    for (int ahead : {0, 2}) {
+      auto const usual = toy_plan(policy, ranks, 5);
+      auto const planned =
+          make_plan(policy, usual.schedule(), usual.problem(), {.receive_ahead = ahead});
+      auto machine = machine_of(ranks, ++seed);
+      machine.drains = true;
+      machine.patience = std::chrono::seconds(5);
+      model::reset(machine);
+      INFO(policy << ", receives opened " << ahead << " passes ahead");
+      CHECK(on_ranks(planned) == reference(planned));
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
 }
 
 TEST_CASE("layouts, an adopted communicator and other settings change no bit", "[nccl]") {

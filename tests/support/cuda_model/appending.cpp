@@ -146,6 +146,28 @@ void machine::hold(record*& where, record* what) {
   where = what;
 }
 
+cudaError_t machine::drain(int device) {
+  if (!options_.drains) {
+    return cudaSuccess;
+  }
+  std::vector<std::pair<stream*, std::uint32_t>> given;
+  for (stream& on : streams_) {
+    if (on.device == device) {
+      given.emplace_back(&on, on.issued);
+    }
+  }
+  return wait_until(device, [&] {
+    return std::all_of(given.begin(), given.end(), [](auto const& each) {
+      return each.first->done >= each.second;
+    });
+  });
+}
+
+cudaError_t machine::load(name const& kernel, int device) {
+  bool const is_first = options_.drains && loaded_.emplace(device, kernel.text).second;
+  return is_first ? drain(device) : cudaSuccess;
+}
+
 cudaError_t machine::record_event(stream& on, event& of) {
   if (on.capturing != nullptr) {
     capture& into = *on.capturing;

@@ -133,6 +133,10 @@ cudaError_t launch(
       one.body = std::move(body);
     }
     one.ns = ns;
+    if (cudaError_t const error = in.load(label, on->device); error != cudaSuccess) {
+      in.discard(one);
+      return error;
+    }
     return in.append(one);
   });
 }

@@ -22,13 +22,17 @@ cudaError_t answer(int* into, int value) {
   return cudaSuccess;
 }
 
-cudaError_t new_memory(machine& in, void** made, std::size_t bytes, int device) {
+cudaError_t new_memory(
+    machine& in, void** made, std::size_t bytes, int device, host_state const& by) {
   if (made == nullptr) {
     return cudaErrorInvalidValue;
   }
   *made = nullptr;
   if (bytes == 0) {
     return cudaSuccess;
+  }
+  if (cudaError_t const error = in.drain(by.device); error != cudaSuccess) {
+    return error;
   }
   std::size_t const limit = in.options_.device_bytes;
   if (device != pinned && limit > 0 && in.memory_.bytes_on(device) + bytes > limit) {
@@ -38,7 +42,8 @@ cudaError_t new_memory(machine& in, void** made, std::size_t bytes, int device) 
   return cudaSuccess;
 }
 
-cudaError_t free_memory(machine& in, void* data, bool host, char const* by) {
+cudaError_t free_memory(
+    machine& in, void* data, bool host, char const* by, host_state const& self) {
   if (data == nullptr) {
     return cudaSuccess;
   }
@@ -72,6 +77,7 @@ cudaError_t free_memory(machine& in, void* data, bool host, char const* by) {
     }
   }
   one->freed = true;
+  in.drain(one->device == pinned ? self.device : one->device);
   return cudaSuccess;
 }
 
@@ -271,14 +277,14 @@ char const* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   return enter(function::cudaMalloc, [&](machine& in, host_state& self) {
     cudaError_t const captured = in.unsafe_in_capture(self);
-    return captured != cudaSuccess ? captured : new_memory(in, data, bytes, self.device);
+    return captured != cudaSuccess ? captured : new_memory(in, data, bytes, self.device, self);
   });
 }
 
 cudaError_t cudaFree(void* data) {
   return enter(function::cudaFree, [&](machine& in, host_state& self) {
     cudaError_t const captured = in.unsafe_in_capture(self);
-    return captured != cudaSuccess ? captured : free_memory(in, data, false, "cudaFree");
+    return captured != cudaSuccess ? captured : free_memory(in, data, false, "cudaFree", self);
   });
 }
 
@@ -286,7 +292,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned int flags) {
   return enter(function::cudaHostAlloc, [&](machine& in, host_state& self) {
     cudaError_t error = in.unsafe_in_capture(self);
     if (error == cudaSuccess) {
-      error = new_memory(in, data, bytes, pinned);
+      error = new_memory(in, data, bytes, pinned, self);
     }
     if (error == cudaSuccess && bytes > 0) {
       in.memory_.beginning_at(*data)->mapped = (flags & cudaHostAllocMapped) != 0;
@@ -309,7 +315,7 @@ cudaError_t cudaHostGetDevicePointer(void** on_device, void* data, unsigned int 
 cudaError_t cudaFreeHost(void* data) {
   return enter(function::cudaFreeHost, [&](machine& in, host_state& self) {
     cudaError_t const captured = in.unsafe_in_capture(self);
-    return captured != cudaSuccess ? captured : free_memory(in, data, true, "cudaFreeHost");
+    return captured != cudaSuccess ? captured : free_memory(in, data, true, "cudaFreeHost", self);
   });
 }
 

@@ -45,6 +45,9 @@ struct options {
   queue_mapping mapping = queue_mapping::in_turn;
   int launch_depth = 1024;  ///< pending operations a stream holds; a call beyond blocks the host
   int hosts = 1;  ///< threads that issue; a deadlock is when all of them wait (see host_thread)
+  /// Making or freeing memory, and the first launch of each kernel on a device, known by its label,
+  /// wait until all that the device was given before is done, as CUDA may.
+  bool drains = false;
   bool green_contexts = true;       ///< false: the driver lacks the green calls, as before 12.4
   bool peer_access = true;          ///< cudaDeviceCanAccessPeer
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault

@@ -61,6 +61,7 @@ void machine::reset(options const& machine_options) {
   free_operations_.clear();
   records_.clear();
   free_records_.clear();
+  loaded_.clear();
   snapshots_.clear();
 }
 

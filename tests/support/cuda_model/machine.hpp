@@ -18,7 +18,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 struct CUdevResourceDesc_st;
@@ -175,6 +177,10 @@ class machine {
   cudaError_t append(operation& one);
   cudaError_t wait_for_event(stream& on, event& of);
   cudaError_t record_event(stream& on, event& of);
+  /// Waits, where the options say so, until the device is done with all that it was given.
+  cudaError_t drain(int device);
+  /// The same before the first launch of a kernel, which CUDA loads then.
+  cudaError_t load(name const& kernel, int device);
 
   // ---- running ----
   void run_some();
@@ -313,6 +319,7 @@ class machine {
   std::vector<operation*> free_operations_;
   std::deque<record> records_;
   std::vector<record*> free_records_;
+  std::set<std::pair<int, std::string>> loaded_;  // kernels, by device
   std::deque<vector_clock> snapshots_;
 };
 

@@ -64,8 +64,9 @@ ncclResult_t state_of(communicator const& one) {
   if (one.of->duplicate_gpu) {
     return ncclInvalidUsage;
   }
+  bool const ends = one.finalizing || one.revoked;
   bool const busy = !joined(one) || one.deferred != nullptr || one.is_launching ||
-                    (one.finalizing && !one.fifo.empty());
+                    (ends && (one.polls_left > 0 || !one.fifo.empty()));
   return busy ? ncclInProgress : ncclSuccess;
 }
 
@@ -79,6 +80,13 @@ ncclResult_t block(machine& in, communicator const& one, Reached&& reached) {
   }
   ncclResult_t const state = state_of(one);
   return state == ncclInProgress ? ncclSuccess : state;
+}
+
+/// What a thread of NCCL does for a communicator that does not block may take some polls.
+void take_time(machine& in, communicator& one) {
+  if (!one.blocking && in.options_.order == mode::random && in.random() % 8 == 0) {
+    one.polls_left = 1 + static_cast<int>(in.random() % 3);
+  }
 }
 
 /// Launches the group over one communicator, or leaves it to its polls.
@@ -108,9 +116,8 @@ ncclResult_t issue(machine& in, message_group& group) {
         return result;
       }
     }
-  } else if (in.options_.order == mode::random && in.random() % 8 == 0) {
-    over.polls_left = 1 + static_cast<int>(in.random() % 3);
   }
+  take_time(in, over);
   in.try_deferred(over);
   return state_of(over);
 }
@@ -336,6 +343,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
           return ncclInvalidArgument;
         }
         one.finalizing = true;
+        take_time(in, one);
         return one.blocking ? finish_communicator(in, one) : state_of(one);
       });
 }
@@ -382,7 +390,8 @@ ncclResult_t ncclCommRevoke(ncclComm_t handle, int flags) {
         }
         in.cancel_all(one);
         one.revoked = true;
-        return ncclSuccess;
+        take_time(in, one);
+        return state_of(one);
       });
 }
 
