@@ -1378,7 +1378,7 @@ TEST_CASE("An abort waits for its launch, and that for room behind another commu
           cudaStream_t const other = new_stream();
           spinning.receive(1, new_memory(), one);
           order(one, other);
-          while (model::pending() < 6) {  // a kernel, a record, and a stream without room
+          for (int more = 1; more < machine.launch_depth; ++more) {  // with its wait, all its room
             REQUIRE(model::launch(other, "more", {}, {}) == cudaSuccess);
           }
           CHECK(ncclRecv(new_memory(), block, ncclInt8, 0, late.comm[1], other) == ncclInProgress);

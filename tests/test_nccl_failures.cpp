@@ -112,11 +112,20 @@ struct setup {
   std::function<void()> before_failure = [] {};                               // on the culprit
 };
 
-std::vector<told> fail(setup const& how) {
+zbpp::plan plan_of_ranks() {
   zbpp::stage_costs const costs{
       .forward = 2, .backward_input = 2, .backward_weight = 1, .edge = edge};
-  auto const planned = zbpp::make_plan(
+  return zbpp::make_plan(
       zbpp::zb_h1{}, zbpp::problem(zbpp::placement::linear(ranks), 5, costs), {.receive_ahead = 1});
+}
+
+// Starts the model anew, with an interleaving and hardware queues of its own for each trial.
+void reset_for(int trial) {
+  reset_gpus(machine_of(plan_of_ranks(), run_seed() + static_cast<std::uint64_t>(trial)));
+}
+
+std::vector<told> fail(setup const& how) {
+  auto const planned = plan_of_ranks();
   std::vector<told> all(ranks);
   auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto const rank = meeting.rank();
@@ -163,7 +172,7 @@ std::vector<told> fail(setup const& how) {
 TEST_CASE("passes without their messages may fault, and the first failure stays first", "[nccl]") {
   int dead = 0;
   for (int trial = 0; trial < 20; ++trial) {
-    model::reset(machine_of(ranks, run_seed() + static_cast<std::uint64_t>(trial)));
+    reset_for(trial);
     INFO("trial " << trial);
     for (auto const& one : fail({.culprit = trial % ranks})) {
       CHECK(has(one.thrown, "the toy broke"));
@@ -177,7 +186,7 @@ TEST_CASE("passes without their messages may fault, and the first failure stays 
 }
 
 TEST_CASE("nothing is given up before rank 0 knows the first failure", "[nccl]") {
-  model::reset(machine_of(ranks, run_seed()));
+  reset_for(0);
   std::promise<void> is_held;
   auto const held = is_held.get_future();
   bool was_early = false;
@@ -201,7 +210,7 @@ TEST_CASE("nothing is given up before rank 0 knows the first failure", "[nccl]")
 
 TEST_CASE("a host that waits for messages issues no pass without its own", "[nccl]") {
   for (int trial = 0; trial < 9; ++trial) {
-    model::reset(machine_of(ranks, run_seed() + static_cast<std::uint64_t>(trial)));
+    reset_for(trial);
     INFO("trial " << trial);
     for (auto const& one : fail({.culprit = trial % ranks, .synchronizes = true})) {
       CHECK(has(one.thrown, "the toy broke"));

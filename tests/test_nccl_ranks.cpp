@@ -140,10 +140,10 @@ TEST_CASE("allocations and first launches that wait for the device hold up no st
       auto const usual = toy_plan(policy, ranks, 5);
       auto const planned =
           make_plan(policy, usual.schedule(), usual.problem(), {.receive_ahead = ahead});
-      auto machine = machine_of(ranks, ++seed);
+      auto machine = machine_of(planned, ++seed);
       machine.drains = true;
       machine.patience = std::chrono::seconds(5);
-      model::reset(machine);
+      reset_gpus(machine);
       INFO(policy << ", receives opened " << ahead << " passes ahead");
       CHECK(on_ranks(planned) == reference(planned));
       CHECK(first_of(model::faults()) == "");

@@ -164,7 +164,7 @@ class communicator {
     for (auto* one : all)
       if (one->native_ != nullptr && is_chosen(*one)) one->abort_.start();
     for (auto* one : all) {
-      if (one->native_ == nullptr || !is_chosen(*one)) continue;
+      if (!one->abort_.is_started()) continue;
       one->abort_.finish();
       // Only now: NCCL writes the handle once more when the communicator was still being made.
       one->native_ = nullptr;

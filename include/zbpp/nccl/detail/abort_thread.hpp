@@ -33,6 +33,10 @@ class abort_thread {
     state_.compare_exchange_strong(expected, state::started, std::memory_order_release);
     state_.notify_one();
   }
+  /// @return whether the action was started
+  [[nodiscard]] bool is_started() const noexcept {
+    return state_.load(std::memory_order_acquire) == state::started;
+  }
   /// Starts the action, unless it was started, and blocks until it is done; one thread at a time
   /// may call this.
   void finish() { end_with(state::started); }
