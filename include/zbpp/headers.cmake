@@ -127,6 +127,8 @@ set(ZBPP_CORE_HEADERS
   planner/detail/recompute.hpp
   planner/detail/regroup.hpp
   planner/detail/v_block.hpp
+  planner/detail/v_block_orders.hpp
+  planner/detail/v_block_shapes.hpp
   planner/detail/work.hpp
   planner/greedy_auto.hpp
   planner/impl/auto_placement.ipp

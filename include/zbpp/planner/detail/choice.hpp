@@ -134,8 +134,13 @@ class chooser {
   }
   // Whether a W goes first when something else could start at `next`.
   [[nodiscard]] bool goes_before(ticks next) const noexcept {
-    return next == never || now_ + state_.stage(weight_).backward_weight <= next + rule_.overrun ||
-           !may_wait(next);
+    if (next == never) return true;
+    auto const end = now_ + state_.stage(weight_).backward_weight;
+    return end <= next || (end <= next + rule_.overrun && may_overrun()) || !may_wait(next);
+  }
+  [[nodiscard]] bool may_overrun() const noexcept {
+    return rule_.overruns_to_the_end ||
+           index(rank_.forwards) < rank_.stages.size() * index(state_.microbatches());
   }
   [[nodiscard]] bool too_many_pending(ticks next_backward) const noexcept {
     return weight_ >= 0 && state_.stage(weight_).pending() > rule_.weights_kept &&

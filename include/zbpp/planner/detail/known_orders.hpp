@@ -10,7 +10,6 @@
 #include <zbpp/planner/detail/candidates.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/recompute.hpp>
-#include <zbpp/planner/detail/v_block.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/fixed_zb_v.hpp>
@@ -55,13 +54,9 @@ namespace zbpp::detail {
 
 /// Lists orders of F and B to begin a search with.
 [[nodiscard]] inline std::vector<std::vector<std::vector<step_code>>> seeds_of(
-    problem const& problem, std::vector<schedule> const& known) {
+    std::vector<schedule> const& known) {
   std::vector<std::vector<std::vector<step_code>>> seeds;
   for (auto const& order : known) seeds.push_back(steps_of(order));
-  if (!problem.placement().is_v_shape()) return seeds;
-  constexpr std::size_t most_blocks = 12;
-  for (auto const& block : v_blocks(problem.ranks(), 2 * tightest_room(problem), most_blocks))
-    seeds.push_back(block.steps(problem.microbatches()));
   return seeds;
 }
 

@@ -73,6 +73,11 @@ class list_scheduler {
     return is_complete() ? cost : never;
   }
 
+  /// @return bytes that the passes of a rank may hold
+  [[nodiscard]] bytes room(int rank) const noexcept {
+    return state_.stage(state_.rank(rank).stages.front()).limit;
+  }
+
   /// @return how many passes the last run placed
   [[nodiscard]] std::size_t placed() const noexcept {
     std::size_t sum = 0;

@@ -11,17 +11,20 @@
 #include <zbpp/planner/detail/candidates.hpp>
 #include <zbpp/planner/detail/list_scheduler.hpp>
 #include <zbpp/planner/detail/rank_rules.hpp>
+#include <zbpp/planner/detail/v_block_orders.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace zbpp::detail {
 
 /// Looks for the cheapest schedule of one problem. A candidate is either rules alone, or an order
-/// of all F and B for which rules place the W; both kinds are kept and changed side by side.
+/// of all F and B for which rules place the W, of a building block or any; all three kinds are kept
+/// and changed side by side.
 class plan_search {
  public:
   /// @param bound    where to stop
@@ -42,7 +45,14 @@ class plan_search {
         start_(problem),
         rules_(problem),
         champion_(problem),
-        steps_(problem) {}
+        steps_(problem),
+        blocks_(problem),
+        changed_(problem.ranks(), problem.stages()) {
+    if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
+    std::vector<bytes> room;
+    for (int rank = 0; rank < problem.ranks(); ++rank) room.push_back(engine_.room(rank));
+    block_orders_.emplace(problem, std::move(room), settings.seed);
+  }
 
   /// Tries the rules that are known to be good, the likeliest first.
   void try_known() {
@@ -55,6 +65,8 @@ class plan_search {
   /// Tries orders of F and B, then changes the best rules and orders until the budget is spent.
   void improve(std::vector<std::vector<std::vector<step_code>>> const& seeds) {
     for (auto const& seed : seeds) try_steps(seed);
+    constexpr int first_blocks = 256;
+    for (int i = 0; block_orders_ && i < first_blocks && !is_done(); ++i) try_block();
     start_ = rules_;
     while (has_found() && !is_done()) improve();
   }
@@ -69,15 +81,16 @@ class plan_search {
   [[nodiscard]] bool has_found() const noexcept { return cost() != never; }
   /// @return the cost of the best schedule; `never` when none was found
   [[nodiscard]] ticks cost() const noexcept {
-    return std::min({rules_.cost, steps_.cost, champion_.cost});
+    return std::min({rules_.cost, steps_.cost, blocks_.cost, champion_.cost});
   }
   /// @return how many candidates were tried
   [[nodiscard]] std::int64_t tries() const noexcept { return tries_; }
   /// @return the best schedule; there must be one
   [[nodiscard]] schedule best() {
-    auto const& rules = cost() == steps_.cost   ? steps_.rules
-                        : cost() == rules_.cost ? rules_.rules
-                                                : champion_.rules;
+    auto const& rules = cost() == steps_.cost    ? steps_.rules
+                        : cost() == blocks_.cost ? blocks_.rules
+                        : cost() == rules_.cost  ? rules_.rules
+                                                 : champion_.rules;
     static_cast<void>(engine_.run(rules));
     return engine_.order();
   }
@@ -92,17 +105,20 @@ class plan_search {
   };
 
   // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
-  void attempt(candidate& best, planner_rules&& rules) {
+  // @return whether it kept them
+  bool attempt(candidate& best, planner_rules&& rules) {
     auto const found = engine_.run(rules, best.cost);
     ++tries_;
     constexpr double overhead = 100;  // of a try, in passes
     work_ += static_cast<double>(engine_.placed()) + overhead;
-    if (found <= best.cost && found != never) {
+    bool const keeps = found <= best.cost && found != never;
+    if (keeps) {
       if (found < best.cost && &best == &rules_) rules_are_new_ = true;
       best.cost = found;
-      best.rules = std::move(rules);
+      std::swap(best.rules, rules);
     }
     report();
+    return keeps;
   }
 
   // An order of F and B leaves open where W goes.
@@ -125,7 +141,21 @@ class plan_search {
       }
   }
 
+  // A block that is like the best so far, or any.
+  void try_block() {
+    bool const any = blocks_.cost == never || block_orders_->below(4) == 0;
+    if (any)
+      changed_.stages = rules_.rules.stages;
+    else
+      changed_ = blocks_.rules;
+    work_ += v_block_orders::work(problem_);
+    if (!(any ? block_orders_->sample(changed_) : block_orders_->change(changed_))) return;
+    if (attempt(blocks_, std::move(changed_))) block_orders_->keep();
+  }
+
   void improve() {
+    if (block_orders_ && block_orders_->below(16) < (blocks_.cost == cost() ? 12 : 3))
+      return try_block();
     if (rules_are_new_ && rules_.cost < steps_.cost && make_.below(8) == 0)
       return continue_in_steps();
     bool const steps_lead = steps_.cost < rules_.cost;
@@ -196,6 +226,9 @@ class plan_search {
   candidate rules_;     // what has become of them
   candidate champion_;  // the best rules of earlier starts
   candidate steps_;
+  candidate blocks_;
+  planner_rules changed_;  // the next block
+  std::optional<v_block_orders> block_orders_;  // on a V
   int tries_left_ = first_tries;  // of this start
   int run_ = 1;
   int length_ = 1;

@@ -25,6 +25,7 @@ struct rank_rule {
   /// Idle time, from the first pass on, that may be spent waiting for a B or an F that is due; when
   /// it is spent, W goes first, however late it ends.
   ticks idle_allowance = std::numeric_limits<ticks>::max();
+  bool overruns_to_the_end = true;   ///< else W delays nothing once the rank's F have run
   int weights_kept = no_limit;       ///< W that wait before W goes before F
   bool forward_first = false;        ///< where both could run, F goes before B
   bool unblock = false;              ///< where an F lacks memory, W goes before B

@@ -1,118 +1,305 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Building blocks on a V: one microbatch's way through all ranks, in unit times, that can be
-// repeated every six units without two passes meeting on a rank. How long it stays on the ranks is
-// how much memory it takes, so short blocks run where memory is short.
+// Building blocks on a V: one microbatch's way through all ranks that can be repeated, interval
+// after interval, without two passes meeting on a rank. How long it stays on the ranks is how much
+// memory it takes, so short blocks run where memory is short.
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/planner/detail/rank_rules.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
 
 namespace zbpp::detail {
 
-/// Holds one microbatch's way down and up the V, twice: how many units each leg takes from a rank
-/// to the next, and how many each turn takes.
-/// @source arXiv 2405.15362 sec. 3
+/// Says how a block is built, and how the first and the last microbatches differ from it. A leg is
+/// one way along all ranks: F down and up the V, then B down and up.
+struct v_block_shape {
+  ticks interval = 0;           ///< from one microbatch to the next
+  bool leaves_weights = true;   ///< every W has a place in the interval as well
+  std::array<ticks, 4> legs{};  ///< what passes of a leg wait beyond what they must
+  std::array<ticks, 3> turns{};  ///< the same for the first pass of each later leg
+  std::array<int, 3> rounds{};   ///< intervals more for a turn; the second in microbatches to spare
+  ticks forward_interval = 0;    ///< between the first F, until they meet the block
+  ticks backward_interval = 0;   ///< between the last B
+  ticks slack = 0;               ///< how much later than they might the last B end
+
+  friend bool operator==(v_block_shape const&, v_block_shape const&) = default;
+};
+
+/// Builds blocks of one problem, again and again; it allocates in its constructor only.
+///
+/// A block is placed pass by pass along the way of the microbatch, each as early as its input is
+/// there and as what is placed on its rank, repeated every interval, leaves a gap; never so that the
+/// passes still to come, or the W, find none. Memory that is left lengthens the turns by whole
+/// intervals, which keeps the passes apart. The first F need not wait that long: they follow each
+/// other as fast as F can until they meet the block, and so do the last B, seen from the end.
+/// @source arXiv 2405.15362 sec. 3 has the repeated block; times of their own for every pass, and
+///         the fast ends, are ours
 class v_block {
  public:
-  static constexpr int period = 6;  // F, B and W of two chunks
+  /// The legs, in the order of the way.
+  static constexpr std::size_t legs = 4;
 
-  v_block(int ranks, std::array<int, 4> legs, std::array<int, 3> turns)
-      : ranks_(ranks), legs_(legs) {
-    begin_[0] = 0;
-    for (std::size_t i = 1; i < 4; ++i)
-      begin_[i] = begin_[i - 1] + (ranks - 1) * legs[i - 1] + turns[i - 1];
+  /// @param room  bytes that the passes of each rank may hold
+  v_block(problem const& problem, std::vector<bytes> room)
+      : problem_(problem),
+        room_(std::move(room)),
+        ranks_(index(problem.ranks())),
+        forth_(2 * ranks_.size()),
+        back_(2 * ranks_.size()) {}
+
+  /// Builds a block.
+  /// @param rules  which stages run BW or R
+  /// @return whether one with this shape repeats, and the memory has room for it
+  [[nodiscard]] bool place(v_block_shape const& shape, std::vector<stage_rule> const& rules) {
+    take_times(rules);
+    interval_ = shape.interval;
+    ticks ready = 0;
+    for (std::size_t leg = 0; leg < legs; ++leg)
+      for (int i = 0; i < problem_.ranks(); ++i) {
+        auto const rank = leg % 2 == 0 ? i : problem_.ranks() - 1 - i;
+        ready += i > 0 ? shape.legs[leg] : leg > 0 ? shape.turns[leg - 1] : 0;
+        auto const at = earliest(ranks_[index(rank)], leg, ready, shape.leaves_weights);
+        if (at == never_fits) return false;
+        auto& way = ranks_[index(rank)];
+        way.at[leg] = at;
+        ready = at + way.time[leg];
+        if (i + 1 < problem_.ranks())
+          ready += problem_.transfer_time(stage_of(leg, rank), stage_after(leg, rank));
+      }
+    return lengthen(shape);
   }
 
-  /// @return when F of chunk 0, F of chunk 1, B of chunk 1 and B of chunk 0 run on a rank
-  [[nodiscard]] std::array<int, 4> times(int rank) const noexcept {
-    auto const last = ranks_ - 1;
-    return {
-        begin_[0] + rank * legs_[0],
-        begin_[1] + (last - rank) * legs_[1],
-        begin_[2] + rank * legs_[2],
-        begin_[3] + (last - rank) * legs_[3]};
+  /// @return when a pass of the block starts, from the start of its first
+  [[nodiscard]] ticks start(std::size_t leg, int rank) const noexcept {
+    return ranks_[index(rank)].at[leg];
   }
-  /// @return units from the first F to the last B
-  [[nodiscard]] int length() const noexcept { return times(0)[3] + 1; }
+  /// @return how long it takes
+  [[nodiscard]] ticks time(std::size_t leg, int rank) const noexcept {
+    return ranks_[index(rank)].time[leg];
+  }
+  /// @return the most bytes that a rank keeps between F and B, while blocks follow each other
+  [[nodiscard]] bytes most_held(int rank) const noexcept {
+    auto const& way = ranks_[index(rank)];
+    bytes most = 0;
+    for (auto const now : {way.at[0], way.at[1]})  // what a rank holds grows where F start
+      most = std::max(
+          most,
+          alive(way.at[0], way.at[3], now) * way.kept[0] +
+              alive(way.at[1], way.at[2], now) * way.kept[1]);
+    return most;
+  }
 
-  /// @return whether no two passes of a rank meet, once blocks follow each other, and no rank holds
-  ///         more than `most` chunks between F and B
-  [[nodiscard]] bool fits(int most) const noexcept {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      auto const t = times(rank);
-      for (std::size_t i = 0; i < 4; ++i)
-        for (std::size_t j = 0; j < i; ++j)
-          if ((t[i] - t[j]) % period == 0) return false;
-      if (chunks_held(t) > most) return false;
+  /// Lists the F and B of all microbatches for each rank, in the order of their times: those of the
+  /// block, the first F earlier, the last B as well.
+  void order(v_block_shape const& shape, std::vector<std::vector<step_code>>& steps) {
+    auto const m = problem_.microbatches();
+    auto const last = 2 * ranks_.size() - 1;
+    // B begin when the first microbatch is through at its fastest.
+    auto const ahead = start(2, 0) - forth_[last] - time(1, 0);
+    auto const forward = [&](std::size_t stage, ticks at, int k) {
+      return std::max(at - ahead + k * interval_, forth_[stage] + k * shape.forward_interval);
+    };
+    ticks end = 0;
+    for (int k = 0; k < m; ++k)
+      end = std::max(
+          end,
+          forward(last, start(1, 0), k) + time(1, 0) + back_[last] +
+              (m - 1 - k) * shape.backward_interval);
+    end += shape.slack;
+    auto const backward = [&](std::size_t stage, ticks at, int k) {
+      return std::min(
+          at - ahead + k * interval_, end - back_[stage] - (m - 1 - k) * shape.backward_interval);
+    };
+    steps.resize(ranks_.size());
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      auto& row = steps[rank];
+      row.clear();
+      auto const& at = ranks_[rank].at;
+      std::array<int, legs> count{};
+      std::array<ticks, legs> next{};
+      auto const look = [&](std::size_t leg) {
+        auto const stage = leg == 0 || leg == 3 ? rank : last - rank;
+        auto const k = count[leg];
+        next[leg] = k == m    ? std::numeric_limits<ticks>::max()
+                    : leg < 2 ? forward(stage, at[leg], k)
+                              : backward(stage, at[leg], k);
+      };
+      for (std::size_t leg = 0; leg < legs; ++leg) look(leg);
+      for (int left = 4 * m; left > 0; --left) {
+        std::size_t first = next[1] < next[0] ? 1 : 0;
+        // A B goes first where both are due: it frees memory. Its own F goes before it.
+        if (count[2] < count[1] && next[2] <= next[first]) first = 2;
+        if (count[3] < count[0] && next[3] <= next[first]) first = 3;
+        constexpr std::array<step_code, legs> codes{0, 2, 3, 1};
+        row.push_back(codes[first]);
+        ++count[first];
+        look(first);
+      }
+    }
+  }
+
+ private:
+  static constexpr ticks never_fits = -1;
+
+  struct way_of_rank {
+    std::array<ticks, legs> at{};
+    std::array<ticks, legs> time{};
+    std::array<ticks, 2> weight{};  // of both chunks
+    std::array<bytes, 2> kept{};
+  };
+
+  [[nodiscard]] int stage_of(std::size_t leg, int rank) const noexcept {
+    return leg == 0 || leg == 3 ? rank : problem_.stages() - 1 - rank;
+  }
+  [[nodiscard]] int stage_after(std::size_t leg, int rank) const noexcept {
+    return stage_of(leg, rank) + (leg < 2 ? 1 : -1);
+  }
+  [[nodiscard]] static ticks remainder(ticks time, ticks interval) noexcept {
+    auto const rest = time % interval;
+    return rest < 0 ? rest + interval : rest;
+  }
+
+  void take_times(std::vector<stage_rule> const& rules) {
+    for (int s = 0; s < problem_.stages(); ++s) {
+      auto const& c = problem_.costs(s);
+      auto const& rule = rules[index(s)];
+      auto const chunk = index(problem_.placement().chunk_of(s));
+      auto& way = ranks_[index(problem_.placement().rank_of(s))];
+      way.time[chunk] = c.forward;
+      way.time[3 - chunk] = (rule.fuses ? c.of(pass_kind::backward) : c.backward_input) +
+                            (rule.recomputes ? c.recompute.value_or(0) : 0);
+      way.weight[chunk] = rule.fuses ? 0 : c.backward_weight;
+      way.kept[chunk] = rule.recomputes ? c.recompute_input : c.activation;
+    }
+    ticks forth = 0;
+    ticks back = 0;
+    for (int s = 0; s < problem_.stages(); ++s) {
+      auto const chunk = index(problem_.placement().chunk_of(s));
+      auto const& way = ranks_[index(problem_.placement().rank_of(s))];
+      back += way.time[3 - chunk];
+      forth_[index(s)] = forth;
+      back_[index(s)] = back;
+      forth += way.time[chunk];
+      if (s + 1 == problem_.stages()) break;
+      forth += problem_.transfer_time(s, s + 1);
+      back += problem_.transfer_time(s + 1, s);
+    }
+  }
+
+  // The first time from `ready` on at which a pass keeps clear of those placed on its rank, and
+  // after which what is left finds gaps. Only a few times come into question: that at which it is
+  // ready, and those that leave no gap, or one for W, before or after it.
+  [[nodiscard]] ticks earliest(
+      way_of_rank const& way, std::size_t leg, ticks ready, bool leaves_weights) const {
+    ticks best = never_fits;
+    auto const consider = [&](ticks at) {
+      if ((best == never_fits || at < best) && is_free(way, leg, at) &&
+          leaves_gaps(way, leg, at, leaves_weights))
+        best = at;
+    };
+    consider(ready);
+    auto const [w0, w1] = way.weight;
+    for (std::size_t i = 0; i < leg && best != ready; ++i)
+      for (ticks const gap : {ticks{0}, w0, w1, w0 + w1}) {
+        consider(ready + remainder(way.at[i] + way.time[i] + gap - ready, interval_));
+        consider(ready + remainder(way.at[i] - way.time[leg] - gap - ready, interval_));
+      }
+    return best;
+  }
+
+  [[nodiscard]] bool is_free(way_of_rank const& way, std::size_t leg, ticks at) const noexcept {
+    if (way.time[leg] > interval_) return false;
+    for (std::size_t i = 0; i < leg; ++i) {
+      auto const since = remainder(at - way.at[i], interval_);
+      if (since < way.time[i] || since + way.time[leg] > interval_) return false;
     }
     return true;
   }
 
-  /// @return for each rank the order of its F and B
-  [[nodiscard]] std::vector<std::vector<step_code>> steps(int microbatches) const {
-    constexpr std::array<step_code, 4> codes{0, 2, 3, 1};  // in the order of `times`
-    std::vector<std::vector<step_code>> result;
-    std::vector<std::pair<int, step_code>> at;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      at.clear();
-      auto const t = times(rank);
-      for (int k = 0; k < microbatches; ++k)
-        for (std::size_t i = 0; i < 4; ++i) at.emplace_back(t[i] + period * k, codes[i]);
-      std::sort(at.begin(), at.end());
-      auto& row = result.emplace_back();
-      for (auto const& [when, code] : at) row.push_back(code);
+  // Whether the passes after `leg` find gaps once it is at `at`; the longest take the tightest.
+  [[nodiscard]] bool leaves_gaps(
+      way_of_rank const& way, std::size_t leg, ticks at, bool leaves_weights) const noexcept {
+    std::array<std::pair<ticks, ticks>, legs> placed{};  // when, in the interval, and how long
+    for (std::size_t i = 0; i < leg; ++i)
+      placed[i] = {remainder(way.at[i], interval_), way.time[i]};
+    placed[leg] = {remainder(at, interval_), way.time[leg]};
+    std::sort(placed.begin(), placed.begin() + static_cast<std::ptrdiff_t>(leg) + 1);
+    std::array<ticks, legs> gaps{};
+    for (std::size_t i = 0; i <= leg; ++i) {
+      auto const next = i < leg ? placed[i + 1].first : placed[0].first + interval_;
+      gaps[i] = next - placed[i].first - placed[i].second;
     }
-    return result;
+    std::array<ticks, legs + 2> left{};
+    std::size_t n = 0;
+    for (std::size_t i = leg + 1; i < legs; ++i) left[n++] = way.time[i];
+    if (leaves_weights)
+      for (auto const w : way.weight) left[n++] = w;
+    std::sort(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n), std::greater<>{});
+    for (std::size_t i = 0; i < n; ++i) {
+      ticks* tightest = nullptr;
+      for (std::size_t g = 0; g <= leg; ++g)
+        if (gaps[g] >= left[i] && (tightest == nullptr || gaps[g] < *tightest)) tightest = &gaps[g];
+      if (tightest == nullptr) return false;
+      *tightest -= left[i];
+    }
+    return true;
   }
 
- private:
-  [[nodiscard]] static int chunks_held(std::array<int, 4> const& t) noexcept {
-    int most = 0;
-    auto const alive = [](int from, int to, int now) {  // in [from, to], every period anew
-      auto const since = ((now - from) % period + period) % period;
-      return since > to - from ? 0 : (to - from - since) / period + 1;
+  // How many of a stage's microbatches are between `from` and `to`, one starting every interval.
+  [[nodiscard]] std::int64_t alive(ticks from, ticks to, ticks now) const noexcept {
+    auto const since = remainder(now - from, interval_);
+    return since >= to - from ? 0 : (to - from - since - 1) / interval_ + 1;
+  }
+
+  // Makes the turns longer by whole intervals, as the memory allows.
+  // @return false where there is no memory even without
+  [[nodiscard]] bool lengthen(v_block_shape const& shape) {
+    auto rounds = shape.rounds;
+    std::int64_t whole = problem_.ranks();  // microbatches that every rank can keep besides
+    std::int64_t first = 2 * whole;         // the same of its first chunk
+    auto const fit = [&] {
+      for (int r = 0; r < problem_.ranks(); ++r) {
+        auto const left = room_[index(r)] - most_held(r);
+        if (left < 0) return false;
+        auto const& kept = ranks_[index(r)].kept;
+        if (kept[0] > 0) first = std::min(first, left / kept[0]);
+        if (kept[0] + kept[1] > 0) whole = std::min(whole, left / (kept[0] + kept[1]));
+      }
+      return true;
     };
-    for (int now = 0; now < period; ++now)
-      most = std::max(most, alive(t[0], t[3], now) + alive(t[1], t[2], now));
-    return most;
+    if (!fit()) return false;
+    rounds[0] = static_cast<int>(std::min<std::int64_t>(rounds[0], first));
+    rounds[2] = static_cast<int>(std::min<std::int64_t>(rounds[2], first - rounds[0]));
+    move(1, rounds[0]);
+    move(3, rounds[2]);
+    if (rounds[0] + rounds[2] > 0 && !fit()) return false;
+    move(2, static_cast<int>(std::max<std::int64_t>(0, whole - rounds[1])));
+    return true;
   }
 
-  int ranks_;
-  std::array<int, 4> legs_;
-  std::array<int, 4> begin_{};
+  // Moves a leg and those that follow it.
+  void move(std::size_t leg, int intervals) noexcept {
+    for (auto& way : ranks_)
+      for (std::size_t i = leg; i < legs; ++i) way.at[i] += intervals * interval_;
+  }
+
+  problem const& problem_;
+  std::vector<bytes> room_;
+  std::vector<way_of_rank> ranks_;
+  std::vector<ticks> forth_;  // of each stage: from the start to its F, at the fastest
+  std::vector<ticks> back_;   // from the start of its B to the end
+  ticks interval_ = 1;
 };
-
-/// Lists building blocks that hold no more than `chunks` on any rank, the shortest first.
-[[nodiscard]] inline std::vector<v_block> v_blocks(int ranks, int chunks, std::size_t most) {
-  std::vector<v_block> found;
-  int shortest = std::numeric_limits<int>::max() / 2;
-  auto const shorter = [](v_block const& a, v_block const& b) { return a.length() < b.length(); };
-  constexpr int longest_leg = 4;
-  for (int code = 0; code < longest_leg * longest_leg * longest_leg * longest_leg; ++code) {
-    std::array<int, 4> legs{};
-    for (int rest = code; auto& leg : legs) {
-      leg = 1 + rest % longest_leg;
-      rest /= longest_leg;
-    }
-    for (int turns = 0; turns < 6 * 6 * 6; ++turns) {
-      v_block const block(ranks, legs, {1 + turns % 6, 1 + turns / 6 % 6, 1 + turns / 36});
-      if (block.length() > shortest + 4 * ranks || !block.fits(chunks)) continue;
-      shortest = std::min(shortest, block.length());
-      found.push_back(block);
-    }
-  }
-  std::stable_sort(found.begin(), found.end(), shorter);
-  if (found.size() > most)
-    found.erase(found.begin() + static_cast<std::ptrdiff_t>(most), found.end());
-  return found;
-}
 
 }  // namespace zbpp::detail

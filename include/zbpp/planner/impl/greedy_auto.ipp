@@ -44,7 +44,7 @@ class auto_planner {
     for (int round = 0; round < most_rounds; ++round) {
       plan_search search(problem_, bound_.cost, depths, reserve, settings_);
       search.try_known();
-      if (!search.is_done()) search.improve(seeds_of(problem_, known_once()));
+      if (!search.is_done()) search.improve(seeds_of(known_once()));
       tries_ += search.tries();
       if (!search.has_found()) break;
       auto order = fuse_where_it_pays(search.best(), problem_);
