@@ -10,6 +10,7 @@
 #include <zbpp/planner/detail/v_block.hpp>
 #include <zbpp/planner/detail/v_block_shapes.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -31,16 +32,22 @@ class v_block_orders {
   /// @return whether there is such a block, and its order was not made a short while ago
   [[nodiscard]] bool sample(planner_rules& rules) {
     shape_ = shapes_.sample();
-    set_overrun(rules, shapes_.below(5), shapes_.below(4) == 0);
+    auto const ranks = static_cast<int>(rules.ranks.size());
+    auto const step = 1 + shapes_.below(3);
+    for (int first = 0; first < step; ++first) set_overrun(rules, first, ranks - 1, step);
     return make(rules);
   }
   /// Changes the best shape, or where its W may go.
   [[nodiscard]] bool change(planner_rules& rules) {
     shape_ = best_;
-    if (shapes_.below(8) == 0)
-      set_overrun(rules, shapes_.below(9) / 2, shapes_.below(4) == 0);
-    else
+    if (shapes_.below(3) == 0) {
+      auto const ranks = static_cast<int>(rules.ranks.size());
+      auto const a = shapes_.below(ranks);
+      auto const b = shapes_.below(3) == 0 ? ranks - 1 : shapes_.below(ranks);
+      set_overrun(rules, std::min(a, b), std::max(a, b), 1 + shapes_.below(3));
+    } else {
       shapes_.change(shape_);
+    }
     return make(rules);
   }
   /// @return a whole number from 0 to `end` - 1
@@ -62,10 +69,13 @@ class v_block_orders {
     return sum / problem.stages();
   }
 
-  void set_overrun(planner_rules& rules, int quarters, bool to_the_end) const noexcept {
-    for (auto& r : rules.ranks) {
-      r.overrun = weight_ * quarters / 4;
-      r.overruns_to_the_end = to_the_end;
+  // Ranks whose passes are at the same places of the interval, every `step`-th, want the same.
+  void set_overrun(planner_rules& rules, int first, int last, int step) {
+    auto const overrun = weight_ * shapes_.below(9) / 8;
+    bool const to_the_end = shapes_.below(8) == 0;
+    for (int rank = first; rank <= last; rank += step) {
+      rules.ranks[index(rank)].overrun = overrun;
+      rules.ranks[index(rank)].overruns_to_the_end = to_the_end;
     }
   }
 
