@@ -49,6 +49,8 @@ class plan_search {
         blocks_(problem),
         changed_(problem.ranks(), problem.stages()) {
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
+    constexpr double for_blocks = 1.15;  // what they take where they do not lead
+    most_work_ *= for_blocks;
     std::vector<bytes> room;
     for (int rank = 0; rank < problem.ranks(); ++rank) room.push_back(engine_.room(rank));
     block_orders_.emplace(problem, std::move(room), settings.seed);
@@ -65,8 +67,7 @@ class plan_search {
   /// Tries orders of F and B, then changes the best rules and orders until the budget is spent.
   void improve(std::vector<std::vector<std::vector<step_code>>> const& seeds) {
     for (auto const& seed : seeds) try_steps(seed);
-    constexpr int first_blocks = 256;
-    for (int i = 0; block_orders_ && i < first_blocks && !is_done(); ++i) try_block();
+    if (block_orders_) try_first_blocks();
     start_ = rules_;
     while (has_found() && !is_done()) improve();
   }
@@ -141,21 +142,34 @@ class plan_search {
       }
   }
 
+  // Where memory is short, few blocks fit.
+  void try_first_blocks() {
+    constexpr int most_tries = 40;
+    constexpr int most_shapes = 1000;
+    int tried = 0;
+    for (int i = 0; i < most_shapes && tried < most_tries && !is_done(); ++i)
+      tried += try_block() ? 1 : 0;
+  }
+
   // A block that is like the best so far, or any.
-  void try_block() {
+  // @return whether there was a new one to try
+  bool try_block() {
     bool const any = blocks_.cost == never || block_orders_->below(4) == 0;
     if (any)
       changed_.stages = rules_.rules.stages;
     else
       changed_ = blocks_.rules;
     work_ += v_block_orders::work(problem_);
-    if (!(any ? block_orders_->sample(changed_) : block_orders_->change(changed_))) return;
+    if (!(any ? block_orders_->sample(changed_) : block_orders_->change(changed_))) return false;
     if (attempt(blocks_, std::move(changed_))) block_orders_->keep();
+    return true;
   }
 
   void improve() {
-    if (block_orders_ && block_orders_->below(16) < (blocks_.cost == cost() ? 12 : 3))
-      return try_block();
+    if (block_orders_ && block_orders_->below(16) < (blocks_.cost == cost() ? 12 : 2)) {
+      try_block();
+      return;
+    }
     if (rules_are_new_ && rules_.cost < steps_.cost && make_.below(8) == 0)
       return continue_in_steps();
     bool const steps_lead = steps_.cost < rules_.cost;

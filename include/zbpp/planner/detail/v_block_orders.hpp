@@ -57,7 +57,7 @@ class v_block_orders {
 
   /// @return what making one costs, in passes of the list scheduler
   [[nodiscard]] static double work(problem const& problem) noexcept {
-    return 10.0 * problem.stages();
+    return 10.0 * problem.stages() + 0.2 * problem.stages() * problem.microbatches();
   }
 
  private:

@@ -79,8 +79,12 @@ class v_block_shapes {
   }
 
  private:
+  // Most often as short as the work, else longer; V-Min needs three times both legs of F, or of B,
+  // from a rank to the next.
   [[nodiscard]] ticks some_interval() {
-    return work_ + (below(3) > 0 ? 0 : work_ * below(17) / 64);
+    auto const dice = below(12);
+    if (dice == 0) return std::max(work_, 3 * (std::max(forward_, backward_) + 2 * hop_));
+    return work_ + (dice > 4 ? 0 : work_ * below(17) / 64);
   }
   [[nodiscard]] ticks some_turn() { return below(2) == 0 ? 0 : work_ * below(25) / 24; }
   [[nodiscard]] ticks some_end_interval(ticks least, ticks interval) {
