@@ -156,6 +156,35 @@ void on_v() {
   }
 }
 
+void on_v_below_1p() {
+  std::puts("| model | p | m | limit | cost | bound | gap |");
+  std::puts("|---|---|---|---|---|---|---|");
+  struct limits {
+    std::size_t row;
+    std::vector<int> microbatches;  // that a rank has room for
+  };
+  for (auto const& [row, rooms] :
+       {limits{0, {4, 5, 6, 7}},
+        limits{3, {4, 5, 6, 7}},
+        limits{6, {7, 8, 9, 10, 12, 14}},
+        limits{9, {12, 18, 24}}})
+    for (int const room : rooms) {
+      auto const& model = paper_rows[row];
+      auto const limit = static_cast<double>(room) / model.ranks;
+      auto const found = plan(zbpp::test::paper_problem_on_v(model, limit), 0.3).found;
+      std::printf(
+          "| %s | %d | %d | %d/%d p | %.1f ms | %.1f ms | %.2f %% |\n",
+          model.model,
+          model.ranks,
+          model.microbatches,
+          room,
+          model.ranks,
+          static_cast<double>(found.cost) / 1e6,
+          static_cast<double>(found.bound.cost) / 1e6,
+          gap(found));
+    }
+}
+
 void below_1p() {
   std::puts("| problem | limit | bubble | bound |");
   std::puts("|---|---|---|---|");
@@ -192,6 +221,8 @@ int main() {
   below_1p();
   std::puts("\nOn a V, budget 2 s\n");
   on_v();
+  std::puts("\nOn a V below the memory of 1F1B, budget 0.3 s\n");
+  on_v_below_1p();
   std::puts("\nUneven pipelines, budget 0.3 s\n");
   std::puts("| placement | problems | proved | mean gap | widest gap |\n|---|---|---|---|---|");
   uneven('l', "linear", 500, 0.3);

@@ -11,6 +11,7 @@
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
 
+#include <support/against_policies.hpp>
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
 #include <support/planner_problems.hpp>
@@ -146,6 +147,37 @@ TEST_CASE(
   for (std::size_t row : {std::size_t{6}, std::size_t{9}}) {
     auto const wide = zbpp::test::paper_problem_on_v(paper_rows[row], 1.5);
     CHECK(even_bubble(wide, find(wide, 0.1).cost) < 0.00005);
+  }
+}
+
+// The goals are what repeated blocks with the transfers of the paper and W placed greedily reach.
+TEST_CASE("a V below the memory of 1F1B is within a percent of its bound", "[greedy_auto]") {
+  struct goal {
+    std::size_t row;
+    int microbatches;  // that a rank has room for
+    double milliseconds;
+  };
+  std::vector<goal> goals{{0, 5, 1325}, {3, 5, 2220}};
+  if (!zbpp::test::is_slow_build) goals.push_back({6, 9, 1773.1});
+  for (auto const& [row, room, most] : goals) {
+    INFO(paper_rows[row].model << ", room for " << room);
+    auto const what = zbpp::test::paper_problem_on_v(
+        paper_rows[row], static_cast<double>(room) / paper_rows[row].ranks);
+    auto const found = find(what, 0.3);
+    CHECK(static_cast<double>(found.cost) / 1e6 <= most);
+    CHECK(static_cast<double>(found.cost) < 1.0101 * static_cast<double>(found.bound.cost));
+  }
+}
+
+// interleaved_zb searches with less memory to fill, which is sometimes the easier problem.
+TEST_CASE("no policy of the registry is cheaper within the same limits", "[greedy_auto]") {
+  for (std::uint64_t seed = 0; seed < thinned<std::uint64_t>(45, 15); ++seed) {
+    auto const what = zbpp::test::any_planner_problem(seed, 8);
+    for (auto const& cheaper : zbpp::test::cheaper_policies(seed, what, {.seconds = 0.003})) {
+      INFO("seed " << seed << ", " << cheaper.placement << ": " << cheaper.policy);
+      CHECK(cheaper.policy == zbpp::interleaved_zb::name);
+      CHECK(cheaper.found * 100 < cheaper.cost * 110);
+    }
   }
 }
 

@@ -106,9 +106,10 @@ class plan_search {
   };
 
   // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
+  // @param most  what they may cost
   // @return whether it kept them
-  bool attempt(candidate& best, planner_rules&& rules) {
-    auto const found = engine_.run(rules, best.cost);
+  bool attempt(candidate& best, planner_rules&& rules, ticks most = never) {
+    auto const found = engine_.run(rules, std::min(best.cost, most));
     ++tries_;
     constexpr double overhead = 100;  // of a try, in passes
     work_ += static_cast<double>(engine_.placed()) + overhead;
@@ -144,7 +145,7 @@ class plan_search {
 
   // Where memory is short, few blocks fit.
   void try_first_blocks() {
-    constexpr int most_tries = 40;
+    constexpr int most_tries = 32;
     constexpr int most_shapes = 1000;
     int tried = 0;
     for (int i = 0; i < most_shapes && tried < most_tries && !is_done(); ++i)
@@ -161,7 +162,9 @@ class plan_search {
       changed_ = blocks_.rules;
     work_ += v_block_orders::work(problem_);
     if (!(any ? block_orders_->sample(changed_) : block_orders_->change(changed_))) return false;
-    if (attempt(blocks_, std::move(changed_))) block_orders_->keep();
+    // A block that costs much more than the best of all leads nowhere.
+    auto const most = has_found() ? cost() + cost() / 16 : never;
+    if (attempt(blocks_, std::move(changed_), most)) block_orders_->keep();
     return true;
   }
 
@@ -241,9 +244,9 @@ class plan_search {
   candidate champion_;  // the best rules of earlier starts
   candidate steps_;
   candidate blocks_;
-  planner_rules changed_;  // the next block
+  planner_rules changed_;                       // the next block
   std::optional<v_block_orders> block_orders_;  // on a V
-  int tries_left_ = first_tries;  // of this start
+  int tries_left_ = first_tries;                // of this start
   int run_ = 1;
   int length_ = 1;
   bool rules_are_new_ = false;

@@ -24,9 +24,9 @@ namespace zbpp::detail {
 /// Says how a block is built, and how the first and the last microbatches differ from it. A leg is
 /// one way along all ranks: F down and up the V, then B down and up.
 struct v_block_shape {
-  ticks interval = 0;           ///< from one microbatch to the next
-  bool leaves_weights = true;   ///< every W has a place in the interval as well
-  std::array<ticks, 4> legs{};  ///< what passes of a leg wait beyond what they must
+  ticks interval = 0;            ///< from one microbatch to the next
+  bool leaves_weights = true;    ///< every W has a place in the interval as well
+  std::array<ticks, 4> legs{};   ///< what passes of a leg wait beyond what they must
   std::array<ticks, 3> turns{};  ///< the same for the first pass of each later leg
   std::array<int, 3> rounds{};   ///< intervals more for a turn; the second in microbatches to spare
   ticks forward_interval = 0;    ///< between the first F, until they meet the block
@@ -39,8 +39,8 @@ struct v_block_shape {
 /// Builds blocks of one problem, again and again; it allocates in its constructor only.
 ///
 /// A block is placed pass by pass along the way of the microbatch, each as early as its input is
-/// there and as what is placed on its rank, repeated every interval, leaves a gap; never so that the
-/// passes still to come, or the W, find none. Memory that is left lengthens the turns by whole
+/// there and as what is placed on its rank, repeated every interval, leaves a gap; never so that
+/// the passes still to come, or the W, find none. Memory that is left lengthens the turns by whole
 /// intervals, which keeps the passes apart. The first F need not wait that long: they follow each
 /// other as fast as F can until they meet the block, and so do the last B, seen from the end.
 /// @source arXiv 2405.15362 sec. 3 has the repeated block; times of their own for every pass, and
@@ -259,7 +259,7 @@ class v_block {
   // How many of a stage's microbatches are between `from` and `to`, one starting every interval.
   [[nodiscard]] std::int64_t alive(ticks from, ticks to, ticks now) const noexcept {
     auto const since = remainder(now - from, interval_);
-    return since >= to - from ? 0 : (to - from - since - 1) / interval_ + 1;
+    return since > to - from ? 0 : (to - from - since) / interval_ + 1;
   }
 
   // Makes the turns longer by whole intervals, as the memory allows.

@@ -62,9 +62,7 @@ class v_block_shapes {
         case 0: shape.interval = some_interval(); break;
         case 1: shape.leaves_weights = !shape.leaves_weights; break;
         case 2: set_legs(shape); break;
-        case 3:
-          shape.legs[index(below(4))] = below(2) == 0 ? 0 : work_ * below(33) / 64;
-          break;
+        case 3: shape.legs[index(below(4))] = below(2) == 0 ? 0 : work_ * below(33) / 64; break;
         case 4: shape.turns[index(below(3))] = some_turn(); break;
         case 5: shape.forward_interval = some_end_interval(forward_, shape.interval); break;
         case 6: shape.backward_interval = some_end_interval(backward_, shape.interval); break;
