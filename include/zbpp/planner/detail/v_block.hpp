@@ -105,21 +105,23 @@ class v_block {
   void order(v_block_shape const& shape, std::vector<std::vector<step_code>>& steps) {
     auto const m = problem_.microbatches();
     auto const last = 2 * ranks_.size() - 1;
+    auto const forward_interval = std::min(shape.forward_interval, interval_);
+    auto const backward_interval = std::min(shape.backward_interval, interval_);
     // B begin when the first microbatch is through at its fastest.
     auto const ahead = start(2, 0) - forth_[last] - time(1, 0);
     auto const forward = [&](std::size_t stage, ticks at, int k) {
-      return std::max(at - ahead + k * interval_, forth_[stage] + k * shape.forward_interval);
+      return std::max(at - ahead + k * interval_, forth_[stage] + k * forward_interval);
     };
     ticks end = 0;
     for (int k = 0; k < m; ++k)
       end = std::max(
           end,
           forward(last, start(1, 0), k) + time(1, 0) + back_[last] +
-              (m - 1 - k) * shape.backward_interval);
+              (m - 1 - k) * backward_interval);
     end += shape.slack;
     auto const backward = [&](std::size_t stage, ticks at, int k) {
       return std::min(
-          at - ahead + k * interval_, end - back_[stage] - (m - 1 - k) * shape.backward_interval);
+          at - ahead + k * interval_, end - back_[stage] - (m - 1 - k) * backward_interval);
     };
     steps.resize(ranks_.size());
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
