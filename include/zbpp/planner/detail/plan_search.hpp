@@ -49,7 +49,7 @@ class plan_search {
         blocks_(problem),
         changed_(problem.ranks(), problem.stages()) {
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
-    constexpr double for_blocks = 1.15;  // what they take where they do not lead
+    constexpr double for_blocks = 1.1;  // what they take where they do not lead
     most_work_ *= for_blocks;
     std::vector<bytes> room;
     for (int rank = 0; rank < problem.ranks(); ++rank) room.push_back(engine_.room(rank));
