@@ -332,6 +332,7 @@ TEST_CASE("a certificate that was tampered with is refused", "[bounds]") {
           bound_rule::drain,
           bound_rule::path,
           bound_rule::staircase,
+          bound_rule::first_waits,
           bound_rule::heads_and_tails,
           static_cast<bound_rule>(17)}) {
       auto wrong = claim;
@@ -488,6 +489,7 @@ TEST_CASE("a problem of any size gets a bound", "[bounds]") {
 TEST_CASE("rules have names", "[bounds]") {
   CHECK(to_string(bound_rule::work) == "work");
   CHECK(to_string(bound_rule::staircase) == "staircase");
+  CHECK(to_string(bound_rule::first_waits) == "first waits");
   CHECK(to_string(bound_rule::heads_and_tails) == "heads and tails");
   CHECK(to_string(static_cast<bound_rule>(99)) == "?");
 }

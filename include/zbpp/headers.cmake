@@ -10,6 +10,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/common_order.hpp
   analysis/detail/cut_check.hpp
   analysis/detail/depth_check.hpp
+  analysis/detail/bounds/first_waits.hpp
   analysis/detail/bounds/heads.hpp
   analysis/detail/bounds/memory.hpp
   analysis/detail/bounds/one_chunk.hpp

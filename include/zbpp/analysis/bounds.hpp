@@ -21,6 +21,7 @@ enum class bound_rule : std::uint8_t {
   drain,            ///< what memory forces before a rank's last F, and what follows that F
   path,             ///< down to another rank, what that one does up to its last B, and up again
   staircase,        ///< the waits of all ranks, each as long as those after it make it
+  first_waits,      ///< the same for ranks with two stages: waits for first F and for first B
   heads_and_tails,  ///< passes of one rank, with what must come before and after them
 };
 
@@ -32,6 +33,7 @@ enum class bound_rule : std::uint8_t {
     case bound_rule::drain: return "drain";
     case bound_rule::path: return "path";
     case bound_rule::staircase: return "staircase";
+    case bound_rule::first_waits: return "first waits";
     case bound_rule::heads_and_tails: return "heads and tails";
   }
   return "?";
@@ -42,7 +44,8 @@ enum class bound_rule : std::uint8_t {
 struct cost_bound {
   ticks cost = 0;
   bound_rule rule{};
-  int rank = 0;      ///< whose span is bounded; staircase: that has too little time for less
+  /// whose span is bounded; staircase, first_waits: that has too little time for less
+  int rank = 0;
   int through = -1;  ///< path, heads_and_tails: the rank whose passes are counted; -1: one pass
   /// heads_and_tails: from the first start on `rank` to where those passes can start; negative:
   /// before it

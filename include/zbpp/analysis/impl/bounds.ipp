@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/detail/bounds/first_waits.hpp>
 #include <zbpp/analysis/detail/bounds/heads.hpp>
 #include <zbpp/analysis/detail/bounds/memory.hpp>
 #include <zbpp/analysis/detail/bounds/one_chunk.hpp>
@@ -72,19 +73,24 @@ work_of(bound_terms const& terms, problem const& problem, int rank) {
   return all;
 }
 
+/// @return how many stages from 0 on have a rank each: it is known when their first F starts
+[[nodiscard]] ZBPP_INLINE int straight_stages(placement const& placement) {
+  std::vector<bool> met(index(placement.ranks()), false);
+  int s = 0;
+  for (; s < placement.stages() && !met[index(placement.rank_of(s))]; ++s)
+    met[index(placement.rank_of(s))] = true;
+  return s;
+}
+
 /// Looks at a problem from each of its ranks. It refers to what it is made of.
 ///
-/// A rank begins with F of the first microbatch on its first stage. Where that comes straight down
-/// from stage 0 through other first stages, it is known when: then the rank shares the heads that
-/// count from the start of stage 0. Other ranks count from their own first start.
+/// A rank begins with F of the first microbatch on its first stage. Where it is known when, the
+/// rank shares the heads that count from the start of stage 0. Other ranks count from their own
+/// first start.
 class rank_views {
  public:
   rank_views(bound_terms const& terms, placement const& placement)
-      : terms_(terms), where_(placement) {
-    std::vector<bool> met(index(placement.ranks()), false);
-    for (; straight_ < terms.stages() && !met[index(placement.rank_of(straight_))]; ++straight_)
-      met[index(placement.rank_of(straight_))] = true;
-  }
+      : terms_(terms), where_(placement) {}
   rank_views(rank_views const&) = delete;
   rank_views& operator=(rank_views const&) = delete;
 
@@ -101,7 +107,7 @@ class rank_views {
   bound_terms const& terms_;
   placement const& where_;
   std::vector<memory_terms> memory_ = all_memory_terms(terms_, where_);
-  int straight_ = 0;  // how many stages from 0 on have a rank each
+  int straight_ = straight_stages(where_);
   rank_view first_{terms_, where_, memory_, where_.rank_of(0)};
   pass_heads heads_{first_};
 };
@@ -125,6 +131,28 @@ inline constexpr double most_view_effort = 9e8;
   if (has_one_chunk(problem))  // the other rules do nearly as well there, in much less time
     return effort * problem.ranks() <= 4e6 ? problem.ranks() : 0;
   return static_cast<int>(std::min<double>(problem.ranks(), most_view_effort / effort));
+}
+
+// About a tenth of a second.
+inline constexpr double most_first_waits = 1e6;
+
+/// Says whether the rule of first waits is for a problem, and does not take long.
+[[nodiscard]] ZBPP_INLINE bool has_first_waits(problem const& problem, bound_terms const& terms) {
+  auto const& where = problem.placement();
+  if (has_one_chunk(problem) || straight_stages(where) < where.ranks()) return false;
+  auto const m = static_cast<double>(problem.microbatches());
+  double most = 0;  // pairs of numbers of F that fit a rank
+  for (int r = 0; r < where.ranks(); ++r) {
+    auto const stages = where.stages_of(r);
+    if (stages.size() != 2) continue;
+    auto const& a = terms[stages.front()];
+    auto const& b = terms[stages.back()];
+    auto const size = static_cast<double>(std::min(a.activation, b.activation));
+    auto const room = static_cast<double>(std::max(a.room, b.room));
+    auto const fit = 2 * m * size <= room ? 2 * m : room / size;
+    most = std::max(most, std::min(fit * fit / 4, m * m / 2));
+  }
+  return most > 0 && most * where.ranks() <= most_first_waits;
 }
 
 /// Keeps the greatest of the bounds it is shown, of equal ones the first.
@@ -170,6 +198,31 @@ ZBPP_INLINE void try_heads_and_tails_rule(
   }
 }
 
+ZBPP_INLINE void try_first_waits_rule(
+    problem const& problem, bound_terms const& terms, best_bound& take) {
+  if (!has_first_waits(problem, terms)) return;
+  first_waits waits(terms, problem.placement());
+  auto low = take.best.cost;
+  auto rank = waits.stuck(low);
+  if (rank == first_waits::none) return;
+  // Enough to wait for the first B with one F of each stage before it, and for the next after it.
+  ticks enough = 0;
+  for (int r = 0; r < problem.ranks(); ++r) enough = std::max(enough, work_of(terms, problem, r));
+  enough += 2 * terms.there_and_back(0);
+  auto high = enough;
+  // Whether `cost` is enough; if not, `low` is at least that.
+  auto const try_cost = [&](ticks cost) {
+    auto const found = waits.stuck(cost);
+    (found == first_waits::none ? high : low) = cost;
+    if (found != first_waits::none) rank = found;
+    return found == first_waits::none;
+  };
+  // Most often a little more is enough.
+  for (auto step = low / 4096 + 1; step < enough - low && !try_cost(low + step);) step *= 2;
+  while (low + 1 < high) try_cost(low + (high - low) / 2);
+  take({high, bound_rule::first_waits, rank});
+}
+
 [[nodiscard]] ZBPP_INLINE bool one_chunk_rule_holds(
     cost_bound const& claim, problem const& problem, bound_terms const& terms) {
   if (!has_one_chunk(problem)) return false;
@@ -207,6 +260,7 @@ ZBPP_INLINE cost_bound lower_bound(problem const& problem) {
     take({detail::work_of(terms, problem, r), bound_rule::work, r});
   if (detail::has_one_chunk(problem)) detail::try_one_chunk_rules(problem, terms, take);
   detail::try_heads_and_tails_rule(problem, terms, take);
+  detail::try_first_waits_rule(problem, terms, take);
   return take.best;
 }
 
@@ -227,6 +281,9 @@ ZBPP_INLINE bool holds(cost_bound const& claim, problem const& problem) {
         return span.span_of(through, claim.head, claim.tail) >= claim.cost;
       });
     }
+    case bound_rule::first_waits:
+      return detail::has_first_waits(problem, terms) &&
+             detail::first_waits(terms, problem.placement()).stuck(claim.cost - 1) == claim.rank;
     default: return detail::one_chunk_rule_holds(claim, problem, terms);
   }
 }
