@@ -72,6 +72,7 @@ BENCHMARK(one_pass)
     ->Args({128, 1024})
     ->Args({1024, 8192})
     ->Unit(benchmark::kMillisecond);
+BENCHMARK(greedy_auto)->Args({1024, 8192, 150})->Iterations(1)->Unit(benchmark::kMillisecond);
 BENCHMARK(greedy_auto)
     ->ArgsProduct({{8}, {24}, {100, 125, 150, 200}})
     ->ArgsProduct({{32}, {256}, {100, 125, 150, 200}})
@@ -81,6 +82,7 @@ BENCHMARK(lower_bound)
     ->Args({32, 256, 0})
     ->Args({32, 256, 1})
     ->Args({128, 1024, 0})
+    ->Args({1024, 8192, 0})
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

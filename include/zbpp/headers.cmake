@@ -111,6 +111,7 @@ set(ZBPP_CORE_HEADERS
   optim/settings.hpp
   optim/sgd.hpp
   planner/auto_placement.hpp
+  planner/auto_plan.hpp
   planner/bottleneck.hpp
   planner/chunk_policies.hpp
   planner/detail/activation_budget.hpp
@@ -124,15 +125,18 @@ set(ZBPP_CORE_HEADERS
   planner/detail/memory_use.hpp
   planner/detail/pipeline_state.hpp
   planner/detail/plan_search.hpp
+  planner/detail/plan_site.hpp
   planner/detail/rank_rules.hpp
   planner/detail/recompute.hpp
   planner/detail/regroup.hpp
+  planner/detail/search_parts.hpp
   planner/detail/v_block.hpp
   planner/detail/v_block_orders.hpp
   planner/detail/v_block_shapes.hpp
   planner/detail/work.hpp
   planner/greedy_auto.hpp
   planner/impl/auto_placement.ipp
+  planner/impl/auto_plan.ipp
   planner/impl/bottleneck.ipp
   planner/impl/chunk_policies.ipp
   planner/impl/greedy_auto.ipp

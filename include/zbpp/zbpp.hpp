@@ -43,6 +43,7 @@
 #include <zbpp/optim/settings.hpp>
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/bottleneck.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>

@@ -12,6 +12,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <vector>
 
 namespace zbpp {
@@ -21,6 +22,8 @@ namespace zbpp {
 struct partition_settings {
   int schedules = 1000;    ///< that the policy is asked for, at most; at least 1
   std::uint64_t seed = 0;  ///< of the order in which cuts are tried
+  /// Ends the search after the schedule that it is about; it answers with the best so far.
+  std::stop_token stop = {};
 };
 
 /// Holds a cut of layers into stages, the problem it makes, and the schedule of least cost found.

@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>
+#include <zbpp/planner/bottleneck.hpp>
 #include <zbpp/planner/detail/work.hpp>
 
 #include <algorithm>
@@ -58,6 +59,16 @@ class cut_space {
     cut c{std::move(first_layer), std::vector<bool>(index(stages_))};
     for (int s = 0; recompute && s < stages_; ++s) c.recompute[index(s)] = can_recompute(c, s);
     return c;
+  }
+
+  /// Makes the cut with the least bottleneck of those in which all stages recompute that can.
+  [[nodiscard]] cut all_recomputing() const {
+    std::vector<layer_costs> slower(model_.layers().begin(), model_.layers().end());
+    for (auto& c : slower) {
+      c.forward += c.recompute.value_or(0);
+      c.recompute.reset();
+    }
+    return with_choice(bottleneck_partition(slower, model_.placement()).first_layer, true);
   }
 
   /// Says what a cut costs at least: a rank has all the work of all microbatches, in any order.

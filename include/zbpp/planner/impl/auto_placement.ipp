@@ -10,6 +10,7 @@
 #include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/regroup.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <algorithm>
@@ -18,18 +19,6 @@
 
 namespace zbpp {
 namespace detail {
-
-/// Makes a search the `done`-th of `all` in what it reports.
-[[nodiscard]] ZBPP_INLINE search_settings
-part_of_search(search_settings settings, std::size_t done, std::size_t all) {
-  if (!settings.on_progress) return settings;
-  settings.on_progress = [tell = settings.on_progress, done, all](search_progress const& part) {
-    auto whole = part;
-    whole.spent = (static_cast<double>(done) + part.spent) / static_cast<double>(all);
-    tell(whole);
-  };
-  return settings;
-}
 
 [[nodiscard]] ZBPP_INLINE placed_schedule place(problem problem, search_settings const& search) {
   auto found = greedy_auto{.search = search}.find(problem);
@@ -65,13 +54,6 @@ part_of_search(search_settings settings, std::size_t done, std::size_t all) {
     point->optimal = point->cost <= bound;
   }
   return points;
-}
-
-[[nodiscard]] ZBPP_INLINE std::vector<bytes> ascending_limits(std::span<bytes const> limits) {
-  std::vector<bytes> ascending(limits.begin(), limits.end());
-  std::sort(ascending.begin(), ascending.end());
-  ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
-  return ascending;
 }
 
 }  // namespace detail

@@ -12,12 +12,12 @@
 #include <zbpp/planner/detail/known_orders.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/plan_search.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <algorithm>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -103,11 +103,7 @@ class auto_planner {
 }  // namespace detail
 
 ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
-  if (!(search.seconds >= 0 && search.seconds <= search_settings::most_seconds))
-    throw error(
-        errc::bad_argument,
-        "a budget of " + std::to_string(search.seconds) + " seconds; it lies between 0 and " +
-            std::to_string(search_settings::most_seconds));
+  detail::check_budget(search);
   detail::require_memory(problem);
   return detail::auto_planner(problem, search).run();
 }

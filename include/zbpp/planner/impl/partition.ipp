@@ -49,7 +49,7 @@ class partition_search {
     bool const all = space_.has_at_most(settings_.schedules);
     if (all)
       space_.for_each([&](cut const& c) {
-        if (!cannot_beat(best_score_, c)) consider(c);
+        if (!is_stopped() && !cannot_beat(best_score_, c)) consider(c);
       });
     else
       search_from(start, start_score);
@@ -61,7 +61,7 @@ class partition_search {
         .problem = std::move(problem),
         .schedule = *std::move(best_order_),
         .cost = best_score_.cost,
-        .optimal = all || best_score_.cost == least_cost_,
+        .optimal = (all && !is_stopped()) || best_score_.cost == least_cost_,
         .schedules = asked_};
   }
 
@@ -139,13 +139,7 @@ class partition_search {
   void search_from(cut current, score value) {
     descend(current, value);
     if (space_.may_recompute()) {
-      std::vector<layer_costs> slower(model_.layers().begin(), model_.layers().end());
-      for (auto& c : slower) {
-        c.forward += c.recompute.value_or(0);
-        c.recompute.reset();
-      }
-      auto other =
-          space_.with_choice(bottleneck_partition(slower, model_.placement()).first_layer, true);
+      auto const other = space_.all_recomputing();
       if (!is_over()) take_better(current, value, other);
     }
     while (!is_over()) {
@@ -184,10 +178,12 @@ class partition_search {
 
   // What is dismissed or known costs no schedule, so what is looked at has an end of its own.
   [[nodiscard]] bool is_over() const {
-    return changes_.empty() || asked_ >= settings_.schedules ||
+    return is_stopped() || changes_.empty() || asked_ >= settings_.schedules ||
            looked_at_ / 100 >= settings_.schedules ||
            (best_score_.fits() && best_score_.cost == least_cost_);
   }
+
+  [[nodiscard]] bool is_stopped() const { return settings_.stop.stop_requested(); }
 
   // The engines of the standard library give the same numbers everywhere; its distributions do not.
   [[nodiscard]] std::size_t below(std::size_t count) {

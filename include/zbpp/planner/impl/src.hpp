@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/planner/impl/auto_placement.ipp>
+#include <zbpp/planner/impl/auto_plan.ipp>
 #include <zbpp/planner/impl/bottleneck.ipp>
 #include <zbpp/planner/impl/chunk_policies.ipp>
 #include <zbpp/planner/impl/greedy_auto.ipp>

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The search of auto_plan: rounds over the placements, each with twice the work of the one before
+// and with half as many placements.
+#pragma once
+
+#include <zbpp/analysis/bounds.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/planner/auto_plan.hpp>
+#include <zbpp/planner/detail/cuts.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
+#include <zbpp/planner/detail/plan_site.hpp>
+#include <zbpp/planner/detail/regroup.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/partition.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+namespace detail {
+
+/// Searches all placements of one model.
+///
+/// What it does one after another depends on the model and the seed, never on the budget, which
+/// only says where it ends. So a larger budget never gives a worse plan.
+class auto_plan_search {
+ public:
+  auto_plan_search(layered_problem const& model, search_settings const& settings, int most_chunks)
+      : model_(model), settings_(settings), budget_(settings.seconds * passes_a_second) {
+    for (auto const& where : placements_for(model, most_chunks))
+      sites_.push_back(
+          std::make_unique<plan_site>(on_placement(model, where, model.microbatches())));
+    for (auto const& one : sites_) alive_.push_back(one.get());
+    bound_ = (*std::min_element(sites_.begin(), sites_.end(), [](auto const& a, auto const& b) {
+               return a->bound < b->bound;
+             }))->bound;
+  }
+
+  [[nodiscard]] planned_layers run() {
+    for (auto* where : alive_) {
+      if (best_ && (best_->cost <= bound_ || settings_.stop.stop_requested())) break;
+      look_first(*where);
+    }
+    if (!best_) find_room();
+    for (double share = first_share; !is_over(); share *= 2) {
+      drop_hopeless();
+      if (alive_.empty()) break;
+      for (auto* where : alive_) {
+        if (!is_over()) search_cuts(*where, share);
+        if (!is_over()) search_order(*where, share);
+      }
+      keep_better_half();
+      ++round_;
+    }
+    auto const cut_bound = zbpp::lower_bound(best_->problem);
+    auto const& chosen = best_->where;
+    return {
+        chosen.first_layer,
+        chosen.recompute,
+        std::move(best_->problem),
+        std::move(best_->schedule),
+        best_->cost,
+        bound_,
+        cut_bound};
+  }
+
+ private:
+  // What a look at one cut takes beside the tries of its search, in tries: two bounds, the
+  // handcrafted orders, simulating and counting memory, some 1 to 4 us a pass.
+  static constexpr double overhead = 40;
+  // What a placement gets in the first round for its cuts, and again for the order of the best, in
+  // tries: that is 8 cuts.
+  static constexpr double first_share = 16 * overhead;
+
+  // Keeps a plan if it is the best. What no pass makes again does not recompute.
+  void take(plan_site& where, cut chosen, schedule order, ticks cost) {
+    if (where.best && cost >= where.best->cost) return;
+    chosen.recompute.assign(chosen.recompute.size(), false);
+    for (auto const& p : order.passes().all())
+      if (p.kind == pass_kind::recompute) chosen.recompute[index(p.stage)] = true;
+    auto problem = where.model.with(chosen.first_layer, chosen.recompute);
+    where.best = {std::move(chosen), std::move(problem), std::move(order), cost};
+    if (!best_ || is_better(*where.best, *best_)) best_ = where.best;
+  }
+
+  // Searches the order of one cut. `tries` is how many whole schedules that may take.
+  found_schedule order_of(plan_site const& where, problem const& cut, double tries) {
+    auto const most = tries * where.passes;
+    search_settings part;
+    part.seconds = std::min(most / passes_a_second, search_settings::most_seconds);
+    part.seed = settings_.seed;
+    part.stop = settings_.stop;
+    auto const before = spent_;
+    if (settings_.on_progress)
+      part.on_progress = [this, most, before](search_progress const& now) {
+        report(before + now.spent * most, now.cost);
+      };
+    spent_ += most + overhead * where.passes;  // whether it is refused or not
+    auto found = greedy_auto{.search = part}.find(cut);
+    report(spent_, found.cost);
+    return found;
+  }
+
+  void try_cut(plan_site& where, cut const& c, double tries) {
+    auto const what = where.model.with(c.first_layer, c.recompute);
+    if (!fits_memory(what)) return;
+    auto found = order_of(where, what, tries);
+    take(where, c, std::move(found.schedule), found.cost);
+  }
+
+  void look_first(plan_site& where) {
+    try_cut(where, where.space.with_choice(where.balanced.first_layer, false), 0);
+    if (where.space.may_recompute()) try_cut(where, where.space.all_recomputing(), 0);
+  }
+
+  void search_cuts(plan_site& where, double share) {
+    // Half of it looks at cuts; where that is enough for all of them, more goes into each.
+    constexpr double most_schedules = 1 << 20;
+    auto count = static_cast<int>(std::min(share / (2 * overhead), most_schedules));
+    while (count > 1 && where.space.has_at_most(count / 2)) count /= 2;
+    auto const tries = share / count - overhead;
+    std::stop_source stop;
+    auto const decide = [&](problem const& cut) {
+      auto found = order_of(where, cut, tries);
+      if (is_over()) stop.request_stop();
+      return std::move(found.schedule);
+    };
+    try {
+      auto found = partition(
+          where.model,
+          decide,
+          {.schedules = count,
+           .seed = settings_.seed + static_cast<std::uint64_t>(round_),
+           .stop = stop.get_token()});
+      take(where, {found.first_layer, found.recompute}, std::move(found.schedule), found.cost);
+    } catch (error const& nothing_fits) {
+      if (nothing_fits.code() != errc::unsupported_problem) throw;
+    }
+  }
+
+  // Searches the order of the best cut, with the stages that recompute as they are and as they
+  // could be.
+  void search_order(plan_site& where, double share) {
+    if (!where.best) return;
+    auto const chosen = where.best->where;
+    auto const any = where.space.with_choice(chosen.first_layer, where.space.may_recompute());
+    auto const left = [&](double most) {
+      return std::clamp((budget_ - spent_) / where.passes, 0.0, most);
+    };
+    bool const both = any.recompute != chosen.recompute;
+    try_cut(where, chosen, left(both ? share / 2 : share));
+    if (both && !is_over()) try_cut(where, any, left(share / 2));
+  }
+
+  // Nothing fits that was looked at first: looks for a cut that fits one microbatch at a time, and
+  // says how close the closest is.
+  void find_room() {
+    bytes least = 0;
+    std::optional<error> refusal;
+    for (auto* where : alive_) {
+      constexpr int enough = 4;  // microbatches: the order only repeats itself
+      auto const few = on_placement(
+          where->model, where->model.placement(), std::min(enough, model_.microbatches()));
+      auto const decide = [&](problem const& cut) {
+        auto order = one_by_one(cut);
+        auto const used = memory_of(order, cut);
+        auto const excess = [&](int rank) { return used[index(rank)] - *cut.memory_limit(rank); };
+        int worst = 0;
+        for (int rank = 1; rank < cut.ranks(); ++rank)
+          if (excess(rank) > excess(worst)) worst = rank;
+        if (!refusal || excess(worst) < least) {
+          least = excess(worst);
+          refusal = error(
+              errc::unsupported_problem,
+              "no partition that was tried fits, on any placement: the closest, " +
+                  sweep_name(cut.placement()) + ", needs " + std::to_string(used[index(worst)]) +
+                  " bytes, the limit is " + std::to_string(*cut.memory_limit(worst)) +
+                  "; it fits when every limit is higher by " + std::to_string(least),
+              {.rank = worst});
+        }
+        return order;
+      };
+      try {
+        auto const found = partition(few, decide, {.schedules = 300, .seed = settings_.seed});
+        try_cut(*where, {found.first_layer, found.recompute}, 0);
+      } catch (error const& nothing_fits) {
+        if (nothing_fits.code() != errc::unsupported_problem) throw;
+      }
+    }
+    if (!best_) throw *refusal;
+  }
+
+  void drop_hopeless() {
+    std::erase_if(alive_, [&](plan_site const* where) {
+      return where->bound > best_->cost ||
+             (where->bound == best_->cost && where->model.stages() >= best_->problem.stages());
+    });
+  }
+
+  void keep_better_half() {
+    std::stable_sort(alive_.begin(), alive_.end(), [](plan_site const* a, plan_site const* b) {
+      return a->best && (!b->best || is_better(*a->best, *b->best));
+    });
+    constexpr std::size_t fewest = 4;
+    alive_.resize(std::min(alive_.size(), std::max(fewest, (alive_.size() + 1) / 2)));
+  }
+
+  [[nodiscard]] bool is_over() const {
+    return best_ && (best_->cost <= bound_ || spent_ >= budget_ || settings_.stop.stop_requested());
+  }
+
+  void report(double spent, ticks found) {
+    if (!settings_.on_progress || spent < next_report_) return;
+    constexpr double most_between = 1e6;  // passes; chosen as in a search of one problem
+    next_report_ = spent + std::min(budget_ / 64, most_between);
+    settings_.on_progress(
+        {.cost = best_ ? std::min(best_->cost, found) : found,
+         .lower_bound = bound_,
+         .spent = budget_ > 0 ? std::min(1.0, spent / budget_) : 1.0});
+  }
+
+  layered_problem const& model_;
+  search_settings const& settings_;
+  double budget_;  // in passes
+  std::vector<std::unique_ptr<plan_site>> sites_;
+  std::vector<plan_site*> alive_;  // those that are searched on, the fewest stages first
+  ticks bound_ = 0;                // no placement costs less
+  std::optional<placed_candidate> best_;
+  int round_ = 0;
+  double spent_ = 0;
+  double next_report_ = 0;
+};
+
+}  // namespace detail
+
+ZBPP_INLINE planned_layers auto_plan::operator()(layered_problem const& model) const {
+  detail::check_budget(search);
+  detail::require(
+      most_chunks >= 2, "most_chunks is less than 2; a looped placement has at least 2");
+  return detail::auto_plan_search(model, search, most_chunks).run();
+}
+
+ZBPP_INLINE std::vector<planned_limit> auto_plan::frontier(
+    layered_problem const& model, std::span<bytes const> limits) const {
+  std::vector<planned_limit> points;
+  auto const ascending = detail::ascending_limits(limits);
+  for (std::size_t i = 0; i < ascending.size(); ++i) {
+    layered_problem const limited(
+        model.placement(),
+        model.microbatches(),
+        {model.layers().begin(), model.layers().end()},
+        model.transfer(),
+        {ascending[i]});
+    auto const part = detail::part_of_search(search, i, ascending.size());
+    std::optional<planned_layers> found;
+    try {
+      found = auto_plan{part, most_chunks}(limited);
+    } catch (error const& nothing_fits) {
+      if (nothing_fits.code() != errc::unsupported_problem) throw;
+    }
+    // What fits less memory fits more.
+    if (!points.empty() && (!found || points.back().found.cost <= found->cost)) {
+      auto const bound = found ? found->lower_bound : 0;
+      found = points.back().found;
+      found->problem = with_memory_limit(found->problem, ascending[i]);
+      found->lower_bound = bound;
+      found->bound = lower_bound(found->problem);
+    }
+    if (found) points.push_back({ascending[i], std::move(*found)});
+  }
+  // What no plan can do within a limit none can do within a lower one.
+  ticks bound = 0;
+  for (auto point = points.rbegin(); point != points.rend(); ++point) {
+    bound = std::max(bound, point->found.lower_bound);
+    point->found.lower_bound = bound;
+  }
+  return points;
+}
+
+}  // namespace zbpp
