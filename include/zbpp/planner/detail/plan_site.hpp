@@ -45,9 +45,9 @@ namespace zbpp::detail {
 
 /// @return the same layers on another placement with as many ranks
 [[nodiscard]] inline layered_problem on_placement(
-    layered_problem const& model, placement const& where, int microbatches) {
+    layered_problem const& model, placement const& placement, int microbatches) {
   return {
-      where,
+      placement,
       microbatches,
       {model.layers().begin(), model.layers().end()},
       model.transfer(),
