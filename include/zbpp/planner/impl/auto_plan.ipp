@@ -132,9 +132,8 @@ class auto_plan_search {
     auto const tries = share / count - overhead;
     std::stop_source stop;
     auto const decide = [&](problem const& cut) {
-      auto found = order_of(where, cut, tries);
-      if (is_over()) stop.request_stop();
-      return std::move(found.schedule);
+      if (is_over()) stop.request_stop();  // behind this one, whether it is refused or not
+      return order_of(where, cut, tries).schedule;
     };
     try {
       auto found = partition(
