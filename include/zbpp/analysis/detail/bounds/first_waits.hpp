@@ -84,9 +84,9 @@ class first_waits {
  public:
   static constexpr int none = -1;
 
-  first_waits(bound_terms const& terms, placement const& where) : terms_(terms), where_(where) {
+  first_waits(bound_terms const& terms, placement const& on) : terms_(terms), where_(on) {
     for (int s = 0; s < terms.stages(); ++s) {
-      auto const of_rank = where.stages_of(where.rank_of(s));
+      auto const of_rank = on.stages_of(on.rank_of(s));
       before_.push_back(of_rank.size() == 2 && of_rank.back() == s ? of_rank.front() : none);
     }
     find_counts();
