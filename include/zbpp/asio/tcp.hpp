@@ -30,8 +30,9 @@ namespace zbpp::asio {
 ///
 /// All ranks make their pipelines, and take their steps, in the same order. A failure on one rank
 /// ends the step on every rank, at the latest `rendezvous_settings::deadline` after the current
-/// pass. A rank that has already returned from `step()` gets the error from its next call. The run
-/// is over then, and every later call throws the same failure.
+/// pass. A rank that has already returned from `step()` gets the error from its next call; from
+/// evaluations nothing comes back, so there it may be a later one. The run is over then, and every
+/// later call throws the same failure.
 class tcp {
  public:
   using transport_type = detail::tcp_transport;
