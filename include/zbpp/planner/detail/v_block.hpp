@@ -247,7 +247,8 @@ class v_block {
     for (std::size_t i = leg + 1; i < legs; ++i) left[n++] = way.time[i];
     if (leaves_weights)
       for (auto const w : way.weight) left[n++] = w;
-    // All of it, with zeros at the end: g++ 12 takes a sort of the first few for one beyond the end.
+    // All of it, with zeros at the end: g++ 12 takes a sort of the first few for one beyond the
+    // end.
     std::sort(left.begin(), left.end(), std::greater<>{});
     for (std::size_t i = 0; i < n; ++i) {
       ticks* tightest = nullptr;
