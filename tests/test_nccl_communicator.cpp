@@ -278,12 +278,7 @@ TEST_CASE("communicators are aborted whichever launch waits for another one's ke
   std::vector<std::size_t> order{0, 1, 2};
   do {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-      model::reset(
-          {.seed = seed,
-           .devices = 2,
-           .launch_depth = depth,
-           .lazy_connect = false,
-           .patience = std::chrono::seconds(1)});
+      model::reset({.seed = seed, .devices = 2, .launch_depth = depth, .lazy_connect = false});
       {
         std::array<pair_of_ends, 3> const pairs;
         zbpp::cuda::device_guard const here(0);

@@ -142,7 +142,6 @@ TEST_CASE("allocations and first launches that wait for the device hold up no st
           make_plan(policy, usual.schedule(), usual.problem(), {.receive_ahead = ahead});
       auto machine = machine_of(planned, ++seed);
       machine.drains = true;
-      machine.patience = std::chrono::seconds(5);
       reset_gpus(machine);
       INFO(policy << ", receives opened " << ahead << " passes ahead");
       CHECK(on_ranks(planned) == reference(planned));
