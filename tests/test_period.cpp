@@ -478,7 +478,8 @@ TEST_CASE("two thousand ranks have a period", "[period]") {
       3);
   auto const order = zbpp::zb_h1{}(problem);
   auto const report = period(order, problem);
-  auto const first = simulate(order, problem)[0];
+  auto const line = simulate(order, problem);
+  auto const first = line[0];
   REQUIRE(first.back().end - first.front().start == report.first_step);
   CHECK(report.period == mean_ticks{report.first_step});
   CHECK(report.critical_ranks == std::vector<int>{0});
