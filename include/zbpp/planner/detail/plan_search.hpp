@@ -11,6 +11,7 @@
 #include <zbpp/planner/detail/candidates.hpp>
 #include <zbpp/planner/detail/list_scheduler.hpp>
 #include <zbpp/planner/detail/rank_rules.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/detail/v_block_orders.hpp>
 #include <zbpp/planner/search.hpp>
 
@@ -39,7 +40,7 @@ class plan_search {
       : problem_(problem),
         settings_(settings),
         bound_(bound),
-        most_work_(settings.seconds * 2e7),
+        most_work_(settings.seconds * passes_a_second),
         engine_(problem, reserve),
         make_(problem, bound, std::move(depths), settings.seed),
         start_(problem),
