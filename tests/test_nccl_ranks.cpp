@@ -87,6 +87,22 @@ struct warm_stage : toy::padded_stage {
   }
 };
 
+// Makes a pipeline on each rank. @return what each of them throws
+std::vector<std::string> make_on_ranks(
+    plan const& planned, std::function<void(nccl::ranks_settings&)> const& change = {}) {
+  return run_ranks(
+      planned.problem().ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(planned.problem().stages());
+        std::vector<toy::padded_stage> stages;
+        for (int s : planned.problem().placement().stages_of(meeting.rank()))
+          stages.emplace_back(all[zbpp::detail::index(s)]);
+        auto settings = settings_of(planned, meeting.rank());
+        if (change) change(settings);
+        zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
+        meeting.barrier();  // a rank whose own channels are ready learns of a failure here
+      });
+}
+
 // Each rank has a model of its own, of which it trains its stages.
 outcome on_ranks(
     plan const& planned, std::function<void(nccl::ranks_settings&)> const& change = {}) {
@@ -408,14 +424,7 @@ TEST_CASE("what goes wrong while communicators are made reaches every rank", "[n
     INFO(function);
     reset_gpus(machine_of(planned, run_seed()));
     model::fail_next(function, ncclSystemError);
-    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-      auto all = toy::make_model(3);
-      toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
-      std::array stages{zbpp::stage_ref(mine)};
-      zbpp::pipeline const pipe(
-          planned, nccl::ranks(meeting, settings_of(planned, meeting.rank())), stages);
-      meeting.barrier();  // a rank whose own channels are ready learns of it here
-    });
+    auto const thrown = make_on_ranks(planned);
     for (auto const& text : thrown) CHECK(has(text, "unhandled system error"));
     CHECK(first_of(model::leaks()) == "");
   }
@@ -426,14 +435,8 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
   REQUIRE_FALSE(
       verify(planned.program(), planned.problem(), zbpp::channel_layout::one_per_rank).empty());
   reset_gpus(machine_of(planned, run_seed()));
-  auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-    auto all = toy::make_model(6);
-    std::vector<toy::padded_stage> stages;
-    for (int s : planned.problem().placement().stages_of(meeting.rank()))
-      stages.emplace_back(all[zbpp::detail::index(s)]);
-    auto settings = settings_of(planned, meeting.rank());
+  auto const thrown = make_on_ranks(planned, [](nccl::ranks_settings& settings) {
     settings.layout = zbpp::channel_layout::one_per_rank;
-    zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
   });
   for (auto const& text : thrown)
     CHECK(has(text, "with one channel per rank the ranks wait in a cycle"));
@@ -447,13 +450,7 @@ TEST_CASE("a program that can stand still on the queues of one rank is refused o
     auto machine = machine_of(planned, run_seed());
     reset_gpus(machine);
     before.set(queues);  // enough for ranks 0 and 2, which have one neighbour
-    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-      auto all = toy::make_model(3);
-      toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
-      std::array stages{zbpp::stage_ref(mine)};
-      zbpp::pipeline const pipe(
-          planned, nccl::ranks(meeting, settings_of(planned, meeting.rank())), stages);
-    });
+    auto const thrown = make_on_ranks(planned);
     for (auto const& text : thrown) {
       INFO(text);
       CHECK(text.starts_with("refused program"));

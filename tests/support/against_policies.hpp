@@ -52,13 +52,7 @@ struct cheaper_policy {
     auto const of = [&](double mean) {
       return std::llround(mean * random.real(1 - spread, 1 + spread));
     };
-    stage_costs c;
-    c.forward = of(forward);
-    c.backward_input = of(backward);
-    c.backward_weight = of(weight);
-    c.activation = 1000;
-    c.weight_gradient_input = 500;
-    stages.push_back(c);
+    stages.push_back(planner_stage(of, forward, backward, weight));
   }
   auto const transfer = std::llround(forward * random.real(0, 0.3));
   if (random.integer(0, 4) == 0) return {where, m, stages, transfer};

@@ -122,6 +122,20 @@ inline constexpr std::array<table_8_row, 9> table_8{{
     {"28.3B", 32, 256, 0.2745, 0.0167, 0.0236},
 }};
 
+/// @param of  gives a time of the stage from the mean of all; called for F, B and W in turn
+/// @return a stage with such times, whose W needs half of its activation
+template <class Of>
+[[nodiscard]] stage_costs planner_stage(
+    Of const& of, double forward, double backward, double weight) {
+  stage_costs c;
+  c.forward = of(forward);
+  c.backward_input = of(backward);
+  c.backward_weight = of(weight);
+  c.activation = 1000;
+  c.weight_gradient_input = 500;
+  return c;
+}
+
 /// An uneven pipeline: p from 2 to 16, m from p to 8p, stages within 30%, the first and the last
 /// longer by 1.3, room for p to 2p microbatches, transfers up to 0.3 of F.
 /// @param kind  l linear, v on a V, o looped with two chunks
@@ -139,13 +153,7 @@ inline constexpr std::array<table_8_row, 9> table_8{{
   for (int s = 0; s < where.stages(); ++s) {
     auto const ends = s == 0 || s + 1 == where.stages() ? 1.3 : 1.0;
     auto const of = [&](double mean) { return std::llround(mean * ends * random.real(0.7, 1.3)); };
-    stage_costs c;
-    c.forward = of(forward);
-    c.backward_input = of(backward);
-    c.backward_weight = of(weight);
-    c.activation = 1000;
-    c.weight_gradient_input = 500;
-    stages.push_back(c);
+    stages.push_back(planner_stage(of, forward, backward, weight));
   }
   auto const room = static_cast<bytes>(random.real(1, 2) * p * chunks * 1000);
   return {where, m, stages, std::llround(forward * random.real(0, 0.3)), {room}};
