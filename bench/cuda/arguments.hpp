@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The command line of the benchmarks in this folder: what to measure, how much of it, and where to
-// write it.
+// write it; and what their main functions do with it.
 #pragma once
 
 #include <zbpp/error.hpp>
 
+#include <cuda_runtime_api.h>
+
+#include <exception>
 #include <initializer_list>
+#include <iostream>
 #include <string>
 #include <string_view>
 
@@ -49,6 +53,33 @@ struct choices {
     }
   }
   return result;
+}
+
+/// Runs a benchmark as its command line says, where there is a device, and says what goes wrong.
+/// @return the exit status: 0; 1 when it fails; 2 when a choice is wrong; 3 without a device
+template <class Run>
+[[nodiscard]] int run_benchmark(
+    char const* name,
+    int count,
+    char** arguments,
+    std::initializer_list<std::string_view> acts,
+    Run const& run) {
+  try {
+    auto const chosen = read(count, arguments, acts);
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+      std::cerr << name << ": there is no CUDA device\n";
+      return 3;
+    }
+    run(chosen);
+    return 0;
+  } catch (error const& failed) {
+    std::cerr << name << ": " << failed.what() << '\n';
+    return failed.code() == errc::bad_argument ? 2 : 1;
+  } catch (std::exception const& failed) {
+    std::cerr << name << ": " << failed.what() << '\n';
+    return 1;
+  }
 }
 
 }  // namespace zbpp::bench

@@ -23,7 +23,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -252,12 +251,7 @@ class policies_on_parts {
   table* steps_;
 };
 
-int run(choices const& chosen) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::cerr << "bench_cuda: there is no CUDA device\n";
-    return 3;
-  }
+void run(choices const& chosen) {
   report into(chosen.markdown, chosen.json);
   if (chosen.act == "transfers") {
     measure_transfers(into, chosen.is_short);
@@ -273,20 +267,12 @@ int run(choices const& chosen) {
     }
   }
   into.write_markdown(std::cout);
-  return 0;
 }
 
 }  // namespace
 }  // namespace zbpp::bench
 
 int main(int count, char** arguments) {
-  try {
-    return zbpp::bench::run(zbpp::bench::read(count, arguments, {"transfers", "issuing", "plan"}));
-  } catch (zbpp::error const& failed) {
-    std::cerr << "bench_cuda: " << failed.what() << '\n';
-    return failed.code() == zbpp::errc::bad_argument ? 2 : 1;
-  } catch (std::exception const& failed) {
-    std::cerr << "bench_cuda: " << failed.what() << '\n';
-    return 1;
-  }
+  return zbpp::bench::run_benchmark(
+      "bench_cuda", count, arguments, {"transfers", "issuing", "plan"}, zbpp::bench::run);
 }

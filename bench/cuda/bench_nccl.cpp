@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <iostream>
 #include <span>
 #include <string>
@@ -294,12 +293,7 @@ void pair(choices const& chosen) {
   });
 }
 
-int run(choices const& chosen) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::cerr << "bench_nccl: there is no CUDA device\n";
-    return 3;
-  }
+void run(choices const& chosen) {
   if (chosen.act == "pair") {
     pair(chosen);
   } else {
@@ -307,20 +301,12 @@ int run(choices const& chosen) {
     to_oneself(into, sizes_of(chosen.is_short));
     into.write_markdown(std::cout);
   }
-  return 0;
 }
 
 }  // namespace
 }  // namespace zbpp::bench
 
 int main(int count, char** arguments) {
-  try {
-    return zbpp::bench::run(zbpp::bench::read(count, arguments, {"self", "pair"}));
-  } catch (zbpp::error const& failed) {
-    std::cerr << "bench_nccl: " << failed.what() << '\n';
-    return failed.code() == zbpp::errc::bad_argument ? 2 : 1;
-  } catch (std::exception const& failed) {
-    std::cerr << "bench_nccl: " << failed.what() << '\n';
-    return 1;
-  }
+  return zbpp::bench::run_benchmark(
+      "bench_nccl", count, arguments, {"self", "pair"}, zbpp::bench::run);
 }
