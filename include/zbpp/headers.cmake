@@ -22,6 +22,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/fuse_pairs.hpp
   analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
+  analysis/detail/rank_walk.hpp
   analysis/detail/sum_order_check.hpp
   analysis/diagnostic.hpp
   analysis/evaluation.hpp

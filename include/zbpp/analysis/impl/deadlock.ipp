@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/detail/rank_walk.hpp>
 #include <zbpp/analysis/diagnostic.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/config.hpp>
@@ -28,18 +29,12 @@ class deadlock_search {
         layout_(layout),
         queues_(index(std::max(program.ranks(), 2 * messages.map().size()))),
         done_(index(messages.map().size()), 0),
-        next_(index(program.ranks()), 0),
-        sleeping_(index(program.ranks()), false) {}
+        walk_(program.ranks()) {}
 
   [[nodiscard]] std::vector<diagnostic> run() {
-    for (int rank = program_.ranks() - 1; rank >= 0; --rank) awake_.push_back(rank);
-    while (!awake_.empty()) {
-      auto const rank = awake_.back();
-      awake_.pop_back();
-      run_rank(rank);
-    }
+    walk_.run([this](int rank, std::size_t& next) { return advance(rank, next); });
     for (int rank = 0; rank < program_.ranks(); ++rank)
-      if (sleeping_[index(rank)]) return {explain({rank, next_[index(rank)]})};
+      if (walk_.is_blocked(rank)) return {explain({rank, walk_.position(rank)})};
     for (auto const& q : queues_)
       if (!q.is_empty()) return {explain(head_at(messages_.map().ends(q.first()).first, q))};
     return {};
@@ -80,20 +75,21 @@ class deadlock_search {
     return queues_[2 * index(channel) + (is_sender ? 0 : 1)];
   }
 
-  void run_rank(int rank) {
+  // Returns false when the rank is blocked.
+  [[nodiscard]] bool advance(int rank, std::size_t& next) {
     auto const row = program_.instructions(rank);
     auto const notes = messages_.notes(rank);
-    for (auto& next = next_[index(rank)]; next < row.size(); ++next) {
+    for (; next < row.size(); ++next) {
       auto const& note = notes[next];
       if (note.channel == channel_map::none) continue;
       if (!row[next].is_pass()) {
         queue_of(rank, note.channel).push(note.channel);
         complete(note.channel);
       } else if (done_[index(note.channel)] <= note.sequence) {
-        sleeping_[index(rank)] = true;
-        return;
+        return false;
       }
     }
+    return true;
   }
 
   // Completes the next message of a channel if it is first at both ends, then whatever stood
@@ -112,10 +108,7 @@ class deadlock_search {
         q->pop();
         if (!q->is_empty()) ready_.push_back(q->first());
       }
-      if (sleeping_[index(to)]) {
-        sleeping_[index(to)] = false;
-        awake_.push_back(to);
-      }
+      walk_.wake(to);
     }
   }
 
@@ -138,7 +131,7 @@ class deadlock_search {
     auto late = p;
     for (int rank : {to, from}) {
       auto const own = find(rank, wanted.channel, wanted.sequence);
-      auto const next = next_[index(rank)];
+      auto const next = walk_.position(rank);
       if (own.position >= next) {
         late = {rank, next};
       } else if (auto const head = head_at(rank, queue_of(rank, wanted.channel)); head != own) {
@@ -175,9 +168,7 @@ class deadlock_search {
   channel_layout layout_;
   std::vector<queue> queues_;
   std::vector<std::int32_t> done_;  // by channel, how many messages have got through
-  std::vector<std::size_t> next_;   // position of each rank
-  std::vector<bool> sleeping_;
-  std::vector<int> awake_;
+  rank_walk walk_;
   std::vector<int> ready_;  // channels whose next message may get through
 };
 

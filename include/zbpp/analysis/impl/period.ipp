@@ -3,6 +3,7 @@
 // How `period` finds the cycle of ranks that sets it: by walks through the passes of one step.
 #pragma once
 
+#include <zbpp/analysis/detail/rank_walk.hpp>
 #include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
@@ -83,21 +84,16 @@ class step_paths {
     ticks duration;
   };
 
-  // A rank runs until it meets a pass whose producer stands nowhere yet; that one wakes it.
+  // A rank is blocked by a pass whose producer stands nowhere yet; that one wakes it.
   void put_in_sequence(schedule const& schedule, problem const& problem) {
     grid<int> forward(problem.stages(), problem.microbatches(), nobody);
     grid<int> backward(problem.stages(), problem.microbatches(), nobody);
     auto const& where = problem.placement();
-    std::vector<std::size_t> next(index(problem.ranks()), 0);
-    std::vector<bool> is_asleep(next.size(), false);
-    std::vector<int> awake;
-    for (int rank = problem.ranks() - 1; rank >= 0; --rank) awake.push_back(rank);
     sequence_.reserve(schedule.passes().size());
-    while (!awake.empty()) {
-      auto const rank = awake.back();
-      awake.pop_back();
+    rank_walk ranks(problem.ranks());
+    ranks.run([&](int rank, std::size_t& at) {
       auto const row = schedule.passes(rank);
-      for (auto& at = next[index(rank)]; at < row.size(); ++at) {
+      for (; at < row.size(); ++at) {
         auto const& p = row[at];
         node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
         bool const is_forward = p.kind == pass_kind::forward;
@@ -106,23 +102,17 @@ class step_paths {
         if (passes_on && from >= 0 && from < problem.stages() && where.rank_of(from) != rank) {
           made.producer = (is_forward ? forward : backward)(from, p.microbatch);
           made.transfer = problem.transfer_time(from, p.stage);
-          if (made.producer == nobody) {
-            is_asleep[index(rank)] = true;
-            break;
-          }
+          if (made.producer == nobody) return false;
         }
         auto const number = static_cast<int>(sequence_.size());
         if (is_forward) forward(p.stage, p.microbatch) = number;
         if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = number;
         sequence_.push_back(made);
         auto const to = is_forward ? p.stage + 1 : p.stage - 1;
-        if (!passes_on || to < 0 || to == problem.stages()) continue;
-        if (auto const other = where.rank_of(to); is_asleep[index(other)]) {
-          is_asleep[index(other)] = false;
-          awake.push_back(other);
-        }
+        if (passes_on && to >= 0 && to < problem.stages()) ranks.wake(where.rank_of(to));
       }
-    }
+      return true;
+    });
     ends_.resize(sequence_.size());
     for (int s = 0; s < problem.stages(); ++s)
       for (int m = 0; m < problem.microbatches(); ++m)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/detail/pass_inputs.hpp>
+#include <zbpp/analysis/detail/rank_walk.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -21,8 +22,8 @@ namespace zbpp {
 
 namespace detail {
 
-/// Walks all ranks at once. A rank runs until it meets a pass whose input has not been made;
-/// whoever makes that input wakes it. A pass wakes at most one rank, so the walk is linear.
+/// Gives every pass its times. A rank is blocked by a pass whose input has not been made; whoever
+/// makes that input wakes it, and a pass wakes at most one rank.
 class simulation {
  public:
   simulation(schedule const& schedule, problem const& problem)
@@ -31,45 +32,37 @@ class simulation {
         inputs_(problem),
         done_(problem.stages(), problem.microbatches(), 0),
         clock_(index(problem.ranks()), 0),
-        next_(index(problem.ranks()), 0),
-        sleeping_(index(problem.ranks()), false) {
+        walk_(problem.ranks()) {
     line_.reserve(index(problem.ranks()), schedule.passes().size());
     for (int rank = 0; rank < problem.ranks(); ++rank) {
       for (auto const& p : schedule.passes(rank)) line_.push({p, 0, 0});
       line_.end_row();
-      awake_.push_back(problem.ranks() - 1 - rank);
     }
   }
 
   [[nodiscard]] timeline run() {
-    while (!awake_.empty()) {
-      auto const rank = awake_.back();
-      awake_.pop_back();
-      run_rank(rank);
-    }
+    walk_.run([this](int rank, std::size_t& next) { return advance(rank, next); });
     for (int rank = 0; rank < problem_.ranks(); ++rank)
-      if (sleeping_[index(rank)]) refuse(rank, "waits for something that never happens");
+      if (walk_.is_blocked(rank)) refuse(rank, "waits for something that never happens");
     return std::move(line_);
   }
 
  private:
-  void run_rank(int rank) {
+  // Returns false when the rank is blocked.
+  [[nodiscard]] bool advance(int rank, std::size_t& next) {
     auto const row = line_[rank];
     auto& now = clock_[index(rank)];
-    auto& next = next_[index(rank)];
     for (; next < row.size(); ++next) {
       auto& timed = row[next];
       auto const arrival = inputs_(timed.pass);
-      if (arrival == pass_inputs::never) {
-        sleeping_[index(rank)] = true;
-        return;
-      }
+      if (arrival == pass_inputs::never) return false;
       if (!mark_done(timed.pass)) refuse(rank, "stands twice; every pass runs once");
       timed.start = std::max(now, arrival);
       timed.end = timed.start + problem_.costs(timed.pass.stage).of(timed.pass.kind);
       now = timed.end;
       publish(timed);
     }
+    return true;
   }
 
   // Work that is done once keeps clocks within the sums that `problem` has checked.
@@ -91,14 +84,11 @@ class simulation {
 
   void wake(int stage) {
     if (stage < 0 || stage >= problem_.stages()) return;
-    auto const rank = problem_.placement().rank_of(stage);
-    if (!sleeping_[index(rank)]) return;
-    sleeping_[index(rank)] = false;
-    awake_.push_back(rank);
+    walk_.wake(problem_.placement().rank_of(stage));
   }
 
   [[noreturn]] void refuse(int rank, std::string const& why) const {
-    auto const position = next_[index(rank)];
+    auto const position = walk_.position(rank);
     throw error(
         errc::refused_program,
         to_string(schedule_.passes(rank)[position]) + " " + why,
@@ -110,9 +100,7 @@ class simulation {
   pass_inputs inputs_;
   grid<std::uint8_t> done_;  // a bit each for F, B, W and R
   std::vector<ticks> clock_;
-  std::vector<std::size_t> next_;
-  std::vector<bool> sleeping_;
-  std::vector<int> awake_;
+  rank_walk walk_;
   timeline line_;
 };
 
