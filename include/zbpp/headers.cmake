@@ -340,11 +340,14 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/device_end.hpp
   nccl/detail/device_progress.hpp
   nccl/detail/host_wait.hpp
+  nccl/detail/link_probe.hpp
+  nccl/detail/make_communicators.hpp
   nccl/detail/rank_pass_observer.hpp
   nccl/detail/ranks_executor.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp
   nccl/hardware_queues.hpp
+  nccl/measure_transfers.hpp
   nccl/ranks.hpp
   nccl/settings.hpp
 )

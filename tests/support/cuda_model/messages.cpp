@@ -83,7 +83,9 @@ void machine::match(communicator& of) {
       std::copy_n(static_cast<char const*>(sent.data), bytes, static_cast<char*>(received.data));
       touch(*receiver.launch, on, {received.touched});
     }
-    std::int64_t const end = std::max(sender.started_ns, receiver.started_ns) + options_.message_ns;
+    std::int64_t const end = std::max(sender.started_ns, receiver.started_ns) +
+                             options_.message_ns +
+                             options_.message_ns_per_byte * static_cast<std::int64_t>(bytes);
     on.ns = std::max(on.ns, end);
     stream& from = *sender.launch->on;
     from.ns = std::max(from.ns, end);

@@ -15,6 +15,14 @@
 
 namespace zbpp::cuda::detail {
 
+/// @return the time from one event of a device to another, once both are complete
+/// @throws cuda_error
+[[nodiscard]] inline ticks time_between(event_ref from, event_ref to) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, from.get(), to.get()));
+  return std::llround(static_cast<double>(milliseconds) * 1e6);
+}
+
 /// Holds the events around the passes of one rank.
 class timing {
  public:
@@ -35,20 +43,14 @@ class timing {
   /// @throws cuda_error
   void read(event_ref epoch, std::span<timed_pass> passes) const {
     // CUDA gives floats, which are coarse long after the epoch; so passes count from the first.
-    auto const first = next_ == 0 ? 0 : since(epoch, marks_.front());
+    auto const first = next_ == 0 ? 0 : time_between(epoch, marks_.front());
     for (std::size_t i = 0; i < passes.size() && 2 * i + 1 < next_; ++i) {
-      passes[i].start = first + since(marks_.front(), marks_[2 * i]);
-      passes[i].end = first + since(marks_.front(), marks_[2 * i + 1]);
+      passes[i].start = first + time_between(marks_.front(), marks_[2 * i]);
+      passes[i].end = first + time_between(marks_.front(), marks_[2 * i + 1]);
     }
   }
 
  private:
-  [[nodiscard]] static ticks since(event_ref epoch, event_ref mark) {
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, epoch.get(), mark.get()));
-    return std::llround(static_cast<double>(milliseconds) * 1e6);
-  }
-
   std::vector<event> marks_;
   std::size_t next_ = 0;
 };

@@ -25,16 +25,14 @@
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
-#include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
-#include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/device_end.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/detail/host_wait.hpp>
+#include <zbpp/nccl/detail/make_communicators.hpp>
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
-#include <zbpp/nccl/error.hpp>
 #include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/nccl/settings.hpp>
@@ -44,13 +42,9 @@
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/transport.hpp>
 
-#include <nccl.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <list>
 #include <memory>
@@ -134,7 +128,11 @@ class ranks::executor {
       program const& program, traffic const& messages, problem const& problem) {
     auto needs = cuda::needs_of(program, messages, shapes_, cuda::slot_filling::by_receives);
     if (communicators_ == nullptr)
-      supervisor_.or_fail([&] { make_communicators(messages.channels()); });
+      supervisor_.or_fail([&] {
+        communicators_ = detail::make_communicators(
+            supervisor_.channel(), context().device(), messages.channels(), settings_);
+        abort_thread_.emplace([all = communicators_.get()] { all->abort(); });
+      });
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
     auto made = std::make_unique<detail::transport>(
@@ -241,53 +239,6 @@ class ranks::executor {
                 std::string(to_string(layout_of(settings)))),
         asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
         asio::make_item("most_ctas", std::to_string(settings.most_ctas))};
-  }
-
-  void make_communicators(std::vector<channel> const& channels) {
-    auto& run = supervisor_.channel();
-    auto const limited = limited_pause(
-        settings_.init_deadline,
-        "it was not made within ranks_settings::init_deadline; see whether all ranks have started, "
-        "and set NCCL_DEBUG=INFO to see whether NCCL reaches them");
-    auto const pause = [&](std::chrono::microseconds time) {
-      if (supervisor_.look()) run.check();
-      limited(time);
-    };
-    detail::local_rank const here{supervisor_.rank(), context().device()};
-    if (settings_.adopted != nullptr) {
-      communicators_ = std::make_shared<detail::communicator_set>(
-          channels, here, run.ranks(), settings_.adopted, pause);
-    } else {
-      auto how = detail::map_communicators(channels, run.ranks(), settings_.layout);
-      auto const ids = exchange_ids(how);
-      communicators_ = std::make_shared<detail::communicator_set>(
-          channels, std::vector{here}, std::move(how), ids, settings_.most_ctas, pause);
-    }
-    abort_thread_.emplace([all = communicators_.get()] { all->abort(); });
-  }
-
-  // Every rank contributes the ids that it makes, in the order of the communicators.
-  [[nodiscard]] std::vector<ncclUniqueId> exchange_ids(detail::communicator_map const& how) {
-    std::vector<ncclUniqueId> mine;
-    for (auto const& one : how.communicators)
-      if (one.ranks.front() == supervisor_.rank()) check(ncclGetUniqueId(&mine.emplace_back()));
-    auto const parts =
-        supervisor_.channel().collect(asio::collective::all_gather, std::as_bytes(std::span(mine)));
-    std::vector<std::size_t> next(parts.size(), 0);
-    std::vector<ncclUniqueId> ids;
-    for (auto const& one : how.communicators) {
-      auto const maker = zbpp::detail::index(one.ranks.front());
-      auto& id = ids.emplace_back();
-      if (parts[maker].size() < next[maker] + sizeof(id))
-        throw error(
-            errc::no_agreement,
-            "rank " + std::to_string(maker) + " has made " +
-                std::to_string(parts[maker].size() / sizeof(id)) +
-                " ids of communicators, which are too few; start all ranks with the same plan");
-      std::memcpy(&id, parts[maker].data() + next[maker], sizeof(id));
-      next[maker] += sizeof(id);
-    }
-    return ids;
   }
 
   // Waits until a rank has told what this one is blocked by, if it is; runs socket handlers

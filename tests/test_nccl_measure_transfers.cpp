@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transfers that ranks measure together: what the model's messages take, to the tick and the same
+// everywhere; and how messages are sent best.
+#include <zbpp/nccl/measure_transfers.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/nccl_ranks_toy.hpp>
+#include <support/planner_problems.hpp>
+#include <support/seeded.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace test_nccl_measure_transfers {
+
+using namespace zbpp::test;
+namespace model = zbpp::cuda_model;
+namespace nccl = zbpp::nccl;
+using zbpp::bytes;
+using zbpp::placement;
+using zbpp::problem;
+using zbpp::stage_costs;
+using zbpp::ticks;
+using zbpp::transfer_costs;
+
+namespace {
+
+// Edges of all sizes that differ, the last stage without one.
+problem problem_on(placement const& where) {
+  std::vector<stage_costs> costs;
+  for (int s = 0; s < where.stages(); ++s)
+    costs.push_back(
+        {.forward = 10'000, .backward_input = 12'000, .backward_weight = 8'000, .edge = 64 << s});
+  return {where, 2 * where.ranks(), costs};
+}
+
+struct measured {
+  std::vector<transfer_costs> costs;  // by rank; the rank's call must have returned
+  std::vector<std::string> thrown;    // by rank
+};
+
+template <class Change>
+measured measure(problem const& what, Change const& change) {
+  measured result;
+  result.costs.resize(zbpp::detail::index(what.ranks()));
+  std::mutex mutex;
+  result.thrown = run_ranks(what.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    nccl::ranks_settings settings;
+    settings.device = {.device = meeting.rank()};
+    auto costs = nccl::measure_transfers(meeting, change(meeting.rank(), settings), settings);
+    std::lock_guard const lock(mutex);
+    result.costs[zbpp::detail::index(meeting.rank())] = std::move(costs);
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("ranks measure what messages take, and agree on it", "[nccl]") {
+  std::uint64_t seed = run_seed();
+  for (auto const& where :
+       {placement::linear(1), placement::linear(3), placement::v_shape(3), placement::looped(3, 2)})
+    for (auto const layout :
+         {zbpp::channel_layout::one_per_directed_pair, zbpp::channel_layout::one_per_rank})
+      for (int const queues : {1, 32}) {
+        INFO(where.name() << ", " << queues << " queues");
+        reset_gpus(
+            {.seed = ++seed,
+             .devices = where.ranks(),
+             .connections = queues,
+             .hosts = where.ranks(),
+             .message_ns = 7'000,
+             .message_ns_per_byte = 8});
+        auto const what = problem_on(where);
+        auto const all = measure(what, [&](int, nccl::ranks_settings& settings) {
+          settings.layout = layout;
+          return what;
+        });
+        for (auto const& text : all.thrown) CHECK(text == "");
+        for (auto const& costs : all.costs) {
+          CHECK(costs == all.costs.front());
+          for (int s = 0; s + 1 < what.stages(); ++s) {
+            auto const size = what.costs(s).edge;
+            auto const from = where.rank_of(s);
+            auto const to = where.rank_of(s + 1);
+            if (from == to) continue;
+            CHECK(costs(from, to, size) == 7'000 + 8 * size);
+            CHECK(costs(to, from, size) == 7'000 + 8 * size);
+          }
+        }
+        CHECK(model::faults() == std::vector<std::string>{});
+        CHECK(model::leaks() == std::vector<std::string>{});
+      }
+}
+
+TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[nccl]") {
+  auto const what = problem_on(placement::linear(3));
+  reset_gpus({.seed = run_seed(), .devices = 3, .hosts = 3});
+  SECTION("one measures other edges") {
+    auto const all = measure(what, [&](int rank, nccl::ranks_settings&) {
+      return rank == 1 ? problem_on(placement::v_shape(3)) : what;
+    });
+    for (auto const& text : all.thrown) {
+      INFO(text);
+      CHECK(text.find("transfers to measure") != std::string::npos);
+    }
+  }
+  SECTION("an edge has no size") {
+    auto const all = measure(what, [&](int, nccl::ranks_settings&) {
+      return problem(placement::linear(3), 4, {{.forward = 1}, {.forward = 1}, {.forward = 1}});
+    });
+    for (auto const& text : all.thrown)
+      CHECK(text.find("state it in stage_costs::edge") != std::string::npos);
+  }
+  SECTION("the run has another number of ranks") {
+    auto const all =
+        measure(what, [&](int, nccl::ranks_settings&) { return problem_on(placement::linear(2)); });
+    for (auto const& text : all.thrown) CHECK(text.find("start one for each") != std::string::npos);
+  }
+  SECTION("NCCL fails") {
+    auto const all = measure(what, [&](int rank, nccl::ranks_settings&) {
+      if (rank == 2) model::fail_next("ncclRecv", ncclSystemError);
+      return what;
+    });
+    for (auto const& text : all.thrown) {
+      INFO(text);
+      CHECK(text.find("NCCL") != std::string::npos);
+    }
+  }
+  CHECK(model::leaks() == std::vector<std::string>{});
+}
+
+TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
+  zbpp::test::plain_random random(run_seed());
+  for (int i = 0; i < 200; ++i) {
+    auto const what = problem_on(placement::linear(random.integer(2, 5)));
+    std::vector<nccl::measured_transfers> all;
+    for (int ctas = 1; ctas <= 16; ctas *= 4)
+      all.push_back({ctas, transfer_costs(random.integer(0, 30'000))});
+    auto const sm_count = random.integer(16, 160);
+    auto const most_ahead = random.integer(0, 1);
+    auto const best = nccl::choose_transfers(what, all, sm_count, most_ahead);
+    CHECK(best.receive_ahead <= most_ahead);
+    bool is_one_of_them = false;
+    for (auto const& each : all) {
+      auto const time = static_cast<double>(each.costs(0, 1, 64)) / 10'000;
+      std::array const losses{
+          time, static_cast<double>(each.most_ctas) / sm_count + std::max(0.0, time - 1)};
+      for (int ahead = 0; ahead <= most_ahead; ++ahead) {
+        auto const loss = losses[zbpp::detail::index(ahead)];
+        CHECK(best.loss <= loss);
+        is_one_of_them = is_one_of_them || (best.loss == loss && best.receive_ahead == ahead &&
+                                            best.most_ctas == each.most_ctas);
+      }
+    }
+    CHECK(is_one_of_them);
+  }
+  auto const what = problem_on(placement::linear(2));
+  std::array const one{nccl::measured_transfers{1, transfer_costs(5)}};
+  CHECK_THROWS_AS(nccl::choose_transfers(what, {}, 132), zbpp::error);
+  CHECK_THROWS_AS(nccl::choose_transfers(what, one, 0), zbpp::error);
+  CHECK_THROWS_AS(nccl::choose_transfers(what, one, 132, -1), zbpp::error);
+}
+
+}  // namespace test_nccl_measure_transfers
