@@ -1250,6 +1250,31 @@ TEST_CASE("Streams of one hardware queue block each other: aliasing can deadlock
   }
 }
 
+TEST_CASE("Messages that wait hold multiprocessors, and a kernel needs one") {
+  for (int const sm_count : {1, 2}) {
+    model::options machine = one_gpu();
+    machine.sm_count = sm_count;
+    each_interleaving(
+        [&] {
+          pair const link;
+          cudaStream_t const from = new_stream();
+          cudaStream_t const to = new_stream();
+          char* const sent = new_memory();
+          char* const received = new_memory();
+          // Either end waits for the other with its block, and one device has both.
+          model::launch(from, "write", {}, {{sent, block}}, [=] { std::fill_n(sent, block, 'a'); });
+          REQUIRE(cudaStreamSynchronize(from) == cudaSuccess);
+          link.receive(1, received, to);
+          link.send(0, sent, from);
+          bool const fits = sm_count > 1;
+          CHECK(cudaDeviceSynchronize() == (fits ? cudaSuccess : cudaErrorLaunchTimeout));
+          CHECK(faults_of("deadlock") == (fits ? 0U : 1U));
+          CHECK((all_faults().find("waits for multiprocessors") != std::string::npos) == !fits);
+        },
+        machine);
+  }
+}
+
 TEST_CASE("What stands in one queue runs in turn; the mapping says what does") {
   // Of 200 interleavings, those in which the second of two streams gets ahead of the first.
   auto const overtakings = [](model::queue_mapping mapping, int connections) {

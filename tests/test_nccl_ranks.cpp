@@ -166,6 +166,39 @@ TEST_CASE("allocations and first launches that wait for the device hold up no st
     }
 }
 
+// Kernels of messages that wait hold multiprocessors, and passes need one that is free.
+TEST_CASE("messages leave a multiprocessor to passes, or are refused", "[nccl]") {
+  auto const usual = toy_plan("zb_h1", 3, 5);
+  auto const planned = make_plan("ZB-H1", usual.schedule(), usual.problem(), {.receive_ahead = 2});
+  auto const expected = reference(planned);
+  std::uint64_t seed = run_seed() + 150;
+  for (int const sm_count : {5, 8, 9}) {
+    for (int const ctas : {1, 2}) {
+      auto machine = machine_of(planned, ++seed);
+      machine.sm_count = sm_count;
+      reset_gpus(machine);
+      INFO(sm_count << " multiprocessors, " << ctas << " a message");
+      auto const change = [=](nccl::ranks_settings& s) { s.most_ctas = ctas; };
+      if (4 * ctas < sm_count) {  // an inner rank has four communicators
+        CHECK(on_ranks(planned, change) == expected);
+      } else {
+        for (auto const& text : make_on_ranks(planned, change)) {
+          INFO(text);
+          CHECK(
+              text.find(
+                  "messages may hold 2 multiprocessors for each of 4 communicators while they "
+                  "wait, and the passes of rank 1 have " +
+                  std::to_string(sm_count) +
+                  " in all; set ranks_settings::most_ctas to 1 or "
+                  "less") != std::string::npos);
+        }
+      }
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
+  }
+}
+
 TEST_CASE("layouts, an adopted communicator and other settings change no bit", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 4, for_one_queue);
   auto const expected = reference(planned);

@@ -335,6 +335,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/communicator.hpp
   nccl/detail/abort_thread.hpp
   nccl/detail/calls.hpp
+  nccl/detail/check_multiprocessors.hpp
   nccl/detail/communicator_map.hpp
   nccl/detail/communicator_set.hpp
   nccl/detail/device_end.hpp

@@ -27,8 +27,7 @@ namespace zbpp::nccl {
   std::vector<int> counts;
   auto const made = detail::map_communicators(traffic(code).channels(), code.ranks(), layout);
   for (int rank = 0; rank < code.ranks(); ++rank) {
-    int communicators = 0;
-    for (auto const& one : made.communicators) communicators += one.has(rank) ? 1 : 0;
+    auto const communicators = made.count_of(rank);
     counts.push_back(communicators == 0 ? 1 : 2 + 3 * communicators);
   }
   return counts;

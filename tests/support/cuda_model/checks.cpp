@@ -107,6 +107,10 @@ std::string machine::why_blocked(stream const& one) const {
   if (next.what == kind::wait) {
     return "waits for the record on stream " + std::to_string(next.mark->stream_index);
   }
+  if (!next.started && !has_multiprocessors(next)) {
+    return "waits for multiprocessors, of which messages that wait hold " +
+           std::to_string(held_[static_cast<std::size_t>(one.device)]);
+  }
   if (next.what != kind::group) {
     return "is ready";
   }

@@ -39,8 +39,10 @@ enum class queue_mapping {
 struct options {
   std::uint64_t seed = 1;  ///< the interleaving; the same seed and calls of one thread repeat it
   mode order = mode::random;
-  int devices = 1;       ///< cudaGetDeviceCount
-  int sm_count = 132;    ///< of each device; a partition is made of groups of 8
+  int devices = 1;  ///< cudaGetDeviceCount
+  /// Multiprocessors of each device. A partition is made of groups of 8, and a group of messages
+  /// holds one for each of its thread blocks while it runs; a kernel needs one that is free.
+  int sm_count = 132;
   int connections = 32;  ///< hardware queues of a device
   queue_mapping mapping = queue_mapping::in_turn;
   int launch_depth = 1024;  ///< pending operations a stream holds; a call beyond blocks the host

@@ -32,6 +32,8 @@ void machine::reset(options const& machine_options) {
   queues_.assign(
       devices, std::vector<hardware_queue>(static_cast<std::size_t>(options_.connections)));
   next_queue_.assign(devices, 0);
+  held_.assign(devices, 0);
+  is_short_ = false;
   has_nccl_.assign(devices, false);
   sticky_.assign(devices, cudaSuccess);
   peers_.assign(devices, std::vector<bool>(devices, false));
@@ -101,6 +103,10 @@ void machine::consider(stream* one) {
   if (next.what == kind::group && !next.cancelled && next.messages->over->broken) {
     return;
   }
+  if (!has_multiprocessors(next)) {
+    is_short_ = true;
+    return;
+  }
   one->ready_index = static_cast<int>(ready_.size());
   ready_.push_back(one);
 }
@@ -119,8 +125,32 @@ bool machine::step() {
   ready_[at]->ready_index = static_cast<int>(at);
   ready_.pop_back();
   on->ready_index = -1;
-  run(*on->head);
-  return true;
+  if (has_multiprocessors(*on->head)) {
+    run(*on->head);
+    return true;
+  }
+  is_short_ = true;  // others hold them by now; when they let go, it is considered again
+  return step();
+}
+
+bool machine::has_multiprocessors(operation const& one) const {
+  int const left = options_.sm_count - held_[static_cast<std::size_t>(one.on->device)];
+  switch (one.what) {
+    case kind::kernel:
+    case kind::graph: return left > 0;
+    case kind::group: return one.cancelled || one.messages->over->ctas <= left;
+    default: return true;
+  }
+}
+
+void machine::let_go(message_group& one) {
+  held_[static_cast<std::size_t>(one.over->device)] -= std::exchange(one.held, 0);
+  if (!std::exchange(is_short_, false)) {
+    return;
+  }
+  for (stream& each : streams_) {
+    consider(&each);
+  }
 }
 
 void machine::run_some() {
@@ -266,6 +296,9 @@ void machine::finish(operation& one) {
   --pending_;
   if (one.messages != nullptr) {
     --one.messages->over->launched;
+    if (one.messages->held > 0) {
+      let_go(*one.messages);
+    }
   }
   for (byte_access const& each : one.accesses) {
     --memory_[each.allocation].pending;

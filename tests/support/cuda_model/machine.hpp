@@ -209,6 +209,10 @@ class machine {
 
   // ---- messages (messages.cpp) ----
   void start_group(operation& one);
+  /// Whether thread blocks of messages that run leave room for those of an operation.
+  bool has_multiprocessors(operation const& one) const;
+  /// Gives back what a group held.
+  void let_go(message_group& one);
   void launch_group(message_group& one);
   void try_deferred(communicator& of);
   void cancel_all(communicator& of);
@@ -260,6 +264,8 @@ class machine {
   std::deque<std::vector<hardware_queue>> queues_;
   std::vector<unsigned> next_queue_;
   std::vector<bool> has_nccl_;  // by device, whether there was a communicator
+  std::vector<int> held_;       // by device, multiprocessors of running groups
+  bool is_short_ = false;       // some operation waits for multiprocessors
   std::vector<cudaError_t> sticky_;
   std::vector<std::vector<bool>> peers_;
   memory memory_;

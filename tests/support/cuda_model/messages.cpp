@@ -35,6 +35,8 @@ void machine::start_group(operation& one) {
   one.started = group.started = true;
   group.clock = on.clock;
   group.started_ns = on.ns;
+  group.held = group.over->ctas;
+  held_[static_cast<std::size_t>(on.device)] += group.held;
   leave_queue(one);  // its kernel runs, so the queue goes on; its stream does not
   // A receive may write from its start on, whenever the message comes.
   std::vector<byte_access> all;

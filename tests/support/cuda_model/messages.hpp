@@ -41,6 +41,7 @@ struct message_group {
   std::vector<stream*> streams;  // the first carries the launch, the others join it
   vector_clock clock;            // of the stream when the group started
   std::int64_t started_ns = 0;
+  int held = 0;  // multiprocessors, while it runs
   bool started = false;
   bool cancelled = false;
 };
@@ -60,6 +61,7 @@ struct communicator {
   int rank = 0;
   int device = 0;
   bool blocking = true;
+  int ctas = 1;           // of its kernels, each on a multiprocessor of its own
   void** made = nullptr;  // where the caller's handle is, which the end of its making writes again
   bool alive = true;
   bool revoked = false;

@@ -299,6 +299,9 @@ ncclResult_t ncclCommInitRankConfig(
       return ncclSystemError;
     }
     one.blocking = config == nullptr || config->blocking != 0;  // undefined means 1
+    if (config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT) {
+      one.ctas = config->maxCTAs;
+    }
     one.sends_to.assign(static_cast<std::size_t>(ranks), false);
     one.receives_from.assign(static_cast<std::size_t>(ranks), false);
     for (communicator const* other : found->members) {

@@ -37,6 +37,12 @@ struct communicator_members {
 struct communicator_map {
   std::vector<communicator_members> communicators;  ///< in the order in which all ranks make them
   std::vector<int> of_channel;                      ///< by channel: the number of its communicator
+
+  /// @return how many communicators a rank is in
+  [[nodiscard]] int count_of(int rank) const noexcept {
+    return static_cast<int>(
+        std::ranges::count_if(communicators, [=](auto const& one) { return one.has(rank); }));
+  }
 };
 
 /// @return the communicators for channels of a run, in one order for all its ranks

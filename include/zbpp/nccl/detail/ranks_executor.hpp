@@ -26,6 +26,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
+#include <zbpp/nccl/detail/check_multiprocessors.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/device_end.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
@@ -89,8 +90,13 @@ class ranks::executor {
     auto const layout = layout_of(settings_);
     verify_or_throw(planned.program(), planned.problem(), layout);
     // Ranks differ in how many queues they have, and need.
-    supervisor_.or_fail(
-        [&] { detail::check_hardware_queues(planned.program(), layout, supervisor_.rank()); });
+    supervisor_.or_fail([&] {
+      auto const rank = supervisor_.rank();
+      detail::check_hardware_queues(planned.program(), layout, rank);
+      if (settings_.adopted == nullptr)
+        detail::check_multiprocessors(
+            planned.program(), layout, rank, settings_.most_ctas, context().sm_count());
+    });
   }
   executor(executor const&) = delete;
   executor& operator=(executor const&) = delete;

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether passes find a multiprocessor while messages wait. A communicator runs one kernel at a
+// time, so a rank's messages hold at most `most_ctas` for each of its communicators; one more, and
+// nothing is left that could end the wait.
+#pragma once
+
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/nccl/detail/communicator_map.hpp>
+
+#include <string>
+
+namespace zbpp::nccl::detail {
+
+/// Refuses settings with which waiting messages can hold all multiprocessors of a rank.
+/// @param sm_count  those that its passes have
+/// @throws error (bad_argument)
+inline void check_multiprocessors(
+    program const& code, channel_layout layout, int rank, int most_ctas, int sm_count) {
+  auto const made = map_communicators(traffic(code).channels(), code.ranks(), layout);
+  auto const communicators = made.count_of(rank);
+  if (communicators == 0 || most_ctas <= (sm_count - 1) / communicators) return;
+  throw error(
+      errc::bad_argument,
+      "messages may hold " + std::to_string(most_ctas) + " multiprocessors for each of " +
+          std::to_string(communicators) +
+          " communicators while they wait, and the passes of rank " + std::to_string(rank) +
+          " have " + std::to_string(sm_count) + " in all; set ranks_settings::most_ctas to " +
+          std::to_string((sm_count - 1) / communicators) + " or less",
+      {.rank = rank});
+}
+
+}  // namespace zbpp::nccl::detail
