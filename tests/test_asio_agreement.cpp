@@ -54,10 +54,12 @@ struct parts {
 // Costs each of which can grow by one.
 stage_costs roomy_costs(seeded_random& random) {
   auto costs = random_costs(random);
+  costs.forward += 2;
   costs.backward_input += 2;
   costs.backward_weight += 2;
   if (costs.backward_fused)
     costs.backward_fused = std::max(costs.backward_input, costs.backward_weight) + 1;
+  if (costs.overlapped) costs.overlapped = std::max(costs.forward, costs.backward_input) + 1;
   costs.activation = std::max(costs.weight_gradient_input, costs.recompute_input) + 2;
   ++costs.weight_gradient_input;  // so that B can add one more
   return costs;
@@ -145,6 +147,18 @@ void add_cost_mutations(plan_parts const& base, parts const& from, std::vector<m
         else
           c.backward_fused = c.backward_input + c.backward_weight;
       },
+      [](stage_costs& c) {
+        if (c.overlapped)
+          *c.overlapped += 1;
+        else
+          c.overlapped = c.forward + c.backward_input;
+      },
+      [](stage_costs& c) {
+        if (c.overlapped)
+          c.overlapped.reset();
+        else
+          c.overlapped = c.forward + c.backward_input - 1;
+      },
       grow(&stage_costs::norm),
       grow(&stage_costs::optimizer_step),
       grow(&stage_costs::activation),
@@ -221,6 +235,9 @@ void add_order_mutations(plan_parts const& base, std::vector<mutation>& all) {
       row[0].kind = row[0].kind == pass_kind::forward ? pass_kind::backward : pass_kind::forward;
     });
     if (passes[r].size() > 1) add([](auto& row) { std::swap(row.front(), row.back()); });
+    for (std::size_t i = 1; i < passes[r].size(); ++i)
+      if (zbpp::detail::may_pair(passes[r][i - 1], passes[r][i]))
+        add([i](auto& row) { row[i].is_paired = true; });
     if (base.schedule.microbatches() > 1)
       add([](auto& row) { row[0].microbatch = row[0].microbatch == 0 ? 1 : 0; });
   }
@@ -243,6 +260,7 @@ void add_program_mutations(plan_parts const& base, std::vector<mutation>& all) {
     add([r](auto& i, auto&) { i[r].push_back(i[r].front()); });
     add([r](auto& i, auto&) { ++i[r].front().stage; });
     add([r](auto& i, auto&) { ++i[r].back().microbatch; });
+    add([r](auto& i, auto&) { i[r].back().is_paired = true; });
     add([r](auto& i, auto&) {
       auto& kind = i[r].front().kind;
       kind = kind == instruction_kind::optimizer_step ? instruction_kind::forward

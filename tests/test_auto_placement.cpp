@@ -117,6 +117,9 @@ TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placeme
     }
     if (whole.backward_fused == whole.backward_input + whole.backward_weight)
       whole.backward_fused.reset();  // says the same
+    if (random.chance(0.5))
+      whole.overlapped = random.integer(
+          std::max(whole.forward, whole.backward_input), whole.forward + whole.backward_input - 1);
     auto const [first, second] = detail::halve_stage(whole);
     CHECK_NOTHROW(first.check(0));
     CHECK_NOTHROW(second.check(1));

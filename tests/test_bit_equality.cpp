@@ -8,6 +8,8 @@
 
 #include <support/catch.hpp>
 #include <support/plan_grid.hpp>
+#include <support/random_pairs.hpp>
+#include <support/seeded.hpp>
 #include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
@@ -97,6 +99,18 @@ TEST_CASE("recomputing changes no bit", "[bit-equality]") {
         zbpp::problem(where, 2 * p, toy_costs(), 87),
         {.fused = false, .recomputed = true},
         [](std::string const& name, plan const& planned) { check(name, planned); });
+}
+
+TEST_CASE("pairs change no bit", "[bit-equality]") {
+  auto const p = GENERATE(2, 3);
+  for (auto const& where : placements_to_run(p)) {
+    ZBPP_SEEDED(random, p);
+    zbpp::problem const what(where, 2 * p + 1, toy_costs(), 87);
+    for_each_plan_of(what, {.recomputed = true}, [&](std::string const& name, plan const& plain) {
+      auto const order = pair_at_random(plain.schedule(), what, random, 0.8);
+      check(name, make_plan("pairs", order, what));
+    });
+  }
 }
 
 TEST_CASE("it does not matter how many threads the ranks share", "[bit-equality]") {

@@ -6,6 +6,7 @@
 
 #include <support/catch.hpp>
 #include <support/policy_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/random_problem.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
@@ -88,6 +89,22 @@ TEST_CASE("plans of all policies read back to the same value, and all they say h
             CHECK(read_plan(write_plan(plan, unit)) == plan);
         }
       });
+}
+
+TEST_CASE("plans with pairs read back to the same value, and all they say holds", "[json]") {
+  std::ptrdiff_t pairs = 0;
+  test::for_each_schedule({2, 3}, [&](any_policy const& policy, problem const& plain, auto order) {
+    if (plain.microbatches() > 4) return;
+    INFO(test::name_of(policy, plain));
+    ZBPP_SEEDED(values, plain.microbatches());
+    auto const what = test::with_overlapped(plain, values);
+    auto const paired = test::pair_at_random(order, what, values);
+    pairs += test::pairs_in(paired);
+    auto const plan = make_plan_report(std::string(policy.title()), paired, what, 0.25);
+    CHECK(check_claims(plan).empty());
+    CHECK(read_plan(write_plan(plan, time_unit::milliseconds)) == plan);
+  });
+  CHECK(pairs > 0);
 }
 
 TEST_CASE("plans that say anything at all read back to the same value", "[json]") {
@@ -250,6 +267,12 @@ TEST_CASE("every malformed plan is refused at its key", "[json]") {
       {first,
        pass("F", R"("stage": 0, "microbatch": 0, "start": -1, "end": 1)"),
        path + ".start: found -1; expected a time from 0"},
+      {first,
+       pass("F", R"("stage": 0, "microbatch": 0, "start": 0, "end": 1, "paired": 1)"),
+       path + ".paired: found 1; expected true or false"},
+      {first,
+       pass("F", R"("stage": 0, "microbatch": 0, "start": 0, "end": 1, "paired": true)"),
+       "ranks: rank 0, position 0: 0F0: it is paired; pair a B or BW with an F of another"},
       {R"("peak_memory": 16)", R"("peak_memory": 16.5)", ".peak_memory: found 16.5; expected a"},
   };
   for (auto const& [what, by, message] : faults) {

@@ -65,6 +65,7 @@ TEST_CASE("a problem file says what the format says", "[json]") {
       .weight_gradient_input = 500};
   auto full = plain;
   full.backward_fused = 25'000'000;
+  full.overlapped = 30'000'000;
   full.recompute = 17'000'001;
   full.weight_gradient_input = 1200;
   full.output_gradient = 700;
@@ -310,6 +311,7 @@ TEST_CASE("every malformed problem is refused at its key", "[json]") {
       {text_with(R"(, "recompute": 9e12)"), "times or sizes add up to more than 2^62"},
       {text_with(R"(, "recompute_input": 9)"), "stage 0: recompute_input is more than activation"},
       {text_with(R"(, "backward_fused": 3)"), "stage 0: backward_fused must lie between"},
+      {text_with(R"(, "overlapped": 900)"), "stage 0: overlapped must lie between"},
       {R"({"ranks": 2, "microbatches": 4, "stages": []})",
        "stages: found an array of 0; expected an array of 1 for all stages, or of 2"},
       {R"({"ranks": 2, "microbatches": 4, "stages": [1]})",

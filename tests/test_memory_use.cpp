@@ -12,6 +12,7 @@
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
 #include <support/plan_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
@@ -321,6 +322,18 @@ TEST_CASE("where an order needs it, an evaluation holds more messages", "[memory
 TEST_CASE("a run takes what B adds for W, and where it runs BW it does not", "[memory-use]") {
   auto const p = GENERATE(1, 2, 3);
   for_each_uneven_plan(p, 3000, [](plan const& planned) {
+    check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
+    check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
+  });
+}
+
+TEST_CASE("a run with pairs takes as much memory as its plan says", "[memory-use]") {
+  int seed = 0;
+  for_each_uneven_plan(3, 400, [&](plan const& plain) {
+    ZBPP_SEEDED(random, ++seed);
+    auto const& what = plain.problem();
+    auto const planned =
+        make_plan("pairs", test::pair_at_random(plain.schedule(), what, random, 0.8), what);
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
   });

@@ -119,7 +119,7 @@ zbpp::schedule random_order(
     auto const has = [&](zbpp::pass_kind kind, int s, int m) {
       return done.contains({kind, s, m});
     };
-    auto const [kind, s, m] = p;
+    auto const [kind, s, m, is_paired] = p;
     if (kind == forward) return s == 0 || has(forward, s - 1, m);
     if (kind == backward_input)
       return has(forward, s, m) && (s + 1 == placement.stages() || has(backward_input, s + 1, m));

@@ -206,7 +206,7 @@ schedule random_order(
     auto p = ready.back();
     ready.pop_back();
     auto& row = rows[index(placement.rank_of(p.stage))];
-    auto const [kind, s, m] = p;
+    auto const [kind, s, m, is_paired] = p;
     if (kind == pass_kind::backward_input) {
       if (random.chance(0.1)) row.push_back({pass_kind::recompute, s, m});
       if (random.chance(0.1)) p.kind = pass_kind::backward;

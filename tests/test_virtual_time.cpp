@@ -8,6 +8,7 @@
 #include <support/instructions.hpp>
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
@@ -77,6 +78,24 @@ TEST_CASE("a step under virtual time takes what simulate says, to the tick", "[v
             CHECK(planned.timeline() == simulate(planned.schedule(), planned.problem()));
           });
     }
+}
+
+TEST_CASE("pairs take under virtual time what simulate says, to the tick", "[virtual-time]") {
+  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3})));
+  std::ptrdiff_t pairs = 0;
+  for (auto const& where : test::placements_to_run(p))
+    for (int m : {2, 2 * p + 1}) {
+      ZBPP_SEEDED(random, p * 100 + m);
+      auto const what = test::with_overlapped(random_problem(random, where, m), random);
+      test::for_each_plan_of(what, {}, [&](std::string const& name, plan const& plain) {
+        INFO(name);
+        auto const order = test::pair_at_random(plain.schedule(), what, random);
+        pairs += test::pairs_in(order);
+        auto const planned = make_plan("pairs", order, what, {.receive_ahead = m % 3});
+        CHECK(measured_under_virtual_time(planned) == planned.timeline());
+      });
+    }
+  CHECK(pairs > 0);
 }
 
 TEST_CASE("opening receives early changes no time", "[virtual-time]") {

@@ -35,6 +35,11 @@ std::optional<timeline> simulate_by_events(schedule const& order, problem const&
     if (p.kind == pass_kind::recompute) return c.recompute.value_or(0);
     return c.backward_fused ? *c.backward_fused : c.backward_input + c.backward_weight;
   };
+  // What F and B of the stage of a pass save when they run together.
+  auto const hides = [&](pass const& p) -> ticks {
+    auto const& c = problem.all_costs()[static_cast<std::size_t>(p.stage)];
+    return c.overlapped ? c.forward + c.backward_input - *c.overlapped : 0;
+  };
   auto const hop = [&](int from, int to) {
     auto const& size = problem.all_costs()[static_cast<std::size_t>(std::min(from, to))].edge;
     return problem.transfer()(
@@ -57,23 +62,33 @@ std::optional<timeline> simulate_by_events(schedule const& order, problem const&
     events.pop();
     auto const r = static_cast<std::size_t>(rank);
     if (done[r].size() == line[r].size() || free_at[r] > now) continue;
-    auto const& p = line[r][done[r].size()];
-    auto const wanted = needs(p);
+    auto const at = done[r].size();
+    auto const& p = line[r][at];
+    auto wanted = needs(p);
+    pass const* const beside =
+        at + 1 < line[r].size() && line[r][at + 1].is_paired ? &line[r][at + 1] : nullptr;
+    if (beside != nullptr)
+      for (auto const& key : needs(*beside)) wanted.push_back(key);
     bool const can_start = std::all_of(wanted.begin(), wanted.end(), [&, t = now](auto const& key) {
       auto const found = there.find(key);
       return found != there.end() && found->second <= t;
     });
     if (!can_start) continue;
-    auto const end = now + duration(p);
-    done[r].push_back({p, now, end});
+    auto end = now + duration(p);
+    if (beside != nullptr) end += duration(*beside) - std::min(hides(p), hides(*beside));
     free_at[r] = end;
     events.push({end, rank});
-    if (p.kind == pass_kind::forward) {
-      arrive('f', p.stage, p.microbatch, end);
-      if (p.stage < last) arrive('F', p.stage + 1, p.microbatch, end + hop(p.stage, p.stage + 1));
-    } else if (p.kind == pass_kind::backward_input || p.kind == pass_kind::backward) {
-      arrive('b', p.stage, p.microbatch, end);
-      if (p.stage > 0) arrive('G', p.stage - 1, p.microbatch, end + hop(p.stage, p.stage - 1));
+    for (auto const* each : {&p, beside}) {
+      if (each == nullptr) continue;
+      auto const [kind, stage, m, is_paired] = *each;
+      done[r].push_back({*each, now, end});
+      if (kind == pass_kind::forward) {
+        arrive('f', stage, m, end);
+        if (stage < last) arrive('F', stage + 1, m, end + hop(stage, stage + 1));
+      } else if (kind == pass_kind::backward_input || kind == pass_kind::backward) {
+        arrive('b', stage, m, end);
+        if (stage > 0) arrive('G', stage - 1, m, end + hop(stage, stage - 1));
+      }
     }
   }
   for (std::size_t r = 0; r < line.size(); ++r)

@@ -31,6 +31,9 @@ inline stage_costs random_costs(seeded_random& values) {
         std::max(costs.backward_input, costs.backward_weight),
         costs.backward_input + costs.backward_weight);
   if (values.chance(0.3)) costs.recompute = random_magnitude(values, 13);
+  if (values.chance(0.3))
+    costs.overlapped = values.integer(
+        std::max(costs.forward, costs.backward_input), costs.forward + costs.backward_input);
   if (values.chance(0.3)) costs.norm = random_magnitude(values, 12);
   if (values.chance(0.3)) costs.optimizer_step = random_magnitude(values, 12);
   costs.activation = random_magnitude(values, 14);

@@ -68,9 +68,9 @@ struct warm_up_depths {
 [[nodiscard]] warm_up_depths staircase(problem const& problem);
 
 /// Finds a cost that no schedule of a problem can go below which runs the microbatches of each
-/// stage in order, as `simulate` times it: with BW and R or without, and however long ranks idle
-/// once they have begun. Microbatches out of turn, or a rank that waits at will before its first
-/// pass, may cost less; so may the period. Where the limits admit no schedule, the bound says
+/// stage in order, as `simulate` times it: with BW, R and pairs or without, and however long ranks
+/// idle once they have begun. Microbatches out of turn, or a rank that waits at will before its
+/// first pass, may cost less; so may the period. Where the limits admit no schedule, the bound says
 /// nothing.
 /// @complexity with one stage per rank O(ranks * (microbatches + log of the cost)); else bounded by
 ///             looking from fewer ranks at large problems, at about a second in all

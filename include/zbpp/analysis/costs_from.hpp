@@ -16,9 +16,10 @@ namespace zbpp {
 /// Sizes, transfers and limits stay as they are stated; state times that stay in nanoseconds, as
 /// measured ones are. Let a first step or two pass by without measuring them: they meet cold
 /// caches. Where only BW ran, B and W are scaled as BW was; where only B and W ran, BW is. A BW
-/// that took longer than B and W together counts as both. In a run of processes each one has the
-/// times of its own ranks: put the rows of all of them together first, since all must plan for the
-/// same problem.
+/// that took longer than B and W together counts as both. A pair tells how much less it took than
+/// its passes do in turn; those of its stages that never ran alone keep the times that are stated.
+/// In a run of processes each one has the times of its own ranks: put the rows of all of them
+/// together first, since all must plan for the same problem.
 /// @param steps   `step_result::measured` of each; ranks that ran elsewhere may be empty in it
 /// @param stated  the problem of the plan that ran, or any with its placement and microbatches
 /// @throws error (bad_argument) when there is no step; when one holds a pass that the problem does

@@ -39,7 +39,7 @@ struct memory_peak {
 /// A message counts on its receiver from the receive to the end of the pass that consumes it, and
 /// on its sender from the pass that makes it until a later message tells that it was consumed;
 /// between two chunks of one rank, from the pass that makes it to the end of the pass that consumes
-/// it.
+/// it. Both passes of a pair hold all that they use until both have ended.
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches
 /// @complexity O(instructions)
 [[nodiscard]] std::vector<memory_peak> peak_memory(

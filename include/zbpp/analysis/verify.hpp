@@ -16,12 +16,13 @@ namespace zbpp {
 
 /// Proves that the instructions of a program may run on channels laid out as `layout`: ids in
 /// range, every pass and message exactly once, every dependence kept, both ends of every channel in
-/// one order, channels as deep as stated, and freedom from deadlock when a send completes only
-/// together with its receive. Where ranks agree before optimizer steps, also that each does so at
-/// its place, and that what runs before the validation of the step before can be run again: only F,
-/// and no message that is sent before and received after, or the reverse. If all of that holds,
-/// also that W of each stage ascends in microbatch, which makes gradients those of a plain loop to
-/// the bit; `is_remark` tells that fault from the others, which make a program wrong.
+/// one order, pairs of an F and a B or BW of another microbatch, channels as deep as stated, and
+/// freedom from deadlock when a send completes only together with its receive. Where ranks agree
+/// before optimizer steps, also that each does so at its place, and that what runs before the
+/// validation of the step before can be run again: only F, and no message that is sent before and
+/// received after, or the reverse. If all of that holds, also that W of each stage ascends in
+/// microbatch, which makes gradients those of a plain loop to the bit; `is_remark` tells that fault
+/// from the others, which make a program wrong.
 /// @return the faults, empty when there is none, about a thousand at most; never throws on a bad
 ///         program
 /// @complexity O(instructions + stages * microbatches)

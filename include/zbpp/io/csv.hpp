@@ -9,9 +9,9 @@
 //
 // Stage, letters, microbatch. Some kinds have no counterpart there: `0R3` recomputes, and `0STEP`,
 // `0NORM` and `0VALIDATE`, which have no microbatch, belong to an optimizer step.
-// `(0F7;7B3)OVERLAP_F_B` is a pair that runs at the same time there; here its passes run one after
-// the other, in the order written. Of what that runtime does besides, nothing concerns a program:
-// UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F and WAIT_SEND_B are left out.
+// `(0F7;7B3)OVERLAP_F_B` is a pair that runs together. Of what that runtime does besides, nothing
+// concerns a program: UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F and WAIT_SEND_B
+// are left out.
 #pragma once
 
 #include <zbpp/model/placement.hpp>
@@ -26,7 +26,13 @@
 
 namespace zbpp {
 
-/// Says how a schedule or program is written.
+/// Says what a reader makes of a pair such as `(0F7;7B3)OVERLAP_F_B`.
+enum class csv_pairs : std::uint8_t {
+  in_turn,   ///< two passes one after the other, in the order written
+  together,  ///< a pair: the F, then the B or BW, which is paired
+};
+
+/// Says how a schedule or program is written. Pairs are always written as such.
 struct csv_options {
   bool overlap = false;  ///< as a pair `(0F7;7B3)OVERLAP_F_B` each F and the BW right behind it of
                          ///< another stage and another microbatch, as DualPipeV pairs them
@@ -54,8 +60,7 @@ struct ignored_action {
 ///         run it
 [[nodiscard]] std::string to_csv(program const& program, csv_options options = {});
 
-/// Reads a schedule. Empty cells are skipped, and spaces around a cell. The passes of a pair
-/// `(0F7;7B3)OVERLAP_F_B` follow one another as written.
+/// Reads a schedule. Empty cells are skipped, and spaces around a cell.
 ///
 /// Without a placement, each stage belongs to the rank in whose line it stands, and without a
 /// number of microbatches there are as many as the cells show; unless both are given, the cells
@@ -65,7 +70,8 @@ struct ignored_action {
 [[nodiscard]] schedule schedule_from_csv(
     std::string_view text,
     std::optional<placement> const& where = {},
-    std::optional<int> microbatches = {});
+    std::optional<int> microbatches = {},
+    csv_pairs pairs = csv_pairs::in_turn);
 
 /// Reads a program, or a schedule as a program without transfers; otherwise as `schedule_from_csv`.
 /// How deep its channels get follows from its order. Actions of PyTorch's runtime that a program
@@ -74,7 +80,8 @@ struct ignored_action {
 [[nodiscard]] program program_from_csv(
     std::string_view text,
     std::optional<placement> const& where = {},
-    std::optional<int> microbatches = {});
+    std::optional<int> microbatches = {},
+    csv_pairs pairs = csv_pairs::in_turn);
 
 /// @return the actions that `program_from_csv` leaves out of a text, each with its number
 /// @throws error (bad_format) where a cell is not one, as `program_from_csv` does

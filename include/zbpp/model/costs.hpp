@@ -41,6 +41,8 @@ struct stage_costs {
   ticks backward_weight = 0;
   std::optional<ticks> backward_fused = {};  ///< of BW; B + W where it is not given
   std::optional<ticks> recompute = {};       ///< of R; a stage without it keeps its activation
+  /// Of F and B of two microbatches together, from max(F, B) to F + B; F + B where it is not given.
+  std::optional<ticks> overlapped = {};
   ticks norm = 0;            ///< to look at its gradients, where ranks agree on optimizer steps
   ticks optimizer_step = 0;  ///< to step its weights
   bytes activation = 0;
@@ -68,6 +70,11 @@ struct stage_costs {
     return 0;
   }
 
+  /// @return what F and B of this stage take less together than one after the other
+  [[nodiscard]] constexpr ticks saved_by_pairing() const noexcept {
+    return overlapped ? forward - (*overlapped - backward_input) : 0;
+  }
+
   /// @return whether BW takes less time than B and W apart
   [[nodiscard]] constexpr bool gains_by_fusing() const noexcept {
     return backward_fused && *backward_fused - backward_input < backward_weight;
@@ -78,6 +85,16 @@ struct stage_costs {
 
   friend bool operator==(stage_costs const&, stage_costs const&) = default;
 };
+
+/// Says how long F of one stage and B or BW of a stage of the same rank take together: what both
+/// take less the time that each of the two stages can hide, the lesser of both. So it lies between
+/// the longer pass and the sum, and one stage that hides nothing leaves the sum.
+[[nodiscard]] constexpr ticks pair_time(
+    stage_costs const& of_forward, stage_costs const& of_backward, pass_kind backward) noexcept {
+  auto const a = of_forward.saved_by_pairing();
+  auto const b = of_backward.saved_by_pairing();
+  return of_forward.forward + of_backward.of(backward) - (a < b ? a : b);
+}
 
 /// Says how long a message takes from one rank to another: latency plus size times a rate.
 class transfer_costs {

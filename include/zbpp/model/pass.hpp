@@ -32,11 +32,14 @@ enum class pass_kind : std::uint8_t {
   return "?";
 }
 
-/// Names one pass of a schedule.
+/// Names one pass of a schedule. Paired passes start together, when both inputs are there, and end
+/// together; what both make leaves then.
 struct pass {
   pass_kind kind = pass_kind::forward;
   std::int32_t stage = 0;
   std::int32_t microbatch = 0;
+  /// Of B or BW: it runs together with the F right in front of it in the row of its rank.
+  bool is_paired = false;
 
   /// @return whether this pass makes the gradient that the stage before waits for
   [[nodiscard]] constexpr bool makes_input_gradient() const noexcept {
@@ -50,6 +53,20 @@ struct pass {
   friend constexpr bool operator==(pass const&, pass const&) = default;
   friend constexpr auto operator<=>(pass const&, pass const&) = default;
 };
+
+namespace detail {
+
+/// Says what `may_pair` asks for.
+inline constexpr std::string_view pair_rule =
+    "it is paired; pair a B or BW with an F of another microbatch, right in front of it in its row";
+
+/// @return whether the second pass may run together with the first, right in front of it
+[[nodiscard]] constexpr bool may_pair(pass const& first, pass const& second) noexcept {
+  return first.kind == pass_kind::forward && second.makes_input_gradient() &&
+         first.microbatch != second.microbatch;
+}
+
+}  // namespace detail
 
 /// Writes a pass as stage, letter, microbatch: `2F0`, `2B0`, `2W0`, `2BW0`, `2R0`.
 [[nodiscard]] inline std::string to_string(pass const& p) {

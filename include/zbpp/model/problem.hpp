@@ -50,6 +50,12 @@ class problem {
   }
   /// @return the costs of all stages
   [[nodiscard]] std::span<stage_costs const> all_costs() const noexcept { return stages_; }
+  /// @return what an F and the B or BW beside it on the same rank take together
+  [[nodiscard]] ticks pair_time(pass const& forward, pass const& backward) const noexcept {
+    return zbpp::pair_time(costs(forward.stage), costs(backward.stage), backward.kind);
+  }
+  /// @return whether any stage takes less time for F and B together than for both in turn
+  [[nodiscard]] bool gains_by_pairing() const noexcept;
   /// @return what messages between ranks take
   [[nodiscard]] transfer_costs const& transfer() const noexcept { return transfer_; }
   /// @return the time of the message that crosses the boundary between two neighbouring stages

@@ -60,6 +60,7 @@ struct instruction {
   instruction_kind kind = instruction_kind::forward;
   std::int32_t stage = 0;
   std::int32_t microbatch = 0;
+  bool is_paired = false;  ///< of B or BW: it runs together with the F right in front of it
 
   /// @return whether this is a pass
   [[nodiscard]] constexpr bool is_pass() const noexcept {
@@ -93,7 +94,7 @@ struct instruction {
   }
   /// @return the pass; only for instructions that are one
   [[nodiscard]] constexpr pass as_pass() const noexcept {
-    return {static_cast<pass_kind>(kind), stage, microbatch};
+    return {static_cast<pass_kind>(kind), stage, microbatch, is_paired};
   }
   /// @return the neighbouring stage at the other end of a send or receive
   [[nodiscard]] constexpr std::int32_t other_stage() const noexcept {
@@ -108,7 +109,7 @@ struct instruction {
 
 /// @return a pass as an instruction
 [[nodiscard]] constexpr instruction to_instruction(pass const& p) noexcept {
-  return {static_cast<instruction_kind>(p.kind), p.stage, p.microbatch};
+  return {static_cast<instruction_kind>(p.kind), p.stage, p.microbatch, p.is_paired};
 }
 
 /// Writes an instruction as stage, kind, microbatch: `1F2`, `1SEND_F2`, `0STEP`, `0VALIDATE`.

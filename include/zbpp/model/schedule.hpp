@@ -19,7 +19,8 @@ class schedule {
  public:
   /// Takes one row of passes per rank.
   /// @throws error (bad_argument) naming rank and position when a stage or microbatch is out of
-  ///         range, or the stage belongs to another rank
+  ///         range, the stage belongs to another rank, or a pass is paired that is no B or BW right
+  ///         behind an F
   schedule(zbpp::placement placement, int microbatches, rows<pass> passes);
 
   /// Takes one vector of passes per rank.
@@ -50,6 +51,15 @@ class schedule {
   rows<pass> passes_;
 };
 
+namespace detail {
+
+/// @return whether the pass, or instruction, at a position runs together with the one behind it
+template <class Row>
+[[nodiscard]] bool next_is_paired(Row const& row, std::size_t position) noexcept {
+  return position + 1 < row.size() && row[position + 1].is_paired;
+}
+
+}  // namespace detail
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

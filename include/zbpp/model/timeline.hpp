@@ -40,7 +40,8 @@ struct rank_update {
 /// @return the end of the last pass of all, from the start of the step
 [[nodiscard]] ticks makespan(timeline const& line) noexcept;
 
-/// @return how long a rank works; recomputing is not work that a plain step would do
+/// @return how long a rank works; recomputing is not work that a plain step would do, and a pair
+///         works once
 [[nodiscard]] ticks busy(timeline const& line, int rank) noexcept;
 
 /// @return the share of the ranks' time that is lost, 1 - sum of busy / (ranks * cost); 0 for an

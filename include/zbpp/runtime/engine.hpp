@@ -171,8 +171,8 @@ class engine {
     for (auto const code = this->code(); next_ < code.size(); ++next_) {
       if (status_->has_failed()) return progress::failed;
       auto const& i = code[next_];
-      // What waits for a device takes turns as a pass does.
-      if (traced_ - first == most &&
+      // What waits for a device takes turns as a pass does, and so does a pair.
+      if (traced_ - first >= most && !i.is_paired &&
           (i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm ||
            i.kind == instruction_kind::send_tied))
         return progress::paused;
@@ -308,14 +308,9 @@ class engine {
 
   bool run_pass(ready_instruction const& i) {
     ticks arrival = 0;
-    if (i.channel != channel_map::none) {
-      arrival = transport_->arrival(i.channel, i.sequence);
-      if (arrival == not_yet || !observer_.has_arrived(arrival)) {
-        awaited_ = {.channel = i.channel, .sequence = i.sequence};
-        return false;
-      }
-    }
-    flows_.run_pass(i, arrival, observer_, trace_[traced_++]);
+    awaited_ = flows_.take_inputs(i, observer_, arrival);
+    if (awaited_.channel != channel_map::none) return false;
+    flows_.run_pass(i, arrival, observer_, &trace_[traced_++]);
     if (i.is_last_w && agreement_.part() != nullptr)
       agreement_.part()->complete_gradients(i.chunk, flows_.context());
     return true;

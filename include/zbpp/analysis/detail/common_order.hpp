@@ -7,6 +7,7 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -61,15 +62,16 @@ class common_order {
     return i.is_pass() || i.kind == instruction_kind::validate;
   }
 
-  // The next pass or validation, if it need not wait. Returns whether the rank got anywhere.
+  // The next pass, pair or validation, if it need not wait. Returns whether the rank got anywhere.
   bool start(int rank) {
     auto const begin = next_[index(rank)];
     while (!has_ended(rank) && current(rank).is_receive()) ++next_[index(rank)];
     if (has_ended(rank) || !may_wait(current(rank))) return next_[index(rank)] != begin;
     auto const& i = current(rank);
     if (i.is_pass() ? !has_input(i) : !may_validate(rank)) return next_[index(rank)] != begin;
-    emit(rank, i);
-    ++next_[index(rank)];
+    bool const is_pair = next_is_paired(origin_.instructions(rank), next_[index(rank)]);
+    if (is_pair && !has_input((&i)[1])) return next_[index(rank)] != begin;
+    for (int k = 0; k < (is_pair ? 2 : 1); ++k, ++next_[index(rank)]) emit(rank, current(rank));
     return true;
   }
 
@@ -85,8 +87,8 @@ class common_order {
   void force() {
     int rank = 0;
     while (has_ended(rank)) ++rank;
-    emit(rank, current(rank));
-    ++next_[index(rank)];
+    bool const is_pair = next_is_paired(origin_.instructions(rank), next_[index(rank)]);
+    for (int k = 0; k < (is_pair ? 2 : 1); ++k, ++next_[index(rank)]) emit(rank, current(rank));
   }
 
   void emit(int rank, instruction const& i) {

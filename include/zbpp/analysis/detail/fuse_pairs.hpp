@@ -25,7 +25,7 @@ template <class Joins>
       bool const is_pair =
           p.kind == pass_kind::backward_input && i + 1 < row.size() && row[i + 1] == own_w;
       bool const is_joined = is_pair && joins(p);
-      fused.push(is_joined ? pass{pass_kind::backward, p.stage, p.microbatch} : p);
+      fused.push(is_joined ? pass{pass_kind::backward, p.stage, p.microbatch, p.is_paired} : p);
       if (is_joined) ++i;
     }
     fused.end_row();

@@ -9,6 +9,9 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/timeline.hpp>
 
+#include <algorithm>
+#include <span>
+
 namespace zbpp::detail {
 
 /// Keeps the ends of the passes of one step, and knows which pass needs which.
@@ -39,7 +42,31 @@ class pass_inputs {
     return never;
   }
 
-  /// Notes the end of a pass.
+  /// @return the first pass of a row, or the first two where they are a pair
+  [[nodiscard]] static std::span<timed_pass> next_of(std::span<timed_pass> row) noexcept {
+    return row.first(row.size() > 1 && row[1].pass.is_paired ? 2 : 1);
+  }
+  /// @return when the inputs of a pass, or of both of a pair, are there
+  [[nodiscard]] ticks operator()(std::span<timed_pass const> together) const {
+    auto const first = (*this)(together.front().pass);
+    if (together.size() == 1 || first == never) return first;
+    auto const second = (*this)(together.back().pass);
+    return second == never ? never : std::max(first, second);
+  }
+  /// Gives a pass, or both of a pair, its times. @return the end
+  ticks run(std::span<timed_pass> together, ticks start) {
+    auto const& first = together.front().pass;
+    auto const last =
+        start + (together.size() == 1 ? problem_.costs(first.stage).of(first.kind)
+                                      : problem_.pair_time(first, together.back().pass));
+    for (auto& timed : together) {
+      timed.start = start;
+      timed.end = last;
+      end(timed);
+    }
+    return last;
+  }
+  /// Makes what a pass that has its times gives to others.
   void end(timed_pass const& done) {
     auto const& p = done.pass;
     if (p.kind == pass_kind::forward) forward_(p.stage, p.microbatch) = done.end;

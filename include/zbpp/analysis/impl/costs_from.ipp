@@ -40,6 +40,13 @@ class pass_samples {
   std::array<std::vector<ticks>, 5> kinds_;
 };
 
+// What the pairs of a rank took: the passes of each, and its time.
+struct pair_sample {
+  pass forward;
+  pass backward;
+  ticks took;
+};
+
 // @return `part` of what was `whole` and is `now`; half of it where nothing was stated
 [[nodiscard]] inline ticks scaled(ticks part, ticks whole, ticks now) {
   auto const share = whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.5;
@@ -88,15 +95,49 @@ ZBPP_INLINE void set_backward(stage_costs& costs, pass_samples& samples) {
       std::clamp(taken, std::max(costs.backward_input, costs.backward_weight), both);
 }
 
+// A pair tells of both its stages what they can hide.
+ZBPP_INLINE void set_overlapped(
+    std::vector<stage_costs>& costs, std::vector<pair_sample> const& pairs, problem const& stated) {
+  std::vector<std::vector<ticks>> saved(costs.size());
+  for (auto const& [f, b, took] : pairs) {
+    auto const in_turn = costs[index(f.stage)].forward + costs[index(b.stage)].of(b.kind);
+    for (auto const stage : {f.stage, b.stage}) {
+      saved[index(stage)].push_back(in_turn - took);
+      if (f.stage == b.stage) break;
+    }
+  }
+  for (std::size_t s = 0; s < costs.size(); ++s) {
+    auto& c = costs[s];
+    auto const& before = stated.costs(static_cast<int>(s));
+    if (saved[s].empty() && !before.overlapped) continue;
+    auto const in_turn = c.forward + c.backward_input;
+    auto const hidden =
+        saved[s].empty()
+            ? scaled(before.saved_by_pairing(), before.forward + before.backward_input, in_turn)
+            : median(saved[s]);
+    c.overlapped = in_turn - std::clamp<ticks>(hidden, 0, std::min(c.forward, c.backward_input));
+  }
+}
+
 }  // namespace detail
 
 ZBPP_INLINE problem costs_from(std::span<timeline const> steps, problem const& stated) {
   detail::require(!steps.empty(), "costs_from got no measured step");
   std::vector<detail::pass_samples> samples(detail::index(stated.stages()));
+  std::vector<detail::pair_sample> pairs;
   for (auto const& step : steps)
-    for (auto const& timed : step.all()) {
-      detail::check_measured(timed, stated);
-      samples[detail::index(timed.pass.stage)].add(timed.pass.kind, timed.end - timed.start);
+    for (int rank = 0; rank < step.ranks(); ++rank) {
+      auto const row = step[rank];
+      for (auto const& timed : row) detail::check_measured(timed, stated);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        auto const& [p, start, end] = row[i];
+        if (i + 1 < row.size() && row[i + 1].pass.is_paired) {
+          pairs.push_back({p, row[i + 1].pass, row[i + 1].end - start});
+          ++i;
+        } else {
+          samples[detail::index(p.stage)].add(p.kind, end - start);
+        }
+      }
     }
   auto const all = stated.all_costs();
   std::vector<stage_costs> costs(all.begin(), all.end());
@@ -106,6 +147,7 @@ ZBPP_INLINE problem costs_from(std::span<timeline const> steps, problem const& s
     if (auto const took = samples[s].median(pass_kind::recompute)) of.recompute = took;
     detail::set_backward(of, samples[s]);
   }
+  detail::set_overlapped(costs, pairs, stated);
   auto const limits = stated.memory_limits();
   return {
       stated.placement(),

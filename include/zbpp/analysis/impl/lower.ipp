@@ -119,20 +119,19 @@ class lowering {
     auto next = receives.begin();
     std::int32_t position = 0;
     auto const first_stage = schedule_.placement().stages_of(rank).front();
-    for (auto const& p : schedule_.passes(rank)) {
+    auto const row = schedule_.passes(rank);
+    for (auto const& p : row) {
       if (!cut_.empty() && position == cut_[index(rank)]) {
         for (; next != receives.end() && next->is_in_cut; ++next) result.push(next->receive);
         result.push({instruction_kind::validate, first_stage, 0});
       }
-      for (; next != receives.end() && next->position <= position; ++next)
+      bool const begins_pair = next_is_paired(row, index(position));
+      auto const opened_by = begins_pair ? position + 1 : position;
+      for (; next != receives.end() && next->position <= opened_by; ++next)
         result.push(next->receive);
       result.push(to_instruction(p));
-      if (output_channel(p) != channel_map::none)
-        result.push(
-            {p.kind == pass_kind::forward ? instruction_kind::send_activation
-                                          : instruction_kind::send_gradient,
-             p.stage,
-             p.microbatch});
+      if (p.is_paired) emit_send(row[index(position - 1)], result);
+      if (!begins_pair) emit_send(p, result);
       if (options_.step == step_kind::unchecked && !is_tied_[index(p.stage)] &&
           last_w_[index(p.stage)] == position)
         result.push({instruction_kind::optimizer_step, p.stage, 0});
@@ -150,6 +149,13 @@ class lowering {
         result.push({instruction_kind::optimizer_step, s, 0});
     }
     result.end_row();
+  }
+
+  void emit_send(pass const& p, rows<instruction>& result) const {
+    using enum instruction_kind;
+    if (output_channel(p) == channel_map::none) return;
+    auto const kind = p.kind == pass_kind::forward ? send_activation : send_gradient;
+    result.push({kind, p.stage, p.microbatch});
   }
 
   // Behind all passes, for a GPU has to be done with them before the host gets the gradients.
@@ -226,7 +232,9 @@ ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& s
       if (row[i].kind == pass_kind::forward)
         position(row[i].stage, row[i].microbatch) = static_cast<std::int32_t>(i);
     auto& leading = count[index(rank)];
-    while (index(leading) < row.size() && row[index(leading)].kind == pass_kind::forward) ++leading;
+    while (index(leading) < row.size() && row[index(leading)].kind == pass_kind::forward &&
+           !detail::next_is_paired(row, index(leading)))
+      ++leading;
   }
   auto const has_input = [&](pass const& p) {
     if (p.stage == 0) return true;

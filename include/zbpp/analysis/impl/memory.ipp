@@ -9,6 +9,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,10 +23,15 @@ ZBPP_INLINE rows<bytes> activation_profile(schedule const& schedule, problem con
   rows<bytes> profile;
   profile.reserve(detail::index(schedule.ranks()), schedule.passes().size());
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    detail::activation_count count(problem, schedule.passes(rank));
-    for (auto const& p : schedule.passes(rank)) {
-      profile.push(count.begin(p));
-      count.end(p);
+    auto const row = schedule.passes(rank);
+    detail::activation_count count(problem, row);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto in_use = count.begin(row[i]);
+      bool const is_pair = detail::next_is_paired(row, i);
+      if (is_pair) profile.push(in_use = count.begin(row[i + 1]));
+      profile.push(in_use);
+      count.end(row[i]);
+      if (is_pair) count.end(row[++i]);
     }
     profile.end_row();
   }
@@ -59,22 +65,27 @@ ZBPP_INLINE std::vector<memory_peak> peak_memory(
     bytes fixed = 0;
     for (int s : program.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
     bytes held = 0;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      auto const note = messages.notes(rank)[i];
-      auto const moving = edges.begin(row[i], note);
+    auto const notes = messages.notes(rank);
+    for (std::size_t i = 0, end = 0; i < row.size(); i = end) {
+      end = i + (detail::next_is_paired(row, i) ? 2 : 1);  // a pair begins and ends as one
+      bytes moving = 0;
       bytes workspace = 0;
-      if (row[i].is_pass()) {
-        held = activations.begin(row[i].as_pass());
-        workspace = problem.costs(row[i].stage).workspace;
-        peak.activations = std::max(peak.activations, held);
+      for (auto k = i; k < end; ++k) {
+        moving = edges.begin(row[k], notes[k]);
+        if (!row[k].is_pass()) continue;
+        held = activations.begin(row[k].as_pass());
+        workspace += problem.costs(row[k].stage).workspace;
       }
+      peak.activations = std::max(peak.activations, held);
       peak.edges = std::max(peak.edges, moving);
       if (auto const total = fixed + held + moving + workspace; total > peak.total) {
         peak.total = total;
         peak.position = static_cast<std::int64_t>(i);
       }
-      if (row[i].is_pass()) held = activations.end(row[i].as_pass());
-      edges.end(row[i], note);
+      for (auto k = i; k < end; ++k) {
+        if (row[k].is_pass()) held = activations.end(row[k].as_pass());
+        edges.end(row[k], notes[k]);
+      }
     }
     peaks.push_back(peak);
   }

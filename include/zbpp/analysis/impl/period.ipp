@@ -95,7 +95,12 @@ class step_paths {
       auto const row = schedule.passes(rank);
       for (; at < row.size(); ++at) {
         auto const& p = row[at];
+        // The first pass of a pair takes no time, and the second the time of both, so the pair
+        // begins when both inputs are there; what both make is there at the end of the second.
+        bool const begins_pair = next_is_paired(row, at);
         node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
+        if (begins_pair) made.duration = 0;
+        if (p.is_paired) made.duration = problem.pair_time(row[at - 1], p);
         bool const is_forward = p.kind == pass_kind::forward;
         bool const passes_on = is_forward || p.makes_input_gradient();
         auto const from = is_forward ? p.stage - 1 : p.stage + 1;
@@ -105,11 +110,16 @@ class step_paths {
           if (made.producer == nobody) return false;
         }
         auto const number = static_cast<int>(sequence_.size());
-        if (is_forward) forward(p.stage, p.microbatch) = number;
-        if (p.makes_input_gradient()) backward(p.stage, p.microbatch) = number;
         sequence_.push_back(made);
-        auto const to = is_forward ? p.stage + 1 : p.stage - 1;
-        if (passes_on && to >= 0 && to < problem.stages()) ranks.wake(where.rank_of(to));
+        auto const publish = [&](pass const& done) {
+          bool const goes_down = done.kind == pass_kind::forward;
+          if (!goes_down && !done.makes_input_gradient()) return;
+          (goes_down ? forward : backward)(done.stage, done.microbatch) = number;
+          auto const to = goes_down ? done.stage + 1 : done.stage - 1;
+          if (to >= 0 && to < problem.stages()) ranks.wake(where.rank_of(to));
+        };
+        if (p.is_paired) publish(row[at - 1]);
+        if (!begins_pair) publish(p);
       }
       return true;
     });

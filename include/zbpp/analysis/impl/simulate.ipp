@@ -42,8 +42,12 @@ class simulation {
 
   [[nodiscard]] timeline run() {
     walk_.run([this](int rank, std::size_t& next) { return advance(rank, next); });
-    for (int rank = 0; rank < problem_.ranks(); ++rank)
-      if (walk_.is_blocked(rank)) refuse(rank, "waits for something that never happens");
+    for (int rank = 0; rank < problem_.ranks(); ++rank) {
+      if (!walk_.is_blocked(rank)) continue;
+      auto const at = walk_.position(rank);
+      bool const is_first_ready = inputs_(line_[rank][at].pass) != pass_inputs::never;  // of a pair
+      refuse(rank, at + (is_first_ready ? 1 : 0), "waits for something that never happens");
+    }
     return std::move(line_);
   }
 
@@ -52,15 +56,16 @@ class simulation {
   [[nodiscard]] bool advance(int rank, std::size_t& next) {
     auto const row = line_[rank];
     auto& now = clock_[index(rank)];
-    for (; next < row.size(); ++next) {
-      auto& timed = row[next];
-      auto const arrival = inputs_(timed.pass);
+    while (next < row.size()) {
+      auto const together = pass_inputs::next_of(row.subspan(next));
+      auto const arrival = inputs_(together);
       if (arrival == pass_inputs::never) return false;
-      if (!mark_done(timed.pass)) refuse(rank, "stands twice; every pass runs once");
-      timed.start = std::max(now, arrival);
-      timed.end = timed.start + problem_.costs(timed.pass.stage).of(timed.pass.kind);
-      now = timed.end;
-      publish(timed);
+      for (auto const& timed : together) {
+        if (!mark_done(timed.pass)) refuse(rank, next, "stands twice; every pass runs once");
+        ++next;
+      }
+      now = inputs_.run(together, std::max(now, arrival));
+      for (auto const& timed : together) wake_after(timed.pass);
     }
     return true;
   }
@@ -76,10 +81,9 @@ class simulation {
     return true;
   }
 
-  void publish(timed_pass const& done) {
-    inputs_.end(done);
-    if (done.pass.kind == pass_kind::forward) wake(done.pass.stage + 1);
-    if (done.pass.makes_input_gradient()) wake(done.pass.stage - 1);
+  void wake_after(pass const& done) {
+    if (done.kind == pass_kind::forward) wake(done.stage + 1);
+    if (done.makes_input_gradient()) wake(done.stage - 1);
   }
 
   void wake(int stage) {
@@ -87,8 +91,7 @@ class simulation {
     walk_.wake(problem_.placement().rank_of(stage));
   }
 
-  [[noreturn]] void refuse(int rank, std::string const& why) const {
-    auto const position = walk_.position(rank);
+  [[noreturn]] void refuse(int rank, std::size_t position, std::string const& why) const {
     throw error(
         errc::refused_program,
         to_string(schedule_.passes(rank)[position]) + " " + why,

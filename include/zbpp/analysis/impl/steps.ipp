@@ -12,10 +12,12 @@
 #include <zbpp/model/containers.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,20 +89,23 @@ class steps_walk {
     auto const row = program_.instructions(rank);
     auto& next = next_[index(rank)];
     auto const before = next;
-    while (next < row.size() && run(rank, row[next])) ++next;
+    while (next < row.size() && run(rank, row.subspan(next)))
+      next += next + 1 < row.size() && row[next + 1].is_paired ? 2 : 1;
     return next != before;
   }
 
   // @return false where it has to wait for another rank
-  bool run(int rank, instruction const& i) {
+  bool run(int rank, std::span<instruction const> row) {
     auto& now = clocks_[index(rank)];
+    auto const& i = row.front();
     if (i.is_pass()) {
-      auto const arrival = (*inputs_)(i.as_pass());
+      std::array<timed_pass, 2> passes{timed_pass{i.as_pass()}};
+      if (row.size() > 1 && row[1].is_paired) passes[1].pass = row[1].as_pass();
+      auto const together = pass_inputs::next_of(passes);
+      auto const arrival = (*inputs_)(together);
       if (arrival == never) return false;
-      auto const start = std::max(now, arrival);
-      now = start + problem_.costs(i.stage).of(i.as_pass().kind);
-      lines_[index(rank)].push_back({i.as_pass(), start, now});
-      inputs_->end(lines_[index(rank)].back());
+      now = inputs_->run(together, std::max(now, arrival));
+      lines_[index(rank)].insert(lines_[index(rank)].end(), together.begin(), together.end());
       return true;
     }
     if (i.kind == instruction_kind::reduce_norm) return reduce(rank, now);

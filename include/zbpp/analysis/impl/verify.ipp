@@ -47,6 +47,7 @@ class verification {
   /// @param limits  the problem whose memory limits are to be kept, or null
   [[nodiscard]] std::vector<diagnostic> run(channel_layout layout, problem const* limits) {
     check_ids();
+    if (found_.empty()) check_pairs();
     if (found_.empty()) check_once();
     if (found_.empty()) check_dependences();
     if (found_.empty() && validates_)
@@ -108,6 +109,18 @@ class verification {
         } else if ((i.is_send() || i.is_receive()) && map_.of(i) == channel_map::none) {
           bad("no message crosses there: the neighbouring stage is on the same rank or missing");
         }
+      }
+    }
+  }
+
+  void check_pairs() {
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
+      auto const row = program_.instructions(rank);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        if (!row[i].is_paired) continue;
+        bool const may = i > 0 && row[i - 1].is_pass() && row[i].is_pass() &&
+                         may_pair(row[i - 1].as_pass(), row[i].as_pass());
+        if (!may) add(fault::pair, rank, static_cast<std::int64_t>(i), std::string(pair_rule));
       }
     }
   }

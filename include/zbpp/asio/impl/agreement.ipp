@@ -88,11 +88,11 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
   // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied] =
+  auto const& [f, b, w, fused, again, beside, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied] =
       costs;
   wire_writer content;
   content.put(f).put(b).put(w);
-  for (auto const& time : {fused, again})
+  for (auto const& time : {fused, again, beside})
     content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
   content.put(norm).put(step);
   content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
@@ -119,10 +119,16 @@ void put_all(wire_writer& to, std::span<Number const> values) {
   return make_item("memory limits", content, std::move(value));
 }
 
+/// Writes what a pass or instruction is, and whether it is paired.
+template <class Kind>
+wire_writer& put_kind(wire_writer& to, Kind kind, bool is_paired) {
+  return to.put(static_cast<std::uint8_t>(static_cast<int>(kind) + (is_paired ? 128 : 0)));
+}
+
 [[nodiscard]] ZBPP_INLINE agreement_item passes_item(int rank, std::span<pass const> passes) {
   wire_writer content;
   for (auto const& p : passes)
-    content.put(static_cast<std::uint8_t>(p.kind)).put(p.stage).put(p.microbatch);
+    put_kind(content, p.kind, p.is_paired).put(p.stage).put(p.microbatch);
   return make_item("passes of rank " + std::to_string(rank), content);
 }
 
@@ -133,8 +139,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
   for (int rank = 0; rank < program.ranks(); ++rank) {
     auto const row = program.instructions(rank);
     content.put(static_cast<std::uint64_t>(row.size()));
-    for (auto const& i : row)
-      content.put(static_cast<std::uint8_t>(i.kind)).put(i.stage).put(i.microbatch);
+    for (auto const& i : row) put_kind(content, i.kind, i.is_paired).put(i.stage).put(i.microbatch);
   }
   for (auto const& c : program.channels())
     for (int number : {c.from, c.to, c.slots, c.in_flight})

@@ -47,6 +47,9 @@ class timing {
     for (std::size_t i = 0; i < passes.size() && 2 * i + 1 < next_; ++i) {
       passes[i].start = first + time_between(marks_.front(), marks_[2 * i]);
       passes[i].end = first + time_between(marks_.front(), marks_[2 * i + 1]);
+      if (!passes[i].pass.is_paired) continue;
+      passes[i].start = passes[i - 1].start;
+      passes[i - 1].end = passes[i].end;
     }
   }
 

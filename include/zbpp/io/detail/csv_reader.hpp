@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/io/csv.hpp>
 #include <zbpp/io/detail/csv_cell.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
@@ -31,7 +32,8 @@ namespace zbpp::detail {
 class csv_reader {
  public:
   /// Reads all cells; `passes_only` refuses what a schedule does not have.
-  csv_reader(std::string_view text, bool passes_only) : passes_only_(passes_only) {
+  csv_reader(std::string_view text, bool passes_only, csv_pairs pairs = csv_pairs::in_turn)
+      : passes_only_(passes_only), pairs_(pairs) {
     if (text.empty()) refuse(0, none, "nothing", "one line for each rank");
     for (int line = 0; !text.empty(); ++line) {
       auto const end = text.find('\n');
@@ -164,6 +166,10 @@ class csv_reader {
     if (!is_pair(first.what, second.what) && !is_pair(second.what, first.what))
       complain("an F and a B or I of two microbatches in a pair");
     first.column = second.column = column;
+    if (pairs_ == csv_pairs::together) {
+      if (!is_pair(first.what, second.what)) std::swap(first, second);
+      second.what.is_paired = true;
+    }
     cells_.push(first);
     cells_.push(second);
   }
@@ -300,6 +306,7 @@ class csv_reader {
   }
 
   bool passes_only_;
+  csv_pairs pairs_;
   bool has_waits_ = false;
   rows<cell> cells_;
 };

@@ -40,10 +40,11 @@ ZBPP_INLINE void require_right_for_pytorch(program const& code) {
 
 /// @return whether an F and what stands right behind it are written as a pair
 [[nodiscard]] ZBPP_INLINE bool are_overlapped(
-    csv_part const& first, csv_part const& second) noexcept {
+    csv_part const& first, csv_part const& second, csv_options options) noexcept {
   auto const& f = first.what;
   auto const& b = second.what;
-  return second.text.empty() && f.kind == instruction_kind::forward &&
+  if (b.is_paired) return f.is_pass() && b.is_pass() && may_pair(f.as_pass(), b.as_pass());
+  return options.overlap && second.text.empty() && f.kind == instruction_kind::forward &&
          b.kind == instruction_kind::backward && f.stage != b.stage && f.microbatch != b.microbatch;
 }
 
@@ -57,10 +58,12 @@ void add_line(std::string& text, std::size_t count, csv_options options, At at) 
     comma = ",";
     if (!part.text.empty()) {
       text += part.text;
-    } else if (options.overlap && i + 1 < count && are_overlapped(part, at(i + 1))) {
+    } else if (i + 1 < count && are_overlapped(part, at(i + 1), options)) {
       add_cell(text += '(', part.what);
       add_cell(text += ';', at(++i).what);
       text.append(")").append(csv_pair_name);
+    } else if (part.what.is_paired) {
+      throw error(errc::bad_argument, to_string(part.what) + ": " + std::string(pair_rule));
     } else {
       add_cell(text, part.what);
     }
@@ -103,15 +106,21 @@ ZBPP_INLINE std::string to_csv(program const& program, csv_options options) {
 }
 
 ZBPP_INLINE schedule schedule_from_csv(
-    std::string_view text, std::optional<placement> const& where, std::optional<int> microbatches) {
-  detail::csv_reader const reader(text, true);
+    std::string_view text,
+    std::optional<placement> const& where,
+    std::optional<int> microbatches,
+    csv_pairs pairs) {
+  detail::csv_reader const reader(text, true, pairs);
   auto const [stages, count] = reader.shape(where, microbatches);
   return {stages, count, reader.passes()};
 }
 
 ZBPP_INLINE program program_from_csv(
-    std::string_view text, std::optional<placement> const& where, std::optional<int> microbatches) {
-  detail::csv_reader const reader(text, false);
+    std::string_view text,
+    std::optional<placement> const& where,
+    std::optional<int> microbatches,
+    csv_pairs pairs) {
+  detail::csv_reader const reader(text, false, pairs);
   auto const [stages, count] = reader.shape(where, microbatches);
   program const program{stages, count, reader.instructions(), {}};
   auto channels = traffic(program).channels();

@@ -118,7 +118,7 @@ class problem_reader {
   }
 
   [[nodiscard]] stage_costs read_costs(value const& stage) const {
-    constexpr std::array<std::string_view, 17> names{
+    constexpr std::array<std::string_view, 18> names{
         "forward",
         "backward_input",
         "backward_weight",
@@ -134,10 +134,11 @@ class problem_reader {
         "workspace",
         "tied",
         "output_gradient",
+        "overlapped",
         "offload",
         "reload"};
     auto const found = stage.members(names, 5);
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, output_gradient, offload, reload] =
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, output_gradient, overlapped, offload, reload] =
         found;
     for (auto const& host : {offload, reload})
       if (host) host.refuse(not_offloaded);
@@ -147,6 +148,7 @@ class problem_reader {
     costs.backward_weight = time(backward_weight, unit_);
     if (backward_fused) costs.backward_fused = time(backward_fused, unit_);
     if (recompute) costs.recompute = time(recompute, unit_);
+    if (overlapped) costs.overlapped = time(overlapped, unit_);
     costs.norm = norm ? time(norm, unit_) : 0;
     costs.optimizer_step = optimizer_step ? time(optimizer_step, unit_) : 0;
     costs.activation = size(activation);

@@ -80,6 +80,7 @@ class problem_writer {
     add("backward_weight", number_text(costs.backward_weight, unit_));
     if (costs.backward_fused) add("backward_fused", number_text(*costs.backward_fused, unit_));
     if (costs.recompute) add("recompute", number_text(*costs.recompute, unit_));
+    if (costs.overlapped) add("overlapped", number_text(*costs.overlapped, unit_));
     if (costs.norm != 0) add("norm", number_text(costs.norm, unit_));
     if (costs.optimizer_step != 0) add("optimizer_step", number_text(costs.optimizer_step, unit_));
     add("activation", std::to_string(costs.activation));

@@ -107,12 +107,15 @@ class plan_reader {
   }
 
   void read_pass(value const& entry, problem const& asked) {
-    constexpr std::array<std::string_view, 5> names{"pass", "stage", "microbatch", "start", "end"};
-    auto const [kind, stage, microbatch, start, end] = entry.members(names, names.size());
+    constexpr std::array<std::string_view, 6> names{
+        "pass", "stage", "microbatch", "start", "end", "paired"};
+    auto const [kind, stage, microbatch, start, end, paired] = entry.members(names, 5);
+    if (paired && !paired.is(value_kind::boolean)) paired.refuse("true or false");
     pass const what{
         read_kind(kind),
         static_cast<std::int32_t>(whole(stage, 0, asked.stages() - 1)),
-        static_cast<std::int32_t>(whole(microbatch, 0, asked.microbatches() - 1))};
+        static_cast<std::int32_t>(whole(microbatch, 0, asked.microbatches() - 1)),
+        paired && paired.text() == "true"};
     passes_.push(what);
     line_.push({what, time(start, unit_), time(end, unit_)});
   }
@@ -204,7 +207,8 @@ ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
       text.append("\", \"stage\": ").append(std::to_string(what.stage));
       text.append(", \"microbatch\": ").append(std::to_string(what.microbatch));
       text.append(", \"start\": ").append(number_text(start, unit));
-      text.append(", \"end\": ").append(number_text(end, unit)).append("}");
+      text.append(", \"end\": ").append(number_text(end, unit));
+      text += what.is_paired ? ", \"paired\": true}" : "}";
       comma = ",\n";
     }
     text += "\n    ]}";

@@ -59,6 +59,9 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   if (backward_fused && (*backward_fused < std::max(backward_input, backward_weight) ||
                          *backward_fused - backward_input > backward_weight))
     refuse("backward_fused must lie between max(B, W) and B + W");
+  if (overlapped &&
+      (*overlapped < std::max(forward, backward_input) || *overlapped - forward > backward_input))
+    refuse("overlapped must lie between max(F, B) and F + B");
 }
 
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }

@@ -20,12 +20,14 @@ namespace zbpp {
 ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
   stage_costs sum;
   ticks fused = 0;
+  ticks saved = 0;
   bool is_made_again = false;
   for (auto const& layer : layers) {
     sum.forward += layer.forward;
     sum.backward_input += layer.backward_input;
     sum.backward_weight += layer.backward_weight;
     fused += layer.of(pass_kind::backward);
+    saved += layer.saved_by_pairing();
     sum.norm += layer.norm;
     sum.optimizer_step += layer.optimizer_step;
     sum.activation += layer.activation;
@@ -41,6 +43,7 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
     is_made_again = layer.recompute.has_value();
   }
   if (fused != sum.backward_input + sum.backward_weight) sum.backward_fused = fused;
+  if (saved != 0) sum.overlapped = sum.forward + sum.backward_input - saved;
   if (!sum.recompute) sum.recompute_input = 0;
   return sum;
 }

@@ -107,6 +107,11 @@ ZBPP_INLINE std::vector<int> problem::tied_stages() const {
   return tied;
 }
 
+ZBPP_INLINE bool problem::gains_by_pairing() const noexcept {
+  return std::ranges::any_of(
+      stages_, [](stage_costs const& c) { return c.saved_by_pairing() > 0; });
+}
+
 ZBPP_INLINE bytes problem::tied_size() const noexcept {
   bytes size = 0;
   for (auto const& costs : stages_) size = std::max(size, costs.tied);

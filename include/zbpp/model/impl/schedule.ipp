@@ -34,6 +34,12 @@ ZBPP_INLINE void schedule::check() const {
   for (int rank = 0; rank < ranks(); ++rank) {
     auto const row = passes_[rank];
     for (std::size_t i = 0; i < row.size(); ++i) check(rank, i, row[i]);
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if (row[i].is_paired && (i == 0 || !detail::may_pair(row[i - 1], row[i])))
+        throw error(
+            errc::bad_argument,
+            to_string(row[i]) + ": " + std::string(detail::pair_rule),
+            {.rank = rank, .position = static_cast<std::int64_t>(i)});
   }
 }
 

@@ -27,7 +27,8 @@ ZBPP_INLINE ticks makespan(timeline const& line) noexcept {
 ZBPP_INLINE ticks busy(timeline const& line, int rank) noexcept {
   ticks sum = 0;
   for (auto const& timed : line[rank])
-    if (timed.pass.kind != pass_kind::recompute) sum += timed.end - timed.start;
+    if (timed.pass.kind != pass_kind::recompute && !timed.pass.is_paired)
+      sum += timed.end - timed.start;
   return sum;
 }
 

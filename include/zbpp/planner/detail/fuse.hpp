@@ -78,7 +78,7 @@ class fusion {
     for (int rank = 0; rank < joined_.ranks(); ++rank) {
       for (auto const& p : joined_.passes(rank)) {
         if (is_pair(p)) {
-          passes.push({pass_kind::backward_input, p.stage, p.microbatch});
+          passes.push({pass_kind::backward_input, p.stage, p.microbatch, p.is_paired});
           passes.push({pass_kind::backward_weight, p.stage, p.microbatch});
         } else {
           passes.push(p);

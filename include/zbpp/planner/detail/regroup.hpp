@@ -45,19 +45,23 @@ namespace zbpp::detail {
   second.output_gradient =
       std::max(whole.output_gradient / 2, second.weight_gradient_input - second.activation);
   first.output_gradient = whole.output_gradient - second.output_gradient;
-  if (whole.backward_fused) {
-    // Each half has to stay between its max(B, W) and its B + W, which roundings can miss by one.
-    auto const least = [](stage_costs const& c) {
-      return std::max(c.backward_input, c.backward_weight);
-    };
-    auto const most = [](stage_costs const& c) { return c.backward_input + c.backward_weight; };
-    auto const fused = *whole.backward_fused;
-    second.backward_fused = std::clamp(
-        fused / 2,
-        std::max(least(second), fused - most(first)),
-        std::min(most(second), fused - least(first)));
-    first.backward_fused = fused - *second.backward_fused;
-  }
+  // Each half has to stay between the longer of two passes and their sum, which roundings can miss
+  // by one.
+  auto const halve_joint = [&](auto part, auto one, auto other) {
+    if (!(whole.*part)) return;
+    auto const least = [&](stage_costs const& c) { return std::max(c.*one, c.*other); };
+    auto const most = [&](stage_costs const& c) { return c.*one + c.*other; };
+    ticks const both = *(whole.*part);
+    ticks const half = std::clamp(
+        both / 2,
+        std::max(least(second), both - most(first)),
+        std::min(most(second), both - least(first)));
+    second.*part = half;
+    first.*part = both - half;
+  };
+  halve_joint(
+      &stage_costs::backward_fused, &stage_costs::backward_input, &stage_costs::backward_weight);
+  halve_joint(&stage_costs::overlapped, &stage_costs::forward, &stage_costs::backward_input);
   if (whole.recompute) {
     second.recompute = *whole.recompute / 2;
     first.recompute = *whole.recompute - *second.recompute;

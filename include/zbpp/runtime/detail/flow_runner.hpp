@@ -56,38 +56,39 @@ class flow_runner {
         context_(ctx),
         transport_(&transport) {}
 
-  /// Runs a pass; its message has arrived.
+  /// Takes the message of a pass, or both of the pair that it begins, once all are there.
+  /// @param latest  becomes when the last of them arrived
+  /// @return one that is still awaited; its channel is `none` when there is none
+  template <class PassObserver>
+  [[nodiscard]] awaited_message take_inputs(
+      ready_instruction const& i, PassObserver& observer, ticks& latest) {
+    if (i.is_paired) return {};  // taken by the pass before it
+    auto const together = std::span(&i, i.begins_pair ? 2 : 1);
+    for (auto const& each : together) {
+      if (each.channel == channel_map::none) continue;
+      auto const arrival = transport_->arrival(each.channel, each.sequence);
+      if (arrival == Transport::not_yet || !observer.has_arrived(arrival))
+        return {.channel = each.channel, .sequence = each.sequence};
+      latest = std::max(latest, arrival);
+    }
+    for (auto const& each : together) take(each);
+    return {};
+  }
+
+  /// Runs a pass whose message is taken, and ends it. A pass that begins a pair ends with the
+  /// second one, behind it: nothing of either is free before, as if both ran at the same time.
+  /// @param timed  gets its times; for the second of a pair, those of the first stand before it
   template <class PassObserver>
   void run_pass(
-      ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass& timed) {
-    running_ = &i;
-    auto& chunk = chunk_of(i);
-    auto& state = flows_[index(i.slot)];
-    auto const kind = static_cast<pass_kind>(i.kind);
-    if (i.channel != channel_map::none) {
-      bool const forward = kind == pass_kind::forward;
-      state.received =
-          transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
-      if (i.retired != ready_instruction::none) tell_consumed(i);
+      ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass* timed) {
+    resume(i, arrival, observer, *timed);
+    if (i.begins_pair) return;
+    if (i.is_paired) {
+      timed[0].start = timed[-1].start;
+      timed[-1].end = timed[0].end;
+      complete((&i)[-1]);
     }
-    if (kind == pass_kind::forward) start_flow(i, chunk, state);
-    expect_flow_at(kind, state);
-
-    state.running = kind;
-    state.is_running = true;
-    state.open = open_passes(kind);
-    state.has_received = false;
-    timed.start = observer.start(arrival, timed.pass);
-    state.flow.resume();
-    timed.end = observer.finish(chunk.costs.of(kind));
-    state.is_running = false;
-    if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
-    if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
-
-    bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
-    if (consumes && !state.received.empty()) release_input(kind, state);
-    if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
-    if (i.ends_flow) end_flow(chunk, state);
+    complete(i);
   }
 
   /// Opens the slot of a message.
@@ -164,6 +165,58 @@ class flow_runner {
   [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
 
  private:
+  void take(ready_instruction const& i) {
+    if (i.channel == channel_map::none) return;
+    auto const& chunk = chunk_of(i);
+    bool const forward = i.kind == instruction_kind::forward;
+    flows_[index(i.slot)].received =
+        transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
+    if (i.retired != ready_instruction::none) tell_consumed(i);
+  }
+
+  template <class PassObserver>
+  void resume(
+      ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass& timed) {
+    running_ = &i;
+    auto& chunk = chunk_of(i);
+    auto& state = flows_[index(i.slot)];
+    auto const kind = static_cast<pass_kind>(i.kind);
+    if (kind == pass_kind::forward) start_flow(i, chunk, state);
+    expect_flow_at(kind, state);
+
+    state.running = kind;
+    state.is_running = true;
+    state.open = open_passes(kind);
+    state.has_received = false;
+    timed.start = observer.start(arrival, timed.pass);
+    state.flow.resume();
+    timed.end = observer.finish(cost_of(i));
+    state.is_running = false;
+    if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
+    if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
+  }
+
+  // What it consumed is free, and what it made may go on.
+  void complete(ready_instruction const& i) {
+    running_ = &i;
+    auto& chunk = chunk_of(i);
+    auto& state = flows_[index(i.slot)];
+    auto const kind = static_cast<pass_kind>(i.kind);
+    bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
+    if (consumes && !state.received.empty()) release_input(kind, state);
+    if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
+    if (i.ends_flow) end_flow(chunk, state);
+  }
+
+  // Of a pair, the second takes the time of both.
+  [[nodiscard]] ticks cost_of(ready_instruction const& i) const noexcept {
+    auto const kind = static_cast<pass_kind>(i.kind);
+    auto const& costs = chunks_[index(i.chunk)].costs;
+    if (i.begins_pair) return 0;
+    return i.is_paired ? pair_time(chunks_[index((&i)[-1].chunk)].costs, costs, kind)
+                       : costs.of(kind);
+  }
+
   [[nodiscard]] bool has_room(ready_instruction const& i) const noexcept {
     if constexpr (acknowledging_transport<Transport>)
       return transport_->is_released(i.channel, i.retired);

@@ -21,6 +21,8 @@ struct ready_instruction {
   bool frees_slot : 1 = false;     // nothing later mentions this flow
   bool is_recomputed : 1 = false;  // of F: an R follows
   bool is_last_w : 1 = false;      // the gradients of the stage are complete behind it
+  bool begins_pair : 1 = false;    // the next pass is paired with it
+  bool is_paired : 1 = false;      // with the pass before it
   bool acknowledges : 1 = false;   // of a pass: `retired` is of its own channel, for the sender
   std::int32_t chunk = 0;          // the stage, counted among those of the rank
   std::int32_t microbatch = 0;

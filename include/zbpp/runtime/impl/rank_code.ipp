@@ -7,6 +7,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 
 #include <algorithm>
@@ -57,6 +58,8 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
     auto const chunk = where.chunk_of(from.stage);
     ready_instruction to{
         .kind = from.kind,
+        .begins_pair = next_is_paired(row, i),
+        .is_paired = from.is_paired,
         .acknowledges = from.is_pass() && note.acknowledged >= 0,
         .chunk = chunk,
         .microbatch = from.microbatch,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every schedule of a problem must at least have: the times and sizes from which lower bounds
-// are made. Options that a schedule may use, BW and R, are granted here free of charge, and so is
-// what B adds for W.
+// are made. Options that a schedule may use, BW, R and pairs, are granted here free of charge, and
+// so is what B adds for W.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -108,7 +108,7 @@ class bound_terms {
     auto const kept = c.recompute ? c.recompute_input : c.activation;
     return {
         .forward = c.forward,
-        .backward_input = c.backward_input,
+        .backward_input = c.backward_input - c.saved_by_pairing(),
         .backward_weight =
             std::min(c.backward_weight, c.of(pass_kind::backward) - c.backward_input),
         .activation = kept,
