@@ -6,6 +6,7 @@
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
+#include <support/instructions.hpp>
 #include <support/random_timeline.hpp>
 #include <support/seeded.hpp>
 
@@ -57,6 +58,22 @@ timeline run_zb_v(int ranks, int microbatches) {
 }
 
 }  // namespace
+
+TEST_CASE("a pair is drawn as F and then what runs beside it", "[io][ascii]") {
+  auto rows = test::passes({"0F0 0F1 0B0 0W0 0B1 0W1"}).nested();
+  rows[0][2].is_paired = true;
+  stage_costs const stage{
+      .forward = 2 * ms, .backward_input = 2 * ms, .backward_weight = ms, .overlapped = 3 * ms};
+  auto const line =
+      simulate(schedule(placement::linear(1), 2, rows), problem(placement::linear(1), 2, stage));
+  CHECK("\n" + to_ascii({{"pair", line}}, {.width = 62}) == R"(
+pair: cost 9 ms, bubble rate 0.0 %
+0|F0          F1       &B0      W0    B1          W1    |
+
+F forward   B gradient of input   W gradient of weights
+& together with the F before   . bubble
+)");
+}
 
 TEST_CASE("timelines are drawn to one scale", "[io][ascii]") {
   CHECK("\n" + to_ascii({{"1F1B", run_1f1b(2, 3)}, {"ZB-V", run_zb_v(2, 3)}}, {.width = 60}) == R"(

@@ -5,6 +5,7 @@
 #include <zbpp/planner/zb_v.hpp>
 
 #include <support/catch.hpp>
+#include <support/random_pairs.hpp>
 #include <support/random_timeline.hpp>
 #include <support/seeded.hpp>
 
@@ -196,6 +197,30 @@ TEST_CASE("slices of one lane do not overlap, even when transfers do", "[io][tra
       for (std::size_t i = 1; i < times.size(); ++i) CHECK(times[i - 1].second <= times[i].first);
     }
   }
+}
+
+TEST_CASE("the passes of a pair are slices of the same time in two lanes", "[io][trace]") {
+  ZBPP_SEEDED(random, 1);
+  auto const what = v_problem(300);
+  auto const order = test::pair_at_random(zb_v{}(what), what, random);
+  auto const line = simulate(order, what);
+  std::map<lane, std::vector<std::pair<ticks, ticks>>> lanes;
+  for (auto const& slice : events_of(to_chrome_trace({{"planned", line}}, what), "X"))
+    lanes[lane_of(slice)].emplace_back(
+        slice["ts"].time(), slice["ts"].time() + slice["dur"].time());
+  for (auto& [where, times] : lanes) {
+    std::sort(times.begin(), times.end());
+    for (std::size_t i = 1; i < times.size(); ++i) CHECK(times[i - 1].second <= times[i].first);
+  }
+  int found = 0;
+  for (int rank = 0; rank < line.ranks(); ++rank)
+    for (auto const& timed : line[rank]) {
+      if (!timed.pass.is_paired) continue;
+      auto const& paired = lanes[{1 + rank, 1 + what.ranks() + rank}];
+      found += static_cast<int>(std::ranges::count(paired, std::pair(timed.start, timed.end)));
+    }
+  CHECK(found == test::pairs_in(order));
+  CHECK(found > 0);
 }
 
 TEST_CASE("arrows lead from producer over transfer to consumer", "[io][trace]") {

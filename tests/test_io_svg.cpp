@@ -206,4 +206,17 @@ TEST_CASE("what cannot be drawn is refused", "[io][svg]") {
   CHECK_THROWS_AS(to_svg(timeline{}, {.row_height = 3}), error);
 }
 
+TEST_CASE("the passes of a pair have half a row each", "[io][svg]") {
+  timeline line;
+  line.push({{pass_kind::forward, 0, 1}, 0, 3 * ms});
+  line.push({{pass_kind::backward_input, 0, 0, true}, 0, 3 * ms});
+  line.push({{pass_kind::backward_weight, 0, 0}, 3 * ms, 4 * ms});
+  line.end_row();
+  auto const text = to_svg({{"pair", line}}, {.width = 284, .row_height = 22});
+  CHECK(xml_fault(text).empty());
+  CHECK(text.find("<path class=\"F0\" d=\"M0 0H150v10H0z\">") != std::string::npos);
+  CHECK(text.find("<path class=\"B0\" d=\"M0 10H150v10H0z\">") != std::string::npos);
+  CHECK(text.find("<path class=\"W0\" d=\"M150 0H200v20H150z\">") != std::string::npos);
+}
+
 }  // namespace test_io_svg

@@ -92,10 +92,14 @@ class ascii_drawing {
     for (auto c = column(window.begin); c < column(window.end); ++c) cells[c + 1].text = '.';
     cells[column(window.begin)].text = '|';
     for (auto const& timed : row) {
-      auto const begin = column(timed.start);
+      // Of a pair, which takes one stretch of time, F is written over by half with the other pass.
+      auto const middle = column(timed.start) + (column(timed.end) - column(timed.start) + 1) / 2;
+      auto const begin = timed.pass.is_paired ? middle : column(timed.start);
       auto const length = column(timed.end) - begin;
       auto const chunk = chunk_of(rank, timed.pass.stage) % 2;
-      auto const text = label(timed.pass, length, chunk == 1);
+      auto text = label(timed.pass, length, chunk == 1);
+      if (timed.pass.is_paired && text.size() < length) text.insert(0, 1, '&');
+      has_pairs_ = has_pairs_ || timed.pass.is_paired;
       for (std::size_t i = 0; i < length; ++i)
         cells[begin + i + 1] = {
             i < text.size() ? text[i] : ' ',
@@ -145,6 +149,7 @@ class ascii_drawing {
       if (used_[kind]) parts.push_back(words[kind]);
     if (has_x_) parts.push_back("X short BW");
     if (has_chunks_) parts.push_back("lower case: 2nd chunk");
+    if (has_pairs_) parts.push_back("& together with the F before");
     parts.push_back(". bubble");
     text_ += '\n';
     std::size_t used = 0;
@@ -168,6 +173,7 @@ class ascii_drawing {
   std::int64_t room_ = 0;  // columns for passes
   std::array<bool, 5> used_{};
   bool has_x_ = false;
+  bool has_pairs_ = false;
   bool has_chunks_ = false;
   std::string text_;
 };

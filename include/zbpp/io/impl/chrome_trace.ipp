@@ -83,10 +83,16 @@ class chrome_trace {
 
   // Lanes are numbered through all processes; a viewer may take equal numbers for one lane.
   [[nodiscard]] int compute_lane(int rank) const { return first_lane_ + rank; }
+  // The second pass of a pair runs at the same time as the first, so it has another lane.
+  [[nodiscard]] int lane_of(int rank, pass const& p) const {
+    return compute_lane(rank) + (p.is_paired ? ranks_ : 0);
+  }
 
   void write_passes(named_timeline const& named) {
     first_lane_ = next_lane_;
-    next_lane_ += named.line.ranks();
+    ranks_ = named.line.ranks();
+    auto const has_pairs = [](timed_pass const& timed) { return timed.pass.is_paired; };
+    next_lane_ += std::ranges::any_of(named.line.all(), has_pairs) ? 2 * ranks_ : ranks_;
     for (int rank = 0; rank < named.line.ranks(); ++rank) {
       auto const title =
           (named.name.empty() ? "" : named.name + " ") + "rank " + std::to_string(rank);
@@ -98,8 +104,10 @@ class chrome_trace {
           "\"sort_index\":" + std::to_string(process(rank)));
       name_lane(rank, compute_lane(rank), "compute", 0);
       auto const row = named.line[rank];
+      if (std::ranges::any_of(row, has_pairs))
+        name_lane(rank, compute_lane(rank) + ranks_, "compute, paired", 0);
       for (std::size_t i = 0; i < row.size(); ++i) {
-        slice(rank, compute_lane(rank), row[i].pass, row[i].start, row[i].end, "pass");
+        slice(rank, lane_of(rank, row[i].pass), row[i].pass, row[i].start, row[i].end, "pass");
         if (named.memory.ranks() > 0)
           event(
               "C",
@@ -130,13 +138,18 @@ class chrome_trace {
     auto const& made = m.from.timed;
     auto const arrow = "\"name\":\"message\",\"cat\":\"message\",\"bp\":\"e\",\"id\":" +
                        std::to_string(++last_arrow_);
-    event("s", m.from.rank, compute_lane(m.from.rank), std::max(made.start, made.end - 1), arrow);
+    event(
+        "s",
+        m.from.rank,
+        lane_of(m.from.rank, made.pass),
+        std::max(made.start, made.end - 1),
+        arrow);
     if (m.arrival > made.end) {
       auto const lane = free_lane(lanes, m);
       slice(m.from.rank, lane, m.to.timed.pass, made.end, m.arrival, "transfer");
       event("t", m.from.rank, lane, made.end, arrow);
     }
-    event("f", m.to.rank, compute_lane(m.to.rank), m.to.timed.start, arrow);
+    event("f", m.to.rank, lane_of(m.to.rank, m.to.timed.pass), m.to.timed.start, arrow);
   }
 
   [[nodiscard]] std::vector<message> find_messages(timeline const& line) const {
@@ -223,6 +236,7 @@ class chrome_trace {
   int next_process_ = 1;  // viewers keep 0 for themselves
   int next_lane_ = 1;
   int first_lane_ = 1;  // of the timeline being written
+  int ranks_ = 0;
   std::int64_t last_arrow_ = 0;
 };
 

@@ -98,8 +98,13 @@ class svg_drawing {
       text(left_ - 8, y + options_.row_height / 2 + 4, "r", "rank " + std::to_string(rank));
       body_ += "<g font-size=\"" + std::to_string(font_) + "\" transform=\"translate(" +
                std::to_string(left_) + " " + std::to_string(y) + ")\">\n";
-      box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "");
-      for (auto const& timed : line[rank]) draw_pass(timed, chunk_of(rank, timed.pass.stage));
+      auto const whole = options_.row_height - gap_;
+      box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "", 0, whole);
+      auto const row = line[rank];
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        bool const begins_pair = i + 1 < row.size() && row[i + 1].pass.is_paired;
+        draw_pass(row[i], chunk_of(rank, row[i].pass.stage), begins_pair);
+      }
       if (named.updates.ranks() != 0)
         for (auto const& update : named.updates[rank]) draw_update(update);
       body_ += "</g>\n";
@@ -107,7 +112,8 @@ class svg_drawing {
     return y + margin_;
   }
 
-  void draw_pass(timed_pass const& timed, int chunk) {
+  // The passes of a pair have half the height each, F above.
+  void draw_pass(timed_pass const& timed, int chunk, bool begins_pair) {
     auto const kind = static_cast<std::size_t>(timed.pass.kind);
     used_[kind] = true;
     auto const number = std::to_string(timed.pass.microbatch);
@@ -115,11 +121,14 @@ class svg_drawing {
                        std::to_string(timed.pass.stage) + ": " + number_text(timed.start, unit_) +
                        " to " + time_text(timed.end, unit_) + ", " +
                        time_text(timed.end - timed.start, unit_);
-    box(style(kind, chunk), timed.start, timed.end, title);
+    auto const whole = options_.row_height - gap_;
+    auto const top = timed.pass.is_paired ? whole / 2 : 0;
+    auto const height = begins_pair ? whole / 2 : whole - top;
+    box(style(kind, chunk), timed.start, timed.end, title, top, height);
     auto const width = x(timed.end) - x(timed.start);
-    if (width >= number_width_ && font_ < options_.row_height)
+    if (width >= number_width_ && font_ < height + gap_)
       body_ += "<text x=\"" + px(x(timed.start) + width / 2) + "\" y=\"" +
-               px(50 * (options_.row_height - gap_) + 36 * font_) + "\">" + number + "</text>";
+               px(100 * top + 50 * height + 36 * font_) + "\">" + number + "</text>";
     body_ += '\n';
   }
 
@@ -139,9 +148,15 @@ class svg_drawing {
     return std::string(to_string(static_cast<pass_kind>(kind))) + std::to_string(chunk);
   }
 
-  void box(std::string const& style, ticks begin, ticks end, std::string const& title) {
-    body_ += "<path class=\"" + style + "\" d=\"M" + px(x(begin)) + " 0H" + px(x(end)) + "v" +
-             std::to_string(options_.row_height - gap_) + "H" + px(x(begin)) + "z\"";
+  void box(
+      std::string const& style,
+      ticks begin,
+      ticks end,
+      std::string const& title,
+      int top,
+      int height) {
+    body_ += "<path class=\"" + style + "\" d=\"M" + px(x(begin)) + " " + std::to_string(top) +
+             "H" + px(x(end)) + "v" + std::to_string(height) + "H" + px(x(begin)) + "z\"";
     body_ += title.empty() ? "/>" : "><title>" + title + "</title></path>";
   }
 
