@@ -242,6 +242,12 @@ std::string policies_text() {
 
 // ---- checks -------------------------------------------------------------------------------------
 
+// Pairs run together where the problem says what those take.
+zbpp::csv_pairs pairs_of(zbpp::problem const* problem) {
+  bool const together = problem != nullptr && problem->gains_by_pairing();
+  return together ? zbpp::csv_pairs::together : zbpp::csv_pairs::in_turn;
+}
+
 // A schedule gets its transfers; a program has them.
 zbpp::program read_program(std::string_view csv, zbpp::problem const* problem) {
   std::optional<zbpp::placement> where;
@@ -250,12 +256,13 @@ zbpp::program read_program(std::string_view csv, zbpp::problem const* problem) {
     where = problem->placement();
     microbatches = problem->microbatches();
   }
-  auto code = zbpp::program_from_csv(csv, where, microbatches);
+  auto const pairs = pairs_of(problem);
+  auto code = zbpp::program_from_csv(csv, where, microbatches, pairs);
   for (int rank = 0; rank < code.ranks(); ++rank)
     for (auto const& i : code.instructions(rank))
       if (!i.is_pass()) return code;
   return zbpp::lower(
-      zbpp::schedule_from_csv(csv, where, microbatches), {.step = zbpp::step_kind::none});
+      zbpp::schedule_from_csv(csv, where, microbatches, pairs), {.step = zbpp::step_kind::none});
 }
 
 std::string fault_text(
@@ -289,7 +296,8 @@ std::string faults_of(zbpp::json::plan_report const& said) {
 }
 
 zbpp::json::plan_report simulate(zbpp_text csv, zbpp::problem problem, std::string_view title) {
-  auto order = zbpp::schedule_from_csv(view(csv), problem.placement(), problem.microbatches());
+  auto order = zbpp::schedule_from_csv(
+      view(csv), problem.placement(), problem.microbatches(), pairs_of(&problem));
   if (auto const faults = verify(lower(order)); !faults.empty())
     throw zbpp::error(errc::refused_program, "the order cannot run: " + to_string(faults.front()));
   return zbpp::json::make_plan_report(std::string(title), std::move(order), std::move(problem));

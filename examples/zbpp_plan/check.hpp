@@ -61,6 +61,12 @@ struct verdict {
   return {code.placement(), code.microbatches(), std::move(passes)};
 }
 
+/// @return what is made of pairs: pairs, where the problem says what those take
+[[nodiscard]] inline zbpp::csv_pairs pairs_of(options const& o) {
+  bool const together = o.problem && o.problem->problem.gains_by_pairing();
+  return together ? zbpp::csv_pairs::together : zbpp::csv_pairs::in_turn;
+}
+
 /// Reads a schedule or a program; transfers are put in place where the file has none.
 [[nodiscard]] inline zbpp::program read_program(std::string_view text, options const& o) {
   std::optional<zbpp::placement> where;
@@ -70,7 +76,7 @@ struct verdict {
     microbatches = o.problem->problem.microbatches();
   }
   try {
-    auto code = zbpp::program_from_csv(text, where, microbatches);
+    auto code = zbpp::program_from_csv(text, where, microbatches, pairs_of(o));
     for (int rank = 0; rank < code.ranks(); ++rank)
       for (auto const& i : code.instructions(rank))
         if (!i.is_pass()) return code;
@@ -81,11 +87,13 @@ struct verdict {
 }
 
 /// @return a line that says how pairs were read; nothing when there were none
-[[nodiscard]] inline std::string pairs_text(std::string_view text) {
+[[nodiscard]] inline std::string pairs_text(std::string_view text, options const& o) {
   auto const pairs = zbpp::overlapped_pairs_in_csv(text);
   if (pairs == 0) return {};
   return "pairs that overlap (OVERLAP_F_B): " + std::to_string(pairs) +
-         "; the two passes of each are taken one after the other, as written\n";
+         (pairs_of(o) == zbpp::csv_pairs::together
+              ? "; the two passes of each run together\n"
+              : "; the two passes of each are taken one after the other, as written\n");
 }
 
 /// @return a line that says which actions of PyTorch's runtime were left out; nothing when none
@@ -102,7 +110,7 @@ struct verdict {
   auto const code = read_program(text, o);
   auto const faults = o.problem ? zbpp::verify(code, o.problem->problem) : zbpp::verify(code);
   verdict found;
-  auto notes = pairs_text(text) + ignored_text(text);
+  auto notes = pairs_text(text, o) + ignored_text(text);
   for (auto const& one : faults) {
     if (zbpp::is_remark(one.fault))
       notes += "remark: " + to_string(one) + "\n";

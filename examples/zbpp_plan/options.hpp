@@ -72,6 +72,7 @@ class command_line {
     add("--forward", "T", "Time of F in ms; T,T,... for each stage, here and below");
     add("--backward-input", "T", "Time of B in ms");
     add("--backward-weight", "T", "Time of W in ms");
+    add("--overlapped", "T", "Time of F and B together in ms, to plan pairs; F + B if left out");
     add("--transfer", "T", "Time of a message between two ranks in ms; 0 if left out");
     add("--placement", "NAME", "linear, looped or v; linear if left out");
     add("--chunks", "V", "Chunks of a rank, with looped");
@@ -142,6 +143,7 @@ class command_line {
       "--forward",
       "--backward-input",
       "--backward-weight",
+      "--overlapped",
       "--transfer",
       "--placement",
       "--chunks",
@@ -258,6 +260,8 @@ has the details.)";
     auto const forward = times("--forward");
     auto const backward_input = times("--backward-input");
     auto const backward_weight = times("--backward-weight");
+    auto const overlapped =
+        has("--overlapped") ? times("--overlapped") : std::vector<zbpp::ticks>{};
     auto const activation = sizes("--activation");
     auto const weight_gradient_input = sizes("--weight-gradient-input");
     auto const output_gradient = sizes("--output-gradient");
@@ -266,6 +270,7 @@ has the details.)";
       costs[s].forward = forward[s];
       costs[s].backward_input = backward_input[s];
       costs[s].backward_weight = backward_weight[s];
+      if (!overlapped.empty()) costs[s].overlapped = overlapped[s];
       costs[s].activation = activation[s];
       costs[s].weight_gradient_input = weight_gradient_input[s];
       costs[s].output_gradient = output_gradient[s];

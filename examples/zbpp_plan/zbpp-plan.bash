@@ -30,14 +30,14 @@ _zbpp_plan() {
       mapfile -t COMPREPLY < <(compgen -f -- "$word")
       ;;
     --sweep-memory | --ranks | --microbatches | --forward | --backward-input | --backward-weight | \
-      --transfer | --chunks | --activation | --weight-gradient-input | \
+      --overlapped | --transfer | --chunks | --activation | --weight-gradient-input | \
       --output-gradient | --memory-limit | --seconds | --seed)
       COMPREPLY=() # numbers
       ;;
     *)
       mapfile -t COMPREPLY < <(compgen -W '--help --version --list --check --compare --sweep-memory
         --policy --problem --ranks --microbatches --forward --backward-input --backward-weight
-        --transfer --placement --chunks --activation --weight-gradient-input --output-gradient
+        --overlapped --transfer --placement --chunks --activation --weight-gradient-input --output-gradient
         --memory-limit --json --csv --csv-overlap --csv-transfers --svg --trace --ascii --seconds
         --seed' -- "$word")
       ;;

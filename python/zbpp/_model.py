@@ -37,6 +37,7 @@ class Stage:
     static: int = 0
     workspace: int = 0
     tied: int = 0
+    overlapped: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class Pass(NamedTuple):
     microbatch: int
     start: float
     end: float
+    paired: bool = False
+    """Whether it runs together with the F right before it."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ class Plan:
 
 
 def _pass_of(read: dict) -> Pass:
-    return Pass(read["pass"], read["stage"], read["microbatch"], read["start"], read["end"])
+    times = (read["start"], read["end"])
+    return Pass(read["pass"], read["stage"], read["microbatch"], *times, read.get("paired", False))
 
 
 def draw(plans: Sequence[Plan], width: int) -> str:

@@ -184,7 +184,10 @@ TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
       CHECK(json::check_claims(said).empty());
       if (name != "auto_placement") CHECK(said.problem == problem);
       auto const order = schedule_from_csv(
-          read_file(folder / "order.csv"), said.problem.placement(), said.problem.microbatches());
+          read_file(folder / "order.csv"),
+          said.problem.placement(),
+          said.problem.microbatches(),
+          csv_pairs::together);
       CHECK(order == said.schedule);
       CHECK(contains(read_file(folder / "order.svg"), "</svg>"));
       CHECK(contains(read_file(folder / "trace.json"), "\"traceEvents\""));
@@ -223,6 +226,8 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
        "1.000001",
        "--backward-weight",
        "2e0",
+       "--overlapped",
+       "1.75,3,3.5,5",
        "--transfer",
        "0.25",
        "--activation",
@@ -240,6 +245,8 @@ TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {
              std::vector<ticks>{1'000'000, 2'500'000, 3'000'000, 4'000'000}[detail::index(s)],
          .backward_input = 1'000'001,
          .backward_weight = 2'000'000,
+         .overlapped =
+             std::vector<ticks>{1'750'000, 3'000'000, 3'500'000, 5'000'000}[detail::index(s)],
          .activation = 10 * (s + 1),
          .weight_gradient_input = s == 2 ? 45 : 5,
          .output_gradient = std::vector<bytes>{0, 0, 35, 2}[detail::index(s)]});
@@ -858,6 +865,29 @@ TEST_CASE("a schedule is written with its transfers where asked for", "[zbpp-pla
     CHECK(contains(checked.out, "8 microbatches; "));
     CHECK(contains(checked.out, "\nactions of PyTorch's runtime left out: "));
   }
+}
+
+TEST_CASE("pairs run together where the problem says what that takes", "[zbpp-plan]") {
+  scratch_folder const folder;
+  problem const what{
+      placement::v_shape(2),
+      3,
+      stage_costs{
+          .forward = 1'000'000,
+          .backward_input = 1'000'000,
+          .backward_weight = 1'000'000,
+          .overlapped = 1'500'000}};
+  auto const file = folder.write("order.csv", paired_schedule);
+  auto const found = run(
+      folder, {"--check", file, "--problem", folder.write("p.json", json::write_problem(what))});
+  INFO(found.out << found.err);
+  CHECK(found.status == 0);
+  CHECK(found.out.ends_with(
+      "pairs that overlap (OVERLAP_F_B): 2; the two passes of each run together\n"));
+  auto const order = schedule_from_csv(paired_schedule, what.placement(), 3, csv_pairs::together);
+  CHECK(contains(
+      found.out,
+      "\ncost         " + time_text(cost(simulate(order, what)), time_unit::milliseconds) + "\n"));
 }
 
 TEST_CASE("pairs that overlap are written where asked for", "[zbpp-plan]") {
