@@ -10,6 +10,7 @@
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
+#include <algorithm>
 #include <string>
 
 namespace test_dualpipe_v {
@@ -87,6 +88,51 @@ TEST_CASE(
     ++checked;
   }
   CHECK(checked > 50);
+}
+
+TEST_CASE("with pairs DualPipeV has the bubble that is printed, where F = B", "[dualpipe_v]") {
+  for (int trial = 0; trial < 300; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const f = random.integer(1, 1000);
+    auto const w = random.integer(0, f);
+    auto const saved = random.integer(1, f);
+    auto const p = static_cast<int>(random.integer(1, 6));
+    auto const m = 2 * p + static_cast<int>(random.integer(0, 7));
+    INFO("p " << p << ", m " << m << ", F " << f << ", W " << w << ", saved " << saved);
+    auto const what = even(
+        p,
+        m,
+        {.forward = f, .backward_input = f, .backward_weight = w, .overlapped = 2 * f - saved});
+    auto const line = simulate(dualpipe_v{}(what), what);
+    // (PP/2 - 1) (F&B + B - 3W), where its B is our B + W; idle is that much of the last rank.
+    auto const together = 2 * f + w - saved;
+    CHECK(cost(line) - busy(line, p - 1) == (p - 1) * (together + (f + w) - 3 * w));
+    for (int rank = 0; rank < p; ++rank) {
+      auto const row = line[rank];
+      auto const pairs = std::ranges::count_if(
+          row, [](zbpp::timed_pass const& timed) { return timed.pass.is_paired; });
+      bool const is_last = rank == p - 1;  // whose first F and BW of the steady state stay apart
+      CHECK(pairs == 2 * (m - 2 * p + rank + 1) + (p - 1 - rank) - (is_last ? 1 : 0));
+    }
+    CHECK(verify(lower(dualpipe_v{}(what)), what).empty());
+  }
+}
+
+TEST_CASE("pairs change nothing else in DualPipeV", "[dualpipe_v]") {
+  stage_costs hides{.forward = 10, .backward_input = 10, .backward_weight = 10, .overlapped = 15};
+  for (int p : {1, 2, 4}) {
+    auto const paired = dualpipe_v{}(even(p, 3 * p, hides));
+    auto rows = paired.passes().nested();
+    for (auto& row : rows)
+      for (auto& pass : row) pass.is_paired = false;
+    auto costs = hides;
+    costs.overlapped = 20;  // which is F + B
+    auto const plain = dualpipe_v{}(even(p, 3 * p, costs));
+    CHECK(plain == zbpp::schedule(paired.placement(), paired.microbatches(), rows));
+    costs.overlapped.reset();
+    CHECK(plain == dualpipe_v{}(even(p, 3 * p, costs)));
+    CHECK(plain != paired);
+  }
 }
 
 TEST_CASE("every rank of DualPipeV keeps 2p + 1 chunks", "[dualpipe_v]") {

@@ -14,7 +14,9 @@ namespace zbpp {
 /// Runs F of one chunk and BW of the other in pairs after a warm-up from both ends of the V; at the
 /// end W is kept back to fill the holes.
 ///
-/// The F and BW of a pair run one after the other here. Where W <= B <= F <= B + W, all of one
+/// On ranks whose stages take less time for F and B together (`overlapped`) the F and BW of these
+/// are pairs, but for the first F and BW of the last rank, as in the source; elsewhere they run one
+/// after the other. Without pairs, where W <= B <= F <= B + W, all of one
 /// stage, messages are free and ranks even, `simulate` then gives it the bubble (p - 1)(F + B - W).
 /// The printed (PP/2 - 1)(F&B + B - 3W), where PP = 2p, F&B = F + B + W and its B is our B + W, is
 /// (p - 1) B more. Ranks keep the activations of 2p + 1 chunks, one more than with ZB-V.

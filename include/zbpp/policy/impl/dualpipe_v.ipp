@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/policy.hpp>
 
@@ -23,8 +24,14 @@ namespace detail {
 /// Writes the passes of one rank of DualPipeV, step by step.
 class dualpipe_v_rank {
  public:
-  dualpipe_v_rank(int ranks, int rank, int microbatches)
-      : stages_{rank, 2 * ranks - 1 - rank}, p_(ranks), r_(rank), m_(microbatches) {}
+  dualpipe_v_rank(problem const& problem, int rank)
+      : stages_{rank, 2 * problem.ranks() - 1 - rank},
+        p_(problem.ranks()),
+        r_(rank),
+        m_(problem.microbatches()),
+        pairs_(
+            problem.costs(stages_[0]).saved_by_pairing() > 0 &&
+            problem.costs(stages_[1]).saved_by_pairing() > 0) {}
 
   [[nodiscard]] std::vector<pass> passes() {
     auto const after = p_ - 1 - r_;  // ranks that come after this one on the way down
@@ -38,16 +45,14 @@ class dualpipe_v_rank {
       oldest_weight();
       forward(1);
     });
-    repeat(m_ - 2 * p_ + r_ + 1, [&](int) {
-      forward(0);
-      backward(1);
-      forward(1);
-      backward(0);
+    repeat(m_ - 2 * p_ + r_ + 1, [&](int i) {
+      bool const is_first_of_turn = i == 0 && after == 0;  // nothing to hide yet, so not paired
+      forward_backward(0, 1, pairs_ && !is_first_of_turn);
+      forward_backward(1, 0, pairs_);
     });
     repeat(after, [&](int) {
       backward(1);
-      forward(1);
-      backward(0);
+      forward_backward(1, 0, pairs_);
     });
     // Of these 2(r+1) passes the last r+1 keep W back, to fill the holes that follow.
     repeat(r_ + 1, [&](int i) {
@@ -73,6 +78,11 @@ class dualpipe_v_rank {
   }
   void forward(int chunk) { add(pass_kind::forward, chunk, forwards_[index(chunk)]++); }
   void backward(int chunk) { add(pass_kind::backward, chunk, backwards_[index(chunk)]++); }
+  void forward_backward(int forward_chunk, int backward_chunk, bool pairs) {
+    forward(forward_chunk);
+    backward(backward_chunk);
+    passes_.back().is_paired = pairs;
+  }
   void split_backward(int chunk) {
     auto const microbatch = backwards_[index(chunk)]++;
     add(pass_kind::backward_input, chunk, microbatch);
@@ -88,6 +98,7 @@ class dualpipe_v_rank {
   int p_;
   int r_;
   int m_;
+  bool pairs_;  // whether an F and a BW take less time together
   std::array<int, 2> forwards_{};
   std::array<int, 2> backwards_{};
   std::deque<std::pair<int, int>> kept_;  // chunk and microbatch of the W that are open
@@ -111,7 +122,7 @@ ZBPP_INLINE schedule dualpipe_v::operator()(problem const& problem) const {
   rows<pass> passes;
   passes.reserve(detail::index(p), detail::index(problem.stages()) * detail::index(m) * 3);
   for (int rank = 0; rank < p; ++rank) {
-    for (auto const& one : detail::dualpipe_v_rank(p, rank, m).passes()) passes.push(one);
+    for (auto const& one : detail::dualpipe_v_rank(problem, rank).passes()) passes.push(one);
     passes.end_row();
   }
   return {problem.placement(), m, std::move(passes)};
