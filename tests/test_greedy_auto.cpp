@@ -15,6 +15,7 @@
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
 #include <support/planner_problems.hpp>
+#include <support/random_pairs.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -69,6 +70,45 @@ long count(zbpp::schedule const& order, pass_kind kind) {
 }
 
 }  // namespace
+
+TEST_CASE("pairs are used where they pay, and never make a plan worse", "[greedy_auto]") {
+  int better = 0;
+  for (int trial = 0; trial < thinned(60, 20); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const p = static_cast<int>(random.integer(1, 4));
+    auto const where = trial % 3 == 0   ? placement::linear(p)
+                       : trial % 3 == 1 ? placement::v_shape(p)
+                                        : placement::looped(p, 2);
+    auto const m = static_cast<int>(random.integer(1, 3 * p));
+    auto const plain = zbpp::test::tiny_problem_with_gradients(random, where, m);
+    auto const paired = find(zbpp::test::with_overlapped(plain, random), 0.002);
+    CHECK(paired.cost <= find(plain, 0.002).cost);
+    better += zbpp::test::pairs_in(paired.schedule) > 0 ? 1 : 0;
+  }
+  CHECK(better > 0);
+}
+
+TEST_CASE("pairs that hide much of a pass make steps shorter", "[greedy_auto]") {
+  // Ranks, microbatches, and the cost with pairs at most; without, 32 (F + B + W) is the least.
+  struct row {
+    placement where;
+    ticks most;
+  };
+  stage_costs stage{.forward = 1000, .backward_input = 1000, .backward_weight = 600};
+  for (auto const& [where, most] :
+       {row{placement::linear(4), 37'400},
+        row{placement::v_shape(4), 74'800},
+        row{placement::looped(4, 2), 75'000}}) {
+    INFO(where.name());
+    stage.overlapped.reset();
+    auto const chunks = where.stages() / where.ranks();
+    CHECK(find({where, 16, stage}, 0.1).cost >= chunks * 16 * 2600);
+    stage.overlapped = 1400;
+    CHECK(find({where, 16, stage}, 0.1).cost <= most);
+    stage.overlapped = 2000;  // F + B hides nothing
+    CHECK(zbpp::test::pairs_in(find({where, 16, stage}, 0.01).schedule) == 0);
+  }
+}
 
 // @source arXiv 2401.10241v1 table 5
 TEST_CASE("all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof", "[greedy_auto][paper]") {

@@ -10,6 +10,7 @@
 #include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -26,10 +27,12 @@ namespace zbpp::detail {
   if (std::find(lacks.begin(), lacks.end(), true) == lacks.end()) return order;
   rows<pass> result;
   for (int rank = 0; rank < order.ranks(); ++rank) {
-    for (auto const& p : order.passes(rank)) {
-      if (p.makes_input_gradient() && lacks[index(p.stage)])
-        result.push({pass_kind::recompute, p.stage, p.microbatch});
-      result.push(p);
+    auto const row = order.passes(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto const& next = next_is_paired(row, i) ? row[i + 1] : row[i];  // R stands before a pair
+      if (next.makes_input_gradient() && !row[i].is_paired && lacks[index(next.stage)])
+        result.push({pass_kind::recompute, next.stage, next.microbatch});
+      result.push(row[i]);
     }
     result.end_row();
   }

@@ -11,7 +11,9 @@
 #include <zbpp/planner/detail/fuse.hpp>
 #include <zbpp/planner/detail/known_orders.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/pair_up.hpp>
 #include <zbpp/planner/detail/plan_search.hpp>
+#include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
@@ -100,12 +102,69 @@ class auto_planner {
   std::int64_t tries_ = 0;
 };
 
+/// @return the problem as it is where no passes are paired
+[[nodiscard]] ZBPP_INLINE problem without_pairs(problem const& problem) {
+  std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
+  for (auto& c : costs) c.overlapped.reset();
+  return {
+      problem.placement(),
+      problem.microbatches(),
+      std::move(costs),
+      problem.transfer(),
+      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+}
+
+/// 1F1B that runs twice as far ahead, within the memory of every rank: so far that no rank waits
+/// for the other half of a pair (docs/planner.md, "Pairs").
+[[nodiscard]] ZBPP_INLINE schedule far_one_f_one_b(problem const& problem, bool fused) {
+  auto const p = problem.ranks();
+  auto const room = tightest_room(problem);
+  auto const order = one_chunk(problem, one_f_one_b::title, [&](int rank) {
+    auto const depth = std::min(2 * (p - rank) - 1, std::max(room - 1, 1));
+    return one_chunk_rule{.warm_up = depth, .fused = fused};
+  });
+  return insert_recompute(order, problem);
+}
+
+/// Pairs problem the search without pairs found, and the known orders; so it is never worse.
+ZBPP_INLINE void pair_up(
+    problem const& problem, search_settings const& settings, found_schedule& found) {
+  auto orders = known_orders(without_pairs(problem));
+  if (problem.placement().is_linear())
+    for (bool fused : {false, true}) orders.push_back(far_one_f_one_b(problem, fused));
+  for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
+  orders.insert(orders.begin(), found.schedule);
+  auto const take = [&](schedule order) {
+    ++found.tries;
+    auto const now = cost(simulate(order, problem));
+    if (now >= found.cost || !is_within_limits(order, problem)) return;
+    found.cost = now;
+    found.schedule = std::move(order);
+  };
+  auto const passes = static_cast<double>(found.schedule.passes().size());
+  auto const trials =
+      4 + static_cast<int>(std::min(252.0, settings.seconds * passes_a_second / (8 * passes)));
+  for (auto const& order : orders) {
+    bool const has_pairs = std::ranges::any_of(order.passes().all(), &pass::is_paired);
+    if (has_pairs) take(order);
+    if (has_pairs || !is_within_limits(order, problem)) continue;
+    for (auto which : {pair_order::forward_first, pair_order::backward_first, pair_order::any})
+      if (!settings.stop.stop_requested() && found.cost > found.bound.cost)
+        take(fuse_where_it_pays(pairing(order, problem, which, trials).run(), problem));
+  }
+}
+
 }  // namespace detail
 
 ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
   detail::check_budget(search);
   detail::require_memory(problem);
-  return detail::auto_planner(problem, search).run();
+  if (!problem.gains_by_pairing()) return detail::auto_planner(problem, search).run();
+  auto const in_turn = detail::without_pairs(problem);
+  auto found = detail::auto_planner(in_turn, search).run();
+  found.bound = lower_bound(problem);
+  detail::pair_up(problem, search, found);
+  return found;
 }
 
 }  // namespace zbpp
