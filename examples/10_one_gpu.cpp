@@ -17,9 +17,7 @@ constexpr int ranks = 3;
 constexpr int microbatches = 8;
 
 int run() {
-  // Copies wait without a multiprocessor, so they may begin a pass early.
-  auto const plan =
-      zbpp::make_plan(zbpp::zb_h1{}, toy::chain(ranks, microbatches), {.receive_ahead = 1});
+  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, toy::chain(ranks, microbatches));
   std::vector<toy::layer> layers;
   for (int s = 0; s < ranks; ++s) layers.emplace_back(s);
   std::vector<toy::chain_stage> stages(layers.begin(), layers.end());

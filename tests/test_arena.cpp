@@ -23,7 +23,9 @@ using zbpp::arena;
 using zbpp::buffer;
 using zbpp::bytes;
 using zbpp::external_memory;
+using zbpp::memory_source;
 using zbpp::purpose;
+using zbpp::purposes;
 
 namespace {
 
@@ -90,6 +92,121 @@ TEST_CASE("copies of a buffer share its memory until the last one goes", "[arena
     CHECK(third.use_count() == 1);
   }
   CHECK(memory.usage().now(purpose::activation) == 0);
+}
+
+namespace {
+
+// An arena whose memory stands for that of a device.
+arena on_device() {
+  memory_source source;
+  source.is_host = false;
+  return arena(source);
+}
+
+}  // namespace
+
+TEST_CASE("what is lent is free when neither side has it, and the lender knows", "[arena]") {
+  auto lender = on_device();
+  auto borrower = on_device();
+  for (bool const lender_is_last : {false, true}) {
+    auto piece = lender.allocate(1000, purpose::edge);
+    auto const* const data = piece.data();
+    auto borrowed = borrower.borrow(piece);
+    auto also = borrowed;
+    CHECK(borrowed.data() == data);
+    CHECK(borrowed.size() == 1000);
+    CHECK(piece.use_count() == 1);
+    CHECK(borrower.usage().now(purpose::borrowed) == 1000);
+    also.retag(purpose::activation);
+    CHECK(borrower.usage().now(purpose::activation) == 1000);
+    CHECK(lender.usage().now(purpose::edge) == 1000);
+    also.truncate(600);
+    CHECK(piece.size() == 1000);
+    CHECK(borrower.usage().now(purpose::activation) == 600);
+    also.reset();
+    if (!lender_is_last) {
+      piece.reset();
+      CHECK(lender.usage().now(purpose::edge) == 0);
+      lender.start_step();
+      CHECK(lender.allocate(1000).data() != data);
+    }
+    borrowed.reset();
+    CHECK(borrower.usage().now(purpose::activation) == 0);
+    CHECK(lender.allocate(1000).data() != data);
+    auto other = on_device();
+    other.take_released(lender).clear();
+    borrower.take_released(other).clear();
+    CHECK(lender.allocate(1000).data() != data);
+    auto released = borrower.take_released(lender);
+    borrower.take_released(lender).clear();  // there are no more
+    borrower.keep_released(std::move(released));
+    lender.start_step();
+    CHECK(lender.allocate(1000).data() != data);
+    borrower.take_released(lender).clear();
+    if (lender_is_last) {
+      CHECK(lender.allocate(1000).data() != data);
+      piece.reset();
+    }
+    CHECK(lender.allocate(1000).data() == data);
+  }
+  CHECK_FALSE(borrower.borrow(buffer()));
+}
+
+TEST_CASE("a buffer may be lent to several, and on from one to the next", "[arena]") {
+  auto first = on_device();
+  auto second = on_device();
+  auto third = on_device();
+  auto piece = first.allocate(500);
+  auto const* const data = piece.data();
+  std::vector<buffer> held;
+  for (int i = 0; i < 300; ++i) held.push_back(second.borrow(piece));
+  auto last = third.borrow(held.front());
+  CHECK(last.data() == data);
+  piece.reset();
+  held.clear();
+  second.end_loans();
+  CHECK(first.allocate(500).data() != data);
+  last.reset();
+  SECTION("each gives back what it has let go of") {
+    third.take_released(second).clear();
+    CHECK(first.allocate(500).data() != data);
+    second.take_released(first).clear();
+  }
+  SECTION("or all at once, when nobody uses it") { third.end_loans(); }
+  CHECK(first.allocate(500).data() == data);
+  for (auto const& one : {&first, &second, &third})
+    CHECK(one->usage().in_use == std::array<bytes, purposes>{});
+}
+
+TEST_CASE("memory that is lent outlives the arenas of both sides", "[arena]") {
+  static int chunks = 0;
+  memory_source source;
+  source.take = [](std::size_t size, std::uintptr_t) {
+    ++chunks;
+    return ::operator new(size, std::align_val_t{64});
+  };
+  source.give_back = [](void* memory, std::size_t, std::uintptr_t) noexcept {
+    --chunks;
+    ::operator delete(memory, std::align_val_t{64});
+  };
+  source.is_host = false;
+  for (int order = 0; order < 4; ++order) {
+    std::optional<arena> lender(std::in_place, source);
+    std::optional<arena> borrower(std::in_place, source);
+    auto piece = lender->allocate(100);
+    auto borrowed = borrower->borrow(piece);
+    auto released = borrower->borrow(piece);
+    released.reset();
+    piece.reset();
+    CHECK(chunks == 1);
+    if (order == 0) borrowed.reset();
+    (order % 2 == 0 ? lender : borrower).reset();
+    if (order == 1) borrowed.reset();
+    (order % 2 == 0 ? borrower : lender).reset();
+    CHECK(chunks == (order < 2 ? 0 : 1));
+    borrowed.reset();
+    CHECK(chunks == 0);
+  }
 }
 
 TEST_CASE("values that do not fit whole are left out of a view", "[arena]") {
@@ -251,8 +368,8 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
     arena memory;
     if (random.chance(0.5)) memory.reserve(random.integer(1, 500'000));
     std::vector<piece> live;
-    std::array<bytes, 3> in_use{};
-    std::array<bytes, 3> peak{};
+    std::array<bytes, purposes> in_use{};
+    std::array<bytes, purposes> peak{};
     auto count = [&](purpose what, bytes change) {
       auto const i = static_cast<std::size_t>(what);
       in_use[i] += change;
@@ -296,7 +413,7 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
     for (auto const& one : live) is_right = is_right && is_filled(one.data, one.value);
     CHECK(is_right);
     live.clear();
-    CHECK(memory.usage().in_use == std::array<bytes, 3>{});
+    CHECK(memory.usage().in_use == std::array<bytes, purposes>{});
   }
 }
 

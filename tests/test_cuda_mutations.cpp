@@ -29,14 +29,16 @@ using zbpp::problem;
 namespace {
 
 // Runs two steps; leaves out one call of the second. @return whether nothing was found
-bool is_clean(plan const& planned, std::string_view function, std::uint64_t index) {
-  model::reset({.seed = 9});
+bool is_clean(plan const& planned, int devices, std::string_view function, std::uint64_t index) {
+  model::reset({.seed = 9, .devices = devices, .hosts = devices});
   auto all = toy::make_model(planned.problem().stages());
   using passes = toy::launched_passes_with_scratch;
   std::vector<passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());
   {
-    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.problem())}, stages};
+    cuda::device backend{.edges = toy::edge_shapes(planned.problem())};
+    if (devices > 1) backend.devices = cuda::one_device_per_rank(devices);
+    pipeline pipe{planned, backend, stages};
     // Memory is used for the second time from the second step on at the latest.
     pipe.step();
     toy::clear_gradients(all);
@@ -48,11 +50,12 @@ bool is_clean(plan const& planned, std::string_view function, std::uint64_t inde
   return model::faults().empty();
 }
 
-void check_all(std::string const& name, plan const& planned) {
-  INFO(name);
+void check_all(std::string const& name, plan const& planned, int devices = 1) {
+  INFO(name << " on " << devices << " devices");
   auto const needless = needless_calls(
-      {"cudaStreamWaitEvent", "cudaEventRecord"},
-      [&](std::string_view function, std::uint64_t i) { return is_clean(planned, function, i); });
+      {"cudaStreamWaitEvent", "cudaEventRecord"}, [&](std::string_view function, std::uint64_t i) {
+        return is_clean(planned, devices, function, i);
+      });
   CHECK(needless == "");
 }
 
@@ -60,13 +63,27 @@ void check_all(std::string const& name, plan const& planned) {
 
 TEST_CASE("no wait and no record of a step on GPUs can be left out", "[cuda]") {
   for (auto const& where : placements_to_run(3))
-    for_each_plan_of(problem(where, 5, launched_costs(), 87), {.fused = false}, check_all);
+    for_each_plan_of(
+        problem(where, 5, launched_costs(), 87),
+        {.fused = false},
+        [](std::string const& name, plan const& planned) { check_all(name, planned); });
 }
 
 TEST_CASE("nor can one where receives are opened early", "[cuda]") {
   for (auto const& where : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 4, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
+        problem(where, 4, launched_costs(), 87),
+        {.fused = false, .receive_ahead = 2},
+        [](std::string const& name, plan const& planned) { check_all(name, planned); });
+}
+
+TEST_CASE("nor can one between GPUs, where messages are copied", "[cuda]") {
+  for (int ahead : {0, 2})
+    for (auto const& where : placements_to_run(2))
+      for_each_plan_of(
+          problem(where, 3, launched_costs(), 87),
+          {.fused = false, .receive_ahead = ahead},
+          [](std::string const& name, plan const& planned) { check_all(name, planned, 2); });
 }
 
 }  // namespace test_cuda_mutations

@@ -183,17 +183,18 @@ TEST_CASE("whatever call of a partition fails, it is named and nothing is left",
 
 TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
   queues_in_environment const before;
-  // Four ranks in a line: four streams of ranks, six channels.
+  // Ranks in a line have a stream each, and between ranks of a device channels have none.
   auto const planned = toy_plan("zb_h1", 4, 8);
   before.set(nullptr);
   CHECK(cuda::device_connections() == 8);
+  CHECK(cuda::queue_shortage(planned) == "");
   CHECK(
-      cuda::queue_shortage(planned) ==
-      "10 streams share 8 hardware queues of a device, and one that waits may hold up another; set "
-      "CUDA_DEVICE_MAX_CONNECTIONS to 10 in the environment before the program starts");
-  before.set("9");
+      cuda::queue_shortage(toy_plan("zb_h1", 9, 9)) ==
+      "9 streams share 8 hardware queues of a device, and one that waits may hold up another; set "
+      "CUDA_DEVICE_MAX_CONNECTIONS to 9 in the environment before the program starts");
+  before.set("3");
   CHECK_FALSE(cuda::queue_shortage(planned).empty());
-  before.set("10");
+  before.set("4");
   CHECK(cuda::queue_shortage(planned) == "");
   before.set("99");
   CHECK(cuda::device_connections() == 32);
@@ -212,8 +213,8 @@ TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
 
   before.set("32");
   CHECK(
-      cuda::queue_shortage(toy_plan("zb_h1", 16, 16)) ==
-      "46 streams share 32 hardware queues of a device, and one that waits may hold up another; "
+      cuda::queue_shortage(toy_plan("zb_h1", 34, 34)) ==
+      "34 streams share 32 hardware queues of a device, and one that waits may hold up another; "
       "set CUDA_DEVICE_MAX_CONNECTIONS to 32 in the environment before the program starts (CUDA "
       "has no more than 32)");
 }

@@ -34,17 +34,18 @@ namespace {
 // Uses all memory that is free when a pass ends, so that what a message gets was in use just now.
 using stage = gpu_steps::optimized_stage<toy::launched_passes_with_scratch>;
 
-// Trains in both kinds of steps on one device and on several.
+// Trains in both kinds of steps on one device, on one each, and on one for two ranks.
 void check_kinds(plan const& late, plan const& waiting, std::uint64_t& seed, int& amended) {
   auto const ranks = late.problem().ranks();
   for (auto const& with : gpu_steps::troubles_of(late)) {
     auto const expected = gpu_steps::train_alone(late, with);
-    for (bool const has_devices : {false, true})
+    for (int const together : {ranks, 1, 2})
       for (auto const* const planned : {&late, &waiting}) {
-        model::reset({.seed = ++seed, .devices = ranks, .hosts = has_devices ? ranks : 1});
+        auto const devices = (ranks + together - 1) / together;
+        model::reset({.seed = ++seed, .devices = devices, .hosts = devices});
         zbpp::cuda::device backend{.traces = seed % 3 == 0};
-        for (int r = 0; has_devices && r < ranks; ++r) backend.devices.push_back({.device = r});
-        INFO("interleaving " << seed << ", clips at " << with.clip);
+        for (int r = 0; r < ranks; ++r) backend.devices.push_back({.device = r / together});
+        INFO("interleaving " << seed << ", " << devices << " devices, clips at " << with.clip);
         auto const found = gpu_steps::train_on<stage>(*planned, with, backend);
         gpu_steps::check(found, expected, *planned, with);
         amended += found.amended;

@@ -24,6 +24,7 @@ using zbpp::instruction_kind;
 using zbpp::plan;
 using zbpp::problem;
 using zbpp::traffic;
+using zbpp::cuda::slot_filling;
 
 namespace {
 
@@ -32,8 +33,13 @@ namespace {
 class happens_before {
  public:
   using waits = std::vector<std::vector<zbpp::cuda::transfer_waits>>;
+  using fillings = std::vector<slot_filling>;
 
-  happens_before(zbpp::program const& code, traffic const& messages, waits const& kept) {
+  happens_before(
+      zbpp::program const& code,
+      traffic const& messages,
+      fillings const& filling,
+      waits const& kept) {
     for (int rank = 0; rank < code.ranks(); ++rank) {
       for (std::size_t at = 0; at < code.instructions(rank).size(); ++at) {
         auto const& i = code.instructions(rank)[at];
@@ -46,6 +52,8 @@ class happens_before {
           auto const m = std::pair(note.channel, note.sequence);
           taken[note.channel].push_back(m);
           before[next(rank)].push_back(copy_of(m));
+          // What is handed over waits on the receiver's stream.
+          if (is_handed_over(filling, note.channel)) before[copy_of(m)].push_back(work_of(rank));
         }
         if (i.is_pass() || i.kind == instruction_kind::optimizer_step) {
           auto const mine = next(rank);
@@ -57,7 +65,8 @@ class happens_before {
     for (auto const& [channel, order] : taken)
       for (std::size_t k = 0; k < order.size(); ++k) {
         auto const copy = copy_of(order[k]);
-        if (k > 0) before[copy].push_back(copy_of(order[k - 1]));
+        if (k > 0 && !is_handed_over(filling, channel))
+          before[copy].push_back(copy_of(order[k - 1]));
         auto const& w =
             kept[static_cast<std::size_t>(channel)][static_cast<std::size_t>(order[k].second)];
         if (w.for_sender) before[copy].push_back(sent_at[order[k]]);
@@ -68,6 +77,9 @@ class happens_before {
   using message = std::pair<int, std::int32_t>;
   // A rank's work by number; a copy by channel and number, below zero.
   using node = std::pair<int, std::int32_t>;
+  static bool is_handed_over(fillings const& filling, int channel) {
+    return filling[static_cast<std::size_t>(channel)] == slot_filling::handed_over;
+  }
   static node copy_of(message const& m) { return {-1 - m.first, m.second}; }
 
   // Whether one node comes after another, or after nothing.
@@ -100,8 +112,43 @@ class happens_before {
 
 }  // namespace
 
-TEST_CASE("copies wait for all they need, and for nothing that is known", "[transfer_order]") {
+TEST_CASE("messages wait for all they need, and for nothing that is known", "[transfer_order]") {
   std::size_t left_out = 0;
+  auto const check = [&](plan const& planned, std::vector<int> const& devices) {
+    traffic const messages(planned.program());
+    happens_before::fillings filling;
+    for (auto const& c : messages.channels())
+      filling.push_back(
+          zbpp::share_device(c.from, c.to, devices) ? slot_filling::handed_over
+                                                    : slot_filling::by_copies);
+    auto const waits = zbpp::cuda::transfer_waits_of(planned.program(), messages, filling);
+    happens_before const order(planned.program(), messages, filling, waits);
+    bool has_all = true;
+    bool has_no_more = true;
+    for (auto const& [channel, taken] : order.taken)
+      for (auto const& m : taken) {
+        auto const copy = happens_before::copy_of(m);
+        bool const has_slot = !happens_before::is_handed_over(filling, channel);
+        has_all = has_all && order.is_after(copy, order.sent_at.at(m)) &&
+                  (!has_slot || order.is_after(copy, order.opened_at.at(m)));
+        for (bool of_sender : {true, false}) {
+          auto fewer = waits;
+          auto& w = fewer[static_cast<std::size_t>(channel)][static_cast<std::size_t>(m.second)];
+          auto& one = of_sender ? w.for_sender : w.for_slot;
+          if (!one) {
+            left_out += has_slot ? 1U : 0U;
+            continue;
+          }
+          one = false;
+          happens_before const without(planned.program(), messages, filling, fewer);
+          has_no_more =
+              has_no_more && (of_sender || has_slot) &&
+              !without.is_after(copy, (of_sender ? order.sent_at : order.opened_at).at(m));
+        }
+      }
+    CHECK(has_all);
+    CHECK(has_no_more);
+  };
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {2, 3}))
     for (int ahead : {0, 2})
       for (auto const& where : placements_to_run(p))
@@ -110,36 +157,36 @@ TEST_CASE("copies wait for all they need, and for nothing that is known", "[tran
             {.receive_ahead = ahead},
             [&](std::string const& name, plan const& planned) {
               INFO(name << ", receives " << ahead << " ahead");
-              traffic const messages(planned.program());
-              auto const waits = zbpp::cuda::transfer_waits_of(planned.program(), messages);
-              happens_before const order(planned.program(), messages, waits);
-              bool has_all = true;
-              bool has_no_more = true;
-              for (auto const& [channel, taken] : order.taken)
-                for (auto const& m : taken) {
-                  auto const copy = happens_before::copy_of(m);
-                  has_all = has_all && order.is_after(copy, order.sent_at.at(m)) &&
-                            order.is_after(copy, order.opened_at.at(m));
-                  for (bool of_sender : {true, false}) {
-                    auto fewer = waits;
-                    auto& w = fewer[static_cast<std::size_t>(channel)]
-                                   [static_cast<std::size_t>(m.second)];
-                    auto& one = of_sender ? w.for_sender : w.for_slot;
-                    if (!one) {
-                      ++left_out;
-                      continue;
-                    }
-                    one = false;
-                    happens_before const without(planned.program(), messages, fewer);
-                    has_no_more = has_no_more &&
-                                  !without.is_after(
-                                      copy, (of_sender ? order.sent_at : order.opened_at).at(m));
-                  }
-                }
-              CHECK(has_all);
-              CHECK(has_no_more);
+              std::vector<int> each;
+              std::vector<int> pairs;
+              for (int rank = 0; rank < p; ++rank) {
+                each.push_back(rank);
+                pairs.push_back(rank / 2);
+              }
+              check(planned, each);
+              check(planned, pairs);
+              check(planned, std::vector<int>(each.size(), 0));
             });
   CHECK(left_out > 0);
+}
+
+TEST_CASE("a message that a later one implies is handed over without a wait", "[transfer_order]") {
+  using enum zbpp::pass_kind;
+  zbpp::rows<zbpp::pass> order;
+  for (int s : {0, 1}) {
+    for (int i : {0, 1}) order.push({forward, s, s == 0 ? i : 1 - i});  // the later one first
+    for (int i : {0, 1}) order.push({backward, s, i});
+    order.end_row();
+  }
+  problem const what(zbpp::placement::linear(2), 2, uneven_costs());
+  auto const code = zbpp::lower(zbpp::schedule(what.placement(), 2, order));
+  traffic const messages(code);
+  std::vector const filling(2, slot_filling::handed_over);
+  auto const waits = zbpp::cuda::transfer_waits_of(code, messages, filling);
+  CHECK_FALSE(waits[0][0].for_sender);
+  CHECK(waits[0][1].for_sender);
+  CHECK(waits[1][0].for_sender);
+  CHECK(waits[1][1].for_sender);
 }
 
 }  // namespace test_cuda_transfer_order

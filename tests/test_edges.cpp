@@ -97,7 +97,7 @@ std::string refusal_of(
         pipeline pipe{p, backend, stages};
         text = test::refusal(errc::wrong_size, [&] { pipe.step(); });
         for (int rank = 0; rank < placement.ranks(); ++rank)
-          CHECK(pipe.memory(rank).in_use == std::array<bytes, 3>{});
+          CHECK(pipe.memory(rank).in_use == std::array<bytes, purposes>{});
         for (auto& s : stages) (is_forward ? s.forward : s.backward) = right;
         CHECK_NOTHROW(pipe.step());
       });

@@ -134,7 +134,7 @@ struct rig {
   [[nodiscard]] bool is_clean() const {
     bool clean = shared.live == 0;
     for (int rank = 0; rank < pipe.planned().problem().ranks(); ++rank)
-      clean = clean && pipe.memory(rank).in_use == std::array<bytes, 3>{};
+      clean = clean && pipe.memory(rank).in_use == std::array<bytes, purposes>{};
     return clean;
   }
 

@@ -10,6 +10,7 @@
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
+#include <support/declared_stages.hpp>
 #include <support/instructions.hpp>
 #include <support/plan_grid.hpp>
 #include <support/random_pairs.hpp>
@@ -28,134 +29,9 @@
 namespace test_memory_use {
 
 using namespace zbpp;
+using namespace zbpp::test::memory_use;
 
 namespace {
-
-std::size_t size_of(bytes count) { return static_cast<std::size_t>(count); }
-
-// Ships `size` bytes in two buffers.
-message two_parts(pass_context ctx, bytes size) {
-  return {ctx.allocate_edge(size_of(size / 3)), ctx.allocate_edge(size_of(size - size / 3))};
-}
-
-// Ships an object that counts as `size` bytes.
-struct stands_for_memory {
-  bytes size;
-};
-message one_object(pass_context ctx, bytes size) {
-  return ctx.make_edge(stands_for_memory{size}, size);
-}
-
-// Takes memory from the arena, or counts what is taken from elsewhere.
-template <class Memory>
-Memory take(pass_context ctx, bytes size) {
-  if constexpr (std::is_same_v<Memory, buffer>)
-    return ctx.allocate(size_of(size));
-  else
-    return ctx.count_external(size);
-}
-
-// Takes what the costs of its stage say, no more and no less.
-template <class Memory = buffer, message (*MakeEdge)(pass_context, bytes) = two_parts>
-struct declared {
-  problem const* what = nullptr;
-
-  flow operator()(microbatch mb) {
-    stage_costs const& c = what->costs(mb.stage());
-    bytes const edge_before = mb.is_first_stage() ? 0 : what->costs(mb.stage() - 1).edge;
-    Memory start;
-    Memory for_b;
-    Memory for_w;
-    Memory made_by_b;
-    bytes const kept_for_w = c.weight_gradient_input - c.output_gradient;
-    message in = co_await mb.recv_activation();
-    message out;
-    co_await F([&](pass_context ctx) {
-      if (mb.is_recomputed()) {
-        start = take<Memory>(ctx, c.recompute_input);
-      } else {
-        for_b = take<Memory>(ctx, c.activation - kept_for_w);
-        for_w = take<Memory>(ctx, kept_for_w);
-      }
-      if (!mb.is_last_stage()) out = MakeEdge(ctx, c.edge);
-      in.clear();
-    });
-    co_await mb.send_activation(std::move(out));
-    co_await R([&](pass_context ctx) {
-      for_b = take<Memory>(ctx, c.activation - kept_for_w - c.recompute_input);
-      for_w = take<Memory>(ctx, kept_for_w);
-    });
-    message back = co_await mb.recv_gradient();
-    auto backward_input = [&](pass_context ctx) {
-      if (!mb.is_first_stage()) out = MakeEdge(ctx, edge_before);
-      if (!mb.is_fused()) made_by_b = take<Memory>(ctx, c.output_gradient);
-      for_b.reset();
-      start.reset();
-      back.clear();
-    };
-    if (mb.is_fused()) {
-      co_await BW(backward_input);
-      co_await mb.send_gradient(std::move(out));
-    } else {
-      co_await B(backward_input);
-      co_await mb.send_gradient(std::move(out));
-      co_await W([&] {
-        for_w.reset();
-        made_by_b.reset();
-      });
-    }
-  }
-};
-
-// Keeps the activation and the gradient that it receives, as real layers do, instead of copies.
-struct keeps_its_input {
-  static constexpr bytes edge = 40;
-  static constexpr bytes activation = 100;
-  static constexpr bytes weight_gradient_input = 2 * edge;
-
-  flow operator()(microbatch mb) {
-    message x = co_await mb.recv_activation();
-    buffer for_b;
-    message out;
-    message dy;
-    co_await F([&](pass_context ctx) {
-      if (mb.is_first_stage()) x = ctx.allocate(size_of(edge));
-      if (mb.is_last_stage()) dy = ctx.allocate(size_of(edge));
-      for_b = ctx.allocate(size_of(activation - (mb.is_last_stage() ? 2 : 1) * edge));
-      if (!mb.is_last_stage()) out = ctx.allocate_edge(size_of(edge));
-    });
-    co_await mb.send_activation(std::move(out));
-    message back = co_await mb.recv_gradient();
-    auto backward_input = [&](pass_context ctx) {
-      if (!mb.is_last_stage()) dy = std::move(back);
-      if (!mb.is_first_stage()) out = ctx.allocate_edge(size_of(edge));
-      for_b.reset();
-    };
-    co_await B(backward_input);
-    co_await mb.send_gradient(std::move(out));
-    co_await W([&] {
-      x.clear();
-      dy.clear();
-    });
-  }
-};
-
-template <class Backend, class Stage>
-void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
-  std::vector<Stage> stages(detail::index(planned.problem().stages()), stage);
-  pipeline pipe{planned, backend, stages};
-  auto const expected = peak_memory(planned.program(), planned.problem());
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    pipe.step();
-    for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
-      INFO("rank " << rank << ", step " << repeat);
-      auto const& usage = pipe.memory(rank);
-      CHECK(usage.most(purpose::activation) == expected[detail::index(rank)].activations);
-      CHECK(usage.most(purpose::edge) == expected[detail::index(rank)].edges);
-      CHECK(usage.in_use == std::array<bytes, 3>{});
-    }
-  }
-}
 
 template <class Backend>
 void check_evaluation(plan const& planned, Backend backend) {
@@ -171,7 +47,7 @@ void check_evaluation(plan const& planned, Backend backend) {
       auto const& usage = pipe.memory(rank);
       CHECK(usage.most(purpose::activation) == expected[detail::index(rank)].activations);
       CHECK(usage.most(purpose::edge) == expected[detail::index(rank)].edges);
-      CHECK(usage.in_use == std::array<bytes, 3>{});
+      CHECK(usage.in_use == std::array<bytes, purposes>{});
     }
   }
 }
@@ -201,40 +77,6 @@ schedule random_order(test::seeded_random& random, placement const& where, int m
     all.end_row();
   }
   return {where, microbatches, std::move(all)};
-}
-
-// Costs of every stage of its own.
-// @param most_added  by B for W
-problem uneven_problem(
-    test::seeded_random& random, placement placement, int microbatches, bytes most_added = 0) {
-  std::vector<stage_costs> costs(detail::index(placement.stages()), test::uneven_costs());
-  for (auto& c : costs) {
-    c.activation = random.integer(500, 2000);
-    c.weight_gradient_input = random.integer(0, 300);
-    c.recompute_input = random.integer(0, 200);
-    c.edge = random.integer(0, 500);
-    if (most_added == 0) continue;
-    c.output_gradient = random.integer(0, most_added);
-    c.weight_gradient_input += c.output_gradient;
-  }
-  return {std::move(placement), microbatches, std::move(costs), 87};
-}
-
-// Calls `check(plan)` for the plans of uneven problems on some ranks, with R and BW among them.
-template <class Check>
-void for_each_uneven_plan(int ranks, bytes most_added, Check check) {
-  for (auto const& where : test::placements_to_run(ranks))
-    for (int m : test::microbatches_to_run(ranks)) {
-      ZBPP_SEEDED(random, ranks * 100 + m);
-      auto const what = uneven_problem(random, where, m, most_added);
-      test::for_each_plan_of(
-          what,
-          {.recomputed = true, .receive_ahead = m % 3},
-          [&](std::string const& name, plan const& planned) {
-            INFO(name);
-            check(planned);
-          });
-    }
 }
 
 }  // namespace
@@ -457,7 +299,7 @@ TEST_CASE("two chunks of a rank share a buffer, and either may need it last", "[
     good = 0;
     pipe.step();
     CHECK(good == 4);
-    CHECK(pipe.memory(0).in_use == std::array<bytes, 3>{});
+    CHECK(pipe.memory(0).in_use == std::array<bytes, purposes>{});
   }
   // Each input of stage 1 is an output of stage 0, not a copy.
   int shared = 0;
@@ -488,7 +330,7 @@ TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
     pipeline pipe{planned, backend, stages};
     pipe.step();
     CHECK(good == std::array<int, 2>{4, 4});
-    for (int rank : {0, 1}) CHECK(pipe.memory(rank).in_use == std::array<bytes, 3>{});
+    for (int rank : {0, 1}) CHECK(pipe.memory(rank).in_use == std::array<bytes, purposes>{});
   };
   check(virtual_time{});
   check(threads{});

@@ -112,7 +112,7 @@ TEST_CASE("an object counts what it says, while a handle lives", "[object]") {
     CHECK(memory.usage().now(purpose::activation) == 1005);
   }
   CHECK(tracked::alive == 0);
-  CHECK(memory.usage().in_use == std::array<bytes, 3>{});
+  CHECK(memory.usage().in_use == std::array<bytes, purposes>{});
 }
 
 TEST_CASE("the place of an object is used again", "[object]") {
@@ -137,7 +137,7 @@ TEST_CASE("an object may hold memory of its own arena", "[object]") {
   message msg = ctx.make_edge(keeps{ctx.allocate(10)}, 3);
   CHECK(memory.usage().now(purpose::activation) == 10);
   msg.clear();
-  CHECK(memory.usage().in_use == std::array<bytes, 3>{});
+  CHECK(memory.usage().in_use == std::array<bytes, purposes>{});
 }
 
 TEST_CASE("what cannot be done with an object is refused", "[object]") {
@@ -176,7 +176,7 @@ TEST_CASE("what cannot be done with an object is refused", "[object]") {
   CHECK(
       test::refusal([&] { static_cast<void>(pass_context(device).make_edge(tracked(1), 4)); }) ==
       "on a GPU an edge carries memory and no objects; write to memory of allocate_edge instead");
-  CHECK(device.usage().in_use == std::array<bytes, 3>{});
+  CHECK(device.usage().in_use == std::array<bytes, purposes>{});
 }
 
 TEST_CASE("an object becomes bytes, and is made of them at the first call", "[object]") {

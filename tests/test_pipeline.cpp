@@ -281,7 +281,7 @@ TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[p
               for (auto const& timed : result.measured.all())
                 CHECK(timed.pass.kind == pass_kind::forward);
               for (int rank = 0; rank < where.ranks(); ++rank)
-                CHECK(pipe.memory(rank).in_use == std::array<bytes, 3>{});
+                CHECK(pipe.memory(rank).in_use == std::array<bytes, zbpp::purposes>{});
               CHECK(pipe.steps() == i);
               check_losses(pipe.step(), where.stages());
             }

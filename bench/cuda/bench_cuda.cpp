@@ -115,7 +115,7 @@ class policies_on_parts {
              "F busy, ms",
              "B busy, ms",
              "W busy, ms",
-             "transfer of 4 MiB, us"})),
+             "message, us"})),
         steps_(&to.begin(
             "Steps on the parts of one GPU: medians of 5 after 2",
             {"work",
@@ -142,8 +142,7 @@ class policies_on_parts {
         problem const v = problem_of(placement::v_shape(ranks), m, each.busy_half, transfer_, edge);
         std::optional<double> reference;
         auto const compare = [&](auto const& decide, problem const& problem, work const& does) {
-          // Copies take no multiprocessor while they wait, so they may begin early.
-          auto const planned = make_plan(decide, problem, {.receive_ahead = 1});
+          auto const planned = make_plan(decide, problem);
           compare_with_plan(each.what.name, planned, does, reference);
         };
         compare(one_f_one_b{}, line, each.what.whole);
@@ -167,7 +166,7 @@ class policies_on_parts {
     cuda::partition const parts(0, ranks);
     auto const devices = parts.devices();
     sms_ = parts.sm_count(0);
-    transfer_ = measure_transfer(devices, edge);
+    transfer_ = measure_transfer(devices);
     std::vector<int> everybody;
     for (int r = 0; r < ranks; ++r) everybody.push_back(r);
     std::vector<measured_load> all;

@@ -49,36 +49,19 @@ class bare_calls {
       auto& channel = channels_[number];
       cuda::stream_ref const from = computes_[channel.from];
       cuda::stream_ref const to = computes_[channel.to];
-      cuda::stream_ref const copies = channel.copies;
-      to.record(channel.freed);
       from.record(channel.made);
-      copies.wait(channel.made);
-      copies.wait(channel.freed);
-      cuda::check(cudaMemcpyAsync(
-          channel.memory.get<std::byte>() + size,
-          channel.memory.get(),
-          size,
-          cudaMemcpyDeviceToDevice,
-          copies.get()));
-      copies.record(channel.arrived);
-      to.wait(channel.arrived);
+      to.wait(channel.made);
     }
     for (std::size_t rank = 0; rank < ends_.size(); ++rank)
       computes_[rank].view().record(ends_[rank]);
     for (auto const& end : ends_) end.view().synchronize();
   }
 
-  static constexpr std::size_t size = 256;  // of a message
-
  private:
   struct channel_calls {
     std::size_t from = 0;
     std::size_t to = 0;
-    cuda::stream copies{cuda::stream_priority::highest};
-    cuda::event freed{cuda::event_kind::order};
     cuda::event made{cuda::event_kind::order};
-    cuda::event arrived{cuda::event_kind::order};
-    device_memory memory{2 * size};
   };
 
   traffic messages_;
@@ -130,7 +113,6 @@ inline void measure_issuing(report& into, int repeats) {
        "difference, us",
        "step by the clock, us"});
   for (int const ranks : {2, 4, 8}) {
-    auto const size = static_cast<bytes>(bare_calls::size);
     auto const planned = make_plan(
         zb_h1{},
         problem_of(
@@ -138,7 +120,7 @@ inline void measure_issuing(report& into, int repeats) {
             8 * ranks,
             std::vector<pass_times>(zbpp::detail::index(ranks), {1, 1, 1}),
             0.01,
-            size));
+            256));
     auto const count = static_cast<double>(instructions_of(planned));
     auto stages = stages_of(planned.problem(), nullptr);
     pipeline pipe{planned, cuda::device{}, stages};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What messages between the parts of one GPU take, by their size: while nothing else runs, and
-// while the other parts compute.
+// What messages between the parts of one GPU take, which are handed over whatever their size: while
+// nothing else runs, and while the other parts compute.
 #pragma once
 
 #include <zbpp/cuda/partition.hpp>
@@ -43,24 +43,16 @@ class company {
 /// Measures messages from the first part of four to the last.
 inline void measure_transfers(report& into, bool is_short) {
   table& result = into.begin(
-      "Messages from part to part of one GPU, from the end of a pass to the start of the next",
-      {"bytes", "nothing else runs, us", "that in GB/s", "two parts compute, us", "that in GB/s"});
+      "A message from part to part of one GPU, from the end of a pass to the start of the next",
+      {"nothing else runs, us", "two parts compute, us"});
   constexpr int parts = 4;
   cuda::partition const cut(0, parts);
   auto const devices = cut.devices();
-  auto const rate = [](bytes size, double milliseconds) {
-    return static_cast<double>(size) / milliseconds * 1e-6;
-  };
-  for (bytes size = 4096; size <= (is_short ? 65536 : bytes{64} << 20); size *= 4) {
-    auto const alone = measure_transfer(devices, size);
-    double busy = 0;
-    {
-      company const computes(devices, {1, 2}, is_short ? 2 : 100);
-      busy = measure_transfer(devices, size);
-    }
-    result.add({std::int64_t{size}, 1e3 * alone, rate(size, alone), 1e3 * busy, rate(size, busy)});
-    into.save();
-  }
+  auto const alone = measure_transfer(devices);
+  company const computes(devices, {1, 2}, is_short ? 2 : 100);
+  auto const busy = measure_transfer(devices);
+  result.add({1e3 * alone, 1e3 * busy});
+  into.save();
 }
 
 }  // namespace zbpp::bench

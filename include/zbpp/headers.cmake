@@ -19,6 +19,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/terms.hpp
   analysis/detail/bounds/view.hpp
   analysis/detail/edge_count.hpp
+  analysis/detail/lent_count.hpp
   analysis/detail/fuse_pairs.hpp
   analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
@@ -312,6 +313,7 @@ set(ZBPP_CUDA_HEADERS
   cuda/detail/layer_optimizer.hpp
   cuda/detail/layer_rows.hpp
   cuda/detail/p2p_transport.hpp
+  cuda/detail/peer_access.hpp
   cuda/detail/rules.hpp
   cuda/detail/timing.hpp
   cuda/device.hpp

@@ -97,7 +97,11 @@ class nccl_in_one_process::executor : public one_process {
     auto made = std::make_unique<nccl::detail::transport>(
         communicators_,
         std::move(contexts),
-        cuda::needs_of(code, messages, shapes_, cuda::slot_filling::by_receives));
+        cuda::needs_of(
+            code,
+            messages,
+            shapes_,
+            std::vector(messages.channels().size(), cuda::slot_filling::by_receives)));
     if (exchanges_states(code)) {
       for (int rank : ranks()) states_.bind(rank, wakeup_of(rank));
       made->link_states(states_);

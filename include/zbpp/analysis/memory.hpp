@@ -11,6 +11,7 @@
 #include <zbpp/model/schedule.hpp>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace zbpp {
@@ -39,16 +40,42 @@ struct memory_peak {
 /// A message counts on its receiver from the receive to the end of the pass that consumes it, and
 /// on its sender from the pass that makes it until a later message tells that it was consumed;
 /// between two chunks of one rank, from the pass that makes it to the end of the pass that consumes
-/// it. Both passes of a pair hold all that they use until both have ended.
-/// @throws error (bad_argument) when program and problem differ in placement or microbatches
+/// it. Both passes of a pair hold all that they use until both have ended. Between ranks on one GPU
+/// of a process the receiver gets the sender's memory, and only the sender counts it, as long as
+/// elsewhere.
+/// @param devices  of one process, by rank, as `cuda::device` runs them; none: no two ranks share
+///                 one
+/// @throws error (bad_argument) when program and problem differ in placement or microbatches, or
+///         when there are devices, but not one for each rank
 /// @complexity O(instructions)
 [[nodiscard]] std::vector<memory_peak> peak_memory(
-    program const& program, problem const& problem, traffic const& messages);
+    program const& program,
+    problem const& problem,
+    traffic const& messages,
+    std::span<int const> devices = {});
 
 /// Says the greatest memory use of each rank of a program that has no other fault.
-/// @throws error (bad_argument) when program and problem differ in placement or microbatches
-[[nodiscard]] std::vector<memory_peak> peak_memory(program const& program, problem const& problem);
+/// @throws as above
+[[nodiscard]] std::vector<memory_peak> peak_memory(
+    program const& program, problem const& problem, std::span<int const> devices = {});
 
+/// Says how large the arena of each rank has to be: for its peaks of activations and of edges, and
+/// on a GPU that it shares with ranks next to it, for what those may keep of its messages, which
+/// they count as their activations.
+/// @param code  one that `verify` accepts
+/// @param devices  as above
+/// @throws as above
+/// @complexity O(instructions) and, for messages handed over, O(messages * flows alive together)
+[[nodiscard]] std::vector<bytes> arena_sizes(
+    program const& code, problem const& problem, std::span<int const> devices = {});
+
+namespace detail {
+
+/// Refuses devices unless there is one for each rank, or none.
+/// @throws error (bad_argument)
+void require_devices(program const& program, std::span<int const> devices);
+
+}  // namespace detail
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

@@ -66,6 +66,13 @@ class channel_map {
   std::vector<int> reverse_;
 };
 
+/// @param devices  of one process, by rank; none: no two ranks share one
+/// @return whether two ranks run on one device, so that what one sends the other gets as it is,
+///         without a copy
+[[nodiscard]] inline bool share_device(int rank, int other, std::span<int const> devices) noexcept {
+  return !devices.empty() && devices[detail::index(rank)] == devices[detail::index(other)];
+}
+
 /// Says what one instruction has to do with messages.
 struct message_note {
   std::int32_t channel = channel_map::none;  ///< of the message it sends, receives or consumes

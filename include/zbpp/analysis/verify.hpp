@@ -10,6 +10,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 
+#include <span>
 #include <vector>
 
 namespace zbpp {
@@ -31,18 +32,22 @@ namespace zbpp {
 
 /// Proves the same, and that every rank stays within its memory limit: activations, edge slots and
 /// messages in flight included.
+/// @param devices  of one process, by rank, as for `peak_memory`; none: no two ranks share one
 /// @return the faults, empty when there is none; never throws on a bad program
+/// @throws error (bad_argument) when there are devices, but not one for each rank
 [[nodiscard]] std::vector<diagnostic> verify(
     program const& program,
     problem const& limits,
-    channel_layout layout = channel_layout::one_per_directed_pair);
+    channel_layout layout = channel_layout::one_per_directed_pair,
+    std::span<int const> devices = {});
 
 /// Throws what `verify` finds.
 /// @throws error (refused_program) with every fault on a line of its own, at the first one's place
 void verify_or_throw(
     program const& program,
     problem const& limits,
-    channel_layout layout = channel_layout::one_per_directed_pair);
+    channel_layout layout = channel_layout::one_per_directed_pair,
+    std::span<int const> devices = {});
 
 }  // namespace zbpp
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a pipeline on the GPUs of this process: `zbpp::pipeline pipe{plan, zbpp::cuda::device{},
-// stages}`. Passes are enqueued on one stream per rank, messages are copied on one stream per
-// channel, and events order them. Within a step the host allocates nothing and, with default
+// stages}`. Passes are enqueued on one stream per rank. Messages between ranks of a GPU are handed
+// over, those between GPUs are copied on one stream per channel, and events order all of them.
+// Within a step the host allocates nothing and, with default
 // settings, waits for the device only at the end and for norms that ranks agree on.
 #pragma once
 
@@ -54,6 +55,15 @@ struct device {
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
 
+  /// @return the device of each rank, as numbers; without `devices`, the same one for all
+  [[nodiscard]] std::vector<int> devices_of(int ranks) const {
+    if (devices.empty()) return std::vector<int>(zbpp::detail::index(ranks), 0);
+    std::vector<int> numbers;
+    for (auto const& each : devices) numbers.push_back(each.device);
+    numbers.resize(zbpp::detail::index(ranks), -1);  // the launcher refuses too few
+    return numbers;
+  }
+
   class executor;
 };
 
@@ -63,6 +73,7 @@ class device::executor : public one_process {
   /// @throws error (bad_argument) when a setting does not fit the plan or the machine; cuda_error
   executor(device settings, plan const& planned)
       : one_process(planned),
+        devices_(settings.devices_of(planned.problem().ranks())),
         shapes_(shapes_of(planned.problem(), settings.edges)),
         memory_(settings.memory),
         launcher_(
@@ -85,10 +96,13 @@ class device::executor : public one_process {
       program const& program, traffic const& messages, problem const& problem) {
     std::vector<device_context*> contexts;
     for (int rank = 0; rank < problem.ranks(); ++rank) contexts.push_back(&launcher_.at(rank));
+    std::vector<slot_filling> filling;
+    for (auto const& c : messages.channels())
+      filling.push_back(
+          share_device(c.from, c.to, devices_) ? slot_filling::handed_over
+                                               : slot_filling::by_copies);
     return std::make_unique<detail::p2p_transport>(
-        std::move(contexts),
-        needs_of(program, messages, shapes_, slot_filling::by_copies),
-        state_map(program));
+        std::move(contexts), needs_of(program, messages, shapes_, filling), state_map(program));
   }
   /// Sends a message through every channel.
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }
@@ -134,6 +148,7 @@ class device::executor : public one_process {
   void settle(std::vector<failure>&) noexcept { launcher_.synchronize(); }
 
  private:
+  std::vector<int> devices_;  // by rank
   std::vector<message_shape> shapes_;
   memory_source (*memory_)(int device);
   launcher launcher_;

@@ -69,7 +69,8 @@ class partition {
   std::vector<owned_part> parts_;
 };
 
-/// Counts the streams of a plan: one per rank, and one per channel on the receiver's device.
+/// Counts the streams of a plan: one per rank, and on the receiver's device one per channel from
+/// another device.
 /// @param devices  one per rank; none: all on one device
 /// @return a warning that says what to set, when streams of a device have to share hardware queues,
 ///         where one that waits holds up the others; empty when there are enough queues
@@ -128,14 +129,12 @@ inline std::string queue_shortage(plan const& planned, std::span<rank_device con
         errc::bad_argument,
         "there are " + std::to_string(devices.size()) + " devices for " + std::to_string(ranks) +
             " ranks; give one for each rank, or none");
-  auto const device_of_rank = [&](std::size_t rank) {
-    return devices.empty() ? 0 : devices[rank].device;
-  };
-  std::vector<int> homes;  // of all streams
-  for (std::size_t rank = 0; rank < ranks; ++rank) homes.push_back(device_of_rank(rank));
+  std::vector<int> numbers(ranks, 0);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) numbers[rank] = devices[rank].device;
+  auto homes = numbers;  // of all streams
   traffic const messages(planned.program());
   for (auto const& c : messages.channels())
-    homes.push_back(device_of_rank(zbpp::detail::index(c.to)));
+    if (!share_device(c.from, c.to, numbers)) homes.push_back(numbers[zbpp::detail::index(c.to)]);
   std::ptrdiff_t most = 0;
   for (int const device : homes) most = std::max(most, std::ranges::count(homes, device));
   auto const there = device_connections();

@@ -17,6 +17,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@ struct channel_needs {
   std::vector<message_shape> const* shapes = nullptr;  ///< by edge; outlives this
   std::vector<std::int32_t> edges;                     ///< by message: the stage before its edge
   std::vector<transfer_waits> waits;                   ///< by message
+  slot_filling filling = slot_filling::by_copies;
 };
 
 /// @return the shape of each edge: as declared, else one buffer of the size in the costs
@@ -40,12 +42,13 @@ struct channel_needs {
 [[nodiscard]] inline std::vector<message_shape> shapes_of(
     problem const& problem, std::vector<message_shape> const& declared);
 
+/// @param filling  by channel
 /// @return what each channel of a program needs when its slots are filled like this
 [[nodiscard]] inline std::vector<channel_needs> needs_of(
     program const& program,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
-    slot_filling filling);
+    std::span<slot_filling const> filling);
 
 /// Holds one message: its buffers, and the events that order their use.
 struct slot {
@@ -60,7 +63,7 @@ class slot_ring {
   /// Makes slots and their events, for the current device: the receiver's.
   /// @throws cuda_error
   explicit slot_ring(channel_needs needs)
-      : needs_(std::move(needs)), slots_(std::bit_ceil(needs_.window)) {
+      : needs_(std::move(needs)), slots_(is_handed_over() ? 0 : std::bit_ceil(needs_.window)) {
     for (auto& s : slots_) {
       s.freed = event(event_kind::order);
       s.arrived = event(event_kind::order);
@@ -111,6 +114,10 @@ class slot_ring {
       return static_cast<bytes>(b.size());
     });
     if (!equals) refuse(sequence, msg, "; NCCL does not transmit sizes, so send exactly these");
+  }
+  /// @return whether messages are handed over, so that there are no slots
+  [[nodiscard]] bool is_handed_over() const noexcept {
+    return needs_.filling == slot_filling::handed_over;
   }
   /// @return whether the program sends anything here
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
@@ -167,12 +174,13 @@ inline std::vector<channel_needs> needs_of(
     program const& program,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
-    slot_filling filling) {
+    std::span<slot_filling const> filling) {
   std::vector<channel_needs> needs(messages.channels().size());
   auto waits = transfer_waits_of(program, messages, filling);
   std::vector<std::vector<bool>> consumed(needs.size());
   for (std::size_t c = 0; c < needs.size(); ++c) {
     needs[c].ends = messages.channels()[c];
+    needs[c].filling = filling[c];
     needs[c].shapes = &shapes;
     needs[c].waits = std::move(waits[c]);
   }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,11 +21,14 @@ namespace zbpp::cuda {
 enum class slot_filling : std::uint8_t {
   by_copies,    ///< in the order in which messages are consumed, each once it is there
   by_receives,  ///< in the order of their numbers, each from the moment it is opened
+  handed_over,  ///< there are none: the receiver gets the sender's memory when it consumes
 };
 
 /// Says what the transfer of a message waits for, besides the earlier transfers of its channel.
 struct transfer_waits {
-  bool for_sender = true;   ///< it waits for what the sender ran before it sent
+  /// It waits for what the sender ran before it sent; where messages are handed over, the
+  /// receiver's next pass does.
+  bool for_sender = true;
   bool for_slot = true;     ///< it waits for what the receiver ran before it opened the slot
   bool by_receiver = true;  ///< the receiver's next pass waits for it
 };
@@ -35,11 +39,10 @@ struct transfer_waits {
 /// the sender has received show that its memory is free. Where ranks agree on optimizer steps, a
 /// step may follow another whose work is still going on.
 /// @param program  a program that `verify` accepts
+/// @param filling  by channel
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& program,
-    traffic const& messages,
-    slot_filling filling = slot_filling::by_copies);
+    program const& program, traffic const& messages, std::span<slot_filling const> filling);
 
 namespace detail {
 
@@ -47,10 +50,10 @@ namespace detail {
 /// once its own is, by the messages that it has consumed.
 class transfer_order {
  public:
-  transfer_order(program const& program, traffic const& messages, slot_filling filling)
+  transfer_order(
+      program const& program, traffic const& messages, std::span<slot_filling const> filling)
       : program_(program),
         messages_(messages),
-        filling_(filling),
         known_(
             zbpp::detail::index(program.ranks()),
             knowledge(zbpp::detail::index(program.ranks()), 0)),
@@ -62,6 +65,7 @@ class transfer_order {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].from = messages.channels()[c].from;
       channels_[c].to = messages.channels()[c].to;
+      channels_[c].filling = filling[c];
       channels_[c].after.resize(zbpp::detail::index(program.ranks()), 0);
     }
   }
@@ -84,6 +88,7 @@ class transfer_order {
   struct channel_state {
     int from = 0;
     int to = 0;
+    slot_filling filling = slot_filling::by_copies;
     std::vector<knowledge> sent;        // what the sender knew, by message
     std::vector<knowledge> opened;      // what the receiver knew as it opened the slot, by message
     std::vector<transfer_waits> waits;  // by message
@@ -118,9 +123,11 @@ class transfer_order {
 
   // Fills the slot of a message that is consumed, and, with receives, those of the messages before
   // it.
-  bool consume(channel_state& l, std::size_t sequence, knowledge& known) const {
+  static bool consume(channel_state& l, std::size_t sequence, knowledge& known) {
     if (sequence >= l.sent.size()) return false;
-    if (filling_ == slot_filling::by_copies) {
+    if (l.filling == slot_filling::handed_over) {
+      hand_over(l, sequence, known);
+    } else if (l.filling == slot_filling::by_copies) {
       fill_by_copy(l, sequence);
     } else {
       l.waits[sequence].by_receiver = sequence >= l.received;
@@ -128,6 +135,14 @@ class transfer_order {
     }
     join(known, l.after);
     return true;
+  }
+
+  static void hand_over(channel_state& l, std::size_t sequence, knowledge& known) {
+    auto const from = zbpp::detail::index(l.from);
+    auto const sent = std::exchange(l.sent[sequence], {});
+    l.waits[sequence] = {.for_sender = sent[from] > known[from], .for_slot = false};
+    l.opened[sequence] = {};
+    join(known, sent);
   }
 
   static void receive(channel_state& l, std::size_t sequence) {
@@ -156,7 +171,6 @@ class transfer_order {
 
   program const& program_;
   traffic const& messages_;
-  slot_filling filling_;
   std::vector<knowledge> known_;         // by rank
   std::vector<channel_state> channels_;  // by channel
   std::vector<std::size_t> next_;        // by rank
@@ -165,7 +179,7 @@ class transfer_order {
 }  // namespace detail
 
 inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& program, traffic const& messages, slot_filling filling) {
+    program const& program, traffic const& messages, std::span<slot_filling const> filling) {
   return detail::transfer_order(program, messages, filling).run();
 }
 

@@ -111,6 +111,31 @@ class external_memory {
   purpose what_ = purpose::activation;
 };
 
+/// Holds buffers that a rank has borrowed and let go of, and that its lender must not use yet. They
+/// go back when it is cleared or destroyed.
+class released_loans {
+ public:
+  released_loans() noexcept = default;
+  released_loans(released_loans&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}
+  released_loans& operator=(released_loans other) noexcept {
+    std::swap(first_, other.first_);
+    return *this;
+  }
+  ~released_loans() { clear(); }
+
+  /// Gives them back, for use behind what the lender's passes wait for by now.
+  void clear() noexcept {
+    while (first_ != nullptr)
+      detail::arena_core::give_back(std::exchange(first_, first_->next_free), false);
+  }
+
+ private:
+  friend class arena;
+  explicit released_loans(detail::block* first) noexcept : first_(first) {}
+
+  detail::block* first_ = nullptr;
+};
+
 /// Owns the memory of one rank. Buffers may outlive it: the memory goes with the last of them.
 class arena {
  public:
@@ -122,7 +147,9 @@ class arena {
     return *this;
   }
   ~arena() {
-    if (core_ != nullptr) core_->drop();
+    if (core_ == nullptr) return;
+    core_->end_loans(true);
+    core_->drop();
   }
 
   /// Takes memory for about `size` bytes of buffers from the system now. Many small pieces, or
@@ -144,6 +171,26 @@ class arena {
     detail::require(size >= 0, "count_external takes a number of bytes from 0");
     return {core_, what, size};
   }
+
+  /// Gives another rank's buffer, without a copy, for a transport between ranks of one device and
+  /// one thread. What the handles count is up to each rank. When the last one here goes, the memory
+  /// is not free yet: kernels may still use it. Its lender gets it back by `take_released`.
+  /// @return an empty buffer for an empty one
+  /// @throws std::bad_alloc
+  [[nodiscard]] buffer borrow(buffer const& from) {
+    return from ? buffer(core_->borrow(from.piece_, purpose::borrowed)) : buffer();
+  }
+  /// Takes what this rank has borrowed from another and let go of, for a message to that one: it
+  /// may have its memory back once it waits for what this rank has done so far.
+  [[nodiscard]] released_loans take_released(arena const& lender) noexcept {
+    return released_loans(core_->take_released(lender.core_));
+  }
+  /// Takes them back from a message that was never received.
+  void keep_released(released_loans&& loans) noexcept {
+    core_->keep_released(std::exchange(loans.first_, nullptr));
+  }
+  /// Gives back all that this rank has borrowed and let go of; when nothing uses it any more.
+  void end_loans() noexcept { core_->end_loans(false); }
 
   /// Counts `change` bytes that are set aside for a message which has not arrived yet.
   void count_edge(bytes change) noexcept { core_->count(purpose::edge, change); }

@@ -12,16 +12,20 @@
 
 namespace zbpp {
 
-/// Tells what a buffer counts as: what passes keep, what crosses an edge, or what a transport sets
-/// aside for messages that have not arrived yet.
-enum class purpose : std::uint8_t { activation, edge, receive };
+/// Tells what a buffer counts as: what passes keep, what crosses an edge, what a transport sets
+/// aside for messages that have not arrived yet, or a message that lies in the arena of the rank
+/// that sent it, where it counts as an edge.
+enum class purpose : std::uint8_t { activation, edge, receive, borrowed };
+
+/// How many purposes there are.
+inline constexpr std::size_t purposes = 4;
 
 /// Tells how much of an arena is used, in bytes as asked for.
 struct arena_usage {
-  std::array<bytes, 3> in_use{};  ///< by `purpose`
-  std::array<bytes, 3> peak{};    ///< by `purpose`, since the last `reset_peak`
-  bytes reserved = 0;             ///< taken from the system so far
-  int growths = 0;                ///< how often more was taken than `reserve` had set aside
+  std::array<bytes, purposes> in_use{};  ///< by `purpose`
+  std::array<bytes, purposes> peak{};    ///< by `purpose`, since the last `reset_peak`
+  bytes reserved = 0;                    ///< taken from the system so far
+  int growths = 0;                       ///< how often more was taken than `reserve` had set aside
 
   /// @return bytes in use now, for one purpose
   [[nodiscard]] bytes now(purpose what) const noexcept {

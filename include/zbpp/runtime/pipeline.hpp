@@ -161,14 +161,16 @@ pipeline<Backend>::pipeline(
     plan const& planned,
     Backend backend,
     training_options const& options)
-    : plan_(detail::verified(planned)),
+    : plan_(detail::verified(planned, detail::devices_of(backend, planned.problem().ranks()))),
       executor_(backend, plan_),
       stages_(detail::by_rank(stages, plan_.problem().placement(), executor_.ranks())),
       memory_(executor_.ranks().size()),
       agreements_(plan_.program(), plan_.problem(), executor_.ranks(), stages_, options) {
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
-  if constexpr (Backend::reserves_memory) detail::reserve_peaks(plan_, executor_.ranks(), memory_);
+  if constexpr (Backend::reserves_memory)
+    detail::reserve_peaks(
+        plan_, detail::devices_of(backend, plan_.problem().ranks()), executor_.ranks(), memory_);
   training_ = make_run(plan_.program(), nullptr);
   executor_.warm_up(training_->engines);
 }

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace zbpp::detail {
@@ -20,15 +21,19 @@ namespace zbpp::detail {
 /// Follows the messages of one rank after another through their instructions.
 class edge_count {
  public:
-  edge_count(problem const& problem, traffic const& messages)
-      : problem_(problem), map_(messages.map()), unretired_(index(map_.size())) {}
+  /// @param devices  by rank: those on one hand messages over, and the sender alone counts them
+  edge_count(problem const& problem, traffic const& messages, std::span<int const> devices)
+      : problem_(problem),
+        map_(messages.map()),
+        devices_(devices),
+        unretired_(index(map_.size())) {}
 
   /// Begins the row of another rank.
   void begin_row() { in_use_ = 0; }
 
   /// Begins an instruction. @return what is in use while it runs
   bytes begin(instruction const& i, message_note const& note) {
-    if (i.is_receive()) in_use_ += edge_between(i.stage, i.other_stage());
+    if (i.is_receive() && !is_handed_over(note)) in_use_ += edge_between(i.stage, i.other_stage());
     if (i.is_send() && note.acknowledged >= 0) retire(note.channel, note.acknowledged);
     if (!i.is_pass()) return in_use_;
     if (note.retired >= 0) retire(map_.reverse(note.channel), note.retired);
@@ -38,7 +43,7 @@ class edge_count {
 
   /// Ends an instruction: what a pass consumed is free, and what it sends waits to be retired.
   void end(instruction const& i, message_note const& note) {
-    if (i.is_pass()) in_use_ -= input_of(i.as_pass());
+    if (i.is_pass() && !is_handed_over(note)) in_use_ -= input_of(i.as_pass());
     if (i.is_send()) {
       auto& queue = unretired_[index(note.channel)];
       queue.sizes.push_back(edge_between(i.stage, i.other_stage()));
@@ -51,6 +56,11 @@ class edge_count {
     std::size_t retired = 0;
   };
 
+  [[nodiscard]] bool is_handed_over(message_note const& note) const noexcept {
+    if (note.channel == channel_map::none) return false;
+    auto const [from, to] = map_.ends(note.channel);
+    return share_device(from, to, devices_);
+  }
   [[nodiscard]] bytes edge_between(int a, int b) const {
     return problem_.costs(std::min(a, b)).edge;
   }
@@ -75,6 +85,7 @@ class edge_count {
 
   problem const& problem_;
   channel_map const& map_;
+  std::span<int const> devices_;
   std::vector<outgoing> unretired_;
   bytes in_use_ = 0;
 };

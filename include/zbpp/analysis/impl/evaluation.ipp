@@ -109,7 +109,7 @@ ZBPP_INLINE std::vector<memory_peak> peak_evaluation_memory(
   detail::require_fit(program, problem);
   auto const code = forward_only(program);
   traffic const messages(code, evaluation_depth(code));
-  detail::edge_count edges(problem, messages);
+  detail::edge_count edges(problem, messages, {});
   std::vector<memory_peak> peaks;
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const row = code.instructions(rank);

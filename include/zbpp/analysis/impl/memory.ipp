@@ -5,6 +5,7 @@
 
 #include <zbpp/analysis/detail/activation_count.hpp>
 #include <zbpp/analysis/detail/edge_count.hpp>
+#include <zbpp/analysis/detail/lent_count.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -14,6 +15,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace zbpp {
@@ -48,52 +51,130 @@ ZBPP_INLINE std::vector<bytes> peak_activations(schedule const& schedule, proble
   return peaks;
 }
 
-ZBPP_INLINE std::vector<memory_peak> peak_memory(
-    program const& program, problem const& problem, traffic const& messages) {
-  detail::require_fit(program, problem);
-  std::vector<memory_peak> peaks;
+namespace detail {
+
+ZBPP_INLINE void require_devices(program const& program, std::span<int const> devices) {
+  if (!devices.empty() && devices.size() != index(program.ranks()))
+    throw error(
+        errc::bad_argument,
+        "there are " + std::to_string(devices.size()) + " devices for " +
+            std::to_string(program.ranks()) + " ranks; give one for each rank, or none");
+}
+
+/// Calls `visit(instructions, notes, activations, edges)` for each instruction of a rank, and for
+/// both of a pair together, with what is in use while they run.
+/// @param edges  a count whose row has begun
+template <class Visit>
+void walk_memory(
+    std::span<instruction const> row,
+    std::span<message_note const> notes,
+    problem const& problem,
+    edge_count& edges,
+    Visit visit) {
   std::vector<pass> passes;
-  detail::edge_count edges(problem, messages);
+  for (auto const& i : row)
+    if (i.is_pass()) passes.push_back(i.as_pass());
+  activation_count activations(problem, passes);
+  bytes held = 0;
+  for (std::size_t i = 0, end = 0; i < row.size(); i = end) {
+    end = i + (next_is_paired(row, i) ? 2 : 1);  // a pair begins and ends as one
+    bytes moving = 0;
+    for (auto k = i; k < end; ++k) {
+      moving = edges.begin(row[k], notes[k]);
+      if (row[k].is_pass()) held = activations.begin(row[k].as_pass());
+    }
+    visit(row.subspan(i, end - i), notes.subspan(i, end - i), held, moving);
+    for (auto k = i; k < end; ++k) {
+      if (row[k].is_pass()) held = activations.end(row[k].as_pass());
+      edges.end(row[k], notes[k]);
+    }
+  }
+}
+
+}  // namespace detail
+
+ZBPP_INLINE std::vector<memory_peak> peak_memory(
+    program const& program,
+    problem const& problem,
+    traffic const& messages,
+    std::span<int const> devices) {
+  detail::require_fit(program, problem);
+  detail::require_devices(program, devices);
+  std::vector<memory_peak> peaks;
+  detail::edge_count edges(problem, messages, devices);
   for (int rank = 0; rank < program.ranks(); ++rank) {
     auto const row = program.instructions(rank);
-    passes.clear();
-    for (auto const& i : row)
-      if (i.is_pass()) passes.push_back(i.as_pass());
-    detail::activation_count activations(problem, passes);
-    edges.begin_row();
     memory_peak peak;
     bytes fixed = 0;
     for (int s : program.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
-    bytes held = 0;
-    auto const notes = messages.notes(rank);
-    for (std::size_t i = 0, end = 0; i < row.size(); i = end) {
-      end = i + (detail::next_is_paired(row, i) ? 2 : 1);  // a pair begins and ends as one
-      bytes moving = 0;
-      bytes workspace = 0;
-      for (auto k = i; k < end; ++k) {
-        moving = edges.begin(row[k], notes[k]);
-        if (!row[k].is_pass()) continue;
-        held = activations.begin(row[k].as_pass());
-        workspace += problem.costs(row[k].stage).workspace;
-      }
-      peak.activations = std::max(peak.activations, held);
-      peak.edges = std::max(peak.edges, moving);
-      if (auto const total = fixed + held + moving + workspace; total > peak.total) {
-        peak.total = total;
-        peak.position = static_cast<std::int64_t>(i);
-      }
-      for (auto k = i; k < end; ++k) {
-        if (row[k].is_pass()) held = activations.end(row[k].as_pass());
-        edges.end(row[k], notes[k]);
-      }
-    }
+    edges.begin_row();
+    detail::walk_memory(
+        row,
+        messages.notes(rank),
+        problem,
+        edges,
+        [&](std::span<instruction const> now, auto, bytes held, bytes moving) {
+          bytes workspace = 0;
+          for (auto const& i : now)
+            if (i.is_pass()) workspace += problem.costs(i.stage).workspace;
+          if (now.front().is_pass()) peak.activations = std::max(peak.activations, held);
+          peak.edges = std::max(peak.edges, moving);
+          if (auto const total = fixed + held + moving + workspace; total > peak.total) {
+            peak.total = total;
+            peak.position = &now.front() - row.data();
+          }
+        });
     peaks.push_back(peak);
   }
   return peaks;
 }
 
-ZBPP_INLINE std::vector<memory_peak> peak_memory(program const& program, problem const& problem) {
-  return peak_memory(program, problem, traffic(program));
+ZBPP_INLINE std::vector<memory_peak> peak_memory(
+    program const& program, problem const& problem, std::span<int const> devices) {
+  return peak_memory(program, problem, traffic(program), devices);
+}
+
+ZBPP_INLINE std::vector<bytes> arena_sizes(
+    program const& code, problem const& problem, std::span<int const> devices) {
+  traffic const messages(code);
+  std::vector<bytes> sizes;
+  for (auto const& peak : peak_memory(code, problem, messages, devices))
+    sizes.push_back(peak.activations + peak.edges);
+  if (devices.empty()) return sizes;
+  detail::lent_count lent(code, problem, messages, devices);
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    auto const notes = messages.notes(rank);
+    auto& most = sizes[detail::index(rank)];
+    auto const walk = [&](std::span<instruction const> part) {
+      detail::edge_count edges(problem, messages, devices);
+      detail::walk_memory(
+          part,
+          notes,
+          problem,
+          edges,
+          [&](std::span<instruction const> now,
+              std::span<message_note const> theirs,
+              bytes held,
+              bytes moving) {
+            bytes kept = 0;
+            for (std::size_t k = 0; k < now.size(); ++k)
+              kept = std::max(kept, lent.begin(now[k], theirs[k]));
+            most = std::max(most, held + moving + kept);
+            for (std::size_t k = 0; k < now.size(); ++k) lent.end(now[k], theirs[k]);
+          });
+    };
+    lent.begin_row();
+    walk(row);
+    auto const validates = std::ranges::find(row, instruction_kind::validate, &instruction::kind);
+    if (validates == row.end()) continue;
+    // Steps follow one another, and one may begin anew where it validates the one before.
+    lent.begin_again();
+    walk({row.begin(), validates});
+    lent.begin_again();
+    walk(row);
+  }
+  return sizes;
 }
 
 }  // namespace zbpp

@@ -21,6 +21,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,7 +46,9 @@ class verification {
         validate_at_(index(program.ranks()), absent) {}
 
   /// @param limits  the problem whose memory limits are to be kept, or null
-  [[nodiscard]] std::vector<diagnostic> run(channel_layout layout, problem const* limits) {
+  /// @param devices  by rank: those on one hand messages over
+  [[nodiscard]] std::vector<diagnostic> run(
+      channel_layout layout, problem const* limits, std::span<int const> devices) {
     check_ids();
     if (found_.empty()) check_pairs();
     if (found_.empty()) check_once();
@@ -58,7 +61,7 @@ class verification {
     if (found_.empty()) found_ = depth_check(program_, messages).run();
     if (found_.empty()) found_ = find_deadlock(program_, messages, layout);
     if (!found_.empty()) return std::move(found_);
-    if (limits != nullptr) check_memory(messages, *limits);
+    if (limits != nullptr) check_memory(messages, *limits, devices);
     for (auto& remark : find_sum_order(program_)) found_.push_back(std::move(remark));
     return std::move(found_);
   }
@@ -326,8 +329,8 @@ class verification {
     }
   }
 
-  void check_memory(traffic const& messages, problem const& limits) {
-    auto const peaks = peak_memory(program_, limits, messages);
+  void check_memory(traffic const& messages, problem const& limits, std::span<int const> devices) {
+    auto const peaks = peak_memory(program_, limits, messages, devices);
     for (int rank = 0; rank < program_.ranks(); ++rank) {
       auto const& peak = peaks[index(rank)];
       auto const limit = limits.memory_limit(rank);
@@ -355,19 +358,26 @@ class verification {
 }  // namespace detail
 
 ZBPP_INLINE std::vector<diagnostic> verify(program const& program, channel_layout layout) {
-  return detail::verification(program).run(layout, nullptr);
+  return detail::verification(program).run(layout, nullptr, {});
 }
 
 ZBPP_INLINE std::vector<diagnostic> verify(
-    program const& program, problem const& limits, channel_layout layout) {
+    program const& program,
+    problem const& limits,
+    channel_layout layout,
+    std::span<int const> devices) {
+  detail::require_devices(program, devices);
   if (!detail::fits(program, limits))
     return {{fault::bad_id, {}, {}, "program and problem differ in placement or microbatches"}};
-  return detail::verification(program).run(layout, &limits);
+  return detail::verification(program).run(layout, &limits, devices);
 }
 
 ZBPP_INLINE void verify_or_throw(
-    program const& program, problem const& limits, channel_layout layout) {
-  auto const found = verify(program, limits, layout);
+    program const& program,
+    problem const& limits,
+    channel_layout layout,
+    std::span<int const> devices) {
+  auto const found = verify(program, limits, layout, devices);
   if (found.empty()) return;
   auto text = "the program is refused, " + std::string(to_string(found.front().fault)) + ": " +
               found.front().text;

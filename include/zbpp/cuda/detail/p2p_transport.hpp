@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between ranks of one process: a copy on the channel's own stream fills the
-// receiver's slot, within a device or from one to another. The host only issues; events say which
-// stream waits for which.
+// Moves messages between ranks of one process. Within a device the receiver gets the sender's
+// memory; from one to another a copy on the channel's own stream fills the receiver's slot. The
+// host only issues; events say which stream waits for which.
 #pragma once
 
+#include <zbpp/cuda/detail/peer_access.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/slots.hpp>
@@ -26,13 +27,19 @@
 
 namespace zbpp::cuda::detail {
 
-/// Copies messages from the sender's memory into the receiver's slots.
+/// Hands messages over, or copies them from the sender's memory into the receiver's slots.
 ///
 /// For the host a message has arrived once its sender has issued it: `take` enqueues the copy,
 /// behind the pass that made the message and behind the passes that used the slot's memory before,
 /// and makes the receiver's next pass wait for it. The sender's memory is free again once a later
 /// message shows that the receiver has consumed this one; what the sender issues from then on waits
 /// for that later message, and so for the copy. At the end of a step it waits for the copies.
+///
+/// Between ranks of one device, whose work one thread issues, `take` lets the receiver's next pass
+/// wait for the pass that made the message, and gives the sender's memory. When the receiver has
+/// let go of that, its kernels may still run; so the sender gets the memory back with the next
+/// message that the receiver sends to it, which the sender's stream waits for anyway, or when the
+/// devices are done.
 class p2p_transport {
  public:
   static constexpr ticks not_yet = -1;
@@ -71,7 +78,7 @@ class p2p_transport {
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto& to = receiver(l);
-    l.slots.open(*to.memory, to.context->compute());
+    if (!l.slots.is_handed_over()) l.slots.open(*to.memory, to.context->compute());
   }
 
   /// Sends what the sender's passes have made so far. Never blocks.
@@ -85,6 +92,8 @@ class p2p_transport {
     if (l.slots.waits(sequence).for_sender) sender(l).context->compute().record(sent.made);
     sent.msg = std::move(msg);
     sent.arrival = arrival;
+    if (l.slots.is_handed_over())
+      sent.returned = sender(l).memory->take_released(*receiver(l).memory);
     // Release: the receiver that sees the number finds the event recorded.
     l.published.store(number + 1, std::memory_order_release);
     notify(receiver(l).wake);
@@ -106,31 +115,13 @@ class p2p_transport {
     return static_cast<std::int32_t>(l.published.load(std::memory_order_acquire) - end) >= 0;
   }
 
-  /// Enqueues the copy of a message and gives its slot, for the passes that the receiver issues
-  /// from now on.
-  /// @throws cuda_error
+  /// Gives a message, for the passes that the receiver issues from now on: as it is, or its slot,
+  /// to which a copy is enqueued.
+  /// @throws std::bad_alloc; cuda_error
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
-    auto& to = receiver(l);
-    auto const number = l.received_before + static_cast<std::uint32_t>(sequence);
-    auto const& sent = l.at(number);
-    auto& slot = l.slots.at(sequence);
-    stream_ref const by = l.copies;
-    auto const waits = l.slots.waits(sequence);
-    if (waits.for_sender) by.wait(sent.made);
-    if (waits.for_slot) by.wait(slot.freed);
-    message result;
-    std::size_t part = 0;
-    for (auto const& from : sent.msg.buffers()) {
-      buffer own = slot.parts[part++];
-      own.truncate(from.size());
-      copy(l, own, from);
-      result.push_back(std::move(own));
-    }
-    by.record(slot.arrived);
-    to.context->compute().wait(slot.arrived);
-    slot.parts.clear();
-    l.last_copy = &slot.arrived;
+    auto& sent = l.at(l.received_before + static_cast<std::uint32_t>(sequence));
+    auto result = l.slots.is_handed_over() ? hand_over(l, sequence, sent) : copy(l, sequence, sent);
     // Release: the sender that sees the count finds the event recorded. Messages may be taken in
     // another order than they were sent in.
     l.consumed.store(l.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -170,7 +161,7 @@ class p2p_transport {
         if (auto const* const copy = std::exchange(l->last_copy, nullptr);
             copy != nullptr && l->retired != l->sent_before)
           sender(*l).context->compute().wait(*copy);
-        l->retire_until(l->sent_before);
+        retire_until(*l, l->sent_before);
       }
       if (l->slots.ends().to == rank) {
         l->received_before = l->consumed.load(std::memory_order_relaxed);
@@ -184,7 +175,7 @@ class p2p_transport {
   /// consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
-    l.retire_until(l.sent_before + static_cast<std::uint32_t>(count));
+    retire_until(l, l.sent_before + static_cast<std::uint32_t>(count));
   }
 
   /// Wakes every waiting thread, when a step has failed.
@@ -196,27 +187,29 @@ class p2p_transport {
   void drain() noexcept {
     for (auto& l : channels_) {
       l->sent_before = l->published.load(std::memory_order_relaxed);
-      l->retire_until(l->sent_before);
+      retire_until(*l, l->sent_before);
       l->received_before = l->sent_before;
       l->consumed.store(l->sent_before, std::memory_order_relaxed);
       l->last_copy = nullptr;
       l->slots.drain();
     }
+    for (auto const& rank : ranks_) rank.memory->end_loans();
     states_.drain();
   }
 
   /// Blocks the host until all copies are done, whether they succeeded or not.
   void synchronize() noexcept {
-    for (auto const& l : channels_) cudaStreamSynchronize(l->copies.view());
+    for (auto const& l : channels_)
+      if (l->copies.is_valid()) cudaStreamSynchronize(l->copies.view());
   }
 
-  /// Sends a message through every channel, so that nothing is slow in the first step.
+  /// Copies a message through every channel that copies, so that nothing is slow in the first step.
   /// @throws std::bad_alloc; cuda_error
   void warm_up() {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       auto const channel = static_cast<int>(c);
       auto& l = *channels_[c];
-      if (!l.slots.is_used()) continue;
+      if (!l.slots.is_used() || l.slots.is_handed_over()) continue;
       auto const& from = sender(l);
       message msg;
       device_guard const there(l.from_device);
@@ -240,6 +233,7 @@ class p2p_transport {
     message msg;
     event made{event_kind::order};  // on the sender's compute stream
     ticks arrival = 0;
+    released_loans returned;  // what the sender of this has of the receiver, and needs no longer
   };
   struct channel_state {
     channel_state(channel_needs needs, device_context const& sender, device_context const& receiver)
@@ -251,12 +245,12 @@ class p2p_transport {
                 return std::vector<sent_message>(std::bit_ceil(
                     std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1)));
               })),
-          copies(on_device(to_device, [] { return stream(stream_priority::highest); })),
+          copies(
+              needs.filling == slot_filling::handed_over
+                  ? stream()
+                  : on_device(to_device, [] { return stream(stream_priority::highest); })),
           slots(on_device(to_device, [&] { return slot_ring(std::move(needs)); })) {}
 
-    void retire_until(std::uint32_t end) noexcept {
-      for (; retired != end; ++retired) at(retired).msg.clear();
-    }
     [[nodiscard]] sent_message& at(std::uint32_t number) noexcept {
       return sent[number & (sent.size() - 1)];
     }
@@ -297,28 +291,50 @@ class p2p_transport {
     return ranks_[zbpp::detail::index(l.slots.ends().to)];
   }
 
-  static void copy(channel_state const& l, buffer const& to, buffer const& from) {
-    if (from.size() == 0) return;
-    if (l.from_device == l.to_device)
-      check(cudaMemcpyAsync(
-          to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, stream_ref(l.copies)));
-    else
-      check(cudaMemcpyPeerAsync(
-          to.data(), l.to_device, from.data(), l.from_device, from.size(), stream_ref(l.copies)));
+  // Releases messages that were consumed, or discarded: what those would have returned goes with
+  // the next.
+  void retire_until(channel_state& l, std::uint32_t end) noexcept {
+    for (; l.retired != end; ++l.retired) {
+      auto& sent = l.at(l.retired);
+      sent.msg.clear();
+      if (l.slots.is_handed_over()) sender(l).memory->keep_released(std::move(sent.returned));
+    }
   }
 
-  // Lets one device read the memory of another where the hardware can; otherwise CUDA copies by way
-  // of the host.
-  static void enable_peer_access(int device, int other) {
-    int can = 0;
-    if (device != other) check(cudaDeviceCanAccessPeer(&can, device, other));
-    if (can == 0) return;
-    device_guard const here(device);
-    auto const status = cudaDeviceEnablePeerAccess(other, 0);
-    if (status == cudaErrorPeerAccessAlreadyEnabled)
-      cudaGetLastError();
-    else
-      check(status);
+  [[nodiscard]] message hand_over(channel_state& l, std::int32_t sequence, sent_message& sent) {
+    auto& to = receiver(l);
+    if (l.slots.waits(sequence).for_sender) to.context->compute().wait(sent.made);
+    sent.returned.clear();
+    message result;
+    for (auto const& from : sent.msg.buffers()) result.push_back(to.memory->borrow(from));
+    return result;
+  }
+
+  [[nodiscard]] message copy(channel_state& l, std::int32_t sequence, sent_message const& sent) {
+    auto& slot = l.slots.at(sequence);
+    stream_ref const by = l.copies;
+    auto const waits = l.slots.waits(sequence);
+    if (waits.for_sender) by.wait(sent.made);
+    if (waits.for_slot) by.wait(slot.freed);
+    message result;
+    std::size_t part = 0;
+    for (auto const& from : sent.msg.buffers()) {
+      buffer own = slot.parts[part++];
+      own.truncate(from.size());
+      enqueue_copy(l, own, from);
+      result.push_back(std::move(own));
+    }
+    by.record(slot.arrived);
+    receiver(l).context->compute().wait(slot.arrived);
+    slot.parts.clear();
+    l.last_copy = &slot.arrived;
+    return result;
+  }
+
+  static void enqueue_copy(channel_state const& l, buffer const& to, buffer const& from) {
+    if (from.size() == 0) return;
+    check(cudaMemcpyPeerAsync(
+        to.data(), l.to_device, from.data(), l.from_device, from.size(), stream_ref(l.copies)));
   }
 
   std::vector<rank_state> ranks_;

@@ -132,7 +132,11 @@ class ranks::executor {
   /// @throws error, the failure of the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
-    auto needs = cuda::needs_of(program, messages, shapes_, cuda::slot_filling::by_receives);
+    auto needs = cuda::needs_of(
+        program,
+        messages,
+        shapes_,
+        std::vector(messages.channels().size(), cuda::slot_filling::by_receives));
     if (communicators_ == nullptr)
       supervisor_.or_fail([&] {
         communicators_ = detail::make_communicators(

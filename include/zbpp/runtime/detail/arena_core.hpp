@@ -29,13 +29,19 @@ struct alignas(64) block {
   arena_core* owner = nullptr;
   block* next_free = nullptr;
   std::byte* data = nullptr;
-  std::size_t size = 0;      // as asked for, and counted
-  std::size_t capacity = 0;  // as rounded
+  std::size_t size = 0;  // as asked for, and counted
+  union {
+    std::size_t capacity = 0;  // as rounded
+    block* lender;             // whose memory it is, where it is borrowed
+  };
   std::uint32_t references = 0;
+  std::uint32_t loans = 0;  // pieces of other arenas that are this memory
   std::uint16_t size_class = 0;
   purpose what{};
+  bool is_borrowed = false;
   object_type const* object = nullptr;  // of what stands at `data`; null for plain memory
 };
+static_assert(sizeof(block) == 64);
 
 /// Keeps free blocks in lists by size, so that finding one takes constant time. Sizes are the first
 /// sixteen multiples of the source's alignment (up to 1 KiB on the heap, 4 KiB on a device), and
@@ -66,11 +72,23 @@ class arena_core {
   void release(block* piece) noexcept {
     if (piece->object != nullptr) destroy_object(piece);
     count(piece->what, -static_cast<bytes>(piece->size));
-    piece->next_free = free_[piece->size_class];
-    free_[piece->size_class] = piece;
-    if (source_.is_host) poison(piece->data, piece->capacity);
-    drop();
+    if (piece->loans == 0) end(piece);
   }
+
+  /// Gives a piece that is the memory of another arena's piece, which stays where it is meanwhile.
+  /// @throws std::bad_alloc
+  [[nodiscard]] block* borrow(block* from, purpose what);
+  /// Returns a borrowed piece to its lender, whose memory is free now unless others hold it.
+  /// @param is_all_done  whether nobody uses what the lender has borrowed in turn, either
+  static void give_back(block* piece, bool is_all_done) noexcept;
+  /// Takes out the borrowed pieces of one lender whose last handles are gone.
+  /// @return a list of them, null when there is none
+  [[nodiscard]] block* take_released(arena_core const* lender) noexcept;
+  /// Puts such a list back.
+  void keep_released(block* list) noexcept;
+  /// Returns all borrowed pieces whose last handles are gone, and where `is_closing`, from now on
+  /// each at once.
+  void end_loans(bool is_closing) noexcept;
 
   /// Counts a piece under another purpose.
   void retag(block* piece, purpose what) noexcept {
@@ -156,6 +174,16 @@ class arena_core {
     std::exchange(piece->object, nullptr)->destroy(piece->data);
   }
 
+  // Ends a piece that has neither handles nor loans. A borrowed one waits for `give_back`.
+  void end(block* piece) noexcept {
+    if (piece->is_borrowed) return end_borrowed(piece);
+    piece->next_free = free_[piece->size_class];
+    free_[piece->size_class] = piece;
+    if (source_.is_host) poison(piece->data, piece->capacity);
+    drop();
+  }
+  void end_borrowed(block* piece) noexcept;
+
   // Finds a free piece, or makes one.
   [[nodiscard]] block* find(std::size_t size) {
     auto const [size_class, lines] = round_up(size);
@@ -189,6 +217,9 @@ class arena_core {
   std::vector<std::unique_ptr<block[]>> blocks_;
   std::size_t blocks_left_ = 0;  // of the last ones
   arena_usage usage_;
+  block* released_ = nullptr;  // borrowed, without handles, not given back yet
+  block* unused_ = nullptr;    // pieces without memory, for what is borrowed next
+  bool is_closed_ = false;
   std::size_t holders_ = 1;
 };
 

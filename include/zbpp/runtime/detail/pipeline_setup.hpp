@@ -24,9 +24,20 @@ concept refers_to_stages =
     std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||
     std::same_as<std::ranges::range_value_t<Stages>, stage_ref>;
 
+/// @return the devices on which a backend runs the ranks of this process, by rank, where those on
+///         one hand messages over; empty where no two ranks do
+template <class Backend>
+[[nodiscard]] std::vector<int> devices_of(Backend const& backend, int ranks) {
+  if constexpr (requires { backend.devices_of(ranks); })
+    return backend.devices_of(ranks);
+  else
+    return {};
+}
+
+/// @param devices  by rank: those on one hand messages over; none: no two ranks share one
 /// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds
-[[nodiscard]] plan const& verified(plan const& planned);
+[[nodiscard]] plan const& verified(plan const& planned, std::span<int const> devices);
 
 /// @return references to the stages of a container, in their order
 template <class Stages>
@@ -64,7 +75,12 @@ template <class Stages>
     std::vector<stage_ref> const& given, placement const& placement, std::span<int const> ranks);
 
 /// Takes from the system what the ranks of this process need at their peaks.
-void reserve_peaks(plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory);
+/// @param devices  as above
+void reserve_peaks(
+    plan const& planned,
+    std::span<int const> devices,
+    std::span<int const> ranks,
+    std::span<rank_memory> memory);
 
 }  // namespace zbpp::detail
 

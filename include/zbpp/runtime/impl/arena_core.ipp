@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <utility>
 
 namespace zbpp::detail {
 
@@ -35,7 +36,7 @@ ZBPP_INLINE void arena_core::sort_free() noexcept {
     auto const unused = some + 1 == blocks_.size() ? blocks_left_ : 0;
     for (auto i = blocks_at_once - unused; i-- > 0;) {
       auto& piece = blocks_[some][i];
-      if (piece.references != 0) continue;
+      if (piece.references != 0 || piece.loans != 0 || piece.is_borrowed) continue;
       piece.next_free = free_[piece.size_class];
       free_[piece.size_class] = &piece;
     }
@@ -54,6 +55,62 @@ ZBPP_INLINE block* arena_core::place(
   found->object = &type;
   hand_out(found, static_cast<std::size_t>(size), what);
   return found;
+}
+
+ZBPP_INLINE block* arena_core::borrow(block* from, purpose what) {
+  auto* piece = unused_ != nullptr ? unused_ : &next_block();
+  if (piece == unused_) unused_ = piece->next_free;
+  piece->owner = this;
+  piece->data = from->data;
+  piece->lender = from;
+  piece->is_borrowed = true;
+  ++from->loans;
+  hand_out(piece, from->size, what);
+  return piece;
+}
+
+ZBPP_INLINE void arena_core::give_back(block* piece, bool is_all_done) noexcept {
+  auto* const lender = piece->lender;
+  auto& borrower = *piece->owner;
+  piece->next_free = borrower.unused_;
+  borrower.unused_ = piece;
+  borrower.drop();
+  if (--lender->loans != 0 || lender->references != 0) return;
+  if (is_all_done && lender->is_borrowed)
+    give_back(lender, true);
+  else
+    lender->owner->end(lender);
+}
+
+ZBPP_INLINE void arena_core::end_borrowed(block* piece) noexcept {
+  if (is_closed_) return give_back(piece, true);
+  piece->next_free = released_;
+  released_ = piece;
+}
+
+ZBPP_INLINE block* arena_core::take_released(arena_core const* lender) noexcept {
+  block* taken = nullptr;
+  for (auto** at = &released_; *at != nullptr;) {
+    auto* const piece = *at;
+    if (piece->lender->owner == lender) {
+      *at = piece->next_free;
+      piece->next_free = taken;
+      taken = piece;
+    } else {
+      at = &piece->next_free;
+    }
+  }
+  return taken;
+}
+
+ZBPP_INLINE void arena_core::keep_released(block* list) noexcept {
+  while (list != nullptr) end_borrowed(std::exchange(list, list->next_free));
+}
+
+ZBPP_INLINE void arena_core::end_loans(bool is_closing) noexcept {
+  is_closed_ = is_closed_ || is_closing;
+  for (auto* list = std::exchange(released_, nullptr); list != nullptr;)
+    give_back(std::exchange(list, list->next_free), true);
 }
 
 ZBPP_INLINE block* arena_core::carve(std::size_t size) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -22,8 +21,9 @@
 
 namespace zbpp::detail {
 
-ZBPP_INLINE plan const& verified(plan const& planned) {
-  verify_or_throw(planned.program(), planned.problem());
+ZBPP_INLINE plan const& verified(plan const& planned, std::span<int const> devices) {
+  verify_or_throw(
+      planned.program(), planned.problem(), channel_layout::one_per_directed_pair, devices);
   return planned;
 }
 
@@ -46,12 +46,13 @@ ZBPP_INLINE std::vector<stage_ref> by_rank(
 }
 
 ZBPP_INLINE void reserve_peaks(
-    plan const& planned, std::span<int const> ranks, std::span<rank_memory> memory) {
-  auto const peaks = peak_memory(planned.program(), planned.problem(), traffic(planned.program()));
-  for (std::size_t here = 0; here < memory.size(); ++here) {
-    auto const& peak = peaks[index(ranks[here])];
-    memory[here].buffers.reserve(peak.activations + peak.edges);
-  }
+    plan const& planned,
+    std::span<int const> devices,
+    std::span<int const> ranks,
+    std::span<rank_memory> memory) {
+  auto const sizes = arena_sizes(planned.program(), planned.problem(), devices);
+  for (std::size_t here = 0; here < memory.size(); ++here)
+    memory[here].buffers.reserve(sizes[index(ranks[here])]);
 }
 
 }  // namespace zbpp::detail
