@@ -116,11 +116,7 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
   std::size_t left_out = 0;
   auto const check = [&](plan const& planned, std::vector<int> const& devices) {
     traffic const messages(planned.program());
-    happens_before::fillings filling;
-    for (auto const& c : messages.channels())
-      filling.push_back(
-          zbpp::share_device(c.from, c.to, devices) ? slot_filling::handed_over
-                                                    : slot_filling::by_copies);
+    auto const filling = zbpp::cuda::fillings_of(messages, devices);
     auto const waits = zbpp::cuda::transfer_waits_of(planned.program(), messages, filling);
     happens_before const order(planned.program(), messages, filling, waits);
     bool has_all = true;

@@ -2,6 +2,7 @@
 //
 // zbpp-plan: plans, checks and compares schedules on the command line. docs/zbpp_plan.md tells how.
 #include "check.hpp"
+#include "gpus.hpp"
 #include "inputs.hpp"
 #include "options.hpp"
 #include "outputs.hpp"
@@ -35,7 +36,8 @@ void plan(options const& o, searching const& how) {
   auto const planners = all_planners(how);
   auto const found = make_plan(find_planner(planners, o.policy), o.problem->problem);
   write_plans(o.out, {found}, o.problem->unit);
-  if (!o.out.any()) print(summary_of(found, o.problem->unit));
+  if (!o.out.any())
+    print(summary_of(found, o.problem->unit) + (o.gpus ? "\n" + gpu_needs_of(found) : ""));
 }
 
 void compare(options const& o, searching const& how) {

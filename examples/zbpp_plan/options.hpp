@@ -46,6 +46,7 @@ struct options {
   std::optional<asked_problem> problem;  ///< every task but `list` and `check` has one
   std::string problem_file;              ///< empty: the problem comes from options
   outputs out;
+  bool gpus = false;  ///< whether to tell what a plan needs of GPUs
   double seconds = 0.3;
   std::uint64_t seed = zbpp::search_settings{}.seed;
 };
@@ -87,6 +88,7 @@ class command_line {
     add("--svg", "FILE", "Draw the timeline, or the sweep");
     add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
     add_flag("--ascii", "Draw the timeline on standard output");
+    add_flag("--gpus", "With the summary, tell what a plan needs of GPUs");
     add("--seconds", "BUDGET", "Time to search; 0.3 if left out");
     add("--seed", "N", "Seed of a search; 3 if left out");
     app_.footer(examples_);
@@ -112,6 +114,9 @@ class command_line {
     options o;
     o.task = read_task();
     read_outputs(o.out);
+    o.gpus = has("--gpus");
+    if (o.gpus && o.out.any())
+      refuse("--gpus adds to the summary, which a plan that is written has not; leave it out");
     o.policy = text("--policy");
     if (o.policy.empty() && has("--policy")) refuse("--policy", "", "the name of a policy");
     o.check = text("--check");
@@ -206,15 +211,16 @@ has the details.)";
     if (found == task::list || found == task::check) {
       refuse_other({problem_options_.begin(), problem_options_.end()});
       refuse_other({"--policy", "--json", "--csv", "--csv-overlap", "--csv-transfers"});
-      refuse_other({"--svg", "--trace", "--ascii"});
+      refuse_other({"--svg", "--trace", "--ascii", "--gpus"});
       refuse_other({"--seconds", "--seed"});
     }
     if (found == task::list) refuse_other({"--problem"});
     if (found == task::compare)
-      refuse_other({"--policy", "--json", "--csv", "--csv-overlap", "--csv-transfers"});
-    if (found == task::sweep)
-      refuse_other(
-          {"--json", "--csv-overlap", "--csv-transfers", "--trace", "--ascii", "--memory-limit"});
+      refuse_other({"--policy", "--json", "--csv", "--csv-overlap", "--csv-transfers", "--gpus"});
+    if (found == task::sweep) {
+      refuse_other({"--json", "--csv-overlap", "--csv-transfers", "--trace", "--ascii", "--gpus"});
+      refuse_other({"--memory-limit"});
+    }
     for (std::string const name : {"--csv-overlap", "--csv-transfers"})
       if (has(name) && !has("--csv"))
         refuse(name + " is about the schedule that --csv writes; give --csv FILE too");

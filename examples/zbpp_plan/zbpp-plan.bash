@@ -38,8 +38,8 @@ _zbpp_plan() {
       mapfile -t COMPREPLY < <(compgen -W '--help --version --list --check --compare --sweep-memory
         --policy --problem --ranks --microbatches --forward --backward-input --backward-weight
         --overlapped --transfer --placement --chunks --activation --weight-gradient-input --output-gradient
-        --memory-limit --json --csv --csv-overlap --csv-transfers --svg --trace --ascii --seconds
-        --seed' -- "$word")
+        --memory-limit --json --csv --csv-overlap --csv-transfers --svg --trace --ascii --gpus
+        --seconds --seed' -- "$word")
       ;;
   esac
 }

@@ -316,8 +316,10 @@ set(ZBPP_CUDA_HEADERS
   cuda/detail/peer_access.hpp
   cuda/detail/rules.hpp
   cuda/detail/timing.hpp
+  cuda/channel_needs.hpp
   cuda/device.hpp
   cuda/device_context.hpp
+  cuda/device_needs.hpp
   cuda/error.hpp
   cuda/graph.hpp
   cuda/handles.hpp
@@ -350,6 +352,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/ranks_executor.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp
+  nccl/device_needs.hpp
   nccl/hardware_queues.hpp
   nccl/measure_transfers.hpp
   nccl/ranks.hpp

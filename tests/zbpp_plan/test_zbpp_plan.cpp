@@ -2,8 +2,10 @@
 #include "started_program.hpp"
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/cuda/device_needs.hpp>
 #include <zbpp/io/csv.hpp>
 #include <zbpp/json/json.hpp>
+#include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
@@ -14,6 +16,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <string>
@@ -201,6 +204,50 @@ TEST_CASE("the option ascii draws what --policy decides", "[zbpp-plan]") {
   auto const found = run(folder, join({"--policy", "gpipe", "--ascii"}, small));
   CHECK(found.status == 0);
   CHECK(found.out.starts_with("GPipe: cost 330 ms, bubble rate 27.3 %\n0|F0F1"));
+}
+
+TEST_CASE("the option gpus tells what a plan needs of GPUs", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const policy = words{"--policy", "zb_h1"};
+  auto const found = run(folder, join(join(policy, {"--gpus"}), small));
+  CHECK(found.status == 0);
+  auto const summary = run(folder, join(policy, small)).out;
+  auto const until = [](std::string const& text) { return text.substr(0, text.find("planned")); };
+  CHECK(until(found.out) == until(summary));
+  auto const plan = json::read_plan(run(folder, join(join(policy, {"--json", "-"}), small)).out);
+  auto const code = lower(plan.schedule);
+  std::vector<int> own(static_cast<std::size_t>(code.ranks()));
+  std::iota(own.begin(), own.end(), 0);
+  auto rows = cuda::device_needs_of(code, plan.problem);
+  for (auto const& more :
+       {cuda::device_needs_of(code, plan.problem, own), nccl::device_needs_of(code, plan.problem)})
+    rows.insert(rows.end(), more.begin(), more.end());
+  std::istringstream lines(found.out.substr(found.out.find("\n\n") + 2));
+  std::string line;
+  REQUIRE(std::getline(lines, line));
+  CHECK(line.starts_with("GPUs"));
+  for (auto const& row : rows) {
+    REQUIRE(std::getline(lines, line));
+    CHECK(line.starts_with("one for "));
+    std::istringstream numbers(line.substr(line.rfind("  ", line.find_first_of("0123456789"))));
+    std::string ranks;
+    int streams = 0;
+    int queues = 0;
+    int events = 0;
+    int ctas = 0;
+    bytes slots = 0;
+    CHECK(numbers >> ranks >> streams >> queues >> events >> ctas >> slots);
+    CHECK(ranks.starts_with(std::to_string(row.ranks.front())));
+    CHECK(ranks.ends_with(std::to_string(row.ranks.back())));
+    CHECK(streams == row.streams);
+    CHECK(queues == row.hardware_queues);
+    CHECK(events == row.events);
+    CHECK(ctas == row.waiting_ctas);
+    CHECK(slots == row.slots);
+  }
+  CHECK_FALSE(std::getline(lines, line));
+  check_refused(join(join(policy, {"--gpus", "--json", "-"}), small), "--gpus adds to the summary");
+  check_refused(join({"--compare", "gpipe", "--gpus"}, small), "--gpus means nothing");
 }
 
 TEST_CASE("options state the same problem as a file", "[zbpp-plan]") {

@@ -96,13 +96,10 @@ class device::executor : public one_process {
       program const& program, traffic const& messages, problem const& problem) {
     std::vector<device_context*> contexts;
     for (int rank = 0; rank < problem.ranks(); ++rank) contexts.push_back(&launcher_.at(rank));
-    std::vector<slot_filling> filling;
-    for (auto const& c : messages.channels())
-      filling.push_back(
-          share_device(c.from, c.to, devices_) ? slot_filling::handed_over
-                                               : slot_filling::by_copies);
     return std::make_unique<detail::p2p_transport>(
-        std::move(contexts), needs_of(program, messages, shapes_, filling), state_map(program));
+        std::move(contexts),
+        needs_of(program, messages, shapes_, fillings_of(messages, devices_)),
+        state_map(program));
   }
   /// Sends a message through every channel.
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }

@@ -1,54 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The receiving side of a channel on GPUs: a ring of slots, each with memory and events for a
-// message that has been opened and is not yet consumed. Public for authors of backends; users need
-// `message_shape` only.
+// message that has been opened and is not yet consumed. Public for authors of backends.
 #pragma once
 
-#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/cuda/channel_needs.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/message.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace zbpp::cuda {
-
-/// Holds the sizes of the buffers that a message consists of, in bytes.
-using message_shape = std::vector<bytes>;
-
-/// Says how many slots a channel needs, what its messages look like, and what transfers wait for.
-struct channel_needs {
-  channel ends;            ///< sender and receiver
-  std::size_t window = 1;  ///< from the oldest message not consumed to the newest opened
-  std::vector<message_shape> const* shapes = nullptr;  ///< by edge; outlives this
-  std::vector<std::int32_t> edges;                     ///< by message: the stage before its edge
-  std::vector<transfer_waits> waits;                   ///< by message
-  slot_filling filling = slot_filling::by_copies;
-};
-
-/// @return the shape of each edge: as declared, else one buffer of the size in the costs
-/// @throws error (bad_argument) when an edge has no size, or buffers do not add up to it
-[[nodiscard]] inline std::vector<message_shape> shapes_of(
-    problem const& problem, std::vector<message_shape> const& declared);
-
-/// @param filling  by channel
-/// @return what each channel of a program needs when its slots are filled like this
-[[nodiscard]] inline std::vector<channel_needs> needs_of(
-    program const& program,
-    traffic const& messages,
-    std::vector<message_shape> const& shapes,
-    std::span<slot_filling const> filling);
 
 /// Holds one message: its buffers, and the events that order their use.
 struct slot {
@@ -62,8 +32,7 @@ class slot_ring {
  public:
   /// Makes slots and their events, for the current device: the receiver's.
   /// @throws cuda_error
-  explicit slot_ring(channel_needs needs)
-      : needs_(std::move(needs)), slots_(is_handed_over() ? 0 : std::bit_ceil(needs_.window)) {
+  explicit slot_ring(channel_needs needs) : needs_(std::move(needs)), slots_(needs_.slots()) {
     for (auto& s : slots_) {
       s.freed = event(event_kind::order);
       s.arrived = event(event_kind::order);
@@ -137,72 +106,6 @@ class slot_ring {
   std::vector<slot> slots_;
   std::int32_t opened_ = 0;
 };
-
-inline std::vector<message_shape> shapes_of(
-    problem const& problem, std::vector<message_shape> const& declared) {
-  auto const edges = zbpp::detail::index(problem.stages()) - 1;
-  if (!declared.empty() && declared.size() != edges)
-    throw error(
-        errc::bad_argument,
-        "there are shapes for " + std::to_string(declared.size()) + " edges; the problem has " +
-            std::to_string(edges) + ", so give one shape for each, or none");
-  std::vector<message_shape> shapes;
-  for (std::size_t e = 0; e < edges; ++e) {
-    auto const size = problem.costs(static_cast<int>(e)).edge;
-    auto const name = "edge " + std::to_string(e) + "->" + std::to_string(e + 1);
-    if (size <= 0)
-      throw error(
-          errc::bad_argument,
-          name +
-              " has no size; state it in stage_costs::edge, since memory for messages on GPUs is "
-              "set aside before the first step");
-    shapes.push_back(declared.empty() ? message_shape{size} : declared[e]);
-    auto const& shape = shapes.back();
-    bytes sum = 0;
-    for (auto const part : shape) sum += part;
-    if (sum != size || shape.size() > message::max_buffers || std::ranges::min(shape) < 0)
-      throw error(
-          errc::bad_argument,
-          name + " has a shape of " + std::to_string(shape.size()) + " buffers and " +
-              std::to_string(sum) + " bytes; give it at most 8 buffers and the " +
-              std::to_string(size) + " bytes that the costs state");
-  }
-  return shapes;
-}
-
-inline std::vector<channel_needs> needs_of(
-    program const& program,
-    traffic const& messages,
-    std::vector<message_shape> const& shapes,
-    std::span<slot_filling const> filling) {
-  std::vector<channel_needs> needs(messages.channels().size());
-  auto waits = transfer_waits_of(program, messages, filling);
-  std::vector<std::vector<bool>> consumed(needs.size());
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    needs[c].ends = messages.channels()[c];
-    needs[c].filling = filling[c];
-    needs[c].shapes = &shapes;
-    needs[c].waits = std::move(waits[c]);
-  }
-  for (int rank = 0; rank < program.ranks(); ++rank) {
-    auto const row = program.instructions(rank);
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      auto const& note = messages.notes(rank)[i];
-      if (note.channel == channel_map::none || row[i].is_send()) continue;
-      auto const c = zbpp::detail::index(note.channel);
-      if (row[i].is_pass()) {
-        consumed[c][zbpp::detail::index(note.sequence)] = true;
-        continue;
-      }
-      consumed[c].push_back(false);
-      needs[c].edges.push_back(std::min(row[i].stage, row[i].other_stage()));
-      auto const oldest = std::ranges::find(consumed[c], false) - consumed[c].begin();
-      needs[c].window =
-          std::max(needs[c].window, consumed[c].size() - static_cast<std::size_t>(oldest));
-    }
-  }
-  return needs;
-}
 
 [[noreturn]] inline void slot_ring::refuse(
     std::int32_t sequence, message const& msg, std::string const& because) const {

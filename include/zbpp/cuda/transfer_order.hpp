@@ -24,6 +24,17 @@ enum class slot_filling : std::uint8_t {
   handed_over,  ///< there are none: the receiver gets the sender's memory when it consumes
 };
 
+/// @param devices  of one process, by rank
+/// @return by channel, how `cuda::device` fills slots: ranks on one device hand messages over
+[[nodiscard]] inline std::vector<slot_filling> fillings_of(
+    traffic const& messages, std::span<int const> devices) {
+  std::vector<slot_filling> filling;
+  for (auto const& c : messages.channels())
+    filling.push_back(
+        share_device(c.from, c.to, devices) ? slot_filling::handed_over : slot_filling::by_copies);
+  return filling;
+}
+
 /// Says what the transfer of a message waits for, besides the earlier transfers of its channel.
 struct transfer_waits {
   /// It waits for what the sender ran before it sent; where messages are handed over, the

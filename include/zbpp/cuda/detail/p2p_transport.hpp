@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -239,12 +238,7 @@ class p2p_transport {
     channel_state(channel_needs needs, device_context const& sender, device_context const& receiver)
         : from_device(sender.device()),
           to_device(receiver.device()),
-          sent(on_device(
-              from_device,
-              [&] {
-                return std::vector<sent_message>(std::bit_ceil(
-                    std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1)));
-              })),
+          sent(on_device(from_device, [&] { return std::vector<sent_message>(needs.places()); })),
           copies(
               needs.filling == slot_filling::handed_over
                   ? stream()

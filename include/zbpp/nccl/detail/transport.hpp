@@ -18,7 +18,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -219,8 +218,7 @@ class transport {
           receiver(communicators.endpoint_of(channel, needs.ends.to)),
           sender_number(communicators.number_in(channel, needs.ends.from)),
           receiver_number(communicators.number_in(channel, needs.ends.to)),
-          messages(
-              std::bit_ceil(std::max<std::size_t>(zbpp::detail::index(needs.ends.in_flight), 1))) {
+          messages(needs.places()) {
       if (sender != nullptr)
         made = cuda::on_device(sender->device, [] { return cuda::event(cuda::event_kind::order); });
       if (receiver == nullptr) needs.window = 0;

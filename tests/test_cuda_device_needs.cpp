@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is said of a plan's needs on GPUs is what a pipeline makes there, counted by the model of
+// CUDA.
+#include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/device_needs.hpp>
+#include <zbpp/nccl/device_needs.hpp>
+#include <zbpp/nccl/ranks.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_training.hpp>
+#include <support/nccl_ranks_toy.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+#include <support/thinned.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace test_cuda_device_needs {
+
+using namespace zbpp::test;
+namespace cuda = zbpp::cuda;
+namespace model = zbpp::cuda_model;
+namespace nccl = zbpp::nccl;
+using zbpp::bytes;
+using zbpp::pipeline;
+using zbpp::plan;
+using zbpp::problem;
+using zbpp::purpose;
+
+namespace {
+
+// Sends what it does not count as an edge, so that only slots are.
+struct sender {
+  problem const* what;
+
+  zbpp::flow operator()(zbpp::microbatch mb) const {
+    zbpp::buffer out;
+    zbpp::message in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      if (!mb.is_last_stage()) out = make(mb.stage(), ctx);
+      in.clear();
+    });
+    co_await mb.send_activation(std::move(out));
+    co_await zbpp::R([] {});
+    zbpp::message back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      if (!mb.is_first_stage()) out = make(mb.stage() - 1, ctx);
+      back.clear();
+    });
+    co_await mb.send_gradient(std::move(out));
+    co_await zbpp::W([] {});
+  }
+  [[nodiscard]] zbpp::buffer make(int edge, zbpp::pass_context ctx) const {
+    return ctx.allocate(static_cast<std::size_t>(what->costs(edge).edge));
+  }
+};
+
+int alive(std::string const& what) {
+  auto const all = model::leaks();
+  return static_cast<int>(std::ranges::count_if(
+      all, [&](std::string const& one) { return one.starts_with(what + " "); }));
+}
+
+problem uneven(zbpp::placement const& where, int microbatches) {
+  std::vector<zbpp::stage_costs> costs(
+      zbpp::detail::index(where.stages()), zbpp::test::uneven_costs());
+  for (std::size_t s = 0; s < costs.size(); ++s)
+    costs[s].edge = 100 + 7 * static_cast<bytes>(s * s % 5);
+  return {where, microbatches, costs, 87};
+}
+
+struct totals {
+  int streams = 0;
+  int events = 0;
+};
+
+totals total_of(std::vector<cuda::device_needs> const& all) {
+  totals sum;
+  for (auto const& one : all) {
+    sum.streams += one.streams;
+    sum.events += one.events;
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a pipeline on GPUs of a process makes what is said of its plan", "[cuda]") {
+  for (int p : thinned<std::vector<int>>({1, 2, 4}, {1, 3}))
+    for (int ahead : {0, 2})
+      for (auto const& where : placements_to_run(p))
+        for_each_plan_of(
+            uneven(where, 2 * p + 1),
+            {.fused = false, .receive_ahead = ahead},
+            [&](std::string const& name, plan const& planned) {
+              for (int together : {p, 1, 2}) {
+                INFO(name << ", " << together << " ranks on a device");
+                std::vector<int> devices;
+                cuda::device backend;
+                for (int rank = 0; rank < p; ++rank) {
+                  devices.push_back(rank / together);
+                  backend.devices.push_back({.device = devices.back()});
+                }
+                auto const needs =
+                    cuda::device_needs_of(planned.program(), planned.problem(), devices);
+                auto const count = devices.back() + 1;
+                REQUIRE(needs.size() == static_cast<std::size_t>(count));
+                model::reset({.devices = count, .hosts = count, .check_uninitialised = false});
+                std::vector<sender> stages(
+                    static_cast<std::size_t>(planned.problem().stages()),
+                    sender{&planned.problem()});
+                pipeline pipe{planned, backend, stages};
+                CHECK(alive("stream") == total_of(needs).streams);
+                CHECK(alive("event") == total_of(needs).events);
+                pipe.step();
+                int rank = 0;
+                for (auto const& each : needs) {
+                  bytes slots = 0;
+                  for (int const mine : each.ranks) {
+                    CHECK(mine == rank++);
+                    slots += pipe.memory(mine).most(purpose::edge);
+                  }
+                  CHECK(each.slots == slots);
+                  CHECK(each.hardware_queues == each.streams);
+                  CHECK(each.waiting_ctas == 0);
+                  if (together == p) CHECK(each.streams == p);
+                  if (together == p) CHECK(each.slots == 0);
+                }
+              }
+            });
+}
+
+TEST_CASE("a pipeline over NCCL makes what is said of its plan", "[cuda]") {
+  using enum zbpp::channel_layout;
+  for (auto const layout : {one_per_directed_pair, one_per_pair, one_per_rank})
+    for (int p : {2, 4}) {
+      auto const planned = zbpp::make_plan(
+          zbpp::zb_h1{},
+          problem(zbpp::placement::linear(p), 2 * p, launched_costs()),
+          {.layout = layout});
+      auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), layout, 3);
+      REQUIRE(needs.size() == static_cast<std::size_t>(p));
+      reset_gpus({.devices = p, .connections = 32, .hosts = p});
+      totals made;
+      int communicators = 0;
+      auto const thrown = run_ranks(p, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(p);
+        std::vector<toy::launched_stage> stages;
+        stages.emplace_back(all[zbpp::detail::index(meeting.rank())]);
+        auto settings = settings_of(planned, meeting.rank());
+        settings.layout = layout;
+        settings.most_ctas = 3;
+        pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
+        meeting.barrier();
+        if (meeting.rank() == 0) made = {alive("stream"), alive("event")};
+        if (meeting.rank() == 0) communicators = alive("communicator");
+        meeting.barrier();
+      });
+      CHECK(thrown == std::vector<std::string>(thrown.size()));
+      CHECK(made.events == total_of(needs).events);
+      CHECK(made.streams == p + communicators);  // NCCL makes the others
+      int ctas = 0;
+      for (auto const& each : needs) ctas += each.waiting_ctas;
+      CHECK(ctas == 3 * communicators);
+      auto const queues = nccl::hardware_queues(planned.program(), layout);
+      auto const streams = nccl::streams_of_ranks(planned.program(), layout);
+      for (std::size_t rank = 0; rank < needs.size(); ++rank) {
+        CHECK(needs[rank].streams == streams[rank]);
+        CHECK(needs[rank].hardware_queues == queues.of_rank[rank]);
+        CHECK(needs[rank].slots > 0);
+      }
+    }
+}
+
+TEST_CASE("needs are those of a device for each rank, or of one", "[cuda]") {
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, uneven(zbpp::placement::linear(3), 6));
+  CHECK(cuda::device_needs_of(planned.program(), planned.problem()).size() == 1);
+  CHECK(refusal([&] {
+          static_cast<void>(
+              cuda::device_needs_of(planned.program(), planned.problem(), std::vector{0, 1}));
+        }) == "there are 2 devices for 3 ranks; give one for each rank, or none");
+}
+
+}  // namespace test_cuda_device_needs
