@@ -43,17 +43,18 @@ class block {
   struct saved {
     float* scale_1;       ///< [T], until B
     float* scale_2;       ///< [T], until B
-    bf16* qkv;            ///< [T, 3C], until B
+    bf16* qkv;            ///< [T, 3C] as attention.hpp says, until B
     bf16* probabilities;  ///< [sequences, heads, context, context], until B
+    bf16* hidden;         ///< [T, 4C] into GELU, until B
     bf16* normal_1;       ///< [T, C], until W
     bf16* mixed;          ///< [T, C] out of attention, until W
     bf16* normal_2;       ///< [T, C], until W
-    bf16* hidden;         ///< [T, 4C] into GELU, until W; B makes it its gradient
     bf16* active;         ///< [T, 4C] out of GELU, until W
     bf16* dqkv;           ///< [T, 3C], from B until W
     bf16* dnorm_1;        ///< [T, C], from B until W
     bf16* dnorm_2;        ///< [T, C], from B until W
     bf16* dmiddle;        ///< [T, C], from B until W: gradient between attention and MLP
+    bf16* dhidden;        ///< [T, 4C], from B until W
 
     /// Cuts it out, always in the same order.
     saved(shape const& s, kept& from)
@@ -61,15 +62,16 @@ class block {
           scale_2(from.until_b.take<float>(s.tokens())),
           qkv(from.until_b.take<bf16>(3 * s.row_elements())),
           probabilities(from.until_b.take<bf16>(s.score_rows() * s.context)),
+          hidden(from.until_b.take<bf16>(s.tokens() * s.hidden())),
           normal_1(from.until_w.take<bf16>(s.row_elements())),
           mixed(from.until_w.take<bf16>(s.row_elements())),
           normal_2(from.until_w.take<bf16>(s.row_elements())),
-          hidden(from.until_w.take<bf16>(s.tokens() * s.hidden())),
           active(from.until_w.take<bf16>(s.tokens() * s.hidden())),
           dqkv(from.gradients.take<bf16>(3 * s.row_elements())),
           dnorm_1(from.gradients.take<bf16>(s.row_elements())),
           dnorm_2(from.gradients.take<bf16>(s.row_elements())),
-          dmiddle(from.gradients.take<bf16>(s.row_elements())) {}
+          dmiddle(from.gradients.take<bf16>(s.row_elements())),
+          dhidden(from.gradients.take<bf16>(s.tokens() * s.hidden())) {}
   };
 
   /// Adds its parameters to a list; `part` is its place in the model.
@@ -105,45 +107,14 @@ class block {
   void forward(
       compute const& use, saved const& k, bf16 const* x, std::byte* scratch, bf16* y) const {
     auto const tokens = s_.tokens();
-    auto const width = s_.width;
     scratch_space const room(s_, pieces(scratch));
-    run(use.on,
-        norm{
-            .tokens = tokens,
-            .width = width,
-            .x = x,
-            .result = norm_1_.result(use, k.normal_1, room.normed, k.scale_1)});
-    qkv_.forward(use, tokens, room.normed, k.qkv);
-    run(use.on,
-        add_bias{.tokens = tokens, .width = 3 * width, .bias = use.p.value(qkv_.bias), .x = k.qkv});
+    norm_1_.forward(use, tokens, s_.width, x, k.normal_1, k.scale_1, room.normed);
+    qkv_.forward(use, tokens, room.normed, nullptr, k.qkv);
     attention_forward(use, s_, k.qkv, k.probabilities, k.mixed);
-    out_.forward(use, tokens, k.mixed, room.branch);
-    add_branch const middle{
-        .tokens = tokens,
-        .width = width,
-        .x = x,
-        .branch = room.branch,
-        .bias = use.p.value(out_.bias),
-        .y = y};
-    auto const normed = norm_2_.result(use, k.normal_2, room.normed, k.scale_2);
-    run(use.on, add_branch_norm{.add = middle, .result = normed});
-    up_.forward(use, tokens, room.normed, k.hidden);
-    run(use.on,
-        bias_gelu{
-            .tokens = tokens,
-            .width = s_.hidden(),
-            .bias = use.p.value(up_.bias),
-            .x = k.hidden,
-            .active = k.active});
-    down_.forward(use, tokens, k.active, room.branch);
-    run(use.on,
-        add_branch{
-            .tokens = tokens,
-            .width = width,
-            .x = y,
-            .branch = room.branch,
-            .bias = use.p.value(down_.bias),
-            .y = y});
+    out_.forward(use, tokens, k.mixed, x, y);
+    norm_2_.forward(use, tokens, s_.width, y, k.normal_2, k.scale_2, room.normed);
+    up_.forward_gelu(use, tokens, room.normed, k.hidden, k.active);
+    down_.forward(use, tokens, k.active, y, y);
   }
 
   /// Enqueues dx [T, C] from dy [T, C].
@@ -152,10 +123,8 @@ class block {
     auto const tokens = s_.tokens();
     auto const width = s_.width;
     scratch_space const room(s_, pieces(scratch));
-    down_.backward_input(use, tokens, dy, room.dactive);
-    run(use.on,
-        gelu_backward{.tokens = tokens, .width = s_.hidden(), .dy = room.dactive, .x = k.hidden});
-    up_.backward_input(use, tokens, k.hidden, k.dnorm_2);
+    down_.backward_input(use, tokens, dy, k.dhidden, k.hidden);
+    up_.backward_input(use, tokens, k.dhidden, k.dnorm_2);
     norm_2_.backward_input(use, tokens, width, k.dnorm_2, k.normal_2, k.scale_2, dy, k.dmiddle);
     out_.backward_input(use, tokens, k.dmiddle, room.dmixed);
     attention_backward(use, s_, room.dmixed, k.qkv, k.probabilities, room.dscores, k.dqkv);
@@ -169,38 +138,35 @@ class block {
     auto const tokens = s_.tokens();
     auto const width = s_.width;
     scratch_space const room(s_, pieces(scratch));
-    down_.backward_weight(use, tokens, k.active, dy, room.sums);
-    norm_2_.again(use, tokens, width, k.normal_2, room.normed);
-    up_.backward_weight(use, tokens, room.normed, k.hidden, room.sums);
-    norm_2_.backward_weight(use, tokens, width, k.dnorm_2, k.normal_2, room.sums);
-    out_.backward_weight(use, tokens, k.mixed, k.dmiddle, room.sums);
-    norm_1_.again(use, tokens, width, k.normal_1, room.normed);
-    qkv_.backward_weight(use, tokens, room.normed, k.dqkv, room.sums);
-    norm_1_.backward_weight(use, tokens, width, k.dnorm_1, k.normal_1, room.sums);
+    gradient_sums sums(tokens, room.sums);
+    down_.backward_weight(use, tokens, k.active, dy, sums);
+    norm_2_.backward_weight(use, tokens, width, k.dnorm_2, k.normal_2, room.normed, sums);
+    up_.backward_weight(use, tokens, room.normed, k.dhidden, sums);
+    out_.backward_weight(use, tokens, k.mixed, k.dmiddle, sums);
+    norm_1_.backward_weight(use, tokens, width, k.dnorm_1, k.normal_1, room.normed, sums);
+    qkv_.backward_weight(use, tokens, room.normed, k.dqkv, sums);
+    sums.add(use.on);
   }
 
  private:
-  // What passes use: F and W `normed`, F `branch`, W `sums`; B the rest, `dactive` being done with
-  // when the others begin. Each pass has all the room from its start.
+  // What passes use: F and W `normed`, W `sums`, B the rest. Each pass has all the room from its
+  // start.
   struct scratch_space {
     scratch_space(shape const& s, pieces const& room) {
-      pieces forward = room;
-      normed = forward.take<bf16>(s.row_elements());
-      pieces weight = forward;
-      branch = forward.take<bf16>(s.row_elements());
-      sums = weight.take<float>(column_sums::runs(s.tokens()) * s.hidden());
-      pieces mlp = room;
-      dactive = mlp.take<bf16>(s.tokens() * s.hidden());
+      pieces weight = room;
+      normed = weight.take<bf16>(s.row_elements());
+      // Four biases, two gammas, two betas.
+      auto const widths = 3 * s.width + s.width + s.hidden() + s.width + 4 * s.width;
+      auto const of_sums = gradient_sums::bytes(s.tokens(), widths);
+      sums = weight.take<std::byte>(static_cast<index>(of_sums));
       pieces mixing = room;
       dmixed = mixing.take<bf16>(s.row_elements());
       dscores = mixing.take<bf16>(s.score_rows() * s.context);
-      bytes = std::max({forward.used(), weight.used(), mlp.used(), mixing.used()});
+      bytes = std::max(weight.used(), mixing.used());
     }
 
     bf16* normed;
-    bf16* branch;
-    float* sums;
-    bf16* dactive;
+    std::byte* sums;
     bf16* dmixed;
     bf16* dscores;
     std::size_t bytes;

@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,6 +24,18 @@ template <class Memory>
 concept memory = requires(Memory& m, std::size_t bytes) {
   { m.allocate(bytes).data() } -> std::same_as<std::byte*>;
   { m.allocate_edge(bytes).data() } -> std::same_as<std::byte*>;
+};
+
+/// Enqueues the work of a pass as it comes. graph_passes, stages.hpp, replays it instead.
+struct directly {
+  cudaStream_t on;
+
+  /// Calls `work(stream)`.
+  /// @param pointers  all memory that the work uses and that others would not know
+  template <class Work>
+  void operator()(std::initializer_list<void const*> /*pointers*/, Work const& work) const {
+    work(on);
+  }
 };
 
 /// Names the blocks of a chunk, first to last - 1.
@@ -65,6 +78,12 @@ class chunk {
     auto const count = blocks_.size();
     keeps_.until_b = count * of_block_.until_b + at_end.until_b;
     keeps_.until_w = count * of_block_.until_w + at_end.until_w;
+    if (embedding_ || head_) {
+      starts_at_ = keeps_.until_w;
+      pieces counted;
+      static_cast<void>(counted.take<std::int64_t>(s_.sequences));
+      keeps_.until_w += counted.used();
+    }
     // The gradient that goes into each block lies there too, but for the one that comes in.
     auto const inside = count - 1 + (head_ ? 1 : 0) + (embedding_ ? 1 : 0);
     keeps_.gradients = count * of_block_.gradients + at_end.gradients + inside * carved();
@@ -101,73 +120,59 @@ class chunk {
   }
 
   /// Enqueues the forward pass of a microbatch.
+  /// @param how   `directly`, or what replays
   /// @param x     [tokens, width] from the chunk before; unused at the start of the model
   /// @param loss  gets, at the end of the model, the mean over the tokens of the microbatch
   /// @return y [tokens, width] for the next chunk; empty at the end of the model
-  template <memory Memory>
-  [[nodiscard]] auto forward(
-      Memory& at, cudaStream_t on, auto& keep, batch const& of, bf16 const* x, float* loss) {
+  template <memory Memory, class How, class Tensor>
+  [[nodiscard]] Tensor forward(
+      Memory& at,
+      How const& how,
+      chunk_saved<Tensor>& keep,
+      batch const& of,
+      bf16 const* x,
+      float* loss) {
     keep.until_b = at.allocate(keeps_.until_b);
     keep.until_w = at.allocate(keeps_.until_w);
-    decltype(at.allocate(0)) out;
+    Tensor out;
     if (!is_last()) out = at.allocate_edge(row_bytes());
-    auto const use = with(on);
-    pieces room(scratch_.data());
-    auto* rows = room.take<bf16>(s_.row_elements());
-    auto* next = room.take<bf16>(s_.row_elements());
-    auto* const rest = room.take<std::byte>(0);
-    if (is_first()) {
-      embedding_->forward(use, starts(of), rows);
-      x = rows;
-    }
-    for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      bool const ends = i + 1 == blocks_.size() && !is_last();
-      auto* const y = ends ? reinterpret_cast<bf16*>(out.data()) : next;
-      blocks_[i].forward(use, saved_at<block::saved>(keep, i), x, rest, y);
-      x = y;
-      std::swap(rows, next);
-    }
-    if (is_last()) {
-      auto const kept_there = saved_at<head::saved>(keep, blocks_.size());
-      head_->forward(use, kept_there, starts(of), microbatches_, x, rest, loss);
-    }
+    auto* const y = reinterpret_cast<bf16*>(out.data());
+    if (is_first() || is_last()) place(how.on, of, keep);
+    how({keep.until_b.data(), keep.until_w.data(), x, y, loss},
+        [&](cudaStream_t on) { enqueue_forward(with(on), keep, x, y, loss); });
     return out;
   }
 
   /// Enqueues the pass that makes the gradient of the input, and frees what only it needed.
   /// @param dy  [tokens, width] from the chunk after, kept until W; empty at the end of the model
   /// @return dx [tokens, width]; empty at the start of the model
-  template <memory Memory, class Tensor>
+  template <memory Memory, class How, class Tensor>
   [[nodiscard]] Tensor backward_input(
-      Memory& at, cudaStream_t on, chunk_saved<Tensor>& keep, Tensor dy) {
+      Memory& at, How const& how, chunk_saved<Tensor>& keep, Tensor dy) {
     keep.dy = std::move(dy);
     keep.gradients = at.allocate(keeps_.gradients);
     Tensor out;
     if (!is_first()) out = at.allocate_edge(row_bytes());
-    auto const use = with(on);
-    auto const count = blocks_.size();
-    if (is_last())
-      head_->backward_input(use, saved_at<head::saved>(keep, count), gradient_into(keep, count));
-    for (auto i = count; i-- > 0;) {
-      bool const ends = i == 0 && !is_first();
-      auto* const dx = ends ? reinterpret_cast<bf16*>(out.data()) : gradient_into(keep, i);
-      blocks_[i].backward_input(
-          use, saved_at<block::saved>(keep, i), gradient_into(keep, i + 1), scratch_.data(), dx);
-    }
+    auto* const dx = reinterpret_cast<bf16*>(out.data());
+    how({keep.until_b.data(), keep.until_w.data(), keep.gradients.data(), keep.dy.data(), dx},
+        [&](cudaStream_t on) { enqueue_backward_input(with(on), keep, dx); });
     keep.until_b = {};
     return out;
   }
 
   /// Enqueues the pass that adds to the gradients of the parameters, and frees the rest.
-  template <class Tensor>
-  void backward_weight(cudaStream_t on, chunk_saved<Tensor>& keep, batch const& of) {
-    auto const use = with(on);
-    auto const count = blocks_.size();
-    if (is_last()) head_->backward_weight(use, saved_at<head::saved>(keep, count), scratch_.data());
-    for (auto i = count; i-- > 0;)
-      blocks_[i].backward_weight(
-          use, saved_at<block::saved>(keep, i), gradient_into(keep, i + 1), scratch_.data());
-    if (is_first()) embedding_->backward_weight(use, starts(of), gradient_into(keep, 0));
+  template <class How, class Tensor>
+  void backward_weight(How const& how, chunk_saved<Tensor>& keep) {
+    how({keep.until_w.data(), keep.gradients.data(), keep.dy.data()}, [&](cudaStream_t on) {
+      auto const use = with(on);
+      auto const count = blocks_.size();
+      auto* const room = scratch_.data();
+      if (is_last()) head_->backward_weight(use, saved_at<head::saved>(keep, count), room);
+      for (auto i = count; i-- > 0;)
+        blocks_[i].backward_weight(
+            use, saved_at<block::saved>(keep, i), gradient_into(keep, i + 1), room);
+      if (is_first()) embedding_->backward_weight(use, sequences(keep), gradient_into(keep, 0));
+    });
     keep = {};
   }
 
@@ -181,10 +186,59 @@ class chunk {
     return counted.used();
   }
 
-  [[nodiscard]] sequence_starts starts(batch const& of) const {
-    sequence_starts all{letters_.data(), s_.context, {}};
-    for (index b = 0; b < s_.sequences; ++b) all.first[b] = of.tokens(b) - text_->bytes().data();
-    return all;
+  template <class Tensor>
+  [[nodiscard]] std::int64_t* starts(chunk_saved<Tensor> const& keep) const {
+    return reinterpret_cast<std::int64_t*>(keep.until_w.data() + starts_at_);
+  }
+  template <class Tensor>
+  void place(cudaStream_t on, batch const& of, chunk_saved<Tensor> const& keep) const {
+    place_sequences what{.from = {}, .sequences = s_.sequences, .first = starts(keep)};
+    for (index b = 0; b < s_.sequences; ++b) what.from[b] = of.tokens(b) - text_->bytes().data();
+    run(on, what);
+  }
+  template <class Tensor>
+  [[nodiscard]] sequences_of sequences(chunk_saved<Tensor> const& keep) const {
+    return {
+        .text = letters_.data(),
+        .letters = static_cast<index>(letters_.size()),
+        .first = starts(keep),
+        .sequences = s_.sequences,
+        .context = s_.context};
+  }
+
+  template <class Tensor>
+  void enqueue_forward(
+      compute const& use, chunk_saved<Tensor> const& keep, bf16 const* x, bf16* y, float* loss) {
+    pieces room(scratch_.data());
+    auto* rows = room.take<bf16>(s_.row_elements());
+    auto* next = room.take<bf16>(s_.row_elements());
+    auto* const rest = room.take<std::byte>(0);
+    if (is_first()) {
+      embedding_->forward(use, sequences(keep), rows);
+      x = rows;
+    }
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      bool const ends = i + 1 == blocks_.size() && !is_last();
+      auto* const to = ends ? y : next;
+      blocks_[i].forward(use, saved_at<block::saved>(keep, i), x, rest, to);
+      x = to;
+      std::swap(rows, next);
+    }
+    if (!is_last()) return;
+    auto const kept_there = saved_at<head::saved>(keep, blocks_.size());
+    head_->forward(use, kept_there, sequences(keep), microbatches_, x, rest, loss);
+  }
+
+  template <class Tensor>
+  void enqueue_backward_input(compute const& use, chunk_saved<Tensor> const& keep, bf16* dx) {
+    auto const count = blocks_.size();
+    if (is_last())
+      head_->backward_input(use, saved_at<head::saved>(keep, count), gradient_into(keep, count));
+    for (auto i = count; i-- > 0;) {
+      auto* const to = i == 0 && !is_first() ? dx : gradient_into(keep, i);
+      blocks_[i].backward_input(
+          use, saved_at<block::saved>(keep, i), gradient_into(keep, i + 1), scratch_.data(), to);
+    }
   }
 
   /// @return what a part keeps, after that of `before` blocks
@@ -216,6 +270,7 @@ class chunk {
   weights weights_;
   footprint of_block_;
   footprint keeps_;
+  std::size_t starts_at_ = 0;  // in what is kept until W
   std::optional<embedding> embedding_;
   std::vector<block> blocks_;
   std::optional<head> head_;

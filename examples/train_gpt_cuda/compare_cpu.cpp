@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,24 @@ void perturb(parameter_set& p, std::uint64_t seed) {
   }
 }
 
+/// Puts what belongs to queries, keys and values in the order of the model on the device, where a
+/// head's three are neighbours: [heads, 3, head] instead of train_gpt's [3, heads, head].
+std::vector<float> by_heads(
+    shape const& s, std::span<parameter_set::entry const> pieces, std::span<float const> from) {
+  std::vector<float> to(from.begin(), from.end());
+  for (auto const& e : pieces) {
+    if (!e.name.starts_with("qkv")) continue;
+    auto const row = e.at.size / (3 * s.width);  // of a weight; a bias has one element a row
+    for (index which = 0; which < 3; ++which)
+      for (index h = 0; h < s.heads; ++h)
+        std::copy_n(
+            from.data() + e.at.offset + (which * s.heads + h) * s.head() * row,
+            s.head() * row,
+            to.data() + e.at.offset + (h * 3 + which) * s.head() * row);
+  }
+  return to;
+}
+
 /// Runs the CPU's microbatches of the first step.
 /// @return their mean loss
 double accumulate(gpt::chunk& model, gpt::training const& how, text const& on) {
@@ -108,7 +127,7 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
     ++faults;
   }
   perturb(expected, how.there.seed);
-  p.assign(stream, expected.values());
+  p.assign(stream, by_heads(how.here.model, expected.entries(), expected.values()));
   auto const loss = accumulate(fp32, how.there, on);
   auto const off_loss = std::abs(trainer.accumulate([] {}) - loss) / loss;
   if (!(off_loss <= loss_bound)) {
@@ -116,10 +135,10 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
     ++faults;
   }
   auto const found = p.gradients(stream);
+  auto const right = by_heads(how.here.model, expected.entries(), expected.gradients());
   double worst = 0.0;
   for (auto const& e : expected.entries()) {
-    auto const off =
-        distance(found.data() + e.at.offset, expected.gradients().data() + e.at.offset, e.at.size);
+    auto const off = distance(found.data() + e.at.offset, right.data() + e.at.offset, e.at.size);
     worst = std::max(worst, off);
     if (off <= gradient_bound) continue;  // a nan is a fault as well
     std::printf(
@@ -139,6 +158,9 @@ int compare_losses(both const& how, text const& on, zbpp::cuda::stream_ref strea
   int faults = 0;
   gpt::sequential_trainer fp32(how.there, on);
   sequential_trainer trainer(how.here, on, place_of(stream));
+  auto const first_values = whole_model(how.there.model, 1, how.there.seed);
+  auto const& p = first_values.parameters();
+  trainer.model().parameters().assign(stream, by_heads(how.here.model, p.entries(), p.values()));
   double worst = 0.0;
   double first = 0.0;
   double last = 0.0;

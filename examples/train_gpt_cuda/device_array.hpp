@@ -69,13 +69,14 @@ class device_array : public zbpp::cuda::device_array<Value> {
 /// only counts.
 class pieces {
  public:
+  static constexpr std::size_t line = 256;  ///< what a piece is aligned to
+
   /// Cuts what starts at `first`; null counts.
   explicit pieces(std::byte* first = nullptr) : first_(first) {}
 
   /// @return the next `count` values
   template <class Value>
   [[nodiscard]] Value* take(index count) {
-    constexpr std::size_t line = 256;
     auto const at = used_;
     used_ += (static_cast<std::size_t>(count) * sizeof(Value) + line - 1) / line * line;
     return first_ == nullptr ? nullptr : reinterpret_cast<Value*>(first_ + at);

@@ -22,28 +22,23 @@ class embedding {
         position_(to.add(part, "position table", s.context * s.width, 0.0F, 0.02F)) {}
 
   /// Enqueues y [tokens, width].
-  void forward(compute const& use, sequence_starts const& of, bf16* y) const {
+  void forward(compute const& use, sequences_of const& of, bf16* y) const {
     run(use.on,
         embed{
             .of = of,
-            .tokens = s_.tokens(),
             .width = s_.width,
             .token_table = use.p.value(token_),
             .position_table = use.p.value(position_),
             .y = y});
   }
   /// Enqueues what adds to the gradients of the parameters, given dy [tokens, width].
-  void backward_weight(compute const& use, sequence_starts const& of, bf16 const* dy) const {
+  void backward_weight(compute const& use, sequences_of const& of, bf16 const* dy) const {
     run(use.on,
         embed_token_backward{
-            .of = of,
-            .tokens = s_.tokens(),
-            .width = s_.width,
-            .dy = dy,
-            .gradient = use.p.gradient(token_)});
+            .of = of, .width = s_.width, .dy = dy, .gradient = use.p.gradient(token_)});
     run(use.on,
         embed_position_backward{
-            .tokens = s_.tokens(),
+            .sequences = s_.sequences,
             .width = s_.width,
             .context = s_.context,
             .dy = dy,
@@ -93,24 +88,18 @@ class head {
   void forward(
       compute const& use,
       saved const& k,
-      sequence_starts const& of,
+      sequences_of const& of,
       int microbatches,
       bf16 const* x,
       std::byte* scratch,
       float* loss) const {
     auto const tokens = s_.tokens();
     scratch_space const room(s_, pieces(scratch));
-    run(use.on,
-        norm{
-            .tokens = tokens,
-            .width = s_.width,
-            .x = x,
-            .result = norm_.result(use, k.normal, room.normed, k.scale)});
-    logits_.forward(use, tokens, room.normed, room.logits);
+    norm_.forward(use, tokens, s_.width, x, k.normal, k.scale, room.normed);
+    logits_.forward_unbiased(use, tokens, room.normed, room.logits);
     run(use.on,
         cross_entropy{
             .of = of,
-            .tokens = tokens,
             .share = 1.0F / (static_cast<float>(microbatches) * static_cast<float>(tokens)),
             .logits = room.logits,
             .bias = use.p.value(logits_.bias),
@@ -129,9 +118,10 @@ class head {
   void backward_weight(compute const& use, saved const& k, std::byte* scratch) const {
     auto const tokens = s_.tokens();
     scratch_space const room(s_, pieces(scratch));
-    norm_.again(use, tokens, s_.width, k.normal, room.normed);
-    logits_.backward_weight(use, tokens, room.normed, k.dlogits, room.sums);
-    norm_.backward_weight(use, tokens, s_.width, k.dnorm, k.normal, room.sums);
+    gradient_sums sums(tokens, room.sums);
+    norm_.backward_weight(use, tokens, s_.width, k.dnorm, k.normal, room.normed, sums);
+    logits_.backward_weight(use, tokens, room.normed, k.dlogits, sums);
+    sums.add(use.on);
   }
 
  private:
@@ -142,14 +132,15 @@ class head {
       pieces weight = room;
       logits = room.take<float>(s.tokens() * vocabulary);
       losses = room.take<float>(s.tokens());
-      sums = weight.take<float>(column_sums::runs(s.tokens()) * std::max(vocabulary, s.width));
+      auto const of_sums = gradient_sums::bytes(s.tokens(), vocabulary + 2 * s.width);
+      sums = weight.take<std::byte>(static_cast<index>(of_sums));
       bytes = std::max(room.used(), weight.used());
     }
 
     bf16* normed;
     float* logits;
     float* losses;
-    float* sums;
+    std::byte* sums;
     std::size_t bytes;
   };
 

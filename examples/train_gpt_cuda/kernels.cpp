@@ -13,20 +13,16 @@ void run(cudaStream_t on, Rows const& what) {
   launch_rows(on, what);
 }
 
+template void run(cudaStream_t, place_sequences const&);
 template void run(cudaStream_t, embed const&);
 template void run(cudaStream_t, norm const&);
-template void run(cudaStream_t, add_branch const&);
-template void run(cudaStream_t, add_branch_norm const&);
-template void run(cudaStream_t, add_bias const&);
-template void run(cudaStream_t, bias_gelu const&);
 template void run(cudaStream_t, causal_softmax const&);
 template void run(cudaStream_t, cross_entropy const&);
 template void run(cudaStream_t, mean_loss const&);
-template void run(cudaStream_t, gelu_backward const&);
 template void run(cudaStream_t, norm_backward const&);
 template void run(cudaStream_t, causal_softmax_backward const&);
-template void run(cudaStream_t, scale_shift const&);
 template void run(cudaStream_t, column_sums const&);
+template void run(cudaStream_t, norm_weights const&);
 template void run(cudaStream_t, add_sums const&);
 template void run(cudaStream_t, embed_token_backward const&);
 template void run(cudaStream_t, embed_position_backward const&);

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one place that launches kernels. Compiled by nvcc, a launch is a thread block a row; compiled
-// for the model of CUDA, it is a host function that the model runs, with what it reads and writes.
+// The one place that launches kernels. Compiled by nvcc, a launch is a warp a row; compiled for the
+// model of CUDA, it is a host function that the model runs, with what it reads and writes.
 #pragma once
 
 #include "lanes.hpp"
 #include "touching.hpp"
-#ifdef ZBPP_CUDA_MODEL
 #include <zbpp/cuda/error.hpp>
-#else
-#include <zbpp/cuda/launch_rows.cuh>
-#endif
 
 namespace gpt::cuda {
 
@@ -32,7 +28,25 @@ void launch_rows(cudaStream_t on, Rows const& what) {
 
 #else
 
-using zbpp::cuda::launch_rows;
+/// Own choice: rows of a thread block, so that 8 blocks fill a multiprocessor.
+inline constexpr int rows_of_block = 8;
+
+template <class Rows>
+__global__ void __launch_bounds__(rows_of_block* lanes::count)
+    run_rows(Rows const what, index rows) {
+  index const row = index{blockIdx.x} * rows_of_block + threadIdx.x / lanes::count;
+  if (row < rows) what(lanes(), row);
+}
+
+/// Launches a row function on a stream.
+/// @throws zbpp::cuda::cuda_error
+template <class Rows>
+void launch_rows(cudaStream_t on, Rows const& what) {
+  auto const rows = what.rows();
+  auto const blocks = static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block);
+  run_rows<<<blocks, rows_of_block * lanes::count, 0, on>>>(what, rows);
+  zbpp::cuda::check(cudaGetLastError());
+}
 
 #endif
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products in row-major terms: bf16 in, fp32 sums, bf16 or fp32 out. Two implementations:
-// products_cublas.cpp for a GPU and products_model.cpp for the model of CUDA.
+// Matrix products in row-major terms: bf16 in, fp32 sums, bf16 or fp32 out, and what is done with a
+// sum before it is stored. Two implementations: products_cublas.cpp for a GPU and
+// products_model.cpp for the model of CUDA.
 #pragma once
 
 #include "lanes.hpp"
@@ -34,8 +35,23 @@ struct product_result {
   index next = 0;
 };
 
+/// Says what is done with the sums of a product before they are rounded, or beside it.
+struct epilogue {
+  enum class kind {
+    none,
+    bias,           ///< adds `bias` [columns] to every row
+    bias_gelu,      ///< adds it, puts that to `gelu_input`, and applies GELU
+    gelu_backward,  ///< multiplies by the slope of GELU at `gelu_input`
+    sums,           ///< sets `row_sums` [rows] to the sums of the rows of factor a
+  };
+  kind what = kind::none;
+  bf16 const* bias = nullptr;
+  bf16* gelu_input = nullptr;  ///< laid out as the result, which is bf16
+  float* row_sums = nullptr;
+};
+
 /// Says which product: to [rows, columns] = scale * a [rows, inner] b [inner, columns], plus what
-/// was there where it `adds`.
+/// was there where it `adds`, or plus `past`.
 struct product {
   index rows;
   index columns;
@@ -43,8 +59,10 @@ struct product {
   factor a;
   factor b;
   product_result to;
+  epilogue then = {};
   float scale = 1.0F;
   bool adds = false;
+  bf16 const* past = nullptr;  ///< null, or laid out as the result, which is bf16
   index batch = 1;
 };
 
@@ -62,6 +80,10 @@ class products {
   products& operator=(products&&) noexcept;
   ~products();
 
+  /// @return whether there is an algorithm for it; one without row sums that the device cannot
+  ///         multiply is an error when it is enqueued
+  /// @throws zbpp::error (device_failed)
+  [[nodiscard]] bool has(product const& what);
   /// Enqueues a product.
   /// @throws zbpp::error (device_failed)
   void operator()(cudaStream_t on, product const& what);

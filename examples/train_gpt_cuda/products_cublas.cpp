@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products by cuBLAS. It repeats its bits where the algorithm and the workspace are the same: so
-// each stage has a handle and a workspace of its own, and says how many multiprocessors it has.
+// Products by cuBLASLt. It repeats its bits where algorithm and workspace are the same: so each
+// stage has a workspace of its own, and algorithms are chosen by sizes, strides and the number of
+// multiprocessors alone, never by an address.
 #include "device_array.hpp"
 #include "products.hpp"
 
-#include <cublas_v2.h>
+#include <array>
+#include <cstdint>
+#include <cublasLt.h>
+#include <map>
 #include <string>
 
 namespace gpt::cuda {
@@ -15,45 +19,210 @@ void check(cublasStatus_t status, char const* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw zbpp::error(
         zbpp::errc::device_failed,
-        std::string(call) + " reports " + cublasGetStatusName(status) + ": " +
-            cublasGetStatusString(status));
+        std::string(call) + " reports " + cublasLtGetStatusName(status) + ": " +
+            cublasLtGetStatusString(status));
 }
 
-class handle {
+/// Owns an object of cuBLASLt.
+template <class Native, cublasStatus_t (*destroy)(Native)>
+class owned {
  public:
-  handle() { check(cublasCreate(&native_), "cublasCreate"); }
-  handle(handle const&) = delete;
-  handle& operator=(handle const&) = delete;
-  ~handle() { cublasDestroy(native_); }
-  [[nodiscard]] cublasHandle_t get() const { return native_; }
+  owned() = default;
+  explicit owned(Native native) : native_(native) {}
+  owned(owned const&) = delete;
+  owned(owned&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+  owned& operator=(owned const&) = delete;
+  owned& operator=(owned&& other) noexcept {
+    std::swap(native_, other.native_);
+    return *this;
+  }
+  ~owned() {
+    if (native_ != nullptr) destroy(native_);
+  }
+  [[nodiscard]] Native get() const { return native_; }
 
  private:
-  cublasHandle_t native_ = nullptr;
+  Native native_ = nullptr;
+};
+
+using handle = owned<cublasLtHandle_t, cublasLtDestroy>;
+using description = owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using layout = owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using preference = owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+template <class Value>
+void set(description const& of, cublasLtMatmulDescAttributes_t what, Value const& value) {
+  check(
+      cublasLtMatmulDescSetAttribute(of.get(), what, &value, sizeof(value)),
+      "cublasLtMatmulDescSetAttribute");
+}
+template <class Value>
+void set(preference const& of, cublasLtMatmulPreferenceAttributes_t what, Value const& value) {
+  check(
+      cublasLtMatmulPreferenceSetAttribute(of.get(), what, &value, sizeof(value)),
+      "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// Makes the layout of a matrix: what are rows here are columns of cuBLAS.
+layout make_layout(
+    cudaDataType_t type, index rows, index columns, index stride, index next, index batch) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(
+      cublasLtMatrixLayoutCreate(
+          &made,
+          type,
+          static_cast<std::uint64_t>(columns),
+          static_cast<std::uint64_t>(rows),
+          stride),
+      "cublasLtMatrixLayoutCreate");
+  layout owner(made);
+  auto const count = static_cast<std::int32_t>(batch);
+  std::int64_t const distance = next;
+  for (auto const& [what, value, bytes] :
+       {std::tuple(
+            CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<void const*>(&count), sizeof(count)),
+        std::tuple(
+            CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+            static_cast<void const*>(&distance),
+            sizeof(distance))})
+    check(
+        cublasLtMatrixLayoutSetAttribute(made, what, value, bytes),
+        "cublasLtMatrixLayoutSetAttribute");
+  return owner;
+}
+
+layout make_layout(factor const& f, index rows, index columns, index batch) {
+  return f.transposed ? make_layout(CUDA_R_16BF, columns, rows, f.stride, f.next, batch)
+                      : make_layout(CUDA_R_16BF, rows, columns, f.stride, f.next, batch);
+}
+
+cublasLtEpilogue_t native(epilogue::kind what) {
+  switch (what) {
+    case epilogue::kind::none: break;
+    case epilogue::kind::bias: return CUBLASLT_EPILOGUE_BIAS;
+    case epilogue::kind::bias_gelu: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case epilogue::kind::gelu_backward: return CUBLASLT_EPILOGUE_DGELU;
+    // Factor a of ours is the second one of cuBLAS, with its columns.
+    case epilogue::kind::sums: return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// Is all that an algorithm is chosen by.
+using sizes = std::array<index, 16>;
+
+sizes sizes_of(product const& p) {
+  return {
+      p.rows,
+      p.columns,
+      p.inner,
+      p.batch,
+      p.a.stride,
+      p.a.next,
+      p.a.transposed ? 1 : 0,
+      p.b.stride,
+      p.b.next,
+      p.b.transposed ? 1 : 0,
+      p.to.stride,
+      p.to.next,
+      p.to.wide != nullptr ? 1 : 0,
+      static_cast<index>(p.then.what),
+      p.adds ? 1 : 0,
+      p.past != nullptr ? 1 : 0};
+}
+
+/// Is how products of some sizes are made.
+struct recipe {
+  description how;
+  layout a, b, to;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool is_there = false;
 };
 
 }  // namespace
 
 struct products::state {
-  explicit state(int sm_count) : room(workspace) {
-    check(cublasSetSmCountTarget(native.get(), sm_count), "cublasSetSmCountTarget");
+  explicit state(int sm_count_) : room(workspace), sm_count(sm_count_) {
+    cublasLtHandle_t made = nullptr;
+    check(cublasLtCreate(&made), "cublasLtCreate");
+    native = handle(made);
+  }
+
+  recipe const& of(product const& p) {
+    auto const [found, is_new] = recipes.try_emplace(sizes_of(p));
+    if (is_new) fill(found->second, p);
+    return found->second;
+  }
+
+  // cuBLAS is column major, where every matrix of ours is its transpose: so it is given the
+  // product of the transposes, the second factor first.
+  void fill(recipe& to, product const& p) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check(
+        cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+    to.how = description(made);
+    auto const operation = [](factor const& f) { return f.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(to.how, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b));
+    set(to.how, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a));
+    set(to.how, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, static_cast<std::int32_t>(sm_count));
+    set(to.how, CUBLASLT_MATMUL_DESC_EPILOGUE, cuda::native(p.then.what));
+    // Own addresses are aligned at least as these are.
+    constexpr std::size_t alignment_of_parameters = 32;
+    set_pointers(to.how, p, room.data() + alignment_of_parameters, static_cast<void*>(room.data()));
+    auto const type = p.to.wide != nullptr ? CUDA_R_32F : CUDA_R_16BF;
+    to.a = make_layout(p.a, p.rows, p.inner, p.batch);
+    to.b = make_layout(p.b, p.inner, p.columns, p.batch);
+    to.to = make_layout(type, p.rows, p.columns, p.to.stride, p.to.next, p.batch);
+    choose(to);
+  }
+
+  void choose(recipe& to) const {
+    cublasLtMatmulPreference_t made = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+    preference const wanted(made);
+    set(wanted, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
     // Sums that are cut in pieces are added in fp32 as well.
-    auto const precise = static_cast<cublasMath_t>(
-        static_cast<unsigned>(CUBLAS_DEFAULT_MATH) |
-        static_cast<unsigned>(CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
-    check(cublasSetMathMode(native.get(), precise), "cublasSetMathMode");
+    set(wanted,
+        CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    for (auto const what :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      set(wanted, what, std::uint32_t{16});  // that of a head's rows
+    cublasLtMatmulHeuristicResult_t best{};
+    int count = 0;
+    auto const status = cublasLtMatmulAlgoGetHeuristic(
+        native.get(),
+        to.how.get(),
+        to.b.get(),
+        to.a.get(),
+        to.to.get(),
+        to.to.get(),
+        wanted.get(),
+        1,
+        &best,
+        &count);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    to.is_there = status == CUBLAS_STATUS_SUCCESS && count > 0;
+    to.algorithm = best.algo;
   }
 
-  void bind(cudaStream_t stream) {
-    if (stream == bound) return;
-    check(cublasSetStream(native.get(), stream), "cublasSetStream");
-    // A new stream resets the workspace.
-    check(cublasSetWorkspace(native.get(), room.data(), room.size()), "cublasSetWorkspace");
-    bound = stream;
+  static void set_pointers(description const& how, product const& p, void* vector, void* matrix) {
+    auto const what = p.then.what;
+    if (what == epilogue::kind::none) return;
+    if (what != epilogue::kind::gelu_backward) set(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+    if (what != epilogue::kind::gelu_backward && what != epilogue::kind::bias_gelu) return;
+    set(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix);
+    set(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.to.stride});
   }
 
-  device_array<std::byte> room;  // outlives the handle
+  device_array<std::byte> room;
+  int sm_count;
   handle native;
-  cudaStream_t bound = nullptr;
+  std::map<sizes, recipe> recipes;
 };
 
 products::products(int sm_count) : state_(std::make_unique<state>(sm_count)) {}
@@ -61,39 +230,42 @@ products::products(products&&) noexcept = default;
 products& products::operator=(products&&) noexcept = default;
 products::~products() = default;
 
+bool products::has(product const& what) { return state_->of(what).is_there; }
+
 void products::operator()(cudaStream_t on, product const& what) {
-  state_->bind(on);
-  auto const operation = [](factor const& f) { return f.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  float const beta = what.adds ? 1.0F : 0.0F;
+  auto const& how = state_->of(what);
+  if (!how.is_there)
+    throw zbpp::error(
+        zbpp::errc::device_failed,
+        "cuBLASLt has no algorithm for a product of " + std::to_string(what.rows) + " x " +
+            std::to_string(what.inner) + " x " + std::to_string(what.columns) +
+            " on this device; choose other sizes");
+  bool const sums = what.then.what == epilogue::kind::sums;
+  void const* const vector = sums ? static_cast<void const*>(what.then.row_sums)
+                                  : static_cast<void const*>(what.then.bias);
+  state::set_pointers(how.how, what, const_cast<void*>(vector), what.then.gelu_input);
+  float const beta = what.adds || what.past != nullptr ? 1.0F : 0.0F;
   void* const to = what.to.wide != nullptr ? static_cast<void*>(what.to.wide)
                                            : static_cast<void*>(what.to.narrow);
-  // cuBLAS is column major, where every matrix of ours is its transpose: so it is given the
-  // product of the transposes, the second factor first.
-  auto const status = cublasGemmStridedBatchedEx(
-      state_->native.get(),
-      operation(what.b),
-      operation(what.a),
-      static_cast<int>(what.columns),
-      static_cast<int>(what.rows),
-      static_cast<int>(what.inner),
-      &what.scale,
-      what.b.data,
-      CUDA_R_16BF,
-      static_cast<int>(what.b.stride),
-      what.b.next,
-      what.a.data,
-      CUDA_R_16BF,
-      static_cast<int>(what.a.stride),
-      what.a.next,
-      &beta,
-      to,
-      what.to.wide != nullptr ? CUDA_R_32F : CUDA_R_16BF,
-      static_cast<int>(what.to.stride),
-      what.to.next,
-      static_cast<int>(what.batch),
-      CUBLAS_COMPUTE_32F,
-      CUBLAS_GEMM_DEFAULT);
-  check(status, "cublasGemmStridedBatchedEx");
+  check(
+      cublasLtMatmul(
+          state_->native.get(),
+          how.how.get(),
+          &what.scale,
+          what.b.data,
+          how.b.get(),
+          what.a.data,
+          how.a.get(),
+          &beta,
+          what.past != nullptr ? what.past : to,
+          how.to.get(),
+          to,
+          how.to.get(),
+          &how.algorithm,
+          state_->room.data(),
+          state_->room.size(),
+          on),
+      "cublasLtMatmul");
 }
 
 }  // namespace gpt::cuda

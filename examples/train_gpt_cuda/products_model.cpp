@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products under the model of CUDA: three loops, small sizes only.
+// Products under the model of CUDA: three loops, and the epilogues of cuBLASLt; small sizes only.
+#include "gelu.hpp"
 #include "products.hpp"
 #include "touching.hpp"
 #include <zbpp/cuda/error.hpp>
@@ -15,6 +16,22 @@ float at(factor const& f, index batch, index row, index column) {
   return wide(f.data[batch * f.next + row * f.stride + column]);
 }
 
+/// Says what is stored of a sum, and does what the epilogue does beside it.
+float finished(epilogue const& then, float sum, index place, index column) {
+  switch (then.what) {
+    case epilogue::kind::bias: return sum + wide(then.bias[column]);
+    case epilogue::kind::bias_gelu: {
+      float const in = sum + wide(then.bias[column]);
+      then.gelu_input[place] = narrow(in);
+      return gelu::of(in);
+    }
+    case epilogue::kind::gelu_backward: return sum * gelu::slope_at(wide(then.gelu_input[place]));
+    case epilogue::kind::none:
+    case epilogue::kind::sums: break;
+  }
+  return sum;
+}
+
 void multiply(product const& what) {
   for (index n = 0; n < what.batch; ++n)
     for (index r = 0; r < what.rows; ++r)
@@ -22,12 +39,20 @@ void multiply(product const& what) {
         float sum = 0.0F;
         for (index i = 0; i < what.inner; ++i) sum += at(what.a, n, r, i) * at(what.b, n, i, c);
         auto const place = n * what.to.next + r * what.to.stride + c;
-        float const scaled = what.scale * sum;
+        sum *= what.scale;
+        if (what.past != nullptr) sum += wide(what.past[place]);
         if (what.to.wide != nullptr)
-          what.to.wide[place] = what.adds ? what.to.wide[place] + scaled : scaled;
+          what.to.wide[place] = what.adds ? what.to.wide[place] + sum : sum;
         else
-          what.to.narrow[place] = narrow(what.adds ? wide(what.to.narrow[place]) + scaled : scaled);
+          what.to.narrow[place] = narrow(
+              finished(what.then, what.adds ? sum + wide(what.to.narrow[place]) : sum, place, c));
       }
+  if (what.then.what != epilogue::kind::sums) return;
+  for (index r = 0; r < what.rows; ++r) {
+    float sum = 0.0F;
+    for (index i = 0; i < what.inner; ++i) sum += at(what.a, 0, r, i);
+    what.then.row_sums[r] = sum;
+  }
 }
 
 /// Calls with each run of values of a matrix, or of each of a batch: what lies between its rows is
@@ -49,13 +74,25 @@ void touch(touching& t, factor const& f, index batch, index rows, index columns)
 }
 
 template <class Value>
-void touch(touching& t, product const& what, Value* to) {
+void touch_result(touching& t, product const& what, Value* data, bool reads, bool writes) {
   auto const& in = what.to;
   each_run(
-      to, what.batch, in.next, what.rows, what.columns, in.stride, [&](auto* first, index count) {
-        if (what.adds) t.reads(first, count);
-        t.writes(first, count);
+      data, what.batch, in.next, what.rows, what.columns, in.stride, [&](auto* first, index count) {
+        if (reads) t.reads(first, count);
+        if (writes) t.writes(first, count);
       });
+}
+
+void touch(touching& t, epilogue const& then, product const& what) {
+  switch (then.what) {
+    case epilogue::kind::none: return;
+    case epilogue::kind::bias: return t.reads(then.bias, what.columns);
+    case epilogue::kind::bias_gelu:
+      t.reads(then.bias, what.columns);
+      return touch_result(t, what, then.gelu_input, false, true);
+    case epilogue::kind::gelu_backward: return touch_result(t, what, then.gelu_input, true, false);
+    case epilogue::kind::sums: return t.writes(then.row_sums, what.rows);
+  }
 }
 
 }  // namespace
@@ -67,14 +104,21 @@ products::products(products&&) noexcept = default;
 products& products::operator=(products&&) noexcept = default;
 products::~products() = default;
 
+// As on a GPU, not every product has row sums: both ways of making them are to run in tests.
+bool products::has(product const& what) {
+  return what.then.what != epilogue::kind::sums || what.rows % 64 == 0;
+}
+
 void products::operator()(cudaStream_t on, product const& what) {
   touching t;
   touch(t, what.a, what.batch, what.rows, what.inner);
   touch(t, what.b, what.batch, what.inner, what.columns);
   if (what.to.wide != nullptr)
-    touch(t, what, what.to.wide);
+    touch_result(t, what, what.to.wide, what.adds, true);
   else
-    touch(t, what, what.to.narrow);
+    touch_result(t, what, what.to.narrow, what.adds, true);
+  if (what.past != nullptr) touch_result(t, what, what.past, true, false);
+  touch(t, what.then, what);
   // Own choice: a multiplication a nanosecond of the model's time.
   auto const ns = what.batch * what.rows * what.columns * what.inner;
   auto const body = [what] { multiply(what); };

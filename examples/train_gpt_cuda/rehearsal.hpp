@@ -26,14 +26,14 @@ class rehearsal {
   void forward() {
     memory_.begin();
     auto const* const x = reinterpret_cast<bf16 const*>(zeros_.data());
-    static_cast<void>(chunk_->forward(memory_, stream_, keep_, batch_, x, loss_.data()));
+    static_cast<void>(chunk_->forward(memory_, directly{stream_}, keep_, batch_, x, loss_.data()));
   }
   /// Enqueues B.
   void backward_input() {
-    static_cast<void>(chunk_->backward_input(memory_, stream_, keep_, {zeros_.data()}));
+    static_cast<void>(chunk_->backward_input(memory_, directly{stream_}, keep_, {zeros_.data()}));
   }
   /// Enqueues W.
-  void backward_weight() { chunk_->backward_weight(stream_, keep_, batch_); }
+  void backward_weight() { chunk_->backward_weight(directly{stream_}, keep_); }
 
  private:
   chunk* chunk_;

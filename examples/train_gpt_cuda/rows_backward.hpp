@@ -8,26 +8,6 @@
 
 namespace gpt::cuda {
 
-/// Sets x, the input of GELU, to the gradient of that input; all [tokens, width].
-struct gelu_backward {
-  static constexpr char const* name = "gelu backward";
-  index tokens;
-  index width;
-  bf16 const* dy;
-  bf16* x;
-
-  [[nodiscard]] index rows() const { return tokens; }
-  void touches(touching& t) const {
-    t.reads(dy, tokens * width);
-    t.changes(x, tokens * width);
-  }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    auto const* const up = dy + row * width;
-    auto* const in = x + row * width;
-    at.each(width, [=](index c) { in[c] = narrow(wide(up[c]) * gelu::slope_at(wide(in[c]))); });
-  }
-};
-
 /// Sets dx to the gradient through a norm, given that of what it gave, plus the gradient that came
 /// past it; all [tokens, width].
 struct norm_backward {
@@ -51,6 +31,10 @@ struct norm_backward {
     t.writes(dx, tokens * width);
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
+    struct sums {
+      float up;     // of gamma * dy
+      float slope;  // of gamma * dy * normal
+    };
     auto const* const up = dy + row * width;
     auto const* const in = normal + row * width;
     auto const* const beside = past == nullptr ? nullptr : past + row * width;
@@ -58,179 +42,257 @@ struct norm_backward {
     auto const* const g = gamma;
     float const factor = scale[row];
     float const share = 1.0F / static_cast<float>(width);
-    float const mean = share * at.sum(width, [=](index c) { return wide(up[c]) * g[c]; });
-    float const slope =
-        share * at.sum(width, [=](index c) { return wide(up[c]) * g[c] * wide(in[c]); });
-    at.each(width, [=](index c) {
-      float const through = factor * (wide(up[c]) * g[c] - mean - wide(in[c]) * slope);
-      out[c] = narrow(beside == nullptr ? through : wide(beside[c]) + through);
+    auto const scaled = [=](index p) {
+      auto const u = load(up + 8 * p);
+      auto const c = load(g + 8 * p);
+      return make_eight([&](int i) { return u.at[i] * c.at[i]; });
+    };
+    auto const all = at.fold(
+        width / 8,
+        sums{},
+        [=](index p) {
+          auto const u = scaled(p);
+          auto const n = load(in + 8 * p);
+          return sums{sum_of_eight([&](int i) { return u.at[i]; }), sum_of_eight([&](int i) {
+                        return u.at[i] * n.at[i];
+                      })};
+        },
+        [](sums a, sums b) {
+          return sums{a.up + b.up, a.slope + b.slope};
+        });
+    at.each(width / 8, [=](index p) {
+      auto const u = scaled(p);
+      auto const n = load(in + 8 * p);
+      auto const through = make_eight(
+          [&](int i) { return factor * (u.at[i] - share * all.up - n.at[i] * share * all.slope); });
+      if (beside == nullptr) return store(out + 8 * p, through);
+      auto const b = load(beside + 8 * p);
+      store(out + 8 * p, make_eight([&](int i) { return b.at[i] + through.at[i]; }));
     });
   }
 };
 
-/// Sets d [count, context], the gradient of the probabilities, to that of the scores before they
-/// were scaled.
+/// Sets each row of d [count, context], the gradient of the probabilities, to that of the scores
+/// before they were scaled; blocks of keys as for causal_softmax.
 struct causal_softmax_backward {
   static constexpr char const* name = "causal softmax backward";
   index count;
   index context;
+  index block;  ///< keys of a block
   float scale;  ///< of the scores
   bf16 const* probabilities;
   bf16* d;
 
   [[nodiscard]] index rows() const { return count; }
   void touches(touching& t) const {
-    t.reads(probabilities, count * context);
-    t.changes(d, count * context);
+    for (index row = 0; row < count; ++row) {
+      auto const used = causal_softmax::used(row, context, block);
+      t.reads(probabilities + row * context, used);
+      t.changes(d + row * context, used);
+    }
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto const* const p = probabilities + row * context;
     auto* const x = d + row * context;
     float const factor = scale;
-    index const seen = row % context + 1;
-    float const mean = at.sum(seen, [=](index j) { return wide(p[j]) * wide(x[j]); });
-    at.each(context, [=](index j) {
-      x[j] = narrow(j < seen ? factor * wide(p[j]) * (wide(x[j]) - mean) : 0.0F);
+    index const pieces = causal_softmax::used(row, context, block) / 8;
+    // Where nothing may be seen the probability is 0, and so is the gradient.
+    float const mean = at.sum(pieces, [=](index c) {
+      auto const a = load(p + 8 * c);
+      auto const b = load(x + 8 * c);
+      return sum_of_eight([&](int i) { return a.at[i] * b.at[i]; });
+    });
+    at.each(pieces, [=](index c) {
+      auto const a = load(p + 8 * c);
+      auto const b = load(x + 8 * c);
+      store(x + 8 * c, make_eight([&](int i) { return factor * a.at[i] * (b.at[i] - mean); }));
     });
   }
 };
 
-/// Sets y to normal * gamma + beta, as F did; all [tokens, width].
-struct scale_shift {
-  static constexpr char const* name = "scale, shift";
-  index tokens;
-  index width;
-  bf16 const* normal;
-  float const* gamma;
-  float const* beta;
-  bf16* y;
-
-  [[nodiscard]] index rows() const { return tokens; }
-  void touches(touching& t) const {
-    t.reads(normal, tokens * width);
-    t.reads(gamma, width);
-    t.reads(beta, width);
-    t.writes(y, tokens * width);
-  }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    auto const self = *this;
-    at.each(width, [=](index c) {
-      auto const i = row * self.width + c;
-      self.y[i] = narrow(wide(self.normal[i]) * self.gamma[c] + self.beta[c]);
-    });
-  }
-};
-
-/// Cuts columns in runs of as many as there are lanes: a row of a kernel is a run of columns of a
-/// row of a matrix.
+/// Cuts the columns of a matrix in tiles as wide as all lanes reach: a row of a kernel is one tile
+/// of one row of the matrix.
 struct column_tiles {
   index width;
 
-  /// @return runs that a row is cut in
+  /// @return tiles that a row is cut in
   [[nodiscard]] __host__ __device__ index a_row() const {
-    return (width + lanes::count - 1) / lanes::count;
+    return (width / 8 + lanes::count - 1) / lanes::count;
   }
   /// @return the row of the matrix
   [[nodiscard]] __host__ __device__ index row(index tile) const { return tile / a_row(); }
-  /// Does something for every column of a run.
+  /// Does something for the first column of every piece of a tile.
   template <class Do>
   __host__ __device__ void each(lanes const& at, index tile, Do column) const {
     index const first = tile % a_row() * lanes::count;
-    index const rest = width - first;
-    at.each(rest < lanes::count ? rest : lanes::count, [=](index c) { column(first + c); });
+    index const rest = width / 8 - first;
+    at.each(rest < lanes::count ? rest : lanes::count, [=](index p) { column(8 * (first + p)); });
   }
 };
 
-/// Sums the columns of dy [tokens, width], or of its product with `factor`, over each run of
-/// `run` tokens: sums [runs, width].
+/// Cuts tokens in runs: over each of them a kernel of W adds up, and add_sums adds the sums.
+struct token_runs {
+  static constexpr index run = 16;  ///< own choice: enough warps for all multiprocessors
+  index tokens;
+
+  /// @return how many there are
+  [[nodiscard]] __host__ __device__ index count() const { return (tokens + run - 1) / run; }
+  /// @return the token after the last of a run
+  [[nodiscard]] __host__ __device__ index last(index of) const {
+    return (of + 1) * run < tokens ? (of + 1) * run : tokens;
+  }
+};
+
+/// Sums the columns of dy [tokens, width] over runs of tokens: sums [runs, width].
 struct column_sums {
   static constexpr char const* name = "column sums";
-  static constexpr index run = 64;  ///< own choice: some hundred blocks for a usual microbatch
   index tokens;
   index width;
   bf16 const* dy;
-  bf16 const* factor;  ///< [tokens, width]; null: 1
   float* sums;
 
-  /// @return how many runs there are
-  [[nodiscard]] __host__ __device__ static index runs(index tokens) {
-    return (tokens + run - 1) / run;
+  [[nodiscard]] index rows() const {
+    return token_runs{tokens}.count() * column_tiles{width}.a_row();
   }
-  [[nodiscard]] index rows() const { return runs(tokens) * column_tiles{width}.a_row(); }
   void touches(touching& t) const {
     t.reads(dy, tokens * width);
-    t.reads(factor, tokens * width);
-    t.writes(sums, runs(tokens) * width);
+    t.writes(sums, token_runs{tokens}.count() * width);
   }
   __host__ __device__ void operator()(lanes const& at, index tile) const {
     auto const self = *this;
     column_tiles const tiles{width};
     index const of = tiles.row(tile);
-    index const last = (of + 1) * run < tokens ? (of + 1) * run : tokens;
     tiles.each(at, tile, [=](index c) {
-      float total = 0.0F;
-      for (index t = of * run; t < last; ++t) {
-        auto const i = t * self.width + c;
-        total +=
-            self.factor == nullptr ? wide(self.dy[i]) : wide(self.dy[i]) * wide(self.factor[i]);
+      eight total{};
+      for (index t = of * token_runs::run; t < token_runs{self.tokens}.last(of); ++t) {
+        auto const up = load(self.dy + t * self.width + c);
+        for (int i = 0; i < 8; ++i) total.at[i] += up.at[i];
       }
-      self.sums[of * self.width + c] = total;
+      store(self.sums + of * self.width + c, total);
     });
   }
 };
 
-/// Adds the sums [runs, width] of all runs to a gradient [width].
-struct add_sums {
-  static constexpr char const* name = "add sums";
-  index runs;
+/// Does what W does around a norm, in one read: sets y to normal * gamma + beta, as F did, and sums
+/// dy * normal and dy over runs of tokens. Matrices are [tokens, width], sums [runs, width].
+struct norm_weights {
+  static constexpr char const* name = "norm weights";
+  index tokens;
   index width;
-  float const* sums;
-  float* gradient;
+  bf16 const* dy;
+  bf16 const* normal;
+  float const* gamma;
+  float const* beta;
+  bf16* y;
+  float* gamma_sums;
+  float* beta_sums;
 
-  [[nodiscard]] index rows() const { return column_tiles{width}.a_row(); }
+  [[nodiscard]] index rows() const {
+    return token_runs{tokens}.count() * column_tiles{width}.a_row();
+  }
   void touches(touching& t) const {
-    t.reads(sums, runs * width);
-    t.changes(gradient, width);
+    t.reads(dy, tokens * width);
+    t.reads(normal, tokens * width);
+    t.reads(gamma, width);
+    t.reads(beta, width);
+    t.writes(y, tokens * width);
+    t.writes(gamma_sums, token_runs{tokens}.count() * width);
+    t.writes(beta_sums, token_runs{tokens}.count() * width);
   }
   __host__ __device__ void operator()(lanes const& at, index tile) const {
     auto const self = *this;
-    column_tiles{width}.each(at, tile, [=](index c) {
-      float total = 0.0F;
-      for (index r = 0; r < self.runs; ++r) total += self.sums[r * self.width + c];
-      self.gradient[c] += total;
+    column_tiles const tiles{width};
+    index const of = tiles.row(tile);
+    tiles.each(at, tile, [=](index c) {
+      auto const g = load(self.gamma + c);
+      auto const b = load(self.beta + c);
+      eight scales{};
+      eight shifts{};
+      for (index t = of * token_runs::run; t < token_runs{self.tokens}.last(of); ++t) {
+        auto const at_token = t * self.width + c;
+        auto const up = load(self.dy + at_token);
+        auto const n = load(self.normal + at_token);
+        for (int i = 0; i < 8; ++i) {
+          scales.at[i] += up.at[i] * n.at[i];
+          shifts.at[i] += up.at[i];
+        }
+        store(self.y + at_token, make_eight([&](int i) { return n.at[i] * g.at[i] + b.at[i]; }));
+      }
+      store(self.gamma_sums + of * self.width + c, scales);
+      store(self.beta_sums + of * self.width + c, shifts);
     });
   }
 };
 
-/// Adds each row of dy [tokens, width] to the gradient [vocabulary, width] of its token's row, the
-/// tokens in order.
+/// Adds sums over runs of tokens to gradients, several at once.
+struct add_sums {
+  static constexpr char const* name = "add sums";
+  static constexpr int most = 8;
+  struct item {
+    float const* sums;  ///< [runs, width]
+    index runs;
+    index width;
+    float* gradient;  ///< [width]
+  };
+  item items[most];
+  int count;
+
+  [[nodiscard]] index rows() const {
+    index all = 0;
+    for (int i = 0; i < count; ++i) all += items[i].width / 8;
+    return all;
+  }
+  void touches(touching& t) const {
+    for (int i = 0; i < count; ++i) {
+      t.reads(items[i].sums, items[i].runs * items[i].width);
+      t.changes(items[i].gradient, items[i].width);
+    }
+  }
+  // A row is eight columns, and a piece of it a run.
+  __host__ __device__ void operator()(lanes const& at, index row) const {
+    int which = 0;
+    for (; row >= items[which].width / 8; ++which) row -= items[which].width / 8;
+    auto const of = items[which];
+    index const column = 8 * row;
+    auto const add = [](eight const& a, eight const& b) {
+      return make_eight([&](int i) { return a.at[i] + b.at[i]; });
+    };
+    auto const total = at.fold(
+        of.runs, eight{}, [=](index r) { return load(of.sums + r * of.width + column); }, add);
+    at.each(1, [=](index) { store(of.gradient + column, add(load(of.gradient + column), total)); });
+  }
+};
+
+/// Adds each row of dy [tokens, width] to the gradient [vocabulary, width] of its token's row, one
+/// sequence after another.
 struct embed_token_backward {
   static constexpr char const* name = "embed backward, tokens";
-  sequence_starts of;
-  index tokens;
+  sequences_of of;
   index width;
   bf16 const* dy;
   float* gradient;
 
   [[nodiscard]] index rows() const { return vocabulary * column_tiles{width}.a_row(); }
   void touches(touching& t) const {
-    of.touches(t, tokens);
-    t.reads(dy, tokens * width);
+    of.touches(t);
+    t.reads(dy, of.tokens() * width);
     t.changes(gradient, vocabulary * width);
   }
   __host__ __device__ void operator()(lanes const& at, index tile) const {
-    auto const& self = *this;
+    auto const self = *this;
     column_tiles const tiles{width};
     index const byte = tiles.row(tile);
-    tiles.each(at, tile, [&](index c) {
-      float total = 0.0F;
-      for (index b = 0; b * self.of.context < self.tokens; ++b) {
-        auto const* const sequence = self.of.text + self.of.first[b];
-        auto const* const up = self.dy + b * self.of.context * self.width + c;
-        for (index t = 0; t < self.of.context; ++t)
-          if (sequence[t] == byte) total += wide(up[t * self.width]);
+    tiles.each(at, tile, [=](index c) {
+      auto total = load(self.gradient + byte * self.width + c);
+      for (index b = 0; b < self.of.sequences; ++b) {
+        auto const* const letters = self.of.text + self.of.first[b];
+        for (index t = 0; t < self.of.context; ++t) {
+          if (letters[t] != byte) continue;
+          auto const up = load(self.dy + (t * self.of.sequences + b) * self.width + c);
+          for (int i = 0; i < 8; ++i) total.at[i] += up.at[i];
+        }
       }
-      self.gradient[byte * self.width + c] += total;
+      store(self.gradient + byte * self.width + c, total);
     });
   }
 };
@@ -238,7 +300,7 @@ struct embed_token_backward {
 /// Adds each row of dy [tokens, width] to the gradient [context, width] of its position's row.
 struct embed_position_backward {
   static constexpr char const* name = "embed backward, positions";
-  index tokens;
+  index sequences;
   index width;
   index context;
   bf16 const* dy;
@@ -246,29 +308,32 @@ struct embed_position_backward {
 
   [[nodiscard]] index rows() const { return context; }
   void touches(touching& t) const {
-    t.reads(dy, tokens * width);
+    t.reads(dy, sequences * context * width);
     t.changes(gradient, context * width);
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto const self = *this;
-    at.each(width, [=](index c) {
-      float total = 0.0F;
-      for (index t = row; t < self.tokens; t += self.context)
-        total += wide(self.dy[t * self.width + c]);
-      self.gradient[row * self.width + c] += total;
+    at.each(width / 8, [=](index p) {
+      auto* const to = self.gradient + row * self.width + 8 * p;
+      auto total = load(to);
+      for (index b = 0; b < self.sequences; ++b) {
+        auto const up = load(self.dy + (row * self.sequences + b) * self.width + 8 * p);
+        for (int i = 0; i < 8; ++i) total.at[i] += up.at[i];
+      }
+      store(to, total);
     });
   }
 };
 
-/// Rounds weights to the copies that products use.
+/// Rounds weights, a multiple of eight, to the copies that products use.
 struct round_weights {
   static constexpr char const* name = "round weights";
-  static constexpr index tile = 4 * lanes::count;
+  static constexpr index tile = 4 * lanes::count;  ///< pieces of a row
   index count;
   float const* value;
   bf16* rounded;
 
-  [[nodiscard]] index rows() const { return (count + tile - 1) / tile; }
+  [[nodiscard]] index rows() const { return (count / 8 + tile - 1) / tile; }
   void touches(touching& t) const {
     t.reads(value, count);
     t.writes(rounded, count);
@@ -276,9 +341,9 @@ struct round_weights {
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto const self = *this;
     index const first = row * tile;
-    index const rest = count - first;
-    at.each(rest < tile ? rest : tile, [=](index offset) {
-      self.rounded[first + offset] = narrow(self.value[first + offset]);
+    index const rest = count / 8 - first;
+    at.each(rest < tile ? rest : tile, [=](index p) {
+      store(self.rounded + 8 * (first + p), load(self.value + 8 * (first + p)));
     });
   }
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the kernels of F do to one row, each a class whose members are the kernel's arguments.
-// Arithmetic is fp32; what is kept is rounded to bf16 once.
+// Arithmetic is fp32; what is kept is rounded to bf16 once. Bytes, operations and registers of each
+// are in docs/train_gpt_cuda.md.
 #pragma once
 
 #include "lanes.hpp"
@@ -13,256 +14,205 @@
 
 namespace gpt::cuda {
 
-/// Says where the sequences of a microbatch start in the text.
-struct sequence_starts {
-  std::uint8_t const* text;  ///< on the device
+/// Says which tokens a microbatch has. Those of all sequences at one position are neighbours: row t
+/// of [tokens, width] is position t / sequences of sequence t mod sequences, so that the heads of
+/// all sequences are a batch with one distance between them (attention.hpp).
+struct sequences_of {
+  std::uint8_t const* text;   ///< on the device
+  index letters;              ///< of the text
+  std::int64_t const* first;  ///< [sequences], on the device: where each starts in the text
+  index sequences;
   index context;
-  std::int64_t first[most_sequences];
 
-  /// @return the byte at position t of the microbatch
+  /// @return the byte at row t of the microbatch
   [[nodiscard]] __host__ __device__ std::uint8_t token(index t) const {
-    return text[first[t / context] + t % context];
+    return text[first[t % sequences] + t / sequences];
   }
   /// @return the byte that follows it
   [[nodiscard]] __host__ __device__ std::uint8_t target(index t) const {
-    return text[first[t / context] + t % context + 1];
+    return text[first[t % sequences] + t / sequences + 1];
   }
-  /// Notes the bytes that a microbatch of `tokens` reads.
-  void touches(touching& t, index tokens) const {
-    for (index b = 0; b * context < tokens; ++b) t.reads(text + first[b], context + 1);
+  /// @return rows of the microbatch
+  [[nodiscard]] __host__ __device__ index tokens() const { return sequences * context; }
+  /// Notes what a microbatch reads.
+  void touches(touching& t) const {
+    t.reads(text, letters);
+    t.reads(first, sequences);
   }
 };
 
-/// Gives e^x / (1 + e^x).
-[[nodiscard]] __host__ __device__ inline float listener(float x) {
-  return 1.0F / (1.0F + expf(-x));
-}
+/// Writes where the sequences of a microbatch start. It is the one kernel whose arguments differ
+/// from step to step, so that others can be replayed.
+struct place_sequences {
+  static constexpr char const* name = "place sequences";
+  std::int64_t from[most_sequences];
+  index sequences;
+  std::int64_t* first;
 
-/// Is GELU in its tanh form, as x * listener(slope * (x + cubic * x^3)).
-/// @source Hendrycks and Gimpel, arXiv 1606.08415 sec. 2; slope is 2 * sqrt(2 / pi)
-struct gelu {
-  static constexpr float slope = 1.5957691216F;
-  static constexpr float cubic = 0.044715F;
-
-  /// @return its value
-  [[nodiscard]] __host__ __device__ static float of(float x) {
-    return x * listener(slope * (x + cubic * x * x * x));
-  }
-  /// @return its derivative
-  [[nodiscard]] __host__ __device__ static float slope_at(float x) {
-    float const open = listener(slope * (x + cubic * x * x * x));
-    float const inner = slope * (1.0F + 3.0F * cubic * x * x);
-    return open + x * open * (1.0F - open) * inner;
+  [[nodiscard]] static constexpr index rows() { return 1; }
+  void touches(touching& t) const { t.writes(first, sequences); }
+  __host__ __device__ void operator()(lanes const& at, index) const {
+    auto const& self = *this;
+    at.each(sequences, [&](index b) { self.first[b] = self.from[b]; });
   }
 };
 
 /// Sets y [tokens, width] to token row + position row.
 struct embed {
   static constexpr char const* name = "embed";
-  sequence_starts of;
-  index tokens;
+  sequences_of of;
   index width;
   float const* token_table;     ///< [vocabulary, width]
   float const* position_table;  ///< [context, width]
   bf16* y;
 
-  [[nodiscard]] index rows() const { return tokens; }
+  [[nodiscard]] index rows() const { return of.tokens(); }
   void touches(touching& t) const {
-    of.touches(t, tokens);
+    of.touches(t);
     t.reads(token_table, vocabulary * width);
     t.reads(position_table, of.context * width);
-    t.writes(y, tokens * width);
+    t.writes(y, of.tokens() * width);
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto const* const token = token_table + of.token(row) * width;
-    auto const* const position = position_table + row % of.context * width;
+    auto const* const position = position_table + row / of.sequences * width;
     auto* const out = y + row * width;
-    at.each(width, [=](index c) { out[c] = narrow(token[c] + position[c]); });
+    at.each(width / 8, [=](index p) {
+      auto const a = load(token + 8 * p);
+      auto const b = load(position + 8 * p);
+      store(out + 8 * p, make_eight([&](int i) { return a.at[i] + b.at[i]; }));
+    });
   }
 };
 
-/// Holds what a norm gives and keeps; all [tokens, width] but for `scale` [tokens].
-struct norm_result {
+/// Normalises the rows of x and keeps what B and W need; all [tokens, width] but for `scale`.
+struct norm {
+  static constexpr char const* name = "norm";
+  index tokens;
+  index width;
+  bf16 const* x;
   float const* gamma;  ///< [width]
   float const* beta;   ///< [width]
   bf16* normal;        ///< mean 0, variance 1
   bf16* normed;        ///< normal * gamma + beta
-  float* scale;        ///< what made the variance 1
+  float* scale;        ///< [tokens], what made the variance 1
 
-  void touches(touching& t, index tokens, index width) const {
+  [[nodiscard]] index rows() const { return tokens; }
+  void touches(touching& t) const {
+    t.reads(x, tokens * width);
     t.reads(gamma, width);
     t.reads(beta, width);
     t.writes(normal, tokens * width);
     t.writes(normed, tokens * width);
     t.writes(scale, tokens);
   }
-  /// Normalises a row.
-  __host__ __device__ void of(lanes const& at, bf16 const* x, index row, index width) const {
+  // A row stays in the first cache from one loop to the next.
+  __host__ __device__ void operator()(lanes const& at, index row) const {
     constexpr float epsilon = 1e-5F;
+    auto const self = *this;
+    auto const* const in = x + row * width;
     float const share = 1.0F / static_cast<float>(width);
-    float const mean = share * at.sum(width, [=](index c) { return wide(x[c]); });
-    float const variance = share * at.sum(width, [=](index c) {
-      float const off = wide(x[c]) - mean;
-      return off * off;
+    float const mean = share * at.sum(width / 8, [=](index p) {
+      auto const v = load(in + 8 * p);
+      return sum_of_eight([&](int i) { return v.at[i]; });
+    });
+    float const variance = share * at.sum(width / 8, [=](index p) {
+      auto const v = load(in + 8 * p);
+      return sum_of_eight([&](int i) { return (v.at[i] - mean) * (v.at[i] - mean); });
     });
     float const factor = 1.0F / sqrtf(variance + epsilon);
-    auto const self = *this;
-    at.each(width, [=](index c) {
+    at.each(width / 8, [=](index p) {
+      auto const v = load(in + 8 * p);
       // Rounded first: W makes `normed` again from what was kept.
-      bf16 const rounded = narrow((wide(x[c]) - mean) * factor);
-      self.normal[row * width + c] = rounded;
-      self.normed[row * width + c] = narrow(wide(rounded) * self.gamma[c] + self.beta[c]);
+      auto const n = rounded(make_eight([&](int i) { return (v.at[i] - mean) * factor; }));
+      store(self.normal + row * self.width + 8 * p, n);
+      auto const g = load(self.gamma + 8 * p);
+      auto const b = load(self.beta + 8 * p);
+      store(self.normed + row * self.width + 8 * p, make_eight([&](int i) {
+              return n.at[i] * g.at[i] + b.at[i];
+            }));
     });
     at.each(1, [=](index) { self.scale[row] = factor; });
   }
 };
 
-/// Normalises the rows of x [tokens, width].
-struct norm {
-  static constexpr char const* name = "norm";
-  index tokens;
-  index width;
-  bf16 const* x;
-  norm_result result;
+/// Holds the largest of some numbers, and the sum of e^(x - top) over them.
+struct soft_mass {
+  float top = -INFINITY;
+  float mass = 0.0F;
 
-  [[nodiscard]] index rows() const { return tokens; }
-  void touches(touching& t) const {
-    t.reads(x, tokens * width);
-    result.touches(t, tokens, width);
+  /// @return those of the numbers of both
+  [[nodiscard]] __host__ __device__ static soft_mass both(soft_mass a, soft_mass b) {
+    if (a.mass == 0.0F) return b;
+    if (b.mass == 0.0F) return a;
+    float const top = a.top < b.top ? b.top : a.top;
+    return {top, a.mass * expf(a.top - top) + b.mass * expf(b.top - top)};
   }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    result.of(at, x + row * width, row, width);
-  }
-};
-
-/// Sets y to x + branch + bias; all [tokens, width].
-struct add_branch {
-  static constexpr char const* name = "add branch";
-  index tokens;
-  index width;
-  bf16 const* x;
-  bf16 const* branch;
-  float const* bias;  ///< [width]
-  bf16* y;
-
-  [[nodiscard]] index rows() const { return tokens; }
-  void touches(touching& t) const {
-    t.reads(x, tokens * width);
-    t.reads(branch, tokens * width);
-    t.reads(bias, width);
-    t.writes(y, tokens * width);
-  }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    auto const self = *this;
-    at.each(width, [=](index c) {
-      auto const i = row * self.width + c;
-      self.y[i] = narrow(wide(self.x[i]) + wide(self.branch[i]) + self.bias[c]);
-    });
-  }
-};
-
-/// Sets y to x + branch + bias and normalises y.
-struct add_branch_norm {
-  static constexpr char const* name = "add branch, norm";
-  add_branch add;
-  norm_result result;
-
-  [[nodiscard]] index rows() const { return add.tokens; }
-  void touches(touching& t) const {
-    add.touches(t);
-    result.touches(t, add.tokens, add.width);
-  }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    add(at, row);
-    result.of(at, add.y + row * add.width, row, add.width);
-  }
-};
-
-/// Adds a bias [width] to x [tokens, width].
-struct add_bias {
-  static constexpr char const* name = "add bias";
-  index tokens;
-  index width;
-  float const* bias;
-  bf16* x;
-
-  [[nodiscard]] index rows() const { return tokens; }
-  void touches(touching& t) const {
-    t.reads(bias, width);
-    t.changes(x, tokens * width);
-  }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    auto const* const from = bias;
-    auto* const to = x + row * width;
-    at.each(width, [=](index c) { to[c] = narrow(wide(to[c]) + from[c]); });
-  }
-};
-
-/// Adds a bias [width] to x [tokens, width] and sets `active` to GELU of it.
-struct bias_gelu {
-  static constexpr char const* name = "bias, gelu";
-  index tokens;
-  index width;
-  float const* bias;
-  bf16* x;
-  bf16* active;
-
-  [[nodiscard]] index rows() const { return tokens; }
-  void touches(touching& t) const {
-    t.reads(bias, width);
-    t.changes(x, tokens * width);
-    t.writes(active, tokens * width);
-  }
-  __host__ __device__ void operator()(lanes const& at, index row) const {
-    auto const* const from = bias;
-    auto* const to = x + row * width;
-    auto* const out = active + row * width;
-    at.each(width, [=](index c) {
-      bf16 const sum = narrow(wide(to[c]) + from[c]);
-      to[c] = sum;
-      out[c] = narrow(gelu::of(wide(sum)));
-    });
+  /// @return those of the first `count` of eight numbers
+  [[nodiscard]] __host__ __device__ static soft_mass of(eight const& x, index count) {
+    soft_mass all;
+    for (int i = 0; i < 8; ++i)
+      if (i < count && all.top < x.at[i]) all.top = x.at[i];
+    all.mass = sum_of_eight([&](int i) { return i < count ? expf(x.at[i] - all.top) : 0.0F; });
+    return all;
   }
 };
 
 /// Sets each row of scores [count, context] to the softmax of what it may see, its first
-/// row mod context + 1 elements, and the rest to 0.
+/// row mod context + 1 elements, and to 0 what follows in its block of keys. Blocks after that are
+/// no product's factor.
 struct causal_softmax {
   static constexpr char const* name = "causal softmax";
   index count;
   index context;
+  index block;  ///< keys of a block
   bf16* scores;
 
   [[nodiscard]] index rows() const { return count; }
-  void touches(touching& t) const { t.changes(scores, count * context); }
+  /// @return elements of a row that products make and read
+  [[nodiscard]] __host__ __device__ static index used(index row, index context, index block) {
+    index const end = (row % context / block + 1) * block;
+    return end < context ? end : context;
+  }
+  void touches(touching& t) const {
+    for (index row = 0; row < count; ++row)
+      t.changes(scores + row * context, used(row, context, block));
+  }
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto* const x = scores + row * context;
     index const seen = row % context + 1;
-    float const top = at.largest(seen, [=](index j) { return wide(x[j]); });
-    float const mass = at.sum(seen, [=](index j) { return expf(wide(x[j]) - top); });
-    at.each(
-        context, [=](index j) { x[j] = narrow(j < seen ? expf(wide(x[j]) - top) / mass : 0.0F); });
+    auto const all = at.fold(
+        (seen + 7) / 8,
+        soft_mass(),
+        [=](index p) { return soft_mass::of(load(x + 8 * p), seen - 8 * p); },
+        soft_mass::both);
+    float const share = 1.0F / all.mass;
+    at.each(used(row, context, block) / 8, [=](index p) {
+      auto const v = load(x + 8 * p);
+      store(x + 8 * p, make_eight([&](int i) {
+              return 8 * p + i < seen ? expf(v.at[i] - all.top) * share : 0.0F;
+            }));
+    });
   }
 };
 
-/// Makes the loss of every token, and the gradient of its logits.
+/// Makes the loss of every token, and the gradient of its logits, which are read once.
 struct cross_entropy {
   static constexpr char const* name = "cross entropy";
-  sequence_starts of;
-  index tokens;
+  sequences_of of;
   float share;          ///< of a token's loss in the loss that gradients are of
   float const* logits;  ///< [tokens, vocabulary], without the bias
   float const* bias;    ///< [vocabulary]
   bf16* dlogits;        ///< [tokens, vocabulary]
   float* losses;        ///< [tokens], in nats
 
-  [[nodiscard]] index rows() const { return tokens; }
+  [[nodiscard]] index rows() const { return of.tokens(); }
   void touches(touching& t) const {
-    of.touches(t, tokens);
-    t.reads(logits, tokens * vocabulary);
+    of.touches(t);
+    t.reads(logits, of.tokens() * vocabulary);
     t.reads(bias, vocabulary);
-    t.writes(dlogits, tokens * vocabulary);
-    t.writes(losses, tokens);
+    t.writes(dlogits, of.tokens() * vocabulary);
+    t.writes(losses, of.tokens());
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto const* const x = logits + row * vocabulary;
@@ -271,24 +221,38 @@ struct cross_entropy {
     auto* const loss = losses + row;
     float const part = share;
     index const wanted = of.target(row);
-    float const top = at.largest(vocabulary, [=](index c) { return x[c] + b[c]; });
-    float const mass = at.sum(vocabulary, [=](index c) { return expf(x[c] + b[c] - top); });
-    at.each(vocabulary, [=](index c) {
-      float const chance = expf(x[c] + b[c] - top) / mass;
-      dx[c] = narrow(part * (chance - (c == wanted ? 1.0F : 0.0F)));
+    static_assert(vocabulary == 8 * lanes::count, "a lane holds a piece of the logits");
+    held<eight> biased;
+    at.each(vocabulary / 8, [&](index p) {
+      auto const v = load(x + 8 * p);
+      auto const c = load(b + 8 * p);
+      biased[p] = make_eight([&](int i) { return v.at[i] + c.at[i]; });
     });
-    at.each(1, [=](index) { *loss = logf(mass) - (x[wanted] + b[wanted] - top); });
+    auto const all = at.fold(
+        vocabulary / 8,
+        soft_mass(),
+        [&](index p) { return soft_mass::of(biased[p], 8); },
+        soft_mass::both);
+    at.each(vocabulary / 8, [&](index p) {
+      auto const& v = biased[p];
+      store(dx + 8 * p, make_eight([&](int i) {
+              float const chance = expf(v.at[i] - all.top) / all.mass;
+              return part * (chance - (8 * p + i == wanted ? 1.0F : 0.0F));
+            }));
+      for (int i = 0; i < 8; ++i)
+        if (8 * p + i == wanted) *loss = logf(all.mass) - (v.at[i] - all.top);
+    });
   }
 };
 
-/// Sets `mean` to the mean of some losses.
+/// Sets `mean` to the mean of some losses, a multiple of eight.
 struct mean_loss {
   static constexpr char const* name = "mean loss";
   index tokens;
   float const* losses;
   float* mean;
 
-  [[nodiscard]] index rows() const { return 1; }
+  [[nodiscard]] static constexpr index rows() { return 1; }
   void touches(touching& t) const {
     t.reads(losses, tokens);
     t.writes(mean, 1);
@@ -296,7 +260,10 @@ struct mean_loss {
   __host__ __device__ void operator()(lanes const& at, index) const {
     auto const* const x = losses;
     auto* const to = mean;
-    float const total = at.sum(tokens, [=](index i) { return x[i]; });
+    float const total = at.sum(tokens / 8, [=](index p) {
+      auto const v = load(x + 8 * p);
+      return sum_of_eight([&](int i) { return v.at[i]; });
+    });
     float const count = static_cast<float>(tokens);
     at.each(1, [=](index) { *to = total / count; });
   }

@@ -85,9 +85,10 @@ class sequential_trainer {
       batch const of(how_.model.of_text(), *text_, how_.seed, step_, i);
       chunk_saved<reused_memory::tensor> keep;
       memory_.begin();
-      static_cast<void>(model_.forward(memory_, stream_, keep, of, nullptr, losses_.data() + i));
-      static_cast<void>(model_.backward_input(memory_, stream_, keep, {}));
-      model_.backward_weight(stream_, keep, of);
+      directly const how{stream_};
+      static_cast<void>(model_.forward(memory_, how, keep, of, nullptr, losses_.data() + i));
+      static_cast<void>(model_.backward_input(memory_, how, keep, {}));
+      model_.backward_weight(how, keep);
     }
     double total = 0.0;
     for (float const loss : losses_.download(stream_)) total += static_cast<double>(loss);

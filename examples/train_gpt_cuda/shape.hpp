@@ -30,6 +30,10 @@ struct shape {
   [[nodiscard]] constexpr index tokens() const { return sequences * context; }
   /// @return rows of the attention scores [sequences, heads, context]
   [[nodiscard]] constexpr index score_rows() const { return heads * tokens(); }
+  /// @return queries of a block of attention, which is multiplied with the keys up to its end
+  /// alone:
+  ///         own choice, four blocks, so that 10 of 16 parts are left; a multiple of eight
+  [[nodiscard]] constexpr index causal_block() const { return (context / 8 + 3) / 4 * 8; }
   /// @return elements of a row batch [tokens, width]
   [[nodiscard]] constexpr index row_elements() const { return tokens() * width; }
   /// @return floating-point operations of the matrix products of F, B and W, for one token

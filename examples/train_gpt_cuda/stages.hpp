@@ -40,16 +40,16 @@ class chunk_stage {
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       auto const* const x = reinterpret_cast<bf16 const*>(msg[0].data());
       auto* const loss = mb.is_last_stage() ? zbpp::cuda::loss_slot(mb, ctx) : nullptr;
-      msg = model_.forward(ctx, zbpp::cuda::stream_of(ctx), keep, of, x, loss);
+      msg = model_.forward(ctx, directly{zbpp::cuda::stream_of(ctx)}, keep, of, x, loss);
     });
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
-      msg = model_.backward_input(ctx, zbpp::cuda::stream_of(ctx), keep, msg[0]);
+      msg = model_.backward_input(ctx, directly{zbpp::cuda::stream_of(ctx)}, keep, msg[0]);
     });
     co_await mb.send_gradient(std::move(msg));
     co_await zbpp::W([&](zbpp::pass_context ctx) {
-      model_.backward_weight(zbpp::cuda::stream_of(ctx), keep, of);
+      model_.backward_weight(directly{zbpp::cuda::stream_of(ctx)}, keep);
     });
   }
 
@@ -93,7 +93,7 @@ class chunk_stage {
       of.parameters().size() * (weights::bytes_each + chunk_optimizer::bytes_each) + keeps.scratch +
       products::workspace);
   auto const linear = blocks * 12 * s.width * s.width + (of.is_last() ? vocabulary * s.width : 0);
-  auto const scores = blocks * 2 * s.context * s.width;
+  auto const scores = blocks * (s.context + s.causal_block()) * s.width;
   auto const ticks_of = [&](index products_a_token) {
     return 1 + static_cast<zbpp::ticks>(s.tokens() * products_a_token / 1000);
   };
