@@ -26,7 +26,7 @@ concept memory = requires(Memory& m, std::size_t bytes) {
   { m.allocate_edge(bytes).data() } -> std::same_as<std::byte*>;
 };
 
-/// Enqueues the work of a pass as it comes. graph_passes, stages.hpp, replays it instead.
+/// Enqueues the work of a pass as it comes; pass_work, stages.hpp, may replay it.
 struct directly {
   cudaStream_t on;
 

@@ -125,6 +125,12 @@ inline void add_options(CLI::App& app, options& o) {
          "--weight-decay", adam.weight_decay, "Share of the rate that weights shrink by in a step")
       ->check(share(true));
   add_step_options(app, adam.base, o.kinds);
+  app.add_option_function<std::string>(
+         "--replay",
+         [&o](std::string const& what) { o.how.replays_passes = what == "pass"; },
+         "none; or pass, the kernels of a pass are captured once and then launched as one [none]")
+      ->check(is_one_of({"none", "pass"}))
+      ->option_text("NAME");
   app.add_option("--seed", o.how.seed, "Of everything random")->check(seed());
   app.add_flag("--check", o.check, "Run sequentially, too, and compare every loss and parameter");
   app.add_flag("--measure", o.measure, "Measure the passes first, and plan by that");

@@ -58,7 +58,7 @@ class ranks_here {
         if (times_passes) record.measured = from_its_start(step.measured);
       });
     }
-    record.parameters = parameters_of(stages, sites_of(where));
+    record_stages(record, stages, sites_of(where));
     return record;
   }
 

@@ -30,6 +30,8 @@ struct run_record {
   std::vector<float> parameters = {};           ///< at the end, in the order of the model
   std::optional<zbpp::timeline> measured = {};  ///< of the last step, where passes were timed
   step_counts counts = {};
+  std::int64_t captures = 0;  ///< of passes as graphs, on the ranks of this process
+  std::int64_t replays = 0;   ///< of those
 };
 
 /// Counts the times of a step from its start; where ranks do not stop between steps, they go on
@@ -122,18 +124,20 @@ template <class Between>
   return record;
 }
 
-/// @return the parameters of stages, one after the other
+/// Records what the stages of a run have at its end.
 /// @param devices  one per stage, each with the stream that it ran on
 /// @throws zbpp::cuda::cuda_error
-[[nodiscard]] inline std::vector<float> parameters_of(
-    std::vector<chunk_stage>& stages, std::span<zbpp::cuda::rank_device const> devices) {
-  std::vector<float> all;
+inline void record_stages(
+    run_record& record,
+    std::vector<chunk_stage>& stages,
+    std::span<zbpp::cuda::rank_device const> devices) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     zbpp::cuda::device_guard const here(devices[s].device);
     auto const values = stages[s].model().parameters().values(devices[s].compute);
-    all.insert(all.end(), values.begin(), values.end());
+    record.parameters.insert(record.parameters.end(), values.begin(), values.end());
+    record.captures += stages[s].graphs().captures();
+    record.replays += stages[s].graphs().replays();
   }
-  return all;
 }
 
 /// Says whether two runs gave the same bits: every loss, and every parameter at the end.
@@ -161,12 +165,15 @@ template <class Between>
   return *middle;
 }
 
-/// Lines up what the runs gave. Where the norm of all gradients decides about steps: how many were
-/// taken before it was known, and did not hold.
+/// Lines up what the runs gave. Where passes are replayed: how many were captured, and replayed.
+/// Where the norm of all gradients decides about steps: how many were taken before it was known,
+/// and did not hold.
 class outcome {
  public:
-  /// @param agrees  whether the norm does
-  explicit outcome(bool agrees) : agrees_(agrees), lines_(columns(agrees)) {}
+  explicit outcome(training const& how)
+      : replays_(how.replays_passes),
+        agrees_(how.optimizer.base.needs_norm),
+        lines_(columns(replays_, agrees_)) {}
 
   /// Adds the reference.
   void add(run_record const& run) {
@@ -185,6 +192,7 @@ class outcome {
         time_of(run),
         run.measured ? percent(zbpp::bubble_rate(*run.measured)) : "",
         percent(zbpp::bubble_rate(of.plan->timeline()))};
+    if (replays_) append(cells, {std::to_string(run.captures), std::to_string(run.replays)});
     if (agrees_) append(cells, run.counts.cells());
     lines_.add(std::move(cells));
   }
@@ -199,13 +207,15 @@ class outcome {
     return fixed(median(run.milliseconds), 2);
   }
 
-  [[nodiscard]] static std::vector<std::string> columns(bool agrees) {
+  [[nodiscard]] static std::vector<std::string> columns(bool replays, bool agrees) {
     std::vector<std::string> names{
         "policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"};
+    if (replays) append(names, {"captured", "replayed"});
     if (agrees) append(names, step_counts::columns());
     return names;
   }
 
+  bool replays_;
   bool agrees_;
   table lines_;
 };

@@ -25,6 +25,7 @@ struct training {
   adam_settings optimizer;
   int microbatches = 8;
   std::uint64_t seed = 1;
+  bool replays_passes = false;  ///< in pipelines: a pass is a graph, and one launch
 };
 
 /// Hands out the same memory in every round of the same requests: right on one stream, where a

@@ -6,15 +6,41 @@
 
 #include "rehearsal.hpp"
 #include <zbpp/cuda/device.hpp>
+#include <zbpp/cuda/graph.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <ranges>
 #include <utility>
 #include <vector>
 
 namespace gpt::cuda {
+
+/// Enqueues the work of a pass, or replays it as a graph.
+class pass_work {
+ public:
+  /// @param graphs  null: as it comes; else where it is kept, under `key`
+  pass_work(zbpp::pass_context ctx, zbpp::cuda::graph_cache* graphs, std::int64_t key)
+      : on(zbpp::cuda::stream_of(ctx)), ctx_(ctx), graphs_(graphs), key_(key) {}
+
+  /// Calls `work(stream)`; when it replays, the first time alone, and whenever a pointer differs.
+  /// @throws zbpp::error (device_failed); what `work` throws
+  template <class Work>
+  void operator()(std::initializer_list<void const*> pointers, Work const& work) const {
+    if (graphs_ == nullptr) return work(on);
+    graphs_->run(ctx_, key_, pointers, [&](zbpp::cuda::stream_ref to) { work(to); });
+  }
+
+  cudaStream_t on;  ///< of the rank
+
+ private:
+  zbpp::pass_context ctx_;
+  zbpp::cuda::graph_cache* graphs_;
+  std::int64_t key_;
+};
 
 /// Is one stage: a chunk of the model and the optimizer of its parameters.
 class chunk_stage {
@@ -40,16 +66,17 @@ class chunk_stage {
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       auto const* const x = reinterpret_cast<bf16 const*>(msg[0].data());
       auto* const loss = mb.is_last_stage() ? zbpp::cuda::loss_slot(mb, ctx) : nullptr;
-      msg = model_.forward(ctx, directly{zbpp::cuda::stream_of(ctx)}, keep, of, x, loss);
+      msg = model_.forward(ctx, work(ctx, zbpp::pass_kind::forward, mb), keep, of, x, loss);
     });
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
-      msg = model_.backward_input(ctx, directly{zbpp::cuda::stream_of(ctx)}, keep, msg[0]);
+      msg =
+          model_.backward_input(ctx, work(ctx, zbpp::pass_kind::backward_input, mb), keep, msg[0]);
     });
     co_await mb.send_gradient(std::move(msg));
     co_await zbpp::W([&](zbpp::pass_context ctx) {
-      model_.backward_weight(directly{zbpp::cuda::stream_of(ctx)}, keep);
+      model_.backward_weight(work(ctx, zbpp::pass_kind::backward_weight, mb), keep);
     });
   }
 
@@ -66,12 +93,21 @@ class chunk_stage {
 
   /// @return the chunk as trained so far
   [[nodiscard]] chunk& model() { return model_; }
+  /// @return the graphs of its passes; none where they are not replayed
+  [[nodiscard]] zbpp::cuda::graph_cache const& graphs() const { return graphs_; }
 
  private:
+  [[nodiscard]] pass_work work(
+      zbpp::pass_context ctx, zbpp::pass_kind kind, zbpp::microbatch const& mb) {
+    auto const key = static_cast<std::int64_t>(mb.index()) * 3 + static_cast<std::int64_t>(kind);
+    return {ctx, how_.replays_passes ? &graphs_ : nullptr, key};
+  }
+
   training how_;
   text const* text_;
   chunk model_;
   chunk_optimizer optimizer_;
+  zbpp::cuda::graph_cache graphs_;
 };
 
 /// Says how large everything of a chunk is, and guesses its times from the multiplications: enough

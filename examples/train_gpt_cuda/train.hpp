@@ -61,7 +61,7 @@ template <class Ranks>
       all.push_back(std::move(one));
   say(headline(o, on, ranks.description()) + plans.told());
 
-  outcome told(o.how.optimizer.base.needs_norm);
+  outcome told(o.how);
   std::optional<run_record> reference;
   if (o.check) {
     reference = doing("running the reference", [&] {
