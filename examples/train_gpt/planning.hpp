@@ -4,12 +4,11 @@
 // what the passes cost, measured by running a few steps of a pipeline and looking at its timeline.
 #pragma once
 
-#include "message_times.hpp"
+#include "measured_steps.hpp"
 #include "stages.hpp"
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <optional>
 #include <string>
@@ -55,68 +54,6 @@ struct choice {
   return found;
 }
 
-/// Sets each BW of a schedule to B and W, so that both can be measured.
-[[nodiscard]] inline zbpp::schedule split_backward(zbpp::schedule const& order) {
-  zbpp::rows<zbpp::pass> passes;
-  for (int rank = 0; rank < order.ranks(); ++rank) {
-    for (auto const& p : order.passes(rank)) {
-      if (p.kind != zbpp::pass_kind::backward) {
-        passes.push(p);
-        continue;
-      }
-      passes.push({zbpp::pass_kind::backward_input, p.stage, p.microbatch});
-      passes.push({zbpp::pass_kind::backward_weight, p.stage, p.microbatch});
-    }
-    passes.end_row();
-  }
-  return {order.placement(), order.microbatches(), std::move(passes)};
-}
-
-/// Gives the value that a share of some values lies below, or a default one of none.
-/// @param share  0 to 1; the default gives the median
-template <class Value>
-[[nodiscard]] Value quantile(std::vector<Value> values, double share = 0.5) {
-  if (values.empty()) return {};
-  auto const last = static_cast<double>(values.size() - 1);
-  auto const place = values.begin() + static_cast<std::ptrdiff_t>(share * last + 0.5);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
-}
-
-/// Says how long a message takes from one rank to the next; 0 where there is one rank.
-[[nodiscard]] inline zbpp::ticks message_time(zbpp::problem const& problem) {
-  return problem.ranks() > 1 ? problem.transfer()(0, 1, problem.costs(0).edge) : 0;
-}
-
-/// @return the same problem without memory limits, in which each message takes `time`
-[[nodiscard]] inline zbpp::problem with_message_time(
-    zbpp::problem const& problem, zbpp::ticks time) {
-  auto const costs = problem.all_costs();
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      {costs.begin(), costs.end()},
-      zbpp::transfer_costs(time)};
-}
-
-/// Gives the problem of measured steps: what its passes took, and its messages.
-[[nodiscard]] inline zbpp::problem problem_from(
-    std::vector<zbpp::timeline> const& steps, zbpp::problem const& sizes) {
-  std::vector<zbpp::ticks> messages;
-  for (auto const& line : steps)
-    for_each_message(
-        line,
-        sizes.placement(),
-        sizes.microbatches(),
-        [&](int, int to, std::size_t i, zbpp::ticks made) {
-          // Only a rank that was waiting starts as soon as the message is there.
-          if (i > 0 && made > line[to][i - 1].end) messages.push_back(line[to][i].start - made);
-        });
-  // Own choice: a message is what the quickest few took. The rest is largely the wait of a woken
-  // thread for a core, which a machine with other work to do makes as long as it likes.
-  return with_message_time(zbpp::costs_from(steps, sizes), quantile(messages, 0.02));
-}
-
 /// Measures a problem by steps of a pipeline.
 /// @param sizes    says how large everything is
 /// @param policy   takes the placement; its order is run, with B and W apart
@@ -139,7 +76,7 @@ template <class Backend, class Whole>
     auto line = whole(order, pipe.step().measured);
     if (i >= warm_up_steps) measured.push_back(std::move(line));
   }
-  return problem_from(measured, sizes);
+  return problem_from(measured, sizes, quick_message);
 }
 
 /// Measures the problem of a placement in this process.

@@ -5,6 +5,7 @@
 #include "processes.hpp"
 
 #include "doing.hpp"
+#include "gathered_timeline.hpp"
 #include "meeting.hpp"
 #include "phases.hpp"
 #include <zbpp/asio/tcp.hpp>
@@ -21,27 +22,6 @@
 
 namespace gpt {
 namespace {
-
-/// Makes the timeline of a step on all ranks, which each measured for itself.
-/// @param order  what the ranks ran
-[[nodiscard]] zbpp::timeline gather_timeline(
-    zbpp::asio::rendezvous& meeting, zbpp::schedule const& order, zbpp::timeline const& own) {
-  zbpp::asio::wire_writer to;
-  for (auto const& timed : own[meeting.rank()]) to.put(timed.start).put(timed.end);
-  auto const parts = meeting.all_gather(to.bytes());
-  zbpp::timeline all;
-  for (int rank = 0; rank < order.ranks(); ++rank) {
-    zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
-    for (auto const& pass : order.passes(rank)) {
-      auto const start = from.get<zbpp::ticks>();
-      all.push({pass, start, from.get<zbpp::ticks>()});
-    }
-    from.expect_end();
-    all.end_row();
-  }
-  align_clocks(all, order.placement(), order.microbatches());
-  return all;
-}
 
 /// Says how large the stages of all ranks are, and what their optimizer steps take; each rank knows
 /// its own.

@@ -50,7 +50,8 @@ int start(options const& o) {
   zbpp::cuda_model::reset(
       {.seed = o.interleaving,
        .devices = is_apart || o.one_device_each ? o.ranks : 1,
-       .hosts = is_apart ? 0 : 1});  // the ranks come and go by themselves
+       .hosts = is_apart ? 0 : 1,  // the ranks come and go by themselves
+       .copy_ns = 20'000});
   try {
     auto const status = train_by_transport(o);
     bool const is_wrong = tell_faults(zbpp::cuda_model::faults());

@@ -1,143 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Measures how long the passes of each stage take, alone and with all ranks busy: partitions share
-// memory bandwidth, caches and power, so that the second is what a pipeline meets.
+// Measures what a pipeline meets: steps on real text under a plan of the policy, timed on the
+// device. Zeros would be quicker than text, as they take less power; and a GPU with nothing else
+// to do is quicker than one whose ranks share its bandwidth, caches and power.
 #pragma once
 
 #include "stages.hpp"
+#include "train_gpt/measured_steps.hpp"
 #include "train_gpt/table.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <list>
-#include <span>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace gpt::cuda {
 
-/// Holds how long F, B and W of a stage take.
-using pass_times = std::array<zbpp::ticks, 3>;
+#ifdef ZBPP_CUDA_MODEL
+/// The model does not get warm, and is always as quick.
+inline constexpr std::chrono::milliseconds load_before_measuring{0};
+inline constexpr int steps_to_measure = 3;
+#else
+/// Own choice: clocks fall under load, for about this long.
+inline constexpr std::chrono::milliseconds load_before_measuring{2000};
+/// Own choice: enough for medians over all microbatches.
+inline constexpr int steps_to_measure = 9;
+#endif
 
-/// Holds what was measured, by stage.
-struct measured_times {
-  std::vector<pass_times> alone;
-  std::vector<pass_times> together;
-};
-
-/// Times the passes of one stage on the stream of its rank.
-class stage_clock {
- public:
-  /// Own choice: enough for a median; the first rounds find cold caches and low clocks.
-  static constexpr int unmeasured_rounds = 3;
-  static constexpr int rounds = 15;
-
-  stage_clock(
-      chunk_stage& stage, training const& how, text const& on, zbpp::cuda::rank_device const& at)
-      : at_(at), passes_(make(stage, how, on, at)) {
-    zbpp::cuda::device_guard const here(at.device);
-    for (int i = 0; i < 4 * rounds; ++i) marks_.emplace_back(zbpp::cuda::event_kind::timing);
-  }
-
-  /// Enqueues a round of F, B, W.
-  /// @param number  from 0; the first ones are not timed
-  void enqueue(int number) {
-    zbpp::cuda::device_guard const here(at_.device);
-    zbpp::cuda::stream_ref const stream(at_.compute);
-    int next = 4 * (number - unmeasured_rounds);
-    auto const mark = [&] {
-      if (next >= 0) stream.record(marks_[static_cast<std::size_t>(next)]);
-      ++next;
-    };
-    mark();
-    passes_.forward();
-    mark();
-    passes_.backward_input();
-    mark();
-    passes_.backward_weight();
-    mark();
-  }
-  /// Waits for all rounds.
-  /// @return the medians
-  [[nodiscard]] pass_times read() {
-    zbpp::cuda::device_guard const here(at_.device);
-    zbpp::cuda::stream_ref(at_.compute).synchronize();
-    pass_times medians{};
-    for (std::size_t pass = 0; pass < medians.size(); ++pass) {
-      std::vector<float> took;
-      for (std::size_t first = pass; first < marks_.size(); first += 4) {
-        float milliseconds = 0.0F;
-        zbpp::cuda::check(cudaEventElapsedTime(
-            &milliseconds, marks_[first].view().get(), marks_[first + 1].view().get()));
-        took.push_back(milliseconds);
-      }
-      std::nth_element(took.begin(), took.begin() + rounds / 2, took.end());
-      auto const nanoseconds = static_cast<double>(took[rounds / 2]) * 1e6;
-      medians[pass] = std::max<zbpp::ticks>(1, static_cast<zbpp::ticks>(nanoseconds));
-    }
-    return medians;
-  }
-
- private:
-  static rehearsal make(
-      chunk_stage& stage, training const& how, text const& on, zbpp::cuda::rank_device const& at) {
-    zbpp::cuda::device_guard const here(at.device);
-    get_ready(stage.model(), how.model, on, at.compute, at.sm_count);
-    return rehearsal(stage.model(), how.model, on, at.compute);
-  }
-
-  zbpp::cuda::rank_device at_;
-  rehearsal passes_;
-  std::vector<zbpp::cuda::event> marks_;
-};
-
-/// Measures stages, which it gets ready for their devices.
-/// @param devices  one per stage, each with a stream
-/// @throws zbpp::error (device_failed)
-[[nodiscard]] inline measured_times measure(
-    training const& how,
-    text const& on,
-    std::vector<chunk_stage> stages,
-    std::span<zbpp::cuda::rank_device const> devices) {
-  std::list<stage_clock> clocks;
-  for (std::size_t s = 0; s < stages.size(); ++s)
-    clocks.emplace_back(stages[s], how, on, devices[s]);
-  constexpr int all = stage_clock::unmeasured_rounds + stage_clock::rounds;
-  measured_times times;
-  for (auto& clock : clocks) {
-    for (int i = 0; i < all; ++i) clock.enqueue(i);
-    times.alone.push_back(clock.read());
-  }
-  for (int i = 0; i < all; ++i)
-    for (auto& clock : clocks) clock.enqueue(i);
-  for (auto& clock : clocks) times.together.push_back(clock.read());
-  return times;
+/// Runs steps of a pipeline that times its passes: first as many as load the devices long enough.
+/// @param agree  makes of the number of steps that this process wants that of all ranks
+/// @param whole  makes of the timeline of a step that of all ranks
+/// @return the timelines of the steps after those
+/// @throws zbpp::error, the failure of the run
+template <class Pipeline, class Agree, class Whole>
+[[nodiscard]] std::vector<zbpp::timeline> measured_steps(
+    Pipeline& pipe, Agree const& agree, Whole const& whole) {
+  constexpr int first_steps = 3;  // own choice: they find cold caches
+  using clock = std::chrono::steady_clock;
+  static_cast<void>(pipe.step());
+  auto const start = clock::now();
+  for (int i = 1; i < first_steps; ++i) static_cast<void>(pipe.step());
+  std::chrono::duration<double> const load = load_before_measuring;
+  std::chrono::duration<double> const took = (clock::now() - start) / (first_steps - 1);
+  auto const loading = agree(static_cast<std::int64_t>(std::ceil(load / took)));
+  for (std::int64_t i = 0; i < loading; ++i) static_cast<void>(pipe.step());
+  std::vector<zbpp::timeline> all;
+  for (int i = 0; i < steps_to_measure; ++i) all.push_back(whole(pipe.step().measured));
+  return all;
 }
 
-/// Sets the times of costs.
-inline void set_times(std::vector<zbpp::stage_costs>& costs, std::vector<pass_times> const& times) {
-  for (std::size_t s = 0; s < costs.size(); ++s) {
-    costs[s].forward = times[s][0];
-    costs[s].backward_input = times[s][1];
-    costs[s].backward_weight = times[s][2];
-  }
+/// Makes the plan of the steps that are measured: the order of a policy, with B and W apart.
+[[nodiscard]] inline zbpp::plan measuring_plan(
+    zbpp::any_policy const& policy, zbpp::problem const& stated, int receive_ahead) {
+  return zbpp::make_plan(
+      "measuring", split_backward(policy(stated)), stated, {.receive_ahead = receive_ahead});
+}
+
+/// Gives the problem of measured steps: medians, of messages too.
+[[nodiscard]] inline zbpp::problem measured_problem(
+    std::vector<zbpp::timeline> const& steps, zbpp::problem const& stated) {
+  return problem_from(steps, stated, 0.5);
 }
 
 /// Tells what was measured.
-[[nodiscard]] inline std::string describe(
-    measured_times const& times, zbpp::placement const& placement) {
-  table lines({"stage", "rank", "F ms", "B ms", "W ms", "F alone", "B alone", "W alone"});
+[[nodiscard]] inline std::string describe(zbpp::problem const& measured) {
+  auto const milliseconds = [](zbpp::ticks time) { return fixed(zbpp::to_milliseconds(time), 3); };
+  auto const& placement = measured.placement();
+  table lines({"stage", "rank", "F ms", "B ms", "W ms"});
   for (int s = 0; s < placement.stages(); ++s) {
-    std::vector<std::string> cells{std::to_string(s), std::to_string(placement.rank_of(s))};
-    for (auto const* const of : {&times.together, &times.alone})
-      for (auto const time : (*of)[static_cast<std::size_t>(s)])
-        cells.push_back(fixed(zbpp::to_milliseconds(time), 3));
-    lines.add(std::move(cells));
+    auto const& costs = measured.costs(s);
+    lines.add(
+        {std::to_string(s),
+         std::to_string(placement.rank_of(s)),
+         milliseconds(costs.forward),
+         milliseconds(costs.backward_input),
+         milliseconds(costs.backward_weight)});
   }
-  return "measured with all ranks busy, and alone; " + placement.name() + " placement\n" +
-         lines.text();
+  return "measured in steps with all ranks busy; " + placement.name() + " placement, messages " +
+         milliseconds(message_time(measured)) + " ms\n" + lines.text();
 }
 
 }  // namespace gpt::cuda

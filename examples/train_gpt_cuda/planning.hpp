@@ -25,8 +25,9 @@ struct contender {
   std::optional<zbpp::plan> plan;  ///< of those that run
 };
 
-/// Measures the stages of a placement.
-using measure_call = std::function<measured_times(zbpp::placement const&)>;
+/// Measures a problem whose sizes are stated, by steps of a policy that takes its placement.
+using measure_call =
+    std::function<zbpp::problem(zbpp::any_policy const&, zbpp::problem const& stated)>;
 
 /// Plans for the policies that the user named; measures each placement once.
 class planner {
@@ -70,7 +71,9 @@ class planner {
       }
       try {
         of.plan = zbpp::make_plan(
-            policy, problem(where), {.receive_ahead = receive_ahead_of(*o_), .step = of.kind});
+            policy,
+            problem(where, policy),
+            {.receive_ahead = receive_ahead_of(*o_), .step = of.kind});
         of.why_not.clear();
         return;
       } catch (zbpp::error const& refused) {
@@ -81,20 +84,17 @@ class planner {
     }
   }
 
-  [[nodiscard]] zbpp::problem const& problem(zbpp::placement const& placement) {
+  [[nodiscard]] zbpp::problem const& problem(
+      zbpp::placement const& placement, zbpp::any_policy const& policy) {
     auto const known = std::find_if(problems_.begin(), problems_.end(), [&](auto const& p) {
       return p.placement() == placement;
     });
     if (known != problems_.end()) return *known;
-    auto stages = make_stages(o_->how, *on_, placement);
-    auto costs = guessed_costs(o_->how, stages);
-    stages.clear();
-    if (o_->measure) {
-      auto const times = measure_(placement);
-      told_ += describe(times, placement) + "\n";
-      set_times(costs, times.together);
-    }
-    return problems_.emplace_back(placement, o_->how.microbatches, std::move(costs));
+    auto stated = guessed_problem(o_->how, *on_, placement);
+    if (!o_->measure) return problems_.emplace_back(std::move(stated));
+    auto measured = measure_(policy, stated);
+    told_ += describe(measured) + "\n";
+    return problems_.emplace_back(std::move(measured));
   }
 
   options const* o_;

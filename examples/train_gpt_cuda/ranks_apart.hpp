@@ -8,6 +8,7 @@
 #include "options.hpp"
 #include "runs.hpp"
 #include "train_gpt/checksum.hpp"
+#include "train_gpt/gathered_timeline.hpp"
 #include "train_gpt/meeting.hpp"
 #include <zbpp/nccl/ranks.hpp>
 
@@ -59,27 +60,26 @@ class ranks_apart {
            std::to_string(device().sm_count);
   }
 
-  /// Measures the passes of all stages, each on its rank, all ranks at a time.
-  /// @throws zbpp::error (device_failed), or the failure of the run
-  [[nodiscard]] measured_times measure(zbpp::placement const& placement) const {
-    meeting_->barrier();
-    auto const own = cuda::measure(o_->how, *on_, own_stages(placement), own_sites(placement));
-    zbpp::asio::wire_writer to;
-    for (auto const* const times : {&own.alone, &own.together})
-      for (auto const& of_stage : *times)
-        for (auto const time : of_stage) to.put(time);
-    auto const parts = meeting_->all_gather(to.bytes());
-    measured_times all;
-    all.alone.resize(static_cast<std::size_t>(placement.stages()));
-    all.together = all.alone;
-    for (int rank = 0; rank < placement.ranks(); ++rank) {
-      zbpp::asio::wire_reader from(parts[static_cast<std::size_t>(rank)]);
-      for (auto* const times : {&all.alone, &all.together})
-        for (int const s : placement.stages_of(rank))
-          for (auto& time : (*times)[static_cast<std::size_t>(s)]) time = from.get<zbpp::ticks>();
-      from.expect_end();
-    }
-    return all;
+  /// Measures passes and messages in steps of a policy, on all ranks.
+  /// @throws zbpp::error, the failure of the run
+  [[nodiscard]] zbpp::problem measure(
+      zbpp::any_policy const& policy, zbpp::problem const& stated) const {
+    auto const plan = measuring_plan(policy, stated, receive_ahead_of(*o_));
+    auto stages = own_stages(stated.placement());
+    zbpp::pipeline pipe(plan, zbpp::nccl::ranks(*meeting_, settings_of(true)), stages, {});
+    auto const steps = measured_steps(
+        pipe,
+        [&](std::int64_t own) {
+          auto most = own;
+          auto const parts = meeting_->all_gather(zbpp::asio::wire_writer().put(own).bytes());
+          for (auto const& part : parts)
+            most = std::max(most, zbpp::asio::wire_reader(part).template get<std::int64_t>());
+          return most;
+        },
+        [&](zbpp::timeline const& own) {
+          return gather_timeline(*meeting_, plan.schedule(), own);
+        });
+    return measured_problem(steps, stated);
   }
 
   /// Runs a plan; the rank with the last stage shows how far it is.
@@ -91,11 +91,9 @@ class ranks_apart {
     run_record record{one.title};
     auto stages = own_stages(where);
     {
-      zbpp::nccl::ranks_settings settings;
-      settings.device = device();
       zbpp::pipeline pipe(
           *one.plan,
-          zbpp::nccl::ranks(*meeting_, settings),
+          zbpp::nccl::ranks(*meeting_, settings_of(false)),
           stages,
           options_of(o_->how.optimizer.base));
       bool const shows = meeting_->rank() == root;
@@ -126,6 +124,12 @@ class ranks_apart {
   }
 
  private:
+  [[nodiscard]] zbpp::nccl::ranks_settings settings_of(bool times_passes) const {
+    zbpp::nccl::ranks_settings made;
+    made.device = device();
+    made.traces = times_passes;
+    return made;
+  }
   [[nodiscard]] std::vector<chunk_stage> own_stages(zbpp::placement const& placement) const {
     return make_stages(o_->how, *on_, placement, placement.stages_of(meeting_->rank()));
   }

@@ -8,6 +8,7 @@
 #include "runs.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,9 +37,20 @@ class ranks_here {
            ", multiprocessors of the first " + std::to_string(device().sm_count);
   }
 
-  /// Measures the passes of all stages. @throws zbpp::error (device_failed)
-  [[nodiscard]] measured_times measure(zbpp::placement const& placement) const {
-    return cuda::measure(o_->how, *on_, make_stages(o_->how, *on_, placement), sites_of(placement));
+  /// Measures passes and messages in steps of a policy. @throws zbpp::error
+  [[nodiscard]] zbpp::problem measure(
+      zbpp::any_policy const& policy, zbpp::problem const& stated) const {
+    auto const& where = stated.placement();
+    auto stages = make_stages(o_->how, *on_, where);
+    zbpp::pipeline pipe(
+        measuring_plan(policy, stated, receive_ahead_of(*o_)), backend(true), stages, {});
+    auto const as_it_is = [](std::int64_t steps) { return steps; };
+    auto const steps = measured_steps(pipe, as_it_is, [&](zbpp::timeline line) {
+      // Devices count from events of their own.
+      if (o_->one_device_each) align_clocks(line, where, stated.microbatches());
+      return line;
+    });
+    return measured_problem(steps, stated);
   }
 
   /// Runs a plan. @throws zbpp::error
@@ -48,12 +60,8 @@ class ranks_here {
     run_record record{one.title};
     auto stages = make_stages(o_->how, *on_, where);
     {
-      auto const devices = where_.all();
-      zbpp::cuda::device backend;
-      backend.devices.assign(devices.begin(), devices.end());
-      backend.traces = times_passes;
       zbpp::pipeline pipe(
-          *one.plan, std::move(backend), stages, options_of(o_->how.optimizer.base));
+          *one.plan, backend(times_passes), stages, options_of(o_->how.optimizer.base));
       run_steps(pipe, record, o_->how, true, [&](zbpp::step_result const& step) {
         if (times_passes) record.measured = from_its_start(step.measured);
       });
@@ -69,6 +77,14 @@ class ranks_here {
   }
 
  private:
+  [[nodiscard]] zbpp::cuda::device backend(bool times_passes) const {
+    auto const devices = where_.all();
+    zbpp::cuda::device made;
+    made.devices.assign(devices.begin(), devices.end());
+    made.traces = times_passes;
+    return made;
+  }
+
   // One per stage.
   [[nodiscard]] std::vector<zbpp::cuda::rank_device> sites_of(
       zbpp::placement const& placement) const {

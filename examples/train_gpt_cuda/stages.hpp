@@ -93,6 +93,8 @@ class chunk_stage {
 
   /// @return the chunk as trained so far
   [[nodiscard]] chunk& model() { return model_; }
+  /// @return the chunk as trained so far
+  [[nodiscard]] chunk const& model() const { return model_; }
   /// @return the graphs of its passes; none where they are not replayed
   [[nodiscard]] zbpp::cuda::graph_cache const& graphs() const { return graphs_; }
 
@@ -158,17 +160,21 @@ template <class Numbers>
   return make_stages(how, on, placement, std::views::iota(0, placement.stages()));
 }
 
-/// @return the costs of all stages, as sizes and guesses say
-[[nodiscard]] inline std::vector<zbpp::stage_costs> guessed_costs(
-    training const& how, std::vector<chunk_stage>& stages) {
+/// @return the problem of a placement, as sizes and guesses say
+/// @param on  outlives the call
+[[nodiscard]] inline zbpp::problem guessed_problem(
+    training const& how, text const& on, zbpp::placement const& placement) {
+  auto const stages = make_stages(how, on, placement);
   std::vector<zbpp::stage_costs> costs;
-  auto const count = std::ssize(stages);
-  for (std::ptrdiff_t s = 0; s < count; ++s) {
-    auto const blocks = blocks_of_stage(how.model.layers, count, s);
+  for (int s = 0; s < placement.stages(); ++s) {
+    auto const blocks = blocks_of_stage(how.model.layers, placement.stages(), s);
     auto const& model = stages[static_cast<std::size_t>(s)].model();
     costs.push_back(costs_of(model, how.model, blocks.last - blocks.first));
   }
-  return costs;
+  // Own choice: a message is a few bytes in the time of a thousand multiplications, between what
+  // copies within a GPU and those between GPUs reach.
+  zbpp::transfer_costs const messages(1 + costs.front().edge / 3);
+  return {placement, how.microbatches, std::move(costs), messages};
 }
 
 }  // namespace gpt::cuda

@@ -54,7 +54,9 @@ template <class Ranks>
     std::printf("%s\n", what.c_str());
     std::fflush(stdout);
   };
-  planner plans(o, on, [&](zbpp::placement const& placement) { return ranks.measure(placement); });
+  planner plans(o, on, [&](zbpp::any_policy const& policy, zbpp::problem const& stated) {
+    return ranks.measure(policy, stated);
+  });
   std::vector<contender> all;
   for (auto const& name : o.policies)
     for (auto& one : doing("planning " + name, [&] { return plans.plan(name); }))
