@@ -8,7 +8,9 @@
 #include "train_gpt/sequential.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -205,6 +207,58 @@ int check_undo(both const& how, text const& on, zbpp::cuda::stream_ref stream) {
   return 1;
 }
 
+#ifdef ZBPP_CUDA_MODEL
+
+/// Holds how many kernels and products F, B and W of a microbatch launch.
+using launch_counts = std::array<std::int64_t, 3>;
+
+launch_counts launches_of(shape const& s, text const& on, zbpp::cuda::stream_ref stream) {
+  chunk model(s, on, {0, s.layers}, 1, 1);
+  model.prepare(stream, 16);
+  batch const of(s.of_text(), on, 1, 0, 0);
+  device_array<float> const loss(1);
+  reused_memory memory;
+  chunk_saved<reused_memory::tensor> keep;
+  directly const how{stream};
+  auto const count = [] {
+    auto const so_far = zbpp::cuda_model::count("launch");
+    zbpp::cuda_model::start_counting();
+    return static_cast<std::int64_t>(so_far);
+  };
+  static_cast<void>(count());
+  static_cast<void>(model.forward(memory, how, keep, of, nullptr, loss.data()));
+  auto const forward = count();
+  static_cast<void>(model.backward_input(memory, how, keep, {}));
+  auto const backward = count();
+  model.backward_weight(how, keep);
+  auto const weight = count();
+  stream.synchronize();
+  return {forward, backward, weight};
+}
+
+/// A layer launches what docs/train_gpt_cuda.md says.
+/// @return faults, told as they are found
+int check_launches(text const& on, zbpp::cuda::stream_ref stream) {
+  shape s{.layers = 1, .width = 64, .heads = 2, .context = 32, .sequences = 3};
+  auto const one = launches_of(s, on, stream);
+  s.layers = 2;
+  auto const two = launches_of(s, on, stream);
+  launch_counts layer{};
+  for (std::size_t i = 0; i < layer.size(); ++i) layer[i] = two[i] - one[i];
+  std::printf(
+      "launches of a layer and microbatch: F %td, B %td, W %td; of both ends: F %td, B %td, W "
+      "%td\n",
+      layer[0],
+      layer[1],
+      layer[2],
+      one[0] - layer[0],
+      one[1] - layer[1],
+      one[2] - layer[2]);
+  return layer == launch_counts{15, 23, 7} ? 0 : 1;
+}
+
+#endif
+
 int compare_all(char const* path) {
   auto const on = read_text(path);
   // Heads are as wide as train_gpt's, which all have.
@@ -216,6 +270,9 @@ int compare_all(char const* path) {
     faults += compare_gradients(how, on, stream);
     faults += compare_losses(how, on, stream);
   }
+#ifdef ZBPP_CUDA_MODEL
+  faults += check_launches(on, stream);
+#endif
   return faults + check_undo(make(two_blocks, 3, 1), on, stream);
 }
 
