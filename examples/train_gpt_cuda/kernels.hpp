@@ -4,13 +4,14 @@
 #pragma once
 
 #include "rows_backward.hpp"
+#include "rows_weight.hpp"
 
 #include <cuda_runtime_api.h>
 
 namespace gpt::cuda {
 
-/// Enqueues a kernel: a class of rows_forward.hpp or rows_backward.hpp. Kernels of other classes
-/// are not in kernels.cpp, and do not link.
+/// Enqueues a kernel: a class of rows_forward.hpp, rows_backward.hpp or rows_weight.hpp. Kernels of
+/// other classes are not in kernels.cpp, and do not link.
 /// @throws zbpp::cuda::cuda_error
 template <class Rows>
 void run(cudaStream_t on, Rows const& what);

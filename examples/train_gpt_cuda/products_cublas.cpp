@@ -11,6 +11,8 @@
 #include <cublasLt.h>
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 
 namespace gpt::cuda {
 namespace {
@@ -205,7 +207,9 @@ struct products::state {
         1,
         &best,
         &count);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+    // What it says of an epilogue that it does not have for the types.
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE)
+      check(status, "cublasLtMatmulAlgoGetHeuristic");
     to.is_there = status == CUBLAS_STATUS_SUCCESS && count > 0;
     to.algorithm = best.algo;
   }
