@@ -911,6 +911,39 @@ TEST_CASE("A captured graph does not run when captured, and runs in order when l
   });
 }
 
+TEST_CASE("Captured streams run side by side when a graph is launched, as events order them") {
+  // The stream of the launch, and two that are captured with it: whether they meet is up to events.
+  for (bool const is_ordered : {true, false}) {
+    each_interleaving([&] {
+      cudaStream_t const origin = new_stream();
+      cudaStream_t const left = new_stream();
+      cudaStream_t const right = new_stream();
+      char* const data = new_memory();
+      int value = 0;
+      REQUIRE(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+      order(origin, left);
+      order(origin, right);
+      model::launch(left, "left", {}, {{data, block}}, [&] { value = 2 * value + 1; });
+      if (is_ordered) order(left, right);
+      model::launch(right, "right", {}, {{data, block}}, [&] { value *= 3; });
+      order(left, origin);
+      order(right, origin);
+      cudaGraph_t graph = nullptr;
+      REQUIRE(cudaStreamEndCapture(origin, &graph) == cudaSuccess);
+      cudaGraphExec_t exec = nullptr;
+      REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+      // Launches of one graph do not overlap, whatever stream they are in.
+      REQUIRE(cudaGraphLaunch(exec, origin) == cudaSuccess);
+      REQUIRE(cudaGraphLaunch(exec, right) == cudaSuccess);
+      REQUIRE(cudaStreamSynchronize(right) == cudaSuccess);
+      CHECK(model::pending() == 0);
+      CHECK(faults_of("race") == (is_ordered ? 0U : 2U));
+      if (is_ordered) CHECK(value == 21);
+      CHECK(faults_of("") == (is_ordered ? 0U : 2U));
+    });
+  }
+}
+
 TEST_CASE("What a capture forbids fails and spoils it") {
   reset(1);
   cudaStream_t const stream = new_stream();
@@ -940,6 +973,13 @@ TEST_CASE("What a capture forbids fails and spoils it") {
   order(stream, side);
   model::launch(side, "lost", {}, {});
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureUnjoined);
+  begin();
+  order(stream, side);
+  CHECK(cudaStreamSynchronize(side) == cudaErrorStreamCaptureUnsupported);
+  CHECK(model::launch(stream, "late", {}, {}) == cudaErrorStreamCaptureInvalidated);
+  CHECK(cudaEventRecord(event, stream) == cudaErrorStreamCaptureInvalidated);
+  CHECK(cudaStreamEndCapture(side, &graph) == cudaErrorStreamCaptureUnmatched);
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
   begin();
   model::launch(stream, "fine", {}, {});
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);

@@ -307,6 +307,7 @@ set(ZBPP_ASIO_HEADERS
 )
 set(ZBPP_CUDA_HEADERS
   cuda/adamw.cuh
+  cuda/detail/capture.hpp
   cuda/detail/driver_api.hpp
   cuda/detail/exact.hpp
   cuda/detail/green_contexts.hpp
@@ -314,7 +315,9 @@ set(ZBPP_CUDA_HEADERS
   cuda/detail/layer_rows.hpp
   cuda/detail/p2p_transport.hpp
   cuda/detail/peer_access.hpp
+  cuda/detail/refuse_replay.hpp
   cuda/detail/rules.hpp
+  cuda/detail/step_graph.hpp
   cuda/detail/timing.hpp
   cuda/channel_needs.hpp
   cuda/device.hpp

@@ -23,6 +23,7 @@ namespace zbpp::test::toy {
 
 /// Launches the arithmetic of a pass.
 struct launched {
+  static auto step(microbatch mb) { return at_once::step(mb); }
   template <class Work>
   static void run(
       pass_context const& ctx,
@@ -58,32 +59,36 @@ using launched_stage = basic_hand_written<basic_passes<launched>>;
 
 /// The passes of a stage that use all memory which is free when they end: whatever a slot gets was
 /// in use a moment ago.
-class launched_passes_with_scratch : public basic_passes<launched> {
+template <class Runner>
+class passes_with_scratch : public basic_passes<Runner> {
+  using plain = basic_passes<Runner>;
+
  public:
-  using basic_passes::basic_passes;
+  using plain::basic_passes;
+  using typename plain::saved;
 
   message forward(saved& kept, message const& input, microbatch mb, pass_context ctx) {
-    auto out = basic_passes::forward(kept, input, mb, ctx);
+    auto out = plain::forward(kept, input, mb, ctx);
     work(ctx);
     return out;
   }
   message backward_input(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
-    auto out = basic_passes::backward_input(kept, gradient, mb, ctx);
+    auto out = plain::backward_input(kept, gradient, mb, ctx);
     work(ctx);
     return out;
   }
   message backward(saved& kept, message const& gradient, microbatch mb, pass_context ctx) {
-    auto out = basic_passes::backward(kept, gradient, mb, ctx);
+    auto out = plain::backward(kept, gradient, mb, ctx);
     work(ctx);
     return out;
   }
   void backward_weight(saved& kept, microbatch mb, pass_context ctx) {
-    basic_passes::backward_weight(kept, mb, ctx);
+    plain::backward_weight(kept, mb, ctx);
     kept = {};
     work(ctx);
   }
   void recompute(saved& kept, microbatch mb, pass_context ctx) {
-    basic_passes::recompute(kept, mb, ctx);
+    plain::recompute(kept, mb, ctx);
     work(ctx);
   }
   void update(pass_context ctx) { work(ctx); }
@@ -99,6 +104,8 @@ class launched_passes_with_scratch : public basic_passes<launched> {
     cuda::check(cuda_model::launch(cuda::stream_of(ctx), "scratch", {}, written, [] {}));
   }
 };
+
+using launched_passes_with_scratch = passes_with_scratch<launched>;
 
 /// @return what the messages of the toy network look like
 [[nodiscard]] inline std::vector<cuda::message_shape> edge_shapes(problem const& problem) {

@@ -214,6 +214,10 @@ inline void update(model& all) {
 
 /// Does the arithmetic of a pass at once.
 struct at_once {
+  /// @return what gives the number of the step when the work runs
+  static auto step(microbatch mb) {
+    return [number = mb.step()] { return number; };
+  }
   /// Runs `work`, which reads and writes these.
   template <class Work>
   static void run(
@@ -259,8 +263,8 @@ class basic_passes {
       skip = make(ctx, size);
       auto const x = of(kept.x[0]);
       auto const half = of(skip);
-      Runner::run(ctx, {}, {x, half}, [x, half, step = mb.step(), m = mb.index()] {
-        fill_batch(step, m, x);
+      Runner::run(ctx, {}, {x, half}, [x, half, step = Runner::step(mb), m = mb.index()] {
+        fill_batch(step(), m, x);
         for (std::size_t i = 0; i < x.size(); ++i) half[i] = x[i] * 0.5F;
       });
     } else {
@@ -283,8 +287,8 @@ class basic_passes {
     auto const d_sum = of(kept.d_sum);
     auto const d_positive = of(kept.d_positive);
     Runner::report(
-        mb, ctx, {total, rest}, {d_sum, d_positive}, [=, step = mb.step(), m = mb.index()] {
-          return loss(step, m, total, rest, d_sum, d_positive);
+        mb, ctx, {total, rest}, {d_sum, d_positive}, [=, step = Runner::step(mb), m = mb.index()] {
+          return loss(step(), m, total, rest, d_sum, d_positive);
         });
     return {sum, positive};
   }

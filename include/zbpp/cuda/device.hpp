@@ -9,6 +9,8 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/detail/p2p_transport.hpp>
+#include <zbpp/cuda/detail/refuse_replay.hpp>
+#include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
@@ -21,15 +23,22 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
+#include <cstdint>
 #include <exception>
 #include <functional>
-#include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace zbpp::cuda {
+
+/// Says who puts together the work of a step.
+enum class replay : std::uint8_t {
+  none,  ///< the host issues each step, pass by pass
+  step,  ///< a step is captured as one graph, and the device replays it
+};
 
 /// Runs ranks on GPUs.
 ///
@@ -49,6 +58,9 @@ struct device {
   bool traces = false;  ///< whether passes are timed on the device, by two events per pass
   /// Whether the host waits after each pass, so that an error names the pass; for debugging.
   bool synchronizes = false;
+  /// Whether steps after the first ones are replayed, in which flows do not run: all that differs
+  /// from step to step is then in device memory. One thread issues the passes of all devices.
+  cuda::replay replay = cuda::replay::none;
   /// Is called on each thread that issues passes, one per device, as `threads::on_thread_start`.
   /// With one device that is the thread that makes the pipeline.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
@@ -80,8 +92,16 @@ class device::executor : public one_process {
             std::move(settings.devices),
             ranks(),
             planned,
-            {settings.run_ahead, settings.traces, settings.synchronizes},
-            std::move(settings.on_thread_start)) {}
+            {settings.run_ahead,
+             settings.traces,
+             settings.synchronizes,
+             settings.replay == replay::step},
+            std::move(settings.on_thread_start)) {
+    if (settings.replay == replay::step) {
+      detail::refuse_to_replay(settings.run_ahead, settings.traces, settings.synchronizes, planned);
+      graph_.emplace(contexts());
+    }
+  }
 
   /// @return the memory of a rank, on its device
   [[nodiscard]] arena make_memory(int rank) { return arena(memory_(launcher_.at(rank).device())); }
@@ -93,11 +113,9 @@ class device::executor : public one_process {
   [[nodiscard]] device_guard enter(int rank) { return device_guard(launcher_.at(rank).device()); }
   /// @return what carries messages between the ranks
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
-      program const& program, traffic const& messages, problem const& problem) {
-    std::vector<device_context*> contexts;
-    for (int rank = 0; rank < problem.ranks(); ++rank) contexts.push_back(&launcher_.at(rank));
+      program const& program, traffic const& messages, problem const& /*problem*/) {
     return std::make_unique<detail::p2p_transport>(
-        std::move(contexts),
+        contexts(),
         needs_of(program, messages, shapes_, fillings_of(messages, devices_)),
         state_map(program));
   }
@@ -110,45 +128,80 @@ class device::executor : public one_process {
   /// @return what follows the passes of a rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
+  /// @throws error (bad_argument) when one has an optimizer and steps are replayed
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
+    if (graph_)
+      for (auto const& e : engines) detail::refuse_optimizer(e.rank(), e.has_optimizer());
     launcher_.warm_up(engines);
   }
 
-  /// Issues the steps of a run and blocks until the devices are done with them.
+  /// Issues the steps of a run, or replays one, and blocks until the devices are done with them.
   template <class Engine>
   void run(
       std::vector<Engine>& engines, detail::p2p_transport& transport, step_status const& status) {
-    launcher_.issue(engines);
-    if (!status.has_failed()) {
-      for (auto& e : engines) {
-        try {
-          launcher_.at(e.rank()).end().synchronize();
-        } catch (...) {
-          e.fail(std::current_exception());
-        }
-      }
-    }
-    if (!status.has_failed()) {
-      try {
-        launcher_.collect(engines);
-      } catch (...) {
-        engines.front().fail(std::current_exception());
-      }
-    }
+    bool const may_replay = graph_ && engines.front().is_training();
+    auto const way = may_replay ? graph_->choose(engines) : detail::step_way::issue;
+    if (way == detail::step_way::issue)
+      issue(engines, status);
+    else
+      try_for(engines.front(), [&] { run_graph(way, engines, transport, status); });
+    if (!status.has_failed()) try_for(engines.front(), [&] { launcher_.collect(engines); });
     if (status.has_failed()) {
       launcher_.synchronize();
       transport.synchronize();
+      if (graph_) graph_->synchronize();
     }
   }
   /// Waits for what a failure had optimizers take back.
   void settle(std::vector<failure>&) noexcept { launcher_.synchronize(); }
 
  private:
+  [[nodiscard]] std::vector<device_context*> contexts() {
+    std::vector<device_context*> all;
+    for (int const rank : ranks()) all.push_back(&launcher_.at(rank));
+    return all;
+  }
+  // What is thrown is a failure of the engine's rank.
+  template <class Engine, class Work>
+  static void try_for(Engine& engine, Work const& work) {
+    try {
+      work();
+    } catch (...) {
+      engine.fail(std::current_exception());
+    }
+  }
+  template <class Engine>
+  void issue(std::vector<Engine>& engines, step_status const& status) {
+    launcher_.issue(engines);
+    if (status.has_failed()) return;
+    for (auto& e : engines) try_for(e, [&] { launcher_.at(e.rank()).end().synchronize(); });
+  }
+  // Launches the graph of a step, which is captured first unless the step is a replay.
+  template <class Engine>
+  void run_graph(
+      detail::step_way way,
+      std::vector<Engine>& engines,
+      detail::p2p_transport& transport,
+      step_status const& status) {
+    if (way == detail::step_way::replay)
+      graph_->skip_passes(engines);
+    else
+      graph_->capture_step(engines, [&] {
+        launcher_.issue_without_ends(engines);
+        transport.drain();
+        return !status.has_failed();
+      });
+    if (status.has_failed()) return;
+    graph_->launch();
+    graph_->wait();
+  }
+
   std::vector<int> devices_;  // by rank
   std::vector<message_shape> shapes_;
   memory_source (*memory_)(int device);
   launcher launcher_;
+  std::optional<detail::step_graph> graph_;  // where steps are replayed
 };
 
 }  // namespace zbpp::cuda

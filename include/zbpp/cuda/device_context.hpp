@@ -4,6 +4,7 @@
 // Public for authors of backends; a pass asks rank_device.hpp instead.
 #pragma once
 
+#include <zbpp/cuda/detail/capture.hpp>
 #include <zbpp/cuda/detail/timing.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
@@ -28,6 +29,7 @@ struct launch_settings {
   int run_ahead = 0;          ///< passes that the host may issue ahead of a rank; 0: the whole step
   bool traces = false;        ///< whether passes are timed on the device
   bool synchronizes = false;  ///< whether the host waits after each pass
+  bool one_thread = false;    ///< whether one thread issues the passes of all devices
 };
 
 /// Holds what one rank runs with on its device.
@@ -56,7 +58,7 @@ class device_context {
   /// messages may use its memory before the stream comes to the first pass.
   /// @throws cuda_error
   void wait_for_caller() const {
-    if (!own_.is_valid()) compute_.synchronize();
+    if (is_adopted()) compute_.synchronize();
   }
   /// Gets ready for a run of steps.
   void start_run() noexcept {
@@ -82,6 +84,17 @@ class device_context {
     if (synchronizes_) compute_.synchronize();
     ++passes_;
   }
+  /// Says whether the whole step is captured from now on.
+  void set_captured(bool is_captured) noexcept { is_captured_ = is_captured; }
+  /// @return whether the whole step is being captured
+  [[nodiscard]] bool is_captured() const noexcept { return is_captured_; }
+  /// Refuses what has spoilt the capture of the step, where there is one.
+  /// @throws error (wrong_flow); cuda_error
+  void check_capture() const {
+    if (is_captured_) refuse_spoilt_capture();
+  }
+  /// @return whether the stream of the rank's passes is the caller's
+  [[nodiscard]] bool is_adopted() const noexcept { return !own_.is_valid(); }
   /// Counts measured times from an event of the same device, which is recorded in every run.
   void measure_from(event_ref epoch) noexcept { epoch_ = epoch; }
 
@@ -101,6 +114,10 @@ class device_context {
     auto* const slot = losses_.data() + expect_loss(microbatch, to);
     check(cudaMemcpyAsync(slot, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
   }
+  /// Keeps which losses the step reports, for steps that are replayed.
+  void keep_reports() { kept_ = pending_; }
+  /// Expects the losses of a step that is replayed, which go where those of the captured one went.
+  void expect_kept_reports() noexcept { std::ranges::copy(kept_, pending_.begin()); }
   /// Blocks until the device is done with what `read_results` reads.
   /// @throws cuda_error
   void wait_for_results() const;
@@ -113,11 +130,11 @@ class device_context {
   static constexpr float no_loss = std::numeric_limits<float>::quiet_NaN();
 
   [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
+  // Within the capture of a step, each pass reports as ever, and a replay writes to the same slot.
   void refuse_capture(char const* why) const {
-    auto captured = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(compute_, &captured));
-    zbpp::detail::require(captured == cudaStreamCaptureStatusNone, why);
+    zbpp::detail::require(is_captured_ || !detail::is_captured(compute_), why);
   }
+  void refuse_spoilt_capture() const;
   std::size_t expect_loss(int microbatch, double& to) noexcept {
     auto const i = zbpp::detail::index(microbatch);
     pending_[i] = &to;
@@ -130,6 +147,7 @@ class device_context {
   int sm_count_;
   event end_;
   bool synchronizes_;
+  bool is_captured_ = false;
   std::vector<event> issued_;  // the ends of the last passes, where the host may not run far ahead
   std::size_t passes_ = 0;     // issued in this run
   detail::timing timing_;
@@ -137,6 +155,7 @@ class device_context {
   pinned<float> losses_;
   float* losses_on_device_;
   std::vector<double*> pending_;  // by microbatch: where its loss goes; null: none was reported
+  std::vector<double*> kept_;     // the same, of the captured step
 };
 
 inline device_context::device_context(
@@ -158,6 +177,16 @@ inline device_context::device_context(
   zbpp::detail::require(
       how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
   for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::host_wait);
+}
+
+inline void device_context::refuse_spoilt_capture() const {
+  auto now = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(compute_, &now));
+  if (now != cudaStreamCaptureStatusActive)
+    throw error(
+        errc::wrong_flow,
+        "a captured step cannot hold what was called here; let it not wait for the device, nor "
+        "make or free device memory, or leave out device::replay");
 }
 
 inline void device_context::wait_for_results() const {

@@ -44,11 +44,16 @@ namespace detail {
 
 [[noreturn]] inline void raise(cudaError_t status, std::source_location const& at) {
   cudaGetLastError();  // so that the next check does not find it again
+  auto const is_of_capture =
+      status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureWrongThread;
   throw cuda_error(
       status,
       std::string("CUDA reports ") + cudaGetErrorName(status) + " (" +
           std::to_string(static_cast<int>(status)) + ") at " + to_string(at) + ": " +
-          cudaGetErrorString(status));
+          cudaGetErrorString(status) +
+          (is_of_capture ? "; what a graph captures must not wait for the device, nor make or free "
+                           "device memory, and streams that it uses besides must be joined"
+                         : ""));
 }
 
 }  // namespace detail

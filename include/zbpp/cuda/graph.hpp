@@ -4,6 +4,8 @@
 // order with the same bits, but one launch instead of many.
 #pragma once
 
+#include <zbpp/cuda/detail/capture.hpp>
+#include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/error.hpp>
@@ -31,7 +33,8 @@ class graph_cache {
  public:
   /// Enqueues the work of a pass. Replays what was captured under the key while pointers and stream
   /// stay the same; otherwise calls `enqueue(stream_ref)`, captures what that enqueues, and
-  /// launches the capture.
+  /// launches the capture. Where the whole step is captured, it calls `enqueue` and keeps nothing:
+  /// the work is part of the step's graph.
   ///
   /// @param key       identifies the work, such as by the kind of the pass and its microbatch
   /// @param pointers  all device memory that the work uses and that may differ from step to step
@@ -48,6 +51,7 @@ class graph_cache {
     auto const on = stream_of(ctx);
     zbpp::detail::require(
         !is_capturing_, "graph_cache::run() is called from within itself; captures do not nest");
+    if (detail::context_of(ctx).is_captured()) return enqueue(on);
     auto const found = kept_.find(key);
     if (found != kept_.end() && found->second.is_for(on, pointers)) {
       check(cudaGraphLaunch(found->second.graph.get(), on));
@@ -82,9 +86,8 @@ class graph_cache {
   [[nodiscard]] std::int64_t replays() const noexcept { return replays_; }
 
  private:
-  using executable = detail::unique_handle<cudaGraphExec_t, cudaGraphExecDestroy>;
   struct captured {
-    executable graph;
+    detail::executable_graph graph;
     cudaStream_t on = nullptr;
     std::vector<void const*> pointers;
 
@@ -94,55 +97,23 @@ class graph_cache {
     }
   };
 
-  // Captures the stream for its lifetime, and leaves no capture behind, however it ends.
-  class open_capture {
-   public:
-    open_capture(stream_ref on, bool& is_capturing) : on_(on), is_capturing_(is_capturing) {
-      cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
-      check(cudaStreamIsCapturing(on_, &now));
-      zbpp::detail::require(
-          now == cudaStreamCaptureStatusNone,
-          "graph_cache::run() is called on a stream that is being captured; captures do not nest");
-      // Other threads, such as NCCL's, may call CUDA meanwhile.
-      check(cudaStreamBeginCapture(on_, cudaStreamCaptureModeThreadLocal));
-      is_capturing_ = true;
-    }
-    open_capture(open_capture const&) = delete;
-    open_capture& operator=(open_capture const&) = delete;
-    ~open_capture() {
-      if (!is_capturing_) return;
-      cudaGraph_t partial = nullptr;
-      end(&partial);
-      graph const discarded(partial);
-      cudaGetLastError();  // whoever threw knows that the capture failed
-    }
-    [[nodiscard]] auto finish() {
-      cudaGraph_t made = nullptr;
-      check(end(&made));
-      return graph(made);
-    }
-
-   private:
-    using graph = detail::unique_handle<cudaGraph_t, cudaGraphDestroy>;
-
-    cudaError_t end(cudaGraph_t* made) noexcept {
-      is_capturing_ = false;
-      return cudaStreamEndCapture(on_, made);
-    }
-
-    stream_ref on_;
-    bool& is_capturing_;
-  };
-
   template <class Enqueue>
-  [[nodiscard]] executable capture(stream_ref on, Enqueue& enqueue) {
-    open_capture open(on, is_capturing_);
-    enqueue(on);
-    auto const graph = open.finish();
-    cudaGraphExec_t made = nullptr;
-    check(cudaGraphInstantiate(&made, graph.get(), 0));
+  [[nodiscard]] detail::executable_graph capture(stream_ref on, Enqueue& enqueue) {
+    zbpp::detail::require(
+        !detail::is_captured(on),
+        "graph_cache::run() is called on a stream that is being captured; captures do not nest");
+    detail::capture open(on);
+    is_capturing_ = true;
+    try {
+      enqueue(on);
+    } catch (...) {
+      is_capturing_ = false;
+      throw;
+    }
+    is_capturing_ = false;
+    auto made = open.finish();
     ++captures_;
-    return executable(made);
+    return made;
   }
 
   std::unordered_map<std::int64_t, captured> kept_;

@@ -74,6 +74,7 @@ class launcher {
         on_thread_start_(ranks);
       }
       for (auto const& r : mine.ranks) {
+        device_guard const there(contexts_[r.engine]->device());
         engines[r.engine].warm_up();
         contexts_[r.engine]->compute().synchronize();
       }
@@ -123,6 +124,16 @@ class launcher {
       job(0);
   }
 
+  /// Issues the steps of a run as `issue` does, in which case nothing marks their ends; for the
+  /// only thread.
+  /// @throws cuda_error
+  template <class Engine>
+  void issue_without_ends(std::vector<Engine>& engines) {
+    auto& all = *queues_.front();
+    device_guard const here(all.device);
+    issue_all(all, engines, [](wakeup const&, std::uint32_t) {});
+  }
+
   /// Reads the results of the last step once the devices are done: losses, and times if they are
   /// measured.
   /// @throws cuda_error
@@ -143,9 +154,9 @@ class launcher {
     bool is_done = false;
     bool is_blocked = false;
   };
-  // The ranks of one device, whose passes one thread issues.
+  // The ranks of one device, or of all, whose passes one thread issues.
   struct device_queue {
-    int device = 0;
+    int device = 0;  // of the first one
     std::vector<rank_state> ranks;
     std::optional<event> epoch;
     wakeup wake{0};
@@ -162,8 +173,8 @@ class launcher {
     return zbpp::detail::index(std::ranges::find(ranks_, rank) - ranks_.begin());
   }
   [[nodiscard]] device_queue& queue_of(int device) {
-    auto const found =
-        std::ranges::find_if(queues_, [&](auto const& q) { return q->device == device; });
+    auto const found = std::ranges::find_if(
+        queues_, [&](auto const& q) { return one_thread_ || q->device == device; });
     if (found != queues_.end()) return **found;
     queues_.push_back(std::make_unique<device_queue>());
     queues_.back()->device = device;
@@ -172,9 +183,10 @@ class launcher {
 
   // Issues one pass after another, always of the rank whose planned time is the earliest.
   template <class Engine, class Wait>
-  static void issue_all(device_queue& mine, std::vector<Engine>& engines, Wait const& wait) {
+  void issue_all(device_queue& mine, std::vector<Engine>& engines, Wait const& wait) {
     for (auto& r : mine.ranks) r.is_done = false;
     auto seen = mine.unblock_all();
+    auto current = mine.device;
     for (;;) {
       rank_state* next = nullptr;
       bool is_done = true;
@@ -190,6 +202,8 @@ class launcher {
         seen = mine.unblock_all();
         continue;
       }
+      if (auto const device = contexts_[next->engine]->device(); device != current)
+        check(cudaSetDevice(current = device));
       auto& engine = engines[next->engine];
       auto const before = engine.passes_run();
       auto const reached = engine.advance(1);
@@ -201,6 +215,7 @@ class launcher {
   }
 
   std::span<int const> ranks_;
+  bool one_thread_;
   std::function<void(std::span<int const>)> on_thread_start_;
   std::vector<std::unique_ptr<device_context>> contexts_;  // one for each of the ranks
   std::vector<std::unique_ptr<device_queue>> queues_;      // one per device
@@ -213,7 +228,7 @@ inline launcher::launcher(
     plan const& planned,
     launch_settings const& how,
     std::function<void(std::span<int const>)> on_thread_start)
-    : ranks_(ranks), on_thread_start_(std::move(on_thread_start)) {
+    : ranks_(ranks), one_thread_(how.one_thread), on_thread_start_(std::move(on_thread_start)) {
   if (devices.empty()) {
     int current = 0;
     check(cudaGetDevice(&current));

@@ -37,6 +37,9 @@ class pass_observer {
     context_->end_pass();
     return now_ += cost;
   }
+  /// Refuses what the last pass has done to a capture of the step.
+  /// @throws error (wrong_flow); cuda_error
+  void check_pass() const { context_->check_capture(); }
   /// Begins a step of a run, the next one or the same one anew.
   void begin_step(bool /*is_next*/) const noexcept { context_->begin_step(); }
   /// Waits for what the passes of the step leave behind, and reads it: losses, and times if they
@@ -49,7 +52,11 @@ class pass_observer {
   /// Waits for what arrives then, as planned. @return when the rank goes on
   ticks reach(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
   /// Takes time for something that is no pass.
-  void spend(ticks time) noexcept { now_ += time; }
+  /// @throws as `check_pass`
+  void spend(ticks time) {
+    context_->check_capture();
+    now_ += time;
+  }
   /// @return when a message that is sent now will arrive, as planned
   [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept { return now_ + transfer; }
   /// @return true: the device waits for the message, the host does not

@@ -203,6 +203,10 @@ class arena {
     core_->reset_peak();
     core_->sort_free();
   }
+  /// Counts a peak that was measured before, of a step like this one.
+  void note_peak(arena_usage const& before) noexcept { core_->note_peak(before); }
+  /// Tells which pieces are in use: the same number as long as they stay the same.
+  [[nodiscard]] std::uintptr_t mark_of_pieces() const noexcept { return core_->mark_of_pieces(); }
   /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return core_->usage(); }
 

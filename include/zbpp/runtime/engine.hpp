@@ -37,10 +37,9 @@ namespace zbpp {
 
 /// Runs the program of one rank.
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
-///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a
-///                `agreeing_transport` also `reach(arrival)`; where it has them, also
-///                `spend(time)`, `begin_step(is_next)`, `await_messages()` and
-///                `complete_passes(trace)`
+///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a `agreeing_transport`
+///                also `reach(arrival)`; where it has them, also `spend(time)`, `check_pass()`,
+///                `begin_step(is_next)`, `await_messages()`, `complete_passes(trace)`
 template <transport Transport, class PassObserver>
 class engine {
  public:
@@ -82,9 +81,8 @@ class engine {
     step_ = run.first;
     observer_ = observer;
     failure_ = {};
-    judged_ = run.first - 1;
     awaited_ = {};
-    agreement_.begin();
+    agreement_.begin(run);
     state_ = run_state::at_instruction;
     start_step();
   }
@@ -140,16 +138,29 @@ class engine {
   /// Fails the step, unless it has failed here, for what came to light outside of a pass.
   void fail(std::exception_ptr why) noexcept {
     if (failure_.exception) return;
-    if (next_ == code().size()) {
-      failure_ = {{.rank = rank_}, {}, std::move(why)};
-    } else {
-      auto const& i = code()[next_];
-      failure_ = {flows_.place_of(i), flows_.named(i), std::move(why)};
+    failure_ = {{.rank = rank_}, {}, std::move(why)};
+    if (next_ != code().size()) {
+      failure_.location = flows_.place_of(code()[next_]);
+      failure_.instruction = flows_.named(code()[next_]);
     }
     status_->fail(rank_);
     transport_->abort();
   }
 
+  /// Notes that a device replays the passes of the step; takes the place of `advance`.
+  void skip_step() noexcept {
+    next_ = code().size();
+    traced_ = trace_.size();
+    state_ = run_state::between_steps;
+  }
+  /// Says whether what flows do is captured, to be replayed in later steps.
+  void set_captured(bool is_captured) noexcept { flows_.set_captured(is_captured); }
+  /// @return whether stages have an optimizer, which decides on the host
+  [[nodiscard]] bool has_optimizer() const noexcept { return agreement_.part() != nullptr; }
+  /// @return whether it trains, or evaluates
+  [[nodiscard]] bool is_training() const noexcept { return flows_.is_training(); }
+  /// @return the memory that its flows take
+  [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
   /// @return how many passes have run in this step
   [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
   /// @return start and end of each pass
@@ -163,7 +174,6 @@ class engine {
 
  private:
   using ready_instruction = detail::ready_instruction;
-
   using run_state = detail::run_state;
 
   progress advance_step(std::size_t most) {
@@ -182,7 +192,7 @@ class engine {
     }
     state_ = run_state::between_steps;
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
-    tell_judged();
+    agreement_.tell_judged();
     if (!is_last_step()) end_step();
     return progress::done;
   }
@@ -244,7 +254,7 @@ class engine {
           kind, transport_->states(), observer_, flows_.context(), places_of(step_), before);
       if (how == detail::agreement_progress::waits) return false;
       if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
-      tell_judged();
+      agreement_.tell_judged();
     }
     return true;
   }
@@ -272,12 +282,6 @@ class engine {
     if (agreement_.part() != nullptr) agreement_.part()->step(chunk, flows_.context());
     flows_.chunks()[detail::index(chunk)].run.update(flows_.context());
     detail::spend(observer_, flows_.chunks()[detail::index(chunk)].costs.optimizer_step);
-  }
-
-  void tell_judged() {
-    if (agreement_.part() == nullptr || run_.listener == nullptr) return;
-    if (agreement_.part()->report().step > judged_)
-      run_.listener->on_judged(judged_ = agreement_.part()->report().step);
   }
 
   // Returns false when the instruction has to wait.
@@ -330,7 +334,6 @@ class engine {
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;
-  std::int64_t judged_ = -1;
   run_state state_ = run_state::at_instruction;
   detail::awaited_message awaited_;
   std::span<timed_pass> trace_;

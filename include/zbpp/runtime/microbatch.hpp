@@ -33,7 +33,11 @@ class microbatch {
   /// @return whether nobody sends a gradient here
   [[nodiscard]] bool is_last_stage() const noexcept { return state_->is_last_stage(); }
   /// @return how many steps were completed before this one
-  [[nodiscard]] std::int64_t step() const noexcept { return state_->common->step; }
+  /// @throws error (wrong_flow) while the step is captured for replay, which would keep the number
+  [[nodiscard]] std::int64_t step() const {
+    if (state_->common->is_captured) refuse_captured_step();
+    return state_->common->step;
+  }
   /// @return false under `evaluate()`: F is all that happens, so nothing need be kept
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }
   /// @return whether the program recomputes: F need keep only what R starts from
@@ -85,8 +89,12 @@ class microbatch {
   }
 
   /// States the loss of this microbatch; the step's result carries it.
-  /// @throws error (wrong_flow) when this is not the last stage
-  void report_loss(double loss) const { this->loss() = loss; }
+  /// @throws error (wrong_flow) when this is not the last stage, or while the step is captured for
+  ///         replay, which would not state it again
+  void report_loss(double loss) const {
+    if (state_->common->is_captured) refuse_captured_loss();
+    this->loss() = loss;
+  }
   /// Gives what the gradient of the loss is multiplied by; the optimizer divides by it.
   ///
   /// Ask in B or BW: while F runs, the step before may not have been validated, and that can change
@@ -99,6 +107,8 @@ class microbatch {
 
  private:
   [[noreturn]] void refuse_second_send() const;
+  [[noreturn]] static void refuse_captured_step();
+  [[noreturn]] static void refuse_captured_loss();
 
   // Keeps what is sent until the engine ships it.
   template <class... Buffers>

@@ -76,10 +76,12 @@ cudaError_t machine::append(operation& one) {
   if (on.capturing != nullptr) {
     capture& into = *on.capturing;
     std::size_t const at = place_in(into, on);
-    ++into.clocks[at][at];
-    into.body.nodes.push_back(one);
+    if (!into.invalid) {
+      ++into.clocks[at][at];
+      into.body.nodes.push_back({one, at});
+    }
     discard(one);
-    return cudaSuccess;
+    return into.invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
   bool const by_nccl =
       one.what == kind::group || (one.mark != nullptr && one.mark->event == no_event);
@@ -171,20 +173,18 @@ cudaError_t machine::load(name const& kernel, int device) {
 cudaError_t machine::record_event(stream& on, event& of) {
   if (on.capturing != nullptr) {
     capture& into = *on.capturing;
-    std::size_t const at = place_in(into, on);
-    ++into.clocks[at][at];
-    of.captured = {&into, into.clocks[at]};
+    operation& one = make(kind::record, {"record of event", static_cast<int>(of.index)}, on);
+    one.value = into.body.records++;
+    int const number = one.value;
+    cudaError_t const error = append(one);
+    of.captured = {&into, into.clocks[place_in(into, on)], number};
     hold(of.last, nullptr);
-    return cudaSuccess;
+    return error;
   }
   record* made = new_record();
   made->event = of.index;
-  made->stream_index = on.index;
-  made->slot = on.slot;
-  made->epoch = on.issued + 1;
-  operation& one = make(kind::record, {"record of event", static_cast<int>(of.index)}, on);
-  hold(one.mark, made);
-  cudaError_t const error = append(one);
+  cudaError_t const error =
+      append_record(on, {"record of event", static_cast<int>(of.index)}, *made);
   if (error == cudaSuccess) {
     of.captured = {};
     hold(of.last, made);
@@ -195,6 +195,9 @@ cudaError_t machine::record_event(stream& on, event& of) {
 cudaError_t machine::wait_for_event(stream& on, event& of) {
   if (of.captured.in != nullptr) {
     capture& into = *of.captured.in;
+    if (into.invalid) {
+      return cudaErrorStreamCaptureInvalidated;
+    }
     if (on.capturing == nullptr) {
       on.capturing = &into;
       into.streams.push_back(&on);
@@ -208,11 +211,12 @@ cudaError_t machine::wait_for_event(stream& on, event& of) {
       return cudaErrorStreamCaptureMerge;
     }
     std::size_t const at = place_in(into, on);
-    ++into.clocks[at][at];
     for (std::size_t i = 0; i < of.captured.clock.size(); ++i) {
       into.clocks[at][i] = std::max(into.clocks[at][i], of.captured.clock[i]);
     }
-    return cudaSuccess;
+    operation& one = make(kind::wait, {"wait for event", static_cast<int>(of.index)}, on);
+    one.value = of.captured.number;
+    return append(one);
   }
   cudaError_t const dead = sticky_[static_cast<std::size_t>(on.device)];
   if (dead != cudaSuccess) {  // then the record may have failed too
@@ -228,10 +232,57 @@ cudaError_t machine::wait_for_event(stream& on, event& of) {
     on.capturing->invalid = true;
     return cudaErrorStreamCaptureIsolation;
   }
-  operation& one = make(kind::wait, {"wait for event", static_cast<int>(of.index)}, on);
-  hold(one.mark, of.last);
-  cudaError_t const error = append(one);
+  cudaError_t const error =
+      append_wait(on, {"wait for event", static_cast<int>(of.index)}, *of.last);
   of.waits += error == cudaSuccess ? 1 : 0;
+  return error;
+}
+
+cudaError_t machine::append_record(stream& on, name label, record& made) {
+  made.stream_index = on.index;
+  made.slot = on.slot;
+  made.epoch = on.issued + 1;
+  operation& one = make(kind::record, label, on);
+  hold(one.mark, &made);
+  return append(one);
+}
+
+cudaError_t machine::append_wait(stream& on, name label, record& what) {
+  operation& one = make(kind::wait, label, on);
+  hold(one.mark, &what);
+  return append(one);
+}
+
+cudaError_t machine::launch_graph(graph_object& what, stream& on) {
+  std::vector<record*> records(static_cast<std::size_t>(what.body->records), nullptr);
+  name const label{"graph", static_cast<int>(on.issued)};
+  cudaError_t error = what.end == nullptr ? cudaSuccess : append_wait(on, label, *what.end);
+  for (graph_body::node const& node : what.body->nodes) {
+    if (error != cudaSuccess) {
+      break;
+    }
+    operation const& from = node.what;
+    stream& to = node.lane == 0 ? on : *what.lanes[node.lane - 1];
+    if (from.what == kind::record) {
+      record*& made = records[static_cast<std::size_t>(from.value)];
+      hold(made, new_record());
+      error = append_record(to, from.label, *made);
+    } else if (from.what == kind::wait) {
+      error = append_wait(to, from.label, *records[static_cast<std::size_t>(from.value)]);
+    } else {
+      operation& one = make(from.what, from.label, to);
+      one = from;
+      one.on = &to;
+      error = append(one);
+    }
+  }
+  for (record*& each : records) {
+    hold(each, nullptr);
+  }
+  if (error == cudaSuccess) {
+    hold(what.end, new_record());
+    error = append_record(on, label, *what.end);
+  }
   return error;
 }
 

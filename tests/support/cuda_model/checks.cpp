@@ -233,6 +233,18 @@ cudaError_t machine::new_stream(
   return cudaSuccess;
 }
 
+bool machine::make_lanes(graph_object& of) {
+  for (std::size_t lane = 1; lane < of.body->lanes.size(); ++lane) {
+    stream* const one = add_stream(of.body->lanes[lane]);
+    if (one == nullptr) {
+      return false;
+    }
+    one->alive = false;  // no caller has its handle, and none destroys it
+    of.lanes.push_back(one);
+  }
+  return true;
+}
+
 bool machine::make_streams_of(communicator& one) {
   auto const on = static_cast<std::size_t>(one.device);
   if (!has_nccl_[on]) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stream capture and graphs of the model's CUDA runtime: a graph is the list of what was captured,
-// replayed in that order as one operation.
+// Stream capture and graphs of the model's CUDA runtime. A launched graph runs as captured: each
+// captured stream is a lane, and what was recorded and waited for orders the lanes, nothing else.
 #include "entry.hpp"
 
 #include <utility>
@@ -102,7 +102,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     if (!all_joined(one)) {
       return cudaErrorStreamCaptureUnjoined;
     }
-    in.graphs_.push_back({true, std::make_shared<graph_body const>(std::move(one.body))});
+    for (stream const* each : one.streams) {
+      one.body.lanes.push_back(each->device);
+    }
+    in.graphs_.push_back({.body = std::make_shared<graph_body const>(std::move(one.body))});
     *graph = static_cast<cudaGraph_t>(in.handle_for(graph_tag, in.graphs_.size() - 1));
     return cudaSuccess;
   });
@@ -127,7 +130,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
     if (from == nullptr) {
       return cudaErrorInvalidValue;
     }
-    in.execs_.push_back({true, from->body});
+    graph_object made_one{.body = from->body};
+    if (!in.make_lanes(made_one)) {
+      return cudaErrorMemoryAllocation;
+    }
+    in.execs_.push_back(std::move(made_one));
     *made = static_cast<cudaGraphExec_t>(in.handle_for(exec_tag, in.execs_.size() - 1));
     return cudaSuccess;
   });
@@ -140,22 +147,22 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
     if (what == nullptr || on == nullptr) {
       return cudaErrorInvalidResourceHandle;
     }
-    operation& one = in.make(kind::graph, {"graph", static_cast<int>(on->issued)}, *on);
-    one.graph = what->body;
+    if (on->capturing != nullptr) {
+      in.fault("capture: the model captures no launches of graphs");
+      return cudaErrorStreamCaptureUnsupported;
+    }
     // Its nodes touch memory that must still be there.
-    for (operation const& node : what->body->nodes) {
-      for (byte_access const& each : node.accesses) {
+    for (graph_body::node const& node : what->body->nodes) {
+      for (byte_access const& each : node.what.accesses) {
         if (in.memory_[each.allocation].freed) {
           in.fault(
-              "memory: " + text_of(node.label) + " in a launched graph touches allocation " +
+              "memory: " + text_of(node.what.label) + " in a launched graph touches allocation " +
               std::to_string(each.allocation) + ", which has been freed");
-          in.discard(one);
           return cudaErrorInvalidValue;
         }
-        one.accesses.push_back(each);
       }
     }
-    return in.append(one);
+    return in.launch_graph(*what, *on);
   });
 }
 

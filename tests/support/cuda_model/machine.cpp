@@ -136,8 +136,7 @@ bool machine::step() {
 bool machine::has_multiprocessors(operation const& one) const {
   int const left = options_.sm_count - held_[static_cast<std::size_t>(one.on->device)];
   switch (one.what) {
-    case kind::kernel:
-    case kind::graph: return left > 0;
+    case kind::kernel: return left > 0;
     case kind::group: return one.cancelled || one.messages->over->ctas <= left;
     default: return true;
   }
@@ -229,9 +228,7 @@ void machine::run(operation& one) {
 }
 
 void machine::run_body(operation& one, stream& on) {
-  if (one.what != kind::graph) {  // its nodes touch for themselves
-    touch(one, on, one.accesses);
-  }
+  touch(one, on, one.accesses);
   host_state& self = host();
   self.inside = host_state::callback::locked;
   try {
@@ -249,13 +246,6 @@ void machine::run_body(operation& one, stream& on) {
             static_cast<unsigned char*>(one.to), one.bytes, static_cast<unsigned char>(one.value));
         break;
       case kind::host_function: one.call(one.to); break;
-      case kind::graph:
-        for (operation const& node : one.graph->nodes) {
-          operation copy = node;
-          run_body(copy, on);
-          self.inside = host_state::callback::locked;
-        }
-        break;
       default: break;
     }
   } catch (fault_in_kernel const& wrong) {

@@ -27,9 +27,9 @@ struct CUdevResourceDesc_st;
 
 namespace zbpp::cuda_model {
 
-enum class kind : std::uint8_t { kernel, copy, set, host_function, record, wait, group, graph };
+enum class kind : std::uint8_t { kernel, copy, set, host_function, record, wait, group };
 
-inline constexpr std::uint32_t no_event = ~0U;  // of a record that NCCL makes
+inline constexpr std::uint32_t no_event = ~0U;  // of a record that NCCL makes, or a graph
 
 /// One cudaEventRecord: later waits hold on to it, whatever the event is recorded for next.
 struct record {
@@ -42,10 +42,6 @@ struct record {
   std::int64_t ns = 0;
   vector_clock clock;
   std::vector<stream*> waiting;
-};
-
-struct graph_body {
-  std::vector<operation> nodes;
 };
 
 struct operation {
@@ -70,7 +66,19 @@ struct operation {
   cudaHostFn_t call = nullptr;
   std::vector<byte_access> accesses;
   std::function<void()> body;
-  std::shared_ptr<graph_body const> graph;
+};
+
+/// What was captured, in the order of capture. An operation depends on the one before it in its
+/// lane, a captured stream, and, if it waits, on a record; records and waits share numbers, their
+/// `value`.
+struct graph_body {
+  struct node {
+    operation what;
+    std::size_t lane;
+  };
+  std::vector<node> nodes;
+  std::vector<int> lanes;  // their devices; the first is that of the origin
+  int records = 0;
 };
 
 struct host_state;
@@ -90,6 +98,7 @@ struct capture {
 struct captured_record {
   capture* in = nullptr;
   std::vector<std::uint32_t> clock;
+  int number = 0;  // in the graph
 };
 
 struct hardware_queue {
@@ -132,6 +141,10 @@ struct event {
 struct graph_object {
   bool alive = true;
   std::shared_ptr<graph_body const> body;
+  // Of what can be launched: where its lanes run but for the first, which is in the stream of the
+  // launch, and the end of the last launch, since two launches do not overlap.
+  std::vector<stream*> lanes = {};
+  record* end = nullptr;
 };
 
 struct green_context {
@@ -177,6 +190,13 @@ class machine {
   cudaError_t append(operation& one);
   cudaError_t wait_for_event(stream& on, event& of);
   cudaError_t record_event(stream& on, event& of);
+  /// Appends a record that no event names.
+  cudaError_t append_record(stream& on, name label, record& made);
+  cudaError_t append_wait(stream& on, name label, record& what);
+  /// Appends what was captured: to the stream, and to lanes of its own.
+  cudaError_t launch_graph(graph_object& what, stream& on);
+  /// Makes the lanes of a graph; false (and a fault) if there is no room.
+  bool make_lanes(graph_object& of);
   /// Waits, where the options say so, until the device is done with all that it was given.
   cudaError_t drain(int device);
   /// The same before the first launch of a kernel, which CUDA loads then.

@@ -30,7 +30,16 @@ class agreement_runner {
       : part_(part), times_(agreement_times_of(problem, rank)) {}
 
   /// Begins a run: forgets what the last one waited for, if it failed.
-  void begin() noexcept { awaited_ = state_map::none; }
+  void begin(engine_run const& run) noexcept {
+    awaited_ = state_map::none;
+    listener_ = run.listener;
+    judged_ = run.first - 1;
+  }
+  /// Tells the run's listener of a step that was judged meanwhile.
+  void tell_judged() {
+    if (part_ == nullptr || listener_ == nullptr) return;
+    if (part_->report().step > judged_) listener_->on_judged(judged_ = part_->report().step);
+  }
   /// @return the part of the rank; null where it has none
   [[nodiscard]] step_agreement* part() const noexcept { return part_; }
   /// @return the channel of the gradients or verdict that the rank waits for; none where it does
@@ -93,6 +102,8 @@ class agreement_runner {
 
   step_agreement* part_;
   agreement_times times_;
+  step_listener* listener_ = nullptr;
+  std::int64_t judged_ = -1;
   int awaited_ = state_map::none;
 };
 

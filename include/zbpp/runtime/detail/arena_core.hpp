@@ -133,6 +133,15 @@ class arena_core {
   /// Starts measuring the peak anew.
   void reset_peak() noexcept { usage_.peak = usage_.in_use; }
 
+  /// Counts a peak that was measured before.
+  void note_peak(arena_usage const& before) noexcept {
+    for (std::size_t i = 0; i < usage_.peak.size(); ++i)
+      usage_.peak[i] = std::max(usage_.peak[i], before.peak[i]);
+  }
+
+  /// @return a number that tells which pieces are in use
+  [[nodiscard]] std::uintptr_t mark_of_pieces() const noexcept;
+
   /// Puts the free pieces of a device into the order in which they were made, so that a step like
   /// the one before finds each of them in the same place.
   void sort_free() noexcept;

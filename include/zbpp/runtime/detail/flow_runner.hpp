@@ -140,6 +140,13 @@ class flow_runner {
     }
   }
 
+  /// Says whether what flows do is captured, to be replayed in later steps.
+  void set_captured(bool is_captured) noexcept {
+    for (auto& chunk : chunks_) chunk.common.is_captured = is_captured;
+  }
+  /// @return whether flows train
+  [[nodiscard]] bool is_training() const noexcept { return chunks_.front().common.is_training; }
+
   /// Destroys all flows and their messages.
   void abandon() noexcept {
     for (auto& state : flows_) {
@@ -193,6 +200,7 @@ class flow_runner {
     timed.end = observer.finish(cost_of(i));
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
+    if constexpr (requires { observer.check_pass(); }) observer.check_pass();
     if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
   }
 

@@ -113,6 +113,7 @@ struct stage_context {
   int stages = 0;
   int microbatches = 0;
   bool is_training = true;
+  bool is_captured = false;  // and replayed in later steps, so what the host knows does not count
   std::int64_t step = 0;
   double* losses = nullptr;            // one per microbatch
   double const* loss_scale = nullptr;  // null: 1

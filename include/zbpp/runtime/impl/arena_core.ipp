@@ -43,6 +43,21 @@ ZBPP_INLINE void arena_core::sort_free() noexcept {
   }
 }
 
+// Mixes the addresses, so that two pieces do not pass for two others.
+ZBPP_INLINE std::uintptr_t arena_core::mark_of_pieces() const noexcept {
+  std::uintptr_t mark = 0;
+  for (std::size_t some = 0; some < blocks_.size(); ++some) {
+    auto const unused = some + 1 == blocks_.size() ? blocks_left_ : 0;
+    for (std::size_t i = 0; i < blocks_at_once - unused; ++i) {
+      auto const& piece = blocks_[some][i];
+      if (piece.references == 0) continue;
+      auto const at = reinterpret_cast<std::uintptr_t>(piece.data);
+      mark += (at ^ (at >> 15)) * 0x9e3779b1U * (at | 1);
+    }
+  }
+  return mark;
+}
+
 ZBPP_INLINE block* arena_core::place(
     object_type const& type, void* from, bytes size, purpose what) {
   require(size >= 0, "an object counts as a number of bytes from 0");

@@ -31,6 +31,20 @@ ZBPP_INLINE double microbatch::loss_scale() const {
   return state_->common->loss_scale == nullptr ? 1 : *state_->common->loss_scale;
 }
 
+ZBPP_INLINE void microbatch::refuse_captured_step() {
+  throw error(
+      errc::wrong_flow,
+      "step() is asked while the step is captured, and each replay would take this one for it; "
+      "keep a counter in device memory, and let update() move it on");
+}
+
+ZBPP_INLINE void microbatch::refuse_captured_loss() {
+  throw error(
+      errc::wrong_flow,
+      "report_loss() gives a value of the host while the step is captured, and no replay would "
+      "give it again; let a kernel write the loss to loss_slot()");
+}
+
 ZBPP_INLINE void microbatch::refuse_second_send() const {
   throw error(
       errc::wrong_flow,
