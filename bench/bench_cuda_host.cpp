@@ -2,7 +2,8 @@
 //
 // Measures what the host does to issue work to GPUs, without CUDA itself: calls of CUDA are
 // replaced by functions that do nothing, so no GPU is needed. Reports nanoseconds per instruction,
-// the calls that would enqueue something, and heap allocations per step.
+// the calls that would enqueue something, and heap allocations per step; and the same of steps that
+// are replayed as one graph.
 #include "idle_cuda.hpp"
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/zbpp.hpp>
@@ -40,7 +41,8 @@ struct idle_stage {
   }
 };
 
-void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
+void run_steps(
+    benchmark::State& state, zbpp::any_policy const& decide, bool is_v, zbpp::cuda::replay replay) {
   auto const ranks = static_cast<int>(state.range(0));
   auto const microbatches = static_cast<int>(state.range(1));
   zbpp::problem const problem(
@@ -55,8 +57,8 @@ void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v)
           .edge = edge});
   auto const plan = zbpp::make_plan(decide, problem);
   std::vector<idle_stage> stages(static_cast<std::size_t>(problem.stages()));
-  zbpp::pipeline pipe{plan, zbpp::cuda::device{}, stages};
-  pipe.step();
+  zbpp::pipeline pipe{plan, zbpp::cuda::device{.replay = replay}, stages};
+  for (int warm = 0; warm < 3; ++warm) pipe.step();
   auto const calls = idle_cuda::calls_so_far();
   auto const start = std::chrono::steady_clock::now();
   auto const allocated = zbpp::test::count_allocations([&] {
@@ -71,6 +73,13 @@ void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v)
       static_cast<double>(idle_cuda::calls_so_far() - calls) / steps / instructions;
 }
 
+void issuing(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
+  run_steps(state, decide, is_v, zbpp::cuda::replay::none);
+}
+void replaying(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
+  run_steps(state, decide, is_v, zbpp::cuda::replay::step);
+}
+
 }  // namespace
 
 BENCHMARK_CAPTURE(issuing, one_f_one_b, zbpp::one_f_one_b{}, false)
@@ -80,7 +89,14 @@ BENCHMARK_CAPTURE(issuing, one_f_one_b, zbpp::one_f_one_b{}, false)
 BENCHMARK_CAPTURE(issuing, zb_h1, zbpp::zb_h1{}, false)
     ->ArgNames({"ranks", "microbatches"})
     ->Args({4, 16})
-    ->Args({8, 64});
+    ->Args({8, 16})
+    ->Args({8, 64})
+    ->Args({8, 256});
+BENCHMARK_CAPTURE(replaying, zb_h1, zbpp::zb_h1{}, false)
+    ->ArgNames({"ranks", "microbatches"})
+    ->Args({8, 16})
+    ->Args({8, 64})
+    ->Args({8, 256});
 BENCHMARK_CAPTURE(issuing, zb_v, zbpp::zb_v{}, true)
     ->ArgNames({"ranks", "microbatches"})
     ->Args({4, 16})

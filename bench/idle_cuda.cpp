@@ -11,6 +11,7 @@
 namespace {
 
 std::int64_t calls = 0;
+bool is_capturing = false;
 
 cudaError_t counted() {
   ++calls;
@@ -88,6 +89,24 @@ cudaError_t cudaMemcpyPeerAsync(void*, int, void const*, int, std::size_t, cudaS
   return counted();
 }
 cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) { return counted(); }
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  is_capturing = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* made) {
+  is_capturing = false;
+  return make(made);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t, unsigned long long) {
+  return make(made);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return counted(); }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 char const* cudaGetErrorName(cudaError_t) { return "cudaSuccess"; }
 char const* cudaGetErrorString(cudaError_t) { return "no error"; }

@@ -7,7 +7,7 @@
 
 namespace idle_cuda {
 
-/// @return how many calls have enqueued something: records, waits, copies
+/// @return how many calls have enqueued something: records, waits, copies, launches of graphs
 std::int64_t calls_so_far();
 
 }  // namespace idle_cuda

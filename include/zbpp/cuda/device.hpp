@@ -188,7 +188,7 @@ class device::executor : public one_process {
       graph_->skip_passes(engines);
     else
       graph_->capture_step(engines, [&] {
-        launcher_.issue_without_ends(engines);
+        launcher_.issue_into_capture(engines);
         transport.drain();
         return !status.has_failed();
       });

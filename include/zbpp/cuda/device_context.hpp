@@ -67,7 +67,7 @@ class device_context {
   }
   /// Begins a step, or the same one anew: forgets the losses and times of before.
   void begin_step() noexcept {
-    std::ranges::fill(pending_, nullptr);
+    if (std::exchange(has_pending_, false)) std::ranges::fill(pending_, nullptr);
     timing_.start_step();
   }
   /// Notes that a pass is about to be issued; blocks while the host is too far ahead.
@@ -115,9 +115,15 @@ class device_context {
     check(cudaMemcpyAsync(slot, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
   }
   /// Keeps which losses the step reports, for steps that are replayed.
-  void keep_reports() { kept_ = pending_; }
+  void keep_reports() {
+    kept_ = pending_;
+    has_kept_ = has_pending_;
+  }
   /// Expects the losses of a step that is replayed, which go where those of the captured one went.
-  void expect_kept_reports() noexcept { std::ranges::copy(kept_, pending_.begin()); }
+  void expect_kept_reports() noexcept {
+    has_pending_ = has_kept_;
+    if (has_kept_) std::ranges::copy(kept_, pending_.begin());
+  }
   /// Blocks until the device is done with what `read_results` reads.
   /// @throws cuda_error
   void wait_for_results() const;
@@ -134,10 +140,11 @@ class device_context {
   void refuse_capture(char const* why) const {
     zbpp::detail::require(is_captured_ || !detail::is_captured(compute_), why);
   }
-  void refuse_spoilt_capture() const;
+  [[gnu::cold]] void refuse_spoilt_capture() const;
   std::size_t expect_loss(int microbatch, double& to) noexcept {
     auto const i = zbpp::detail::index(microbatch);
     pending_[i] = &to;
+    has_pending_ = true;
     return i;
   }
 
@@ -156,6 +163,8 @@ class device_context {
   float* losses_on_device_;
   std::vector<double*> pending_;  // by microbatch: where its loss goes; null: none was reported
   std::vector<double*> kept_;     // the same, of the captured step
+  bool has_pending_ = false;
+  bool has_kept_ = false;
 };
 
 inline device_context::device_context(
@@ -190,14 +199,14 @@ inline void device_context::refuse_spoilt_capture() const {
 }
 
 inline void device_context::wait_for_results() const {
-  bool const has_losses = std::ranges::any_of(pending_, [](auto* to) { return to != nullptr; });
-  if (has_losses || epoch_) compute_.synchronize();
+  if (has_pending_ || epoch_) compute_.synchronize();
 }
 
 inline void device_context::read_results(std::span<timed_pass> passes) {
-  for (std::size_t i = 0; i < pending_.size(); ++i)
+  for (std::size_t i = 0; has_pending_ && i < pending_.size(); ++i)
     if (auto* const to = std::exchange(pending_[i], nullptr); to != nullptr)
       *to = static_cast<double>(std::exchange(losses_.data()[i], no_loss));
+  has_pending_ = false;
   if (epoch_) timing_.read(*epoch_, passes);
 }
 

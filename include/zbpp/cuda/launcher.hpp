@@ -74,7 +74,7 @@ class launcher {
         on_thread_start_(ranks);
       }
       for (auto const& r : mine.ranks) {
-        device_guard const there(contexts_[r.engine]->device());
+        device_guard const there(r.device);
         engines[r.engine].warm_up();
         contexts_[r.engine]->compute().synchronize();
       }
@@ -89,49 +89,20 @@ class launcher {
   /// devices may still be at work.
   template <class Engine>
   void issue(std::vector<Engine>& engines) {
-    issue(engines, [](wakeup const& wake, std::uint32_t seen) {
-      wake.wait(seen, std::memory_order_relaxed);
-    });
+    issue(engines, sleep_until_notified{});
   }
   /// As above.
   /// @param wait  called when the ranks of a device wait for others; returns once the wakeup has
   ///              another count, or when something else may let them go on
   template <class Engine, std::invocable<wakeup const&, std::uint32_t> Wait>
   void issue(std::vector<Engine>& engines, Wait const& wait) {
-    try {
-      for (auto& each : contexts_) each->wait_for_caller();
-      // Measured times of a device count from here.
-      for (auto& q : queues_)
-        if (q->epoch) contexts_[q->ranks.front().engine]->compute().record(*q->epoch);
-    } catch (...) {
-      engines.front().fail(std::current_exception());
-      return;
-    }
-    auto job = [this, &engines, &wait](int worker) {
-      auto& mine = *queues_[zbpp::detail::index(worker)];
-      try {
-        device_guard const here(mine.device);
-        issue_all(mine, engines, wait);
-        for (auto const& r : mine.ranks)
-          contexts_[r.engine]->compute().record(contexts_[r.engine]->end());
-      } catch (...) {
-        engines[mine.ranks.front().engine].fail(std::current_exception());
-      }
-    };
-    if (threads_ != nullptr)
-      threads_->run(job);
-    else
-      job(0);
+    issue_run(engines, wait, false);
   }
-
-  /// Issues the steps of a run as `issue` does, in which case nothing marks their ends; for the
-  /// only thread.
-  /// @throws cuda_error
+  /// Issues the steps of a run into a capture of the streams: waits for no caller, and marks no
+  /// ends. For the only thread.
   template <class Engine>
-  void issue_without_ends(std::vector<Engine>& engines) {
-    auto& all = *queues_.front();
-    device_guard const here(all.device);
-    issue_all(all, engines, [](wakeup const&, std::uint32_t) {});
+  void issue_into_capture(std::vector<Engine>& engines) {
+    issue_run(engines, sleep_until_notified{}, true);
   }
 
   /// Reads the results of the last step once the devices are done: losses, and times if they are
@@ -149,8 +120,14 @@ class launcher {
   }
 
  private:
+  struct sleep_until_notified {
+    void operator()(wakeup const& wake, std::uint32_t seen) const noexcept {
+      wake.wait(seen, std::memory_order_relaxed);
+    }
+  };
   struct rank_state {
     std::size_t engine;  // among those of this process
+    int device = 0;
     bool is_done = false;
     bool is_blocked = false;
   };
@@ -181,6 +158,36 @@ class launcher {
     return *queues_.back();
   }
 
+  // One function for both ways, so that compilers put the engine in place.
+  template <class Engine, class Wait>
+  void issue_run(std::vector<Engine>& engines, Wait const& wait, bool is_captured) {
+    try {
+      if (!is_captured)
+        for (auto& each : contexts_) each->wait_for_caller();
+      // Measured times of a device count from here.
+      for (auto& q : queues_)
+        if (q->epoch) contexts_[q->ranks.front().engine]->compute().record(*q->epoch);
+    } catch (...) {
+      engines.front().fail(std::current_exception());
+      return;
+    }
+    auto job = [this, &engines, &wait, is_captured](int worker) {
+      auto& mine = *queues_[zbpp::detail::index(worker)];
+      try {
+        device_guard const here(mine.device);
+        issue_all(mine, engines, wait);
+        if (is_captured) return;
+        for (auto const& r : mine.ranks)
+          contexts_[r.engine]->compute().record(contexts_[r.engine]->end());
+      } catch (...) {
+        engines[mine.ranks.front().engine].fail(std::current_exception());
+      }
+    };
+    if (threads_ != nullptr)
+      threads_->run(job);
+    else
+      job(0);
+  }
   // Issues one pass after another, always of the rank whose planned time is the earliest.
   template <class Engine, class Wait>
   void issue_all(device_queue& mine, std::vector<Engine>& engines, Wait const& wait) {
@@ -202,8 +209,7 @@ class launcher {
         seen = mine.unblock_all();
         continue;
       }
-      if (auto const device = contexts_[next->engine]->device(); device != current)
-        check(cudaSetDevice(current = device));
+      if (next->device != current) check(cudaSetDevice(current = next->device));
       auto& engine = engines[next->engine];
       auto const before = engine.passes_run();
       auto const reached = engine.advance(1);
@@ -254,7 +260,7 @@ inline launcher::launcher(
         planned.problem().microbatches(),
         planned.schedule().passes(ranks[i]).size(),
         how));
-    queue_of(device).ranks.push_back({.engine = i});
+    queue_of(device).ranks.push_back({.engine = i, .device = device});
   }
   if (how.traces) {
     for (auto& q : queues_) {
