@@ -9,6 +9,7 @@
 #include "train_gpt/measured_steps.hpp"
 #include "train_gpt/table.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -43,7 +44,9 @@ template <class Pipeline, class Agree, class Whole>
   auto const start = clock::now();
   for (int i = 1; i < first_steps; ++i) static_cast<void>(pipe.step());
   std::chrono::duration<double> const load = load_before_measuring;
-  std::chrono::duration<double> const took = (clock::now() - start) / (first_steps - 1);
+  auto const elapsed =
+      std::max<clock::duration>(clock::now() - start, std::chrono::microseconds(1));
+  std::chrono::duration<double> const took = elapsed / (first_steps - 1);
   auto const loading = agree(static_cast<std::int64_t>(std::ceil(load / took)));
   for (std::int64_t i = 0; i < loading; ++i) static_cast<void>(pipe.step());
   std::vector<zbpp::timeline> all;
