@@ -142,15 +142,18 @@ ZBPP_INLINE void pair_up(
     found.schedule = std::move(order);
   };
   auto const passes = static_cast<double>(found.schedule.passes().size());
+  // As many orders for each of some twenty attempts as the budget has room for, but one at least.
   auto const trials =
-      4 + static_cast<int>(std::min(252.0, settings.seconds * passes_a_second / (8 * passes)));
+      static_cast<int>(std::clamp(settings.seconds * passes_a_second / (8 * passes), 1.0, 256.0));
   for (auto const& order : orders) {
     bool const has_pairs = std::ranges::any_of(order.passes().all(), &pass::is_paired);
     if (has_pairs) take(order);
     if (has_pairs || !is_within_limits(order, problem)) continue;
-    for (auto which : {pair_order::forward_first, pair_order::backward_first, pair_order::any})
-      if (!settings.stop.stop_requested() && found.cost > found.bound.cost)
-        take(fuse_where_it_pays(pairing(order, problem, which, trials).run(), problem));
+    for (auto which : {pair_order::forward_first, pair_order::backward_first, pair_order::any}) {
+      if (settings.stop.stop_requested() || found.cost <= found.bound.cost) return;
+      take(fuse_where_it_pays(pairing(order, problem, which, trials).run(), problem));
+      if (trials == 1) break;  // a large problem
+    }
   }
 }
 

@@ -16,6 +16,7 @@
 #include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 #include <zbpp/runtime/detail/refuse_flow.hpp>
+#include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
@@ -23,6 +24,7 @@
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
