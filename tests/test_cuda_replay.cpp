@@ -47,11 +47,12 @@ std::string trouble_of(
     plan const& planned,
     toy::history const& expected,
     model::options const& machine,
-    cuda::device const& backend = {}) {
+    cuda::device backend = {}) {
+  backend.replay = cuda::replay::step;
   model::reset(machine);
   std::string trouble;
   {
-    toy::replayed_training<> training(planned, backend);
+    toy::counted_training<> training(planned, backend);
     for (int i = 0; i < steps; ++i) {
       model::start_counting();
       training.step();
@@ -108,7 +109,7 @@ TEST_CASE("the host's part in a replayed step does not grow with it", "[cuda]") 
   for (int m : {3, 12, 48}) {
     INFO(m << " microbatches");
     model::reset({.seed = 7, .launch_depth = 1 << 20});
-    toy::replayed_training<> training(small_plan(3, m));
+    toy::counted_training<> training(small_plan(3, m));
     for (int i = 0; i < 2; ++i) training.step();
     model::start_counting();
     training.pipe().step();
@@ -125,7 +126,7 @@ TEST_CASE("the host's part in a replayed step does not grow with it", "[cuda]") 
 TEST_CASE("a replayed step tells what an issued one does", "[cuda]") {
   auto const planned = small_plan(3, 5);
   model::reset({.seed = 8});
-  toy::replayed_training<> training(planned);
+  toy::counted_training<> training(planned);
   std::vector<zbpp::timeline> times;
   std::vector<std::vector<zbpp::bytes>> peaks;
   for (int i = 0; i < 4; ++i) {
@@ -160,7 +161,7 @@ TEST_CASE("no wait and no record of a step that is captured can be left out", "[
             bool is_same = false;
             try {
               using passes = toy::passes_with_scratch<toy::counted>;
-              toy::replayed_training<passes> training(planned);
+              toy::counted_training<passes> training(planned);
               training.step();
               model::start_counting();
               if (!function.empty()) model::skip(function, index);
@@ -182,7 +183,7 @@ TEST_CASE("evaluations between replays change nothing", "[cuda]") {
     INFO("interleaving " << seed);
     model::reset({.seed = seed});
     {
-      toy::replayed_training<> training(planned);
+      toy::counted_training<> training(planned);
       std::vector<zbpp::buffer> kept;
       for (int i = 0; i < 8; ++i) {
         model::start_counting();
@@ -220,7 +221,7 @@ TEST_CASE("a call of CUDA that fails ends a captured or replayed step, and the n
     INFO(function);
     model::reset({.seed = ++seed});
     {
-      toy::replayed_training<> training(planned);
+      toy::counted_training<> training(planned);
       auto const fail = [&] {
         model::fail_next(function, cudaErrorInvalidValue);
         CHECK_THROWS_AS(training.pipe().step(), cuda::cuda_error);
@@ -244,7 +245,7 @@ TEST_CASE("a kernel that fails in a replay ends the step, and CUDA cannot go on"
   for (std::uint64_t kernel : {0U, 30U, 100U}) {
     INFO("kernel " << kernel);
     model::reset({.seed = 4});
-    toy::replayed_training<> training(planned);
+    toy::counted_training<> training(planned);
     for (int i = 0; i < 3; ++i) training.step();
     model::kernel_fault(kernel);
     for (int k = 0; k < 2; ++k) {
@@ -261,11 +262,11 @@ TEST_CASE("a replayed step waits for what the caller has enqueued on an adopted 
     model::reset({.seed = seed, .order = seed % 2 == 0 ? model::mode::lazy : model::mode::random});
     {
       std::vector<cuda::stream> own;
-      cuda::device backend;
+      cuda::device backend{.replay = cuda::replay::step};
       for (int rank = 0; rank < 3; ++rank)
         backend.devices.push_back(
             {.compute = own.emplace_back(cuda::stream_priority::usual).view()});
-      toy::replayed_training<> training(planned, backend);
+      toy::counted_training<> training(planned, backend);
       int enqueued = 0;
       int ran = 0;
       for (int i = 0; i < 6; ++i) {

@@ -175,6 +175,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
   runtime/detail/object_type.hpp
+  runtime/detail/pipeline_async.hpp
   runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
@@ -220,6 +221,7 @@ set(ZBPP_CORE_HEADERS
   runtime/pipeline.hpp
   runtime/rank_memory.hpp
   runtime/stage.hpp
+  runtime/started_step.hpp
   runtime/state_link.hpp
   runtime/step_result.hpp
   runtime/threads.hpp
@@ -318,6 +320,7 @@ set(ZBPP_CUDA_HEADERS
   cuda/detail/refuse_replay.hpp
   cuda/detail/rules.hpp
   cuda/detail/step_graph.hpp
+  cuda/detail/step_order.hpp
   cuda/detail/timing.hpp
   cuda/channel_needs.hpp
   cuda/device.hpp

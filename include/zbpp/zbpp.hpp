@@ -76,6 +76,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/rank_memory.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/threads.hpp>

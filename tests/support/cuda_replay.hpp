@@ -71,12 +71,13 @@ class counted_passes : public Passes {
   step_counter const* counter_;
 };
 
-/// A training of the toy network on the model of CUDA, which is reset before, whose steps are
+/// A training of the toy network on the model of CUDA, which is reset before, whose steps can be
 /// replayed.
 template <class Passes = basic_passes<counted>>
-class replayed_training {
+class counted_training {
  public:
-  explicit replayed_training(plan const& planned, cuda::device backend = {})
+  explicit counted_training(
+      plan const& planned, cuda::device backend = {.replay = cuda::replay::step})
       : all_(make_model(planned.problem().stages())), counters_(all_.size()) {
     counted::counters = &counters_;
     for (int rank = 0; rank < planned.problem().ranks(); ++rank)
@@ -86,11 +87,10 @@ class replayed_training {
     for (std::size_t s = 0; s < all_.size(); ++s) passes_.emplace_back(all_[s], counters_[s]);
     for (auto& each : passes_) stages_.emplace_back(each);
     backend.edges = edge_shapes(planned.problem());
-    backend.replay = cuda::replay::step;
     pipe_.emplace(planned, backend, stages_);
   }
-  replayed_training(replayed_training const&) = delete;
-  replayed_training& operator=(replayed_training const&) = delete;
+  counted_training(counted_training const&) = delete;
+  counted_training& operator=(counted_training const&) = delete;
 
   /// Runs a step, after which weights are updated by the host.
   void step() {
@@ -102,6 +102,7 @@ class replayed_training {
   /// @return the steps so far
   [[nodiscard]] history const& seen() const noexcept { return seen_; }
   [[nodiscard]] pipeline<cuda::device>& pipe() noexcept { return *pipe_; }
+  [[nodiscard]] model const& given() const noexcept { return all_; }
 
  private:
   model all_;

@@ -11,6 +11,7 @@
 #include <zbpp/cuda/detail/p2p_transport.hpp>
 #include <zbpp/cuda/detail/refuse_replay.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
+#include <zbpp/cuda/detail/step_order.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
@@ -23,6 +24,7 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -61,6 +63,9 @@ struct device {
   /// Whether steps after the first ones are replayed, in which flows do not run: all that differs
   /// from step to step is then in device memory. One thread issues the passes of all devices.
   cuda::replay replay = cuda::replay::none;
+  /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
+  /// others run.
+  int steps_at_once = 1;
   /// Is called on each thread that issues passes, one per device, as `threads::on_thread_start`.
   /// With one device that is the thread that makes the pipeline.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
@@ -95,11 +100,13 @@ class device::executor : public one_process {
             {settings.run_ahead,
              settings.traces,
              settings.synchronizes,
-             settings.replay == replay::step},
-            std::move(settings.on_thread_start)) {
+             settings.replay == replay::step,
+             detail::checked_steps_at_once(settings.steps_at_once, settings.traces)},
+            std::move(settings.on_thread_start)),
+        steps_at_once_(settings.steps_at_once) {
     if (settings.replay == replay::step) {
       detail::refuse_to_replay(settings.run_ahead, settings.traces, settings.synchronizes, planned);
-      graph_.emplace(contexts());
+      graph_.emplace(contexts(), zbpp::detail::index(settings.steps_at_once));
     }
   }
 
@@ -125,6 +132,10 @@ class device::executor : public one_process {
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets all ranks ready for a run of steps.
   void start_run() { launcher_.start_run(); }
+  /// Gets all ranks ready for one of the steps at once.
+  void start_run(std::size_t turn) { launcher_.start_run(turn); }
+  /// @return how many steps may be under way
+  [[nodiscard]] int steps_at_once() const noexcept { return steps_at_once_; }
   /// @return what follows the passes of a rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
@@ -140,18 +151,45 @@ class device::executor : public one_process {
   template <class Engine>
   void run(
       std::vector<Engine>& engines, detail::p2p_transport& transport, step_status const& status) {
-    bool const may_replay = graph_ && engines.front().is_training();
-    auto const way = may_replay ? graph_->choose(engines) : detail::step_way::issue;
+    auto const way = choose(engines, 0);
     if (way == detail::step_way::issue)
       issue(engines, status);
     else
-      try_for(engines.front(), [&] { run_graph(way, engines, transport, status); });
+      try_for(engines.front(), [&] {
+        launch_graph(way, engines, transport, status, 0);
+        if (!status.has_failed()) order_->wait(0);
+      });
     if (!status.has_failed()) try_for(engines.front(), [&] { launcher_.collect(engines); });
-    if (status.has_failed()) {
-      launcher_.synchronize();
-      transport.synchronize();
-      if (graph_) graph_->synchronize();
+    if (status.has_failed()) synchronize(transport);
+  }
+  /// Issues a step, or replays it, behind those that are under way, and returns.
+  /// @param turn  of the step among those at once
+  template <class Engine>
+  void start(
+      std::vector<Engine>& engines,
+      detail::p2p_transport& transport,
+      step_status const& status,
+      std::size_t turn) {
+    auto const way = choose(engines, turn);
+    try_for(engines.front(), [&] {
+      if (way == detail::step_way::issue)
+        issue_in_order(engines, status, turn);
+      else
+        launch_graph(way, engines, transport, status, turn);
+      if (!status.has_failed()) order().hold_callers(turn);
+    });
+    if (status.has_failed()) synchronize(transport);
+  }
+  /// Blocks until a step that was started is done, and reads its losses.
+  /// @throws cuda_error, after which the devices are done with all steps
+  void finish(detail::p2p_transport& transport, std::size_t turn) {
+    try {
+      order_->wait(turn);
+    } catch (...) {
+      synchronize(transport);
+      throw;
     }
+    launcher_.collect_losses(turn);
   }
   /// Waits for what a failure had optimizers take back.
   void settle(std::vector<failure>&) noexcept { launcher_.synchronize(); }
@@ -161,6 +199,10 @@ class device::executor : public one_process {
     std::vector<device_context*> all;
     for (int const rank : ranks()) all.push_back(&launcher_.at(rank));
     return all;
+  }
+  // Made for the first step that needs it, since it takes a stream.
+  [[nodiscard]] detail::step_order& order() {
+    return order_ ? *order_ : order_.emplace(contexts(), zbpp::detail::index(steps_at_once_));
   }
   // What is thrown is a failure of the engine's rank.
   template <class Engine, class Work>
@@ -177,30 +219,53 @@ class device::executor : public one_process {
     if (status.has_failed()) return;
     for (auto& e : engines) try_for(e, [&] { launcher_.at(e.rank()).end().synchronize(); });
   }
+  template <class Engine>
+  void issue_in_order(std::vector<Engine>& engines, step_status const& status, std::size_t turn) {
+    order().wait_for_callers();
+    order().fork();
+    launcher_.issue_in_order(engines);
+    if (status.has_failed()) return;
+    order().join();
+    order().mark_end(turn);
+  }
   // Launches the graph of a step, which is captured first unless the step is a replay.
   template <class Engine>
-  void run_graph(
+  void launch_graph(
       detail::step_way way,
       std::vector<Engine>& engines,
       detail::p2p_transport& transport,
-      step_status const& status) {
+      step_status const& status,
+      std::size_t turn) {
     if (way == detail::step_way::replay)
-      graph_->skip_passes(engines);
+      graph_->skip_passes(engines, turn);
     else
-      graph_->capture_step(engines, [&] {
-        launcher_.issue_into_capture(engines);
+      graph_->capture_step(engines, order(), turn, [&] {
+        launcher_.issue_in_order(engines);
         transport.drain();
         return !status.has_failed();
       });
     if (status.has_failed()) return;
-    graph_->launch();
-    graph_->wait();
+    order().wait_for_callers();
+    graph_->launch(order().origin(), turn);
+    order().mark_end(turn);
+  }
+  template <class Engine>
+  [[nodiscard]] detail::step_way choose(std::vector<Engine> const& engines, std::size_t turn) {
+    bool const may_replay = graph_ && engines.front().is_training();
+    return may_replay ? graph_->choose(engines, turn) : detail::step_way::issue;
+  }
+  void synchronize(detail::p2p_transport& transport) noexcept {
+    launcher_.synchronize();
+    transport.synchronize();
+    if (order_) order_->synchronize();
   }
 
   std::vector<int> devices_;  // by rank
   std::vector<message_shape> shapes_;
   memory_source (*memory_)(int device);
   launcher launcher_;
+  std::optional<detail::step_order> order_;  // where steps are started or replayed
+  int steps_at_once_;
   std::optional<detail::step_graph> graph_;  // where steps are replayed
 };
 

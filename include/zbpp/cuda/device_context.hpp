@@ -30,6 +30,7 @@ struct launch_settings {
   bool traces = false;        ///< whether passes are timed on the device
   bool synchronizes = false;  ///< whether the host waits after each pass
   bool one_thread = false;    ///< whether one thread issues the passes of all devices
+  int steps_at_once = 1;      ///< whose losses are on their way
 };
 
 /// Holds what one rank runs with on its device.
@@ -61,13 +62,16 @@ class device_context {
     if (is_adopted()) compute_.synchronize();
   }
   /// Gets ready for a run of steps.
-  void start_run() noexcept {
+  /// @param turn  of the step among those at once
+  void start_run(std::size_t turn = 0) noexcept {
+    turn_ = turn;
     passes_ = 0;
     begin_step();
   }
   /// Begins a step, or the same one anew: forgets the losses and times of before.
   void begin_step() noexcept {
-    if (std::exchange(has_pending_, false)) std::ranges::fill(pending_, nullptr);
+    auto& own = reports_[turn_];
+    if (std::exchange(own.has_pending, false)) std::ranges::fill(own.pending, nullptr);
     timing_.start_step();
   }
   /// Notes that a pass is about to be issued; blocks while the host is too far ahead.
@@ -116,13 +120,15 @@ class device_context {
   }
   /// Keeps which losses the step reports, for steps that are replayed.
   void keep_reports() {
-    kept_ = pending_;
-    has_kept_ = has_pending_;
+    auto& own = reports_[turn_];
+    own.kept = own.pending;
+    own.has_kept = own.has_pending;
   }
   /// Expects the losses of a step that is replayed, which go where those of the captured one went.
   void expect_kept_reports() noexcept {
-    has_pending_ = has_kept_;
-    if (has_kept_) std::ranges::copy(kept_, pending_.begin());
+    auto& own = reports_[turn_];
+    own.has_pending = own.has_kept;
+    if (own.has_kept) std::ranges::copy(own.kept, own.pending.begin());
   }
   /// Blocks until the device is done with what `read_results` reads.
   /// @throws cuda_error
@@ -130,10 +136,23 @@ class device_context {
   /// Writes the losses of the step to their destinations, and, if they are measured, when its
   /// passes ran, once the device is done with them.
   /// @throws cuda_error
-  void read_results(std::span<timed_pass> passes);
+  void read_results(std::span<timed_pass> passes) {
+    read_losses(turn_);
+    if (epoch_) timing_.read(*epoch_, passes);
+  }
+  /// Writes the losses of one of the steps at once to their destinations, once the device is done
+  /// with them.
+  void read_losses(std::size_t turn) noexcept;
 
  private:
   static constexpr float no_loss = std::numeric_limits<float>::quiet_NaN();
+
+  struct step_reports {
+    std::vector<double*> pending;  // by microbatch: where its loss goes; null: none was reported
+    std::vector<double*> kept;     // the same, of the captured step
+    bool has_pending = false;
+    bool has_kept = false;
+  };
 
   [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
   // Within the capture of a step, each pass reports as ever, and a replay writes to the same slot.
@@ -143,9 +162,10 @@ class device_context {
   [[gnu::cold]] void refuse_spoilt_capture() const;
   std::size_t expect_loss(int microbatch, double& to) noexcept {
     auto const i = zbpp::detail::index(microbatch);
-    pending_[i] = &to;
-    has_pending_ = true;
-    return i;
+    auto& own = reports_[turn_];
+    own.pending[i] = &to;
+    own.has_pending = true;
+    return turn_ * own.pending.size() + i;
   }
 
   int device_;
@@ -161,10 +181,8 @@ class device_context {
   std::optional<event_ref> epoch_;  // where passes are measured
   pinned<float> losses_;
   float* losses_on_device_;
-  std::vector<double*> pending_;  // by microbatch: where its loss goes; null: none was reported
-  std::vector<double*> kept_;     // the same, of the captured step
-  bool has_pending_ = false;
-  bool has_kept_ = false;
+  std::vector<step_reports> reports_;  // of the steps at once
+  std::size_t turn_ = 0;
 };
 
 inline device_context::device_context(
@@ -176,10 +194,11 @@ inline device_context::device_context(
       end_(event_kind::host_wait),
       synchronizes_(how.synchronizes),
       timing_(how.traces ? passes : 0),
-      losses_(zbpp::detail::index(microbatches)),
+      losses_(zbpp::detail::index(microbatches) * zbpp::detail::index(how.steps_at_once)),
       losses_on_device_(losses_.on_device()),
-      pending_(zbpp::detail::index(microbatches), nullptr) {
-  std::fill_n(losses_.data(), microbatches, no_loss);
+      reports_(zbpp::detail::index(how.steps_at_once)) {
+  std::fill_n(losses_.data(), microbatches * how.steps_at_once, no_loss);
+  for (auto& each : reports_) each.pending.resize(zbpp::detail::index(microbatches), nullptr);
   if (runs_on.compute != nullptr) check_adoptable(compute_, device_);
   if (sm_count_ == 0)
     check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
@@ -199,15 +218,16 @@ inline void device_context::refuse_spoilt_capture() const {
 }
 
 inline void device_context::wait_for_results() const {
-  if (has_pending_ || epoch_) compute_.synchronize();
+  if (reports_[turn_].has_pending || epoch_) compute_.synchronize();
 }
 
-inline void device_context::read_results(std::span<timed_pass> passes) {
-  for (std::size_t i = 0; has_pending_ && i < pending_.size(); ++i)
-    if (auto* const to = std::exchange(pending_[i], nullptr); to != nullptr)
-      *to = static_cast<double>(std::exchange(losses_.data()[i], no_loss));
-  has_pending_ = false;
-  if (epoch_) timing_.read(*epoch_, passes);
+inline void device_context::read_losses(std::size_t turn) noexcept {
+  auto& own = reports_[turn];
+  if (!std::exchange(own.has_pending, false)) return;
+  auto* const slots = losses_.data() + turn * own.pending.size();
+  for (std::size_t i = 0; i < own.pending.size(); ++i)
+    if (auto* const to = std::exchange(own.pending[i], nullptr); to != nullptr)
+      *to = static_cast<double>(std::exchange(slots[i], no_loss));
 }
 
 namespace detail {

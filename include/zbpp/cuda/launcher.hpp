@@ -56,8 +56,9 @@ class launcher {
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return pass_observer(at(rank)); }
 
   /// Gets all ranks ready for a run of steps.
-  void start_run() noexcept {
-    for (auto& each : contexts_) each->start_run();
+  /// @param turn  of the step among those at once
+  void start_run(std::size_t turn = 0) noexcept {
+    for (auto& each : contexts_) each->start_run(turn);
   }
 
   /// Lets the stages of every rank get ready, on the threads that issue their passes, and waits for
@@ -98,10 +99,10 @@ class launcher {
   void issue(std::vector<Engine>& engines, Wait const& wait) {
     issue_run(engines, wait, false);
   }
-  /// Issues the steps of a run into a capture of the streams: waits for no caller, and marks no
-  /// ends. For the only thread.
+  /// Issues the steps of a run where streams are ordered by others: waits for no caller, and marks
+  /// no ends.
   template <class Engine>
-  void issue_into_capture(std::vector<Engine>& engines) {
+  void issue_in_order(std::vector<Engine>& engines) {
     issue_run(engines, sleep_until_notified{}, true);
   }
 
@@ -112,6 +113,11 @@ class launcher {
   void collect(std::vector<Engine>& engines) {
     for (std::size_t i = 0; i < contexts_.size(); ++i)
       contexts_[i]->read_results(engines[i].trace());
+  }
+
+  /// Reads the losses of one of the steps at once.
+  void collect_losses(std::size_t turn) noexcept {
+    for (auto& each : contexts_) each->read_losses(turn);
   }
 
   /// Blocks until the devices are done with what was issued, whether it succeeded or not.
@@ -160,9 +166,9 @@ class launcher {
 
   // One function for both ways, so that compilers put the engine in place.
   template <class Engine, class Wait>
-  void issue_run(std::vector<Engine>& engines, Wait const& wait, bool is_captured) {
+  void issue_run(std::vector<Engine>& engines, Wait const& wait, bool is_in_order) {
     try {
-      if (!is_captured)
+      if (!is_in_order)
         for (auto& each : contexts_) each->wait_for_caller();
       // Measured times of a device count from here.
       for (auto& q : queues_)
@@ -171,12 +177,12 @@ class launcher {
       engines.front().fail(std::current_exception());
       return;
     }
-    auto job = [this, &engines, &wait, is_captured](int worker) {
+    auto job = [this, &engines, &wait, is_in_order](int worker) {
       auto& mine = *queues_[zbpp::detail::index(worker)];
       try {
         device_guard const here(mine.device);
         issue_all(mine, engines, wait);
-        if (is_captured) return;
+        if (is_in_order) return;
         for (auto const& r : mine.ranks)
           contexts_[r.engine]->compute().record(contexts_[r.engine]->end());
       } catch (...) {

@@ -19,6 +19,7 @@
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
@@ -74,6 +75,17 @@ class pipeline {
   ///         wrong_size), or what failed in another process; see `failures()`
   step_result const& step();
 
+  /// Begins a step behind those that are under way, and returns.
+  ///
+  /// Where as many are under way as `steps_at_once` of the backend says, it waits for the oldest
+  /// first. A step that fails takes those behind it with it: `get` throws the failure for each.
+  /// `step`, `run`, `evaluate` and `resume` first wait for all; so does the destructor.
+  /// @return the step, whose `get` gives the result
+  /// @throws as `step`, for what fails while it is issued or has failed in a step before; error
+  ///         (bad_argument) where stages have optimizers, for which the host waits
+  started_step<pipeline> step_async()
+    requires detail::starts_steps<Backend>;
+
   /// Runs steps one after another, and hands the result of each to `on_step`, in order.
   ///
   /// Where ranks agree on optimizer steps, a rank begins the next step when it is done with its own
@@ -121,6 +133,7 @@ class pipeline {
   [[nodiscard]] arena_usage const& memory(int rank) const;
 
  private:
+  friend class started_step<pipeline>;
   using program_run = detail::program_run<Backend>;
   using step_callback = detail::callback<step_result>;
   using output_callback = detail::callback<evaluation_output>;
@@ -137,6 +150,12 @@ class pipeline {
   void run(program_run& what, std::int64_t count, step_callback told = {});
   void tell(step_callback told, step_result const& result);
   [[noreturn]] void report(program_run const& what);
+  step_result const& result_of(std::int64_t ticket);
+  void finish_oldest();
+  void finish_all();
+  [[nodiscard]] std::size_t turn_of(std::int64_t ticket) const noexcept {
+    return detail::index(ticket) % training_->results.size();
+  }
 
   plan plan_;
   typename Backend::executor executor_;
@@ -148,6 +167,7 @@ class pipeline {
   std::unique_ptr<program_run> training_;
   std::unique_ptr<program_run> evaluation_;
   std::vector<failure> failures_;
+  detail::step_queue started_;
 };
 
 template <class Backend, class Stages>
@@ -176,7 +196,12 @@ pipeline<Backend>::pipeline(
 }
 
 template <backend Backend>
-pipeline<Backend>::~pipeline() = default;
+pipeline<Backend>::~pipeline() {
+  try {
+    finish_all();
+  } catch (...) {  // nobody has asked for those steps
+  }
+}
 
 template <backend Backend>
 step_result const& pipeline<Backend>::step() {
@@ -192,6 +217,7 @@ step_result const& pipeline<Backend>::run(std::int64_t count, OnStep on_step) {
 
 template <backend Backend>
 step_result const& pipeline<Backend>::train(std::int64_t count, step_callback told) {
+  finish_all();
   if (multi_step_transport<typename Backend::transport_type> && training_->agreements != nullptr) {
     run(*training_, count, told);
     state_ = agreements_.of(0)->state();
@@ -208,6 +234,7 @@ step_result const& pipeline<Backend>::train(std::int64_t count, step_callback to
 
 template <backend Backend>
 void pipeline<Backend>::resume(training_state const& state) {
+  finish_all();
   state_ = state;
   agreements_.resume(state);
 }
@@ -225,6 +252,7 @@ step_result const& pipeline<Backend>::evaluate(OnOutput on_output) {
 
 template <backend Backend>
 step_result const& pipeline<Backend>::evaluate_for(output_callback told) {
+  finish_all();
   if (evaluation_ == nullptr) evaluation_ = make_run(forward_only(plan_.program()), &outputs_);
   outputs_ = told;
   run(*evaluation_, 1);
@@ -288,3 +316,5 @@ void pipeline<Backend>::report(program_run const& what) {
 }
 
 }  // namespace zbpp
+
+#include <zbpp/runtime/detail/pipeline_async.hpp>

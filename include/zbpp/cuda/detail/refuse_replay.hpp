@@ -27,6 +27,17 @@ inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan
   refuse_with(agrees_on_steps(planned.program()), "ranks agree on optimizer steps");
 }
 
+/// @return the setting
+/// @throws error (bad_argument) unless it is 1 or more, and 1 where passes are timed
+[[nodiscard]] inline int checked_steps_at_once(int steps_at_once, bool traces) {
+  zbpp::detail::require(
+      steps_at_once >= 1, "steps_at_once is below 1; give a number of steps from 1");
+  zbpp::detail::require(
+      steps_at_once == 1 || !traces,
+      "steps_at_once is above 1 and traces is set, which times one step; leave one of them out");
+  return steps_at_once;
+}
+
 /// Refuses stages with an `optimizer()`.
 /// @throws error (bad_argument)
 inline void refuse_optimizer(int rank, bool has_optimizer) {

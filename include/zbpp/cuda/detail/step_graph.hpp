@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/cuda/detail/capture.hpp>
+#include <zbpp/cuda/detail/step_order.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/error.hpp>
@@ -24,7 +25,7 @@ enum class step_way : std::uint8_t {
   replay,   ///< what was captured is launched
 };
 
-/// Keeps the graph of a step.
+/// Keeps the graph of a step, one for each of those at once.
 ///
 /// Replays use the memory that the captured step had. So a step is captured when the one before has
 /// made no arena grow, and replayed while the same pieces of the arenas are in use as then; after
@@ -32,24 +33,21 @@ enum class step_way : std::uint8_t {
 class step_graph {
  public:
   /// @param contexts  of all ranks; they outlive it
-  /// @throws cuda_error
-  explicit step_graph(std::vector<device_context*> contexts)
-      : contexts_(std::move(contexts)),
-        origin_(on_device(first_device(), [] { return stream(stream_priority::usual); })),
-        begun_(on_device(first_device(), [] { return event(event_kind::order); })),
-        end_(on_device(first_device(), [] { return event(event_kind::host_wait); })) {
-    for (auto* const each : contexts_)
-      if (each->is_adopted()) callers_.emplace_back(each->compute());
-  }
+  explicit step_graph(std::vector<device_context*> contexts, std::size_t at_once)
+      : contexts_(std::move(contexts)), captured_(at_once) {}
 
+  /// @param turn  of the step among those at once
   /// @return how to run the next step
   template <class Engine>
-  [[nodiscard]] step_way choose(std::vector<Engine> const& engines) {
-    bool is_same = graph_.get() != nullptr;
+  [[nodiscard]] step_way choose(std::vector<Engine> const& engines, std::size_t turn) {
+    auto& before = captured_[turn];
+    bool is_same = before.graph.get() != nullptr;
     for (std::size_t i = 0; is_same && i < engines.size(); ++i)
-      is_same = engines[i].memory().mark_of_pieces() == kept_[i].pieces;
+      is_same = engines[i].memory().mark_of_pieces() == before.ranks[i].pieces;
     if (is_same) return step_way::replay;
-    graph_ = {};
+    // With other memory in use, the arenas may grow first.
+    if (before.graph.get() != nullptr) growths_ = -1;
+    before.graph = {};
     int growths = 0;
     for (auto const& e : engines) growths += e.memory().usage().growths;
     bool const is_warm = std::exchange(growths_, growths) == growths;
@@ -62,62 +60,51 @@ class step_graph {
   ///                when it has failed, in which case nothing is kept
   /// @throws error (wrong_flow) when a rank holds other memory than before; cuda_error
   template <class Engine, class Issue>
-  void capture_step(std::vector<Engine>& engines, Issue const& issue) {
-    growths_ = -1;  // unless this succeeds, the next step is issued
-    std::vector<branch> branches;
-    for (auto* const each : contexts_) branches.emplace_back(each->compute());
-    std::vector<captured_rank> before;
-    for (auto const& e : engines) before.push_back({.pieces = e.memory().mark_of_pieces()});
+  void capture_step(
+      std::vector<Engine>& engines, step_order const& order, std::size_t turn, Issue const& issue) {
+    auto const growths = std::exchange(growths_, -1);  // after a failure the next step is issued
+    captured_step made;
+    for (auto const& e : engines) made.ranks.push_back({.pieces = e.memory().mark_of_pieces()});
     flag_capture const flags(*this, engines);
-    capture open(origin_);
-    origin_.view().record(begun_);
-    for (auto const& each : branches) each.on.wait(begun_);
+    capture open(order.origin());
+    order.fork();
     if (!issue()) return;
     for (std::size_t i = 0; i < engines.size(); ++i) {
       auto const& memory = engines[i].memory();
-      if (memory.mark_of_pieces() != before[i].pieces) refuse_memory(engines[i].rank());
-      before[i].usage = memory.usage();
+      if (memory.mark_of_pieces() != made.ranks[i].pieces) refuse_memory(engines[i].rank());
+      made.ranks[i].usage = memory.usage();
       contexts_[i]->keep_reports();
     }
-    for (auto const& each : branches) wait_for(each);
-    graph_ = open.finish();
-    kept_ = std::move(before);
+    order.join();
+    made.graph = open.finish();
+    captured_[turn] = std::move(made);
+    growths_ = growths;
   }
 
   /// Gets ready for the results of a step that is replayed.
   template <class Engine>
-  void skip_passes(std::vector<Engine>& engines) noexcept {
+  void skip_passes(std::vector<Engine>& engines, std::size_t turn) noexcept {
     for (std::size_t i = 0; i < engines.size(); ++i) {
       engines[i].skip_step();
-      engines[i].memory().note_peak(kept_[i].usage);
+      engines[i].memory().note_peak(captured_[turn].ranks[i].usage);
       contexts_[i]->expect_kept_reports();
     }
   }
-  /// Launches the graph, behind what callers have enqueued on streams of theirs.
+  /// Launches the graph.
   /// @throws cuda_error
-  void launch() {
-    for (auto const& each : callers_) wait_for(each);
-    check(cudaGraphLaunch(graph_.get(), origin_.view()));
-    origin_.view().record(end_);
+  void launch(stream_ref on, std::size_t turn) const {
+    check(cudaGraphLaunch(captured_[turn].graph.get(), on));
   }
-  /// Blocks until the step is done.
-  /// @throws cuda_error
-  void wait() const { end_.view().synchronize(); }
-  /// Blocks until the devices are done with what was launched, whether it succeeded or not.
-  void synchronize() const noexcept { cudaStreamSynchronize(origin_.view()); }
 
  private:
-  // A stream, and where it has got to.
-  struct branch {
-    explicit branch(stream_ref stream) : on(stream), reached(on_its_device(stream)) {}
-
-    stream_ref on;
-    event reached;
-  };
   // What a rank was like in the captured step.
   struct captured_rank {
     std::uintptr_t pieces = 0;
     arena_usage usage = {};
+  };
+  struct captured_step {
+    executable_graph graph;
+    std::vector<captured_rank> ranks;
   };
 
   // Tells contexts and flows that they are captured, for its lifetime.
@@ -142,16 +129,6 @@ class step_graph {
     std::vector<Engine>& engines_;
   };
 
-  void wait_for(branch const& other) const {
-    other.on.record(other.reached);
-    origin_.view().wait(other.reached);
-  }
-  [[nodiscard]] int first_device() const noexcept { return contexts_.front()->device(); }
-  [[nodiscard]] static event on_its_device(stream_ref stream) {
-    int device = 0;
-    check(cudaStreamGetDevice(stream, &device));
-    return on_device(device, [] { return event(event_kind::order); });
-  }
   [[noreturn]] static void refuse_memory(int rank) {
     throw error(
         errc::wrong_flow,
@@ -161,13 +138,8 @@ class step_graph {
   }
 
   std::vector<device_context*> contexts_;
-  stream origin_;
-  event begun_;
-  event end_;
-  std::vector<branch> callers_;  // streams that are the caller's
-  std::vector<captured_rank> kept_;
-  executable_graph graph_;
-  int growths_ = -1;  // of all arenas, before the last step that was issued
+  std::vector<captured_step> captured_;  // by turn
+  int growths_ = -1;                     // of all arenas, before the last step that was issued
 };
 
 }  // namespace zbpp::cuda::detail

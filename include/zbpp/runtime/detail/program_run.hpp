@@ -18,12 +18,12 @@
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -55,11 +55,13 @@ struct program_run final : step_listener {
       callback<evaluation_output> const* outputs);
 
   /// Gets places and engines ready for steps to come.
+  /// @param turn  of a step among those at once; where ranks agree there are none
   void begin(
       executor_type& executor,
       std::int64_t first_step,
       std::int64_t step_count,
-      callback<step_result> told_of);
+      callback<step_result> told_of,
+      std::size_t turn = 0);
   void on_judged(std::int64_t step) override;
   /// @return where the result of a step is
   [[nodiscard]] step_result& result_of(std::int64_t step) {
@@ -76,7 +78,8 @@ struct program_run final : step_listener {
   traffic messages;
   std::unique_ptr<transport_type> transport;
   step_status status;
-  std::array<step_result, 2> results;  // of steps in turn: ranks are one step apart at most
+  // Of steps in turn: where ranks agree they are one step apart at most; else of those at once.
+  std::vector<step_result> results;
   std::vector<engine_type> engines;
   step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
   std::int64_t first = 0;
@@ -102,7 +105,7 @@ program_run<Backend>::program_run(
     check_backend(code, agreeing_transport<transport_type>, multi_step_transport<transport_type>);
     if (agrees_on_steps(code)) agreements = &agreed;
   }
-  auto& result = results.front();
+  step_result result;
   engines.reserve(here.size());
   for (int rank = 0; rank < code.ranks(); ++rank) {
     if (engines.size() < here.size() && here[engines.size()] == rank) {
@@ -128,10 +131,14 @@ program_run<Backend>::program_run(
     result.measured.end_row();
   }
   result.losses.resize(index(code.microbatches()));
+  std::size_t at_once = 1;
+  if constexpr (starts_steps<Backend>)
+    if (is_training) at_once = index(executor.steps_at_once());
   if (agreements != nullptr) {
     result.ranks.resize(index(code.ranks()));
-    results.back() = result;
+    at_once = 2;
   }
+  results.assign(at_once, result);
   executor.connect(*transport);
 }
 
@@ -140,18 +147,18 @@ void program_run<Backend>::begin(
     executor_type& executor,
     std::int64_t first_step,
     std::int64_t step_count,
-    callback<step_result> told_of) {
+    callback<step_result> told_of,
+    std::size_t turn) {
   status.reset();
   first = first_step;
   count = step_count;
   told = told_of;
-  for (auto& each : results)
-    std::ranges::fill(each.losses, std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < (agreements == nullptr ? 1 : 2); ++i)
+    std::ranges::fill(results[turn + i].losses, std::numeric_limits<double>::quiet_NaN());
   for (auto& e : engines) {
     engine_run run{.first = first, .count = count};
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      auto& result = results[i];
-      if (i > 0 && agreements == nullptr) break;
+    for (std::size_t i = 0; i < (agreements == nullptr ? 1 : 2); ++i) {
+      auto& result = results[turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};
       if (agreements != nullptr) run.places[i].update = &result.ranks[index(e.rank())];
     }

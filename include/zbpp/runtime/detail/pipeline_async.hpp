@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steps that a pipeline begins while others run: how it counts them, and what becomes of them.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/detail/rethrow.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/started_step.hpp>
+#include <zbpp/runtime/step_result.hpp>
+
+#include <cstdint>
+#include <exception>
+
+namespace zbpp {
+
+template <backend Backend>
+started_step<pipeline<Backend>> pipeline<Backend>::step_async()
+  requires detail::starts_steps<Backend>
+{
+  detail::require(
+      agreements_.of(0) == nullptr,
+      "step_async() is called where a stage has an optimizer(), for which the host waits in every "
+      "step; call step()");
+  if (started_.under_way() == executor_.steps_at_once()) finish_oldest();
+  failures_.clear();
+  auto const ticket = started_.next();
+  auto const number = state_.steps + started_.under_way();
+  auto const turn = turn_of(ticket);
+  executor_.start_run(turn);
+  training_->begin(executor_, number, 1, {}, turn);
+  executor_.start(training_->engines, *training_->transport, training_->status, turn);
+  if (training_->status.has_failed())
+    for (auto& e : training_->engines) e.abandon();
+  training_->transport->drain();
+  if (training_->status.has_failed()) {
+    while (started_.under_way() > 0) finish_oldest();  // they were issued before the failure
+    report(*training_);
+  }
+  started_.begin();
+  return {*this, ticket, number};
+}
+
+template <backend Backend>
+void pipeline<Backend>::finish_oldest() {
+  if constexpr (detail::starts_steps<Backend>) {
+    try {
+      executor_.finish(*training_->transport, turn_of(started_.oldest()));
+    } catch (...) {
+      failures_ = {{{.rank = executor_.ranks().front()}, {}, std::current_exception()}};
+      try {
+        detail::rethrow_located(failures_.front());
+      } catch (...) {
+        started_.give_up(std::current_exception());
+        throw;
+      }
+    }
+    started_.finish();
+    ++state_.steps;
+  }
+}
+
+template <backend Backend>
+void pipeline<Backend>::finish_all() {
+  while (started_.under_way() > 0) finish_oldest();
+}
+
+template <backend Backend>
+step_result const& pipeline<Backend>::result_of(std::int64_t ticket) {
+  while (started_.is_under_way(ticket)) finish_oldest();
+  started_.check(ticket);
+  auto const at_once = static_cast<std::int64_t>(training_->results.size());
+  detail::require(
+      ticket + at_once >= started_.next(),
+      "get() is called when another step has taken the place of the result; call it before as many "
+      "more steps begin as steps_at_once says");
+  return training_->results[turn_of(ticket)];
+}
+
+}  // namespace zbpp
