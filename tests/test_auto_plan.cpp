@@ -114,6 +114,7 @@ std::optional<planned_layers> try_plan(auto_plan const& settings, layered_proble
   try {
     return settings(model);
   } catch (error const& nothing_fits) {
+    INFO(nothing_fits.what());
     CHECK(nothing_fits.code() == errc::unsupported_problem);
     CHECK(nothing_fits.location().rank >= 0);
     return std::nullopt;
@@ -281,6 +282,32 @@ TEST_CASE("a plan is what it says, twice, and no worse with more budget", "[auto
     CHECK(again.schedule == last->schedule);
   }
   CHECK(fitting > 4);
+}
+
+TEST_CASE("a plan with pairs is what it says, and its bound stays below", "[auto_plan]") {
+  int paired = 0;
+  for (int trial = 0; trial < thinned(12, 4); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const where = test::random_placement(random);
+    auto const count = where.stages() + static_cast<int>(random.integer(0, 4));
+    auto const plain =
+        random_model(random, where, count, 2 * where.ranks() + trial % 3, trial % 2 == 0);
+    std::vector<layer_costs> layers(plain.layers().begin(), plain.layers().end());
+    for (auto& c : layers)
+      if (random.chance(0.8)) c.overlapped = std::max(c.forward, c.backward_input);
+    layered_problem const model(
+        plain.placement(),
+        plain.microbatches(),
+        layers,
+        plain.transfer(),
+        {plain.memory_limits().begin(), plain.memory_limits().end()});
+    auto const found = try_plan(brief(0.002), model);
+    if (!found) continue;
+    check_plan(*found, model);
+    paired +=
+        static_cast<int>(std::ranges::count_if(found->schedule.passes().all(), &pass::is_paired));
+  }
+  CHECK(paired > 0);
 }
 
 TEST_CASE("with more memory no plan of a frontier costs more", "[auto_plan]") {

@@ -44,7 +44,7 @@ class cut_space {
         work_{0},
         can_recompute_{0} {
     for (auto const& c : model.layers()) {
-      work_.push_back(work_.back() + work_of(c));
+      work_.push_back(work_.back() + least_work_of(c));
       can_recompute_.push_back(can_recompute_.back() + (c.recompute ? 1 : 0));
     }
   }
@@ -67,6 +67,7 @@ class cut_space {
     for (auto& c : slower) {
       c.forward += c.recompute.value_or(0);
       c.recompute.reset();
+      c.overlapped.reset();  // lies between those times, and a cut is balanced without it
     }
     return with_choice(bottleneck_partition(slower, model_.placement()).first_layer, true);
   }

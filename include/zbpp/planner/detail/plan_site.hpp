@@ -82,14 +82,16 @@ struct plan_site {
   [[nodiscard]] ticks least_cost() const {
     ticks most = 0;
     ticks all = 0;
+    bool may_pair = false;  // then ranks may take less than the work that was balanced
     for (auto const& c : model.layers()) {
-      most = std::max(most, work_of(c));
-      all += work_of(c);
+      most = std::max(most, least_work_of(c));
+      all += least_work_of(c);
+      may_pair = may_pair || c.saved_by_pairing() > 0;
     }
     auto const ranks = model.placement().ranks();
     auto const work =
         model.microbatches() *
-        (balanced.optimal ? balanced.work : std::max(most, (all + ranks - 1) / ranks));
+        (balanced.optimal && !may_pair ? balanced.work : std::max(most, (all + ranks - 1) / ranks));
     constexpr double most_passes = 1 << 17;  // to look at, about a tenth of a second
     std::vector<layer_costs> keeping(model.layers().begin(), model.layers().end());
     for (auto& c : keeping) c.recompute.reset();
