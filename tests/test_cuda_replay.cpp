@@ -213,7 +213,6 @@ TEST_CASE("a call of CUDA that fails ends a captured or replayed step, and the n
        {"launch",
         "cudaEventRecord",
         "cudaStreamWaitEvent",
-        "cudaMemcpyAsync",
         "cudaStreamIsCapturing",
         "cudaStreamBeginCapture",
         "cudaGraphInstantiate",
