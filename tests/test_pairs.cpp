@@ -126,7 +126,7 @@ TEST_CASE("orders with pairs take what a second simulator says", "[pairs]") {
       CHECK(busy(line, rank) == sum);
     }
   });
-  CHECK(pairs > 1000);
+  CHECK(pairs > test::thinned(1000, 500));
 }
 
 TEST_CASE("overlapped changes nothing where there is no pair", "[pairs]") {
@@ -275,7 +275,7 @@ TEST_CASE("no order with pairs costs less than the lower bound", "[pairs]") {
     }
   };
   int better = 0;
-  for (int trial = 0; trial < test::thinned(60, 10); ++trial) {
+  for (int trial = 0; trial < test::thinned(60, 30); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const shape = trial % 4;
     auto const where = shape == 0   ? placement::linear(3)
