@@ -58,6 +58,7 @@ set(ZBPP_CORE_HEADERS
   io/ascii.hpp
   io/chrome_trace.hpp
   io/csv.hpp
+  io/csv_pairs.hpp
   io/detail/csv_cell.hpp
   io/detail/csv_pytorch.hpp
   io/detail/csv_reader.hpp
@@ -175,7 +176,6 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
   runtime/detail/object_type.hpp
-  runtime/detail/pipeline_async.hpp
   runtime/detail/pipeline_setup.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
@@ -200,6 +200,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/message.ipp
   runtime/impl/microbatch.ipp
   runtime/impl/object.ipp
+  runtime/impl/pipeline_async.ipp
   runtime/impl/pipeline_setup.ipp
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp

@@ -14,6 +14,7 @@
 // are left out.
 #pragma once
 
+#include <zbpp/io/csv_pairs.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
@@ -25,12 +26,6 @@
 #include <vector>
 
 namespace zbpp {
-
-/// Says what a reader makes of a pair such as `(0F7;7B3)OVERLAP_F_B`.
-enum class csv_pairs : std::uint8_t {
-  in_turn,   ///< two passes one after the other, in the order written
-  together,  ///< a pair: the F, then the B or BW, which is paired
-};
 
 /// Says how a schedule or program is written. Pairs are always written as such.
 struct csv_options {

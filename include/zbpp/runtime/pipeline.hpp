@@ -317,4 +317,4 @@ void pipeline<Backend>::report(program_run const& what) {
 
 }  // namespace zbpp
 
-#include <zbpp/runtime/detail/pipeline_async.hpp>
+#include <zbpp/runtime/impl/pipeline_async.ipp>

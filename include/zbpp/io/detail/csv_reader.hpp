@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/error.hpp>
-#include <zbpp/io/csv.hpp>
+#include <zbpp/io/csv_pairs.hpp>
 #include <zbpp/io/detail/csv_cell.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
