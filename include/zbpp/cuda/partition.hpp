@@ -5,9 +5,9 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/detail/driver_api.hpp>
 #include <zbpp/cuda/detail/green_contexts.hpp>
+#include <zbpp/cuda/device_needs.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/hardware_queues.hpp>
 #include <zbpp/cuda/rank_device.hpp>
@@ -123,26 +123,17 @@ inline partition::owned_part partition::make_part(
 }
 
 inline std::string queue_shortage(plan const& planned, std::span<rank_device const> devices) {
-  auto const ranks = zbpp::detail::index(planned.problem().ranks());
-  if (!devices.empty() && devices.size() != ranks)
-    throw error(
-        errc::bad_argument,
-        "there are " + std::to_string(devices.size()) + " devices for " + std::to_string(ranks) +
-            " ranks; give one for each rank, or none");
-  std::vector<int> numbers(ranks, 0);
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) numbers[rank] = devices[rank].device;
-  auto homes = numbers;  // of all streams
-  traffic const messages(planned.program());
-  for (auto const& c : messages.channels())
-    if (!share_device(c.from, c.to, numbers)) homes.push_back(numbers[zbpp::detail::index(c.to)]);
-  std::ptrdiff_t most = 0;
-  for (int const device : homes) most = std::max(most, std::ranges::count(homes, device));
+  std::vector<int> numbers(devices.size());
+  std::ranges::transform(devices, numbers.begin(), &rank_device::device);
+  int most = 0;
+  for (auto const& each : device_needs_of(planned.program(), planned.problem(), numbers))
+    most = std::max(most, each.hardware_queues);
   auto const there = device_connections();
   if (most <= there) return {};
   return std::to_string(most) + " streams share " + std::to_string(there) +
          " hardware queues of a device, and one that waits may hold up another; set "
          "CUDA_DEVICE_MAX_CONNECTIONS to " +
-         std::to_string(std::min<std::ptrdiff_t>(most, most_device_connections)) +
+         std::to_string(std::min(most, most_device_connections)) +
          " in the environment before the program starts" +
          (most > most_device_connections ? " (CUDA has no more than 32)" : "");
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/hardware_queues.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/device_needs.hpp>
 #include <zbpp/error.hpp>
@@ -39,13 +40,12 @@ namespace zbpp::nccl {
   std::vector const filling(messages.channels().size(), cuda::slot_filling::by_receives);
   auto const slots = cuda::detail::peak_slots(code, problem, messages, filling);
   auto const streams = streams_of_ranks(code, layout);
-  auto const queues = nccl::hardware_queues(code, layout);
+  auto const queues = zbpp::hardware_queues(code, streams);
   auto const made = detail::map_communicators(messages.channels(), code.ranks(), layout);
   std::vector<cuda::device_needs> result;
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const i = zbpp::detail::index(rank);
-    auto const communicators = static_cast<int>(
-        std::ranges::count_if(made.communicators, [&](auto const& one) { return one.has(rank); }));
+    auto const communicators = made.count_of(rank);
     auto const passes = std::ranges::count_if(
         code.instructions(rank), [](instruction const& one) { return one.is_pass(); });
     result.push_back(

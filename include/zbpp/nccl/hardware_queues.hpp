@@ -7,7 +7,6 @@
 
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/hardware_queues.hpp>
-#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/hardware_queues.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
@@ -25,7 +24,7 @@ namespace zbpp::nccl {
 [[nodiscard]] inline std::vector<int> streams_of_ranks(
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
   std::vector<int> counts;
-  auto const made = detail::map_communicators(traffic(code).channels(), code.ranks(), layout);
+  auto const made = detail::map_communicators(code.placement(), layout);
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const communicators = made.count_of(rank);
     counts.push_back(communicators == 0 ? 1 : 2 + 3 * communicators);

@@ -15,6 +15,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/detail/link_probe.hpp>
 #include <zbpp/nccl/detail/make_communicators.hpp>
 #include <zbpp/nccl/settings.hpp>
@@ -112,14 +113,11 @@ inline transfer_costs measure_transfers(
       "the run has another number of processes than the problem has ranks; start one for each");
   static_cast<void>(cuda::shapes_of(problem, settings.edges));  // refuses edges without a size
   channel_map const map(problem.placement());
-  std::vector<channel> channels;
+  auto const channels = detail::channels_of(problem.placement());
   std::string sizes;
-  for (int c = 0; c < map.size(); ++c) {
-    auto const [from, to] = map.ends(c);
-    channels.push_back({.from = from, .to = to, .in_flight = 1});
-    sizes += std::to_string(from) + ">" + std::to_string(to) + " " +
-             std::to_string(detail::largest_edge(problem, from, to)) + " ";
-  }
+  for (auto const& c : channels)
+    sizes += std::to_string(c.from) + ">" + std::to_string(c.to) + " " +
+             std::to_string(detail::largest_edge(problem, c.from, c.to)) + " ";
   run.agree(std::vector{
       asio::make_item("transfers to measure", sizes),
       asio::make_item("most_ctas", std::to_string(settings.most_ctas))});

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
-#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
@@ -20,8 +19,7 @@ namespace zbpp::nccl::detail {
 /// @throws error (bad_argument)
 inline void check_multiprocessors(
     program const& code, channel_layout layout, int rank, int most_ctas, int sm_count) {
-  auto const made = map_communicators(traffic(code).channels(), code.ranks(), layout);
-  auto const communicators = made.count_of(rank);
+  auto const communicators = map_communicators(code.placement(), layout).count_of(rank);
   if (communicators == 0 || most_ctas <= (sm_count - 1) / communicators) return;
   throw error(
       errc::bad_argument,

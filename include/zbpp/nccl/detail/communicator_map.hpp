@@ -6,7 +6,9 @@
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
 
 #include <algorithm>
@@ -70,6 +72,21 @@ struct communicator_map {
           {ends, "zbpp:" + std::to_string(ends[0]) + separator + std::to_string(ends[1])});
   }
   return result;
+}
+
+/// @return the channels between the ranks of a placement, as deep as one message needs
+[[nodiscard]] inline std::vector<channel> channels_of(placement const& placement) {
+  channel_map const map(placement);
+  std::vector<channel> result;
+  for (int c = 0; c < map.size(); ++c)
+    result.push_back({.from = map.ends(c).first, .to = map.ends(c).second, .in_flight = 1});
+  return result;
+}
+
+/// @return the communicators for any program of a placement
+[[nodiscard]] inline communicator_map map_communicators(
+    placement const& placement, channel_layout layout) {
+  return map_communicators(channels_of(placement), placement.ranks(), layout);
 }
 
 }  // namespace zbpp::nccl::detail
