@@ -126,10 +126,14 @@ class auto_planner {
   return insert_recompute(order, problem);
 }
 
-/// Pairs problem the search without pairs found, and the known orders; so it is never worse.
+/// Pairs what the search without pairs found, and the known orders; so it is never worse.
+/// @param in_turn  the problem without pairs
 ZBPP_INLINE void pair_up(
-    problem const& problem, search_settings const& settings, found_schedule& found) {
-  auto orders = known_orders(without_pairs(problem));
+    problem const& problem,
+    zbpp::problem const& in_turn,
+    search_settings const& settings,
+    found_schedule& found) {
+  auto orders = known_orders(in_turn);
   if (problem.placement().is_linear())
     for (bool fused : {false, true}) orders.push_back(far_one_f_one_b(problem, fused));
   for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
@@ -166,7 +170,7 @@ ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
   auto const in_turn = detail::without_pairs(problem);
   auto found = detail::auto_planner(in_turn, search).run();
   found.bound = lower_bound(problem);
-  detail::pair_up(problem, search, found);
+  detail::pair_up(problem, in_turn, search, found);
   return found;
 }
 
