@@ -1266,25 +1266,38 @@ TEST_CASE("All streams of a group join it: before and after") {
       one_gpu());
 }
 
+/// Two ranks that share a GPU, each with a stream, and a message from the first to the second.
+struct message_within_a_gpu {
+  pair link;
+  cudaStream_t from = new_stream();
+  cudaStream_t to = new_stream();
+  char* sent = new_memory();
+  char* received = new_memory();
+
+  void send() const { link.send(0, sent, from); }
+  void receive() const { link.receive(1, received, to); }
+};
+
+/// Waits for the GPU. It stands still, and the model says why, or comes to its end.
+void check_end(bool stands_still, std::string const& why) {
+  CHECK(cudaDeviceSynchronize() == (stands_still ? cudaErrorLaunchTimeout : cudaSuccess));
+  CHECK(faults_of("deadlock") == (stands_still ? 1U : 0U));
+  CHECK((all_faults().find(why) != std::string::npos) == stands_still);
+}
+
 TEST_CASE("Streams of one hardware queue block each other: aliasing can deadlock") {
   for (int connections : {1, 32}) {
     model::options machine = one_gpu();
     machine.connections = connections;
     each_interleaving(
         [&] {
-          pair const link;
-          cudaStream_t const from = new_stream();
-          cudaStream_t const to = new_stream();
-          char* const sent = new_memory();
-          char* const received = new_memory();
-          write(from, sent, 1);
-          link.send(0, sent, from);
-          write(from, sent, 2);  // stands in the queue until the send has met its receive ...
-          link.receive(1, received, to);  // ... which stands behind it
-          bool const alone = connections > 1;
-          CHECK(cudaDeviceSynchronize() == (alone ? cudaSuccess : cudaErrorLaunchTimeout));
-          CHECK(faults_of("deadlock") == (alone ? 0U : 1U));
-          CHECK((all_faults().find("in their hardware queue") != std::string::npos) == !alone);
+          message_within_a_gpu const message;
+          write(message.from, message.sent, 1);
+          message.send();
+          // Stands in the queue until the send has met its receive, which stands behind it.
+          write(message.from, message.sent, 2);
+          message.receive();
+          check_end(connections == 1, "in their hardware queue");
         },
         machine);
   }
@@ -1296,20 +1309,13 @@ TEST_CASE("Messages that wait hold multiprocessors, and a kernel needs one") {
     machine.sm_count = sm_count;
     each_interleaving(
         [&] {
-          pair const link;
-          cudaStream_t const from = new_stream();
-          cudaStream_t const to = new_stream();
-          char* const sent = new_memory();
-          char* const received = new_memory();
+          message_within_a_gpu const message;
+          write(message.from, message.sent, 1);
+          REQUIRE(cudaStreamSynchronize(message.from) == cudaSuccess);
           // Either end waits for the other with its block, and one device has both.
-          model::launch(from, "write", {}, {{sent, block}}, [=] { std::fill_n(sent, block, 'a'); });
-          REQUIRE(cudaStreamSynchronize(from) == cudaSuccess);
-          link.receive(1, received, to);
-          link.send(0, sent, from);
-          bool const fits = sm_count > 1;
-          CHECK(cudaDeviceSynchronize() == (fits ? cudaSuccess : cudaErrorLaunchTimeout));
-          CHECK(faults_of("deadlock") == (fits ? 0U : 1U));
-          CHECK((all_faults().find("waits for multiprocessors") != std::string::npos) == !fits);
+          message.receive();
+          message.send();
+          check_end(sm_count == 1, "waits for multiprocessors");
         },
         machine);
   }

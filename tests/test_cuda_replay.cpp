@@ -66,11 +66,6 @@ std::string trouble_of(
   return trouble + first_of(model::leaks());
 }
 
-plan small_plan(int ranks, int microbatches) {
-  return zbpp::make_plan(
-      zbpp::zb_h1{}, problem(zbpp::placement::linear(ranks), microbatches, launched_costs(), 87));
-}
-
 }  // namespace
 
 TEST_CASE("replayed steps have the bits of one process, whatever runs first", "[cuda]") {
@@ -91,7 +86,7 @@ TEST_CASE("replayed steps have the bits of one process, whatever runs first", "[
 
 TEST_CASE("so have they with few queues and on several devices", "[cuda]") {
   std::uint64_t seed = 100;
-  auto const planned = small_plan(3, 5);
+  auto const planned = row_plan(3, 5);
   auto const expected = toy::counted_reference(planned, steps);
   for (int i = 0; i < thinned(20, 3); ++i) {
     INFO("interleaving " << seed);
@@ -109,7 +104,7 @@ TEST_CASE("the host's part in a replayed step does not grow with it", "[cuda]") 
   for (int m : {3, 12, 48}) {
     INFO(m << " microbatches");
     model::reset({.seed = 7, .launch_depth = 1 << 20});
-    toy::counted_training<> training(small_plan(3, m));
+    toy::counted_training<> training(row_plan(3, m));
     for (int i = 0; i < 2; ++i) training.step();
     model::start_counting();
     training.pipe().step();
@@ -124,7 +119,7 @@ TEST_CASE("the host's part in a replayed step does not grow with it", "[cuda]") 
 }
 
 TEST_CASE("a replayed step tells what an issued one does", "[cuda]") {
-  auto const planned = small_plan(3, 5);
+  auto const planned = row_plan(3, 5);
   model::reset({.seed = 8});
   toy::counted_training<> training(planned);
   std::vector<zbpp::timeline> times;
@@ -177,7 +172,7 @@ TEST_CASE("no wait and no record of a step that is captured can be left out", "[
 }
 
 TEST_CASE("evaluations between replays change nothing", "[cuda]") {
-  auto const planned = small_plan(3, 5);
+  auto const planned = row_plan(3, 5);
   auto const expected = toy::counted_reference(planned, 8);
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     INFO("interleaving " << seed);
@@ -206,7 +201,7 @@ TEST_CASE("evaluations between replays change nothing", "[cuda]") {
 }
 
 TEST_CASE("a call of CUDA that fails ends a captured or replayed step, and the next one works") {
-  auto const planned = small_plan(3, 5);
+  auto const planned = row_plan(3, 5);
   auto const expected = toy::counted_reference(planned, 6);
   std::uint64_t seed = 0;
   for (auto const* function :
@@ -240,7 +235,7 @@ TEST_CASE("a call of CUDA that fails ends a captured or replayed step, and the n
 }
 
 TEST_CASE("a kernel that fails in a replay ends the step, and CUDA cannot go on", "[cuda]") {
-  auto const planned = small_plan(3, 5);
+  auto const planned = row_plan(3, 5);
   for (std::uint64_t kernel : {0U, 30U, 100U}) {
     INFO("kernel " << kernel);
     model::reset({.seed = 4});
@@ -255,7 +250,7 @@ TEST_CASE("a kernel that fails in a replay ends the step, and CUDA cannot go on"
 }
 
 TEST_CASE("a replayed step waits for what the caller has enqueued on an adopted stream", "[cuda]") {
-  auto const planned = small_plan(3, 5);
+  auto const planned = row_plan(3, 5);
   auto const expected = toy::counted_reference(planned, 6);
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     model::reset({.seed = seed, .order = seed % 2 == 0 ? model::mode::lazy : model::mode::random});
@@ -317,7 +312,7 @@ std::string refused_step(std::function<void(zbpp::microbatch, zbpp::pass_context
       if (mb.is_last_stage() && mb.index() == 2) does(mb, ctx);
     };
     std::vector<told_stage> stages(2, {of_one});
-    pipeline pipe{small_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
+    pipeline pipe{row_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
     for (int i = 0; i < 4 && found.empty(); ++i) {
       try {
         pipe.step();
@@ -407,7 +402,7 @@ TEST_CASE("settings with which the host has a part in each step are refused", "[
   std::vector<told_stage> stages(2);
   auto const refused = [&](cuda::device backend) {
     backend.replay = cuda::replay::step;
-    return refusal([&] { pipeline pipe{small_plan(2, 4), backend, stages}; });
+    return refusal([&] { pipeline pipe{row_plan(2, 4), backend, stages}; });
   };
   auto const text = [](char const* what) {
     return std::string("replay is replay::step and ") + what +
@@ -453,7 +448,7 @@ TEST_CASE("one thread issues what is captured on several devices", "[cuda]") {
                                  }});
   {
     pipeline pipe{
-        small_plan(3, 4),
+        row_plan(3, 4),
         cuda::device{
             .devices = cuda::one_device_per_rank(3),
             .replay = cuda::replay::step,
@@ -481,7 +476,7 @@ TEST_CASE("what a pass keeps in a graph_cache is part of the step's graph", "[cu
                                            model::launch(on, "add", {}, {}, [&] { ++added; }));
                                      });
                                    }});
-    pipeline pipe{small_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
+    pipeline pipe{row_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
     for (int i = 0; i < 5; ++i) pipe.step();
     CHECK(added == 5 * 4);
     CHECK(enqueued == 2 * 4);
@@ -505,7 +500,7 @@ TEST_CASE("a replay has the losses that its kernels write, and no others", "[cud
               if (writes) *slot = static_cast<float>(runs++);
             }));
       }});
-  pipeline pipe{small_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
+  pipeline pipe{row_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
   for (int i = 0; i < 5; ++i) {
     auto const& losses = pipe.step().losses;
     CHECK(losses[0] == 2 * i);

@@ -16,6 +16,7 @@
 #include <support/plan_grid.hpp>
 #include <support/refusal.hpp>
 #include <support/thinned.hpp>
+#include <support/toy_history.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace test_cuda_step_async {
@@ -39,37 +41,22 @@ namespace {
 
 constexpr int steps = 7;
 
-plan small_plan(int ranks, int microbatches) {
-  return zbpp::make_plan(
-      zbpp::zb_h1{}, problem(zbpp::placement::linear(ranks), microbatches, launched_costs(), 87));
-}
-
-struct outcome {
-  std::vector<std::vector<double>> losses;
-  toy::model given;
-
-  friend bool operator==(outcome const& a, outcome const& b) {
-    bool is_same = a.losses.size() == b.losses.size() && toy::is_same(a.given, b.given);
-    for (std::size_t i = 0; is_same && i < a.losses.size(); ++i)
-      is_same = toy::is_same(a.losses[i], b.losses[i]);
-    return is_same;
-  }
-};
-
 /// What one process makes of the steps, whose gradients add up.
-outcome run_alone(plan const& planned) {
-  outcome result{{}, toy::make_model(planned.problem().stages())};
+toy::history run_alone(plan const& planned) {
+  auto all = toy::make_model(planned.problem().stages());
   toy::fused_passes const is_fused(planned);
+  toy::history result;
   for (int i = 0; i < steps; ++i)
     result.losses.push_back(toy::in_single_precision(
-        toy::reference_step(result.given, i, planned.problem().microbatches(), is_fused)));
+        toy::reference_step(all, i, planned.problem().microbatches(), is_fused)));
+  result.models.push_back(std::move(all));
   return result;
 }
 
 /// Runs the steps, each begun while as many others run as may be.
 template <class Training>
-outcome run_together(Training& training, int at_once) {
-  outcome result;
+toy::history run_together(Training& training, int at_once) {
+  toy::history result;
   auto& pipe = training.pipe();
   std::deque<zbpp::started_step<pipeline<cuda::device>>> begun;
   for (int i = 0; i < steps; ++i) {
@@ -82,13 +69,13 @@ outcome run_together(Training& training, int at_once) {
       CHECK(pipe.steps() == static_cast<std::int64_t>(result.losses.size()));
     }
   }
-  result.given = training.given();
+  result.models.push_back(training.given());
   return result;
 }
 
 std::string trouble_of(
     plan const& planned,
-    outcome const& expected,
+    toy::history const& expected,
     model::options const& machine,
     cuda::device const& backend) {
   model::reset(machine);
@@ -128,7 +115,7 @@ TEST_CASE("steps that are begun while others run have the bits of one process", 
 }
 
 TEST_CASE("so have they on several devices, with few queues, and one thread for each", "[cuda]") {
-  auto const planned = small_plan(3, 4);
+  auto const planned = row_plan(3, 4);
   auto const expected = run_alone(planned);
   for (std::uint64_t seed = 1; seed <= thinned(10U, 2U); ++seed) {
     auto const apart = cuda::one_device_per_rank(3);
@@ -159,7 +146,7 @@ TEST_CASE("so have they on several devices, with few queues, and one thread for 
 TEST_CASE("the host waits for no step before as many are under way as may be", "[cuda]") {
   for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
     model::reset({.order = model::mode::lazy, .launch_depth = 1 << 20});
-    toy::counted_training<> training(small_plan(3, 4), {.replay = replay, .steps_at_once = 2});
+    toy::counted_training<> training(row_plan(3, 4), {.replay = replay, .steps_at_once = 2});
     auto& pipe = training.pipe();
     for (int i = 0; i < 4; ++i) pipe.step_async().get();
     auto const first = pipe.step_async();
@@ -185,7 +172,7 @@ TEST_CASE("the host waits for no step before as many are under way as may be", "
 }
 
 TEST_CASE("no wait and no record of a step that is begun early can be left out", "[cuda]") {
-  auto const planned = small_plan(3, 4);
+  auto const planned = row_plan(3, 4);
   auto expected = toy::make_model(3);
   std::vector<std::vector<double>> losses;
   for (int i = 0; i < 2; ++i)
@@ -215,7 +202,7 @@ TEST_CASE("no wait and no record of a step that is begun early can be left out",
 TEST_CASE("a step that fails takes those behind it with it, and tells its number", "[cuda]") {
   for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
     model::reset({.seed = 3});
-    toy::counted_training<> training(small_plan(3, 4), {.replay = replay, .steps_at_once = 3});
+    toy::counted_training<> training(row_plan(3, 4), {.replay = replay, .steps_at_once = 3});
     auto& pipe = training.pipe();
     for (int i = 0; i < 4; ++i) pipe.step_async().get();
     auto const good = pipe.step_async();
@@ -258,7 +245,7 @@ struct doomed_stage {
 }  // namespace
 
 TEST_CASE("what fails while a step is issued leaves the steps before it whole", "[cuda]") {
-  auto const planned = small_plan(3, 4);
+  auto const planned = row_plan(3, 4);
   model::reset({.seed = 6});
   bool throws = false;
   auto all = toy::make_model(3);
@@ -304,7 +291,7 @@ TEST_CASE("what a caller enqueues keeps its place among steps that are begun", "
     for (int rank = 0; rank < 3; ++rank)
       backend.devices.push_back({.compute = own.emplace_back(cuda::stream_priority::usual).view()});
     {
-      auto const planned = small_plan(3, 4);
+      auto const planned = row_plan(3, 4);
       toy::counted_training<> training(planned, backend);
       auto& pipe = training.pipe();
       auto const& weights = training.given().back().layers.front().gradient;
@@ -329,7 +316,7 @@ TEST_CASE("what a caller enqueues keeps its place among steps that are begun", "
 }
 
 TEST_CASE("a number of steps at once that cannot be is refused", "[cuda]") {
-  auto const planned = small_plan(2, 4);
+  auto const planned = row_plan(2, 4);
   auto all = toy::make_model(2);
   std::vector<toy::launched_stage> stages(all.begin(), all.end());
   model::reset();

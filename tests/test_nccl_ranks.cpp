@@ -8,6 +8,7 @@
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_training.hpp>
 #include <support/nccl_ranks_toy.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
@@ -39,10 +40,6 @@ using zbpp::problem;
 namespace {
 
 constexpr int steps = 2;
-
-std::string first_of(std::vector<std::string> const& faults) {
-  return faults.empty() ? "" : faults.front();
-}
 
 // What the ranks of a run give together.
 struct outcome {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/cuda/device.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
@@ -23,6 +24,11 @@ namespace zbpp::test {
   auto costs = uneven_costs();
   costs.edge = toy::edge;
   return costs;
+}
+
+/// @return a plan of ZB-H1 for ranks in a row
+[[nodiscard]] inline plan row_plan(int ranks, int microbatches) {
+  return make_plan(zb_h1{}, problem(placement::linear(ranks), microbatches, launched_costs(), 87));
 }
 
 /// @return the first fault, or nothing
