@@ -242,29 +242,6 @@ std::string policies_text() {
 
 // ---- checks -------------------------------------------------------------------------------------
 
-// Pairs run together where the problem says what those take.
-zbpp::csv_pairs pairs_of(zbpp::problem const* problem) {
-  bool const together = problem != nullptr && problem->gains_by_pairing();
-  return together ? zbpp::csv_pairs::together : zbpp::csv_pairs::in_turn;
-}
-
-// A schedule gets its transfers; a program has them.
-zbpp::program read_program(std::string_view csv, zbpp::problem const* problem) {
-  std::optional<zbpp::placement> where;
-  std::optional<int> microbatches;
-  if (problem != nullptr) {
-    where = problem->placement();
-    microbatches = problem->microbatches();
-  }
-  auto const pairs = pairs_of(problem);
-  auto code = zbpp::program_from_csv(csv, where, microbatches, pairs);
-  for (int rank = 0; rank < code.ranks(); ++rank)
-    for (auto const& i : code.instructions(rank))
-      if (!i.is_pass()) return code;
-  return zbpp::lower(
-      zbpp::schedule_from_csv(csv, where, microbatches, pairs), {.step = zbpp::step_kind::none});
-}
-
 std::string fault_text(
     std::string_view kind, std::string_view line, zbpp::location const& at = {}) {
   return "\"kind\": " + quoted(kind) + ", \"rank\": " + std::to_string(at.rank) +
@@ -283,7 +260,7 @@ std::vector<std::string> texts_of(std::vector<zbpp::diagnostic> const& faults) {
 std::string faults_of(zbpp_text csv, zbpp_text problem) {
   std::optional<asked_problem> asked;
   if (problem.size != 0) asked = read_problem(problem);
-  auto const code = read_program(view(csv), asked ? &asked->problem : nullptr);
+  auto const code = zbpp::complete_program_from_csv(view(csv), asked ? &asked->problem : nullptr);
   return list(texts_of(asked ? verify(code, asked->problem) : verify(code)));
 }
 
@@ -297,7 +274,7 @@ std::string faults_of(zbpp::json::plan_report const& said) {
 
 zbpp::json::plan_report simulate(zbpp_text csv, zbpp::problem problem, std::string_view title) {
   auto order = zbpp::schedule_from_csv(
-      view(csv), problem.placement(), problem.microbatches(), pairs_of(&problem));
+      view(csv), problem.placement(), problem.microbatches(), zbpp::pairs_for(problem));
   if (auto const faults = verify(lower(order)); !faults.empty())
     throw zbpp::error(errc::refused_program, "the order cannot run: " + to_string(faults.front()));
   return zbpp::json::make_plan_report(std::string(title), std::move(order), std::move(problem));

@@ -19,8 +19,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace test_cuda_device_needs {

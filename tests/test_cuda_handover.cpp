@@ -52,27 +52,23 @@ cuda::device backend_of(int ranks, int devices) {
 TEST_CASE("ranks on one GPU take as much memory as is said, byte for byte", "[cuda]") {
   using namespace memory_use;
   auto const p = GENERATE(1, 2, 3, 4);
-  for_each_uneven_plan(
-      p,
-      900,
-      [&](plan const& planned) {
-        for (int devices : thinned<std::vector<int>>({1, 2}, {1})) {
-          model::reset(
-              {.seed = 7,
-               .devices = devices,
-               .hosts = std::min(devices, p),
-               .check_uninitialised = false});  // nobody computes here
-          auto backend = backend_of(p, devices);
-          for (int s = 0; s + 1 < planned.problem().stages(); ++s) {
-            auto const size = planned.problem().costs(s).edge;
-            backend.edges.push_back({size / 3, size - size / 3});
-          }
-          check_peaks(planned, backend, declared<>{&planned.problem()});
-          CHECK(first_of(model::faults()) == "");
-          CHECK(first_of(model::leaks()) == "");
-        }
-      },
-      1);
+  for_each_uneven_plan(p, {.most_added = 900, .least_edge = 1}, [&](plan const& planned) {
+    for (int devices : thinned<std::vector<int>>({1, 2}, {1})) {
+      model::reset(
+          {.seed = 7,
+           .devices = devices,
+           .hosts = std::min(devices, p),
+           .check_uninitialised = false});  // nobody computes here
+      auto backend = backend_of(p, devices);
+      for (int s = 0; s + 1 < planned.problem().stages(); ++s) {
+        auto const size = planned.problem().costs(s).edge;
+        backend.edges.push_back({size / 3, size - size / 3});
+      }
+      check_peaks(planned, backend, declared<>{&planned.problem()});
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
+  });
 }
 
 TEST_CASE("what a rank keeps of a message counts as its activation", "[cuda]") {
@@ -451,7 +447,6 @@ namespace {
 // Keeps what it receives for longer than the pipeline lives.
 struct hoarder {
   std::vector<zbpp::buffer>* kept;
-  toy::launched_stage of;
 
   zbpp::flow operator()(zbpp::microbatch mb) const {
     zbpp::message const in = co_await mb.recv_activation();
@@ -477,12 +472,8 @@ TEST_CASE("received buffers may outlive the pipeline, and then leave nothing beh
   {
     std::vector<zbpp::buffer> kept;
     {
-      auto all = toy::make_model(3);
-      std::vector<hoarder> stages;
-      for (auto& each : all) stages.push_back({&kept, toy::launched_stage(each)});
-      auto const planned =
-          make_plan(zbpp::zb_h1{}, problem(zbpp::placement::linear(3), 4, launched_costs()));
-      pipeline pipe{planned, cuda::device{}, stages};
+      std::vector<hoarder> stages(3, {&kept});
+      pipeline pipe{row_plan(3, 4), cuda::device{}, stages};
       for (int step = 0; step < 2; ++step) pipe.step();
       CHECK(pipe.memory(1).now(purpose::activation) == 2 * 2 * 4 * toy::edge);
       kept.erase(kept.begin(), kept.begin() + 5);

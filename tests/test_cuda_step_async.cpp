@@ -4,7 +4,6 @@
 // bits of steps that run one by one, their losses come late, as many are under way as was said, and
 // a failure is that of its step.
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
@@ -18,10 +17,8 @@
 #include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>

@@ -104,7 +104,7 @@ TEST_CASE("with pairs DualPipeV has the bubble that is printed, where F = B", "[
         m,
         {.forward = f, .backward_input = f, .backward_weight = w, .overlapped = 2 * f - saved});
     auto const line = simulate(dualpipe_v{}(what), what);
-    // (PP/2 - 1) (F&B + B - 3W), where its B is our B + W; idle is that much of the last rank.
+    // (PP/2 - 1) (F&B + B - 3W), where its B is our B + W: so long the last rank idles.
     auto const together = 2 * f + w - saved;
     CHECK(cost(line) - busy(line, p - 1) == (p - 1) * (together + (f + w) - 3 * w));
     for (int rank = 0; rank < p; ++rank) {

@@ -82,14 +82,15 @@ TEST_CASE("pairs are used where they pay, and never make a plan worse", "[greedy
     auto const m = static_cast<int>(random.integer(1, 3 * p));
     auto const plain = zbpp::test::tiny_problem_with_gradients(random, where, m);
     auto const paired = find(zbpp::test::with_overlapped(plain, random), 0.002);
-    CHECK(paired.cost <= find(plain, 0.002).cost);
-    better += zbpp::test::pairs_in(paired.schedule) > 0 ? 1 : 0;
+    auto const alone = find(plain, 0.002).cost;
+    CHECK(paired.cost <= alone);
+    better += paired.cost < alone ? 1 : 0;
   }
   CHECK(better > 0);
 }
 
 TEST_CASE("pairs that hide much of a pass make steps shorter", "[greedy_auto]") {
-  // Ranks, microbatches, and the cost with pairs at most; without, 32 (F + B + W) is the least.
+  // Without pairs no plan takes less than 16 * chunks * (F + B + W).
   struct row {
     placement where;
     ticks most;

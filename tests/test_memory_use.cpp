@@ -20,9 +20,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -83,7 +81,7 @@ schedule random_order(test::seeded_random& random, placement const& where, int m
 
 TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
   auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
-  for_each_uneven_plan(p, 0, [](plan const& planned) {
+  for_each_uneven_plan(p, {}, [](plan const& planned) {
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     check_peaks(planned, threads{}, declared<>{&planned.problem()});
     check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
@@ -93,7 +91,7 @@ TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
 
 TEST_CASE("an evaluation takes as much memory as is said", "[memory-use]") {
   auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
-  for_each_uneven_plan(p, 0, [](plan const& planned) {
+  for_each_uneven_plan(p, {}, [](plan const& planned) {
     check_evaluation(planned, virtual_time{});
     check_evaluation(planned, threads{});
     check_evaluation(planned, threads{.count = 2});
@@ -163,7 +161,7 @@ TEST_CASE("where an order needs it, an evaluation holds more messages", "[memory
 
 TEST_CASE("a run takes what B adds for W, and where it runs BW it does not", "[memory-use]") {
   auto const p = GENERATE(1, 2, 3);
-  for_each_uneven_plan(p, 3000, [](plan const& planned) {
+  for_each_uneven_plan(p, {.most_added = 3000}, [](plan const& planned) {
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
   });
@@ -171,14 +169,14 @@ TEST_CASE("a run takes what B adds for W, and where it runs BW it does not", "[m
 
 TEST_CASE("a run with pairs takes as much memory as its plan says", "[memory-use]") {
   int seed = 0;
-  for_each_uneven_plan(3, 400, [&](plan const& plain) {
+  std::ptrdiff_t pairs = 0;
+  for_each_uneven_plan(3, {.most_added = 400}, [&](plan const& plain) {
     ZBPP_SEEDED(random, ++seed);
-    auto const& what = plain.problem();
-    auto const planned =
-        make_plan("pairs", test::pair_at_random(plain.schedule(), what, random, 0.8), what);
+    auto const planned = test::paired_plan(plain, random, pairs);
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
   });
+  CHECK(pairs > 0);
 }
 
 TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use]") {

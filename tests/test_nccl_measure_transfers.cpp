@@ -12,11 +12,10 @@
 #include <support/seeded.hpp>
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <mutex>
-#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace test_nccl_measure_transfers {
@@ -71,7 +70,7 @@ TEST_CASE("ranks measure what messages take, and agree on it", "[nccl]") {
     for (auto const layout :
          {zbpp::channel_layout::one_per_directed_pair, zbpp::channel_layout::one_per_rank})
       for (int const queues : {1, 32}) {
-        INFO(where.name() << ", " << queues << " queues");
+        INFO(where.name() << ", " << to_string(layout) << ", " << queues << " queues");
         reset_gpus(
             {.seed = ++seed,
              .devices = where.ranks(),
@@ -139,14 +138,14 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
 }
 
 TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
-  zbpp::test::plain_random random(run_seed());
   for (int i = 0; i < 200; ++i) {
-    auto const what = problem_on(placement::linear(random.integer(2, 5)));
+    ZBPP_SEEDED(random, i);
+    auto const what = problem_on(placement::linear(static_cast<int>(random.integer(2, 5))));
     std::vector<nccl::measured_transfers> all;
     for (int ctas = 1; ctas <= 16; ctas *= 4)
       all.push_back({ctas, transfer_costs(random.integer(0, 30'000))});
-    auto const sm_count = random.integer(16, 160);
-    auto const most_ahead = random.integer(0, 1);
+    auto const sm_count = static_cast<int>(random.integer(16, 160));
+    auto const most_ahead = static_cast<int>(random.integer(0, 1));
     auto const best = nccl::choose_transfers(what, all, sm_count, most_ahead);
     CHECK(best.receive_ahead <= most_ahead);
     bool is_one_of_them = false;

@@ -12,6 +12,7 @@
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,9 +90,7 @@ TEST_CASE("pairs take under virtual time what simulate says, to the tick", "[vir
       auto const what = test::with_overlapped(random_problem(random, where, m), random);
       test::for_each_plan_of(what, {}, [&](std::string const& name, plan const& plain) {
         INFO(name);
-        auto const order = test::pair_at_random(plain.schedule(), what, random);
-        pairs += test::pairs_in(order);
-        auto const planned = make_plan("pairs", order, what, {.receive_ahead = m % 3});
+        auto const planned = test::paired_plan(plain, random, pairs, 0.5, {.receive_ahead = m % 3});
         CHECK(measured_under_virtual_time(planned) == planned.timeline());
       });
     }

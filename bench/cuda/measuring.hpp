@@ -12,7 +12,6 @@
 #include <array>
 #include <bench/cuda/work.hpp>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <ctime>
 #include <vector>

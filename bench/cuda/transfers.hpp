@@ -9,8 +9,6 @@
 #include <bench/cuda/measuring.hpp>
 #include <bench/cuda/report.hpp>
 #include <bench/cuda/work.hpp>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 #include <vector>
 

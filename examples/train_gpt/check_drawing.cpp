@@ -120,7 +120,7 @@ void check_clocks() {
       }
       align_clocks(measured, where, microbatches);
       zbpp::problem const sizes(where, microbatches, zbpp::stage_costs{});
-      auto const found = problem_from({measured}, sizes, quick_message);
+      auto const found = problem_from({measured}, sizes, quick_message_quantile);
       auto const at = std::string(name) + " on " + std::to_string(ranks) + " ranks: ";
       expect(message_time(found) == message, at + "a message takes what it takes");
       expect(found.costs(0).forward == 500, at + "and so does a pass");

@@ -49,7 +49,7 @@ template <class Value>
   return problem.ranks() > 1 ? problem.transfer()(0, 1, problem.costs(0).edge) : 0;
 }
 
-/// @return the same problem without memory limits, in which each message takes `time`
+/// @return the same problem, in which each message takes `time`
 [[nodiscard]] inline zbpp::problem with_message_time(
     zbpp::problem const& problem, zbpp::ticks time) {
   auto const costs = problem.all_costs();
@@ -57,19 +57,20 @@ template <class Value>
       problem.placement(),
       problem.microbatches(),
       {costs.begin(), costs.end()},
-      zbpp::transfer_costs(time)};
+      zbpp::transfer_costs(time),
+      {problem.memory_limits().begin(), problem.memory_limits().end()}};
 }
 
 /// Own choice, where ranks are threads or processes of a CPU: a message is what the quickest few
 /// took. The rest is largely the wait of a woken thread for a core, which a machine with other work
 /// to do makes as long as it likes.
-inline constexpr double quick_message = 0.02;
+inline constexpr double quick_message_quantile = 0.02;
 
 /// Gives the problem of measured steps: what its passes took, and its messages.
 /// @param sizes  says how large everything is; and what messages take where none was waited for
-/// @param share  of the messages that were waited for, those that took less than what is planned
+/// @param message_quantile  of what messages took that were waited for: 0.5 plans with the median
 [[nodiscard]] inline zbpp::problem problem_from(
-    std::vector<zbpp::timeline> const& steps, zbpp::problem const& sizes, double share) {
+    std::vector<zbpp::timeline> const& steps, zbpp::problem const& sizes, double message_quantile) {
   std::vector<zbpp::ticks> messages;
   for (auto const& line : steps)
     for_each_message(
@@ -81,7 +82,8 @@ inline constexpr double quick_message = 0.02;
           if (i > 0 && made > line[to][i - 1].end) messages.push_back(line[to][i].start - made);
         });
   auto const passes = zbpp::costs_from(steps, sizes);
-  return messages.empty() ? passes : with_message_time(passes, quantile(messages, share));
+  return messages.empty() ? passes
+                          : with_message_time(passes, quantile(messages, message_quantile));
 }
 
 }  // namespace gpt

@@ -76,7 +76,7 @@ template <class Backend, class Whole>
     auto line = whole(order, pipe.step().measured);
     if (i >= warm_up_steps) measured.push_back(std::move(line));
   }
-  return problem_from(measured, sizes, quick_message);
+  return problem_from(measured, sizes, quick_message_quantile);
 }
 
 /// Measures the problem of a placement in this process.

@@ -9,9 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace gpt::cuda {

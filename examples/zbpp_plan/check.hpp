@@ -50,37 +50,15 @@ struct verdict {
   return found;
 }
 
-/// @return the passes of a program, as a schedule
-[[nodiscard]] inline zbpp::schedule passes_of(zbpp::program const& code) {
-  zbpp::rows<zbpp::pass> passes;
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    for (auto const& i : code.instructions(rank))
-      if (i.is_pass()) passes.push(i.as_pass());
-    passes.end_row();
-  }
-  return {code.placement(), code.microbatches(), std::move(passes)};
-}
-
-/// @return what is made of pairs: pairs, where the problem says what those take
-[[nodiscard]] inline zbpp::csv_pairs pairs_of(options const& o) {
-  bool const together = o.problem && o.problem->problem.gains_by_pairing();
-  return together ? zbpp::csv_pairs::together : zbpp::csv_pairs::in_turn;
+/// @return the problem of the options, if there is one
+[[nodiscard]] inline zbpp::problem const* problem_of(options const& o) {
+  return o.problem ? &o.problem->problem : nullptr;
 }
 
 /// Reads a schedule or a program; transfers are put in place where the file has none.
 [[nodiscard]] inline zbpp::program read_program(std::string_view text, options const& o) {
-  std::optional<zbpp::placement> where;
-  std::optional<int> microbatches;
-  if (o.problem) {
-    where = o.problem->problem.placement();
-    microbatches = o.problem->problem.microbatches();
-  }
   try {
-    auto code = zbpp::program_from_csv(text, where, microbatches, pairs_of(o));
-    for (int rank = 0; rank < code.ranks(); ++rank)
-      for (auto const& i : code.instructions(rank))
-        if (!i.is_pass()) return code;
-    return zbpp::lower(passes_of(code), {.step = zbpp::step_kind::none});
+    return zbpp::complete_program_from_csv(text, problem_of(o));
   } catch (zbpp::error const& refused) {
     throw zbpp::error(refused.code(), input_name(o.check) + ": " + refused.what());
   }
@@ -90,10 +68,12 @@ struct verdict {
 [[nodiscard]] inline std::string pairs_text(std::string_view text, options const& o) {
   auto const pairs = zbpp::overlapped_pairs_in_csv(text);
   if (pairs == 0) return {};
+  auto const* const problem = problem_of(o);
+  bool const together =
+      problem != nullptr && zbpp::pairs_for(*problem) == zbpp::csv_pairs::together;
   return "pairs that overlap (OVERLAP_F_B): " + std::to_string(pairs) +
-         (pairs_of(o) == zbpp::csv_pairs::together
-              ? "; the two passes of each run together\n"
-              : "; the two passes of each are taken one after the other, as written\n");
+         (together ? "; the two passes of each run together\n"
+                   : "; the two passes of each are taken one after the other, as written\n");
 }
 
 /// @return a line that says which actions of PyTorch's runtime were left out; nothing when none
@@ -125,7 +105,7 @@ struct verdict {
                     " microbatches; --problem FILE would tell what it costs\n" + notes;
     return found;
   }
-  auto plan = zbpp::json::make_plan_report("", passes_of(code), o.problem->problem);
+  auto plan = zbpp::json::make_plan_report("", zbpp::passes_of(code), o.problem->problem);
   plan.peak_memory.clear();
   for (auto const& peak : zbpp::peak_memory(code, o.problem->problem))
     plan.peak_memory.push_back(peak.total);

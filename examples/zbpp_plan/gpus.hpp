@@ -10,6 +10,7 @@
 #include <zbpp/json/json.hpp>
 #include <zbpp/nccl/device_needs.hpp>
 
+#include <cstddef>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ namespace planning {
 [[nodiscard]] inline std::string gpu_needs_of(zbpp::json::plan_report const& plan) {
   auto const code = zbpp::lower(plan.schedule);
   table rows(
-      {"GPUs",
+      {"backend",
        "rank",
        "streams",
        "hardware queues",
@@ -42,11 +43,11 @@ namespace planning {
            std::to_string(one.slots)});
     }
   };
-  std::vector<int> own(zbpp::detail::index(code.ranks()));
+  std::vector<int> own(static_cast<std::size_t>(code.ranks()));
   std::iota(own.begin(), own.end(), 0);
-  add("one for all ranks", zbpp::cuda::device_needs_of(code, plan.problem));
-  add("one for each rank", zbpp::cuda::device_needs_of(code, plan.problem, own));
-  add("one for each process", zbpp::nccl::device_needs_of(code, plan.problem));
+  add("cuda::device, one GPU", zbpp::cuda::device_needs_of(code, plan.problem));
+  add("cuda::device, one GPU a rank", zbpp::cuda::device_needs_of(code, plan.problem, own));
+  add("nccl::ranks, one GPU a process", zbpp::nccl::device_needs_of(code, plan.problem));
   return rows.text();
 }
 

@@ -116,7 +116,9 @@ class command_line {
     read_outputs(o.out);
     o.gpus = has("--gpus");
     if (o.gpus && o.out.any())
-      refuse("--gpus adds to the summary, which a plan that is written has not; leave it out");
+      refuse(
+          "--gpus adds to the summary, which is not printed where the plan is written; leave out "
+          "one of them");
     o.policy = text("--policy");
     if (o.policy.empty() && has("--policy")) refuse("--policy", "", "the name of a policy");
     o.check = text("--check");

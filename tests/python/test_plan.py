@@ -146,6 +146,18 @@ def test_pictures_are_svg_of_each_plan():
     assert zbpp.svg(plans[0]) == plans[0].to_svg()
 
 
+def test_passes_that_overlap_run_together():
+    stage = zbpp.Stage(10, 10, 6, overlapped=14)
+    asked = zbpp.Problem(1, 2, [stage])
+    found = zbpp.simulate("0F0,(0F1;0I0)OVERLAP_F_B,0W0,0I1,0W1\n", asked)
+    assert [one.paired for one in found.ranks[0]] == [False, False, True, False, False, False]
+    assert found.cost == 10 + 14 + 6 + 10 + 6
+    in_turn = zbpp.Problem(1, 2, [zbpp.Stage(10, 10, 6)])
+    plain = zbpp.simulate("0F0,(0F1;0I0)OVERLAP_F_B,0W0,0I1,0W1\n", in_turn)
+    assert not any(one.paired for one in plain.ranks[0])
+    assert plain.cost == 2 * (10 + 10 + 6)
+
+
 def test_csv_has_pairs_on_request():
     found = zbpp.plan(problem("v"), "dualpipe_v")
     assert "OVERLAP_F_B" in found.to_csv(overlap=True) == zbpp.csv(found, overlap=True)

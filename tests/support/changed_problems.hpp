@@ -8,6 +8,7 @@
 
 #include <support/seeded.hpp>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,21 @@ namespace zbpp::test {
     c.weight_gradient_input += c.output_gradient;
   }
   return {problem.placement(), problem.microbatches(), stages, problem.transfer()};
+}
+
+/// @return the same problem with an `overlapped` of any size on most of its stages.
+[[nodiscard]] inline problem with_overlapped(problem const& what, seeded_random& random) {
+  std::vector<stage_costs> costs(what.all_costs().begin(), what.all_costs().end());
+  for (auto& c : costs)
+    if (random.chance(0.9))
+      c.overlapped =
+          random.integer(std::max(c.forward, c.backward_input), c.forward + c.backward_input);
+  return {
+      what.placement(),
+      what.microbatches(),
+      std::move(costs),
+      what.transfer(),
+      {what.memory_limits().begin(), what.memory_limits().end()}};
 }
 
 }  // namespace zbpp::test

@@ -151,22 +151,23 @@ void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
   }
 }
 
-/// Makes costs of every stage of its own.
-/// @param most_added  by B for W
+/// States limits of random sizes, in bytes.
+struct uneven_sizes {
+  bytes most_added = 0;  ///< by B for W
+  bytes least_edge = 0;
+};
+
+/// Makes a problem whose stages have random costs, each its own.
 [[nodiscard]] inline problem uneven_problem(
-    seeded_random& random,
-    placement placement,
-    int microbatches,
-    bytes most_added = 0,
-    bytes least_edge = 0) {
+    seeded_random& random, placement placement, int microbatches, uneven_sizes sizes = {}) {
   std::vector<stage_costs> costs(zbpp::detail::index(placement.stages()), uneven_costs());
   for (auto& c : costs) {
     c.activation = random.integer(500, 2000);
     c.weight_gradient_input = random.integer(0, 300);
     c.recompute_input = random.integer(0, 200);
-    c.edge = random.integer(least_edge, 500);
-    if (most_added == 0) continue;
-    c.output_gradient = random.integer(0, most_added);
+    c.edge = random.integer(sizes.least_edge, 500);
+    if (sizes.most_added == 0) continue;
+    c.output_gradient = random.integer(0, sizes.most_added);
     c.weight_gradient_input += c.output_gradient;
   }
   return {std::move(placement), microbatches, std::move(costs), 87};
@@ -174,11 +175,11 @@ void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
 
 /// Calls `check(plan)` for the plans of uneven problems on some ranks, with R and BW among them.
 template <class Check>
-void for_each_uneven_plan(int ranks, bytes most_added, Check check, bytes least_edge = 0) {
+void for_each_uneven_plan(int ranks, uneven_sizes sizes, Check check) {
   for (auto const& where : placements_to_run(ranks))
     for (int m : microbatches_to_run(ranks)) {
       ZBPP_SEEDED(random, ranks * 100 + m);
-      auto const what = uneven_problem(random, where, m, most_added, least_edge);
+      auto const what = uneven_problem(random, where, m, sizes);
       for_each_plan_of(
           what,
           {.recomputed = true, .receive_ahead = m % 3},

@@ -225,10 +225,10 @@ TEST_CASE("the option gpus tells what a plan needs of GPUs", "[zbpp-plan]") {
   std::istringstream lines(found.out.substr(found.out.find("\n\n") + 2));
   std::string line;
   REQUIRE(std::getline(lines, line));
-  CHECK(line.starts_with("GPUs"));
+  CHECK(line.starts_with("backend"));
   for (auto const& row : rows) {
     REQUIRE(std::getline(lines, line));
-    CHECK(line.starts_with("one for "));
+    CHECK(line.find(", one GPU") < 14);
     std::istringstream numbers(line.substr(line.rfind("  ", line.find_first_of("0123456789"))));
     std::string ranks;
     int streams = 0;

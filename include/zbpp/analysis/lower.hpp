@@ -49,6 +49,10 @@ struct lower_options {
 /// @complexity O(passes), for `post_validated` and other layouts O(ranks * passes) at worst
 [[nodiscard]] program lower(schedule const& schedule, lower_options options = {});
 
+/// @return the passes of a program in its order, which `lower` makes a program of
+/// @throws error (bad_argument) for a pair that no schedule may have
+[[nodiscard]] schedule passes_of(program const& program);
+
 /// Finds how many passes of each rank may run before it validates the step before: the most F from
 /// the beginning of its row whose input, where it is a message, is sent by one of those passes of
 /// another rank. Run again from the beginning, they meet no message of the first time.

@@ -16,6 +16,7 @@
 
 #include <zbpp/io/csv_pairs.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 
@@ -77,6 +78,15 @@ struct ignored_action {
     std::optional<placement> const& where = {},
     std::optional<int> microbatches = {},
     csv_pairs pairs = csv_pairs::in_turn);
+
+/// Reads a program that can be verified, or a schedule, whose transfers are put in place; for a
+/// problem, or as the cells show.
+/// @throws error (bad_format) as `program_from_csv`; (refused_program) as `lower`
+[[nodiscard]] program complete_program_from_csv(
+    std::string_view text, problem const* problem = nullptr);
+
+/// @return how the pairs of an order for a problem are read: together where it says what they take
+[[nodiscard]] csv_pairs pairs_for(problem const& problem) noexcept;
 
 /// @return the actions that `program_from_csv` leaves out of a text, each with its number
 /// @throws error (bad_format) where a cell is not one, as `program_from_csv` does

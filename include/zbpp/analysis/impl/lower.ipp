@@ -255,6 +255,16 @@ ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& s
   return count;
 }
 
+ZBPP_INLINE schedule passes_of(program const& program) {
+  rows<pass> passes;
+  for (int rank = 0; rank < program.ranks(); ++rank) {
+    for (auto const& i : program.instructions(rank))
+      if (i.is_pass()) passes.push(i.as_pass());
+    passes.end_row();
+  }
+  return {program.placement(), program.microbatches(), std::move(passes)};
+}
+
 ZBPP_INLINE schedule fuse_backward(schedule const& schedule) {
   return detail::fuse_pairs(schedule, [](pass const&) { return true; });
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/diagnostic.hpp>
+#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
@@ -125,6 +126,24 @@ ZBPP_INLINE program program_from_csv(
   program const program{stages, count, reader.instructions(), {}};
   auto channels = traffic(program).channels();
   return {program.placement(), program.microbatches(), program.instructions(), std::move(channels)};
+}
+
+ZBPP_INLINE program complete_program_from_csv(std::string_view text, problem const* problem) {
+  std::optional<placement> where;
+  std::optional<int> microbatches;
+  auto pairs = csv_pairs::in_turn;
+  if (problem != nullptr) {
+    where = problem->placement();
+    microbatches = problem->microbatches();
+    pairs = pairs_for(*problem);
+  }
+  auto code = program_from_csv(text, where, microbatches, pairs);
+  bool const is_schedule = std::ranges::all_of(code.instructions().all(), &instruction::is_pass);
+  return is_schedule ? lower(passes_of(code), {.step = step_kind::none}) : code;
+}
+
+ZBPP_INLINE csv_pairs pairs_for(problem const& problem) noexcept {
+  return problem.gains_by_pairing() ? csv_pairs::together : csv_pairs::in_turn;
 }
 
 ZBPP_INLINE std::vector<ignored_action> ignored_actions_in_csv(std::string_view text) {

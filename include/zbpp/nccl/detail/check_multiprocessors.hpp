@@ -20,14 +20,17 @@ namespace zbpp::nccl::detail {
 inline void check_multiprocessors(
     program const& code, channel_layout layout, int rank, int most_ctas, int sm_count) {
   auto const communicators = map_communicators(code.placement(), layout).count_of(rank);
-  if (communicators == 0 || most_ctas <= (sm_count - 1) / communicators) return;
+  auto const most = communicators == 0 ? most_ctas : (sm_count - 1) / communicators;
+  if (most_ctas <= most) return;
+  auto const cure = most > 0
+                        ? "set ranks_settings::most_ctas to " + std::to_string(most) + " or less"
+                        : "give them more than " + std::to_string(communicators);
   throw error(
       errc::bad_argument,
       "messages may hold " + std::to_string(most_ctas) + " multiprocessors for each of " +
           std::to_string(communicators) +
           " communicators while they wait, and the passes of rank " + std::to_string(rank) +
-          " have " + std::to_string(sm_count) + " in all; set ranks_settings::most_ctas to " +
-          std::to_string((sm_count - 1) / communicators) + " or less",
+          " have " + std::to_string(sm_count) + " in all; " + cure,
       {.rank = rank});
 }
 
