@@ -82,7 +82,7 @@ class block {
     auto const branch = deviation / std::sqrt(2.0F * static_cast<float>(s.layers));
     auto const make_norm = [&](char const* gamma, char const* beta) {
       auto const first = to.add(part, gamma, width, 1.0F, 0.0F);
-      return affine{first, to.add(part, beta, width, 0.0F, 0.0F)};
+      return affine{width, first, to.add(part, beta, width, 0.0F, 0.0F)};
     };
     auto const make_linear =
         [&](char const* weight, char const* bias, index in, index out, float d) {
@@ -108,11 +108,11 @@ class block {
       compute const& use, saved const& k, bf16 const* x, std::byte* scratch, bf16* y) const {
     auto const tokens = s_.tokens();
     scratch_space const room(s_, pieces(scratch));
-    norm_1_.forward(use, tokens, s_.width, x, k.normal_1, k.scale_1, room.normed);
+    norm_1_.forward(use, tokens, x, k.normal_1, k.scale_1, room.normed);
     qkv_.forward(use, tokens, room.normed, nullptr, k.qkv);
     attention_forward(use, s_, k.qkv, k.probabilities, k.mixed);
     out_.forward(use, tokens, k.mixed, x, y);
-    norm_2_.forward(use, tokens, s_.width, y, k.normal_2, k.scale_2, room.normed);
+    norm_2_.forward(use, tokens, y, k.normal_2, k.scale_2, room.normed);
     up_.forward_gelu(use, tokens, room.normed, k.hidden, k.active);
     down_.forward(use, tokens, k.active, y, y);
   }
@@ -121,29 +121,27 @@ class block {
   void backward_input(
       compute const& use, saved const& k, bf16 const* dy, std::byte* scratch, bf16* dx) const {
     auto const tokens = s_.tokens();
-    auto const width = s_.width;
     scratch_space const room(s_, pieces(scratch));
     down_.backward_input(use, tokens, dy, k.dhidden, k.hidden);
     up_.backward_input(use, tokens, k.dhidden, k.dnorm_2);
-    norm_2_.backward_input(use, tokens, width, k.dnorm_2, k.normal_2, k.scale_2, dy, k.dmiddle);
+    norm_2_.backward_input(use, tokens, k.dnorm_2, k.normal_2, k.scale_2, dy, k.dmiddle);
     out_.backward_input(use, tokens, k.dmiddle, room.dmixed);
     attention_backward(use, s_, room.dmixed, k.qkv, k.probabilities, room.dscores, k.dqkv);
     qkv_.backward_input(use, tokens, k.dqkv, k.dnorm_1);
-    norm_1_.backward_input(use, tokens, width, k.dnorm_1, k.normal_1, k.scale_1, k.dmiddle, dx);
+    norm_1_.backward_input(use, tokens, k.dnorm_1, k.normal_1, k.scale_1, k.dmiddle, dx);
   }
 
   /// Enqueues what adds to the gradients of the parameters.
   void backward_weight(
       compute const& use, saved const& k, bf16 const* dy, std::byte* scratch) const {
     auto const tokens = s_.tokens();
-    auto const width = s_.width;
     scratch_space const room(s_, pieces(scratch));
     gradient_sums sums(tokens, room.sums);
     down_.backward_weight(use, tokens, k.active, dy, sums);
-    norm_2_.backward_weight(use, tokens, width, k.dnorm_2, k.normal_2, room.normed, sums);
+    norm_2_.backward_weight(use, tokens, k.dnorm_2, k.normal_2, room.normed, sums);
     up_.backward_weight(use, tokens, room.normed, k.dhidden, sums);
     out_.backward_weight(use, tokens, k.mixed, k.dmiddle, sums);
-    norm_1_.backward_weight(use, tokens, width, k.dnorm_1, k.normal_1, room.normed, sums);
+    norm_1_.backward_weight(use, tokens, k.dnorm_1, k.normal_1, room.normed, sums);
     qkv_.backward_weight(use, tokens, room.normed, k.dqkv, sums);
     sums.add(use.on);
   }

@@ -71,6 +71,7 @@ class head {
   /// Adds its parameters to a list; `part` is its place in the model.
   head(shape const& s, index part, weights& to) : s_(s) {
     auto const deviation = 1.0F / std::sqrt(static_cast<float>(s.width));
+    norm_.width = s.width;
     norm_.gamma = to.add(part, "last norm gamma", s.width, 1.0F, 0.0F);
     norm_.beta = to.add(part, "last norm beta", s.width, 0.0F, 0.0F);
     logits_ = {s.width, vocabulary, {}, {}};
@@ -95,7 +96,7 @@ class head {
       float* loss) const {
     auto const tokens = s_.tokens();
     scratch_space const room(s_, pieces(scratch));
-    norm_.forward(use, tokens, s_.width, x, k.normal, k.scale, room.normed);
+    norm_.forward(use, tokens, x, k.normal, k.scale, room.normed);
     logits_.forward_unbiased(use, tokens, room.normed, room.logits);
     run(use.on,
         cross_entropy{
@@ -111,7 +112,7 @@ class head {
   /// Enqueues dx [T, C].
   void backward_input(compute const& use, saved const& k, bf16* dx) const {
     logits_.backward_input(use, s_.tokens(), k.dlogits, k.dnorm);
-    norm_.backward_input(use, s_.tokens(), s_.width, k.dnorm, k.normal, k.scale, nullptr, dx);
+    norm_.backward_input(use, s_.tokens(), k.dnorm, k.normal, k.scale, nullptr, dx);
   }
 
   /// Enqueues what adds to the gradients of the parameters.
@@ -119,7 +120,7 @@ class head {
     auto const tokens = s_.tokens();
     scratch_space const room(s_, pieces(scratch));
     gradient_sums sums(tokens, room.sums);
-    norm_.backward_weight(use, tokens, s_.width, k.dnorm, k.normal, room.normed, sums);
+    norm_.backward_weight(use, tokens, k.dnorm, k.normal, room.normed, sums);
     logits_.backward_weight(use, tokens, room.normed, k.dlogits, sums);
     sums.add(use.on);
   }

@@ -26,6 +26,21 @@ using bf16 = __nv_bfloat16;
 struct eight {
   static constexpr index count = 8;
   float at[count];
+
+  /// Adds each to its like.
+  __host__ __device__ eight& operator+=(eight const& more) {
+    for (int i = 0; i < count; ++i) at[i] += more.at[i];
+    return *this;
+  }
+  /// @return the sum of each and its like
+  [[nodiscard]] __host__ __device__ friend eight operator+(eight a, eight const& b) {
+    return a += b;
+  }
+  /// @return the product of each and its like
+  [[nodiscard]] __host__ __device__ friend eight operator*(eight a, eight const& b) {
+    for (int i = 0; i < count; ++i) a.at[i] *= b.at[i];
+    return a;
+  }
 };
 
 /// Reads eight elements.
@@ -95,11 +110,10 @@ template <class Make>
   return make_eight([&](int i) { return wide(narrow(all.at[i])); });
 }
 
-/// Adds what a function gives for 0 to 7, in this order.
-template <class Term>
-[[nodiscard]] __host__ __device__ inline float sum_of_eight(Term term) {
+/// Adds all eight, in their order.
+[[nodiscard]] __host__ __device__ inline float sum(eight const& all) {
   float total = 0.0F;
-  for (int i = 0; i < 8; ++i) total += term(i);
+  for (float const each : all.at) total += each;
   return total;
 }
 

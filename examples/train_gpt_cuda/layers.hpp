@@ -135,20 +135,16 @@ struct linear {
   }
 };
 
-/// Is the scale and the shift after a norm.
+/// Is a norm of rows [tokens, width], with the scale and the shift after it.
 struct affine {
+  index width;
   parameter gamma;
   parameter beta;
 
   /// Normalises x and sets `normed` to the result; keeps `normal` and `scale`.
   void forward(
-      compute const& use,
-      index tokens,
-      index width,
-      bf16 const* x,
-      bf16* normal,
-      float* scale,
-      bf16* normed) const {
+      compute const& use, index tokens, bf16 const* x, bf16* normal, float* scale, bf16* normed)
+      const {
     run(use.on,
         norm{
             .tokens = tokens,
@@ -164,7 +160,6 @@ struct affine {
   void backward_input(
       compute const& use,
       index tokens,
-      index width,
       bf16 const* dy,
       bf16 const* normal,
       float const* scale,
@@ -185,7 +180,6 @@ struct affine {
   void backward_weight(
       compute const& use,
       index tokens,
-      index width,
       bf16 const* dy,
       bf16 const* normal,
       bf16* normed,

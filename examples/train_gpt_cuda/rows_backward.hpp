@@ -41,20 +41,13 @@ struct norm_backward {
     auto const* const g = gamma;
     float const factor = scale[row];
     float const share = 1.0F / static_cast<float>(width);
-    auto const scaled = [=](index p) {
-      auto const u = load(up + 8 * p);
-      auto const c = load(g + 8 * p);
-      return make_eight([&](int i) { return u.at[i] * c.at[i]; });
-    };
+    auto const scaled = [=](index p) { return load(up + 8 * p) * load(g + 8 * p); };
     auto const all = at.fold(
         width / 8,
         sums{},
         [=](index p) {
           auto const u = scaled(p);
-          auto const n = load(in + 8 * p);
-          return sums{sum_of_eight([&](int i) { return u.at[i]; }), sum_of_eight([&](int i) {
-                        return u.at[i] * n.at[i];
-                      })};
+          return sums{sum(u), sum(u * load(in + 8 * p))};
         },
         [](sums a, sums b) {
           return sums{a.up + b.up, a.slope + b.slope};
@@ -65,8 +58,7 @@ struct norm_backward {
       auto const through = make_eight(
           [&](int i) { return factor * (u.at[i] - share * all.up - n.at[i] * share * all.slope); });
       if (beside == nullptr) return store(out + 8 * p, through);
-      auto const b = load(beside + 8 * p);
-      store(out + 8 * p, make_eight([&](int i) { return b.at[i] + through.at[i]; }));
+      store(out + 8 * p, load(beside + 8 * p) + through);
     });
   }
 };
@@ -96,11 +88,8 @@ struct causal_softmax_backward {
     float const factor = scale;
     index const pieces = causal_softmax::used(row, context, block) / 8;
     // Where nothing may be seen the probability is 0, and so is the gradient.
-    float const mean = at.sum(pieces, [=](index c) {
-      auto const a = load(p + 8 * c);
-      auto const b = load(x + 8 * c);
-      return sum_of_eight([&](int i) { return a.at[i] * b.at[i]; });
-    });
+    float const mean =
+        at.sum(pieces, [=](index c) { return sum(load(p + 8 * c) * load(x + 8 * c)); });
     at.each(pieces, [=](index c) {
       auto const a = load(p + 8 * c);
       auto const b = load(x + 8 * c);

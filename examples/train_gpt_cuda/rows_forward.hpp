@@ -78,9 +78,7 @@ struct embed {
     auto const* const position = position_table + row / of.sequences * width;
     auto* const out = y + row * width;
     at.each(width / 8, [=](index p) {
-      auto const a = load(token + 8 * p);
-      auto const b = load(position + 8 * p);
-      store(out + 8 * p, make_eight([&](int i) { return a.at[i] + b.at[i]; }));
+      store(out + 8 * p, load(token + 8 * p) + load(position + 8 * p));
     });
   }
 };
@@ -112,13 +110,11 @@ struct norm {
     auto const self = *this;
     auto const* const in = x + row * width;
     float const share = 1.0F / static_cast<float>(width);
-    float const mean = share * at.sum(width / 8, [=](index p) {
-      auto const v = load(in + 8 * p);
-      return sum_of_eight([&](int i) { return v.at[i]; });
-    });
+    float const mean = share * at.sum(width / 8, [=](index p) { return sum(load(in + 8 * p)); });
     float const variance = share * at.sum(width / 8, [=](index p) {
       auto const v = load(in + 8 * p);
-      return sum_of_eight([&](int i) { return (v.at[i] - mean) * (v.at[i] - mean); });
+      auto const off = make_eight([&](int i) { return v.at[i] - mean; });
+      return sum(off * off);
     });
     float const factor = 1.0F / sqrtf(variance + epsilon);
     at.each(width / 8, [=](index p) {
@@ -126,11 +122,9 @@ struct norm {
       // Rounded first: W makes `normed` again from what was kept.
       auto const n = rounded(make_eight([&](int i) { return (v.at[i] - mean) * factor; }));
       store(self.normal + row * self.width + 8 * p, n);
-      auto const g = load(self.gamma + 8 * p);
-      auto const b = load(self.beta + 8 * p);
-      store(self.normed + row * self.width + 8 * p, make_eight([&](int i) {
-              return n.at[i] * g.at[i] + b.at[i];
-            }));
+      store(
+          self.normed + row * self.width + 8 * p,
+          n * load(self.gamma + 8 * p) + load(self.beta + 8 * p));
     });
     at.each(1, [=](index) { self.scale[row] = factor; });
   }
@@ -153,7 +147,7 @@ struct soft_mass {
     soft_mass all;
     for (int i = 0; i < 8; ++i)
       if (i < count && all.top < x.at[i]) all.top = x.at[i];
-    all.mass = sum_of_eight([&](int i) { return i < count ? expf(x.at[i] - all.top) : 0.0F; });
+    all.mass = sum(make_eight([&](int i) { return i < count ? expf(x.at[i] - all.top) : 0.0F; }));
     return all;
   }
 };
@@ -223,11 +217,7 @@ struct cross_entropy {
     index const wanted = of.target(row);
     static_assert(vocabulary == 8 * lanes::count, "a lane holds a piece of the logits");
     held<eight> biased;
-    at.each(vocabulary / 8, [&](index p) {
-      auto const v = load(x + 8 * p);
-      auto const c = load(b + 8 * p);
-      biased[p] = make_eight([&](int i) { return v.at[i] + c.at[i]; });
-    });
+    at.each(vocabulary / 8, [&](index p) { biased[p] = load(x + 8 * p) + load(b + 8 * p); });
     auto const all = at.fold(
         vocabulary / 8,
         soft_mass(),
@@ -260,10 +250,7 @@ struct mean_loss {
   __host__ __device__ void operator()(lanes const& at, index) const {
     auto const* const x = losses;
     auto* const to = mean;
-    float const total = at.sum(tokens / 8, [=](index p) {
-      auto const v = load(x + 8 * p);
-      return sum_of_eight([&](int i) { return v.at[i]; });
-    });
+    float const total = at.sum(tokens / 8, [=](index p) { return sum(load(x + 8 * p)); });
     float const count = static_cast<float>(tokens);
     at.each(1, [=](index) { *to = total / count; });
   }

@@ -62,10 +62,8 @@ struct column_sums {
     index const of = tiles.row(tile);
     tiles.each(at, tile, [=](index c) {
       eight total{};
-      for (index t = of * token_runs::run; t < token_runs{self.tokens}.last(of); ++t) {
-        auto const up = load(self.dy + t * self.width + c);
-        for (int i = 0; i < 8; ++i) total.at[i] += up.at[i];
-      }
+      for (index t = of * token_runs::run; t < token_runs{self.tokens}.last(of); ++t)
+        total += load(self.dy + t * self.width + c);
       store(self.sums + of * self.width + c, total);
     });
   }
@@ -110,11 +108,9 @@ struct norm_weights {
         auto const at_token = t * self.width + c;
         auto const up = load(self.dy + at_token);
         auto const n = load(self.normal + at_token);
-        for (int i = 0; i < 8; ++i) {
-          scales.at[i] += up.at[i] * n.at[i];
-          shifts.at[i] += up.at[i];
-        }
-        store(self.y + at_token, make_eight([&](int i) { return n.at[i] * g.at[i] + b.at[i]; }));
+        scales += up * n;
+        shifts += up;
+        store(self.y + at_token, n * g + b);
       }
       store(self.gamma_sums + of * self.width + c, scales);
       store(self.beta_sums + of * self.width + c, shifts);
@@ -152,12 +148,12 @@ struct add_sums {
     for (; row >= items[which].width / 8; ++which) row -= items[which].width / 8;
     auto const of = items[which];
     index const column = 8 * row;
-    auto const add = [](eight const& a, eight const& b) {
-      return make_eight([&](int i) { return a.at[i] + b.at[i]; });
-    };
     auto const total = at.fold(
-        of.runs, eight{}, [=](index r) { return load(of.sums + r * of.width + column); }, add);
-    at.each(1, [=](index) { store(of.gradient + column, add(load(of.gradient + column), total)); });
+        of.runs,
+        eight{},
+        [=](index r) { return load(of.sums + r * of.width + column); },
+        [](eight const& a, eight const& b) { return a + b; });
+    at.each(1, [=](index) { store(of.gradient + column, load(of.gradient + column) + total); });
   }
 };
 
@@ -186,8 +182,7 @@ struct embed_token_backward {
         auto const* const letters = self.of.text + self.of.first[b];
         for (index t = 0; t < self.of.context; ++t) {
           if (letters[t] != byte) continue;
-          auto const up = load(self.dy + (t * self.of.sequences + b) * self.width + c);
-          for (int i = 0; i < 8; ++i) total.at[i] += up.at[i];
+          total += load(self.dy + (t * self.of.sequences + b) * self.width + c);
         }
       }
       store(self.gradient + byte * self.width + c, total);
@@ -214,10 +209,8 @@ struct embed_position_backward {
     at.each(width / 8, [=](index p) {
       auto* const to = self.gradient + row * self.width + 8 * p;
       auto total = load(to);
-      for (index b = 0; b < self.sequences; ++b) {
-        auto const up = load(self.dy + (row * self.sequences + b) * self.width + 8 * p);
-        for (int i = 0; i < 8; ++i) total.at[i] += up.at[i];
-      }
+      for (index b = 0; b < self.sequences; ++b)
+        total += load(self.dy + (row * self.sequences + b) * self.width + 8 * p);
       store(to, total);
     });
   }
