@@ -2,16 +2,14 @@
 //
 // The optimizers for GPUs beside those on the CPU: the same bits, whatever is asked of them in
 // which order. Their kernels run on the model of CUDA.
-#include <zbpp/cuda/detail/layer_optimizer.hpp>
 #include <zbpp/cuda/detail/rules.hpp>
 #include <zbpp/cuda/device_context.hpp>
-#include <zbpp/cuda/memory.hpp>
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/sgd.hpp>
 
 #include <support/catch.hpp>
+#include <support/cuda_optim.hpp>
 #include <support/cuda_training.hpp>
-#include <support/model_rows.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -20,7 +18,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <span>
@@ -30,72 +27,15 @@ namespace test_cuda_optim {
 
 using namespace zbpp::test;
 namespace model = zbpp::cuda_model;
+using gpu_optim::is_same;
+using gpu_optim::moments_of;
+using gpu_optim::on_gpu;
+using gpu_optim::values;
 using zbpp::gradient_state;
 using zbpp::optim::layer;
 using zbpp::optim::undo_by;
 
 namespace {
-
-// Weights and gradients of some layers, once on the host and once in memory of the device.
-struct values {
-  explicit values(std::vector<std::size_t> const& sizes, seeded_random& random) {
-    std::size_t all = 0;
-    for (auto const size : sizes) all += size;
-    weights.resize(all);
-    gradients.resize(all);
-    device_weights = zbpp::cuda::device_array<float>(all);
-    device_gradients = zbpp::cuda::device_array<float>(all);
-    for (auto& w : weights) w = static_cast<float>(random.real(-1, 1));
-    write(device_weights, weights);
-    std::size_t first = 0;
-    for (auto const size : sizes) {
-      bool const decays = here.size() % 2 == 0;
-      here.push_back(
-          {.weights = std::span(weights).subspan(first, size),
-           .gradients = std::span(gradients).subspan(first, size),
-           .decays = decays});
-      there.push_back(
-          {.weights = {device_weights.data() + first, size},
-           .gradients = {device_gradients.data() + first, size},
-           .decays = decays});
-      first += size;
-    }
-  }
-  void refill(seeded_random& random) {
-    for (auto& g : gradients) g = static_cast<float>(random.real(-1, 1));
-    write(device_gradients, gradients);
-  }
-  // The memory of a device is memory of the host in the model; the devices are idle here.
-  static void write(zbpp::cuda::device_array<float> const& to, std::vector<float> const& from) {
-    if (from.empty()) return;
-    std::ranges::copy(from, to.data());
-    model::host_writes(to.data(), to.size() * sizeof(float));
-  }
-
-  std::vector<float> weights;
-  std::vector<float> gradients;
-  zbpp::cuda::device_array<float> device_weights;
-  zbpp::cuda::device_array<float> device_gradients;
-  std::vector<layer> here;
-  std::vector<layer> there;
-};
-
-bool is_same(std::span<float const> host, std::span<float const> device) {
-  return host.size() == device.size() &&
-         (host.empty() || std::memcmp(host.data(), device.data(), host.size_bytes()) == 0);
-}
-
-// Names the moments of both kinds of optimizers alike.
-template <class Rule>
-struct on_gpu : zbpp::cuda::detail::layer_optimizer<Rule, model_rows> {
-  using base = zbpp::cuda::detail::layer_optimizer<Rule, model_rows>;
-  using base::base;
-  using base::moment;
-};
-std::vector<std::span<float>> moments_of(zbpp::optim::adamw& of) {
-  return {of.mean(), of.mean_square()};
-}
-std::vector<std::span<float>> moments_of(zbpp::optim::sgd& of) { return {of.momentum()}; }
 
 // Asks both for the same, at random.
 template <class Rule, class OnCpu>

@@ -3,6 +3,7 @@
 // The optimizers of optim/: their arithmetic beside the formulas in double, and steps that come
 // back to the very bits.
 #include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/detail/adamw_numbers.hpp>
 #include <zbpp/optim/sgd.hpp>
 
 #include <support/catch.hpp>
@@ -166,6 +167,36 @@ TEST_CASE("AdamW follows its formula", "[optim]") {
         ctx());
     for (std::size_t i = 0; i < size; ++i)
       REQUIRE(std::abs(static_cast<double>(all.weights[i]) - w[i]) < 1e-5);
+  }
+}
+
+TEST_CASE("corrections of bias have the bits of std::pow", "[optim]") {
+  ZBPP_SEEDED(random, 4);
+  zbpp::optim::adamw_settings by;
+  auto const check = [&](std::int64_t updates) {
+    step_settings const how{.updates = updates, .learning_rate = 0.01};
+    auto const found = zbpp::optim::detail::numbers_of(by, how);
+    auto const count = static_cast<double>(updates + 1);
+    auto const correction = [&](float share) {
+      return 1 - std::pow(static_cast<double>(share), count);
+    };
+    return found.rate == static_cast<float>(0.01 / correction(by.mean)) &&
+           found.unbias_square == static_cast<float>(1 / correction(by.mean_square));
+  };
+  for (float const mean : {0.0F, 0.5F, 0.9F, 0.95F})
+    for (float const square : {0.9F, 0.95F, 0.999F, 0.9999F}) {
+      by.mean = mean;
+      by.mean_square = square;
+      std::int64_t wrong = 0;
+      for (std::int64_t updates = 0; updates < 2000; ++updates) wrong += check(updates) ? 0 : 1;
+      CHECK(wrong == 0);
+    }
+  for (int i = 0; i < 10000; ++i) {
+    by.mean = static_cast<float>(random.real());
+    by.mean_square = static_cast<float>(random.real());
+    auto const updates = random.integer(0, std::int64_t{1} << random.integer(0, 60));
+    INFO(by.mean << " " << by.mean_square << " " << updates);
+    if (!check(updates)) CHECK(updates < 0);
   }
 }
 

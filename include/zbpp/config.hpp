@@ -57,6 +57,13 @@
 #define ZBPP_EXACT_BODY
 #endif
 
+/// Stands before a function that kernels call, too.
+#if defined(__CUDACC__)
+#define ZBPP_HOST_DEVICE __host__ __device__
+#else
+#define ZBPP_HOST_DEVICE
+#endif
+
 /// Stands before every `await_suspend`: keeps it out of line.
 ///
 /// An inlined await_suspend may go on using the coroutine's frame after another thread resumed

@@ -106,6 +106,7 @@ set(ZBPP_CORE_HEADERS
   optim/detail/adamw_numbers.hpp
   optim/detail/change.hpp
   optim/detail/elementwise.hpp
+  optim/detail/power.hpp
   optim/impl/adamw.ipp
   optim/impl/elementwise.ipp
   optim/impl/sgd.ipp

@@ -4,6 +4,7 @@
 // go back to the very bits they had. `optim/` has some; a trainer's own needs six functions.
 #pragma once
 
+#include <zbpp/config.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
@@ -23,7 +24,7 @@ struct step_settings {
   bool is_final = true;       ///< nothing will undo the step, and `commit` is not called
 
   /// @return what gradients are multiplied by, loss scale and clipping together
-  [[nodiscard]] float factor() const noexcept {
+  [[nodiscard]] ZBPP_HOST_DEVICE float factor() const noexcept {
     return static_cast<float>(coefficient) / static_cast<float>(gradient_scale);
   }
 };

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -81,13 +82,61 @@ class layer_optimizer {
   void step(step_settings const& how, pass_context ctx) {
     how_ = how;
     if (how.is_final)
-      step(ctx, change::both, false);
+      step(ctx, given(), change::both, false);
     else
-      step(ctx, keeps_copies() ? change::both : change::weights, true);
+      step(ctx, given(), keeps_copies() ? change::both : change::weights, true);
+  }
+  /// Sets the learning rates of the steps that `step(ctx)` takes, in device memory, and waits until
+  /// they are there. Call it while the device of the layers is current and no step is under way;
+  /// steps that were captured before go by it, too.
+  /// @param rates    of the steps from the first of the training on; the last goes on
+  /// @param updates  steps taken before, as a checkpoint says
+  /// @throws error (bad_argument) when there is no rate, or `updates` is negative; cuda_error
+  void set_schedule(std::span<double const> rates, std::int64_t updates = 0) {
+    zbpp::detail::require(
+        !rates.empty() && updates >= 0,
+        "a schedule needs a learning rate at least, and a number of steps from 0; give it both");
+    if (schedule_.size() == 0) {
+      schedule_ = device_array<schedule>(1);
+      scheduled_rule_ = device_array<Rule>(1);
+    }
+    device_array<double> all(rates.size());
+    stream const own(stream_priority::usual);
+    for (std::size_t first = 0; first < rates.size(); first += rate_rows::most) {
+      auto const part = rates.subspan(first, std::min(rate_rows::most, rates.size() - first));
+      bool const is_last = first + part.size() == rates.size();
+      rate_rows what{
+          .next = is_last ? schedule_.data() : nullptr,
+          .value = {updates, all.data(), std::ssize(rates)},
+          .to = all.data() + first,
+          .count = std::ssize(part),
+          .rates = {}};
+      std::ranges::copy(part, what.rates);
+      Run::run(own.view(), what, {});
+    }
+    own.view().synchronize();
+    rates_ = std::move(all);
+  }
+  /// Enqueues a final step by what device memory has of the schedule, and moves that on by one: a
+  /// graph that captures this takes the next step whenever it is launched. For `update(ctx)`.
+  /// @throws error (bad_argument) before `set_schedule`; cuda_error
+  void step(pass_context ctx) const {
+    zbpp::detail::require(
+        rates_.size() > 0,
+        "step(ctx) is called without a schedule; call set_schedule() first, as in warm_up()");
+    run(stream_of(ctx), schedule_rows<Rule>{settings_, schedule_.data(), scheduled_rule_.data()});
+    step(ctx, rule_scheduled<Rule>{scheduled_rule_.data()}, change::both, false);
+  }
+  /// @return where device memory has the number of steps that `step(ctx)` has taken, for kernels of
+  ///         passes, such as those that choose a batch; null before `set_schedule`
+  [[nodiscard]] std::int64_t const* updates() const noexcept {
+    return rates_.size() == 0 ? nullptr : &schedule_.data()->updates;
   }
   /// Enqueues what makes the last step final.
   /// @throws cuda_error
-  void commit(pass_context ctx) { keeps_copies() ? skip(ctx) : step(ctx, change::moments, false); }
+  void commit(pass_context ctx) {
+    keeps_copies() ? skip(ctx) : step(ctx, given(), change::moments, false);
+  }
   /// Enqueues what takes the last step back.
   /// @throws cuda_error
   void undo(pass_context ctx) const {
@@ -155,13 +204,15 @@ class layer_optimizer {
     Run::run(on, what, layers_);
   }
 
-  void step(pass_context ctx, change what, bool is_early) const {
+  [[nodiscard]] rule_given<Rule> given() const { return {Rule(settings_, how_)}; }
+  template <class From>
+  void step(pass_context ctx, From const& from, change what, bool is_early) const {
     run(stream_of(ctx),
-        step_rows<Rule>{
+        step_rows<From>{
             .tiles = tiles_.data(),
             .count = tiles(),
             .kept = kept(),
-            .rule = Rule(settings_, how_),
+            .from = from,
             .what = what,
             .keeps_weights = is_early,
             .keeps_moments = is_early && keeps_copies(),
@@ -203,6 +254,9 @@ class layer_optimizer {
   device_array<gradient_state> states_;
   device_array<float> moments_;
   device_array<float> before_;
+  device_array<schedule> schedule_;  // where steps go by one, as are the two below
+  device_array<Rule> scheduled_rule_;
+  device_array<double> rates_;
   pinned<gradient_state> states_on_host_;
   pinned<float> tied_on_host_;
 };

@@ -7,9 +7,11 @@
 #include <zbpp/cuda/lanes.hpp>
 #include <zbpp/optim/detail/change.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/optimizer.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace zbpp::cuda::detail {
@@ -119,16 +121,98 @@ struct kept_numbers {
   std::int64_t count;  ///< weights of all layers
 };
 
-/// Steps all weights by a rule.
-/// @tparam Rule  called with the weight before, the gradient, its moments, which it changes, and
-///               whether the weight decays; returns the new weight
+/// Says by which learning rate steps are taken, and how many were, in device memory.
+struct schedule {
+  std::int64_t updates;  ///< steps taken
+  double const* rates;   ///< of the steps from the first on; the last goes on
+  std::int64_t count;    ///< rates, of which there is one at least
+};
+
+/// Writes some learning rates of a schedule, which come as arguments, and then what it says
+/// besides.
+struct rate_rows {
+  static constexpr char const* name = "rates";
+  static constexpr std::size_t most = 256;  ///< a launch takes 4 KiB of arguments
+  schedule* next;                           ///< null: more rates follow
+  schedule value;
+  double* to;
+  std::int64_t count;
+  double rates[most];
+
+  [[nodiscard]] static constexpr std::int64_t rows() { return 1; }
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.writes(next, next == nullptr ? 0 : 1);
+    t.writes(to, count);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t) const {
+    auto const& self = *this;
+    at.each(count, [&](std::int64_t i) { self.to[i] = self.rates[i]; });
+    at.each(next == nullptr ? 0 : 1, [&](std::int64_t) { *self.next = self.value; });
+  }
+};
+
+/// Makes the rule of the next step, and counts the step.
 template <class Rule>
+struct schedule_rows {
+  static constexpr char const* name = "schedule";
+  typename Rule::settings settings;
+  schedule* next;
+  Rule* rule;
+
+  [[nodiscard]] static constexpr std::int64_t rows() { return 1; }
+  // But for the rates: a replay may find others there than there were when it was captured.
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.changes(next, 1);
+    t.writes(rule, 1);
+  }
+  __host__ __device__ void operator()(lanes const& at, std::int64_t) const {
+    auto const& self = *this;
+    at.each(1, [&](std::int64_t) {
+      auto& s = *self.next;
+      auto const which = s.updates < s.count ? s.updates : s.count - 1;
+      *self.rule = Rule(self.settings, {.updates = s.updates, .learning_rate = s.rates[which]});
+      ++s.updates;
+    });
+  }
+};
+
+/// Gives a rule that the host has made.
+template <class Rule>
+struct rule_given {
+  using type = Rule;
+  Rule rule;
+
+  template <class Touched>
+  void touches(Touched&) const {}
+  __host__ __device__ Rule const& operator()() const { return rule; }
+};
+
+/// Gives a rule that a kernel has made, in device memory.
+template <class Rule>
+struct rule_scheduled {
+  using type = Rule;
+  Rule const* rule;
+
+  template <class Touched>
+  void touches(Touched& t) const {
+    t.reads(rule, 1);
+  }
+  __host__ __device__ Rule operator()() const { return *rule; }
+};
+
+/// Steps all weights by a rule, which is called with the weight before, the gradient, its moments,
+/// which it changes, and whether the weight decays; it returns the new weight.
+/// @tparam From  gives the rule
+template <class From>
 struct step_rows {
+  using rule_type = typename From::type;
   static constexpr char const* name = "step";
   tile const* tiles;
   std::int64_t count;
   kept_numbers kept;
-  Rule rule;
+  From from;
   change what;
   bool keeps_weights;
   bool keeps_moments;
@@ -138,28 +222,30 @@ struct step_rows {
   template <class Touched>
   void touches(Touched& t) const {
     t.reads(tiles, count);
-    t.changes(kept.moments, Rule::moments * kept.count);
+    from.touches(t);
+    t.changes(kept.moments, rule_type::moments * kept.count);
     if (what == change::moments) t.reads(kept.before, kept.count);
     if (keeps_weights) t.writes(kept.before, kept.count);
-    if (keeps_moments) t.writes(kept.before + kept.count, Rule::moments * kept.count);
+    if (keeps_moments) t.writes(kept.before + kept.count, rule_type::moments * kept.count);
   }
   __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
     auto const& self = *this;
+    auto const& rule = from();
     auto const own = tiles[row];
     at.each(own.size, [&](std::int64_t i) {
       auto const place = own.first + i;
-      exact moments[Rule::moments];
-      for (int k = 0; k < Rule::moments; ++k)
+      exact moments[rule_type::moments];
+      for (int k = 0; k < rule_type::moments; ++k)
         moments[k] = self.kept.moments[k * self.kept.count + place];
       float const before = self.what == change::moments ? self.kept.before[place] : own.weights[i];
       if (self.keeps_weights) self.kept.before[place] = before;
       if (self.keeps_moments)
-        for (int k = 0; k < Rule::moments; ++k)
+        for (int k = 0; k < rule_type::moments; ++k)
           self.kept.before[(k + 1) * self.kept.count + place] = moments[k].value;
-      exact const weight = self.rule(before, own.gradients[i], moments, own.decays);
+      exact const weight = rule(before, own.gradients[i], moments, own.decays);
       if (self.what != change::moments) own.weights[i] = weight.value;
       if (self.what != change::weights)
-        for (int k = 0; k < Rule::moments; ++k)
+        for (int k = 0; k < rule_type::moments; ++k)
           self.kept.moments[k * self.kept.count + place] = moments[k].value;
       if (self.clears_gradients) own.gradients[i] = 0;
     });

@@ -25,7 +25,7 @@ struct adamw_rule {
 
   optim::detail::adamw_numbers n;
 
-  adamw_rule(settings const& by, step_settings const& how)
+  __host__ __device__ adamw_rule(settings const& by, step_settings const& how)
       : n(optim::detail::numbers_of(by, how)) {}
 
   __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
@@ -49,7 +49,7 @@ struct sgd_rule {
   float momentum;
   float decay;
 
-  sgd_rule(settings const& by, step_settings const& how)
+  __host__ __device__ sgd_rule(settings const& by, step_settings const& how)
       : rate(static_cast<float>(how.learning_rate)),
         factor(how.factor()),
         momentum(by.momentum),

@@ -3,10 +3,10 @@
 // What a step of AdamW computes with, the same for all weights.
 #pragma once
 
+#include <zbpp/config.hpp>
+#include <zbpp/optim/detail/power.hpp>
 #include <zbpp/optim/settings.hpp>
 #include <zbpp/runtime/optimizer.hpp>
-
-#include <cmath>
 
 namespace zbpp::optim::detail {
 
@@ -21,17 +21,17 @@ struct adamw_numbers {
   float epsilon;
 };
 
-/// @return the numbers of a step
-[[nodiscard]] inline adamw_numbers numbers_of(
+/// @return the numbers of a step: the same bits on the host and in a kernel
+[[nodiscard]] ZBPP_HOST_DEVICE inline adamw_numbers numbers_of(
     adamw_settings const& settings, step_settings const& how) {
-  auto const count = static_cast<double>(how.updates + 1);
-  auto const rate = how.learning_rate / (1 - std::pow(static_cast<double>(settings.mean), count));
-  auto const unbias = 1 / (1 - std::pow(static_cast<double>(settings.mean_square), count));
+  auto const count = how.updates + 1;
+  auto const rate = how.learning_rate / (1 - power(settings.mean, count));
+  auto const unbias = 1 / (1 - power(settings.mean_square, count));
+  auto const decay = rounded_product(how.learning_rate, settings.weight_decay);
   return {
       .rate = static_cast<float>(rate),
       .unbias_square = static_cast<float>(unbias),
-      .keep_weight =
-          static_cast<float>(1 - how.learning_rate * static_cast<double>(settings.weight_decay)),
+      .keep_weight = static_cast<float>(1 - decay),
       .factor = how.factor(),
       .mean = settings.mean,
       .mean_square = settings.mean_square,
