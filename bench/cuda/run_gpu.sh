@@ -528,6 +528,7 @@ group_trainer() {
     part train_gpt_steps 150 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
       --policy zb_h2,zb_v $steps
     part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v $steps
+    part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v $steps
   }
   part train_gpt_compare 60 train_gpt_cuda_compare "$text"
 }

@@ -92,12 +92,16 @@ class batch {
       std::uint64_t seed,
       std::int64_t step,
       int microbatch)
-      : context_(config.context), bytes_(of.bytes()), key_(random_bits(seed, step, microbatch)) {}
+      : context_(config.context),
+        bytes_(of.bytes()),
+        seed_(seed),
+        step_(step),
+        microbatch_(microbatch) {}
 
   /// @return the tokens [context] of one of its sequences
   [[nodiscard]] std::uint8_t const* tokens(index sequence) const {
-    auto const starts = bytes_.size() - static_cast<std::size_t>(context_);
-    return bytes_.data() + random_bits(key_, sequence) % starts;
+    auto const places = bytes_.size() - static_cast<std::size_t>(context_);
+    return bytes_.data() + random_start(seed_, step_, microbatch_, sequence, places);
   }
   /// @return the token that follows each of `tokens` [context]
   [[nodiscard]] std::uint8_t const* targets(index sequence) const { return tokens(sequence) + 1; }
@@ -105,7 +109,9 @@ class batch {
  private:
   index context_;
   std::span<std::uint8_t const> bytes_;
-  std::uint64_t key_;
+  std::uint64_t seed_;
+  std::int64_t step_;
+  int microbatch_;
 };
 
 /// Refuses a text that has no sequence with a byte after it.

@@ -1,16 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# check_replayed.sh STEPS PROGRAM ARGUMENT...: all runs are identical, and each captured every pass
-# in one step alone, and replayed it in all the others.
-steps=$1
-shift
+# check_replayed.sh WHAT STEPS PROGRAM ARGUMENT...: all runs are identical. Where WHAT is pass, each
+# captured every pass in one step alone, and replayed it in all the others; where it is step, each
+# issued one step, captured the next, and replayed all the others.
+what=$1
+steps=$2
+shift 2
 told=$("$@")
 status=$?
 echo "$told"
 [ "$status" -eq 0 ] || exit 1
 runs=$(echo "$told" | grep -c ' yes ')
-right=$(echo "$told" | awk -v steps="$steps" \
-  '/ yes / && $(NF-1) > 0 && $NF == $(NF-1) * (steps - 1)' | wc -l)
+right=$(echo "$told" | awk -v what="$what" -v steps="$steps" '/ yes / {
+  if (what == "pass" ? $(NF-1) > 0 && $NF == $(NF-1) * (steps - 1) : $(NF-1) == 2 && $NF == steps - 2)
+    print
+}' | wc -l)
 [ "$runs" -gt 0 ] && [ "$right" -eq "$runs" ] && exit 0
-echo "FAILED  of $runs runs, $right captured each pass once"
+echo "FAILED  of $runs runs, $right captured each $what once"
 exit 1

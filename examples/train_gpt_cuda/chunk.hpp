@@ -70,7 +70,12 @@ class chunk {
   /// @param on            outlives the chunk
   /// @param microbatches  of a step: gradients are those of the mean loss over all of them
   chunk(shape const& s, text const& on, block_range blocks, int microbatches, std::uint64_t seed)
-      : s_(s), text_(&on), microbatches_(microbatches), weights_(seed), of_block_(block::takes(s)) {
+      : s_(s),
+        text_(&on),
+        microbatches_(microbatches),
+        seed_(seed),
+        weights_(seed),
+        of_block_(block::takes(s)) {
     if (blocks.first == 0) embedding_.emplace(s_, 0, weights_);
     for (index i = blocks.first; i < blocks.last; ++i) blocks_.emplace_back(s_, i + 1, weights_);
     if (blocks.last == s_.layers) head_.emplace(s_, s_.layers + 1, weights_);
@@ -129,7 +134,7 @@ class chunk {
       Memory& at,
       How const& how,
       chunk_saved<Tensor>& keep,
-      batch const& of,
+      microbatch_number const& which,
       bf16 const* x,
       float* loss) {
     keep.until_b = at.allocate(keeps_.until_b);
@@ -137,7 +142,7 @@ class chunk {
     Tensor out;
     if (!is_last()) out = at.allocate_edge(row_bytes());
     auto* const y = reinterpret_cast<bf16*>(out.data());
-    if (is_first() || is_last()) place(how.on, of, keep);
+    if (is_first() || is_last()) place(how.on, which, keep);
     how({keep.until_b.data(), keep.until_w.data(), x, y, loss},
         [&](cudaStream_t on) { enqueue_forward(with(on), keep, x, y, loss); });
     return out;
@@ -191,10 +196,15 @@ class chunk {
     return reinterpret_cast<std::int64_t*>(keep.until_w.data() + starts_at_);
   }
   template <class Tensor>
-  void place(cudaStream_t on, batch const& of, chunk_saved<Tensor> const& keep) const {
-    place_sequences what{.from = {}, .sequences = s_.sequences, .first = starts(keep)};
-    for (index b = 0; b < s_.sequences; ++b) what.from[b] = of.tokens(b) - text_->bytes().data();
-    run(on, what);
+  void place(
+      cudaStream_t on, microbatch_number const& which, chunk_saved<Tensor> const& keep) const {
+    run(on,
+        place_sequences{
+            .seed = seed_,
+            .which = which,
+            .places = text_->bytes().size() - static_cast<std::size_t>(s_.context),
+            .sequences = s_.sequences,
+            .first = starts(keep)});
   }
   template <class Tensor>
   [[nodiscard]] sequences_of sequences(chunk_saved<Tensor> const& keep) const {
@@ -267,6 +277,7 @@ class chunk {
   shape s_;
   text const* text_;
   int microbatches_;
+  std::uint64_t seed_;
   weights weights_;
   footprint of_block_;
   footprint keeps_;

@@ -116,8 +116,7 @@ inline void add_options(CLI::App& app, options& o) {
       ->check(CLI::Range(8, 16384));
   app.add_option("--context", s.context, "Tokens of a sequence, a multiple of 8")
       ->check(CLI::Range(8, 8192));
-  app.add_option("--batch", s.sequences, "Sequences of a microbatch")
-      ->check(CLI::Range(index{1}, most_sequences));
+  app.add_option("--batch", s.sequences, "Sequences of a microbatch")->check(CLI::Range(1, 1024));
   app.add_option("--steps", adam.base.steps, "Optimizer steps")->check(CLI::Range(1, 1'000'000));
   app.add_option("--learning-rate", adam.base.learning_rate, "Largest one, of AdamW")
       ->check(share(false));
@@ -127,9 +126,14 @@ inline void add_options(CLI::App& app, options& o) {
   add_step_options(app, adam.base, o.kinds);
   app.add_option_function<std::string>(
          "--replay",
-         [&o](std::string const& what) { o.how.replays_passes = what == "pass"; },
-         "none; or pass, the kernels of a pass are captured once and then launched as one [none]")
-      ->check(is_one_of({"none", "pass"}))
+         [&o](std::string const& what) {
+           o.how.replay = what == "none"   ? replay_kind::none
+                          : what == "pass" ? replay_kind::pass
+                                           : replay_kind::step;
+         },
+         "none; or what is captured once and then launched as one: the kernels of a pass, or of a "
+         "step\nof all ranks, in which the host has no part [none]")
+      ->check(is_one_of({"none", "pass", "step"}))
       ->option_text("NAME");
   app.add_option("--seed", o.how.seed, "Of everything random")->check(seed());
   app.add_flag("--check", o.check, "Run sequentially, too, and compare every loss and parameter");
@@ -156,6 +160,22 @@ inline void check_transport(CLI::App const& app, transport by) {
     refuse("--partition", ": with --transport nccl each rank has a whole GPU; leave it out");
     refuse("--trace", ": with --transport nccl a rank knows its own times alone; leave it out");
   }
+}
+
+/// Refuses options with which the host has a part in each step, where steps are replayed.
+/// @throws setting_error
+inline void check_replay(CLI::App const& app, options const& o) {
+  if (o.how.replay != replay_kind::step) return;
+  auto const refuse_with = [](bool is_given, std::string const& option) {
+    if (is_given)
+      throw setting_error(
+          "--replay step leaves the host no part in a step, and " + option +
+          " needs one; leave one of them out");
+  };
+  refuse_with(o.by == transport::nccl, "--transport nccl");
+  refuse_with(app.count("--clip") > 0, "--clip");
+  refuse_with(o.how.optimizer.base.needs_norm, "--step " + names_of(o.kinds, ","));
+  refuse_with(app.count("--trace") > 0, "--trace");
 }
 
 }  // namespace detail
@@ -195,6 +215,7 @@ inline void check_transport(CLI::App const& app, transport by) {
   o.names_policies = app.count("--policy") > 0;
   detail::check_transport(app, o.by);
   settle_steps(app, o.how.optimizer.base, o.kinds);
+  detail::check_replay(app, o);
   check(o.how.model);
   if (o.by == transport::peer) check_ranks(o);
   return o;

@@ -185,7 +185,14 @@ void print_kernels(resources const& compiled) {
   print(
       compiled,
       "AdamW, a layer's weights",
-      "step_rows",
+      "rule_given",
+      "1 a stage and step",
+      32.0 * static_cast<double>(weights),
+      15.0 * static_cast<double>(weights));
+  print(
+      compiled,
+      "the same, with `--replay step`",
+      "rule_scheduled",
       "1 a stage and step",
       32.0 * static_cast<double>(weights),
       15.0 * static_cast<double>(weights));

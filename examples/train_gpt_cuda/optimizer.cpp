@@ -15,7 +15,9 @@
 
 #include <zbpp/cuda/rank_device.hpp>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -70,6 +72,23 @@ void chunk_optimizer::step(zbpp::step_settings const& how, zbpp::pass_context ct
   state_->rule.step(how, ctx);
   run(zbpp::cuda::stream_of(ctx), state_->rounding);
 }
+
+void chunk_optimizer::follow_schedule(zbpp::pass_context ctx) {
+  // At this rate a step without gradients changes nothing.
+  state_->rule.set_schedule(std::array{0.0});
+  step(ctx);
+  zbpp::cuda::stream_of(ctx).synchronize();
+  std::vector<double> rates;
+  for (std::int64_t i = 0; i < how_.base.steps; ++i) rates.push_back(how_.base.rate(i));
+  state_->rule.set_schedule(rates);
+}
+
+void chunk_optimizer::step(zbpp::pass_context ctx) {
+  state_->rule.step(ctx);
+  run(zbpp::cuda::stream_of(ctx), state_->rounding);
+}
+
+std::int64_t const* chunk_optimizer::updates() const { return state_->rule.updates(); }
 
 // It changes no weight.
 void chunk_optimizer::commit(zbpp::pass_context ctx) { state_->rule.commit(ctx); }

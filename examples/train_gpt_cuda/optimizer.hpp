@@ -10,6 +10,7 @@
 #include <zbpp/runtime/pass_context.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -47,6 +48,15 @@ class chunk_optimizer {
   /// Takes a step; unless it is final, keeps what `undo` needs.
   /// @throws zbpp::cuda::cuda_error
   void step(zbpp::step_settings const& how, zbpp::pass_context ctx);
+  /// Puts the learning rates of all steps on the device, from the first on, for the function
+  /// below, and runs its kernels. Weights are afterwards as they were, where gradients are 0.
+  /// @throws zbpp::cuda::cuda_error
+  void follow_schedule(zbpp::pass_context ctx);
+  /// Takes a final step with the settings that are on the device, and moves them on.
+  /// @throws zbpp::cuda::cuda_error
+  void step(zbpp::pass_context ctx);
+  /// @return where the device has the number of those steps; null before `follow_schedule`
+  [[nodiscard]] std::int64_t const* updates() const;
   /// Makes the last step final.
   /// @throws zbpp::cuda::cuda_error
   void commit(zbpp::pass_context ctx);

@@ -100,7 +100,7 @@ class ranks_apart {
       run_steps(pipe, record, o_->how, shows, [](zbpp::step_result const&) {});
     }
     share_losses(*meeting_, root, 0, record.losses);
-    record_stages(record, stages, own_sites(where));
+    record_stages(record, o_->how, stages, own_sites(where));
     return record;
   }
 

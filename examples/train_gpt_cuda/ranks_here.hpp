@@ -39,7 +39,10 @@ class ranks_here {
   [[nodiscard]] zbpp::problem measure(
       zbpp::any_policy const& policy, zbpp::problem const& stated) const {
     auto const& where = stated.placement();
-    auto stages = make_stages(o_->how, *on_, where);
+    auto how = o_->how;
+    // Nothing within a replayed step can be timed; replayed passes come nearest.
+    if (how.replay == replay_kind::step) how.replay = replay_kind::pass;
+    auto stages = make_stages(how, *on_, where);
     zbpp::pipeline pipe(
         measuring_plan(policy, stated, receive_ahead_of(*o_)), backend(true), stages, {});
     auto const as_it_is = [](std::int64_t steps) { return steps; };
@@ -57,14 +60,21 @@ class ranks_here {
     auto const& where = one.plan->problem().placement();
     run_record record{one.title};
     auto stages = make_stages(o_->how, *on_, where);
-    {
-      zbpp::pipeline pipe(
-          *one.plan, backend(times_passes), stages, options_of(o_->how.optimizer.base));
+    auto with = backend(times_passes);
+    auto const train = [&](auto& all) {
+      zbpp::pipeline pipe(*one.plan, with, all, options_of(o_->how.optimizer.base));
       run_steps(pipe, record, o_->how, true, [&](zbpp::step_result const& step) {
         if (times_passes) record.measured = from_its_start(step.measured);
       });
+    };
+    if (o_->how.replay == replay_kind::step) {
+      with.replay = zbpp::cuda::replay::step;
+      std::vector<replayed_stage> replayed(stages.begin(), stages.end());
+      train(replayed);
+    } else {
+      train(stages);
     }
-    record_stages(record, stages, sites_of(where));
+    record_stages(record, o_->how, stages, sites_of(where));
     return record;
   }
 

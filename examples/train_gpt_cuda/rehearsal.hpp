@@ -13,10 +13,8 @@ namespace gpt::cuda {
 /// Gets a chunk ready on the current device, and runs every kernel and product that its passes
 /// have, so that no step has to load one. Parameters and gradients are afterwards as they were.
 /// @throws zbpp::error (device_failed)
-inline void get_ready(
-    chunk& of, shape const& s, text const& on, zbpp::cuda::stream_ref stream, int sm_count) {
+inline void get_ready(chunk& of, zbpp::cuda::stream_ref stream, int sm_count) {
   of.prepare(stream, sm_count);
-  batch const some(s.of_text(), on, 0, 0, 0);
   device_array<std::byte> const zeros(of.row_bytes());
   zeros.clear(stream);
   device_array<float> const loss(1);
@@ -24,7 +22,7 @@ inline void get_ready(
   chunk_saved<reused_memory::tensor> keep;
   directly const how{stream};
   auto const* const x = reinterpret_cast<bf16 const*>(zeros.data());
-  static_cast<void>(of.forward(memory, how, keep, some, x, loss.data()));
+  static_cast<void>(of.forward(memory, how, keep, {0, 0}, x, loss.data()));
   static_cast<void>(of.backward_input(memory, how, keep, {zeros.data()}));
   of.backward_weight(how, keep);
   of.parameters().clear_gradients(stream);

@@ -8,6 +8,7 @@
 #include "lanes.hpp"
 #include "shape.hpp"
 #include "touching.hpp"
+#include "train_gpt/random.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -41,19 +42,36 @@ struct sequences_of {
   }
 };
 
-/// Writes where the sequences of a microbatch start. It is the one kernel whose arguments differ
-/// from step to step, so that others can be replayed.
+/// Says which microbatch of a training it is.
+struct microbatch_number {
+  int number;                             ///< in its step
+  std::int64_t step;                      ///< of the training
+  std::int64_t const* counted = nullptr;  ///< on the device: steps to add; null: none
+};
+
+/// Writes where the sequences of a microbatch start, as train_gpt/text.hpp has it. Where the host
+/// counts the steps, it is the one kernel whose arguments differ from step to step, so that others
+/// can be replayed.
 struct place_sequences {
   static constexpr char const* name = "place sequences";
-  std::int64_t from[most_sequences];
+  std::uint64_t seed;
+  microbatch_number which;
+  std::uint64_t places;  ///< where a sequence may start
   index sequences;
   std::int64_t* first;
 
   [[nodiscard]] static constexpr index rows() { return 1; }
-  void touches(touching& t) const { t.writes(first, sequences); }
+  void touches(touching& t) const {
+    t.reads(which.counted, 1);
+    t.writes(first, sequences);
+  }
   __host__ __device__ void operator()(lanes const& at, index) const {
-    auto const& self = *this;
-    at.each(sequences, [&](index b) { self.first[b] = self.from[b]; });
+    auto const self = *this;
+    auto const step = which.step + (which.counted == nullptr ? 0 : *which.counted);
+    at.each(sequences, [=](index b) {
+      self.first[b] = static_cast<std::int64_t>(
+          random_start(self.seed, step, self.which.number, b, self.places));
+    });
   }
 };
 

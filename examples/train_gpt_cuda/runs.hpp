@@ -30,8 +30,9 @@ struct run_record {
   std::vector<float> parameters = {};           ///< at the end, in the order of the model
   std::optional<zbpp::timeline> measured = {};  ///< of the last step, where passes were timed
   step_counts counts = {};
-  std::int64_t captures = 0;  ///< of passes as graphs, on the ranks of this process
-  std::int64_t replays = 0;   ///< of those
+  // Of what is replayed, the passes on the ranks of this process, or steps:
+  std::int64_t issued = 0;    ///< how many the host enqueued, and captured
+  std::int64_t replayed = 0;  ///< how many it launched as graphs that it had
 };
 
 /// Counts the times of a step from its start; where ranks do not stop between steps, they go on
@@ -129,15 +130,19 @@ template <class Between>
 /// @throws zbpp::cuda::cuda_error
 inline void record_stages(
     run_record& record,
+    training const& how,
     std::vector<chunk_stage>& stages,
     std::span<zbpp::cuda::rank_device const> devices) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     zbpp::cuda::device_guard const here(devices[s].device);
     auto const values = stages[s].model().parameters().values(devices[s].compute);
     record.parameters.insert(record.parameters.end(), values.begin(), values.end());
-    record.captures += stages[s].graphs().captures();
-    record.replays += stages[s].graphs().replays();
+    record.issued += stages[s].graphs().captures();
+    record.replayed += stages[s].graphs().replays();
   }
+  if (how.replay != replay_kind::step) return;
+  record.issued = stages.front().flows() / how.microbatches;
+  record.replayed = how.optimizer.base.steps - record.issued;
 }
 
 /// Says whether two runs gave the same bits: every loss, and every parameter at the end.
@@ -165,15 +170,15 @@ inline void record_stages(
   return *middle;
 }
 
-/// Lines up what the runs gave. Where passes are replayed: how many were captured, and replayed.
-/// Where the norm of all gradients decides about steps: how many were taken before it was known,
-/// and did not hold.
+/// Lines up what the runs gave. Where passes or steps are replayed: how many were not, and how many
+/// were. Where the norm of all gradients decides about steps: how many were taken before it was
+/// known, and did not hold.
 class outcome {
  public:
   explicit outcome(training const& how)
-      : replays_(how.replays_passes),
+      : replay_(how.replay),
         agrees_(how.optimizer.base.needs_norm),
-        lines_(columns(replays_, agrees_)) {}
+        lines_(columns(replay_, agrees_)) {}
 
   /// Adds the reference.
   void add(run_record const& run) {
@@ -192,7 +197,8 @@ class outcome {
         time_of(run),
         run.measured ? percent(zbpp::bubble_rate(*run.measured)) : "",
         percent(zbpp::bubble_rate(of.plan->timeline()))};
-    if (replays_) append(cells, {std::to_string(run.captures), std::to_string(run.replays)});
+    if (replay_ != replay_kind::none)
+      append(cells, {std::to_string(run.issued), std::to_string(run.replayed)});
     if (agrees_) append(cells, run.counts.cells());
     lines_.add(std::move(cells));
   }
@@ -207,15 +213,16 @@ class outcome {
     return fixed(median(run.milliseconds), 2);
   }
 
-  [[nodiscard]] static std::vector<std::string> columns(bool replays, bool agrees) {
+  [[nodiscard]] static std::vector<std::string> columns(replay_kind replay, bool agrees) {
     std::vector<std::string> names{
         "policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"};
-    if (replays) append(names, {"captured", "replayed"});
+    if (replay != replay_kind::none)
+      append(names, {replay == replay_kind::pass ? "captured" : "issued", "replayed"});
     if (agrees) append(names, step_counts::columns());
     return names;
   }
 
-  bool replays_;
+  replay_kind replay_;
   bool agrees_;
   table lines_;
 };

@@ -19,13 +19,16 @@
 
 namespace gpt::cuda {
 
+/// Says what the host captures once, to launch it as one graph afterwards.
+enum class replay_kind { none, pass, step };
+
 /// Says what is trained, on what, and how.
 struct training {
   shape model;
   adam_settings optimizer;
   int microbatches = 8;
   std::uint64_t seed = 1;
-  bool replays_passes = false;  ///< in pipelines: a pass is a graph, and one launch
+  replay_kind replay = replay_kind::none;  ///< in pipelines
 };
 
 /// Hands out the same memory in every round of the same requests: right on one stream, where a
@@ -64,7 +67,6 @@ class sequential_trainer {
   /// @throws zbpp::error (device_failed)
   sequential_trainer(training const& how, text const& on, zbpp::cuda::rank_device const& at)
       : how_(how),
-        text_(&on),
         place_(at, how.microbatches, 0, {}),
         stream_(place_.compute()),
         model_(how.model, on, {0, how.model.layers}, how.microbatches, how.seed),
@@ -83,11 +85,11 @@ class sequential_trainer {
   double accumulate(Between const& between) {
     for (int i = 0; i < how_.microbatches; ++i) {
       between();
-      batch const of(how_.model.of_text(), *text_, how_.seed, step_, i);
       chunk_saved<reused_memory::tensor> keep;
       memory_.begin();
       directly const how{stream_};
-      static_cast<void>(model_.forward(memory_, how, keep, of, nullptr, losses_.data() + i));
+      static_cast<void>(
+          model_.forward(memory_, how, keep, {i, step_}, nullptr, losses_.data() + i));
       static_cast<void>(model_.backward_input(memory_, how, keep, {}));
       model_.backward_weight(how, keep);
     }
@@ -116,7 +118,6 @@ class sequential_trainer {
 
  private:
   training how_;
-  text const* text_;
   zbpp::cuda::device_context place_;
   zbpp::cuda::stream_ref stream_;
   chunk model_;

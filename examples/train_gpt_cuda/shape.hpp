@@ -10,9 +10,6 @@
 
 namespace gpt::cuda {
 
-/// Says how many sequences a microbatch has at most: their starts travel as a kernel's arguments.
-inline constexpr index most_sequences = 64;
-
 /// Gives the sizes of the model and of a microbatch; the default is that of GPT-2 124M, but for the
 /// vocabulary.
 struct shape {
@@ -68,8 +65,7 @@ inline void check(shape const& s) {
   if (s.width < 1 || s.width % (8 * s.heads) != 0)
     refuse("--width", s.width, "a multiple of 8 * --heads = " + std::to_string(8 * s.heads));
   if (s.context < 8 || s.context % 8 != 0) refuse("--context", s.context, "a multiple of 8");
-  if (s.sequences < 1 || s.sequences > most_sequences)
-    refuse("--batch", s.sequences, "from 1 to " + std::to_string(most_sequences));
+  if (s.sequences < 1) refuse("--batch", s.sequences, "at least 1");
 }
 
 }  // namespace gpt::cuda

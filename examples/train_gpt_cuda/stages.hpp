@@ -49,7 +49,6 @@ class chunk_stage {
   /// @param stage  its place among all `stages` of the model
   chunk_stage(training const& how, text const& on, int stages, int stage)
       : how_(how),
-        text_(&on),
         model_(
             how.model,
             on,
@@ -59,14 +58,16 @@ class chunk_stage {
         optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
-  zbpp::flow operator()(zbpp::microbatch mb) {
-    batch const of(how_.model.of_text(), *text_, how_.seed, mb.step(), mb.index());
+  zbpp::flow operator()(zbpp::microbatch mb) { return run(mb, {mb.index(), mb.step()}); }
+  /// Is the same, of a microbatch whose text may be chosen on the device.
+  zbpp::flow run(zbpp::microbatch mb, microbatch_number which) {
+    ++flows_;
     chunk_saved<zbpp::buffer> keep;
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       auto const* const x = reinterpret_cast<bf16 const*>(msg[0].data());
       auto* const loss = mb.is_last_stage() ? zbpp::cuda::loss_slot(mb, ctx) : nullptr;
-      msg = model_.forward(ctx, work(ctx, zbpp::pass_kind::forward, mb), keep, of, x, loss);
+      msg = model_.forward(ctx, work(ctx, zbpp::pass_kind::forward, mb), keep, which, x, loss);
     });
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();
@@ -83,7 +84,7 @@ class chunk_stage {
   /// Moves the stage to the device of its rank, the first time, and loads what it needs there.
   void warm_up(zbpp::pass_context ctx) {
     if (model_.is_prepared()) return;
-    get_ready(model_, how_.model, *text_, zbpp::cuda::stream_of(ctx), zbpp::cuda::sm_count(ctx));
+    get_ready(model_, zbpp::cuda::stream_of(ctx), zbpp::cuda::sm_count(ctx));
     optimizer_.prepare(model_.parameters());
     optimizer_.rehearse(ctx);
   }
@@ -97,19 +98,44 @@ class chunk_stage {
   [[nodiscard]] chunk const& model() const { return model_; }
   /// @return the graphs of its passes; none where they are not replayed
   [[nodiscard]] zbpp::cuda::graph_cache const& graphs() const { return graphs_; }
+  /// @return how many microbatches the host has issued, or captured
+  [[nodiscard]] std::int64_t flows() const { return flows_; }
 
  private:
   [[nodiscard]] pass_work work(
       zbpp::pass_context ctx, zbpp::pass_kind kind, zbpp::microbatch const& mb) {
     auto const key = static_cast<std::int64_t>(mb.index()) * 3 + static_cast<std::int64_t>(kind);
-    return {ctx, how_.replays_passes ? &graphs_ : nullptr, key};
+    return {ctx, how_.replay == replay_kind::pass ? &graphs_ : nullptr, key};
   }
 
   training how_;
-  text const* text_;
   chunk model_;
   chunk_optimizer optimizer_;
   zbpp::cuda::graph_cache graphs_;
+  std::int64_t flows_ = 0;
+};
+
+/// Is a stage whose steps can be replayed, since the host has no part in them: the place of its
+/// batches and the settings of its optimizer are in device memory, and its update moves them on.
+class replayed_stage {
+ public:
+  /// @param of  outlives the object
+  explicit replayed_stage(chunk_stage& of) : of_(&of) {}
+
+  /// Is the life of one microbatch on this stage.
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    return of_->run(mb, {mb.index(), 0, of_->optimizer().updates()});
+  }
+  /// Gets the stage ready for the first step.
+  void warm_up(zbpp::pass_context ctx) {
+    of_->warm_up(ctx);
+    of_->optimizer().follow_schedule(ctx);
+  }
+  /// Steps the parameters.
+  void update(zbpp::pass_context ctx) { of_->optimizer().step(ctx); }
+
+ private:
+  chunk_stage* of_;
 };
 
 /// Says how large everything of a chunk is, and guesses its times from the multiplications: enough

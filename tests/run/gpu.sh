@@ -261,7 +261,7 @@ gpu 0 "$complete"
 for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_self nccl_to_itself \
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
   'nccl kill, 4 processes' train_gpt train_gpt_traced train_gpt_steps train_gpt_replayed \
-  train_gpt_compare memcheck racecheck; do
+  train_gpt_one_graph train_gpt_compare memcheck racecheck; do
   said "run: $result: ok"
   wrote "$result"
 done
