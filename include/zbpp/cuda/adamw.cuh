@@ -12,7 +12,8 @@
 namespace zbpp::cuda {
 
 /// Steps weights by Adam with decoupled weight decay, with the bits of `optim::adamw`. Models
-/// `optimizer`. Make it while the device of its layers is current.
+/// `optimizer`. Make it while the device of its layers is current. In an `update(ctx)` that is to
+/// be replayed, `step(ctx)` steps by what `set_schedule` has put in device memory.
 class adamw : public detail::layer_optimizer<detail::adamw_rule, row_launcher> {
  public:
   using layer_optimizer::layer_optimizer;

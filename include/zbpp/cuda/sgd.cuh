@@ -12,7 +12,8 @@
 namespace zbpp::cuda {
 
 /// Steps weights against their gradients, with the bits of `optim::sgd`. Models `optimizer`. Make
-/// it while the device of its layers is current.
+/// it while the device of its layers is current. In an `update(ctx)` that is to be replayed,
+/// `step(ctx)` steps by what `set_schedule` has put in device memory.
 class sgd : public detail::layer_optimizer<detail::sgd_rule, row_launcher> {
  public:
   using layer_optimizer::layer_optimizer;

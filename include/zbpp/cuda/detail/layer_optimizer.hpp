@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the optimizers for GPUs share: their memory, and which kernel runs when. A step is one
-// launch, whatever the number of layers.
+// launch, whatever the number of layers; one by a schedule is another before it.
 #pragma once
 
 #include <zbpp/cuda/detail/layer_rows.hpp>
