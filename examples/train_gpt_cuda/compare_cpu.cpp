@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -245,8 +246,8 @@ int check_launches(text const& on, zbpp::cuda::stream_ref stream) {
   launch_counts layer{};
   for (std::size_t i = 0; i < layer.size(); ++i) layer[i] = two[i] - one[i];
   std::printf(
-      "launches of a layer and microbatch: F %td, B %td, W %td; of both ends: F %td, B %td, W "
-      "%td\n",
+      "launches of a layer and microbatch: F %" PRId64 ", B %" PRId64 ", W %" PRId64
+      " (expected F 15, B 23, W 7); of both ends: F %" PRId64 ", B %" PRId64 ", W %" PRId64 "\n",
       layer[0],
       layer[1],
       layer[2],

@@ -16,8 +16,8 @@ namespace gpt::cuda {
 namespace {
 
 // @source NVIDIA H100 SXM5 data sheet: 3.35 TB/s, and 989 TFLOP/s of dense bf16
-constexpr double bytes_of_microsecond = 3.35e6;
-constexpr double operations_of_microsecond = 989e6;
+constexpr double bytes_per_microsecond = 3.35e6;
+constexpr double operations_per_microsecond = 989e6;
 constexpr shape s;
 
 /// Gives an address that nobody reads.
@@ -67,7 +67,7 @@ void print(
       compiled.of(entry, "bytes smem"),
       bytes * 1e-6,
       operations / bytes,
-      bytes / bytes_of_microsecond);
+      bytes / bytes_per_microsecond);
 }
 
 /// @param type  as it is written
@@ -224,8 +224,8 @@ void print_products() {
         launches,
         bytes * 1e-6,
         operations / bytes,
-        bytes / bytes_of_microsecond,
-        operations / operations_of_microsecond);
+        bytes / bytes_per_microsecond,
+        operations / operations_per_microsecond);
   };
   index const t = s.tokens();
   index const c = s.width;

@@ -119,7 +119,7 @@ template <class Make>
 
 /// Holds a value for each lane, in its registers: piece i of a row of at most 32.
 template <class Value>
-class held {
+class per_lane {
  public:
   __host__ __device__ Value& operator[]([[maybe_unused]] index piece) {
 #ifdef __CUDA_ARCH__

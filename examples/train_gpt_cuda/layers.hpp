@@ -65,12 +65,13 @@ struct linear {
   void forward_unbiased(compute const& use, index tokens, bf16 const* x, Out* y) const {
     use.multiply(use.on, unbiased(use, tokens, x, {y, outputs}));
   }
-  /// Sets y to x weight^T + bias, plus `past`, which may be y.
-  /// @param past  null: nothing
-  void forward(compute const& use, index tokens, bf16 const* x, bf16 const* past, bf16* y) const {
+  /// Sets y to x weight^T + bias, plus `residual`, which may be y.
+  /// @param residual  null: nothing
+  void forward(
+      compute const& use, index tokens, bf16 const* x, bf16 const* residual, bf16* y) const {
     auto what = unbiased(use, tokens, x, {y, outputs});
     what.then = {.what = epilogue::kind::bias, .bias = use.p.rounded(bias)};
-    what.past = past;
+    what.residual = residual;
     use.multiply(use.on, what);
   }
   /// Sets `in` to x weight^T + bias and y to GELU of it.
@@ -108,7 +109,7 @@ struct linear {
         .a = {.data = dy, .stride = outputs, .transposed = true},
         .b = {.data = x, .stride = inputs},
         .to = {use.p.gradient(weight), inputs},
-        .then = {.what = epilogue::kind::sums},
+        .then = {.what = epilogue::kind::row_sums},
         .adds = true};
     auto* const to = use.p.gradient(bias);
     if (use.multiply.has(what)) {
@@ -156,14 +157,14 @@ struct affine {
             .normed = normed,
             .scale = scale});
   }
-  /// Sets dx to the gradient through scale, shift and norm, plus `past`.
+  /// Sets dx to the gradient through scale, shift and norm, plus `residual`.
   void backward_input(
       compute const& use,
       index tokens,
       bf16 const* dy,
       bf16 const* normal,
       float const* scale,
-      bf16 const* past,
+      bf16 const* residual,
       bf16* dx) const {
     run(use.on,
         norm_backward{
@@ -173,7 +174,7 @@ struct affine {
             .gamma = use.p.value(gamma),
             .normal = normal,
             .scale = scale,
-            .past = past,
+            .residual = residual,
             .dx = dx});
   }
   /// Collects the sums for both gradients, and makes `normed` again: cheaper than keeping it.

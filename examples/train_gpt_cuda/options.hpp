@@ -41,8 +41,8 @@ struct options {
   std::uint64_t interleaving = 1;    ///< under the model of CUDA: its seed
 };
 
-/// @return how many passes before its consumer a message's slot is opened: copies wait without a
-/// multiprocessor, NCCL with one
+/// @return how many passes before its consumer a message's slot is opened: copies between GPUs wait
+///         without a multiprocessor, NCCL with one; within a GPU nothing is opened
 [[nodiscard]] inline int receive_ahead_of(options const& o) {
   return o.receive_ahead.value_or(o.by == transport::peer ? 1 : 0);
 }

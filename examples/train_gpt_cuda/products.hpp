@@ -42,7 +42,7 @@ struct epilogue {
     bias,           ///< adds `bias` [columns] to every row
     bias_gelu,      ///< adds it, puts that to `gelu_input`, and applies GELU
     gelu_backward,  ///< multiplies by the slope of GELU at `gelu_input`
-    sums,           ///< sets `row_sums` [rows] to the sums of the rows of factor a
+    row_sums,       ///< sets `row_sums` [rows] to the sums of the rows of factor a
   };
   kind what = kind::none;
   bf16 const* bias = nullptr;
@@ -51,7 +51,7 @@ struct epilogue {
 };
 
 /// Says which product: to [rows, columns] = scale * a [rows, inner] b [inner, columns], plus what
-/// was there where it `adds`, or plus `past`.
+/// was there where it `adds`, or plus `residual`.
 struct product {
   index rows;
   index columns;
@@ -62,7 +62,7 @@ struct product {
   epilogue then = {};
   float scale = 1.0F;
   bool adds = false;
-  bf16 const* past = nullptr;  ///< null, or laid out as the result, which is bf16
+  bf16 const* residual = nullptr;  ///< null, or laid out as the result, which is bf16
   index batch = 1;
 };
 

@@ -105,7 +105,7 @@ cublasLtEpilogue_t native(epilogue::kind what) {
     case epilogue::kind::bias_gelu: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case epilogue::kind::gelu_backward: return CUBLASLT_EPILOGUE_DGELU;
     // Factor a of ours is the second one of cuBLAS, with its columns.
-    case epilogue::kind::sums: return CUBLASLT_EPILOGUE_BGRADB;
+    case epilogue::kind::row_sums: return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -130,7 +130,7 @@ sizes sizes_of(product const& p) {
       p.to.wide != nullptr ? 1 : 0,
       static_cast<index>(p.then.what),
       p.adds ? 1 : 0,
-      p.past != nullptr ? 1 : 0};
+      p.residual != nullptr ? 1 : 0};
 }
 
 /// Is how products of some sizes are made.
@@ -151,8 +151,13 @@ struct products::state {
   }
 
   recipe const& of(product const& p) {
-    auto const [found, is_new] = recipes.try_emplace(sizes_of(p));
-    if (is_new) fill(found->second, p);
+    auto const sizes = sizes_of(p);
+    auto found = recipes.find(sizes);
+    if (found == recipes.end()) {
+      recipe made;  // kept only once it is whole
+      fill(made, p);
+      found = recipes.emplace(sizes, std::move(made)).first;
+    }
     return found->second;
   }
 
@@ -244,11 +249,11 @@ void products::operator()(cudaStream_t on, product const& what) {
         "cuBLASLt has no algorithm for a product of " + std::to_string(what.rows) + " x " +
             std::to_string(what.inner) + " x " + std::to_string(what.columns) +
             " on this device; choose other sizes");
-  bool const sums = what.then.what == epilogue::kind::sums;
+  bool const sums = what.then.what == epilogue::kind::row_sums;
   void const* const vector = sums ? static_cast<void const*>(what.then.row_sums)
                                   : static_cast<void const*>(what.then.bias);
   state::set_pointers(how.how, what, const_cast<void*>(vector), what.then.gelu_input);
-  float const beta = what.adds || what.past != nullptr ? 1.0F : 0.0F;
+  float const beta = what.adds || what.residual != nullptr ? 1.0F : 0.0F;
   void* const to = what.to.wide != nullptr ? static_cast<void*>(what.to.wide)
                                            : static_cast<void*>(what.to.narrow);
   check(
@@ -261,7 +266,7 @@ void products::operator()(cudaStream_t on, product const& what) {
           what.a.data,
           how.a.get(),
           &beta,
-          what.past != nullptr ? what.past : to,
+          what.residual != nullptr ? what.residual : to,
           how.to.get(),
           to,
           how.to.get(),

@@ -25,9 +25,9 @@ float finished(epilogue const& then, float sum, index place, index column) {
       then.gelu_input[place] = narrow(in);
       return gelu::of(in);
     }
-    case epilogue::kind::gelu_backward: return sum * gelu::slope_at(wide(then.gelu_input[place]));
+    case epilogue::kind::gelu_backward: return sum * gelu::derivative(wide(then.gelu_input[place]));
     case epilogue::kind::none:
-    case epilogue::kind::sums: break;
+    case epilogue::kind::row_sums: break;
   }
   return sum;
 }
@@ -40,14 +40,14 @@ void multiply(product const& what) {
         for (index i = 0; i < what.inner; ++i) sum += at(what.a, n, r, i) * at(what.b, n, i, c);
         auto const place = n * what.to.next + r * what.to.stride + c;
         sum *= what.scale;
-        if (what.past != nullptr) sum += wide(what.past[place]);
+        if (what.residual != nullptr) sum += wide(what.residual[place]);
         if (what.to.wide != nullptr)
           what.to.wide[place] = what.adds ? what.to.wide[place] + sum : sum;
         else
           what.to.narrow[place] = narrow(
               finished(what.then, what.adds ? sum + wide(what.to.narrow[place]) : sum, place, c));
       }
-  if (what.then.what != epilogue::kind::sums) return;
+  if (what.then.what != epilogue::kind::row_sums) return;
   for (index r = 0; r < what.rows; ++r) {
     float sum = 0.0F;
     for (index i = 0; i < what.inner; ++i) sum += at(what.a, 0, r, i);
@@ -91,7 +91,7 @@ void touch(touching& t, epilogue const& then, product const& what) {
       t.reads(then.bias, what.columns);
       return touch_result(t, what, then.gelu_input, false, true);
     case epilogue::kind::gelu_backward: return touch_result(t, what, then.gelu_input, true, false);
-    case epilogue::kind::sums: return t.writes(then.row_sums, what.rows);
+    case epilogue::kind::row_sums: return t.writes(then.row_sums, what.rows);
   }
 }
 
@@ -106,7 +106,7 @@ products::~products() = default;
 
 // As on a GPU, not every product has row sums: both ways of making them are to run in tests.
 bool products::has(product const& what) {
-  return what.then.what != epilogue::kind::sums || what.rows % 64 == 0;
+  return what.then.what != epilogue::kind::row_sums || what.rows % 64 == 0;
 }
 
 void products::operator()(cudaStream_t on, product const& what) {
@@ -117,7 +117,7 @@ void products::operator()(cudaStream_t on, product const& what) {
     touch_result(t, what, what.to.wide, what.adds, true);
   else
     touch_result(t, what, what.to.narrow, what.adds, true);
-  if (what.past != nullptr) touch_result(t, what, what.past, true, false);
+  if (what.residual != nullptr) touch_result(t, what, what.residual, true, false);
   touch(t, what.then, what);
   // Own choice: a multiplication a nanosecond of the model's time.
   auto const ns = what.batch * what.rows * what.columns * what.inner;

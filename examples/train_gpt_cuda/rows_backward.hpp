@@ -16,8 +16,8 @@ struct norm_backward {
   bf16 const* dy;
   float const* gamma;  ///< [width]
   bf16 const* normal;
-  float const* scale;  ///< [tokens]
-  bf16 const* past;    ///< null: nothing came past it
+  float const* scale;    ///< [tokens]
+  bf16 const* residual;  ///< null: nothing came past it
   bf16* dx;
 
   [[nodiscard]] index rows() const { return tokens; }
@@ -26,7 +26,7 @@ struct norm_backward {
     t.reads(gamma, width);
     t.reads(normal, tokens * width);
     t.reads(scale, tokens);
-    t.reads(past, tokens * width);
+    t.reads(residual, tokens * width);
     t.writes(dx, tokens * width);
   }
   __host__ __device__ void operator()(lanes const& at, index row) const {
@@ -36,7 +36,7 @@ struct norm_backward {
     };
     auto const* const up = dy + row * width;
     auto const* const in = normal + row * width;
-    auto const* const beside = past == nullptr ? nullptr : past + row * width;
+    auto const* const beside = residual == nullptr ? nullptr : residual + row * width;
     auto* const out = dx + row * width;
     auto const* const g = gamma;
     float const factor = scale[row];

@@ -149,20 +149,20 @@ struct norm {
 };
 
 /// Holds the largest of some numbers, and the sum of e^(x - top) over them.
-struct soft_mass {
+struct softmax_state {
   float top = -INFINITY;
   float mass = 0.0F;
 
   /// @return those of the numbers of both
-  [[nodiscard]] __host__ __device__ static soft_mass both(soft_mass a, soft_mass b) {
+  [[nodiscard]] __host__ __device__ static softmax_state both(softmax_state a, softmax_state b) {
     if (a.mass == 0.0F) return b;
     if (b.mass == 0.0F) return a;
     float const top = a.top < b.top ? b.top : a.top;
     return {top, a.mass * expf(a.top - top) + b.mass * expf(b.top - top)};
   }
   /// @return those of the first `count` of eight numbers
-  [[nodiscard]] __host__ __device__ static soft_mass of(eight const& x, index count) {
-    soft_mass all;
+  [[nodiscard]] __host__ __device__ static softmax_state of(eight const& x, index count) {
+    softmax_state all;
     for (int i = 0; i < 8; ++i)
       if (i < count && all.top < x.at[i]) all.top = x.at[i];
     all.mass = sum(make_eight([&](int i) { return i < count ? expf(x.at[i] - all.top) : 0.0F; }));
@@ -195,9 +195,9 @@ struct causal_softmax {
     index const seen = row % context + 1;
     auto const all = at.fold(
         (seen + 7) / 8,
-        soft_mass(),
-        [=](index p) { return soft_mass::of(load(x + 8 * p), seen - 8 * p); },
-        soft_mass::both);
+        softmax_state(),
+        [=](index p) { return softmax_state::of(load(x + 8 * p), seen - 8 * p); },
+        softmax_state::both);
     float const share = 1.0F / all.mass;
     at.each(used(row, context, block) / 8, [=](index p) {
       auto const v = load(x + 8 * p);
@@ -234,13 +234,13 @@ struct cross_entropy {
     float const part = share;
     index const wanted = of.target(row);
     static_assert(vocabulary == 8 * lanes::count, "a lane holds a piece of the logits");
-    held<eight> biased;
+    per_lane<eight> biased;
     at.each(vocabulary / 8, [&](index p) { biased[p] = load(x + 8 * p) + load(b + 8 * p); });
     auto const all = at.fold(
         vocabulary / 8,
-        soft_mass(),
-        [&](index p) { return soft_mass::of(biased[p], 8); },
-        soft_mass::both);
+        softmax_state(),
+        [&](index p) { return softmax_state::of(biased[p], 8); },
+        softmax_state::both);
     at.each(vocabulary / 8, [&](index p) {
       auto const& v = biased[p];
       store(dx + 8 * p, make_eight([&](int i) {

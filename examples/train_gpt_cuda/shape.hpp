@@ -27,13 +27,13 @@ struct shape {
   [[nodiscard]] constexpr index tokens() const { return sequences * context; }
   /// @return rows of the attention scores [sequences, heads, context]
   [[nodiscard]] constexpr index score_rows() const { return heads * tokens(); }
-  /// @return queries of a block of attention, which is multiplied with the keys up to its end
-  /// alone:
-  ///         own choice, four blocks, so that 10 of 16 parts are left; a multiple of eight
+  /// @return queries of a block of attention, a multiple of eight. A block meets the keys up to its
+  ///         end alone. Own choice: four blocks, so that 10 of 16 parts of the work are left.
   [[nodiscard]] constexpr index causal_block() const { return (context / 8 + 3) / 4 * 8; }
   /// @return elements of a row batch [tokens, width]
   [[nodiscard]] constexpr index row_elements() const { return tokens() * width; }
-  /// @return floating-point operations of the matrix products of F, B and W, for one token
+  /// @return floating-point operations of a token in F, B and W, as MFU counts them: with all of
+  ///         attention, of which the products leave out 6 parts of 16
   /// @source Chowdhery et al., arXiv 2204.02311, appendix B: 6 for each weight of a product, and
   ///         12 layers * width * context for attention
   [[nodiscard]] constexpr double operations_of_token() const {

@@ -46,9 +46,8 @@ enum class fault : std::uint8_t {
   return "unknown";
 }
 
-/// @return whether a program with this fault alone computes the right gradients, but not the bits
-/// of
-///         a plain loop. Another runtime may run it; a pipeline refuses it all the same.
+/// @return whether a program with this fault alone computes the right gradients, but other bits
+///         than a plain loop. Another runtime may run it; a pipeline refuses it all the same.
 [[nodiscard]] constexpr bool is_remark(fault what) noexcept { return what == fault::sum_order; }
 
 /// Describes one fault of a program.

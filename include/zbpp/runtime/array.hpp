@@ -107,9 +107,8 @@ template <class Number>
 }
 
 /// Says how many bytes an array takes as a message: what `stage_costs::edge` has to be at least.
-/// @throws error (bad_argument) when a dimension is negative, an element has no bits, or the array
-/// is
-///         larger than 2^62 bytes
+/// @throws error (bad_argument) when a dimension is negative, an element has no bits, or an array
+///         is larger than 2^62 bytes
 [[nodiscard]] bytes array_size(data_type type, std::span<std::int64_t const> shape);
 /// The same with a type of C++.
 template <class Number>
