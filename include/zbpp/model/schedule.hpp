@@ -53,10 +53,15 @@ class schedule {
 
 namespace detail {
 
-/// @return whether the pass, or instruction, at a position runs together with the one behind it
+/// @return whether what stands at a position of a row of passes, timed passes or instructions runs
+///         together with the next one
 template <class Row>
 [[nodiscard]] bool next_is_paired(Row const& row, std::size_t position) noexcept {
-  return position + 1 < row.size() && row[position + 1].is_paired;
+  if (position + 1 >= row.size()) return false;
+  if constexpr (requires { row[position].pass; })
+    return row[position + 1].pass.is_paired;
+  else
+    return row[position + 1].is_paired;
 }
 
 }  // namespace detail

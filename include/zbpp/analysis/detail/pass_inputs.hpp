@@ -7,6 +7,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ class pass_inputs {
 
   /// @return the first pass of a row, or the first two where they are a pair
   [[nodiscard]] static std::span<timed_pass> next_of(std::span<timed_pass> row) noexcept {
-    return row.first(row.size() > 1 && row[1].pass.is_paired ? 2 : 1);
+    return row.first(next_is_paired(row, 0) ? 2 : 1);
   }
   /// @return when the inputs of a pass, or of both of a pair, are there
   [[nodiscard]] ticks operator()(std::span<timed_pass const> together) const {

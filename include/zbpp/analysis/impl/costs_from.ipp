@@ -9,6 +9,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/detail/median.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
 #include <array>
@@ -131,7 +132,7 @@ ZBPP_INLINE problem costs_from(std::span<timeline const> steps, problem const& s
       for (auto const& timed : row) detail::check_measured(timed, stated);
       for (std::size_t i = 0; i < row.size(); ++i) {
         auto const& [p, start, end] = row[i];
-        if (i + 1 < row.size() && row[i + 1].pass.is_paired) {
+        if (detail::next_is_paired(row, i)) {
           pairs.push_back({p, row[i + 1].pass, row[i + 1].end - start});
           ++i;
         } else {

@@ -10,6 +10,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/containers.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
 #include <array>
@@ -90,7 +91,7 @@ class steps_walk {
     auto& next = next_[index(rank)];
     auto const before = next;
     while (next < row.size() && run(rank, row.subspan(next)))
-      next += next + 1 < row.size() && row[next + 1].is_paired ? 2 : 1;
+      next += next_is_paired(row, next) ? 2 : 1;
     return next != before;
   }
 
@@ -100,7 +101,7 @@ class steps_walk {
     auto const& i = row.front();
     if (i.is_pass()) {
       std::array<timed_pass, 2> passes{timed_pass{i.as_pass()}};
-      if (row.size() > 1 && row[1].is_paired) passes[1].pass = row[1].as_pass();
+      if (next_is_paired(row, 0)) passes[1].pass = row[1].as_pass();
       auto const together = pass_inputs::next_of(passes);
       auto const arrival = (*inputs_)(together);
       if (arrival == never) return false;

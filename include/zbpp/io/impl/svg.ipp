@@ -10,6 +10,7 @@
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
 #include <array>
@@ -101,10 +102,8 @@ class svg_drawing {
       auto const whole = options_.row_height - gap_;
       box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "", 0, whole);
       auto const row = line[rank];
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        bool const begins_pair = i + 1 < row.size() && row[i + 1].pass.is_paired;
-        draw_pass(row[i], chunk_of(rank, row[i].pass.stage), begins_pair);
-      }
+      for (std::size_t i = 0; i < row.size(); ++i)
+        draw_pass(row[i], chunk_of(rank, row[i].pass.stage), next_is_paired(row, i));
       if (named.updates.ranks() != 0)
         for (auto const& update : named.updates[rank]) draw_update(update);
       body_ += "</g>\n";
