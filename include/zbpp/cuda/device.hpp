@@ -131,9 +131,8 @@ class device::executor : public one_process {
   /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets all ranks ready for a run of steps.
-  void start_run() { launcher_.start_run(); }
-  /// Gets all ranks ready for one of the steps at once.
-  void start_run(std::size_t turn) { launcher_.start_run(turn); }
+  /// @param turn  of the step among those at once
+  void start_run(std::size_t turn = 0) { launcher_.start_run(turn); }
   /// @return how many steps may be under way
   [[nodiscard]] int steps_at_once() const noexcept { return steps_at_once_; }
   /// @return what follows the passes of a rank

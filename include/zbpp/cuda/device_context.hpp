@@ -208,9 +208,7 @@ inline device_context::device_context(
 }
 
 inline void device_context::refuse_spoilt_capture() const {
-  auto now = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(compute_, &now));
-  if (now != cudaStreamCaptureStatusActive)
+  if (detail::capture_status(compute_) != cudaStreamCaptureStatusActive)
     throw error(
         errc::wrong_flow,
         "a captured step cannot hold what was called here; let it not wait for the device, nor "

@@ -10,12 +10,18 @@ namespace zbpp::cuda::detail {
 /// Owns a graph that can be launched.
 using executable_graph = unique_handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
+/// @return what has become of the capture that a stream is in, if it is in one
+/// @throws cuda_error
+[[nodiscard]] inline cudaStreamCaptureStatus capture_status(stream_ref on) {
+  auto now = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(on, &now));
+  return now;
+}
+
 /// @return whether a stream is being captured
 /// @throws cuda_error
 [[nodiscard]] inline bool is_captured(stream_ref on) {
-  auto now = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(on, &now));
-  return now != cudaStreamCaptureStatusNone;
+  return capture_status(on) != cudaStreamCaptureStatusNone;
 }
 
 /// Captures a stream for its lifetime, with those that wait for it, and leaves no capture behind,
