@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <new>
 #include <optional>
@@ -415,6 +416,112 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
     live.clear();
     CHECK(memory.usage().in_use == std::array<bytes, purposes>{});
   }
+}
+
+TEST_CASE("what one pass of a pair has used goes to no other before both end", "[arena]") {
+  struct piece {
+    buffer data;
+    int half = 0;  // the pass of the pair that took it; 0: none of them
+  };
+  struct released {
+    bytes size = 0;
+    int user = 0;  // the pass that may have it again; 0: none
+  };
+  auto const of = static_cast<std::size_t>(purpose::activation);
+  for (int trial = 0; trial < 20; ++trial) {
+    ZBPP_SEEDED(random, 200 + trial);
+    arena memory;
+    std::vector<piece> live;
+    std::map<std::byte*, released> withheld;
+    bytes in_use = 0;
+    int half = 0;
+    bool is_right = true;
+    int reused = 0;
+    auto const act = [&] {
+      if (live.empty() || random.chance(0.5)) {
+        auto const size = static_cast<std::size_t>(random.integer(1, 4) * 64);
+        piece made{memory.allocate(size), half};
+        auto const before = withheld.find(made.data.data());
+        if (before != withheld.end()) {
+          is_right = is_right && before->second.user == half;
+          withheld.erase(before);
+          ++reused;
+        }
+        in_use += static_cast<bytes>(size);
+        live.push_back(std::move(made));
+        return;
+      }
+      auto const at = random.integer(0, static_cast<std::int64_t>(live.size()) - 1);
+      auto const& one = live[static_cast<std::size_t>(at)];
+      auto const size = static_cast<bytes>(one.data.size());
+      bool const is_own = one.half == half;
+      if (half != 0) withheld[one.data.data()] = {size, is_own ? half : 0};
+      if (is_own || half == 0) in_use -= size;
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+    };
+    for (int pair = 0; pair < 30; ++pair) {
+      for (auto& one : live) one.half = 0;
+      for (int i = 0; i < 20; ++i) act();
+      for (half = 1; half <= 2; ++half) {
+        memory.begin_half();
+        for (auto& [at, one] : withheld)
+          if (one.user != 0) {
+            one.user = 0;
+            in_use += one.size;  // until the other pass ends, too
+          }
+        for (int i = 0; i < 20; ++i) {
+          act();
+          is_right = is_right && memory.usage().in_use[of] == in_use;
+        }
+      }
+      memory.end_pair();
+      for (auto const& [at, one] : withheld)
+        if (one.user == 0) in_use -= one.size;
+      withheld.clear();
+      half = 0;
+      is_right = is_right && memory.usage().in_use[of] == in_use;
+    }
+    CHECK(is_right);
+    CHECK(reused > 20);
+    live.clear();
+    CHECK(memory.usage().in_use == std::array<bytes, purposes>{});
+  }
+}
+
+TEST_CASE("a pair that does not end leaves nothing behind", "[arena]") {
+  buffer kept;
+  {
+    arena memory;
+    auto before = memory.allocate(100);
+    memory.begin_half();
+    memory.allocate(200).reset();
+    memory.begin_half();
+    before.reset();
+    kept = memory.allocate(300);
+    CHECK(memory.usage().now(purpose::activation) == 600);
+  }
+  fill(kept, 7);
+  CHECK(is_filled(kept, 7));
+}
+
+TEST_CASE("what was lent and let go of within a pair is free when both have done with it") {
+  arena lender;
+  arena borrower;
+  auto piece = lender.allocate(100);
+  auto* const at = piece.data();
+  auto there = borrower.borrow(piece);
+  lender.begin_half();
+  piece.reset();
+  there.reset();
+  borrower.take_released(lender).clear();
+  CHECK(lender.allocate(100).data() != at);
+  lender.end_pair();
+  CHECK(lender.usage().now(purpose::activation) == 0);
+  std::vector<buffer> all;
+  bool is_back = false;
+  for (int i = 0; i < 3; ++i)
+    is_back = (all.emplace_back(lender.allocate(100)).data() == at) || is_back;
+  CHECK(is_back);
 }
 
 TEST_CASE("a repeated sequence takes memory from the system once", "[arena]") {

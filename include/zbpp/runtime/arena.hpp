@@ -148,6 +148,7 @@ class arena {
   }
   ~arena() {
     if (core_ == nullptr) return;
+    core_->end_pair();
     core_->end_loans(true);
     core_->drop();
   }
@@ -191,6 +192,12 @@ class arena {
   }
   /// Gives back all that this rank has borrowed and let go of; when nothing uses it any more.
   void end_loans() noexcept { core_->end_loans(false); }
+
+  /// Begins the first or the second of two passes that may run at the same time. What either lets
+  /// go of is in use until both end: its memory goes to neither, unless to the pass that took it.
+  void begin_half() noexcept { core_->begin_half(); }
+  /// Ends both, if they have begun.
+  void end_pair() noexcept { core_->end_pair(); }
 
   /// Counts `change` bytes that are set aside for a message which has not arrived yet.
   void count_edge(bytes change) noexcept { core_->count(purpose::edge, change); }

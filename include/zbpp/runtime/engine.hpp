@@ -38,8 +38,8 @@ namespace zbpp {
 /// Runs the program of one rank.
 /// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
 ///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a `agreeing_transport`
-///                also `reach(arrival)`; where it has them, also `spend(time)`, `check_pass()`,
-///                `begin_step(is_next)`, `await_messages()`, `complete_passes(trace)`
+///                also `reach(arrival)`; where it has them, `spend(time)`, `check_pass()`,
+///                `begin_pair()`, `begin_step(is_next)`, `await_messages()`, `complete_passes()`
 template <transport Transport, class PassObserver>
 class engine {
  public:
@@ -133,7 +133,10 @@ class engine {
   }
 
   /// Destroys all flows and their messages; after a step that failed, when no rank is running.
-  void abandon() noexcept { flows_.abandon(); }
+  void abandon() noexcept {
+    flows_.abandon();
+    memory_->buffers.end_pair();
+  }
 
   /// Fails the step, unless it has failed here, for what came to light outside of a pass.
   void fail(std::exception_ptr why) noexcept {
@@ -314,7 +317,9 @@ class engine {
     ticks arrival = 0;
     awaited_ = flows_.take_inputs(i, observer_, arrival);
     if (awaited_.channel != channel_map::none) return false;
+    if (i.begins_pair || i.is_paired) memory_->buffers.begin_half();
     flows_.run_pass(i, arrival, observer_, &trace_[traced_++]);
+    if (i.is_paired) memory_->buffers.end_pair();
     if (i.is_last_w && agreement_.part() != nullptr)
       agreement_.part()->complete_gradients(i.chunk, flows_.context());
     return true;

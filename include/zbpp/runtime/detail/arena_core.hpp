@@ -39,6 +39,7 @@ struct alignas(64) block {
   std::uint16_t size_class = 0;
   purpose what{};
   bool is_borrowed = false;
+  std::uint32_t half = 0;               // the pass of a pair that took it, by number; 0: none
   object_type const* object = nullptr;  // of what stands at `data`; null for plain memory
 };
 static_assert(sizeof(block) == 64);
@@ -71,8 +72,17 @@ class arena_core {
   /// Takes a piece back whose last handle is gone.
   void release(block* piece) noexcept {
     if (piece->object != nullptr) destroy_object(piece);
+    if (half_ != 0 && piece->half != half_) return withhold(piece);
     count(piece->what, -static_cast<bytes>(piece->size));
     if (piece->loans == 0) end(piece);
+  }
+
+  /// Begins the first or the second pass of a pair. Until `end_pair` a piece that one of them lets
+  /// go of goes only to the pass that took it, and counts as in use otherwise.
+  void begin_half() noexcept;
+  /// Ends both passes of a pair, if there is one.
+  void end_pair() noexcept {
+    if (half_ != 0) free_withheld();
   }
 
   /// Gives a piece that is the memory of another arena's piece, which stays where it is meanwhile.
@@ -209,10 +219,18 @@ class arena_core {
   void hand_out(block* piece, std::size_t size, purpose what) noexcept {
     piece->size = size;
     piece->references = 1;
+    piece->half = half_;
     piece->what = what;
     count(what, static_cast<bytes>(size));
     ++holders_;
   }
+
+  [[gnu::noinline, gnu::cold]] void withhold(block* piece) noexcept {
+    piece->references = 1;
+    piece->next_free = withheld_;
+    withheld_ = piece;
+  }
+  void free_withheld() noexcept;
 
   [[nodiscard]] block* carve(std::size_t size);
   [[nodiscard]] block& next_block();
@@ -228,6 +246,10 @@ class arena_core {
   arena_usage usage_;
   block* released_ = nullptr;  // borrowed, without handles, not given back yet
   block* unused_ = nullptr;    // pieces without memory, for what is borrowed next
+  block* withheld_ =
+      nullptr;                // let go of within a pair, which holds the last handles until it ends
+  std::uint32_t half_ = 0;    // the pass of a pair that runs now, by number; 0: there is none
+  std::uint32_t halves_ = 0;  // so far
   bool is_closed_ = false;
   std::size_t holders_ = 1;
 };

@@ -72,6 +72,29 @@ ZBPP_INLINE block* arena_core::place(
   return found;
 }
 
+// A list begins with what the first pass of the pair has taken and let go of.
+ZBPP_INLINE void arena_core::begin_half() noexcept {
+  if (half_ != 0)
+    for (auto& list : free_)
+      while (list != nullptr && list->half == half_) {
+        auto* const piece = std::exchange(list, list->next_free);
+        if (source_.is_host) unpoison(piece->data, piece->size);
+        hand_out(piece, piece->size, piece->what);
+        withhold(piece);
+      }
+  if (++halves_ == 0) ++halves_;
+  half_ = halves_;
+}
+
+ZBPP_INLINE void arena_core::free_withheld() noexcept {
+  half_ = 0;
+  for (auto* list = std::exchange(withheld_, nullptr); list != nullptr;) {
+    auto* const piece = std::exchange(list, list->next_free);
+    piece->references = 0;
+    release(piece);
+  }
+}
+
 ZBPP_INLINE block* arena_core::borrow(block* from, purpose what) {
   auto* piece = unused_ != nullptr ? unused_ : &next_block();
   if (piece == unused_) unused_ = piece->next_free;
