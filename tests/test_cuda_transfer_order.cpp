@@ -7,8 +7,11 @@
 #include <support/catch.hpp>
 #include <support/plan_grid.hpp>
 #include <support/policy_grid.hpp>
+#include <support/random_pairs.hpp>
+#include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
+#include <array>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -48,12 +51,18 @@ class happens_before {
           sent_at[{note.channel, note.sequence}] = work_of(rank);
         if (note.channel != channel_map::none && i.is_receive())
           opened_at[{note.channel, note.sequence}] = work_of(rank);
-        if (note.channel != channel_map::none && i.is_pass()) {
-          auto const m = std::pair(note.channel, note.sequence);
-          taken[note.channel].push_back(m);
+        // A pair begins when the messages of both passes are there.
+        auto const row = code.instructions(rank);
+        std::size_t const together = zbpp::detail::next_is_paired(row, at) ? 2 : 1;
+        for (std::size_t k = at; i.is_pass() && !i.is_paired && k < at + together; ++k) {
+          auto const& each = messages.notes(rank)[k];
+          if (each.channel == channel_map::none) continue;
+          auto const m = std::pair(each.channel, each.sequence);
+          taken[each.channel].push_back(m);
           before[next(rank)].push_back(copy_of(m));
+          ordered[m] = is_handed_over(filling, each.channel) ? next(rank) : copy_of(m);
           // What is handed over waits on the receiver's stream.
-          if (is_handed_over(filling, note.channel)) before[copy_of(m)].push_back(work_of(rank));
+          if (is_handed_over(filling, each.channel)) before[copy_of(m)].push_back(work_of(rank));
         }
         if (i.is_pass() || i.kind == instruction_kind::optimizer_step) {
           auto const mine = next(rank);
@@ -100,6 +109,7 @@ class happens_before {
 
   std::map<message, node> sent_at;
   std::map<message, node> opened_at;
+  std::map<message, node> ordered;  // what has to wait: the copy, or the passes that get the memory
   std::map<int, std::vector<message>> taken;
 
  private:
@@ -114,6 +124,7 @@ class happens_before {
 
 TEST_CASE("messages wait for all they need, and for nothing that is known", "[transfer_order]") {
   std::size_t left_out = 0;
+  std::size_t n = 0;
   auto const check = [&](plan const& planned, std::vector<int> const& devices) {
     traffic const messages(planned.program());
     auto const filling = zbpp::cuda::fillings_of(messages, devices);
@@ -123,10 +134,10 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
     bool has_no_more = true;
     for (auto const& [channel, taken] : order.taken)
       for (auto const& m : taken) {
-        auto const copy = happens_before::copy_of(m);
+        auto const late = order.ordered.at(m);
         bool const has_slot = !happens_before::is_handed_over(filling, channel);
-        has_all = has_all && order.is_after(copy, order.sent_at.at(m)) &&
-                  (!has_slot || order.is_after(copy, order.opened_at.at(m)));
+        has_all = has_all && order.is_after(late, order.sent_at.at(m)) &&
+                  (!has_slot || order.is_after(late, order.opened_at.at(m)));
         for (bool of_sender : {true, false}) {
           auto fewer = waits;
           auto& w = fewer[static_cast<std::size_t>(channel)][static_cast<std::size_t>(m.second)];
@@ -139,7 +150,7 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
           happens_before const without(planned.program(), messages, filling, fewer);
           has_no_more =
               has_no_more && (of_sender || has_slot) &&
-              !without.is_after(copy, (of_sender ? order.sent_at : order.opened_at).at(m));
+              !without.is_after(late, (of_sender ? order.sent_at : order.opened_at).at(m));
         }
       }
     CHECK(has_all);
@@ -159,9 +170,13 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
                 each.push_back(rank);
                 pairs.push_back(rank / 2);
               }
-              check(planned, each);
-              check(planned, pairs);
-              check(planned, std::vector<int>(each.size(), 0));
+              ZBPP_SEEDED(random, p);
+              auto const order = pair_at_random(planned.schedule(), planned.problem(), random, 0.8);
+              auto const with_pairs =
+                  make_plan("pairs", order, planned.problem(), {.receive_ahead = ahead});
+              std::vector<int> const all_on_one(each.size(), 0);
+              for (auto const& devices : {each, pairs, all_on_one}) check(planned, devices);
+              check(with_pairs, std::array{each, pairs, all_on_one}.at(++n % 3));
             });
   CHECK(left_out > 0);
 }

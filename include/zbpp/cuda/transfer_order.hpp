@@ -7,6 +7,7 @@
 
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -101,6 +102,8 @@ class transfer_order {
     int to = 0;
     slot_filling filling = slot_filling::by_copies;
     std::vector<knowledge> sent;        // what the sender knew, by message
+    std::vector<bool> follows_pass;     // whether one ran since the message before, by message
+    std::int32_t done_before = 0;       // what the sender had run when it sent the last one
     std::vector<knowledge> opened;      // what the receiver knew as it opened the slot, by message
     std::vector<transfer_waits> waits;  // by message
     knowledge after;                    // what all further transfers of the channel come after
@@ -116,15 +119,17 @@ class transfer_order {
     auto const& note = messages_.notes(rank)[at];
     auto& known = known_[zbpp::detail::index(rank)];
     auto& done = known[zbpp::detail::index(rank)];
-    if (note.channel != channel_map::none) {
+    if (i.is_pass()) {
+      if (!i.is_paired && !consume(rank, at)) return false;
+    } else if (note.channel != channel_map::none) {
       auto& l = channels_[zbpp::detail::index(note.channel)];
       if (i.is_send()) {
+        l.follows_pass.push_back(l.sent.empty() || done > l.done_before);
+        l.done_before = done;
         l.sent.push_back(known);
-      } else if (i.is_receive()) {
+      } else {
         l.opened.push_back(known);
         l.waits.emplace_back();
-      } else if (!consume(l, zbpp::detail::index(note.sequence), known)) {
-        return false;
       }
     }
     if (!i.is_send() && !i.is_receive()) ++done;
@@ -132,10 +137,53 @@ class transfer_order {
     return true;
   }
 
+  // Consumes the message of a pass, or those of a pair, of which neither pass begins before both
+  // are there. @return whether they were sent
+  bool consume(int rank, std::size_t at) {
+    auto const is_pair = zbpp::detail::next_is_paired(program_.instructions(rank), at);
+    auto const notes = messages_.notes(rank).subspan(at, is_pair ? 2 : 1);
+    for (auto const& note : notes)
+      if (note.channel != channel_map::none && !is_sent(note)) return false;
+    auto& known = known_[zbpp::detail::index(rank)];
+    if (is_pair && covers(notes[1], notes[0])) {
+      consume(notes[1], known);
+      consume(notes[0], known);
+      return true;
+    }
+    for (auto const& note : notes) consume(note, known);
+    // Of two copies on one stream, the second one is there last.
+    if (is_pair && notes[0].channel == notes[1].channel && notes[0].channel != channel_map::none)
+      if (auto& l = of(notes[0]); l.filling == slot_filling::by_copies)
+        l.waits[zbpp::detail::index(notes[0].sequence)].by_receiver = false;
+    return true;
+  }
+
+  [[nodiscard]] channel_state& of(message_note const& note) {
+    return channels_[zbpp::detail::index(note.channel)];
+  }
+  [[nodiscard]] bool is_sent(message_note const& note) {
+    return zbpp::detail::index(note.sequence) < of(note).sent.size();
+  }
+  // Whether who waits for one message need not wait for another.
+  [[nodiscard]] bool covers(message_note const& one, message_note const& other) {
+    if (one.channel == channel_map::none || other.channel == channel_map::none) return false;
+    auto const& l = of(one);
+    auto const& m = of(other);
+    if (m.filling == slot_filling::by_receives)
+      return one.channel == other.channel && one.sequence > other.sequence;
+    auto const from = zbpp::detail::index(m.from);
+    return m.filling == slot_filling::handed_over &&
+           l.sent[zbpp::detail::index(one.sequence)][from] >=
+               m.sent[zbpp::detail::index(other.sequence)][from];
+  }
+
+  void consume(message_note const& note, knowledge& known) {
+    if (note.channel != channel_map::none)
+      consume(of(note), zbpp::detail::index(note.sequence), known);
+  }
   // Fills the slot of a message that is consumed, and, with receives, those of the messages before
   // it.
-  static bool consume(channel_state& l, std::size_t sequence, knowledge& known) {
-    if (sequence >= l.sent.size()) return false;
+  static void consume(channel_state& l, std::size_t sequence, knowledge& known) {
     if (l.filling == slot_filling::handed_over) {
       hand_over(l, sequence, known);
     } else if (l.filling == slot_filling::by_copies) {
@@ -145,7 +193,6 @@ class transfer_order {
       for (; l.received <= sequence; ++l.received) receive(l, l.received);
     }
     join(known, l.after);
-    return true;
   }
 
   static void hand_over(channel_state& l, std::size_t sequence, knowledge& known) {
@@ -158,6 +205,7 @@ class transfer_order {
 
   static void receive(channel_state& l, std::size_t sequence) {
     auto const to = zbpp::detail::index(l.to);
+    l.waits[sequence].for_sender = l.follows_pass[sequence];
     l.waits[sequence].for_slot = l.opened[sequence][to] > l.after[to];
     join(l.after, std::exchange(l.opened[sequence], {}));
     join(l.after, std::exchange(l.sent[sequence], {}));

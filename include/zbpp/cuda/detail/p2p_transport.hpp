@@ -318,10 +318,12 @@ class p2p_transport {
       enqueue_copy(l, own, from);
       result.push_back(std::move(own));
     }
-    by.record(slot.arrived);
-    receiver(l).context->compute().wait(slot.arrived);
+    if (waits.by_receiver) {
+      by.record(slot.arrived);
+      receiver(l).context->compute().wait(slot.arrived);
+      l.last_copy = &slot.arrived;
+    }
     slot.parts.clear();
-    l.last_copy = &slot.arrived;
     return result;
   }
 

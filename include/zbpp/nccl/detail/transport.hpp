@@ -96,12 +96,15 @@ class transport {
   ///         nccl_error
   void send(int channel, message&& msg, ticks) {
     auto& l = at(channel);
-    l.slots->check_equals(static_cast<std::int32_t>(l.sent), msg);
+    auto const sequence = static_cast<std::int32_t>(l.sent);
+    l.slots->check_equals(sequence, msg);
     cuda::stream_ref const by = l.sender->messages;
     if (!communicators_->is_aborted()) {
       // One event is enough: a wait refers to its latest record.
-      at_rank(l.slots->ends().from).context->compute().record(l.made);
-      by.wait(l.made);
+      if (l.slots->waits(sequence).for_sender) {
+        at_rank(l.slots->ends().from).context->compute().record(l.made);
+        by.wait(l.made);
+      }
       transfer(*l.sender, msg, [&](buffer const& part) {
         return ncclSend(
             part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
