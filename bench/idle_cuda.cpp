@@ -45,6 +45,11 @@ cudaError_t cudaGetDevice(int* device) { return give(device, 0); }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return give(count, 1); }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return give(value, 132); }
+cudaError_t cudaDriverGetVersion(int* version) { return give(version, CUDART_VERSION); }
+cudaError_t cudaGetDriverEntryPointByVersion(
+    char const*, void**, unsigned, unsigned long long, cudaDriverEntryPointQueryResult*) {
+  return cudaErrorSymbolNotFound;
+}
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return give(can, 0); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -58,6 +63,7 @@ cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* flags) {
   *flags = cudaStreamNonBlocking;
   return cudaSuccess;
 }
+cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) { return give(priority, 0); }
 cudaError_t cudaStreamGetDevice(cudaStream_t, int* device) { return give(device, 0); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return counted(); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) { return make(made); }

@@ -8,6 +8,7 @@
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_timed.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nested.hpp>
@@ -181,52 +182,6 @@ TEST_CASE("the host runs ahead as far as it is told", "[cuda]") {
     CHECK(model::faults().empty());
   }
 }
-
-namespace {
-
-// Passes that do nothing but take the time that the problem says.
-struct timed_passes {
-  struct saved {};
-  problem const* what;
-  int stage;
-
-  using message = zbpp::message;
-  using microbatch = zbpp::microbatch;
-  using pass_context = zbpp::pass_context;
-
-  message forward(saved&, message const& in, microbatch mb, pass_context ctx) const {
-    return run(zbpp::pass_kind::forward, in, mb.is_last_stage(), ctx);
-  }
-  message backward_input(saved&, message const& in, microbatch mb, pass_context ctx) const {
-    return run(zbpp::pass_kind::backward_input, in, mb.is_first_stage(), ctx);
-  }
-  message backward(saved&, message const& in, microbatch mb, pass_context ctx) const {
-    return run(zbpp::pass_kind::backward, in, mb.is_first_stage(), ctx);
-  }
-  void backward_weight(saved&, microbatch, pass_context ctx) const {
-    static_cast<void>(run(zbpp::pass_kind::backward_weight, {}, true, ctx));
-  }
-  void recompute(saved&, microbatch, pass_context ctx) const {
-    static_cast<void>(run(zbpp::pass_kind::recompute, {}, true, ctx));
-  }
-
- private:
-  message run(zbpp::pass_kind kind, message const& in, bool is_end, pass_context ctx) const {
-    std::vector<model::range> reads;
-    std::vector<model::range> writes;
-    if (!in.empty()) reads.push_back({in[0].data(), in[0].size()});
-    message out;
-    if (!is_end) {
-      out.push_back(ctx.allocate_edge(static_cast<std::size_t>(what->costs(0).edge)));
-      writes.push_back({out[0].data(), out[0].size()});
-    }
-    auto const cost = what->costs(stage).of(kind);
-    cuda::check(model::launch(cuda::stream_of(ctx), "timed", reads, writes, {}, cost));
-    return out;
-  }
-};
-
-}  // namespace
 
 TEST_CASE("measured times are those of the plan where the device keeps to its costs", "[cuda]") {
   auto costs = launched_costs();

@@ -14,7 +14,9 @@
 #include <support/cuda_training.hpp>
 #include <support/nccl_ranks_toy.hpp>
 #include <support/plan_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/refusal.hpp>
+#include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
 #include <algorithm>
@@ -77,6 +79,19 @@ problem uneven(zbpp::placement const& where, int microbatches) {
   return {where, microbatches, costs, 87};
 }
 
+plan with_pairs(plan const& plain, seeded_random& random, int ahead) {
+  auto const& what = plain.problem();
+  auto const order = pair_at_random(plain.schedule(), what, random, 0.5);
+  return make_plan("pairs", order, what, {.receive_ahead = ahead});
+}
+
+int paired_ranks(plan const& planned) {
+  int count = 0;
+  for (int rank = 0; rank < planned.problem().ranks(); ++rank)
+    count += zbpp::detail::has_pairs(planned.schedule().passes(rank)) ? 1 : 0;
+  return count;
+}
+
 struct totals {
   int streams = 0;
   int events = 0;
@@ -100,9 +115,12 @@ TEST_CASE("a pipeline on GPUs of a process makes what is said of its plan", "[cu
         for_each_plan_of(
             uneven(where, 2 * p + 1),
             {.fused = false, .receive_ahead = ahead},
-            [&](std::string const& name, plan const& planned) {
+            [&](std::string const& name, plan const& plain) {
+              ZBPP_SEEDED(random, p + ahead);
+              bool const pairs = random.chance(0.5);
+              auto const planned = pairs ? with_pairs(plain, random, ahead) : plain;
               for (int together : {p, 1, 2}) {
-                INFO(name << ", " << together << " ranks on a device");
+                INFO(name << (pairs ? " in pairs, " : ", ") << together << " ranks on a device");
                 std::vector<int> devices;
                 cuda::device backend;
                 for (int rank = 0; rank < p; ++rank) {
@@ -131,7 +149,7 @@ TEST_CASE("a pipeline on GPUs of a process makes what is said of its plan", "[cu
                   CHECK(each.slots == slots);
                   CHECK(each.hardware_queues == each.streams);
                   CHECK(each.waiting_ctas == 0);
-                  if (together == p) CHECK(each.streams == p);
+                  if (together == p) CHECK(each.streams == p + paired_ranks(planned));
                   if (together == p) CHECK(each.slots == 0);
                 }
               }
@@ -142,10 +160,11 @@ TEST_CASE("a pipeline over NCCL makes what is said of its plan", "[cuda]") {
   using enum zbpp::channel_layout;
   for (auto const layout : {one_per_directed_pair, one_per_pair, one_per_rank})
     for (int p : {2, 4}) {
-      auto const planned = zbpp::make_plan(
-          zbpp::zb_h1{},
-          problem(zbpp::placement::linear(p), 2 * p, launched_costs()),
-          {.layout = layout});
+      problem const what(zbpp::placement::linear(p), 2 * p, launched_costs());
+      ZBPP_SEEDED(random, p);
+      auto const order = pair_at_random(zbpp::zb_h1{}(what), what, random, p == 2 ? 1 : 0);
+      auto const planned = zbpp::make_plan("zb_h1", order, what, {.layout = layout});
+      CHECK(paired_ranks(planned) == (p == 2 ? 1 : 0));
       auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), layout, 3);
       REQUIRE(needs.size() == static_cast<std::size_t>(p));
       reset_gpus({.devices = p, .connections = 32, .hosts = p});
@@ -166,7 +185,7 @@ TEST_CASE("a pipeline over NCCL makes what is said of its plan", "[cuda]") {
       });
       CHECK(thrown == std::vector<std::string>(thrown.size()));
       CHECK(made.events == total_of(needs).events);
-      CHECK(made.streams == p + communicators);  // NCCL makes the others
+      CHECK(made.streams == p + paired_ranks(planned) + communicators);  // NCCL makes the others
       int ctas = 0;
       for (auto const& each : needs) ctas += each.waiting_ctas;
       CHECK(ctas == 3 * communicators);

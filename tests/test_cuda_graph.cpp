@@ -53,7 +53,7 @@ struct rig {
     return {numbers, numbers + count};
   }
 
-  cuda::device_context device{{}, 1, 1, {}};
+  cuda::device_context device{{}, 1, {}, {}};
   zbpp::arena memory{cuda::device_memory(0)};
   zbpp::pass_context ctx{memory, zbpp::backend_kind::cuda, &device};
   int* numbers = nullptr;
@@ -134,7 +134,7 @@ TEST_CASE("work of another stream is captured anew", "[cuda]") {
   {
     rig r;
     r.stream().synchronize();
-    cuda::device_context other({}, 1, 1, {});
+    cuda::device_context other({}, 1, {}, {});
     zbpp::pass_context const there(r.memory, zbpp::backend_kind::cuda, &other);
     cuda::graph_cache graphs;
     auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };

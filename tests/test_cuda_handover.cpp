@@ -14,6 +14,7 @@
 #include <support/cuda_training.hpp>
 #include <support/declared_stages.hpp>
 #include <support/plan_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -179,8 +180,13 @@ TEST_CASE("no arena of ranks that share a GPU grows, whatever steps follow", "[c
         for (auto const& policy : grid_policies()) {
           auto const what = large_problem(where, 2 * p);
           if (!is_supported(policy, what)) continue;
-          INFO(name_of(policy, what) << ", kind " << static_cast<int>(kind));
-          auto const planned = make_plan(policy, what, {.step = kind});
+          ZBPP_SEEDED(random, p);
+          auto order = policy(what);
+          if (random.chance(0.4)) order = pair_at_random(order, what, random);
+          INFO(
+              name_of(policy, what)
+              << ", " << pairs_in(order) << " pairs, kind " << static_cast<int>(kind));
+          auto const planned = make_plan(std::string(policy.title()), order, what, {.step = kind});
           model::reset({.seed = 3});
           {
             auto all = toy::make_model(what.stages());
@@ -366,8 +372,8 @@ struct two_ranks {
   zbpp::program code;
   zbpp::traffic messages;
   std::vector<cuda::message_shape> shapes;
-  cuda::device_context first{{}, 2, 4, {}};
-  cuda::device_context second{{}, 2, 4, {}};
+  cuda::device_context first{{}, 2, {}, {}};
+  cuda::device_context second{{}, 2, {}, {}};
   zbpp::arena lender{cuda::device_memory(0)};
   zbpp::arena borrower{cuda::device_memory(0)};
   cuda::detail::p2p_transport transport;

@@ -5,11 +5,9 @@
 #include <support/catch.hpp>
 #include <support/cuda_training.hpp>
 #include <support/plan_grid.hpp>
-#include <support/random_pairs.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -44,24 +42,6 @@ TEST_CASE("every policy gives the bits of one process on a GPU, whatever runs fi
     INFO(policy << " was tried " << count << " times");
     CHECK(count >= thinned(200, 10));
   }
-}
-
-TEST_CASE("pairs give the bits of one process on a GPU, whatever runs first", "[cuda]") {
-  std::uint64_t n = 0;
-  std::ptrdiff_t pairs = 0;
-  for (int p : {2, 3})
-    for (auto const& where : placements_to_run(p)) {
-      ZBPP_SEEDED(random, p);
-      problem const what(where, 2 * p + 1, launched_costs(), 87);
-      for_each_plan_of(what, {.recomputed = true}, [&](std::string const& name, plan const& plain) {
-        INFO(name);
-        auto const planned = paired_plan(plain, random, pairs);
-        auto const expected = toy::in_single_precision(toy::train_reference(planned));
-        for (int i = 0; i < thinned(3, 1); ++i) check_training(planned, expected, {.seed = ++n});
-        check_training(planned, expected, {.seed = ++n, .connections = 1}, {.traces = true});
-      });
-    }
-  CHECK(pairs > 0);
 }
 
 TEST_CASE("early receives, several devices and small queues change no bit", "[cuda]") {

@@ -46,7 +46,7 @@ void check(typename Rule::settings const& settings, std::vector<std::size_t> con
     values all(sizes, random);
     OnCpu cpu(all.here, settings);
     on_gpu<Rule> gpu(all.there, settings);
-    zbpp::cuda::device_context context({}, 1, 1, {});
+    zbpp::cuda::device_context context({}, 1, {}, {});
     zbpp::arena memory;
     zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
     zbpp::pass_context const here(memory);
@@ -121,7 +121,7 @@ TEST_CASE("tied gradients leave a GPU, and each layer gets their sum back", "[cu
   on_gpu<zbpp::cuda::detail::adamw_rule> const own(all.there);
   CHECK(own.tied_weights() == 7);
   CHECK((own.is_tied(0) && !own.is_tied(1) && own.is_tied(3)));
-  zbpp::cuda::device_context context({}, 1, 1, {});
+  zbpp::cuda::device_context context({}, 1, {}, {});
   zbpp::arena memory;
   zbpp::pass_context const ctx(memory, zbpp::backend_kind::cuda, &context);
   std::vector<float> copy(14);
@@ -142,7 +142,7 @@ TEST_CASE("a GPU measures gradients layer by layer, the same however they are sp
   using optimizer = on_gpu<zbpp::cuda::detail::adamw_rule>;
   values all({9000, 0, 1, 12289}, random);
   all.refill(random);
-  zbpp::cuda::device_context context({}, 1, 1, {});
+  zbpp::cuda::device_context context({}, 1, {}, {});
   zbpp::arena memory;
   zbpp::pass_context const ctx(memory, zbpp::backend_kind::cuda, &context);
   auto const measure = [&](std::span<layer const> layers) {

@@ -13,6 +13,7 @@
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
 #include <support/policy_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/seeded.hpp>
 #include <support/toy_run.hpp>
 
@@ -144,6 +145,31 @@ TEST_CASE("ranks in processes of their own give the bits of one process", "[nccl
       CHECK(first_of(model::leaks()) == "");
     }
   }
+}
+
+TEST_CASE("pairs in processes of their own give the bits of one process", "[nccl]") {
+  std::uint64_t seed = run_seed() + 20;
+  using settings = nccl::ranks_settings;
+  std::vector<std::function<void(settings&)>> const changes{
+      {},
+      [](settings& s) { s.traces = true; },
+      [](settings& s) { s.run_ahead = 1; },
+      [](settings& s) { s.synchronizes = true; }};
+  for (auto const& change : changes)
+    for (auto const& options : {zbpp::lower_options{}, for_one_queue}) {
+      ZBPP_SEEDED(random, 7);
+      auto const plain = toy_plan("zb_v", 2, 5);
+      auto const order = pair_at_random(plain.schedule(), plain.problem(), random, 1);
+      CHECK(pairs_in(order) > 2);
+      auto const planned = make_plan("pairs", order, plain.problem(), options);
+      auto machine = machine_of(planned, ++seed);
+      machine.drains = true;
+      reset_gpus(machine);
+      INFO(machine.connections << " queues");
+      CHECK(on_ranks(planned, change) == reference(planned));
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
 }
 
 TEST_CASE("allocations and first launches that wait for the device hold up no step", "[nccl]") {

@@ -57,8 +57,8 @@ struct two_ranks {
            std::vector<zbpp::cuda::transfer_waits>(messages)});
     for (int rank : {0, 1}) {
       cuda::device_guard const here(rank);
-      contexts[zbpp::detail::index(rank)] =
-          std::make_unique<cuda::device_context>(cuda::rank_device{.device = rank}, 1, 0, how);
+      contexts[zbpp::detail::index(rank)] = std::make_unique<cuda::device_context>(
+          cuda::rank_device{.device = rank}, 1, std::span<zbpp::pass const>(), how);
     }
     transport.emplace(
         make_communicators(channels, {{0, 0}, {1, 1}}, layout),

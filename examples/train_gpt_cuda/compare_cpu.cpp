@@ -193,7 +193,7 @@ int check_undo(both const& how, text const& on, zbpp::cuda::stream_ref stream) {
   auto const& p = trainer.model().parameters();
   chunk_optimizer rule(how.here.optimizer, p);
   rule.prepare(p);
-  zbpp::cuda::device_context place(place_of(stream), 1, 0, {});
+  zbpp::cuda::device_context place(place_of(stream), 1, {}, {});
   zbpp::arena no_memory;
   zbpp::pass_context const at(no_memory, zbpp::backend_kind::cuda, &place);
   auto const loss = [&] { return trainer.accumulate([] {}); };

@@ -323,6 +323,7 @@ set(ZBPP_CUDA_HEADERS
   cuda/detail/rules.hpp
   cuda/detail/step_graph.hpp
   cuda/detail/step_order.hpp
+  cuda/detail/second_stream.hpp
   cuda/detail/timing.hpp
   cuda/channel_needs.hpp
   cuda/device.hpp

@@ -74,7 +74,7 @@ class nccl_in_one_process::executor : public one_process {
       contexts_.push_back(std::make_unique<cuda::device_context>(
           cuda::rank_device{.device = rank},
           planned.problem().microbatches(),
-          planned.schedule().passes(rank).size(),
+          planned.schedule().passes(rank),
           cuda::launch_settings{}));
     }
   }
@@ -138,7 +138,7 @@ class nccl_in_one_process::executor : public one_process {
     }
     if (status.has_failed()) {
       communicators_->abort();
-      for (int rank : ranks()) cudaStreamSynchronize(at(rank).compute());
+      for (int rank : ranks()) at(rank).synchronize();
     }
     for (auto const* end : transport.communicators().endpoints())
       cudaStreamSynchronize(end->messages.view());

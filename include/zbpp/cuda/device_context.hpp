@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank runs with on its GPU: its stream, its events and the losses that are on their way.
+// What a rank runs with on its GPU: its streams, its events and the losses that are on their way.
 // Public for authors of backends; a pass asks rank_device.hpp instead.
 #pragma once
 
 #include <zbpp/cuda/detail/capture.hpp>
+#include <zbpp/cuda/detail/second_stream.hpp>
 #include <zbpp/cuda/detail/timing.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -37,19 +40,24 @@ struct launch_settings {
 class device_context {
  public:
   /// Makes streams and events for the current device.
-  /// @param passes  how many the rank has in a step
+  /// @param passes  those of the rank in a step
   /// @throws error (bad_argument) when the stream of the rank_device cannot be adopted, or when
   ///         run_ahead is negative; cuda_error
   device_context(
-      rank_device const& runs_on, int microbatches, std::size_t passes, launch_settings const& how);
+      rank_device const& runs_on,
+      int microbatches,
+      std::span<pass const> passes,
+      launch_settings const& how);
   device_context(device_context const&) = delete;
   device_context& operator=(device_context const&) = delete;
   ~device_context() = default;
 
   /// @return the device
   [[nodiscard]] int device() const noexcept { return device_; }
-  /// @return the stream of the rank's passes
+  /// @return the stream of the rank's passes, but for the second one of a pair
   [[nodiscard]] stream_ref compute() const noexcept { return compute_; }
+  /// @return the stream of the pass that is issued now, and of what is no pass
+  [[nodiscard]] stream_ref current() const noexcept { return current_; }
   /// @return how many multiprocessors its kernels have
   [[nodiscard]] int sm_count() const noexcept { return sm_count_; }
   /// @return the event that is recorded when the rank's part of a run is enqueued
@@ -73,17 +81,30 @@ class device_context {
     auto& own = reports_[turn_];
     if (std::exchange(own.has_pending, false)) std::ranges::fill(own.pending, nullptr);
     timing_.start_step();
+    current_ = compute_;
   }
-  /// Notes that a pass is about to be issued; blocks while the host is too far ahead.
+  /// Notes that a pair is about to be issued, whose passes wait for no more messages.
   /// @throws cuda_error
-  void begin_pass() {
-    if (passes_ >= issued_.size() && !issued_.empty()) next_issued().view().synchronize();
-    timing_.mark(compute_);
+  void begin_pair() const {
+    if (second_) second_->fork(compute_);
   }
-  /// Notes that a pass was issued.
+  /// Notes that a pass is about to be issued; blocks while the host is too far ahead, but never
+  /// between the two of a pair.
+  /// @param is_paired  with the pass before it
+  /// @throws cuda_error
+  void begin_pass(bool is_paired = false) {
+    if (is_paired && second_)
+      current_ = second_->view();
+    else if (passes_ >= issued_.size() && !issued_.empty())
+      next_issued().view().synchronize();
+    timing_.mark(current_);
+  }
+  /// Notes that a pass was issued; what follows waits for it, and for all of a pair.
   /// @throws cuda_error
   void end_pass() {
-    timing_.mark(compute_);
+    auto const on = std::exchange(current_, compute_);
+    timing_.mark(on);
+    if (on.get() != compute_.get()) second_->join(compute_);
     if (!issued_.empty()) compute_.record(next_issued());
     if (synchronizes_) compute_.synchronize();
     ++passes_;
@@ -116,7 +137,7 @@ class device_context {
     refuse_capture(
         "report_loss() is called while work is captured; call it after graph_cache::run()");
     auto* const slot = losses_.data() + expect_loss(microbatch, to);
-    check(cudaMemcpyAsync(slot, from, sizeof(float), cudaMemcpyDeviceToHost, compute_));
+    check(cudaMemcpyAsync(slot, from, sizeof(float), cudaMemcpyDeviceToHost, current_));
   }
   /// Keeps which losses the step reports, for steps that are replayed.
   void keep_reports() {
@@ -129,6 +150,16 @@ class device_context {
     auto& own = reports_[turn_];
     own.has_pending = own.has_kept;
     if (own.has_kept) std::ranges::copy(own.kept, own.pending.begin());
+  }
+  /// Blocks until the device is done with the rank's passes, whether they succeeded or not.
+  void synchronize() const noexcept {
+    cudaStreamSynchronize(compute_);
+    if (second_) cudaStreamSynchronize(second_->view());  // it may not have been joined
+  }
+  /// @return whether a pass of the rank is waiting or running
+  [[nodiscard]] bool is_busy() const noexcept {
+    auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
+    return is_busy(compute_) || (second_ && is_busy(second_->view()));
   }
   /// Blocks until the device is done with what `read_results` reads.
   /// @throws cuda_error
@@ -157,7 +188,7 @@ class device_context {
   [[nodiscard]] event& next_issued() noexcept { return issued_[passes_ % issued_.size()]; }
   // Within the capture of a step, each pass reports as ever, and a replay writes to the same slot.
   void refuse_capture(char const* why) const {
-    zbpp::detail::require(is_captured_ || !detail::is_captured(compute_), why);
+    zbpp::detail::require(is_captured_ || !detail::is_captured(current_), why);
   }
   [[gnu::cold]] void refuse_spoilt_capture() const;
   std::size_t expect_loss(int microbatch, double& to) noexcept {
@@ -171,6 +202,8 @@ class device_context {
   int device_;
   stream own_;
   stream_ref compute_;
+  stream_ref current_;
+  std::optional<detail::second_stream> second_;  // where the rank has pairs
   int sm_count_;
   event end_;
   bool synchronizes_;
@@ -186,20 +219,26 @@ class device_context {
 };
 
 inline device_context::device_context(
-    rank_device const& runs_on, int microbatches, std::size_t passes, launch_settings const& how)
+    rank_device const& runs_on,
+    int microbatches,
+    std::span<pass const> passes,
+    launch_settings const& how)
     : device_(runs_on.device),
       own_(runs_on.compute == nullptr ? stream(stream_priority::usual) : stream()),
       compute_(runs_on.compute == nullptr ? own_.view() : stream_ref(runs_on.compute)),
+      current_(compute_),
       sm_count_(runs_on.sm_count),
       end_(event_kind::host_wait),
       synchronizes_(how.synchronizes),
-      timing_(how.traces ? passes : 0),
+      timing_(how.traces ? passes.size() : 0),
       losses_(zbpp::detail::index(microbatches) * zbpp::detail::index(how.steps_at_once)),
       losses_on_device_(losses_.on_device()),
       reports_(zbpp::detail::index(how.steps_at_once)) {
   std::fill_n(losses_.data(), microbatches * how.steps_at_once, no_loss);
   for (auto& each : reports_) each.pending.resize(zbpp::detail::index(microbatches), nullptr);
-  if (runs_on.compute != nullptr) check_adoptable(compute_, device_);
+  if (is_adopted()) check_adoptable(compute_, device_);
+  if (zbpp::detail::has_pairs(passes))
+    second_.emplace(is_adopted() ? detail::make_beside(compute_) : stream(stream_priority::usual));
   if (sm_count_ == 0)
     check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
   zbpp::detail::require(
@@ -241,7 +280,7 @@ namespace detail {
 
 }  // namespace detail
 
-inline stream_ref stream_of(pass_context const& ctx) { return detail::context_of(ctx).compute(); }
+inline stream_ref stream_of(pass_context const& ctx) { return detail::context_of(ctx).current(); }
 inline int device_of(pass_context const& ctx) { return detail::context_of(ctx).device(); }
 inline int sm_count(pass_context const& ctx) { return detail::context_of(ctx).sm_count(); }
 inline float* loss_slot(microbatch const& mb, pass_context const& ctx) {

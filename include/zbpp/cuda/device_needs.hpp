@@ -12,6 +12,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -102,6 +103,10 @@ inline std::vector<device_needs> device_needs_of(
     needs.ranks.push_back(rank);
     ++needs.streams;
     ++needs.events;  // at the end of a run
+    if (zbpp::detail::has_pairs(code.instructions(rank))) {
+      ++needs.streams;
+      needs.events += 2;  // in front of a pair and behind it
+    }
     needs.slots += slots[zbpp::detail::index(rank)];
   }
   std::vector<message_shape> const any;

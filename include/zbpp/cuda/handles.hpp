@@ -173,6 +173,8 @@ class stream {
   stream() noexcept = default;
   /// @throws cuda_error
   explicit stream(stream_priority priority) : handle_(make(priority)) {}
+  /// Takes over a stream that nobody else destroys.
+  explicit stream(cudaStream_t made) noexcept : handle_(made) {}
 
   /// @return whether it owns a stream
   [[nodiscard]] bool is_valid() const noexcept { return handle_.get() != nullptr; }

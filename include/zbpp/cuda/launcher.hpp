@@ -122,7 +122,7 @@ class launcher {
 
   /// Blocks until the devices are done with what was issued, whether it succeeded or not.
   void synchronize() noexcept {
-    for (auto& each : contexts_) cudaStreamSynchronize(each->compute());
+    for (auto& each : contexts_) each->synchronize();
   }
 
  private:
@@ -262,10 +262,7 @@ inline launcher::launcher(
               "; choose one from 0 to " + std::to_string(count - 1));
     device_guard const here(device);
     contexts_.push_back(std::make_unique<device_context>(
-        devices[i],
-        planned.problem().microbatches(),
-        planned.schedule().passes(ranks[i]).size(),
-        how));
+        devices[i], planned.problem().microbatches(), planned.schedule().passes(ranks[i]), how));
     queue_of(device).ranks.push_back({.engine = i, .device = device});
   }
   if (how.traces) {

@@ -69,8 +69,8 @@ class partition {
   std::vector<owned_part> parts_;
 };
 
-/// Counts the streams of a plan: one per rank, and on the receiver's device one per channel from
-/// another device.
+/// Counts the streams of a plan: one per rank, a second one where the rank has pairs, and on the
+/// receiver's device one per channel from another device.
 /// @param devices  one per rank; none: all on one device
 /// @return a warning that says what to set, when streams of a device have to share hardware queues,
 ///         where one that waits holds up the others; empty when there are enough queues

@@ -23,10 +23,13 @@ class pass_observer {
   pass_observer() = default;
   explicit pass_observer(device_context& context) noexcept : context_(&context) {}
 
+  /// Begins the pair of the next two passes.
+  /// @throws cuda_error
+  void begin_pair() const { context_->begin_pair(); }
   /// Begins a pass. @return its planned start
   /// @throws cuda_error
   ticks start(ticks arrival, pass const& what) {
-    context_->begin_pass();
+    context_->begin_pass(what.is_paired);
     range_.open(what);
     return now_ = std::max(now_, arrival);
   }

@@ -8,6 +8,7 @@
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -62,6 +63,12 @@ template <class Row>
     return row[position + 1].pass.is_paired;
   else
     return row[position + 1].is_paired;
+}
+
+/// @return whether any of some passes or instructions is paired with the one before it
+template <class Row>
+[[nodiscard]] bool has_pairs(Row const& row) noexcept {
+  return std::ranges::any_of(row, [](auto const& one) { return one.is_paired; });
 }
 
 }  // namespace detail

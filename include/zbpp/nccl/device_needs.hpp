@@ -11,6 +11,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/hardware_queues.hpp>
 
@@ -53,8 +54,10 @@ namespace zbpp::nccl {
          .ranks = {rank},
          .streams = streams[i],
          .hardware_queues = queues.of_rank[i],
-         // At the end of a run, around passes, and two for each communicator.
-         .events = 1 + 2 * static_cast<int>(passes) + 2 * communicators,
+         // At the end of a run, around passes, at both ends of a pair, and two for each
+         // communicator.
+         .events = 1 + 2 * static_cast<int>(passes) +
+                   (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators,
          .waiting_ctas = most_ctas * communicators,
          .slots = slots[i]});
   }

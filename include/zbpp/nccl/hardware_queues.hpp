@@ -10,6 +10,7 @@
 #include <zbpp/cuda/hardware_queues.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
 
 #include <string>
@@ -17,9 +18,10 @@
 
 namespace zbpp::nccl {
 
-/// @return by rank, how many streams its device has in a run of a program: that of its passes, for
-///         each communicator of the rank one for messages and two that NCCL makes, and one more of
-///         NCCL where there is any communicator; those that stay idle may take a queue as well
+/// @return by rank, how many streams its device has in a run of a program: that of its passes, a
+///         second one where it has pairs, for each communicator of the rank one for messages and
+///         two that NCCL makes, and one more of NCCL where there is any communicator; those that
+///         stay idle may take a queue as well
 /// @source NCCL, commAlloc in src/init.cc and ncclCudaContextTrack in src/misc/strongstream.cc
 [[nodiscard]] inline std::vector<int> streams_of_ranks(
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
@@ -27,7 +29,8 @@ namespace zbpp::nccl {
   auto const made = detail::map_communicators(code.placement(), layout);
   for (int rank = 0; rank < code.ranks(); ++rank) {
     auto const communicators = made.count_of(rank);
-    counts.push_back(communicators == 0 ? 1 : 2 + 3 * communicators);
+    auto const of_passes = zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 1;
+    counts.push_back(of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators));
   }
   return counts;
 }

@@ -175,6 +175,19 @@ CUresult CUDAAPI green_stream(CUstream* made, CUgreenCtx context, unsigned flags
   });
 }
 
+CUresult CUDAAPI green_of_stream(CUstream handle, CUgreenCtx* home) {
+  return enter_driver(function::cuStreamGetGreenCtx, [&](machine& in, host_state&) {
+    stream const* on = in.find(handle, "cuStreamGetGreenCtx");
+    if (on == nullptr || home == nullptr) {
+      return on == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    }
+    *home = on->green < 0 ? nullptr
+                          : static_cast<CUgreenCtx>(
+                                in.handle_for(green_tag, static_cast<std::size_t>(on->green)));
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult CUDAAPI green_destroy(CUgreenCtx context) {
   return enter_driver(function::cuGreenCtxDestroy, [&](machine& in, host_state&) {
     green_context* one = in.find_in(in.greens_, green_tag, context);
@@ -243,6 +256,7 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
         {"cuGreenCtxCreate", 12040, address_of(green_create)},
         {"cuGreenCtxDestroy", 12040, address_of(green_destroy)},
         {"cuGreenCtxStreamCreate", 12050, address_of(green_stream)},
+        {"cuStreamGetGreenCtx", 12040, address_of(green_of_stream)},
     };
     *address = nullptr;
     auto result = cudaDriverEntryPointSymbolNotFound;

@@ -63,6 +63,7 @@ namespace zbpp::cuda_model {
   MAKE(cuGreenCtxCreate)                                                                           \
   MAKE(cuGreenCtxStreamCreate)                                                                     \
   MAKE(cuGreenCtxDestroy)                                                                          \
+  LIGHT(cuStreamGetGreenCtx)                                                                       \
   LIGHT(ncclGetVersion)                                                                            \
   LIGHT(ncclGetUniqueId)                                                                           \
   MAKE(ncclCommInitRankConfig)                                                                     \

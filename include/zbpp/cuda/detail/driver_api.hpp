@@ -19,9 +19,10 @@ namespace zbpp::cuda::detail {
 
 /// Finds a function of the driver as it has been since a version, such as 12050.
 /// @tparam Function  its type from cudaTypedefs.h, of the same version
-/// @throws error (device_failed) when the driver is older; cuda_error
+/// @return null when the driver is older
+/// @throws cuda_error
 template <class Function>
-[[nodiscard]] Function driver_function(char const* name, int since) {
+[[nodiscard]] Function find_driver_function(char const* name, int since) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
   auto const status = cudaGetDriverEntryPointByVersion(
@@ -29,16 +30,25 @@ template <class Function>
   bool const is_missing = answer != cudaDriverEntryPointSuccess || found == nullptr;
   if (is_missing && (status == cudaSuccess || status == cudaErrorSymbolNotFound)) {
     cudaGetLastError();  // so that the next check does not find it again
-    int installed = 0;
-    check(cudaDriverGetVersion(&installed));
-    throw error(
-        errc::device_failed,
-        std::string("the driver has no ") + name + "; it needs CUDA " + version_text(since) +
-            ", and the installed driver is for CUDA " + version_text(installed) +
-            ", so install a newer one");
+    return nullptr;
   }
   check(status);
   return reinterpret_cast<Function>(found);
+}
+
+/// Finds a function of the driver, as above.
+/// @throws error (device_failed) when the driver is older; cuda_error
+template <class Function>
+[[nodiscard]] Function driver_function(char const* name, int since) {
+  if (auto const found = find_driver_function<Function>(name, since); found != nullptr)
+    return found;
+  int installed = 0;
+  check(cudaDriverGetVersion(&installed));
+  throw error(
+      errc::device_failed,
+      std::string("the driver has no ") + name + "; it needs CUDA " + version_text(since) +
+          ", and the installed driver is for CUDA " + version_text(installed) +
+          ", so install a newer one");
 }
 
 /// Does nothing for success of a driver's function, else throws. The runtime uses the same codes.

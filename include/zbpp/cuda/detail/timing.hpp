@@ -7,6 +7,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/timeline.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -48,8 +49,10 @@ class timing {
       passes[i].start = first + time_between(marks_.front(), marks_[2 * i]);
       passes[i].end = first + time_between(marks_.front(), marks_[2 * i + 1]);
       if (!passes[i].pass.is_paired) continue;
-      passes[i].start = passes[i - 1].start;
-      passes[i - 1].end = passes[i].end;
+      // Either may begin first, and end last; a timeline has the times of both.
+      auto& before = passes[i - 1];
+      passes[i].start = before.start = std::min(before.start, passes[i].start);
+      passes[i].end = before.end = std::max(before.end, passes[i].end);
     }
   }
 

@@ -22,15 +22,14 @@ namespace zbpp::nccl::detail {
 
 /// Waits until the device is done with what was issued, whether it succeeded or not. After the
 /// abort only a kernel of a pass can hang, which nothing can end, so the wait has a limit.
-/// @param is_busy  whether anything runs there but on the compute stream
+/// @param is_busy  whether anything runs there but on the streams of passes
 template <class IsBusy>
 void settle_device(
     cuda::device_context const& context,
     IsBusy const& is_busy,
     std::chrono::milliseconds limit) noexcept {
   auto const end = std::chrono::steady_clock::now() + limit;
-  while ((cudaStreamQuery(context.compute()) == cudaErrorNotReady || is_busy()) &&
-         std::chrono::steady_clock::now() < end)
+  while ((context.is_busy() || is_busy()) && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   cudaGetLastError();  // the step has reported it
 }

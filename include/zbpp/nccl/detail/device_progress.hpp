@@ -36,8 +36,10 @@ class device_progress {
   }
   /// Notes that a pass is about to be issued. @throws cuda_error
   void begin(cuda::stream_ref on, pass const& of) {
-    // W and R wait for no message: they begin where the pass before them ends.
-    waits_ = of.kind != pass_kind::backward_weight && of.kind != pass_kind::recompute;
+    // W and R wait for no message: they begin where the pass before them ends. Of a pair, the first
+    // waits for both.
+    waits_ =
+        of.kind != pass_kind::backward_weight && of.kind != pass_kind::recompute && !of.is_paired;
     if (!waits_) return;
     record(on, what::begin);
     last_wait_ = issued_;

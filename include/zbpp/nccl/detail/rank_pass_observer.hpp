@@ -28,6 +28,9 @@ class rank_pass_observer {
       asio::progress_board& board) noexcept
       : issued_(issued), context_(&context), progress_(&progress), wait_(&wait), board_(&board) {}
 
+  /// Begins the pair of the next two passes.
+  /// @throws cuda_error
+  void begin_pair() const { issued_.begin_pair(); }
   /// Begins a pass. @return its planned start
   /// @throws cuda_error
   ticks start(ticks arrival, pass const& what) {

@@ -45,7 +45,7 @@ namespace zbpp::detail {
   bool const has_edges =
       std::any_of(sizes.begin(), sizes.end(), [](stage_costs const& c) { return c.edge > 0; });
   std::vector<bytes> totals;
-  if (has_edges || std::ranges::any_of(order.passes().all(), &pass::is_paired)) {
+  if (has_edges || has_pairs(order.passes().all())) {
     for (auto const& peak : peak_memory(lower(order), problem)) totals.push_back(peak.total);
     return totals;
   }

@@ -150,9 +150,9 @@ ZBPP_INLINE void pair_up(
   auto const trials =
       static_cast<int>(std::clamp(settings.seconds * passes_a_second / (8 * passes), 1.0, 256.0));
   for (auto const& order : orders) {
-    bool const has_pairs = std::ranges::any_of(order.passes().all(), &pass::is_paired);
-    if (has_pairs) take(order);
-    if (has_pairs || !is_within_limits(order, problem)) continue;
+    bool const is_paired = has_pairs(order.passes().all());
+    if (is_paired) take(order);
+    if (is_paired || !is_within_limits(order, problem)) continue;
     for (auto which : {pair_order::forward_first, pair_order::backward_first, pair_order::any}) {
       if (settings.stop.stop_requested() || found.cost <= found.bound.cost) return;
       take(fuse_where_it_pays(pairing(order, problem, which, trials).run(), problem));

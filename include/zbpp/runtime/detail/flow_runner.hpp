@@ -83,6 +83,8 @@ class flow_runner {
   template <class PassObserver>
   void run_pass(
       ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass* timed) {
+    if constexpr (requires { observer.begin_pair(); })
+      if (i.begins_pair) observer.begin_pair();
     resume(i, arrival, observer, *timed);
     if (i.begins_pair) return;
     if (i.is_paired) {
