@@ -342,7 +342,7 @@ TEST_CASE("what a replay would not repeat is refused, and its pass named", "[cud
   auto const spoils =
       place + std::string("a captured step cannot hold what was called here; let it not wait for "
                           "the device, nor make or free device memory, or leave out "
-                          "device::replay");
+                          "replay::step");
   CHECK(refused_step([](zbpp::microbatch, zbpp::pass_context ctx) {
           cudaStreamSynchronize(cuda::stream_of(ctx));
         }) == spoils);
@@ -393,7 +393,7 @@ TEST_CASE("buffers that a flow keeps from step to step are not replayed", "[cuda
   CHECK(told.starts_with(
       "step 1: rank 1: stages hold other buffers after the captured step than before it, and "
       "replays would use the old ones; keep the same buffers in every step, or leave out "
-      "device::replay"));
+      "replay::step"));
 }
 
 TEST_CASE("settings with which the host has a part in each step are refused", "[cuda]") {

@@ -341,6 +341,7 @@ set(ZBPP_CUDA_HEADERS
   cuda/partition.hpp
   cuda/pass_observer.hpp
   cuda/rank_device.hpp
+  cuda/replay.hpp
   cuda/sgd.cuh
   cuda/slots.hpp
   cuda/transfer_order.hpp

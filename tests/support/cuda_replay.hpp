@@ -13,9 +13,11 @@
 #include <support/toy_mlp.hpp>
 #include <support/toy_reference.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace zbpp::test::toy {
@@ -73,21 +75,23 @@ class counted_passes : public Passes {
 
 /// A training of the toy network on the model of CUDA, which is reset before, whose steps can be
 /// replayed.
-template <class Passes = basic_passes<counted>>
+/// @tparam Backend  `cuda::device`, or one with a device for each rank
+template <class Passes = basic_passes<counted>, class Backend = cuda::device>
 class counted_training {
  public:
-  explicit counted_training(
-      plan const& planned, cuda::device backend = {.replay = cuda::replay::step})
+  explicit counted_training(plan const& planned)
+    requires std::same_as<Backend, cuda::device>
+      : counted_training(planned, {.replay = cuda::replay::step}) {}
+  counted_training(plan const& planned, Backend backend)
       : all_(make_model(planned.problem().stages())), counters_(all_.size()) {
     counted::counters = &counters_;
     for (int rank = 0; rank < planned.problem().ranks(); ++rank)
       for (int const stage : planned.problem().placement().stages_of(rank))
-        counters_[zbpp::detail::index(stage)] = step_counter(
-            backend.devices.empty() ? 0 : backend.devices[zbpp::detail::index(rank)].device);
+        counters_[zbpp::detail::index(stage)] = step_counter(device_of(backend, rank));
     for (std::size_t s = 0; s < all_.size(); ++s) passes_.emplace_back(all_[s], counters_[s]);
     for (auto& each : passes_) stages_.emplace_back(each);
     backend.edges = edge_shapes(planned.problem());
-    pipe_.emplace(planned, backend, stages_);
+    pipe_.emplace(planned, std::move(backend), stages_);
   }
   counted_training(counted_training const&) = delete;
   counted_training& operator=(counted_training const&) = delete;
@@ -101,15 +105,22 @@ class counted_training {
   }
   /// @return the steps so far
   [[nodiscard]] history const& seen() const noexcept { return seen_; }
-  [[nodiscard]] pipeline<cuda::device>& pipe() noexcept { return *pipe_; }
+  [[nodiscard]] pipeline<Backend>& pipe() noexcept { return *pipe_; }
   [[nodiscard]] model const& given() const noexcept { return all_; }
 
  private:
+  [[nodiscard]] static int device_of(Backend const& backend, int rank) {
+    if constexpr (requires { backend.devices; })
+      return backend.devices.empty() ? 0 : backend.devices[zbpp::detail::index(rank)].device;
+    else
+      return rank;
+  }
+
   model all_;
   std::vector<step_counter> counters_;
   std::vector<counted_passes<Passes>> passes_;
   std::vector<as_flow<counted_passes<Passes>>> stages_;
-  std::optional<pipeline<cuda::device>> pipe_;
+  std::optional<pipeline<Backend>> pipe_;
   history seen_;
 };
 

@@ -17,6 +17,7 @@
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/pass_observer.hpp>
 #include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/cuda/replay.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -25,7 +26,6 @@
 #include <zbpp/runtime/pass_context.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -35,12 +35,6 @@
 #include <vector>
 
 namespace zbpp::cuda {
-
-/// Says who puts together the work of a step.
-enum class replay : std::uint8_t {
-  none,  ///< the host issues each step, pass by pass
-  step,  ///< a step is captured as one graph, and the device replays it
-};
 
 /// Runs ranks on GPUs.
 ///
@@ -235,18 +229,11 @@ class device::executor : public one_process {
       detail::p2p_transport& transport,
       step_status const& status,
       std::size_t turn) {
-    if (way == detail::step_way::replay)
-      graph_->skip_passes(engines, turn);
-    else
-      graph_->capture_step(engines, order(), turn, [&] {
-        launcher_.issue_in_order(engines);
-        transport.drain();
-        return !status.has_failed();
-      });
-    if (status.has_failed()) return;
-    order().wait_for_callers();
-    graph_->launch(order().origin(), turn);
-    order().mark_end(turn);
+    graph_->start(way, engines, order(), turn, [&] {
+      launcher_.issue_in_order(engines);
+      transport.drain();
+      return !status.has_failed();
+    });
   }
   template <class Engine>
   [[nodiscard]] detail::step_way choose(std::vector<Engine> const& engines, std::size_t turn) {

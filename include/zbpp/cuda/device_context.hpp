@@ -251,7 +251,7 @@ inline void device_context::refuse_spoilt_capture() const {
     throw error(
         errc::wrong_flow,
         "a captured step cannot hold what was called here; let it not wait for the device, nor "
-        "make or free device memory, or leave out device::replay");
+        "make or free device memory, or leave out replay::step");
 }
 
 inline void device_context::wait_for_results() const {

@@ -25,6 +25,7 @@ inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan
   refuse_with(synchronizes, "synchronizes is set");
   refuse_with(run_ahead > 0, "run_ahead is above 0");
   refuse_with(agrees_on_steps(planned.program()), "ranks agree on optimizer steps");
+  refuse_with(exchanges_states(planned.program()), "ranks add the gradients of tied weights");
 }
 
 /// @return the setting

@@ -18,7 +18,7 @@
 
 namespace zbpp::cuda::detail {
 
-/// Says how a step is run.
+/// Says how a step is run; the least is what all ranks can do.
 enum class step_way : std::uint8_t {
   issue,    ///< the host enqueues it
   capture,  ///< the host enqueues it into a capture, which is launched
@@ -38,8 +38,8 @@ class step_graph {
 
   /// @param turn  of the step among those at once
   /// @return how to run the next step
-  template <class Engine>
-  [[nodiscard]] step_way choose(std::vector<Engine> const& engines, std::size_t turn) {
+  template <class Engines>
+  [[nodiscard]] step_way choose(Engines const& engines, std::size_t turn) {
     auto& before = captured_[turn];
     bool is_same = before.graph.get() != nullptr;
     for (std::size_t i = 0; is_same && i < engines.size(); ++i)
@@ -54,46 +54,30 @@ class step_graph {
     return is_warm ? step_way::capture : step_way::issue;
   }
 
-  /// Captures a step: what is enqueued on the streams of ranks, and on those that wait for them and
-  /// that they wait for, as channels do.
+  /// Launches a step behind what callers have enqueued, and marks its end; captures it first,
+  /// unless it is a replay. Its work is what is enqueued on the streams of `order`, and on those
+  /// that wait for them and that they wait for, as channels do.
   /// @param issue   enqueues the step and destroys what is left of it on the host; returns false
-  ///                when it has failed, in which case nothing is kept
+  ///                when it has failed, in which case nothing is kept or launched
   /// @throws error (wrong_flow) when a rank holds other memory than before; cuda_error
-  template <class Engine, class Issue>
-  void capture_step(
-      std::vector<Engine>& engines, step_order const& order, std::size_t turn, Issue const& issue) {
-    auto const growths = std::exchange(growths_, -1);  // after a failure the next step is issued
-    captured_step made;
-    for (auto const& e : engines) made.ranks.push_back({.pieces = e.memory().mark_of_pieces()});
-    flag_capture const flags(*this, engines);
-    capture open(order.origin());
-    order.fork();
-    if (!issue()) return;
-    for (std::size_t i = 0; i < engines.size(); ++i) {
-      auto const& memory = engines[i].memory();
-      if (memory.mark_of_pieces() != made.ranks[i].pieces) refuse_memory(engines[i].rank());
-      made.ranks[i].usage = memory.usage();
-      contexts_[i]->keep_reports();
-    }
-    order.join();
-    made.graph = open.finish();
-    captured_[turn] = std::move(made);
-    growths_ = growths;
+  template <class Engines, class Issue>
+  void start(
+      step_way way,
+      Engines& engines,
+      step_order const& order,
+      std::size_t turn,
+      Issue const& issue) {
+    if (way == step_way::replay)
+      skip_passes(engines, turn);
+    else if (!capture_step(engines, order, turn, issue))
+      return;
+    order.wait_for_callers();
+    check(cudaGraphLaunch(captured_[turn].graph.get(), order.origin()));
+    order.mark_end(turn);
   }
-
-  /// Gets ready for the results of a step that is replayed.
-  template <class Engine>
-  void skip_passes(std::vector<Engine>& engines, std::size_t turn) noexcept {
-    for (std::size_t i = 0; i < engines.size(); ++i) {
-      engines[i].skip_step();
-      engines[i].memory().note_peak(captured_[turn].ranks[i].usage);
-      contexts_[i]->expect_kept_reports();
-    }
-  }
-  /// Launches the graph.
-  /// @throws cuda_error
-  void launch(stream_ref on, std::size_t turn) const {
-    check(cudaGraphLaunch(captured_[turn].graph.get(), on));
+  /// Drops all graphs; those that still run go when they end.
+  void discard() noexcept {
+    for (auto& each : captured_) each.graph = {};
   }
 
  private:
@@ -108,11 +92,10 @@ class step_graph {
   };
 
   // Tells contexts and flows that they are captured, for its lifetime.
-  template <class Engine>
+  template <class Engines>
   class flag_capture {
    public:
-    flag_capture(step_graph const& of, std::vector<Engine>& engines) noexcept
-        : of_(of), engines_(engines) {
+    flag_capture(step_graph const& of, Engines& engines) noexcept : of_(of), engines_(engines) {
       set(true);
     }
     flag_capture(flag_capture const&) = delete;
@@ -126,14 +109,48 @@ class step_graph {
     }
 
     step_graph const& of_;
-    std::vector<Engine>& engines_;
+    Engines& engines_;
   };
+
+  // @return whether the step was issued without a failure
+  template <class Engines, class Issue>
+  [[nodiscard]] bool capture_step(
+      Engines& engines, step_order const& order, std::size_t turn, Issue const& issue) {
+    auto const growths = std::exchange(growths_, -1);  // after a failure the next step is issued
+    captured_step made;
+    for (auto const& e : engines) made.ranks.push_back({.pieces = e.memory().mark_of_pieces()});
+    flag_capture const flags(*this, engines);
+    capture open(order.origin());
+    order.fork();
+    if (!issue()) return false;
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+      auto const& memory = engines[i].memory();
+      if (memory.mark_of_pieces() != made.ranks[i].pieces) refuse_memory(engines[i].rank());
+      made.ranks[i].usage = memory.usage();
+      contexts_[i]->keep_reports();
+    }
+    order.join();
+    made.graph = open.finish();
+    captured_[turn] = std::move(made);
+    growths_ = growths;
+    return true;
+  }
+
+  // Gets ready for the results of a step that is replayed.
+  template <class Engines>
+  void skip_passes(Engines& engines, std::size_t turn) noexcept {
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+      engines[i].skip_step();
+      engines[i].memory().note_peak(captured_[turn].ranks[i].usage);
+      contexts_[i]->expect_kept_reports();
+    }
+  }
 
   [[noreturn]] static void refuse_memory(int rank) {
     throw error(
         errc::wrong_flow,
         "stages hold other buffers after the captured step than before it, and replays would use "
-        "the old ones; keep the same buffers in every step, or leave out device::replay",
+        "the old ones; keep the same buffers in every step, or leave out replay::step",
         {.rank = rank});
   }
 
