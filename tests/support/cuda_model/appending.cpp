@@ -8,14 +8,28 @@
 
 namespace zbpp::cuda_model {
 
-namespace {
-
-std::size_t place_in(capture const& one, stream const& on) {
-  return static_cast<std::size_t>(
-      std::find(one.streams.begin(), one.streams.end(), &on) - one.streams.begin());
+std::size_t capture::place_of(stream const& on) const {
+  return static_cast<std::size_t>(std::find(streams.begin(), streams.end(), &on) - streams.begin());
 }
 
-}  // namespace
+void capture::order(stream const& later, std::vector<std::uint32_t> const& covered) {
+  std::vector<std::uint32_t>& own = clocks[place_of(later)];
+  for (std::size_t i = 0; i < covered.size(); ++i) {
+    own[i] = std::max(own[i], covered[i]);
+  }
+}
+
+void machine::enter(stream& on, capture& into) {
+  if (on.capturing != nullptr) {
+    return;
+  }
+  on.capturing = &into;
+  into.streams.push_back(&on);
+  into.clocks.emplace_back();
+  for (std::vector<std::uint32_t>& clock : into.clocks) {
+    clock.resize(into.streams.size(), 0);
+  }
+}
 
 operation& machine::make(kind what, name label, stream& on) {
   operation* one = nullptr;
@@ -73,22 +87,22 @@ bool machine::touches(operation& of, void const* data, std::size_t bytes, bool w
 
 cudaError_t machine::append(operation& one) {
   stream& on = *one.on;
-  if (on.capturing != nullptr) {
-    capture& into = *on.capturing;
-    std::size_t const at = place_in(into, on);
-    if (!into.invalid) {
-      ++into.clocks[at][at];
-      into.body.nodes.push_back({one, at});
-    }
-    discard(one);
-    return into.invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
-  }
   bool const by_nccl =
       one.what == kind::group || (one.mark != nullptr && one.mark->event == no_event);
   if (on.deferred > 0 && !by_nccl) {
     fault(
         "nccl: " + text_of(one.label) + " is put into stream " + std::to_string(on.index) +
         " while a group for it is still ncclInProgress");
+  }
+  if (on.capturing != nullptr) {
+    capture& into = *on.capturing;
+    std::size_t const at = into.place_of(on);
+    if (!into.invalid) {
+      ++into.clocks[at][at];
+      into.body.nodes.push_back({one, at});
+    }
+    discard(one);
+    return into.invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
   auto const depth = static_cast<std::uint32_t>(options_.launch_depth);
   cudaError_t error = sticky_[static_cast<std::size_t>(on.device)];
@@ -177,7 +191,7 @@ cudaError_t machine::record_event(stream& on, event& of) {
     one.value = into.body.records++;
     int const number = one.value;
     cudaError_t const error = append(one);
-    of.captured = {&into, into.clocks[place_in(into, on)], number};
+    of.captured = {&into, into.clocks[into.place_of(on)], number};
     hold(of.last, nullptr);
     return error;
   }
@@ -198,22 +212,12 @@ cudaError_t machine::wait_for_event(stream& on, event& of) {
     if (into.invalid) {
       return cudaErrorStreamCaptureInvalidated;
     }
-    if (on.capturing == nullptr) {
-      on.capturing = &into;
-      into.streams.push_back(&on);
-      into.clocks.emplace_back();
-      for (std::vector<std::uint32_t>& clock : into.clocks) {
-        clock.resize(into.streams.size(), 0);
-      }
-    }
+    enter(on, into);
     if (on.capturing != &into) {
       on.capturing->invalid = into.invalid = true;
       return cudaErrorStreamCaptureMerge;
     }
-    std::size_t const at = place_in(into, on);
-    for (std::size_t i = 0; i < of.captured.clock.size(); ++i) {
-      into.clocks[at][i] = std::max(into.clocks[at][i], of.captured.clock[i]);
-    }
+    into.order(on, of.captured.clock);
     operation& one = make(kind::wait, {"wait for event", static_cast<int>(of.index)}, on);
     one.value = of.captured.number;
     return append(one);
@@ -253,37 +257,112 @@ cudaError_t machine::append_wait(stream& on, name label, record& what) {
   return append(one);
 }
 
-cudaError_t machine::launch_graph(graph_object& what, stream& on) {
-  std::vector<record*> records(static_cast<std::size_t>(what.body->records), nullptr);
-  name const label{"graph", static_cast<int>(on.issued)};
-  cudaError_t error = what.end == nullptr ? cudaSuccess : append_wait(on, label, *what.end);
-  for (graph_body::node const& node : what.body->nodes) {
-    if (error != cudaSuccess) {
-      break;
+cudaError_t machine::append_node(
+    graph_body::node const& node, stream& to, std::vector<record*>& records) {
+  operation const& from = node.what;
+  if (from.what == kind::record) {
+    record*& made = records[static_cast<std::size_t>(from.value)];
+    hold(made, new_record());
+    return append_record(to, from.label, *made);
+  }
+  if (from.what == kind::wait) {
+    return append_wait(to, from.label, *records[static_cast<std::size_t>(from.value)]);
+  }
+  operation& one = make(from.what, from.label, to);
+  one = from;
+  one.on = &to;
+  if (one.what != kind::group) {
+    return append(one);
+  }
+  message_group& again = groups_.emplace_back(*one.messages);
+  return put_in_line(again, one) ? cudaSuccess : sticky_[static_cast<std::size_t>(to.device)];
+}
+
+/// Appends nodes in an order drawn from the seed, any that their dependences allow: CUDA does not
+/// say which it takes.
+cudaError_t machine::append_nodes(graph_object& what, stream& on) {
+  graph_body const& body = *what.body;
+  std::vector<std::deque<graph_body::node const*>> left(body.lanes.size());
+  for (graph_body::node const& node : body.nodes) {
+    left[node.lane].push_back(&node);
+  }
+  std::vector<record*> records(static_cast<std::size_t>(body.records), nullptr);
+  auto const is_ready = [&](std::size_t lane) {
+    return !left[lane].empty() &&
+           (left[lane].front()->what.what != kind::wait ||
+            records[static_cast<std::size_t>(left[lane].front()->what.value)] != nullptr);
+  };
+  cudaError_t error = cudaSuccess;
+  for (std::size_t count = body.nodes.size(); count > 0 && error == cudaSuccess; --count) {
+    std::vector<std::size_t> ready;
+    for (std::size_t lane = 0; lane < left.size(); ++lane) {
+      if (is_ready(lane)) {
+        ready.push_back(lane);
+      }
     }
-    operation const& from = node.what;
-    stream& to = node.lane == 0 ? on : *what.lanes[node.lane - 1];
-    if (from.what == kind::record) {
-      record*& made = records[static_cast<std::size_t>(from.value)];
-      hold(made, new_record());
-      error = append_record(to, from.label, *made);
-    } else if (from.what == kind::wait) {
-      error = append_wait(to, from.label, *records[static_cast<std::size_t>(from.value)]);
-    } else {
-      operation& one = make(from.what, from.label, to);
-      one = from;
-      one.on = &to;
-      error = append(one);
-    }
+    std::size_t const lane = ready[ready.size() == 1 ? 0 : random() % ready.size()];
+    error = append_node(*left[lane].front(), lane == 0 ? on : *what.lanes[lane - 1], records);
+    left[lane].pop_front();
   }
   for (record*& each : records) {
     hold(each, nullptr);
   }
+  return error;
+}
+
+cudaError_t machine::launch_graph(graph_object& what, stream& on) {
+  name const label{"graph", static_cast<int>(on.issued)};
+  cudaError_t error = what.end == nullptr ? cudaSuccess : append_wait(on, label, *what.end);
+  auto const for_nccl = [&](auto const& append_to) {
+    for (std::size_t lane = 1; lane < what.body->lanes.size() && error == cudaSuccess; ++lane) {
+      if (what.body->lanes[lane].of != nullptr) {
+        error = append_to(*what.body->lanes[lane].of, *what.lanes[lane - 1]);
+      }
+    }
+  };
+  // What NCCL captures on its own streams begins with the graph, behind what it was given before.
+  record* begin = nullptr;
+  hold(begin, new_record());
+  if (error == cudaSuccess) {
+    error = append_record(on, label, *begin);
+  }
+  for_nccl([&](communicator& of, stream& lane) {
+    cudaError_t const begun = append_wait(lane, label, *begin);
+    join_by_nccl(lane, *of.launches);
+    return begun;
+  });
+  hold(begin, nullptr);
+  if (error == cudaSuccess) {
+    error = append_nodes(what, on);
+  }
+  for_nccl([&](communicator& of, stream& lane) {
+    hold(of.graphs, new_record());
+    cudaError_t const ended = append_record(lane, {"record by NCCL"}, *of.graphs);
+    return ended == cudaSuccess ? append_wait(on, {"wait by NCCL"}, *of.graphs) : ended;
+  });
   if (error == cudaSuccess) {
     hold(what.end, new_record());
     error = append_record(on, label, *what.end);
   }
   return error;
+}
+
+bool machine::is_in_graphs(communicator const& one) const {
+  auto const has = [&one](graph_object const& graph) {
+    return std::any_of(
+        graph.body->lanes.begin(), graph.body->lanes.end(), [&one](graph_body::lane const& lane) {
+          return lane.of == &one;
+        });
+  };
+  return one.launches->capturing != nullptr ||
+         std::any_of(
+             graphs_.begin(),
+             graphs_.end(),
+             [&](graph_object const& graph) { return graph.alive && has(graph); }) ||
+         std::any_of(execs_.begin(), execs_.end(), [&](graph_object const& graph) {
+           // One that is destroyed while it runs goes when it ends.
+           return (graph.alive || (graph.end != nullptr && !graph.end->done)) && has(graph);
+         });
 }
 
 }  // namespace zbpp::cuda_model

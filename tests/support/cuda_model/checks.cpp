@@ -235,7 +235,7 @@ cudaError_t machine::new_stream(
 
 bool machine::make_lanes(graph_object& of) {
   for (std::size_t lane = 1; lane < of.body->lanes.size(); ++lane) {
-    stream* const one = add_stream(of.body->lanes[lane]);
+    stream* const one = add_stream(of.body->lanes[lane].device);
     if (one == nullptr) {
       return false;
     }
@@ -256,7 +256,8 @@ bool machine::make_streams_of(communicator& one) {
     return false;
   }
   one.launches->alive = false;  // no caller has its handle, and none destroys it
-  take_queue(one.device);       // for calls of the host; idle outside of graphs
+  one.launches->of = &one;
+  take_queue(one.device);  // for calls of the host; idle outside of graphs
   return true;
 }
 

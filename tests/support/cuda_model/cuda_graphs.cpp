@@ -29,7 +29,8 @@ namespace {
 /// True if everything that was captured is ordered before the end of the origin.
 bool all_joined(capture const& one) {
   for (std::size_t at = 0; at < one.streams.size(); ++at) {
-    if (one.clocks[0][at] < one.clocks[at][at]) {
+    // NCCL takes what it has on its own streams out of what must be joined.
+    if (one.streams[at]->of == nullptr && one.clocks[0][at] < one.clocks[at][at]) {
       return false;
     }
   }
@@ -88,6 +89,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
       return cudaErrorStreamCaptureWrongThread;
     }
     for (stream* each : one.streams) {
+      one.invalid = one.invalid || each->deferred > 0;  // what NCCL is at work on comes too late
       each->capturing = nullptr;
     }
     for (event& each : in.events_) {
@@ -103,7 +105,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
       return cudaErrorStreamCaptureUnjoined;
     }
     for (stream const* each : one.streams) {
-      one.body.lanes.push_back(each->device);
+      one.body.lanes.push_back({each->device, each->of});
     }
     in.graphs_.push_back({.body = std::make_shared<graph_body const>(std::move(one.body))});
     *graph = static_cast<cudaGraph_t>(in.handle_for(graph_tag, in.graphs_.size() - 1));
@@ -150,6 +152,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
     if (on->capturing != nullptr) {
       in.fault("capture: the model captures no launches of graphs");
       return cudaErrorStreamCaptureUnsupported;
+    }
+    for (graph_body::lane const& lane : what->body->lanes) {
+      if (lane.of != nullptr && !lane.of->alive && !lane.of->aborted) {
+        in.fault("nccl: a graph is launched whose communicator was destroyed");
+        return cudaErrorInvalidValue;
+      }
     }
     // Its nodes touch memory that must still be there.
     for (graph_body::node const& node : what->body->nodes) {

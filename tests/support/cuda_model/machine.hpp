@@ -76,8 +76,12 @@ struct graph_body {
     operation what;
     std::size_t lane;
   };
+  struct lane {
+    int device = 0;
+    communicator* of = nullptr;  // whose own stream it is; null: a stream of the program
+  };
   std::vector<node> nodes;
-  std::vector<int> lanes;  // their devices; the first is that of the origin
+  std::vector<lane> lanes;  // the first is the origin
   int records = 0;
 };
 
@@ -92,6 +96,11 @@ struct capture {
   std::vector<stream*> streams;
   std::vector<std::vector<std::uint32_t>> clocks;  // of each of them, over all of them
   graph_body body;
+
+  /// @return which of its streams one is
+  std::size_t place_of(stream const& on) const;
+  /// Lets a stream come after what a record covers.
+  void order(stream const& later, std::vector<std::uint32_t> const& covered);
 };
 
 /// A record inside a capture: what it covers.
@@ -126,6 +135,7 @@ struct stream {
   std::int64_t ns = 0;
   vector_clock clock;
   capture* capturing = nullptr;
+  communicator* of = nullptr;  // that made it, for itself
 };
 
 struct event {
@@ -193,8 +203,12 @@ class machine {
   /// Appends a record that no event names.
   cudaError_t append_record(stream& on, name label, record& made);
   cudaError_t append_wait(stream& on, name label, record& what);
+  /// Makes a stream part of a capture.
+  void enter(stream& on, capture& into);
   /// Appends what was captured: to the stream, and to lanes of its own.
   cudaError_t launch_graph(graph_object& what, stream& on);
+  cudaError_t append_nodes(graph_object& what, stream& on);
+  cudaError_t append_node(graph_body::node const& node, stream& to, std::vector<record*>& records);
   /// Makes the lanes of a graph; false (and a fault) if there is no room.
   bool make_lanes(graph_object& of);
   /// Waits, where the options say so, until the device is done with all that it was given.
@@ -234,6 +248,8 @@ class machine {
   /// Gives back what a group held.
   void let_go(message_group& one);
   void launch_group(message_group& one);
+  /// Whether a graph that is not destroyed, or still runs, has captured groups of a communicator.
+  bool is_in_graphs(communicator const& one) const;
   void try_deferred(communicator& of);
   void cancel_all(communicator& of);
   bool connected(message_group const& one) const;
@@ -328,6 +344,9 @@ class machine {
   std::string why_blocked(stream const& one) const;
   std::string text(note const& one) const;
   void match(communicator& of);
+  void join_by_nccl(stream& later, stream& earlier);
+  bool put_in_line(message_group& one, operation& launch);
+  bool capture_group(message_group& one, operation& launch);
   void finish_group(message_group& one);
 
   std::mutex mutex_;

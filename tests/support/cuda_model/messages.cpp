@@ -69,6 +69,14 @@ void machine::match(communicator& of) {
     message& received = own.send ? *other : own;
     message_group& receiver = own.send ? *theirs : *mine;
     message_group const& sender = own.send ? *mine : *theirs;
+    if (sent.captured != received.captured) {
+      fault(
+          "nccl: " + text_of(sender.launch->label) + " and " + text_of(receiver.launch->label) +
+          " meet, and " +
+          (std::min(sent.captured, received.captured) == message::not_captured
+               ? "only one of them was captured"
+               : "they were not captured together"));
+    }
     if (sent.count != received.count || sent.type != received.type) {
       fault(
           "nccl: " + text_of(sender.launch->label) + " sends " + std::to_string(sent.count) +
@@ -110,27 +118,72 @@ void machine::finish_group(message_group& one) {
   finish(*one.launch);
 }
 
+void machine::join_by_nccl(stream& later, stream& earlier) {
+  if (earlier.capturing != nullptr) {
+    int const number = earlier.capturing->body.records++;
+    operation& mark = make(kind::record, {"record by NCCL"}, earlier);
+    mark.value = number;
+    append(mark);
+    capture& into = *earlier.capturing;
+    into.order(later, std::vector(into.clocks[into.place_of(earlier)]));
+    operation& wait = make(kind::wait, {"wait by NCCL"}, later);
+    wait.value = number;
+    append(wait);
+    return;
+  }
+  record* made = new_record();
+  record* kept = nullptr;  // between its record and its wait
+  made->stream_index = earlier.index;
+  operation& mark = make(kind::record, {"record by NCCL"}, earlier);
+  hold(mark.mark, made);
+  hold(kept, made);
+  append(mark);
+  append_wait(later, {"wait by NCCL"}, *made);
+  hold(kept, nullptr);
+}
+
+bool machine::put_in_line(message_group& one, operation& launch) {
+  communicator& over = *one.over;
+  one.launch = &launch;
+  launch.messages = &one;
+  launch.cancelled = one.cancelled = over.aborted;
+  if (!one.cancelled) {
+    over.fifo.push_back(&one);
+  }
+  ++over.launched;
+  bool const is_in = append(launch) == cudaSuccess;
+  if (!is_in) {
+    --over.launched;
+    std::erase(over.fifo, &one);
+  }
+  return is_in;
+}
+
+bool machine::capture_group(message_group& one, operation& launch) {
+  communicator& over = *one.over;
+  for (message& each : one.messages) {
+    auto const peer = static_cast<std::size_t>(each.peer);
+    each.captured = (each.send ? over.captured_sends : over.captured_receives)[peer]++;
+  }
+  launch.messages = &one;
+  return append(launch) == cudaSuccess;
+}
+
 void machine::launch_group(message_group& one) {
   communicator& over = *one.over;
   stream& on = *one.streams.front();
-  auto const joins = [&](stream& later, stream& earlier) {
-    record* made = new_record();
-    record* kept = nullptr;  // between its record and its wait
-    made->stream_index = earlier.index;
-    operation& mark = make(kind::record, {"record by NCCL"}, earlier);
-    hold(mark.mark, made);
-    hold(kept, made);
-    append(mark);
-    operation& wait = make(kind::wait, {"wait by NCCL"}, later);
-    hold(wait.mark, made);
-    append(wait);
-    hold(kept, nullptr);
-  };
+  bool const is_captured = on.capturing != nullptr;
+  if (is_captured) {
+    enter(*over.launches, *on.capturing);
+  } else if (over.launches->capturing != nullptr) {
+    fault("nccl: a communicator is used outside of the capture that it is part of");
+    return;
+  } else if (over.graphs != nullptr && !over.graphs->done) {
+    append_wait(*over.launches, {"wait by NCCL"}, *over.graphs);
+  }
   over.is_launching = true;
   operation& launch = make(
       kind::group, {"group of communicator, rank", static_cast<int>(over.index), over.rank}, on);
-  launch.messages = &one;
-  one.launch = &launch;
   for (message& each : one.messages) {
     if (touches(launch, each.data, each.bytes, !each.send) && each.bytes > 0) {
       each.touched = launch.accesses.back();
@@ -138,24 +191,16 @@ void machine::launch_group(message_group& one) {
       each.bytes = 0;  // the fault is noted; the message still meets its peer
     }
   }
-  launch.cancelled = one.cancelled = over.aborted;
-  if (!one.cancelled) {
-    over.fifo.push_back(&one);
-  }
-  ++over.launched;
   for (std::size_t other = 1; other < one.streams.size(); ++other) {
-    joins(on, *one.streams[other]);
+    join_by_nccl(on, *one.streams[other]);
   }
-  joins(on, *over.launches);
-  if (append(launch) == cudaSuccess) {
+  join_by_nccl(on, *over.launches);
+  if (is_captured ? capture_group(one, launch) : put_in_line(one, launch)) {
     // This record holds up what stands behind it in its queue until the group is done.
-    joins(*over.launches, on);
+    join_by_nccl(*over.launches, on);
     for (std::size_t other = 1; other < one.streams.size(); ++other) {
-      joins(*one.streams[other], on);
+      join_by_nccl(*one.streams[other], on);
     }
-  } else {
-    --over.launched;
-    std::erase(over.fifo, &one);
   }
   over.is_launching = false;
 }
@@ -181,7 +226,7 @@ bool machine::has_room(message_group const& one) const {
   };
   // A record and a wait of each stream that is joined, NCCL's own among them, and the kernel.
   auto const joined = static_cast<std::uint32_t>(one.streams.size());
-  return one.over->blocking ||
+  return one.over->blocking || one.streams.front()->capturing != nullptr ||
          (has(*one.over->launches, 2) &&
           std::all_of(one.streams.begin(), one.streams.end(), [&](stream const* on) {
             return has(*on, on == one.streams.front() ? 1 + 2 * joined : 2);

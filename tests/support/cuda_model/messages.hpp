@@ -20,6 +20,7 @@ namespace zbpp::cuda_model {
 
 struct operation;
 struct communicator;
+struct record;
 struct stream;
 
 struct message {
@@ -31,6 +32,9 @@ struct message {
   std::size_t bytes = 0;
   byte_access touched;
   bool matched = false;
+  // Which of the captured messages in this direction it is; not_captured when it was issued.
+  static constexpr std::int64_t not_captured = -1;
+  std::int64_t captured = not_captured;
 };
 
 /// The messages of one ncclGroup that go over one communicator: one launch.
@@ -77,6 +81,11 @@ struct communicator {
   bool is_launching = false;          // a group, whose host may wait for room in a stream
   message_group* deferred = nullptr;  // issued, but ncclCommGetAsyncError is still ncclInProgress
   int polls_left = 0;                 // ... for this many calls more
+  // The end of its part of the last graph, which later groups wait for.
+  record* graphs = nullptr;
+  // How many messages to and from each peer were captured.
+  std::vector<std::int64_t> captured_sends;
+  std::vector<std::int64_t> captured_receives;
   // What this rank has asked of each peer, and whether both ends have.
   std::vector<bool> sends_to;
   std::vector<bool> receives_from;

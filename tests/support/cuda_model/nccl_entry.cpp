@@ -66,7 +66,8 @@ ncclResult_t state_of(communicator const& one) {
   }
   bool const ends = one.finalizing || one.revoked;
   bool const busy = !joined(one) || one.deferred != nullptr || one.is_launching ||
-                    (ends && (one.polls_left > 0 || !one.fifo.empty()));
+                    (ends && (one.polls_left > 0 || !one.fifo.empty())) ||
+                    (one.finalizing && machine::the().is_in_graphs(one));
   return busy ? ncclInProgress : ncclSuccess;
 }
 
@@ -131,9 +132,10 @@ void wait_to_abort(machine& in, communicator const& one, Reached&& reached) {
   in.wake_hosts();
 }
 
-/// Ends an abort: NCCL waits until its kernels have left the device.
+/// Ends an abort: NCCL waits until its kernels have left the device, and until the graphs that
+/// hold some are destroyed.
 void reclaim(machine& in, communicator& one) {
-  wait_to_abort(in, one, [&] { return one.launched == 0; });
+  wait_to_abort(in, one, [&] { return one.launched == 0 && !in.is_in_graphs(one); });
   one.alive = false;
   if (one.of->joined < one.of->ranks) {
     *one.made = in.handle_for(communicator_tag, one.index);  // by the thread that was making it
@@ -186,6 +188,12 @@ ncclResult_t end_group(machine& in, host_state& self) {
           "a send to oneself without a matching receive in the same group");
     }
   }
+  auto const is_with_first = [&](host_state::grouped const& each) {
+    return each.on->capturing == calls.front().on->capturing;
+  };
+  if (!std::all_of(calls.begin(), calls.end(), is_with_first)) {
+    return says(*calls.front().over, ncclInvalidUsage, "all of a group is captured, or nothing");
+  }
   for (message_group* one : made) {
     worst(issue(in, *one));
   }
@@ -211,10 +219,6 @@ ncclResult_t message_call(
       in.fault("nccl: " + std::string(text) + " on a stream of another device");
       return says(over, ncclInvalidArgument, "a stream of another device");
     }
-    if (on->capturing != nullptr) {
-      in.fault("capture: the model captures no messages");
-      return says(over, ncclInvalidUsage, "messages are not captured here");
-    }
     if (over.failure != ncclSuccess) {
       return says(over, over.failure, "the communicator has failed");
     }
@@ -234,7 +238,9 @@ ncclResult_t message_call(
 }
 
 ncclResult_t finish_communicator(machine& in, communicator& one) {
-  return block(in, one, [&] { return joined(one) && one.fifo.empty() && one.deferred == nullptr; });
+  return block(in, one, [&] {
+    return joined(one) && one.fifo.empty() && one.deferred == nullptr && !in.is_in_graphs(one);
+  });
 }
 
 ncclResult_t answer(int* into, int value) {
@@ -304,6 +310,8 @@ ncclResult_t ncclCommInitRankConfig(
     }
     one.sends_to.assign(static_cast<std::size_t>(ranks), false);
     one.receives_from.assign(static_cast<std::size_t>(ranks), false);
+    one.captured_sends.assign(static_cast<std::size_t>(ranks), 0);
+    one.captured_receives.assign(static_cast<std::size_t>(ranks), 0);
     for (communicator const* other : found->members) {
       found->duplicate_gpu =
           found->duplicate_gpu ||
