@@ -349,6 +349,7 @@ set(ZBPP_CUDA_HEADERS
 set(ZBPP_NCCL_HEADERS
   nccl/communicator.hpp
   nccl/detail/abort_thread.hpp
+  nccl/detail/agreement.hpp
   nccl/detail/calls.hpp
   nccl/detail/check_multiprocessors.hpp
   nccl/detail/communicator_map.hpp
@@ -360,6 +361,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/make_communicators.hpp
   nccl/detail/rank_pass_observer.hpp
   nccl/detail/ranks_executor.hpp
+  nccl/detail/step_replay.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp
   nccl/device_needs.hpp

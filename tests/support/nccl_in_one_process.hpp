@@ -13,6 +13,7 @@
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine_run.hpp>
@@ -23,6 +24,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -56,6 +58,7 @@ struct nccl_in_one_process {
 
   channel_layout layout = channel_layout::one_per_directed_pair;
   bool verifies = true;  ///< false: layouts that do not work are used as well
+  bool replays = false;  ///< whether each rank captures its steps, as `ranks_settings::replay`
   std::vector<cuda::message_shape> edges = {};
 
   class executor;
@@ -76,6 +79,8 @@ class nccl_in_one_process::executor : public one_process {
           planned.problem().microbatches(),
           planned.schedule().passes(rank),
           cuda::launch_settings{}));
+      if (settings_.replays)
+        replays_.push_back(std::make_unique<nccl::detail::step_replay>(at(rank)));
     }
   }
 
@@ -102,6 +107,8 @@ class nccl_in_one_process::executor : public one_process {
             messages,
             shapes_,
             std::vector(messages.channels().size(), cuda::slot_filling::by_receives)));
+    for (std::size_t i = 0; i < replays_.size(); ++i)
+      made->capture_on(static_cast<int>(i), replays_[i]->messages());
     if (exchanges_states(code)) {
       for (int rank : ranks()) states_.bind(rank, wakeup_of(rank));
       made->link_states(states_);
@@ -127,16 +134,18 @@ class nccl_in_one_process::executor : public one_process {
   void run(
       std::vector<Engine>& engines, nccl::detail::transport& transport, step_status const& status) {
     try {
-      issue(engines);
-      for (int rank : ranks()) at(rank).compute().record(at(rank).end());
-      if (!status.has_failed())
-        for (int rank : ranks()) at(rank).end().synchronize();
+      auto const way = choose(engines);
+      if (way == nccl::detail::step_way::issue)
+        issue_step(engines, status);
+      else
+        start(way, engines, transport, status);
       if (!status.has_failed())
         for (auto& e : engines) at(e.rank()).read_results(e.trace());
     } catch (...) {
       engines.front().fail(std::current_exception());
     }
     if (status.has_failed()) {
+      for (auto const& each : replays_) each->discard();
       communicators_->abort();
       for (int rank : ranks()) at(rank).synchronize();
     }
@@ -147,6 +156,49 @@ class nccl_in_one_process::executor : public one_process {
  private:
   [[nodiscard]] cuda::device_context& at(int rank) noexcept {
     return *contexts_[zbpp::detail::index(rank)];
+  }
+
+  template <class Engine>
+  [[nodiscard]] nccl::detail::step_way choose(std::vector<Engine>& engines) {
+    auto least = replays_.empty() ? nccl::detail::step_way::issue : nccl::detail::step_way::replay;
+    bool const trains = engines.front().is_training();
+    for (std::size_t i = 0; i < replays_.size(); ++i) {
+      if (!trains) replays_[i]->unsettle();
+      if (trains && !replays_[i]->is_settled())
+        least = std::min(least, replays_[i]->propose(std::span(&engines[i], 1)));
+    }
+    if (!trains) return nccl::detail::step_way::issue;
+    for (auto const& each : replays_) each->settle(least);
+    return least;
+  }
+  // Launches the graphs of all ranks, which are captured one after the other.
+  template <class Engine>
+  void start(
+      nccl::detail::step_way way,
+      std::vector<Engine>& engines,
+      nccl::detail::transport& transport,
+      step_status const& status) {
+    for (std::size_t i = 0; i < replays_.size() && !status.has_failed(); ++i) {
+      cuda::device_guard const here(engines[i].rank());
+      std::span<Engine> mine(&engines[i], 1);
+      replays_[i]->start(way, mine, [&] {
+        if (engines[i].advance() == progress::blocked)
+          throw std::logic_error("a rank waits for another one while its step is captured");
+        transport.drain();
+        return !status.has_failed();
+      });
+    }
+    for (int rank : ranks()) {
+      cuda::device_guard const here(rank);
+      if (!status.has_failed()) cuda::check(cudaDeviceSynchronize());
+    }
+  }
+  template <class Engine>
+  void issue_step(std::vector<Engine>& engines, step_status const& status) {
+    issue(engines);
+    for (int rank : ranks()) at(rank).compute().record(at(rank).end());
+    if (!status.has_failed())
+      for (int rank : ranks()) at(rank).end().synchronize();
   }
 
   // Issues one pass after another, always of the rank whose planned time is the earliest, as
@@ -183,6 +235,7 @@ class nccl_in_one_process::executor : public one_process {
   wakeup wake_{0};
   std::vector<std::unique_ptr<cuda::device_context>> contexts_;  // by rank
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
+  std::vector<std::unique_ptr<nccl::detail::step_replay>> replays_;  // by rank, where steps are
 };
 
 }  // namespace zbpp::test

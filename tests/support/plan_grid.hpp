@@ -4,6 +4,7 @@
 // together, and with recomputation.
 #pragma once
 
+#include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/plan.hpp>
 
@@ -20,6 +21,7 @@ struct plan_variants {
   bool fused = true;
   bool recomputed = false;
   int receive_ahead = 0;
+  channel_layout layout = channel_layout::one_per_directed_pair;
 };
 
 /// Calls `visit(name, plan)` for every policy that takes a problem, and for its variants.
@@ -28,7 +30,8 @@ void for_each_plan_of(problem const& problem, plan_variants variants, Visit visi
   for (auto const& policy : grid_policies()) {
     if (!is_supported(policy, problem)) continue;
     auto const name = name_of(policy, problem);
-    auto const options = lower_options{.receive_ahead = variants.receive_ahead};
+    auto const options =
+        lower_options{.receive_ahead = variants.receive_ahead, .layout = variants.layout};
     auto const title = std::string(policy.title());
     auto const order = policy(problem);
     visit(name, make_plan(title, order, problem, options));

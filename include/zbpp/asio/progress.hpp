@@ -18,10 +18,11 @@ namespace zbpp::asio {
 
 /// Says what a rank does.
 enum class progress_phase : std::uint8_t {
-  outside,  ///< it is in no step
-  in_pass,  ///< it runs the pass that it started last
-  waiting,  ///< it waits for the message of its next pass
-  sending,  ///< it has run its program and waits until what it sent has left
+  outside,    ///< it is in no step
+  in_pass,    ///< it runs the pass that it started last
+  waiting,    ///< it waits for the message of its next pass
+  sending,    ///< it has run its program and waits until what it sent has left
+  replaying,  ///< its device replays the step, of which the host sees the end alone
 };
 
 /// Describes how far a rank was when it last told.
@@ -51,8 +52,8 @@ inline void put(wire_writer& to, progress_report const& report) {
   progress_report report;
   report.rank = from.get<std::int32_t>();
   auto const phase = from.get<std::uint8_t>();
-  if (phase > static_cast<std::uint8_t>(progress_phase::sending))
-    throw error(errc::bad_format, "progress phase " + std::to_string(phase) + "; 0 to 3 are known");
+  if (phase > static_cast<std::uint8_t>(progress_phase::replaying))
+    throw error(errc::bad_format, "progress phase " + std::to_string(phase) + "; 0 to 4 are known");
   report.phase = static_cast<progress_phase>(phase);
   report.step = from.get<std::int64_t>();
   report.passes_started = from.get<std::int64_t>();

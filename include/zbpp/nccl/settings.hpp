@@ -6,6 +6,7 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/cuda/replay.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/runtime/arena.hpp>
 
@@ -20,7 +21,7 @@
 namespace zbpp::nccl {
 
 /// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
-/// edges and most_ctas.
+/// edges, most_ctas and replay.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
@@ -28,6 +29,10 @@ struct ranks_settings {
   bool traces = false;  ///< whether passes are timed on the device
   /// Whether the host waits after each pass, and before it for its message; for debugging.
   bool synchronizes = false;
+  /// Whether steps after the first ones are replayed, messages included, in which flows do not run:
+  /// all that differs from step to step is then in device memory. The plan is to be lowered for
+  /// `one_per_rank`, and the communicators are zbpp's own.
+  cuda::replay replay = cuda::replay::none;
   /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
   /// stages warm up: as `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};

@@ -115,6 +115,8 @@ class stall_report {
       does = "has not been heard";
     } else if (report->phase == progress_phase::outside) {
       does = "is outside step()";
+    } else if (report->phase == progress_phase::replaying) {
+      does = "replays the step, of which its host sees the end alone,";
     } else if (started < 0 || index(started) > passes.size()) {
       does = "tells of " + std::to_string(started) + " passes, which are not of this program,";
     } else if (report->phase == progress_phase::in_pass && started > 0) {

@@ -36,16 +36,20 @@ class rank_pass_observer {
   ticks start(ticks arrival, pass const& what) {
     progress_->publish(*board_);
     auto const planned = issued_.start(arrival, what);
-    progress_->begin(context_->compute(), what);
+    // The host cannot ask for an event that a graph records.
+    if (!context_->is_captured()) progress_->begin(context_->compute(), what);
     return planned;
   }
   /// Ends a pass. @return its planned end
   /// @throws cuda_error
   ticks finish(ticks cost) {
     auto const planned = issued_.finish(cost);
-    progress_->end(context_->compute());
+    if (!context_->is_captured()) progress_->end(context_->compute());
     return planned;
   }
+  /// Refuses what the last pass has done to a capture of the step.
+  /// @throws error (wrong_flow); cuda_error
+  void check_pass() const { issued_.check_pass(); }
   /// Begins a step of a run, the next one or the same one anew; blocks until the passes before are
   /// done.
   /// @throws cuda_error; nccl_error
@@ -64,7 +68,8 @@ class rank_pass_observer {
   /// Waits for what arrives then, as planned. @return when the rank goes on
   ticks reach(ticks arrival) noexcept { return issued_.reach(arrival); }
   /// Takes time for something that is no pass.
-  void spend(ticks time) noexcept { issued_.spend(time); }
+  /// @throws as `check_pass`
+  void spend(ticks time) { issued_.spend(time); }
   /// @return when a message that is sent now will arrive, as planned
   [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept {
     return issued_.arrival_of_send(transfer);

@@ -7,7 +7,6 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/detail/tcp_states.hpp>
@@ -26,6 +25,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
+#include <zbpp/nccl/detail/agreement.hpp>
 #include <zbpp/nccl/detail/check_multiprocessors.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/device_end.hpp>
@@ -33,6 +33,7 @@
 #include <zbpp/nccl/detail/host_wait.hpp>
 #include <zbpp/nccl/detail/make_communicators.hpp>
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
+#include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/ranks.hpp>
@@ -75,7 +76,7 @@ class ranks::executor {
             [this] {
               if (abort_thread_) abort_thread_->start();
             },
-            agreement(settings_)),
+            detail::agreement_of(settings_)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
         launcher_(
             settings_.device ? std::vector{*settings_.device} : std::vector<cuda::rank_device>{},
@@ -87,15 +88,17 @@ class ranks::executor {
           return detail::device_progress(planned.schedule().passes(supervisor_.rank()).size());
         })) {
     // Forward passes alone can wait in a cycle only if all passes can, so this covers evaluation.
-    auto const layout = layout_of(settings_);
+    auto const layout = detail::layout_of(settings_);
     verify_or_throw(planned.program(), planned.problem(), layout);
     // Ranks differ in how many queues they have, and need.
     supervisor_.or_fail([&] {
       auto const rank = supervisor_.rank();
+      if (settings_.replay == cuda::replay::step) detail::check_replay(settings_, planned);
       detail::check_hardware_queues(planned.program(), layout, rank);
       if (settings_.adopted == nullptr)
         detail::check_multiprocessors(
             planned.program(), layout, rank, settings_.most_ctas, context().sm_count());
+      if (settings_.replay == cuda::replay::step) replay_.emplace(context());
     });
   }
   executor(executor const&) = delete;
@@ -154,6 +157,7 @@ class ranks::executor {
       supervisor_.channel().unwatch(&gone);
       return true;
     });
+    if (replay_) made->capture_on(supervisor_.rank(), replay_->messages());
     auto& mine = programs_.emplace_back(running{&program, made.get(), nullptr});
     if (exchanges_states(program)) {
       mine.states = std::make_unique<asio::detail::tcp_states>(
@@ -175,28 +179,27 @@ class ranks::executor {
       supervisor_.or_fail([&] { states->connect(); });
   }
   /// Lets the stages of the rank get ready.
+  /// @throws error (bad_argument) when one has an optimizer and steps are replayed; what a stage
+  ///         throws; the failure of the run
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    supervisor_.or_fail([&] { launcher_.warm_up(engines); });
+    supervisor_.or_fail([&] {
+      auto const& engine = engines.front();
+      if (replay_) cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
+      launcher_.warm_up(engines);
+    });
   }
 
-  /// Issues the steps of a run and waits until the device is done with them, or the run has failed.
+  /// Issues the steps of a run, or replays one, and waits until the device is done with them, or
+  /// the run has failed.
   template <class Engine>
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     auto& engine = engines.front();
     auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
     supervisor_.begin(&mine, *mine.code, status);
     wait_.start_run(*communicators_, status);
-    if (!status.has_failed())
-      launcher_.issue(engines, [&](wakeup const& wake, std::uint32_t seen) {
-        try {
-          await_state(engine.blocked_by(), mine.states.get(), wake, seen);
-        } catch (...) {
-          engine.fail(std::current_exception());
-        }
-      });
     try {
-      if (!status.has_failed()) await_end(transport, mine.states.get());
+      if (!status.has_failed()) run_step(engines, transport, mine.states.get(), status);
       if (!status.has_failed()) launcher_.collect(engines);
     } catch (...) {
       engine.fail(std::current_exception());
@@ -204,8 +207,9 @@ class ranks::executor {
     if (status.has_failed()) {
       supervisor_.report(engine.what_failed());
       wait_.until_stopped();
+      if (replay_) replay_->discard();
       if (abort_thread_) abort_thread_->finish();
-      settle_device([&] { return transport.is_busy(); });
+      settle_device([&] { return transport.is_busy() || (replay_ && replay_->is_busy()); });
     }
     supervisor_.end();
   }
@@ -233,22 +237,53 @@ class ranks::executor {
     return launcher_.at(supervisor_.rank());
   }
 
-  [[nodiscard]] static channel_layout layout_of(ranks_settings const& settings) noexcept {
-    return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
-  }
-  [[nodiscard]] static std::vector<asio::agreement_item> agreement(ranks_settings const& settings) {
-    std::string shapes;
-    for (auto const& edge : settings.edges) {
-      shapes += shapes.empty() ? "" : ", ";
-      for (auto const part : edge) shapes += std::to_string(part) + " ";
+  template <class Engine>
+  void run_step(
+      std::vector<Engine>& engines,
+      detail::transport& transport,
+      asio::detail::tcp_states* states,
+      step_status const& status) {
+    auto const way = choose(engines);
+    if (way == detail::step_way::issue) {
+      issue(engines, states);
+      if (!status.has_failed()) await_end(transport, states);
+      return;
     }
-    return {
-        asio::make_item(
-            "communicators",
-            std::string(settings.adopted != nullptr ? "adopted, " : "") +
-                std::string(to_string(layout_of(settings)))),
-        asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
-        asio::make_item("most_ctas", std::to_string(settings.most_ctas))};
+    supervisor_.channel().board().enter(asio::progress_phase::replaying);
+    replay_->start(way, engines, [&] {
+      launcher_.issue_in_order(engines);
+      transport.drain();
+      return !status.has_failed();
+    });
+    if (!status.has_failed()) wait_.until([this] { return replay_->is_done(); });
+  }
+  // Says how all ranks run the step.
+  template <class Engine>
+  [[nodiscard]] detail::step_way choose(std::vector<Engine> const& engines) {
+    if (!replay_) return detail::step_way::issue;
+    if (!engines.front().is_training()) {
+      replay_->unsettle();
+      return detail::step_way::issue;
+    }
+    if (replay_->is_settled()) return detail::step_way::replay;
+    auto least = replay_->propose(engines);
+    auto const own = static_cast<std::byte>(least);
+    for (auto const& each :
+         supervisor_.channel().collect(asio::collective::all_gather, std::span(&own, 1)))
+      if (!each.empty()) least = std::min(least, static_cast<detail::step_way>(each.front()));
+    replay_->settle(least);
+    return least;
+  }
+  template <class Engine>
+  void issue(std::vector<Engine>& engines, asio::detail::tcp_states* states) {
+    auto& engine = engines.front();
+    launcher_.issue(engines, [&](wakeup const& wake, std::uint32_t seen) {
+      try {
+        await_state(engine.blocked_by(), states, wake, seen);
+      } catch (...) {
+        engine.fail(std::current_exception());
+      }
+    });
   }
 
   // Waits until a rank has told what this one is blocked by, if it is; runs socket handlers
@@ -299,7 +334,8 @@ class ranks::executor {
   std::list<running> programs_;  // their addresses identify watches
   std::shared_ptr<detail::communicator_set> communicators_;
   std::optional<detail::abort_thread>
-      abort_thread_;  // destroyed first: it refers to the communicators
+      abort_thread_;  // destroyed before the communicators, to which it refers
+  std::optional<detail::step_replay> replay_;  // destroyed first: aborts wait for its graph
 };
 
 }  // namespace zbpp::nccl

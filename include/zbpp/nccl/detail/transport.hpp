@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -72,12 +73,17 @@ class transport {
     ranks_[zbpp::detail::index(rank)].wake = wake;
   }
 
+  /// States on which stream the messages of a rank are enqueued while its step is captured.
+  void capture_on(int rank, cuda::stream_ref messages) noexcept {
+    ranks_[zbpp::detail::index(rank)].captured = messages;
+  }
+
   /// Opens the slot of the next message and enqueues the receive.
   /// @throws std::bad_alloc; cuda_error; nccl_error
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
-    cuda::stream_ref const by = l.receiver->messages;
+    auto const by = to.stream_of(*l.receiver);
     // A receive may write from its start on, so it waits for the passes that used the memory.
     auto const waits = l.slots->waits(l.slots->opened());
     auto& slot = l.slots->open(*to.memory, to.context->compute());
@@ -98,11 +104,12 @@ class transport {
     auto& l = at(channel);
     auto const sequence = static_cast<std::int32_t>(l.sent);
     l.slots->check_equals(sequence, msg);
-    cuda::stream_ref const by = l.sender->messages;
+    auto const& from = at_rank(l.slots->ends().from);
+    auto const by = from.stream_of(*l.sender);
     if (!communicators_->is_aborted()) {
       // One event is enough: a wait refers to its latest record.
       if (l.slots->waits(sequence).for_sender) {
-        at_rank(l.slots->ends().from).context->compute().record(l.made);
+        from.context->compute().record(l.made);
         by.wait(l.made);
       }
       transfer(*l.sender, msg, [&](buffer const& part) {
@@ -159,7 +166,8 @@ class transport {
   /// @throws cuda_error
   [[nodiscard]] bool begin_step(int rank) {
     if (states_ != nullptr && !states_->begin_step(rank)) return false;
-    if (!communicators_->is_aborted()) {
+    // A step that is captured begins when all is over.
+    if (!communicators_->is_aborted() && !at_rank(rank).context->is_captured()) {
       for (auto const i : at_rank(rank).endpoints) {
         communicators_->endpoints()[i]->messages.view().record(last_[i]);
         at_rank(rank).context->compute().wait(last_[i]);
@@ -253,7 +261,12 @@ class transport {
     cuda::device_context* context = nullptr;
     arena* memory = nullptr;
     wakeup* wake = nullptr;
-    std::vector<std::size_t> endpoints;  // those of the communicators that it uses
+    std::vector<std::size_t> endpoints;        // those of the communicators that it uses
+    std::optional<cuda::stream_ref> captured;  // the stream of its messages in captured steps
+
+    [[nodiscard]] cuda::stream_ref stream_of(endpoint const& end) const {
+      return context->is_captured() ? *captured : end.messages.view();
+    }
   };
 
   [[nodiscard]] channel_state& at(int channel) noexcept {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What all ranks of a run over NCCL have to set alike.
+#pragma once
+
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/asio/agreement.hpp>
+#include <zbpp/cuda/replay.hpp>
+#include <zbpp/nccl/settings.hpp>
+
+#include <string>
+#include <vector>
+
+namespace zbpp::nccl::detail {
+
+/// @return the layout of the communicators that a rank uses
+[[nodiscard]] inline channel_layout layout_of(ranks_settings const& settings) noexcept {
+  return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
+}
+
+/// @return what ranks compare of their settings
+[[nodiscard]] inline std::vector<asio::agreement_item> agreement_of(
+    ranks_settings const& settings) {
+  std::string shapes;
+  for (auto const& edge : settings.edges) {
+    shapes += shapes.empty() ? "" : ", ";
+    for (auto const part : edge) shapes += std::to_string(part) + " ";
+  }
+  return {
+      asio::make_item(
+          "communicators",
+          std::string(settings.adopted != nullptr ? "adopted, " : "") +
+              std::string(to_string(layout_of(settings)))),
+      asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
+      asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
+      asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none")};
+}
+
+}  // namespace zbpp::nccl::detail

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranks that are processes to each other and replay their steps over NCCL: they agree when to
+// capture, all end with the same failure whatever goes wrong in a capture or a replay, and what
+// they cannot replay is refused on all of them.
+#include <zbpp/nccl/ranks.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_replay.hpp>
+#include <support/nccl_ranks_toy.hpp>
+#include <support/padded_toy.hpp>
+#include <support/seeded.hpp>
+#include <support/toy_run.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace test_nccl_replayed_ranks {
+
+using namespace zbpp::test;
+namespace cuda = zbpp::cuda;
+namespace model = zbpp::cuda_model;
+namespace nccl = zbpp::nccl;
+using zbpp::plan;
+
+namespace {
+
+bool has(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Comes to harm when the host issues one of its forward passes.
+class fragile : public toy::padded_passes<toy::basic_passes<toy::counted>> {
+ public:
+  using padded_passes::padded_passes;
+
+  void on_forward(std::function<void(int)> does) { on_forward_ = std::move(does); }
+  zbpp::message forward(
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
+    if (on_forward_) on_forward_(issued_++);
+    return padded_passes::forward(kept, in, mb, ctx);
+  }
+
+ private:
+  std::function<void(int)> on_forward_;
+  int issued_ = 0;
+};
+
+// A rank with one stage, in a run whose steps are replayed.
+class rank_of_run {
+ public:
+  using passes = toy::counted_passes<fragile>;
+
+  rank_of_run(
+      plan const& planned,
+      zbpp::asio::rendezvous& meeting,
+      std::function<void(int)> on_forward,
+      std::function<void(nccl::ranks_settings&)> const& change = {})
+      : all_(toy::make_model(planned.problem().stages())),
+        stage_(zbpp::detail::index(meeting.rank())),
+        passes_(all_[stage_], toy::counted::counters->at(stage_)),
+        stages_{zbpp::as_flow(passes_)},
+        pipe_(planned, nccl::ranks(meeting, settings(planned, meeting, change)), stages_) {
+    passes_.on_forward(std::move(on_forward));
+  }
+
+  void step() { losses_ = pipe_.step().losses; }
+  // Whether the last step gave what a step of one process did.
+  [[nodiscard]] bool is_like(toy::history const& expected, std::size_t step) const {
+    bool const is_last = stage_ + 1 == all_.size();
+    return toy::is_same(toy::model{all_[stage_]}, toy::model{expected.models[step][stage_]}) &&
+           (!is_last || toy::is_same(losses_, expected.losses[step]));
+  }
+  [[nodiscard]] zbpp::pipeline<nccl::ranks>& pipe() noexcept { return pipe_; }
+
+ private:
+  static nccl::ranks_settings settings(
+      plan const& planned,
+      zbpp::asio::rendezvous& meeting,
+      std::function<void(nccl::ranks_settings&)> const& change) {
+    auto result = settings_of(planned, meeting.rank());
+    result.replay = cuda::replay::step;
+    if (change) change(result);
+    return result;
+  }
+
+  toy::model all_;
+  std::size_t stage_;
+  passes passes_;
+  std::vector<zbpp::as_flow<passes>> stages_;
+  zbpp::pipeline<nccl::ranks> pipe_;
+  std::vector<double> losses_;
+};
+
+// What one process makes of some steps, whose gradients add up.
+toy::history reference(plan const& planned, int count) {
+  auto all = toy::make_model(planned.problem().stages());
+  toy::fused_passes const is_fused(planned);
+  toy::history result;
+  for (int i = 0; i < count; ++i) {
+    result.losses.push_back(toy::in_single_precision(
+        toy::reference_step(all, i, planned.problem().microbatches(), is_fused)));
+    result.models.push_back(all);
+  }
+  return result;
+}
+
+// The numbers of the steps, in memory of each rank's device.
+class counters {
+ public:
+  explicit counters(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) all_.emplace_back(rank);
+    toy::counted::counters = &all_;
+  }
+
+ private:
+  std::vector<toy::step_counter> all_;
+};
+
+constexpr int microbatches = 5;
+
+plan plan_of(int ranks, std::string const& policy = "zb_h1") {
+  return toy_plan(policy, ranks, microbatches, for_one_queue);
+}
+
+// Runs ranks until one fails. @return what each was told
+std::vector<std::string> fail(
+    plan const& planned,
+    zbpp::asio::rendezvous_settings const& meeting_settings,
+    std::function<void(int rank, int issued)> const& on_forward,
+    std::function<void(int rank, int step)> const& before_step) {
+  auto const ranks = planned.problem().ranks();
+  counters const numbers(ranks);
+  std::vector<std::string> told(zbpp::detail::index(ranks));
+  auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
+    auto const rank = meeting.rank();
+    rank_of_run mine(planned, meeting, [&](int issued) {
+      if (on_forward) on_forward(rank, issued);
+    });
+    try {
+      for (int i = 0; i < 6; ++i) {
+        if (before_step) before_step(rank, i);
+        mine.step();
+      }
+    } catch (std::exception const& failed) {
+      told[zbpp::detail::index(rank)] = failed.what();
+    }
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  return told;
+}
+
+void check_told(std::vector<std::string> const& told, std::string const& part) {
+  for (auto const& text : told) {
+    INFO(text);
+    CHECK(has(text, part));
+  }
+  // What passes do with the messages of an aborted communicator is garbage, and in no order.
+  for (auto const& fault : model::faults())
+    if (!fault.starts_with("race") && !fault.starts_with("uninitialised")) FAIL_CHECK(fault);
+  CHECK(first_of(model::leaks()) == "");
+}
+
+}  // namespace
+
+TEST_CASE("replaying ranks in processes of their own give the bits of one process", "[nccl]") {
+  auto seed = run_seed();
+  for (auto const& [policy, ranks] : {std::pair("zb_h1", 3), {"one_f_one_b", 2}, {"zb_h1", 1}}) {
+    auto const planned = plan_of(ranks, policy);
+    auto const expected = reference(planned, 8);
+    reset_gpus(machine_of(planned, ++seed));
+    INFO(policy << ", " << ranks << " ranks");
+    {
+      counters const numbers(ranks);
+      auto const thrown =
+          run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+            int issued = 0;
+            rank_of_run mine(planned, meeting, [&](int) { ++issued; });
+            std::vector<zbpp::buffer> kept;
+            for (int i = 0; i < 8; ++i) {
+              auto const before = issued;
+              mine.step();
+              // The first is issued and the second captured. The last rank keeps what its
+              // evaluation gave, so all issue the fifth and capture the sixth.
+              bool const is_replay = i != 0 && i != 1 && i != 4 && i != 5;
+              if ((issued == before) != is_replay)
+                throw std::logic_error("step " + std::to_string(i) + " is run another way");
+              if (!mine.is_like(expected, zbpp::detail::index(i)))
+                throw std::logic_error("step " + std::to_string(i) + " has other bits");
+              if (i == 3)
+                mine.pipe().evaluate(
+                    [&](zbpp::evaluation_output const& out) { kept.push_back(out.message[0]); });
+            }
+          });
+      for (auto const& text : thrown) CHECK(text == "");
+    }
+    CHECK(first_of(model::faults()) == "");
+    CHECK(first_of(model::leaks()) == "");
+  }
+}
+
+TEST_CASE("a pass that throws while its step is captured reaches every rank", "[nccl]") {
+  auto const planned = plan_of(3);
+  for (int culprit : {0, 1, 2}) {
+    INFO("culprit " << culprit);
+    reset_gpus(machine_of(planned, run_seed() + static_cast<std::uint64_t>(culprit)));
+    check_told(
+        fail(
+            planned,
+            patient_settings(),
+            [=](int rank, int issued) {
+              if (rank == culprit && issued == microbatches + 2)
+                throw std::out_of_range("the toy broke");
+            },
+            {}),
+        "the toy broke");
+  }
+}
+
+TEST_CASE(
+    "a launch that fails, or a fault of a device, reaches every rank that replays", "[nccl]") {
+  auto const planned = plan_of(3);
+  for (bool const is_fault : {false, true}) {
+    INFO((is_fault ? "a fault" : "a launch"));
+    reset_gpus(machine_of(planned, run_seed() + 10));
+    check_told(
+        fail(
+            planned,
+            patient_settings(),
+            {},
+            [=](int rank, int step) {
+              if (rank != 1 || step != 3) return;
+              if (is_fault)
+                model::kernel_fault(7);
+              else
+                model::fail_next("cudaGraphLaunch", cudaErrorInvalidValue);
+            }),
+        is_fault ? "cudaErrorIllegalAddress" : "cudaErrorInvalidValue");
+  }
+}
+
+TEST_CASE("a message that a graph lacks ends its step on every rank", "[nccl]") {
+  auto const planned = plan_of(3);
+  auto meeting_settings = patient_settings();
+  meeting_settings.stall_deadline = std::chrono::seconds(1);
+  reset_gpus(machine_of(planned, run_seed() + 20));
+  auto const told = fail(
+      planned,
+      meeting_settings,
+      [](int rank, int issued) {
+        if (rank != 1 || issued != microbatches + 2) return;
+        model::start_counting();
+        model::skip("ncclSend", 1);  // whoever sends next but one does not
+      },
+      {});
+  check_told(told, "the step stands still");
+  for (auto const& text : told)
+    CHECK(has(text, "replays the step, of which its host sees the end alone"));
+}
+
+TEST_CASE("a rank that ends while others replay ends their step", "[nccl]") {
+  auto const planned = plan_of(3);
+  auto meeting_settings = patient_settings();
+  meeting_settings.stall_deadline = std::chrono::seconds(1);
+  reset_gpus(machine_of(planned, run_seed() + 30));
+  auto told = fail(planned, meeting_settings, {}, [=](int rank, int step) {
+    if (rank == 1 && step == 4) throw std::runtime_error("it leaves");
+  });
+  CHECK(told[1] == "it leaves");
+  told.erase(told.begin() + 1);
+  for (auto const& text : told) {
+    INFO(text);
+    CHECK((has(text, "rank 1: left the run") || has(text, "the step stands still")));
+  }
+  check_told(told, "");
+}
+
+TEST_CASE("what ranks cannot replay is refused on all of them", "[nccl]") {
+  auto const refused = [](plan const& planned,
+                          std::function<void(int rank, nccl::ranks_settings&)> const& change) {
+    reset_gpus(machine_of(planned, run_seed()));
+    std::vector<std::string> thrown;
+    {
+      counters const numbers(2);
+      thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        rank_of_run const mine(
+            planned, meeting, {}, [&](nccl::ranks_settings& s) { change(meeting.rank(), s); });
+      });
+    }
+    CHECK(first_of(model::leaks()) == "");
+    return thrown;
+  };
+  auto const check = [&](plan const& planned, auto const& change, std::string const& part) {
+    for (auto const& text : refused(planned, change)) {
+      INFO(text);
+      CHECK(has(text, part));
+    }
+  };
+  using settings = nccl::ranks_settings;
+  auto const planned = plan_of(2);
+  auto const text = [](std::string const& what) {
+    return "replay is replay::step and " + what +
+           ", which needs the host between passes; leave one of them out";
+  };
+  // One rank is enough for all to be told.
+  check(
+      planned, [](int r, settings& s) { s.traces = r == 1; }, text("traces is set"));
+  check(
+      planned, [](int r, settings& s) { s.synchronizes = r == 0; }, text("synchronizes is set"));
+  check(
+      planned, [](int r, settings& s) { s.run_ahead = r; }, text("run_ahead is above 0"));
+  check(
+      planned,
+      [](int r, settings& s) { s.replay = r == 0 ? cuda::replay::step : cuda::replay::none; },
+      "replay (none at rank 1, step at rank 0)");
+  check(
+      toy_plan("zb_h1", 2, microbatches),
+      [](int, settings&) {},
+      "replay is replay::step, whose graph has the messages of a rank one behind the other, and "
+      "the program can stand still so; lower the plan with .layout = "
+      "channel_layout::one_per_rank: ");
+  check(
+      planned,
+      [](int, settings& s) {
+        static int any = 0;
+        s.adopted = reinterpret_cast<ncclComm_t>(&any);
+      },
+      "replay is replay::step and a communicator is adopted, which a failure can only revoke");
+}
+
+}  // namespace test_nccl_replayed_ranks
