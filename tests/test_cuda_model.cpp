@@ -1600,6 +1600,156 @@ TEST_CASE("NCCL 2.28 refuses two ranks on one device") {
   CHECK(state == ncclInvalidUsage);
 }
 
+// ---- messages in graphs ----
+
+/// Captures what `issue(stream)` does on a stream and on those that it makes wait.
+template <class Issue>
+cudaGraphExec_t captured(cudaStream_t origin, Issue issue) {
+  REQUIRE(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  issue(origin);
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(origin, &graph) == cudaSuccess);
+  cudaGraphExec_t exec = nullptr;
+  REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  return exec;
+}
+
+TEST_CASE("Messages that were captured together meet in each launch; others are a fault") {
+  each_interleaving(
+      [] {
+        pair const link;
+        cudaStream_t const from = new_stream();
+        cudaStream_t const to = new_stream();
+        char* const sent = new_memory();
+        char* const received = new_memory();
+        write(from, sent, 3);
+        auto const sends = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
+        auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });
+        for (int launch = 0; launch < 3; ++launch) {
+          write(from, sent, launch);
+          REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+          REQUIRE(cudaGraphLaunch(sends, from) == cudaSuccess);
+          // Issued messages stand behind them on the communicator.
+          link.receive(1, received, to);
+          link.send(0, sent, from);
+          REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+          CHECK(received[0] == launch);
+        }
+        CHECK(all_faults().empty());
+        REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+        link.send(0, sent, from);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(all_faults().find("only one of them was captured") != std::string::npos);
+        auto const again = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
+        REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+        REQUIRE(cudaGraphLaunch(again, from) == cudaSuccess);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(all_faults().find("they were not captured together") != std::string::npos);
+      },
+      one_gpu());
+}
+
+TEST_CASE("A group is captured whole or not at all") {
+  model::reset(one_gpu());
+  pair const link;
+  cudaStream_t const captured_one = new_stream();
+  cudaStream_t const other = new_stream();
+  char* const data = new_memory();
+  REQUIRE(cudaStreamBeginCapture(captured_one, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  REQUIRE(ncclGroupStart() == ncclSuccess);
+  ncclSend(data, block, ncclInt8, 1, link.comm[0], captured_one);
+  ncclSend(data, block, ncclInt8, 1, link.comm[0], other);
+  CHECK(ncclGroupEnd() == ncclInvalidUsage);
+}
+
+TEST_CASE("Graphs of two ranks stand still where messages are branches, and not in a chain") {
+  for (bool const is_chain : {true, false}) {
+    int stalls = 0;
+    model::options machine;
+    machine.devices = 2;
+    machine.mapping = model::queue_mapping::one;
+    machine.lazy_connect = false;
+    machine.check_uninitialised = false;
+    for (machine.seed = 0; machine.seed < 40; ++machine.seed) {
+      model::reset(machine);
+      pair const there({0, 1});
+      pair const back({0, 1});
+      std::array<cudaGraphExec_t, 2> graphs{};
+      std::array<cudaStream_t, 2> origins{};
+      for (int rank : {0, 1}) {
+        auto const at = static_cast<std::size_t>(rank);
+        REQUIRE(cudaSetDevice(rank) == cudaSuccess);
+        cudaStream_t const side = new_stream();
+        char* const data = new_memory();
+        char* const more = new_memory();
+        origins[at] = new_stream();
+        graphs[at] = captured(origins[at], [&](cudaStream_t on) {
+          order(on, side);
+          if (rank == 0) {
+            there.send(0, data, on);
+          } else {
+            there.receive(1, data, on);
+          }
+          if (is_chain) order(on, side);
+          if (rank == 0) {
+            back.receive(0, more, side);
+          } else {
+            back.send(1, more, side);
+          }
+          order(side, on);
+        });
+      }
+      for (int rank : {0, 1}) {
+        REQUIRE(cudaSetDevice(rank) == cudaSuccess);
+        auto const at = static_cast<std::size_t>(rank);
+        REQUIRE(cudaGraphLaunch(graphs[at], origins[at]) == cudaSuccess);
+      }
+      for (int rank : {0, 1}) {
+        cudaSetDevice(rank);
+        cudaDeviceSynchronize();
+      }
+      stalls += faults_of("deadlock") > 0 ? 1 : 0;
+    }
+    CHECK((stalls > 0) == !is_chain);
+  }
+}
+
+TEST_CASE(
+    "Communicators are not aborted, finalized or destroyed before graphs with their messages") {
+  for (bool const aborts : {true, false}) {
+    for (bool const is_first : {true, false}) {  // whether the graph goes first
+      INFO(aborts << is_first);
+      model::options machine = one_gpu();
+      machine.patience = std::chrono::milliseconds(1);
+      model::reset(machine);
+      pair const link;
+      cudaStream_t const to = new_stream();
+      cudaStream_t const from = new_stream();
+      char* const data = new_memory();
+      char* const received = new_memory();
+      write(from, data);
+      auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });
+      REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+      if (!aborts) {
+        auto const sends = captured(from, [&](cudaStream_t on) { link.send(0, data, on); });
+        REQUIRE(cudaGraphLaunch(sends, from) == cudaSuccess);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      }
+      // One that runs goes when it ends.
+      if (is_first) REQUIRE(cudaGraphExecDestroy(receives) == cudaSuccess);
+      if (aborts) {
+        ncclCommAbort(link.comm[1]);
+      } else {
+        ncclCommFinalize(link.comm[1]);
+        if (!is_first) CHECK(link.state(1) == ncclInProgress);
+        ncclCommDestroy(link.comm[1]);
+      }
+      CHECK(faults_of("deadlock") == (is_first ? 0 : 1));
+    }
+  }
+}
+
 // ---- threads ----
 
 TEST_CASE("Ranks as threads: a host that waits waits for the others, and a deadlock is found") {
