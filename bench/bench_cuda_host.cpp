@@ -5,6 +5,7 @@
 // the calls that would enqueue something, and heap allocations per step; and the same of steps that
 // are replayed as one graph.
 #include "idle_cuda.hpp"
+#include "idle_stage.hpp"
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -13,48 +14,16 @@
 #include <benchmark/benchmark.h>
 
 #include <chrono>
-#include <cstddef>
 #include <vector>
 
 namespace {
-
-constexpr std::size_t edge = 1 << 20;
-
-// A stage that takes the memory of one, and computes nothing.
-struct idle_stage {
-  zbpp::flow operator()(zbpp::microbatch mb) {
-    zbpp::buffer x;
-    zbpp::buffer y;
-    zbpp::buffer kept;
-    zbpp::buffer dx;
-    zbpp::message in = co_await mb.recv_activation();
-    co_await zbpp::F([&](zbpp::pass_context ctx) {
-      x = in[0];
-      kept = ctx.allocate(4 * edge);
-      y = ctx.allocate_edge(edge);
-    });
-    co_await mb.send_activation(std::move(y));
-    zbpp::message back = co_await mb.recv_gradient();
-    co_await zbpp::B([&](zbpp::pass_context ctx) { dx = ctx.allocate_edge(edge); });
-    co_await mb.send_gradient(std::move(dx));
-    co_await zbpp::W([](zbpp::pass_context) {});
-  }
-};
 
 void run_steps(
     benchmark::State& state, zbpp::any_policy const& decide, bool is_v, zbpp::cuda::replay replay) {
   auto const ranks = static_cast<int>(state.range(0));
   auto const microbatches = static_cast<int>(state.range(1));
-  zbpp::problem const problem(
-      is_v ? zbpp::placement::v_shape(ranks) : zbpp::placement::linear(ranks),
-      microbatches,
-      zbpp::stage_costs{
-          .forward = 1000,
-          .backward_input = 1000,
-          .backward_weight = 1000,
-          .activation = 4 * edge,
-          .weight_gradient_input = 2 * edge,
-          .edge = edge});
+  auto const problem = idle_problem(
+      is_v ? zbpp::placement::v_shape(ranks) : zbpp::placement::linear(ranks), microbatches);
   auto const plan = zbpp::make_plan(decide, problem);
   std::vector<idle_stage> stages(static_cast<std::size_t>(problem.stages()));
   zbpp::pipeline pipe{plan, zbpp::cuda::device{.replay = replay}, stages};

@@ -10,8 +10,9 @@
 
 namespace {
 
-std::int64_t calls = 0;
-bool is_capturing = false;
+// Of each thread, since ranks may be threads.
+thread_local std::int64_t calls = 0;
+thread_local bool is_capturing = false;
 
 cudaError_t counted() {
   ++calls;
@@ -59,6 +60,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int) { return make(made); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* flags) {
   *flags = cudaStreamNonBlocking;
   return cudaSuccess;

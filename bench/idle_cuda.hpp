@@ -7,7 +7,9 @@
 
 namespace idle_cuda {
 
-/// @return how many calls have enqueued something: records, waits, copies, launches of graphs
+/// @return how many calls of this thread have enqueued something: records, waits, copies, launches
+/// of
+///         graphs
 std::int64_t calls_so_far();
 
 }  // namespace idle_cuda

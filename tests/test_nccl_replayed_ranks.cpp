@@ -10,6 +10,7 @@
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_replay.hpp>
+#include <support/cuda_training.hpp>
 #include <support/nccl_ranks_toy.hpp>
 #include <support/padded_toy.hpp>
 #include <support/seeded.hpp>

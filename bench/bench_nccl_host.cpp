@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Measures what the host of a rank does to issue steps over NCCL, and to replay them, without CUDA
+// and NCCL themselves: their calls are replaced by functions that do nothing. Reports the calls of
+// CUDA that would enqueue something, and heap allocations per step.
+#include "idle_cuda.hpp"
+#include "idle_stage.hpp"
+#include <zbpp/nccl/ranks.hpp>
+#include <zbpp/zbpp.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/count_allocations.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <string>
+#include <vector>
+
+namespace {
+
+// Rank 1 of 4 takes steps; the others, which are threads, only make their pipelines and begin.
+void run_steps(benchmark::State& state, zbpp::cuda::replay replay) {
+  auto const plan = zbpp::make_plan(
+      zbpp::zb_h1{},
+      idle_problem(zbpp::placement::linear(4), static_cast<int>(state.range(0))),
+      {.layout = zbpp::channel_layout::one_per_rank});
+  auto const thrown = zbpp::test::run_ranks(
+      4, zbpp::test::patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        std::vector<idle_stage> stages(1);
+        zbpp::nccl::ranks_settings settings;
+        settings.replay = replay;
+        zbpp::pipeline pipe{plan, zbpp::nccl::ranks(meeting, settings), stages};
+        for (int warm = 0; warm < 3; ++warm) pipe.step();
+        meeting.barrier();
+        if (meeting.rank() == 1) {
+          auto const calls = idle_cuda::calls_so_far();
+          auto const allocated = zbpp::test::count_allocations([&] {
+            for (auto _ : state) benchmark::DoNotOptimize(pipe.step());
+          });
+          auto const steps = static_cast<double>(state.iterations());
+          state.counters["allocations_a_step"] = static_cast<double>(allocated) / steps;
+          state.counters["calls_a_step"] =
+              static_cast<double>(idle_cuda::calls_so_far() - calls) / steps;
+        }
+        meeting.barrier();
+      });
+  for (auto const& text : thrown)
+    if (!text.empty()) state.SkipWithError(text.c_str());
+}
+
+void issuing(benchmark::State& state) { run_steps(state, zbpp::cuda::replay::none); }
+void replaying(benchmark::State& state) { run_steps(state, zbpp::cuda::replay::step); }
+
+}  // namespace
+
+BENCHMARK(issuing)->ArgName("microbatches")->Arg(16)->Arg(64)->Arg(256);
+BENCHMARK(replaying)->ArgName("microbatches")->Arg(16)->Arg(64)->Arg(256);
