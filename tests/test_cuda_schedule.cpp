@@ -66,7 +66,7 @@ void check(
     on_gpu<Rule> gpu(all.there, settings);
     auto rates = random_rates(random, rates_given);
     gpu.set_schedule(rates, updates);
-    cuda::device_context context({}, 1, 1, {});
+    cuda::device_context context({}, 1, {}, {});
     zbpp::arena memory;
     zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
     zbpp::pass_context const here(memory);
@@ -134,7 +134,7 @@ TEST_CASE("a step by a schedule is refused where there is none", "[cuda]") {
   model::reset({});
   {
     on_gpu<adamw_rule> own{std::vector<zbpp::optim::layer>{}};
-    cuda::device_context context({}, 1, 1, {});
+    cuda::device_context context({}, 1, {}, {});
     zbpp::arena memory;
     CHECK(own.updates() == nullptr);
     CHECK(

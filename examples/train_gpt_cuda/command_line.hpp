@@ -172,10 +172,13 @@ inline void check_replay(CLI::App const& app, options const& o) {
           "--replay step leaves the host no part in a step, and " + option +
           " needs one; leave one of them out");
   };
-  refuse_with(o.by == transport::nccl, "--transport nccl");
   refuse_with(app.count("--clip") > 0, "--clip");
   refuse_with(o.how.optimizer.base.needs_norm, "--step " + names_of(o.kinds, ","));
   refuse_with(app.count("--trace") > 0, "--trace");
+  if (o.by == transport::nccl && receive_ahead_of(o) > 0)
+    throw setting_error(
+        "--replay step with --transport nccl puts all messages into one order, in which none is "
+        "received ahead; leave out --receive-ahead");
 }
 
 }  // namespace detail

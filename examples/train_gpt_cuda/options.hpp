@@ -5,6 +5,7 @@
 
 #include "sequential.hpp"
 #include "train_gpt/step_kinds.hpp"
+#include <zbpp/analysis/deadlock.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -45,6 +46,12 @@ struct options {
 ///         without a multiprocessor, NCCL with one; within a GPU nothing is opened
 [[nodiscard]] inline int receive_ahead_of(options const& o) {
   return o.receive_ahead.value_or(o.by == transport::peer ? 1 : 0);
+}
+
+/// @return which orders of messages a plan is made for: over NCCL a replayed step has one for all
+[[nodiscard]] inline zbpp::channel_layout layout_of(options const& o) {
+  bool const replays = o.by == transport::nccl && o.how.replay == replay_kind::step;
+  return replays ? zbpp::channel_layout::one_per_rank : zbpp::channel_layout::one_per_directed_pair;
 }
 
 /// Refuses more ranks than layers.

@@ -73,7 +73,7 @@ class planner {
         of.plan = zbpp::make_plan(
             policy,
             problem(where, policy),
-            {.receive_ahead = receive_ahead_of(*o_), .step = of.kind});
+            {.receive_ahead = receive_ahead_of(*o_), .step = of.kind, .layout = layout_of(*o_)});
         of.why_not.clear();
         return;
       } catch (zbpp::error const& refused) {

@@ -65,7 +65,7 @@ class ranks_apart {
   [[nodiscard]] zbpp::problem measure(
       zbpp::any_policy const& policy, zbpp::problem const& stated) const {
     auto const plan = measuring_plan(policy, stated, receive_ahead_of(*o_));
-    auto stages = own_stages(stated.placement());
+    auto stages = own_stages(timed(o_->how), stated.placement());
     zbpp::pipeline pipe(plan, zbpp::nccl::ranks(*meeting_, settings_of(true)), stages, {});
     auto const steps = measured_steps(
         pipe,
@@ -89,16 +89,15 @@ class ranks_apart {
     auto const& where = one.plan->problem().placement();
     auto const root = where.rank_of(where.stages() - 1);
     run_record record{one.title};
-    auto stages = own_stages(where);
-    {
+    auto stages = own_stages(o_->how, where);
+    auto with = settings_of(false);
+    with.replay = replay_of(o_->how);
+    train_stages(o_->how, stages, [&](auto& all) {
       zbpp::pipeline pipe(
-          *one.plan,
-          zbpp::nccl::ranks(*meeting_, settings_of(false)),
-          stages,
-          options_of(o_->how.optimizer.base));
+          *one.plan, zbpp::nccl::ranks(*meeting_, with), all, options_of(o_->how.optimizer.base));
       bool const shows = meeting_->rank() == root;
       run_steps(pipe, record, o_->how, shows, [](zbpp::step_result const&) {});
-    }
+    });
     share_losses(*meeting_, root, 0, record.losses);
     record_stages(record, o_->how, stages, own_sites(where));
     return record;
@@ -130,8 +129,9 @@ class ranks_apart {
     made.traces = times_passes;
     return made;
   }
-  [[nodiscard]] std::vector<chunk_stage> own_stages(zbpp::placement const& placement) const {
-    return make_stages(o_->how, *on_, placement, placement.stages_of(meeting_->rank()));
+  [[nodiscard]] std::vector<chunk_stage> own_stages(
+      training const& how, zbpp::placement const& placement) const {
+    return make_stages(how, *on_, placement, placement.stages_of(meeting_->rank()));
   }
   [[nodiscard]] std::vector<zbpp::cuda::rank_device> own_sites(
       zbpp::placement const& placement) const {
@@ -178,6 +178,7 @@ class ranks_apart {
         {"--clip", exact(adam.base.clip)},
         {"--step", names_of(o_->kinds, ",")},
         {"--seed", number(o_->how.seed)},
+        {"--replay", number(static_cast<int>(o_->how.replay))},
         {"--measure", o_->measure ? "yes" : "no"},
         // Products may add in another order on another GPU, and messages carry the bits around.
         {"--check", o_->check ? number(device().sm_count) + " multiprocessors" : "no"}};

@@ -39,10 +39,7 @@ class ranks_here {
   [[nodiscard]] zbpp::problem measure(
       zbpp::any_policy const& policy, zbpp::problem const& stated) const {
     auto const& where = stated.placement();
-    auto how = o_->how;
-    // Nothing within a replayed step can be timed; replayed passes come nearest.
-    if (how.replay == replay_kind::step) how.replay = replay_kind::pass;
-    auto stages = make_stages(how, *on_, where);
+    auto stages = make_stages(timed(o_->how), *on_, where);
     zbpp::pipeline pipe(
         measuring_plan(policy, stated, receive_ahead_of(*o_)), backend(true), stages, {});
     auto const as_it_is = [](std::int64_t steps) { return steps; };
@@ -61,19 +58,13 @@ class ranks_here {
     run_record record{one.title};
     auto stages = make_stages(o_->how, *on_, where);
     auto with = backend(times_passes);
-    auto const train = [&](auto& all) {
+    with.replay = replay_of(o_->how);
+    train_stages(o_->how, stages, [&](auto& all) {
       zbpp::pipeline pipe(*one.plan, with, all, options_of(o_->how.optimizer.base));
       run_steps(pipe, record, o_->how, true, [&](zbpp::step_result const& step) {
         if (times_passes) record.measured = from_its_start(step.measured);
       });
-    };
-    if (o_->how.replay == replay_kind::step) {
-      with.replay = zbpp::cuda::replay::step;
-      std::vector<replayed_stage> replayed(stages.begin(), stages.end());
-      train(replayed);
-    } else {
-      train(stages);
-    }
+    });
     record_stages(record, o_->how, stages, sites_of(where));
     return record;
   }

@@ -145,6 +145,26 @@ inline void record_stages(
   record.replayed = how.optimizer.base.steps - record.issued;
 }
 
+/// Calls `train(stages)`, with stages whose steps can be replayed where that is asked for.
+template <class Train>
+void train_stages(training const& how, std::vector<chunk_stage>& stages, Train const& train) {
+  if (how.replay != replay_kind::step) return train(stages);
+  std::vector<replayed_stage> replayed(stages.begin(), stages.end());
+  train(replayed);
+}
+
+/// @return how the pipelines of a training replay steps
+[[nodiscard]] inline zbpp::cuda::replay replay_of(training const& how) {
+  return how.replay == replay_kind::step ? zbpp::cuda::replay::step : zbpp::cuda::replay::none;
+}
+
+/// @return the training whose passes are timed: nothing within a replayed step can be, and replayed
+///         passes come nearest
+[[nodiscard]] inline training timed(training how) {
+  if (how.replay == replay_kind::step) how.replay = replay_kind::pass;
+  return how;
+}
+
 /// Says whether two runs gave the same bits: every loss, and every parameter at the end.
 [[nodiscard]] inline bool is_identical(run_record const& a, run_record const& b) {
   auto const same_loss = [](double x, double y) {

@@ -67,7 +67,7 @@ class sequential_trainer {
   /// @throws zbpp::error (device_failed)
   sequential_trainer(training const& how, text const& on, zbpp::cuda::rank_device const& at)
       : how_(how),
-        place_(at, how.microbatches, 0, {}),
+        place_(at, how.microbatches, {}, {}),
         stream_(place_.compute()),
         model_(how.model, on, {0, how.model.layers}, how.microbatches, how.seed),
         optimizer_(how.optimizer, model_.parameters()),
