@@ -8,6 +8,7 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
@@ -170,6 +171,8 @@ void all_policies(int ranks, cuda::device const& backend, bool is_short, bool ca
         make_plan(decide, toy::problem_of(placement::linear(ranks), m)), backend, captures);
   gives_right_bits(
       make_plan(zb_v{}, toy::problem_of(placement::v_shape(ranks), m)), backend, captures);
+  auto const in_pairs = toy::problem_of(placement::v_shape(ranks), std::max(m, 2 * ranks), 15);
+  gives_right_bits(make_plan(dualpipe_v{}, in_pairs), backend, captures);
 }
 
 int check_parts(bool is_short) {

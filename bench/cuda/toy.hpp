@@ -23,7 +23,9 @@ inline constexpr int width = 256;
 inline constexpr std::size_t message_size = width * sizeof(float);
 
 /// @return the problem of a toy
-[[nodiscard]] inline problem problem_of(placement const& placement, int microbatches) {
+/// @param overlapped  what F and B take together, in pairs of 10 and 10
+[[nodiscard]] inline problem problem_of(
+    placement const& placement, int microbatches, ticks overlapped = 20) {
   return {
       placement,
       microbatches,
@@ -31,6 +33,7 @@ inline constexpr std::size_t message_size = width * sizeof(float);
           .forward = 10,
           .backward_input = 10,
           .backward_weight = 10,
+          .overlapped = overlapped,
           .activation = 2 * message_size,
           .weight_gradient_input = 2 * message_size,
           .edge = message_size},

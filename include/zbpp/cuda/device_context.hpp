@@ -102,9 +102,8 @@ class device_context {
   /// Notes that a pass was issued; what follows waits for it, and for all of a pair.
   /// @throws cuda_error
   void end_pass() {
-    auto const on = std::exchange(current_, compute_);
-    timing_.mark(on);
-    if (on.get() != compute_.get()) second_->join(compute_);
+    timing_.mark(current_);
+    if (current_.get() != compute_.get()) join_second();
     if (!issued_.empty()) compute_.record(next_issued());
     if (synchronizes_) compute_.synchronize();
     ++passes_;
@@ -191,6 +190,11 @@ class device_context {
     zbpp::detail::require(is_captured_ || !detail::is_captured(current_), why);
   }
   [[gnu::cold]] void refuse_spoilt_capture() const;
+  // Apart, so that compilers put the end of a pass in place.
+  [[gnu::noinline]] void join_second() {
+    current_ = compute_;
+    second_->join(compute_);
+  }
   std::size_t expect_loss(int microbatch, double& to) noexcept {
     auto const i = zbpp::detail::index(microbatch);
     auto& own = reports_[turn_];

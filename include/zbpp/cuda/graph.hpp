@@ -28,7 +28,8 @@ namespace zbpp::cuda {
 /// A capture freezes everything except the contents of device memory: arguments that kernels take
 /// by value (a learning rate, a step's number) keep the values they had. Do what allocates, or is
 /// slow the first time, in `warm_up`, and take a pass's memory before it calls `run`. Passes of one
-/// rank run one after another, so give each rank a cache of its own.
+/// rank run one after another, but for pairs, so give each rank a cache of its own, and an F and a
+/// B keys of their own.
 class graph_cache {
  public:
   /// Enqueues the work of a pass. Replays what was captured under the key while pointers and stream
