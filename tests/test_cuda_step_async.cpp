@@ -13,7 +13,9 @@
 #include <support/cuda_training.hpp>
 #include <support/needless_calls.hpp>
 #include <support/plan_grid.hpp>
+#include <support/random_pairs.hpp>
 #include <support/refusal.hpp>
+#include <support/seeded.hpp>
 #include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 
@@ -90,25 +92,28 @@ std::string trouble_of(
 TEST_CASE("steps that are begun while others run have the bits of one process", "[cuda]") {
   std::uint64_t seed = 0;
   for (int p : thinned<std::vector<int>>({1, 2, 3}, {3}))
-    for (auto const& where : placements_to_run(p))
-      for_each_plan_of(
-          problem(where, p + 1, launched_costs(), 87),
-          {},
-          [&](std::string const& name, plan const& planned) {
-            INFO(name);
-            auto const expected = run_alone(planned);
-            for (auto const replay : {cuda::replay::none, cuda::replay::step})
-              for (int at_once : {1, 2, 3}) {
-                INFO(at_once << " at once, replays: " << (replay == cuda::replay::step));
-                auto const order = at_once == 2 ? model::mode::lazy : model::mode::random;
-                CHECK(
-                    trouble_of(
-                        planned,
-                        expected,
-                        {.seed = ++seed, .order = order},
-                        {.replay = replay, .steps_at_once = at_once}) == "");
-              }
-          });
+    for (auto const& where : placements_to_run(p)) {
+      ZBPP_SEEDED(random, p);
+      problem const what(where, p + 1, launched_costs(), 87);
+      for_each_plan_of(what, {}, [&](std::string const& name, plan const& plain) {
+        auto passes = plain.schedule();
+        if (random.chance(0.4)) passes = pair_at_random(passes, what, random);
+        INFO(name << ", " << pairs_in(passes) << " pairs");
+        auto const planned = make_plan(name, passes, what);
+        auto const expected = run_alone(planned);
+        for (auto const replay : {cuda::replay::none, cuda::replay::step})
+          for (int at_once : {1, 2, 3}) {
+            INFO(at_once << " at once, replays: " << (replay == cuda::replay::step));
+            auto const order = at_once == 2 ? model::mode::lazy : model::mode::random;
+            CHECK(
+                trouble_of(
+                    planned,
+                    expected,
+                    {.seed = ++seed, .order = order},
+                    {.replay = replay, .steps_at_once = at_once}) == "");
+          }
+      });
+    }
 }
 
 TEST_CASE("so have they on several devices, with few queues, and one thread for each", "[cuda]") {
