@@ -230,6 +230,15 @@ TEST_CASE("a cycle of three, and two cycles at once", "[asio]") {
   CHECK(both[6] == "waiting cycle: rank 2 -> rank 3 -> rank 2");
 }
 
+TEST_CASE("of a rank that replays its step no pass is told", "[asio]") {
+  auto const code = of(placement::linear(2), 1, {"0F0 0BW0", "1F0 1BW0"});
+  auto const text =
+      lines_of(code, {at(0, progress_phase::replaying, 0), at(1, progress_phase::waiting, 0)});
+  REQUIRE(text.size() == 4);
+  CHECK(text[1] == "rank 0: replays the step, of which its host sees the end alone, for 61.2 s");
+  CHECK(begins_with(text[3], "everybody waits for rank 0, which replays the step"));
+}
+
 TEST_CASE("a message that its sender has sent is under way", "[asio]") {
   auto const code = of(placement::linear(2), 2, {"0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"});
   auto const waits = at(1, progress_phase::waiting, 0);

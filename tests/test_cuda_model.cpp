@@ -1663,6 +1663,19 @@ TEST_CASE("A group is captured whole or not at all") {
   CHECK(ncclGroupEnd() == ncclInvalidUsage);
 }
 
+TEST_CASE("Memory of captured messages stays until their graph is destroyed") {
+  for (bool const is_gone : {false, true}) {
+    model::reset(one_gpu());
+    pair const link;
+    cudaStream_t const to = new_stream();
+    char* const received = new_memory();
+    auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });
+    if (is_gone) REQUIRE(cudaGraphExecDestroy(receives) == cudaSuccess);
+    cudaFree(received);
+    CHECK(faults_of("nccl") == (is_gone ? 0 : 1));
+  }
+}
+
 TEST_CASE("Graphs of two ranks stand still where messages are branches, and not in a chain") {
   for (bool const is_chain : {true, false}) {
     int stalls = 0;

@@ -79,8 +79,6 @@ class nccl_in_one_process::executor : public one_process {
           planned.problem().microbatches(),
           planned.schedule().passes(rank),
           cuda::launch_settings{}));
-      if (settings_.replays)
-        replays_.push_back(std::make_unique<nccl::detail::step_replay>(at(rank)));
     }
   }
 
@@ -107,8 +105,12 @@ class nccl_in_one_process::executor : public one_process {
             messages,
             shapes_,
             std::vector(messages.channels().size(), cuda::slot_filling::by_receives)));
-    for (std::size_t i = 0; i < replays_.size(); ++i)
-      made->capture_on(static_cast<int>(i), replays_[i]->messages());
+    if (settings_.replays && replays_.empty())  // the first program is the one that trains
+      for (int rank : ranks())
+        replays_.push_back(&made->replay_with(rank, cuda::on_device(rank, [&] {
+                                                return std::make_unique<nccl::detail::step_replay>(
+                                                    at(rank));
+                                              })));
     if (exchanges_states(code)) {
       for (int rank : ranks()) states_.bind(rank, wakeup_of(rank));
       made->link_states(states_);
@@ -235,7 +237,7 @@ class nccl_in_one_process::executor : public one_process {
   wakeup wake_{0};
   std::vector<std::unique_ptr<cuda::device_context>> contexts_;  // by rank
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
-  std::vector<std::unique_ptr<nccl::detail::step_replay>> replays_;  // by rank, where steps are
+  std::vector<nccl::detail::step_replay*> replays_;  // by rank, where steps are
 };
 
 }  // namespace zbpp::test

@@ -365,4 +365,17 @@ bool machine::is_in_graphs(communicator const& one) const {
          });
 }
 
+bool machine::is_captured_by_nccl(std::uint32_t allocation) const {
+  auto const touches = [allocation](graph_body::node const& node) {
+    return node.what.what == kind::group &&
+           std::any_of(
+               node.what.accesses.begin(),
+               node.what.accesses.end(),
+               [allocation](byte_access const& each) { return each.allocation == allocation; });
+  };
+  return std::any_of(execs_.begin(), execs_.end(), [&touches](graph_object const& graph) {
+    return graph.alive && std::any_of(graph.body->nodes.begin(), graph.body->nodes.end(), touches);
+  });
+}
+
 }  // namespace zbpp::cuda_model

@@ -56,6 +56,11 @@ cudaError_t free_memory(
     return cudaErrorInvalidValue;
   }
   std::string const which = "allocation " + std::to_string(in.memory_.index_of(*one));
+  if (in.is_captured_by_nccl(in.memory_.index_of(*one))) {
+    in.fault(
+        "nccl: " + std::string(by) + " of " + which +
+        ", which a graph has messages in, and NCCL may have mapped it into other processes");
+  }
   if (one->pending > 0) {
     in.fault(
         "memory: " + std::string(by) + " of " + which + ", which " + std::to_string(one->pending) +

@@ -250,6 +250,8 @@ class machine {
   void launch_group(message_group& one);
   /// Whether a graph that is not destroyed, or still runs, has captured groups of a communicator.
   bool is_in_graphs(communicator const& one) const;
+  /// Whether a captured group in a graph that is not destroyed reads or writes an allocation.
+  bool is_captured_by_nccl(std::uint32_t allocation) const;
   void try_deferred(communicator& of);
   void cancel_all(communicator& of);
   bool connected(message_group const& one) const;

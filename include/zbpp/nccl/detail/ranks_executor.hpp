@@ -98,7 +98,6 @@ class ranks::executor {
       if (settings_.adopted == nullptr)
         detail::check_multiprocessors(
             planned.program(), layout, rank, settings_.most_ctas, context().sm_count());
-      if (settings_.replay == cuda::replay::step) replay_.emplace(context());
     });
   }
   executor(executor const&) = delete;
@@ -140,16 +139,18 @@ class ranks::executor {
         messages,
         shapes_,
         std::vector(messages.channels().size(), cuda::slot_filling::by_receives));
-    if (communicators_ == nullptr)
+    auto communicators = communicators_.lock();
+    if (communicators == nullptr)
       supervisor_.or_fail([&] {
-        communicators_ = detail::make_communicators(
+        communicators = detail::make_communicators(
             supervisor_.channel(), context().device(), messages.channels(), settings_);
-        abort_thread_.emplace([all = communicators_.get()] { all->abort(); });
+        communicators_ = communicators;
+        abort_thread_.emplace([all = communicators.get()] { all->abort(); });
       });
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
     auto made = std::make_unique<detail::transport>(
-        communicators_, std::move(contexts), std::move(needs), settings_.synchronizes);
+        std::move(communicators), std::move(contexts), std::move(needs), settings_.synchronizes);
     // A transport whose program could not be prepared is destroyed; its address may be in use
     // again.
     programs_.remove_if([&](running const& gone) {
@@ -157,7 +158,10 @@ class ranks::executor {
       supervisor_.channel().unwatch(&gone);
       return true;
     });
-    if (replay_) made->capture_on(supervisor_.rank(), replay_->messages());
+    // The first program is the one that trains.
+    if (settings_.replay == cuda::replay::step && programs_.empty())
+      replay_ =
+          &made->replay_with(supervisor_.rank(), std::make_unique<detail::step_replay>(context()));
     auto& mine = programs_.emplace_back(running{&program, made.get(), nullptr});
     if (exchanges_states(program)) {
       mine.states = std::make_unique<asio::detail::tcp_states>(
@@ -185,7 +189,7 @@ class ranks::executor {
   void warm_up(std::vector<Engine>& engines) {
     supervisor_.or_fail([&] {
       auto const& engine = engines.front();
-      if (replay_) cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
+      if (replay_ != nullptr) cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
       launcher_.warm_up(engines);
     });
   }
@@ -197,7 +201,7 @@ class ranks::executor {
     auto& engine = engines.front();
     auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
     supervisor_.begin(&mine, *mine.code, status);
-    wait_.start_run(*communicators_, status);
+    wait_.start_run(transport.communicators(), status);
     try {
       if (!status.has_failed()) run_step(engines, transport, mine.states.get(), status);
       if (!status.has_failed()) launcher_.collect(engines);
@@ -207,9 +211,10 @@ class ranks::executor {
     if (status.has_failed()) {
       supervisor_.report(engine.what_failed());
       wait_.until_stopped();
-      if (replay_) replay_->discard();
+      if (replay_ != nullptr) replay_->discard();
       if (abort_thread_) abort_thread_->finish();
-      settle_device([&] { return transport.is_busy() || (replay_ && replay_->is_busy()); });
+      settle_device(
+          [&] { return transport.is_busy() || (replay_ != nullptr && replay_->is_busy()); });
     }
     supervisor_.end();
   }
@@ -260,7 +265,7 @@ class ranks::executor {
   // Says how all ranks run the step.
   template <class Engine>
   [[nodiscard]] detail::step_way choose(std::vector<Engine> const& engines) {
-    if (!replay_) return detail::step_way::issue;
+    if (replay_ == nullptr) return detail::step_way::issue;
     if (!engines.front().is_training()) {
       replay_->unsettle();
       return detail::step_way::issue;
@@ -332,10 +337,11 @@ class ranks::executor {
   detail::device_progress progress_;
   detail::host_wait wait_{supervisor_, progress_};
   std::list<running> programs_;  // their addresses identify watches
-  std::shared_ptr<detail::communicator_set> communicators_;
-  std::optional<detail::abort_thread>
-      abort_thread_;  // destroyed before the communicators, to which it refers
-  std::optional<detail::step_replay> replay_;  // destroyed first: aborts wait for its graph
+  // Transports own them: they go before the memory of their messages, which NCCL may have mapped
+  // into other processes for a graph.
+  std::weak_ptr<detail::communicator_set> communicators_;
+  detail::step_replay* replay_ = nullptr;  // of the transport that trains
+  std::optional<detail::abort_thread> abort_thread_;
 };
 
 }  // namespace zbpp::nccl

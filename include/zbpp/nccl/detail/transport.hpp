@@ -10,6 +10,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/state_link.hpp>
@@ -21,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -73,9 +73,11 @@ class transport {
     ranks_[zbpp::detail::index(rank)].wake = wake;
   }
 
-  /// States on which stream the messages of a rank are enqueued while its step is captured.
-  void capture_on(int rank, cuda::stream_ref messages) noexcept {
-    ranks_[zbpp::detail::index(rank)].captured = messages;
+  /// Keeps the graph of a rank's steps, which has messages of the communicators and so goes before
+  /// them.
+  /// @return the graph
+  step_replay& replay_with(int rank, std::unique_ptr<step_replay> steps) noexcept {
+    return *(ranks_[zbpp::detail::index(rank)].steps = std::move(steps));
   }
 
   /// Opens the slot of the next message and enqueues the receive.
@@ -261,11 +263,11 @@ class transport {
     cuda::device_context* context = nullptr;
     arena* memory = nullptr;
     wakeup* wake = nullptr;
-    std::vector<std::size_t> endpoints;        // those of the communicators that it uses
-    std::optional<cuda::stream_ref> captured;  // the stream of its messages in captured steps
+    std::vector<std::size_t> endpoints;  // those of the communicators that it uses
+    std::unique_ptr<step_replay> steps;  // null where none are replayed
 
     [[nodiscard]] cuda::stream_ref stream_of(endpoint const& end) const {
-      return context->is_captured() ? *captured : end.messages.view();
+      return context->is_captured() ? steps->messages() : end.messages.view();
     }
   };
 
