@@ -196,6 +196,7 @@ TEST_CASE("evaluations between replays change nothing", "[cuda]") {
       CHECK(training.seen() == expected);
     }
     CHECK(first_of(model::faults()) == "");
+    CHECK(first_of(model::leaks()) == "");
   }
 }
 

@@ -47,7 +47,7 @@ class step_graph {
     if (is_same) return step_way::replay;
     // With other memory in use, the arenas may grow first.
     if (before.graph.get() != nullptr) growths_ = -1;
-    before.graph = {};
+    before.graph = executable_graph();  // of {} in a template clang 16 never ends the life
     int growths = 0;
     for (auto const& e : engines) growths += e.memory().usage().growths;
     bool const is_warm = std::exchange(growths_, growths) == growths;
@@ -77,7 +77,7 @@ class step_graph {
   }
   /// Drops all graphs; those that still run go when they end.
   void discard() noexcept {
-    for (auto& each : captured_) each.graph = {};
+    for (auto& each : captured_) each.graph = executable_graph();
   }
 
  private:
