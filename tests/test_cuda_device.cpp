@@ -140,9 +140,8 @@ TEST_CASE("a step allocates nothing on the device, and waits at its end only", "
     auto const planned = plan_of(where, 12, title);
     INFO(title);
     model::reset({.seed = 5});
-    auto all = toy::make_model(planned.problem().stages());
-    std::vector<toy::launched_stage> stages(all.begin(), all.end());
-    pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.problem())}, stages};
+    launched_training training(planned);
+    auto& pipe = training.pipe();
     pipe.step();
     model::start_counting();
     pipe.step();
@@ -168,15 +167,10 @@ TEST_CASE("the host runs ahead as far as it is told", "[cuda]") {
   auto const planned = plan_of(zbpp::placement::linear(3), 9, "ZB-H1");
   for (int ahead : {1, 2, 5}) {
     model::reset({.seed = 5});
-    auto all = toy::make_model(3);
-    std::vector<toy::launched_stage> stages(all.begin(), all.end());
-    pipeline pipe{
-        planned,
-        cuda::device{.edges = toy::edge_shapes(planned.problem()), .run_ahead = ahead},
-        stages};
-    pipe.step();
+    launched_training training(planned, {.run_ahead = ahead});
+    training.pipe().step();
     model::start_counting();
-    pipe.step();
+    training.pipe().step();
     // Each rank has 27 passes; it waits before each of them but the first `ahead`, and at the end.
     CHECK(model::count("cudaEventSynchronize") == static_cast<std::uint64_t>(3 * (27 - ahead) + 3));
     CHECK(model::faults().empty());
@@ -217,31 +211,27 @@ struct expected_failure : std::runtime_error {
 
 // Runs steps of a V of chunks, some of which `spoil(step)` makes fail, and checks that nobody is
 // left waiting and that the steps between are right.
-struct failing_run {
-  explicit failing_run(model::options const& machine, cuda::device backend = {})
-      : planned(plan_of(zbpp::placement::v_shape(4), 8, "ZB-V")),
-        all((model::reset(machine), toy::make_model(planned.problem().stages()))),
-        stages(all.begin(), all.end()),
-        expected(all) {
-    backend.edges = toy::edge_shapes(planned.problem());
-    pipe = std::make_unique<pipeline<cuda::device>>(planned, backend, stages);
+class failing_run {
+ public:
+  explicit failing_run(model::options const& machine, cuda::device const& backend = {}) {
+    model::reset(machine);
+    training_.emplace(plan_of(zbpp::placement::v_shape(4), 8, "ZB-V"), backend);
+    expected_ = training_->model();
   }
 
+  [[nodiscard]] pipeline<cuda::device>& pipe() noexcept { return training_->pipe(); }
   // Whether a step gives what the reference does; gradients start at zero.
   [[nodiscard]] bool is_right() {
-    toy::clear_gradients(all);
-    toy::clear_gradients(expected);
-    auto const step = pipe->steps();
-    auto reference = toy::reference_step(expected, step, 8, [](int, int) { return false; });
-    for (auto& loss : reference) loss = static_cast<double>(static_cast<float>(loss));
-    return toy::is_same(pipe->step().losses, reference) && toy::is_same(all, expected);
+    toy::clear_gradients(training_->model());
+    toy::clear_gradients(expected_);
+    auto const reference = toy::device_reference_step(expected_, pipe().steps(), 8);
+    return toy::is_same(pipe().step().losses, reference) &&
+           toy::is_same(training_->model(), expected_);
   }
 
-  plan planned;
-  toy::model all;
-  std::vector<toy::launched_stage> stages;
-  toy::model expected;
-  std::unique_ptr<pipeline<cuda::device>> pipe;
+ private:
+  std::optional<launched_training> training_;
+  toy::model expected_;
 };
 
 }  // namespace
@@ -263,8 +253,8 @@ TEST_CASE("a call of CUDA that fails ends the step, and the next one works", "[c
     CHECK(run.is_right());
     for (int k = 0; k < 3; ++k) {
       model::fail_next(function, cudaErrorInvalidValue);
-      CHECK_THROWS_AS(run.pipe->step(), cuda::cuda_error);
-      REQUIRE_FALSE(run.pipe->failures().empty());
+      CHECK_THROWS_AS(run.pipe().step(), cuda::cuda_error);
+      REQUIRE_FALSE(run.pipe().failures().empty());
       CHECK(model::pending() == 0);
       CHECK(run.is_right());
     }
@@ -282,7 +272,7 @@ TEST_CASE("a kernel that fails ends the step on all ranks, and CUDA cannot go on
     model::kernel_fault(kernel);
     for (int k = 0; k < 2; ++k) {
       try {
-        run.pipe->step();
+        run.pipe().step();
         FAIL("the step succeeded");
       } catch (cuda::cuda_error const& e) {
         CHECK(e.native() == cudaErrorIllegalAddress);
@@ -297,10 +287,10 @@ TEST_CASE("the host finds the pass of a failed kernel where it waits after each"
   CHECK(run.is_right());
   model::start_counting();
   model::kernel_fault(0);
-  CHECK_THROWS_AS(run.pipe->step(), cuda::cuda_error);
-  REQUIRE(run.pipe->failures().size() == 1);
+  CHECK_THROWS_AS(run.pipe().step(), cuda::cuda_error);
+  REQUIRE(run.pipe().failures().size() == 1);
   CHECK(
-      to_string(run.pipe->failures().front().location) ==
+      to_string(run.pipe().failures().front().location) ==
       "rank 0, position 0, stage 0, microbatch 0");
 }
 
@@ -356,8 +346,7 @@ TEST_CASE("a pass that throws ends the step on all ranks, and the next one works
       throws = false;
       toy::clear_gradients(all);
       toy::clear_gradients(expected);
-      static_cast<void>(
-          toy::reference_step(expected, pipe.steps(), 8, [](int, int) { return false; }));
+      static_cast<void>(toy::reference_step(expected, pipe.steps(), 8));
       pipe.step();
       CHECK(toy::is_same(all, expected));
     }
@@ -448,7 +437,7 @@ TEST_CASE("ranks run on the caller's streams", "[cuda]") {
       mine.emplace_back(cuda::stream_priority::usual);
       devices.push_back({.compute = mine.back().view(), .sm_count = 40 + rank});
     }
-    CHECK(train_on(planned, {.devices = devices}) == expected);
+    CHECK(launched_training(planned, {.devices = devices}).train() == expected);
     for (auto const& each : mine) each.view().synchronize();  // still there
   }
   CHECK(first_of(model::faults()) == "");

@@ -40,7 +40,7 @@ using zbpp::step_kind;
 
 namespace {
 
-// Ranks on one device, or two and two on each.
+// Ranks on some devices, as many neighbours on each.
 cuda::device backend_of(int ranks, int devices) {
   cuda::device backend;
   for (int rank = 0; rank < ranks; ++rank)
@@ -208,20 +208,14 @@ TEST_CASE("no arena of ranks that share a GPU grows, whatever steps follow", "[c
 
 TEST_CASE("between ranks of one GPU nothing is copied, and no channel has a stream", "[cuda]") {
   for (int devices : {1, 2}) {
-    auto const planned =
-        make_plan(zbpp::zb_h1{}, problem(zbpp::placement::linear(4), 8, launched_costs()));
     model::reset({.seed = 2, .devices = devices, .hosts = devices});
-    auto all = toy::make_model(4);
-    std::vector<toy::launched_stage> stages(all.begin(), all.end());
-    auto backend = backend_of(4, devices);
-    backend.edges = toy::edge_shapes(planned.problem());
-    pipeline pipe{planned, backend, stages};
+    launched_training training(row_plan(4, 8), backend_of(4, devices));
     auto const alive = model::leaks();
     auto const streams = std::ranges::count_if(
         alive, [](std::string const& one) { return one.find("stream") != std::string::npos; });
     CHECK(streams == (devices == 1 ? 4 : 4 + 2));
     model::start_counting();
-    pipe.step();
+    training.pipe().step();
     CHECK(model::count("cudaMemcpyAsync") == 0);
     // Two buffers each way for each microbatch.
     CHECK(model::count("cudaMemcpyPeerAsync") == (devices == 1 ? 0U : 4U * 8U));
@@ -237,11 +231,8 @@ TEST_CASE("an evaluation hands messages over with the bits of a step", "[cuda]")
       auto const planned = make_plan(zbpp::greedy_auto{}, what);
       model::reset({.seed = ++seed, .devices = devices, .hosts = devices});
       {
-        auto all = toy::make_model(what.stages());
-        std::vector<toy::launched_stage> stages(all.begin(), all.end());
-        auto backend = backend_of(4, devices);
-        backend.edges = toy::edge_shapes(what);
-        pipeline pipe{planned, backend, stages};
+        launched_training training(planned, backend_of(4, devices));
+        auto& pipe = training.pipe();
         for (int round = 0; round < 3; ++round) {
           auto const losses = pipe.evaluate().losses;
           CHECK(toy::is_same(losses, pipe.step().losses));

@@ -515,12 +515,10 @@ TEST_CASE(
     "a step with pairs allocates nothing on the device, and waits at its end only", "[cuda]") {
   auto const planned = small_plan();
   model::reset({.seed = 6});
-  auto all = toy::make_model(2);
-  std::vector<toy::launched_stage> stages(all.begin(), all.end());
-  pipeline pipe{planned, cuda::device{.edges = toy::edge_shapes(planned.problem())}, stages};
-  pipe.step();
+  launched_training training(planned);
+  training.pipe().step();
   model::start_counting();
-  pipe.step();
+  training.pipe().step();
   auto const calls = model::heavy_calls();
   CHECK(calls == std::vector<std::string>{"cudaEventSynchronize 0", "cudaEventSynchronize 1"});
   CHECK(first_of(model::faults()) == "");
@@ -531,14 +529,9 @@ TEST_CASE("the host does not wait between the passes of a pair", "[cuda]") {
   auto const passes = static_cast<std::ptrdiff_t>(planned.schedule().passes().size());
   for (int ahead : {1, 2}) {
     model::reset({.seed = 5});
-    auto all = toy::make_model(2);
-    std::vector<toy::launched_stage> stages(all.begin(), all.end());
-    pipeline pipe{
-        planned,
-        cuda::device{.edges = toy::edge_shapes(planned.problem()), .run_ahead = ahead},
-        stages};
+    launched_training training(planned, {.run_ahead = ahead});
     model::start_counting();
-    pipe.step();
+    training.pipe().step();
     auto const waits = passes - 2 * ahead - pairs_in(planned.schedule()) + 2;
     CHECK(model::count("cudaEventSynchronize") == static_cast<std::uint64_t>(waits));
     CHECK(first_of(model::faults()) == "");

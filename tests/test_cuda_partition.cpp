@@ -11,6 +11,7 @@
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
+#include <support/cuda_training.hpp>
 #include <support/queues_in_environment.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
@@ -110,14 +111,7 @@ TEST_CASE("ranks on the parts of one GPU give the bits of one process", "[cuda]"
         model::reset({.seed = seed});
         {
           cuda::partition const cut(0, ranks);
-          auto all = toy::make_model(planned.problem().stages());
-          std::vector<toy::launched_stage> stages(all.begin(), all.end());
-          zbpp::pipeline pipe{
-              planned,
-              cuda::device{.devices = cut.devices(), .edges = toy::edge_shapes(planned.problem())},
-              stages};
-          auto const trained = toy::train(all, [&](int) { return pipe.step().losses; });
-          REQUIRE(trained == expected);
+          REQUIRE(launched_training(planned, {.devices = cut.devices()}).train() == expected);
         }
         REQUIRE(model::faults() == std::vector<std::string>{});
         REQUIRE(model::leaks() == std::vector<std::string>{});

@@ -46,8 +46,8 @@ toy::history run_alone(plan const& planned) {
   toy::fused_passes const is_fused(planned);
   toy::history result;
   for (int i = 0; i < steps; ++i)
-    result.losses.push_back(toy::in_single_precision(
-        toy::reference_step(all, i, planned.problem().microbatches(), is_fused)));
+    result.losses.push_back(
+        toy::device_reference_step(all, i, planned.problem().microbatches(), is_fused));
   result.models.push_back(std::move(all));
   return result;
 }
@@ -77,14 +77,10 @@ std::string trouble_of(
     toy::history const& expected,
     model::options const& machine,
     cuda::device const& backend) {
-  model::reset(machine);
-  std::string trouble;
-  {
+  return trouble_in(machine, [&]() -> std::string {
     toy::counted_training<> training(planned, backend);
-    if (!(run_together(training, backend.steps_at_once) == expected)) trouble = "wrong bits";
-  }
-  trouble += first_of(model::faults());
-  return trouble + first_of(model::leaks());
+    return run_together(training, backend.steps_at_once) == expected ? "" : "wrong bits;";
+  });
 }
 
 }  // namespace
@@ -177,9 +173,7 @@ TEST_CASE("no wait and no record of a step that is begun early can be left out",
   auto const planned = row_plan(3, 4);
   auto expected = toy::make_model(3);
   std::vector<std::vector<double>> losses;
-  for (int i = 0; i < 2; ++i)
-    losses.push_back(toy::in_single_precision(
-        toy::reference_step(expected, i, 4, [](int, int) { return false; })));
+  for (int i = 0; i < 2; ++i) losses.push_back(toy::device_reference_step(expected, i, 4));
   // All streams of ranks wait for the step before, also those that wait for another one at once.
   constexpr std::uint64_t forks = 3;
   auto const is_clean = [&](std::string_view function, std::uint64_t index) {
@@ -269,16 +263,13 @@ TEST_CASE("what fails while a step is issued leaves the steps before it whole", 
     CHECK(pipe.steps() == 2);
     int number = 0;
     for (auto const& each : {first, second}) {
-      auto const losses = toy::in_single_precision(
-          toy::reference_step(expected, number++, 4, [](int, int) { return false; }));
+      auto const losses = toy::device_reference_step(expected, number++, 4);
       CHECK(each.get().losses == losses);
     }
     throws = false;
     toy::clear_gradients(all);
     toy::clear_gradients(expected);
-    CHECK(
-        pipe.step_async().get().losses == toy::in_single_precision(toy::reference_step(
-                                              expected, 2, 4, [](int, int) { return false; })));
+    CHECK(pipe.step_async().get().losses == toy::device_reference_step(expected, 2, 4));
     CHECK(toy::is_same(all, expected));
   }
   CHECK(first_of(model::faults()) == "");
@@ -309,7 +300,7 @@ TEST_CASE("what a caller enqueues keeps its place among steps that are begun", "
       auto alone = toy::make_model(3);
       REQUIRE(seen.size() == steps);
       for (int i = 0; i < steps; ++i) {
-        static_cast<void>(toy::reference_step(alone, i, 4, [](int, int) { return false; }));
+        static_cast<void>(toy::reference_step(alone, i, 4));
         CHECK(toy::is_same(seen[zbpp::detail::index(i)], alone.back().layers.front().gradient));
       }
     }

@@ -66,8 +66,8 @@ outcome reference(plan const& planned) {
   auto all = toy::make_model(planned.problem().stages());
   outcome result;
   auto run = [&](int step) {
-    result.losses.push_back(toy::in_single_precision(
-        toy::reference_step(all, step, planned.problem().microbatches(), is_fused)));
+    result.losses.push_back(
+        toy::device_reference_step(all, step, planned.problem().microbatches(), is_fused));
   };
   for (int i = 0; i < steps; ++i) run(i);
   for (auto const& stage : all) result.gradients.push_back(digest_of(stage));

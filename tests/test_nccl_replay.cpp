@@ -44,9 +44,8 @@ using training = toy::counted_training<toy::padded_passes<Passes>, nccl_in_one_p
 template <class Passes = toy::basic_passes<toy::counted>>
 std::string trouble_of(plan const& planned, toy::history const& expected, model::options machine) {
   machine.devices = planned.problem().ranks();
-  model::reset(machine);
-  std::string trouble;
-  {
+  return trouble_in(machine, [&] {
+    std::string trouble;
     nccl_in_one_process backend;
     backend.replays = true;
     training<Passes> trains(planned, backend);
@@ -54,21 +53,17 @@ std::string trouble_of(plan const& planned, toy::history const& expected, model:
       model::start_counting();
       trains.step();
       auto const launches = static_cast<std::uint64_t>(i > 0 ? machine.devices : 0);
-      if (model::count("cudaGraphLaunch") != launches) trouble = "a step is no launch";
+      if (model::count("cudaGraphLaunch") != launches) trouble += "a step is no launch;";
       if (i > 1 && model::count("launch") + model::count("ncclGroupEnd") > 0)
-        trouble = "the host issues in a replay";
+        trouble += "the host issues in a replay;";
     }
-    if (!(trains.seen() == expected)) trouble = "wrong bits";
-  }
-  trouble += first_of(model::faults());
-  return trouble + first_of(model::leaks());
+    if (!(trains.seen() == expected)) trouble += "wrong bits;";
+    return trouble;
+  });
 }
 
 plan small_plan(int ranks, int microbatches) {
-  return zbpp::make_plan(
-      zbpp::zb_h1{},
-      problem(zbpp::placement::linear(ranks), microbatches, launched_costs(), 87),
-      {.layout = channel_layout::one_per_rank});
+  return row_plan(ranks, microbatches, {.layout = channel_layout::one_per_rank});
 }
 
 }  // namespace

@@ -109,8 +109,8 @@ toy::history reference(plan const& planned, int count) {
   toy::fused_passes const is_fused(planned);
   toy::history result;
   for (int i = 0; i < count; ++i) {
-    result.losses.push_back(toy::in_single_precision(
-        toy::reference_step(all, i, planned.problem().microbatches(), is_fused)));
+    result.losses.push_back(
+        toy::device_reference_step(all, i, planned.problem().microbatches(), is_fused));
     result.models.push_back(all);
   }
   return result;
@@ -121,11 +121,11 @@ class counters {
  public:
   explicit counters(int ranks) {
     for (int rank = 0; rank < ranks; ++rank) all_.emplace_back(rank);
-    toy::counted::counters = &all_;
   }
 
  private:
   std::vector<toy::step_counter> all_;
+  toy::counted::in_use counts_{all_};
 };
 
 constexpr int microbatches = 5;

@@ -7,6 +7,7 @@
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/toy_history.hpp>
@@ -53,6 +54,17 @@ class step_counter {
 struct counted : launched {
   /// Those of the stages that run now, by number.
   static inline std::vector<step_counter>* counters = nullptr;
+  /// Has the stages of one training count there, for as long as it lives.
+  class in_use {
+   public:
+    explicit in_use(std::vector<step_counter>& all) {
+      REQUIRE(counters == nullptr);
+      counters = &all;
+    }
+    in_use(in_use const&) = delete;
+    in_use& operator=(in_use const&) = delete;
+    ~in_use() { counters = nullptr; }
+  };
 
   static auto step(microbatch mb) {
     return [number = counters->at(zbpp::detail::index(mb.stage())).value()] { return *number; };
@@ -84,7 +96,6 @@ class counted_training {
       : counted_training(planned, {.replay = cuda::replay::step}) {}
   counted_training(plan const& planned, Backend backend)
       : all_(make_model(planned.problem().stages())), counters_(all_.size()) {
-    counted::counters = &counters_;
     for (int rank = 0; rank < planned.problem().ranks(); ++rank)
       for (int const stage : planned.problem().placement().stages_of(rank))
         counters_[zbpp::detail::index(stage)] = step_counter(device_of(backend, rank));
@@ -118,6 +129,7 @@ class counted_training {
 
   model all_;
   std::vector<step_counter> counters_;
+  counted::in_use counts_{counters_};
   std::vector<counted_passes<Passes>> passes_;
   std::vector<as_flow<counted_passes<Passes>>> stages_;
   std::optional<pipeline<Backend>> pipe_;
@@ -131,7 +143,7 @@ class counted_training {
   history result;
   for (int i = 0; i < count; ++i) {
     result.losses.push_back(
-        in_single_precision(reference_step(all, i, planned.problem().microbatches(), is_fused)));
+        device_reference_step(all, i, planned.problem().microbatches(), is_fused));
     result.models.push_back(all);
     update(all);
   }

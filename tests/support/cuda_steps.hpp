@@ -242,8 +242,8 @@ inline void sum_tied(toy::model& all, std::vector<int> const& stages) {
   toy::fused_passes const is_fused(planned);
   std::int64_t updates = 0;
   for (int step = 0; step < length; ++step) {
-    result.losses.push_back(toy::in_single_precision(
-        toy::reference_step(all, step, planned.problem().microbatches(), is_fused)));
+    result.losses.push_back(
+        toy::device_reference_step(all, step, planned.problem().microbatches(), is_fused));
     auto const tied = planned.problem().tied_stages();
     sum_tied(all, tied);
     std::vector<gradient_state> states;

@@ -118,6 +118,12 @@ using launched_passes_with_scratch = passes_with_scratch<launched>;
   for (auto& loss : losses) loss = static_cast<double>(static_cast<float>(loss));
   return losses;
 }
+/// Runs one step in one process, as `reference_step`. @return losses as a device gives them
+template <class IsFused = nothing_fused>
+[[nodiscard]] std::vector<double> device_reference_step(
+    model& all, std::int64_t step, int microbatches, IsFused is_fused = {}) {
+  return in_single_precision(reference_step(all, step, microbatches, is_fused));
+}
 /// @return a training with such losses
 [[nodiscard]] inline history in_single_precision(history what) {
   for (auto& step : what.losses) step = in_single_precision(std::move(step));

@@ -14,6 +14,7 @@
 #include <support/policy_grid.hpp>
 #include <support/toy_history.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ namespace zbpp::test {
 }
 
 /// @return a plan of ZB-H1 for ranks in a row
-[[nodiscard]] inline plan row_plan(int ranks, int microbatches) {
-  return make_plan(zb_h1{}, problem(placement::linear(ranks), microbatches, launched_costs(), 87));
+[[nodiscard]] inline plan row_plan(int ranks, int microbatches, lower_options const& options = {}) {
+  return make_plan(
+      zb_h1{}, problem(placement::linear(ranks), microbatches, launched_costs(), 87), options);
 }
 
 /// @return the first fault, or nothing
@@ -36,13 +38,38 @@ namespace zbpp::test {
   return faults.empty() ? "" : faults.front();
 }
 
-/// Trains on GPUs.
-[[nodiscard]] inline toy::history train_on(plan const& planned, cuda::device backend) {
-  auto all = toy::make_model(planned.problem().stages());
-  std::vector<toy::launched_stage> stages(all.begin(), all.end());
-  backend.edges = toy::edge_shapes(planned.problem());
-  pipeline pipe{planned, backend, stages};
-  return toy::train(all, [&](int) { return pipe.step().losses; });
+/// A training of the toy network on GPUs.
+class launched_training {
+ public:
+  explicit launched_training(plan const& planned, cuda::device backend = {})
+      : all_(toy::make_model(planned.problem().stages())), stages_(all_.begin(), all_.end()) {
+    backend.edges = toy::edge_shapes(planned.problem());
+    pipe_.emplace(planned, backend, stages_);
+  }
+  launched_training(launched_training const&) = delete;
+  launched_training& operator=(launched_training const&) = delete;
+
+  [[nodiscard]] pipeline<cuda::device>& pipe() noexcept { return *pipe_; }
+  [[nodiscard]] toy::model& model() noexcept { return all_; }
+  /// Runs some steps, after each of which the host updates the weights.
+  [[nodiscard]] toy::history train() {
+    return toy::train(all_, [&](int) { return pipe_->step().losses; });
+  }
+
+ private:
+  toy::model all_;
+  std::vector<toy::launched_stage> stages_;
+  std::optional<pipeline<cuda::device>> pipe_;
+};
+
+/// Runs something that trains under one interleaving.
+/// @param run  returns what was wrong
+/// @return that, and the first fault and the first leak
+template <class Run>
+[[nodiscard]] std::string trouble_in(cuda_model::options const& machine, Run const& run) {
+  cuda_model::reset(machine);
+  auto const trouble = run();
+  return trouble + first_of(cuda_model::faults()) + first_of(cuda_model::leaks());
 }
 
 /// Trains under one interleaving and checks bits, faults and what is left behind.
@@ -52,7 +79,7 @@ inline void check_training(
     cuda_model::options const& machine,
     cuda::device const& backend = {}) {
   cuda_model::reset(machine);
-  bool const is_right = train_on(planned, backend) == expected;
+  bool const is_right = launched_training(planned, backend).train() == expected;
   INFO("interleaving " << machine.seed);
   CHECK(is_right);
   CHECK(first_of(cuda_model::faults()) == "");

@@ -13,12 +13,17 @@
 
 namespace zbpp::test::toy {
 
+/// Says of each backward pass that B and W are apart.
+struct nothing_fused {
+  [[nodiscard]] bool operator()(int, int) const noexcept { return false; }
+};
+
 /// Runs one step over `microbatches`; gradients are added to those of the model.
 /// @param is_fused  called with stage and microbatch: whether its backward pass is one BW
 /// @return the losses
-template <class IsFused>
+template <class IsFused = nothing_fused>
 [[nodiscard]] std::vector<double> reference_step(
-    model& all, std::int64_t step, int microbatches, IsFused is_fused) {
+    model& all, std::int64_t step, int microbatches, IsFused is_fused = {}) {
   struct memory {
     std::vector<std::vector<float>> x;
     std::vector<std::vector<float>> y;

@@ -98,6 +98,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
       }
     }
     one.origin = nullptr;
+    in.wake_hosts();  // an abort may wait for the end of the capture
     if (one.invalid) {
       return cudaErrorStreamCaptureInvalidated;
     }
@@ -181,6 +182,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
       return cudaErrorInvalidValue;
     }
     one->alive = false;
+    in.wake_hosts();  // an abort may wait for this
     return cudaSuccess;
   });
 }
@@ -192,6 +194,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
       return cudaErrorInvalidValue;
     }
     one->alive = false;
+    in.wake_hosts();  // an abort may wait for this
     return cudaSuccess;
   });
 }
