@@ -19,7 +19,9 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace test_cuda_model {
@@ -1826,5 +1828,187 @@ TEST_CASE("Ranks as threads: a host that waits waits for the others, and a deadl
 }
 
 }  // namespace
+
+namespace {
+
+template <class Function>
+Function driver_call(char const* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult answer{};
+  REQUIRE(
+      cudaGetDriverEntryPointByVersion(name, &found, 11070, cudaEnableDefault, &answer) ==
+      cudaSuccess);
+  REQUIRE(answer == cudaDriverEntryPointSuccess);
+  return reinterpret_cast<Function>(found);
+}
+
+// A page that two processes see, each at an address of its own, and registered for devices.
+struct two_views {
+  two_views() {
+    int const file = memfd_create("zbpp test", MFD_CLOEXEC);
+    REQUIRE(file >= 0);
+    REQUIRE(ftruncate(file, size) == 0);
+    for (auto*& each : views) {
+      void* const made = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      REQUIRE(made != MAP_FAILED);
+      each = static_cast<std::uint32_t*>(made);
+      REQUIRE(
+          cudaHostRegister(made, size, cudaHostRegisterMapped | cudaHostRegisterPortable) ==
+          cudaSuccess);
+    }
+    close(file);
+  }
+  two_views(two_views const&) = delete;
+  two_views& operator=(two_views const&) = delete;
+  ~two_views() {
+    for (auto* each : views) {
+      static_cast<void>(cudaHostUnregister(each));  // it tells of a dead device, too
+      munmap(each, size);
+    }
+  }
+
+  void write(cudaStream_t on, std::uint32_t value) {
+    auto const call = driver_call<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+    REQUIRE(call(on, reinterpret_cast<CUdeviceptr>(views[0]), value, 0) == CUDA_SUCCESS);
+  }
+  void wait(cudaStream_t on, std::uint32_t value) {
+    auto const call = driver_call<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+    REQUIRE(call(on, reinterpret_cast<CUdeviceptr>(views[1]), value, 0) == CUDA_SUCCESS);
+  }
+
+  static constexpr std::size_t size = 4096;
+  std::array<std::uint32_t*, 2> views{};
+};
+
+}  // namespace
+
+TEST_CASE("a wait for a value orders what was done before it was written", "[cuda]") {
+  each_interleaving([] {
+    two_views word;
+    cudaStream_t const first = new_stream();
+    cudaStream_t const second = new_stream();
+    char* const data = new_memory();
+    for (std::uint32_t turn = 0; turn < 3; ++turn) {
+      auto const value = 0xffffffffU + turn;  // it wraps around
+      if (turn == 0) *word.views[0] = value - 1;
+      write(first, data, static_cast<int>(turn));
+      word.write(first, value);
+      word.wait(second, value);
+      read(second, data);
+      order(second, first);
+    }
+    CHECK(cudaStreamSynchronize(first) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(second) == cudaSuccess);
+    CHECK(all_faults() == "");
+  });
+}
+
+TEST_CASE("a wait for a value orders nothing that was done after it was written", "[cuda]") {
+  each_interleaving([] {
+    two_views word;
+    cudaStream_t const first = new_stream();
+    cudaStream_t const second = new_stream();
+    char* const data = new_memory();
+    word.write(first, 1);
+    write(first, data);
+    word.write(first, 2);
+    word.wait(second, 1);
+    read(second, data);
+    CHECK(cudaStreamSynchronize(second) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(first) == cudaSuccess);
+    CHECK(faults_of("race") + faults_of("uninitialised") > 0);
+  });
+}
+
+TEST_CASE("a host ends waits by writing a value, and without it they hold up a queue", "[cuda]") {
+  model::options machine;
+  machine.connections = 1;
+  each_interleaving(
+      [] {
+        two_views word;
+        cudaStream_t const first = new_stream();
+        cudaStream_t const second = new_stream();
+        char* const data = new_memory();
+        word.wait(first, 7);
+        write(second, data);
+        for (int i = 0; i < 20; ++i) CHECK(cudaStreamQuery(second) == cudaErrorNotReady);
+        *word.views[0] = 6 + (1U << 30);
+        CHECK(cudaStreamSynchronize(second) == cudaSuccess);
+        CHECK(cudaStreamSynchronize(first) == cudaSuccess);
+        CHECK(all_faults() == "");
+      },
+      machine);
+  reset(1);
+  two_views word;
+  cudaStream_t const lost = new_stream();
+  word.wait(lost, 1);
+  CHECK(cudaStreamSynchronize(lost) == cudaErrorLaunchTimeout);
+  CHECK(faults_of("deadlock") == 1);
+}
+
+TEST_CASE("words are in memory that is registered", "[cuda]") {
+  reset(1);
+  cudaStream_t const on = new_stream();
+  auto const write_to = [&](void* word) {
+    return driver_call<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32")(
+        on, reinterpret_cast<CUdeviceptr>(word), 1, 0);
+  };
+  std::uint32_t own = 0;
+  CHECK(write_to(&own) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(faults_of("memory") == 1);
+  {
+    two_views word;
+    CHECK(
+        cudaHostRegister(word.views[0], 64, cudaHostRegisterMapped) ==
+        cudaErrorHostMemoryAlreadyRegistered);
+    word.wait(on, 1);
+    CHECK(cudaHostUnregister(word.views[1]) == cudaErrorInvalidValue);
+    CHECK(faults_of("memory") == 2);
+    *word.views[0] = 1;
+    CHECK(cudaStreamSynchronize(on) == cudaSuccess);
+    CHECK(model::leaks().size() == 3);  // the stream and both views
+  }
+  CHECK(cudaHostUnregister(&own) == cudaErrorHostMemoryNotRegistered);
+}
+
+TEST_CASE("memory is opened in another process, and closed before it is freed", "[cuda]") {
+  model::reset({.devices = 2});
+  cudaIpcMemHandle_t handle{};
+  char* const data = new_memory();
+  CHECK(cudaIpcGetMemHandle(&handle, data + 1) == cudaErrorInvalidValue);
+  REQUIRE(cudaIpcGetMemHandle(&handle, data) == cudaSuccess);
+  void* opened = nullptr;
+  auto const open = [&] {
+    return cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess);
+  };
+  CHECK(open() == cudaErrorDeviceUninitialized);  // its own
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  CHECK(cudaIpcOpenMemHandle(&opened, handle, 0) == cudaErrorInvalidValue);
+  REQUIRE(open() == cudaSuccess);
+  REQUIRE(open() == cudaSuccess);  // counted
+  cudaStream_t const on = new_stream();
+  char* const own = new_memory();
+  REQUIRE(cudaMemsetAsync(own, 1, block, on) == cudaSuccess);
+  REQUIRE(cudaMemcpyAsync(opened, own, block, cudaMemcpyDeviceToDevice, on) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(on) == cudaSuccess);
+  CHECK(*data == 1);
+  CHECK(cudaIpcCloseMemHandle(opened) == cudaSuccess);
+  CHECK(model::leaks().size() == 4);  // two pieces of memory, a stream, an open handle
+  CHECK(all_faults() == "");
+  REQUIRE(cudaFree(data) == cudaSuccess);
+  CHECK(faults_of("memory") == 1);  // freed while it is open
+  CHECK(cudaIpcCloseMemHandle(opened) == cudaSuccess);
+  CHECK(cudaIpcCloseMemHandle(opened) == cudaErrorInvalidValue);
+  CHECK(open() == cudaErrorMapBufferObjectFailed);
+
+  for (bool const peers : {false, true}) {
+    model::reset({.devices = 2, .peer_access = peers, .shares_memory = !peers});
+    char* const other = new_memory();
+    auto const got = cudaIpcGetMemHandle(&handle, other);
+    CHECK(got == (peers ? cudaErrorNotSupported : cudaSuccess));
+    REQUIRE(cudaSetDevice(1) == cudaSuccess);
+    if (!peers) CHECK(open() == cudaErrorPeerAccessUnsupported);
+  }
+}
 
 }  // namespace test_cuda_model

@@ -104,6 +104,9 @@ std::string machine::why_blocked(stream const& one) const {
     return "stands behind " + text_of(before.label) + " of stream " +
            std::to_string(before.on->index) + " in their hardware queue";
   }
+  if (next.what == kind::wait_value && !has_value(next)) {
+    return "waits for a value of a word in memory";
+  }
   if (next.what == kind::wait) {
     return "waits for the record on stream " + std::to_string(next.mark->stream_index);
   }

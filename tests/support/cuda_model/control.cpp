@@ -197,8 +197,12 @@ std::vector<std::string> leaks() {
   list_alive(all, "executable graph", in.execs_);
   list_alive(all, "green context", in.greens_);
   list_alive(all, "communicator", in.communicators_);
+  list_alive(all, "registration", in.registrations_);
   for (allocation const& one : in.memory_.all()) {
-    if (!one.freed) {
+    if (one.imports > 0) {
+      all.push_back("open handle of allocation " + std::to_string(in.memory_.index_of(one)));
+    }
+    if (!one.freed && one.storage != nullptr) {
       all.push_back(
           "allocation " + std::to_string(in.memory_.index_of(one)) + " of " +
           std::to_string(one.bytes) + " bytes");

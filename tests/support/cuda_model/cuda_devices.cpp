@@ -61,6 +61,9 @@ cudaError_t free_memory(
         "nccl: " + std::string(by) + " of " + which +
         ", which a graph has messages in, and NCCL may have mapped it into other processes");
   }
+  if (one->imports > 0) {
+    in.fault("memory: " + std::string(by) + " of " + which + ", which another process has open");
+  }
   if (one->pending > 0) {
     in.fault(
         "memory: " + std::string(by) + " of " + which + ", which " + std::to_string(one->pending) +
@@ -107,6 +110,10 @@ char const* name_of(cudaError_t error) {
     ZBPP_CUDA_MODEL_NAME(cudaErrorMisalignedAddress);
     ZBPP_CUDA_MODEL_NAME(cudaErrorPeerAccessAlreadyEnabled);
     ZBPP_CUDA_MODEL_NAME(cudaErrorPeerAccessUnsupported);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorDeviceUninitialized);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorMapBufferObjectFailed);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorHostMemoryAlreadyRegistered);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorHostMemoryNotRegistered);
     ZBPP_CUDA_MODEL_NAME(cudaErrorNotSupported);
     ZBPP_CUDA_MODEL_NAME(cudaErrorNotPermitted);
     ZBPP_CUDA_MODEL_NAME(cudaErrorStreamCaptureUnsupported);
@@ -199,6 +206,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrConcurrentKernels:
       case cudaDevAttrStreamPrioritiesSupported:
       case cudaDevAttrUnifiedAddressing:
+      case cudaDevAttrCanFlushRemoteWrites:
       case cudaDevAttrMemoryPoolsSupported: return answer(value, 1);
       default: return answer(value, 0);
     }

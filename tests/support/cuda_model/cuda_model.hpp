@@ -50,8 +50,11 @@ struct options {
   /// Making or freeing memory, and the first launch of each kernel on a device, known by its label,
   /// wait until all that the device was given before is done, as CUDA may.
   bool drains = false;
-  bool green_contexts = true;       ///< false: the driver lacks the green calls, as before 12.4
-  bool peer_access = true;          ///< cudaDeviceCanAccessPeer
+  bool green_contexts = true;  ///< false: the driver lacks the green calls, as before 12.4
+  bool peer_access = true;     ///< cudaDeviceCanAccessPeer
+  /// Whether memory can be shared between processes, of which each device is one: whoever has the
+  /// same device current is in the same process. False: as in containers apart.
+  bool shares_memory = true;
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
   bool duplicate_gpus = false;      ///< NCCL: true lets ranks of one communicator share a device
   bool lazy_connect = true;  ///< NCCL: the first message to a peer waits, on the host, for the peer

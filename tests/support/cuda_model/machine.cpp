@@ -28,6 +28,9 @@ void machine::reset(options const& machine_options) {
   unique_ids_ = 0;
   captures_.clear();
   memory_.clear();
+  registrations_.clear();
+  words_.clear();
+  at_words_.clear();
   auto const devices = static_cast<std::size_t>(options_.devices);
   queues_.assign(
       devices, std::vector<hardware_queue>(static_cast<std::size_t>(options_.connections)));
@@ -100,6 +103,13 @@ void machine::consider(stream* one) {
     }
     return;
   }
+  if (next.what == kind::wait_value && !has_value(next)) {
+    if (!next.parked) {
+      next.parked = true;
+      at_words_.push_back(one);
+    }
+    return;
+  }
   if (next.what == kind::group && !next.cancelled && next.messages->over->broken) {
     return;
   }
@@ -112,6 +122,7 @@ void machine::consider(stream* one) {
 }
 
 bool machine::step() {
+  look_at_words();
   if (ready_.empty()) {
     return false;
   }
@@ -184,6 +195,8 @@ void machine::run(operation& one) {
       on.clock.join(one.mark->clock);
       on.ns = on.queue->ns = std::max(start, one.mark->ns);
       break;
+    case kind::write_value: write_value(one, on); break;
+    case kind::wait_value: wait_for_value(one, on); break;
     case kind::group:
       if (!one.cancelled) {
         start_group(one);
@@ -371,6 +384,7 @@ void machine::drop_all(int device) {
       kept[static_cast<std::size_t>(one.index)] = one.head;
     }
     one.queue->head = one.queue->tail = nullptr;
+    std::erase(at_words_, &one);
     for (operation* each = one.head; each != nullptr; each = each->next) {
       each->queued = false;
       each->next_in_queue = nullptr;
