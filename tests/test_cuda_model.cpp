@@ -1972,7 +1972,7 @@ TEST_CASE("words are in memory that is registered", "[cuda]") {
 }
 
 TEST_CASE("memory is opened in another process, and closed before it is freed", "[cuda]") {
-  model::reset({.devices = 2});
+  model::reset({.devices = 2, .shares_memory = true});
   cudaIpcMemHandle_t handle{};
   char* const data = new_memory();
   CHECK(cudaIpcGetMemHandle(&handle, data + 1) == cudaErrorInvalidValue);

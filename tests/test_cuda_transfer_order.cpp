@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
@@ -179,6 +180,33 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
               check(with_pairs, std::array{each, pairs, all_on_one}.at(++n % 3));
             });
   CHECK(left_out > 0);
+}
+
+// In another process nobody knows at first that the receiver is done with the step before. Then one
+// message that comes back tells, and none does in an evaluation.
+TEST_CASE(
+    "who copies into slots of another process waits until they are free", "[transfer_order]") {
+  auto const waits_of = [](zbpp::program const& code, std::size_t slots) {
+    traffic const messages(code);
+    std::vector const filling(messages.channels().size(), slot_filling::by_sends);
+    std::vector const each(filling.size(), slots);
+    std::vector<std::string> text;
+    for (auto const& channel : zbpp::cuda::transfer_waits_of(code, messages, filling, each)) {
+      auto& line = text.emplace_back();
+      for (auto const& one : channel) line += one.for_slot ? (one.for_sender ? 'b' : 's') : '.';
+    }
+    return text;
+  };
+  using lines = std::vector<std::string>;
+  problem const what(
+      zbpp::placement::linear(2), 6, {.forward = 1, .backward_input = 1, .backward_weight = 1});
+  auto const code = zbpp::lower(zbpp::one_f_one_b{}(what));
+  // Rank 0 sends two activations before a gradient tells it of passes of rank 1, each of the others
+  // behind the gradient of the last microbatch but one. Rank 1 has heard of this step by then.
+  CHECK(waits_of(code, 2) == lines{"b.....", "......"});
+  // Only the slots tell. Each wait for one tells of all passes before its receive.
+  CHECK(waits_of(forward_only(code), 1) == lines{"bbbbbb", ""});
+  CHECK(waits_of(forward_only(code), 3) == lines{"b..b..", ""});
 }
 
 TEST_CASE("a message that a later one implies is handed over without a wait", "[transfer_order]") {

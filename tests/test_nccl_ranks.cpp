@@ -133,13 +133,15 @@ outcome on_ranks(
 }  // namespace
 
 TEST_CASE("ranks in processes of their own give the bits of one process", "[nccl]") {
+  bool const shares_memory = GENERATE(false, true);
   std::uint64_t seed = run_seed();
   for (auto const& [policy, ranks] : {std::pair("zb_h1", 1), {"one_f_one_b", 2}, {"zb_v", 3}}) {
     for (auto const& options : {zbpp::lower_options{}, for_one_queue}) {
       auto const planned = toy_plan(policy, ranks, 5, options);
-      auto const machine = machine_of(planned, ++seed);
+      auto machine = machine_of(planned, ++seed);
+      machine.shares_memory = shares_memory;
       reset_gpus(machine);
-      INFO(policy << ", " << machine.connections << " queues");
+      INFO(policy << ", " << machine.connections << " queues, shares memory: " << shares_memory);
       CHECK(on_ranks(planned) == reference(planned));
       CHECK(first_of(model::faults()) == "");
       CHECK(first_of(model::leaks()) == "");
@@ -170,6 +172,64 @@ TEST_CASE("pairs in processes of their own give the bits of one process", "[nccl
       CHECK(first_of(model::faults()) == "");
       CHECK(first_of(model::leaks()) == "");
     }
+}
+
+namespace {
+
+// Has all messages go one way or the other. @return how many groups of NCCL's there were
+std::uint64_t groups_of(
+    plan const& planned,
+    model::options machine,
+    std::function<void()> const& harm = [] {},
+    std::function<void(nccl::ranks_settings&)> const& change = {}) {
+  machine.shares_memory = true;
+  reset_gpus(machine);
+  model::start_counting();
+  harm();
+  CHECK(on_ranks(planned, change) == reference(planned));
+  CHECK(first_of(model::faults()) == "");
+  CHECK(first_of(model::leaks()) == "");
+  return model::count("ncclSend");
+}
+
+}  // namespace
+
+TEST_CASE("copies carry messages where processes reach each other, and NCCL the rest", "[nccl]") {
+  auto const planned = toy_plan("zb_v", 4, 5);
+  auto const machine = machine_of(planned, run_seed());
+  auto const by_nccl = groups_of(
+      planned, machine, [] {}, [](nccl::ranks_settings& s) { s.peer_copies = false; });
+  CHECK(by_nccl > 0);
+  CHECK(groups_of(planned, machine) == 0);
+  auto two_hosts = machine;
+  two_hosts.devices_of_host = 2;  // ranks 0 and 1, 2 and 3
+  auto const between = groups_of(planned, two_hosts);
+  CHECK(between > 0);
+  CHECK(3 * between == by_nccl);
+  auto three_hosts = machine;
+  three_hosts.devices_of_host = 1;
+  CHECK(groups_of(planned, three_hosts) == by_nccl);
+  auto unreachable = machine;
+  unreachable.peer_access = false;
+  CHECK(groups_of(planned, unreachable) == by_nccl);
+}
+
+TEST_CASE("where sharing fails at one end, both ends of the channel use NCCL", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  std::uint64_t seed = run_seed();
+  for (auto const* function :
+       {"cudaIpcGetMemHandle",
+        "cudaIpcOpenMemHandle",
+        "cudaHostRegister",
+        "cuStreamWriteValue32",
+        "cuStreamWaitValue32"}) {
+    INFO(function);
+    auto const machine = machine_of(planned, ++seed);
+    // Each of the two steps, and an evaluation, of a channel; and the probe of its communicator.
+    auto const groups =
+        groups_of(planned, machine, [&] { model::fail_next(function, cudaErrorNotSupported); });
+    CHECK((groups == 2 * 2 * 5 + 1 || groups == 3 * 2 * 5 + 1));
+  }
 }
 
 TEST_CASE("allocations and first launches that wait for the device hold up no step", "[nccl]") {
@@ -335,9 +395,12 @@ void check_reported(
 
 TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5, for_one_queue);
+  bool const shares_memory = GENERATE(false, true);
   for (int culprit : {0, 1, 2}) {
-    reset_gpus(machine_of(planned, run_seed() + static_cast<std::uint64_t>(culprit)));
-    INFO("culprit " << culprit);
+    auto machine = machine_of(planned, run_seed() + static_cast<std::uint64_t>(culprit));
+    machine.shares_memory = shares_memory;
+    reset_gpus(machine);
+    INFO("culprit " << culprit << ", shares memory: " << shares_memory);
     check_reported(
         fail(
             planned,
@@ -353,6 +416,7 @@ TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nc
     auto machine = machine_of(planned, run_seed() + static_cast<std::uint64_t>(trial));
     machine.launch_depth = 4;  // a launch more waits, as on a GPU whose queue is full
     machine.hosts = 4;         // none of the ranks can be all that issue
+    machine.shares_memory = trial % 2 == 0;
     reset_gpus(machine);
     INFO("culprit " << culprit);
     check_reported(
@@ -377,7 +441,9 @@ void poison(zbpp::pass_context ctx) {
 
 TEST_CASE("a fault of a device reaches every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
-  reset_gpus(machine_of(planned, run_seed()));
+  auto machine = machine_of(planned, run_seed());
+  machine.shares_memory = GENERATE(false, true);
+  reset_gpus(machine);
   check_reported(fail(planned, {1, poison}), "cudaErrorIllegalAddress");
 }
 
@@ -445,13 +511,16 @@ TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   auto meeting_settings = patient_settings();
   meeting_settings.stall_deadline = std::chrono::seconds(3);
-  reset_gpus(machine_of(planned, run_seed()));
+  auto machine = machine_of(planned, run_seed());
+  machine.shares_memory = GENERATE(false, true);
+  reset_gpus(machine);
   auto const reported = fail(
       planned,
       {1,
        [](zbpp::pass_context) {
          model::start_counting();
          model::skip("ncclSend", 1);  // whoever sends next but one does not
+         for (std::uint64_t i = 1; i < 200; ++i) model::skip("cuStreamWriteValue32", i);
        }},
       meeting_settings);
   check_reported(reported, "the step stands still");
@@ -466,13 +535,17 @@ TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
     std::array stages{zbpp::stage_ref(mine)};
     auto settings = settings_of(planned, meeting.rank());
     if (meeting.rank() == 1) settings.layout = zbpp::channel_layout::one_per_pair;
+    if (meeting.rank() == 1) settings.peer_copies = false;
     zbpp::pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
   });
-  for (auto const& text : thrown)
+  for (auto const& text : thrown) {
+    INFO(text);
     CHECK(
         has(text,
             "communicators (one channel per rank pair at rank 1, "
             "one channel a directed pair at rank 0)"));
+    CHECK(has(text, "peer copies (none at rank 1, where GPUs reach each other at rank 0)"));
+  }
 }
 
 TEST_CASE("what goes wrong while communicators are made reaches every rank", "[nccl]") {

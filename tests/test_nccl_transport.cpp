@@ -44,7 +44,8 @@ struct two_ranks {
       cuda::message_shape parts,
       int depth = 4,
       channel_layout layout = channel_layout::one_per_directed_pair,
-      std::size_t messages = 64)
+      std::size_t messages = 64,
+      bool by_copies = false)
       : shapes{std::move(parts)} {
     std::vector<zbpp::channel> const channels{{0, 1, depth, depth}, {1, 0, depth, depth}};
     std::vector<cuda::channel_needs> needs;
@@ -54,14 +55,18 @@ struct two_ranks {
            zbpp::detail::index(depth),
            &shapes,
            std::vector<std::int32_t>(messages, 0),
-           std::vector<zbpp::cuda::transfer_waits>(messages)});
+           std::vector<zbpp::cuda::transfer_waits>(messages),
+           by_copies ? cuda::slot_filling::by_sends : cuda::slot_filling::by_receives});
     for (int rank : {0, 1}) {
       cuda::device_guard const here(rank);
       contexts[zbpp::detail::index(rank)] = std::make_unique<cuda::device_context>(
           cuda::rank_device{.device = rank}, 1, std::span<zbpp::pass const>(), how);
     }
+    auto const held = std::vector(channels.size(), zbpp::detail::index(depth));
+    auto const peers = make_peers(needs, held, [=](int) { return by_copies; });
     transport.emplace(
-        make_communicators(channels, {{0, 0}, {1, 1}}, layout),
+        make_communicators(channels, {{0, 0}, {1, 1}}, layout, peers.get()),
+        peers,
         std::vector{contexts[0].get(), contexts[1].get()},
         std::move(needs));
     for (int rank : {0, 1})
@@ -129,7 +134,8 @@ struct two_ranks {
 };
 
 void reset(std::uint64_t seed) {
-  model::reset({.seed = seed, .devices = 2, .connections = 8});  // a queue for each stream
+  // A queue for each stream.
+  model::reset({.seed = seed, .devices = 2, .connections = 8, .shares_memory = true});
 }
 
 std::string first_fault() {
@@ -140,6 +146,7 @@ std::string first_fault() {
 }  // namespace
 
 TEST_CASE("messages of a channel arrive complete and in the order of their sends", "[nccl]") {
+  bool const by_copies = GENERATE(false, true);
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     // Without a buffer at all, with empty ones, with more than a group takes.
     for (cuda::message_shape const& shape :
@@ -150,7 +157,7 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
           {8, 16, 0, 8, 8, 8, 8, 8}}) {
       reset(run_seed() + seed);
       {
-        two_ranks pair(shape, 6);
+        two_ranks pair(shape, 6, channel_layout::one_per_directed_pair, 64, by_copies);
         int right = 0;
         for (int n = 0; n < 6; ++n) {
           pair.transport->post_receive(0, 0);
@@ -174,10 +181,11 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
 }
 
 TEST_CASE("both directions run for long in few slots, on every layout that is safe", "[nccl]") {
+  bool const by_copies = GENERATE(false, true);
   for (auto const layout : {channel_layout::one_per_directed_pair, channel_layout::one_per_pair})
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
       reset(run_seed() + seed);
-      two_ranks pair({16, 48}, 2, layout);
+      two_ranks pair({16, 48}, 2, layout, 64, by_copies);
       int right = 0;
       constexpr int count = 20;
       // Rank 0 sends, rank 1 answers; an answer shows that the message was consumed.

@@ -324,6 +324,7 @@ set(ZBPP_CUDA_HEADERS
   cuda/detail/step_graph.hpp
   cuda/detail/step_order.hpp
   cuda/detail/second_stream.hpp
+  cuda/detail/stream_values.hpp
   cuda/detail/timing.hpp
   cuda/channel_needs.hpp
   cuda/device.hpp
@@ -351,6 +352,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/abort_thread.hpp
   nccl/detail/agreement.hpp
   nccl/detail/calls.hpp
+  nccl/detail/channel_state.hpp
   nccl/detail/check_multiprocessors.hpp
   nccl/detail/communicator_map.hpp
   nccl/detail/communicator_set.hpp
@@ -358,9 +360,14 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/device_progress.hpp
   nccl/detail/host_wait.hpp
   nccl/detail/link_probe.hpp
+  nccl/detail/make_carriers.hpp
   nccl/detail/make_communicators.hpp
+  nccl/detail/make_peers.hpp
+  nccl/detail/peer_channel.hpp
+  nccl/detail/peer_set.hpp
   nccl/detail/rank_pass_observer.hpp
   nccl/detail/ranks_executor.hpp
+  nccl/detail/shared_page.hpp
   nccl/detail/step_replay.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp

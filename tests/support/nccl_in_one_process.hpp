@@ -13,6 +13,8 @@
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/peer_channel.hpp>
+#include <zbpp/nccl/detail/peer_set.hpp>
 #include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
@@ -23,6 +25,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -38,12 +41,41 @@ namespace zbpp::test {
   };
 }
 
-/// @return the communicators of all channels, for ranks that are all here
+/// @return what carries some channels by copies, for ranks that are all here, each on the device of
+///         its number
+/// @param held        by channel, how many messages a receiver holds at one time
+/// @param by_copies   whether a channel is carried so
+[[nodiscard]] inline std::shared_ptr<nccl::detail::peer_set> make_peers(
+    std::vector<cuda::channel_needs> const& needs,
+    std::vector<std::size_t> const& held,
+    std::function<bool(int)> const& by_copies) {
+  using namespace nccl::detail;
+  auto all = std::make_shared<peer_set>(needs.size());
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    auto const channel = static_cast<int>(c);
+    if (held[c] == 0 || !by_copies(channel)) continue;
+    auto const [from, to] = std::pair(needs[c].ends.from, needs[c].ends.to);
+    auto receiver = cuda::on_device(to, [&, from = from, to = to] {
+      return std::make_unique<peer_receiver>(to, from, held[c], largest_of(needs[c]));
+    });
+    all->add(channel, cuda::on_device(from, [&, from = from] {
+               return std::make_unique<peer_sender>(from, receiver->offer());
+             }));
+    receiver->accept();
+    all->add(channel, std::move(receiver));
+  }
+  return all;
+}
+
+/// @return the communicators of all channels that copies do not carry, for ranks that are all here
 [[nodiscard]] inline std::shared_ptr<nccl::detail::communicator_set> make_communicators(
     std::vector<channel> const& channels,
     std::vector<nccl::detail::local_rank> here,
-    channel_layout layout) {
-  auto how = nccl::detail::map_communicators(channels, static_cast<int>(here.size()), layout);
+    channel_layout layout,
+    nccl::detail::peer_set const* peers = nullptr) {
+  auto const ranks = static_cast<int>(here.size());
+  auto how = peers == nullptr ? nccl::detail::map_communicators(channels, ranks, layout)
+                              : nccl::detail::map_rest(channels, ranks, layout, *peers);
   std::vector<ncclUniqueId> ids(how.communicators.size());
   for (auto& id : ids) nccl::check(ncclGetUniqueId(&id));
   return std::make_shared<nccl::detail::communicator_set>(
@@ -60,6 +92,7 @@ struct nccl_in_one_process {
   bool verifies = true;  ///< false: layouts that do not work are used as well
   bool replays = false;  ///< whether each rank captures its steps, as `ranks_settings::replay`
   std::vector<cuda::message_shape> edges = {};
+  std::function<bool(int channel)> by_copies = [](int) { return false; };  ///< else by NCCL
 
   class executor;
 };
@@ -95,16 +128,21 @@ class nccl_in_one_process::executor : public one_process {
       contexts.push_back(&at(rank));
       here.push_back({rank, rank});
     }
-    if (communicators_ == nullptr)
-      communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
+    std::vector filling(messages.channels().size(), cuda::slot_filling::by_sends);
+    if (communicators_ == nullptr) {
+      held_ = nccl::detail::held_messages(code);
+      peers_ = make_peers(
+          cuda::needs_of(code, messages, shapes_, filling, held_), held_, settings_.by_copies);
+      communicators_ =
+          make_communicators(messages.channels(), std::move(here), settings_.layout, peers_.get());
+    }
+    for (std::size_t c = 0; c < filling.size(); ++c)
+      if (!peers_->carries(static_cast<int>(c))) filling[c] = cuda::slot_filling::by_receives;
     auto made = std::make_unique<nccl::detail::transport>(
         communicators_,
+        peers_,
         std::move(contexts),
-        cuda::needs_of(
-            code,
-            messages,
-            shapes_,
-            std::vector(messages.channels().size(), cuda::slot_filling::by_receives)));
+        cuda::needs_of(code, messages, shapes_, filling, held_));
     if (settings_.replays && replays_.empty())  // the first program is the one that trains
       for (int rank : ranks())
         replays_.push_back(&made->replay_with(rank, cuda::on_device(rank, [&] {
@@ -148,11 +186,15 @@ class nccl_in_one_process::executor : public one_process {
     }
     if (status.has_failed()) {
       for (auto const& each : replays_) each->discard();
+      peers_->abort();
       communicators_->abort();
       for (int rank : ranks()) at(rank).synchronize();
     }
     for (auto const* end : transport.communicators().endpoints())
       cudaStreamSynchronize(end->messages.view());
+    for (int c = 0; c < peers_->channels(); ++c)
+      if (auto const* end = peers_->sender_of(c); end != nullptr)
+        cudaStreamSynchronize(end->copies());
   }
 
  private:
@@ -236,6 +278,8 @@ class nccl_in_one_process::executor : public one_process {
   in_process_states states_;
   wakeup wake_{0};
   std::vector<std::unique_ptr<cuda::device_context>> contexts_;  // by rank
+  std::vector<std::size_t> held_;                                // by channel
+  std::shared_ptr<nccl::detail::peer_set> peers_;
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
   std::vector<nccl::detail::step_replay*> replays_;  // by rank, where steps are
 };

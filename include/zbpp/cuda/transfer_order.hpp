@@ -22,6 +22,8 @@ namespace zbpp::cuda {
 enum class slot_filling : std::uint8_t {
   by_copies,    ///< in the order in which messages are consumed, each once it is there
   by_receives,  ///< in the order of their numbers, each from the moment it is opened
+  by_sends,  ///< in the order of their numbers, by the sender, in another process, who may begin a
+             ///< step while the receiver still runs the one before
   handed_over,  ///< there are none: the receiver gets the sender's memory when it consumes
 };
 
@@ -52,9 +54,14 @@ struct transfer_waits {
 /// step may follow another whose work is still going on.
 /// @param program  a program that `verify` accepts
 /// @param filling  by channel
+/// @param slots    by channel, where any is filled by sends: message k has the memory of message
+///                 k - slots, which flows keep until the last pass of its microbatch at most
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& program, traffic const& messages, std::span<slot_filling const> filling);
+    program const& program,
+    traffic const& messages,
+    std::span<slot_filling const> filling,
+    std::span<std::size_t const> slots = {});
 
 namespace detail {
 
@@ -63,7 +70,10 @@ namespace detail {
 class transfer_order {
  public:
   transfer_order(
-      program const& program, traffic const& messages, std::span<slot_filling const> filling)
+      program const& program,
+      traffic const& messages,
+      std::span<slot_filling const> filling,
+      std::span<std::size_t const> slots)
       : program_(program),
         messages_(messages),
         known_(
@@ -72,13 +82,20 @@ class transfer_order {
         channels_(messages.channels().size()),
         next_(zbpp::detail::index(program.ranks()), 0) {
     // Nobody knows of another rank that its work before this step is done.
-    if (agrees_on_steps(program))
+    bool const agrees = agrees_on_steps(program);
+    bool const follows =
+        agrees || std::ranges::find(filling, slot_filling::by_sends) != filling.end();
+    if (follows)
       for (std::size_t r = 0; r < known_.size(); ++r) known_[r][r] = 1;
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].from = messages.channels()[c].from;
       channels_[c].to = messages.channels()[c].to;
       channels_[c].filling = filling[c];
+      if (filling[c] == slot_filling::by_sends) channels_[c].slots = slots[c];
       channels_[c].after.resize(zbpp::detail::index(program.ranks()), 0);
+      // The receiver's host opens slots of a step when its device is done with the one before.
+      if (follows && !agrees && filling[c] == slot_filling::by_receives)
+        channels_[c].after[zbpp::detail::index(channels_[c].to)] = 1;
     }
   }
 
@@ -107,6 +124,8 @@ class transfer_order {
     std::vector<knowledge> opened;      // what the receiver knew as it opened the slot, by message
     std::vector<transfer_waits> waits;  // by message
     knowledge after;                    // what all further transfers of the channel come after
+    std::size_t slots = 0;              // where sends fill them
+    std::vector<std::int32_t> used;     // then: what the receiver has done when a message is let go
     std::size_t received = 0;           // messages whose receives are over
   };
 
@@ -129,6 +148,7 @@ class transfer_order {
         l.sent.push_back(known);
       } else {
         l.opened.push_back(known);
+        if (l.slots > 0) l.used.push_back(last_use(rank, at, done));
         l.waits.emplace_back();
       }
     }
@@ -169,7 +189,7 @@ class transfer_order {
     if (one.channel == channel_map::none || other.channel == channel_map::none) return false;
     auto const& l = of(one);
     auto const& m = of(other);
-    if (m.filling == slot_filling::by_receives)
+    if (m.filling == slot_filling::by_receives || m.filling == slot_filling::by_sends)
       return one.channel == other.channel && one.sequence > other.sequence;
     auto const from = zbpp::detail::index(m.from);
     return m.filling == slot_filling::handed_over &&
@@ -181,8 +201,8 @@ class transfer_order {
     if (note.channel != channel_map::none)
       consume(of(note), zbpp::detail::index(note.sequence), known);
   }
-  // Fills the slot of a message that is consumed, and, with receives, those of the messages before
-  // it.
+  // Fills the slot of a message that is consumed, and, where they are filled in the order of their
+  // numbers, those of the messages before it.
   static void consume(channel_state& l, std::size_t sequence, knowledge& known) {
     if (l.filling == slot_filling::handed_over) {
       hand_over(l, sequence, known);
@@ -190,7 +210,12 @@ class transfer_order {
       fill_by_copy(l, sequence);
     } else {
       l.waits[sequence].by_receiver = sequence >= l.received;
-      for (; l.received <= sequence; ++l.received) receive(l, l.received);
+      for (; l.received <= sequence; ++l.received) {
+        if (l.filling == slot_filling::by_sends)
+          fill_by_send(l, l.received);
+        else
+          receive(l, l.received);
+      }
     }
     join(known, l.after);
   }
@@ -224,6 +249,34 @@ class transfer_order {
     join(l.after, opened);
   }
 
+  static void fill_by_send(channel_state& l, std::size_t sequence) {
+    auto const sent = std::exchange(l.sent[sequence], {});
+    auto const opened = std::exchange(l.opened[sequence], {});
+    auto const from = zbpp::detail::index(l.from);
+    auto const to = zbpp::detail::index(l.to);
+    // The first messages take the memory of some from before the step.
+    auto const free = sequence < l.slots ? 1 : l.used[sequence - l.slots];
+    auto& waits = l.waits[sequence];
+    waits.for_slot = free > std::max(l.after[to], sent[to]);
+    if (waits.for_slot) join(l.after, opened);
+    waits.for_sender = sent[from] > l.after[from];
+    join(l.after, sent);
+  }
+
+  // What a rank has done when the last pass of the microbatch has run that a receive is for.
+  [[nodiscard]] std::int32_t last_use(int rank, std::size_t at, std::int32_t done) const {
+    auto const row = program_.instructions(rank);
+    auto last = done;
+    for (auto i = at + 1; i < row.size(); ++i) {
+      if (row[i].is_send() || row[i].is_receive()) continue;
+      ++done;
+      if (row[i].is_pass() && row[i].stage == row[at].stage &&
+          row[i].microbatch == row[at].microbatch)
+        last = done;
+    }
+    return last;
+  }
+
   static void join(knowledge& what, knowledge const& other) {
     for (std::size_t q = 0; q < what.size(); ++q) what[q] = std::max(what[q], other[q]);
   }
@@ -238,8 +291,11 @@ class transfer_order {
 }  // namespace detail
 
 inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& program, traffic const& messages, std::span<slot_filling const> filling) {
-  return detail::transfer_order(program, messages, filling).run();
+    program const& program,
+    traffic const& messages,
+    std::span<slot_filling const> filling,
+    std::span<std::size_t const> slots) {
+  return detail::transfer_order(program, messages, filling, slots).run();
 }
 
 }  // namespace zbpp::cuda

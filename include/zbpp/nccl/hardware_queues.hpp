@@ -18,19 +18,30 @@
 
 namespace zbpp::nccl {
 
-/// @return by rank, how many streams its device has in a run of a program: that of its passes, a
-///         second one where it has pairs, for each communicator of the rank one for messages and
-///         two that NCCL makes, and one more of NCCL where there is any communicator; those that
-///         stay idle may take a queue as well
+namespace detail {
+
+/// @return how many streams the device of a rank has in a run of a program: that of its passes, a
+///         second one where it has pairs, for each of its communicators three, and one more where
+///         there are any, and one for each channel on which it sends by copies
+[[nodiscard]] inline int streams_of_rank(
+    program const& code, int rank, int communicators, int copying = 0) noexcept {
+  auto const of_passes = zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 1;
+  return of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators) + copying;
+}
+
+}  // namespace detail
+
+/// @return by rank, how many streams its device has in a run of a program where NCCL carries all:
+///         that of its passes, a second one where it has pairs, for each communicator of the rank
+///         one for messages and two that NCCL makes, and one more of NCCL where there is any
+///         communicator; those that stay idle may take a queue as well
 /// @source NCCL, commAlloc in src/init.cc and ncclCudaContextTrack in src/misc/strongstream.cc
 [[nodiscard]] inline std::vector<int> streams_of_ranks(
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
   std::vector<int> counts;
   auto const made = detail::map_communicators(code.placement(), layout);
   for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const communicators = made.count_of(rank);
-    auto const of_passes = zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 1;
-    counts.push_back(of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators));
+    counts.push_back(detail::streams_of_rank(code, rank, made.count_of(rank)));
   }
   return counts;
 }
@@ -48,9 +59,11 @@ namespace zbpp::nccl {
 namespace detail {
 
 /// Refuses a program that can stand still on the hardware queues that the device of a rank has.
+/// @param count_of_streams  on this device
 /// @throws error (refused_program)
-inline void check_hardware_queues(program const& code, channel_layout layout, int rank) {
-  auto const need = nccl::hardware_queues(code, layout);
+inline void check_hardware_queues(program const& code, int rank, int count_of_streams) {
+  std::vector const all(zbpp::detail::index(code.ranks()), count_of_streams);
+  auto const need = zbpp::hardware_queues(code, all);
   auto const streams = need.of_rank[zbpp::detail::index(rank)];
   auto const there = cuda::device_connections();
   if (streams <= there) return;

@@ -128,7 +128,12 @@ inline transfer_costs measure_transfers(
   cuda::device_guard const here(device);
   std::vector<detail::measured_link> mine;
   try {
-    auto const all = detail::make_communicators(control, device, channels, settings);
+    auto const all = detail::make_communicators(
+        control,
+        device,
+        channels,
+        detail::map_communicators(channels, ranks, settings.layout),
+        settings);
     for (int c = 0; c < map.size(); ++c) {
       auto const [from, to] = map.ends(c);
       if (from > to) continue;  // measured with the channel that runs the other way

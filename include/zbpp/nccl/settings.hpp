@@ -21,7 +21,7 @@
 namespace zbpp::nccl {
 
 /// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
-/// edges, most_ctas and replay.
+/// edges, most_ctas, replay and peer_copies.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
@@ -38,6 +38,10 @@ struct ranks_settings {
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where the arena takes its memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = cuda::device_memory;
+  /// Whether copies between GPUs carry the messages between ranks on one host whose GPUs reach each
+  /// other, so that NCCL carries only the rest; all where the caller's communicator is adopted, or
+  /// steps are replayed.
+  bool peer_copies = true;
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says
   /// how many hardware queues a device then needs.
   channel_layout layout = channel_layout::one_per_directed_pair;

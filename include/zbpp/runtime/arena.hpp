@@ -59,6 +59,8 @@ class buffer {
   [[nodiscard]] std::uint32_t use_count() const noexcept {
     return piece_ == nullptr ? 0 : piece_->references;
   }
+  /// @return whether other arenas have borrowed the memory and not given it back
+  [[nodiscard]] bool is_lent() const noexcept { return piece_ != nullptr && piece_->loans != 0; }
   /// Counts the memory under another purpose from now on.
   void retag(purpose what) const noexcept {
     if (piece_ != nullptr) piece_->owner->retag(piece_, what);
@@ -178,8 +180,8 @@ class arena {
   /// is not free yet: kernels may still use it. Its lender gets it back by `take_released`.
   /// @return an empty buffer for an empty one
   /// @throws std::bad_alloc
-  [[nodiscard]] buffer borrow(buffer const& from) {
-    return from ? buffer(core_->borrow(from.piece_, purpose::borrowed)) : buffer();
+  [[nodiscard]] buffer borrow(buffer const& from, purpose what = purpose::borrowed) {
+    return from ? buffer(core_->borrow(from.piece_, what)) : buffer();
   }
   /// Takes what this rank has borrowed from another and let go of, for a message to that one: it
   /// may have its memory back once it waits for what this rank has done so far.

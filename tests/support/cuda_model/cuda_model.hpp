@@ -53,8 +53,9 @@ struct options {
   bool green_contexts = true;  ///< false: the driver lacks the green calls, as before 12.4
   bool peer_access = true;     ///< cudaDeviceCanAccessPeer
   /// Whether memory can be shared between processes, of which each device is one: whoever has the
-  /// same device current is in the same process. False: as in containers apart.
-  bool shares_memory = true;
+  /// same device current is in the same process. False: as where containers keep processes apart.
+  bool shares_memory = false;
+  int devices_of_host = 32;         ///< processes share memory with those on the same host only
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
   bool duplicate_gpus = false;      ///< NCCL: true lets ranks of one communicator share a device
   bool lazy_connect = true;  ///< NCCL: the first message to a peer waits, on the host, for the peer

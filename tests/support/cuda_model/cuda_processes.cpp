@@ -263,6 +263,9 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     if (!in.options_.peer_access) {
       return cudaErrorPeerAccessUnsupported;
     }
+    if (what.process / in.options_.devices_of_host != self.device / in.options_.devices_of_host) {
+      return cudaErrorMapBufferObjectFailed;
+    }
     ++one.imports;
     *data = one.storage.get();  // one address space
     return cudaSuccess;

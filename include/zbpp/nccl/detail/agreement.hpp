@@ -18,6 +18,18 @@ namespace zbpp::nccl::detail {
   return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
 }
 
+/// @return whether copies may carry messages. A graph writes the same values into counters each time
+///         that it is launched, so they cannot count the messages of a step that is replayed.
+[[nodiscard]] inline bool uses_peer_copies(ranks_settings const& settings) noexcept {
+  return settings.peer_copies && settings.adopted == nullptr &&
+         settings.replay != cuda::replay::step;
+}
+/// @return that as ranks agree on it
+[[nodiscard]] inline asio::agreement_item peer_copies_item(ranks_settings const& settings) {
+  return asio::make_item(
+      "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
+}
+
 /// @return what ranks compare of their settings
 [[nodiscard]] inline std::vector<asio::agreement_item> agreement_of(
     ranks_settings const& settings) {
@@ -33,7 +45,8 @@ namespace zbpp::nccl::detail {
               std::string(to_string(layout_of(settings)))),
       asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
       asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
-      asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none")};
+      asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
+      peer_copies_item(settings)};
 }
 
 }  // namespace zbpp::nccl::detail

@@ -5,9 +5,7 @@
 // nothing is left that could end the wait.
 #pragma once
 
-#include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
 
 #include <string>
@@ -15,11 +13,12 @@
 namespace zbpp::nccl::detail {
 
 /// Refuses settings with which waiting messages can hold all multiprocessors of a rank.
+/// @param made      those of the run
 /// @param sm_count  those that its passes have
 /// @throws error (bad_argument)
 inline void check_multiprocessors(
-    program const& code, channel_layout layout, int rank, int most_ctas, int sm_count) {
-  auto const communicators = map_communicators(code.placement(), layout).count_of(rank);
+    communicator_map const& made, int rank, int most_ctas, int sm_count) {
+  auto const communicators = made.count_of(rank);
   auto const most = communicators == 0 ? most_ctas : (sm_count - 1) / communicators;
   if (most_ctas <= most) return;
   auto const cure = most > 0

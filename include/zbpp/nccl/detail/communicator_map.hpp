@@ -37,8 +37,11 @@ struct communicator_members {
 
 /// Maps channels to communicators.
 struct communicator_map {
+  static constexpr int none = -1;
+
   std::vector<communicator_members> communicators;  ///< in the order in which all ranks make them
-  std::vector<int> of_channel;                      ///< by channel: the number of its communicator
+  /// By channel: the number of its communicator; none where something else carries it.
+  std::vector<int> of_channel;
 
   /// @return how many communicators a rank is in
   [[nodiscard]] int count_of(int rank) const noexcept {

@@ -134,10 +134,12 @@ class communicator_set {
 
   /// @return the channels that the communicators serve
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
-  /// @return a rank's endpoint of a channel; null when the rank is in another process
+  /// @return a rank's endpoint of a channel; null when the rank is in another process, or NCCL does
+  ///         not carry the channel
   [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
-    auto const& ends =
-        by_communicator_[zbpp::detail::index(how_.of_channel[zbpp::detail::index(channel)])];
+    auto const communicator = how_.of_channel[zbpp::detail::index(channel)];
+    if (communicator == communicator_map::none) return nullptr;
+    auto const& ends = by_communicator_[zbpp::detail::index(communicator)];
     for (std::size_t i = 0; i < here_.size(); ++i)
       if (here_[i].rank == rank) return ends[i].get();
     return nullptr;

@@ -65,12 +65,14 @@ namespace zbpp::nccl::detail {
 /// Makes and connects the communicators of some channels together with the other ranks, or takes
 /// the caller's.
 /// @param device  that of this rank
+/// @param how     as `map_rest` gives it; not used for the caller's
 /// @throws error (no_rendezvous) after `init_deadline`; as `communicator_set`; the failure of the
 ///         run
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_communicators(
     asio::control& run,
     int device,
     std::vector<channel> const& channels,
+    communicator_map how,
     ranks_settings const& settings) {
   auto const pause = pause_in_run(
       run,
@@ -80,7 +82,6 @@ namespace zbpp::nccl::detail {
   local_rank const here{run.rank(), device};
   if (settings.adopted != nullptr)
     return std::make_shared<communicator_set>(channels, here, run.ranks(), settings.adopted, pause);
-  auto how = map_communicators(channels, run.ranks(), settings.layout);
   auto const ids = exchange_ids(run, how);
   return std::make_shared<communicator_set>(
       channels, std::vector{here}, std::move(how), ids, settings.most_ctas, pause);

@@ -26,16 +26,15 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/agreement.hpp>
-#include <zbpp/nccl/detail/check_multiprocessors.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/device_end.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/detail/host_wait.hpp>
-#include <zbpp/nccl/detail/make_communicators.hpp>
+#include <zbpp/nccl/detail/make_carriers.hpp>
+#include <zbpp/nccl/detail/peer_set.hpp>
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
 #include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
-#include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/nccl/settings.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -65,8 +64,8 @@ class ranks::executor {
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
   ///         not fit; (no_agreement) that says which rank differs in what; (refused_program) when
-  ///         the program can stall on communicators with this layout, or on the hardware queues of
-  ///         a device; cuda_error; the failure of the run
+  ///         the program can stall on communicators with this layout; cuda_error; the failure of
+  ///         the run
   executor(nccl::ranks by, plan const& planned)
       : settings_(std::move(by.settings_)),
         connector_(&by.run_->data_connections()),
@@ -88,17 +87,9 @@ class ranks::executor {
           return detail::device_progress(planned.schedule().passes(supervisor_.rank()).size());
         })) {
     // Forward passes alone can wait in a cycle only if all passes can, so this covers evaluation.
-    auto const layout = detail::layout_of(settings_);
-    verify_or_throw(planned.program(), planned.problem(), layout);
-    // Ranks differ in how many queues they have, and need.
-    supervisor_.or_fail([&] {
-      auto const rank = supervisor_.rank();
-      if (settings_.replay == cuda::replay::step) detail::check_replay(settings_, planned);
-      detail::check_hardware_queues(planned.program(), layout, rank);
-      if (settings_.adopted == nullptr)
-        detail::check_multiprocessors(
-            planned.program(), layout, rank, settings_.most_ctas, context().sm_count());
-    });
+    verify_or_throw(planned.program(), planned.problem(), detail::layout_of(settings_));
+    if (settings_.replay == cuda::replay::step)
+      supervisor_.or_fail([&] { detail::check_replay(settings_, planned); });
   }
   executor(executor const&) = delete;
   executor& operator=(executor const&) = delete;
@@ -129,28 +120,36 @@ class ranks::executor {
         launcher_.observer_of(rank), context(), progress_, wait_, supervisor_.channel().board()};
   }
 
-  /// @return what carries the messages of this rank; the first time makes and connects the
-  ///         communicators together with the other ranks
-  /// @throws error, the failure of the run
+  /// @return what carries the messages of this rank; the first time finds out together with the
+  ///         other ranks who reaches whose slots, and makes and connects communicators for the rest
+  /// @throws error (refused_program) when the program can stand still on the hardware queues of a
+  ///         device; (bad_argument) when messages could hold all multiprocessors; the failure of
+  ///         the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
-    auto needs = cuda::needs_of(
-        program,
-        messages,
-        shapes_,
-        std::vector(messages.channels().size(), cuda::slot_filling::by_receives));
     auto communicators = communicators_.lock();
     if (communicators == nullptr)
       supervisor_.or_fail([&] {
-        communicators = detail::make_communicators(
-            supervisor_.channel(), context().device(), messages.channels(), settings_);
+        auto made = detail::make_carriers(
+            supervisor_.channel(), context(), program, messages, shapes_, settings_);
+        held_ = std::move(made.held);
+        peers_ = std::move(made.peers);
+        communicators = std::move(made.communicators);
         communicators_ = communicators;
-        abort_thread_.emplace([all = communicators.get()] { all->abort(); });
+        abort_thread_.emplace([peers = peers_.get(), all = communicators.get()] {
+          peers->abort();
+          all->abort();
+        });
       });
+    auto needs = cuda::needs_of(program, messages, shapes_, detail::filling_of(*peers_), held_);
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
     auto made = std::make_unique<detail::transport>(
-        std::move(communicators), std::move(contexts), std::move(needs), settings_.synchronizes);
+        std::move(communicators),
+        peers_,
+        std::move(contexts),
+        std::move(needs),
+        settings_.synchronizes);
     // A transport whose program could not be prepared is destroyed; its address may be in use
     // again.
     programs_.remove_if([&](running const& gone) {
@@ -336,7 +335,9 @@ class ranks::executor {
   cuda::launcher launcher_;
   detail::device_progress progress_;
   detail::host_wait wait_{supervisor_, progress_};
-  std::list<running> programs_;  // their addresses identify watches
+  std::list<running> programs_;    // their addresses identify watches
+  std::vector<std::size_t> held_;  // by channel: slots where copies carry it
+  std::shared_ptr<detail::peer_set> peers_;
   // Transports own them: they go before the memory of their messages, which NCCL may have mapped
   // into other processes for a graph.
   std::weak_ptr<detail::communicator_set> communicators_;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between ranks by NCCL. The host only issues: on the device a receive waits until
-// its slot is free, a send until its message is made, and a pass until its message has arrived.
+// Moves messages between ranks by NCCL, or by copies into slots of the receiver where devices reach
+// each other. The host only issues: on the device a transfer waits until its slot is free and its
+// message is made, and a pass until its message has arrived.
 #pragma once
 
 #include <zbpp/cuda/device_context.hpp>
@@ -9,7 +10,9 @@
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/nccl/detail/channel_state.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/peer_set.hpp>
 #include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
@@ -41,29 +44,36 @@ class transport {
 
   /// Makes events for the channels of a program.
   /// @param communicators  made for these channels; other transports may use them, too
+  /// @param peers          likewise, for the channels that copies carry
   /// @param contexts       by rank, null for ranks of other processes; they outlive the transport
   /// @param needs          of each channel
   /// @param host_waits     whether a pass is issued only when its message has arrived
   /// @throws cuda_error
   transport(
       std::shared_ptr<communicator_set> communicators,
+      std::shared_ptr<peer_set> peers,
       std::vector<cuda::device_context*> contexts,
       std::vector<cuda::channel_needs> needs,
       bool host_waits = false)
-      : communicators_(std::move(communicators)), ranks_(contexts.size()), host_waits_(host_waits) {
+      : communicators_(std::move(communicators)),
+        peers_(std::move(peers)),
+        ranks_(contexts.size()),
+        host_waits_(host_waits) {
     for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
     for (auto& each : needs) {
       auto const channel = static_cast<int>(channels_.size());
-      bool const is_here = communicators_->endpoint_of(channel, each.ends.from) != nullptr ||
-                           communicators_->endpoint_of(channel, each.ends.to) != nullptr;
+      auto const device_of = [&](int rank) {
+        auto const* const context = contexts[zbpp::detail::index(rank)];
+        return context == nullptr ? channel_state::not_here : context->device();
+      };
+      auto const from = device_of(each.ends.from);
+      auto const to = device_of(each.ends.to);
       channels_.push_back(
-          is_here ? std::make_unique<channel_state>(*communicators_, channel, std::move(each))
-                  : nullptr);
-      if (is_here) note_endpoints(*channels_.back());
-    }
-    for (std::size_t i = 0; i < communicators_->endpoints().size(); ++i) {
-      auto const device = communicators_->endpoints()[i]->device;
-      last_.push_back(cuda::on_device(device, [] { return cuda::event(cuda::event_kind::order); }));
+          from == channel_state::not_here && to == channel_state::not_here
+              ? nullptr
+              : std::make_unique<channel_state>(
+                    *communicators_, *peers_, channel, std::move(each), from, to));
+      if (channels_.back() != nullptr) note_streams(*channels_.back(), from, to);
     }
   }
 
@@ -80,11 +90,16 @@ class transport {
     return *(ranks_[zbpp::detail::index(rank)].steps = std::move(steps));
   }
 
-  /// Opens the slot of the next message and enqueues the receive.
-  /// @throws std::bad_alloc; cuda_error; nccl_error
+  /// Opens the slot of the next message, and enqueues the receive or tells the sender.
+  /// @throws std::bad_alloc; error (wrong_flow) when a flow still holds the slot; cuda_error;
+  ///         nccl_error
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
+    if (l.incoming != nullptr) {
+      open_for_copy(l, to);
+      return;
+    }
     auto const by = to.stream_of(*l.receiver);
     // A receive may write from its start on, so it waits for the passes that used the memory.
     auto const waits = l.slots->waits(l.slots->opened());
@@ -99,7 +114,7 @@ class transport {
       by.record(slot.arrived);
   }
 
-  /// Enqueues the send of what the sender's passes have made so far. Never blocks.
+  /// Enqueues the send or copy of what the sender's passes have made so far. Never blocks.
   /// @throws error (wrong_size) unless the message has the shape of its edge; cuda_error;
   ///         nccl_error
   void send(int channel, message&& msg, ticks) {
@@ -107,17 +122,21 @@ class transport {
     auto const sequence = static_cast<std::int32_t>(l.sent);
     l.slots->check_equals(sequence, msg);
     auto const& from = at_rank(l.slots->ends().from);
-    auto const by = from.stream_of(*l.sender);
-    if (!communicators_->is_aborted()) {
+    auto const by = l.outgoing != nullptr ? l.outgoing->copies() : from.stream_of(*l.sender);
+    if (!is_aborted()) {
+      auto const waits = l.slots->waits(sequence);
       // One event is enough: a wait refers to its latest record.
-      if (l.slots->waits(sequence).for_sender) {
+      if (waits.for_sender) {
         from.context->compute().record(l.made);
         by.wait(l.made);
       }
-      transfer(*l.sender, msg, [&](buffer const& part) {
-        return ncclSend(
-            part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
-      });
+      if (l.outgoing != nullptr)
+        l.outgoing->send(msg, waits.for_slot, waits.by_receiver);
+      else
+        transfer(*l.sender, msg, [&](buffer const& part) {
+          return ncclSend(
+              part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
+        });
     }
     l.at(l.sent++) = std::move(msg);
   }
@@ -127,9 +146,11 @@ class transport {
   /// @throws cuda_error
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
     if (!host_waits_) return 0;
-    auto const& arrived = channels_[zbpp::detail::index(channel)]->slots->at(sequence).arrived;
-    // In this order, since a receive that is given up completes as well, after the abort began.
-    return arrived.view().is_complete() && !communicators_->is_aborted() ? 0 : not_yet;
+    auto const& l = *channels_[zbpp::detail::index(channel)];
+    bool const is_here = l.incoming != nullptr ? l.incoming->has_arrived(sequence)
+                                               : l.slots->at(sequence).arrived.view().is_complete();
+    // In this order, since what is given up seems to be here as well, after the abort began.
+    return is_here && !is_aborted() ? 0 : not_yet;
   }
 
   /// @return true: what is received is ordered by the device
@@ -140,8 +161,13 @@ class transport {
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
     auto& slot = l.slots->at(sequence);
-    if (l.slots->waits(sequence).by_receiver && !communicators_->is_aborted())
-      at_rank(l.slots->ends().to).context->compute().wait(slot.arrived);
+    if (l.slots->waits(sequence).by_receiver && !is_aborted()) {
+      auto const compute = at_rank(l.slots->ends().to).context->compute();
+      if (l.incoming != nullptr)
+        l.incoming->wait(compute, sequence);
+      else
+        compute.wait(slot.arrived);
+    }
     return std::exchange(slot.parts, {});
   }
 
@@ -169,16 +195,16 @@ class transport {
   [[nodiscard]] bool begin_step(int rank) {
     if (states_ != nullptr && !states_->begin_step(rank)) return false;
     // A step that is captured begins when all is over.
-    if (!communicators_->is_aborted() && !at_rank(rank).context->is_captured()) {
-      for (auto const i : at_rank(rank).endpoints) {
-        communicators_->endpoints()[i]->messages.view().record(last_[i]);
-        at_rank(rank).context->compute().wait(last_[i]);
-      }
-    }
+    if (!is_aborted() && !at_rank(rank).context->is_captured())
+      for (auto const& each : streams_)
+        if (each.rank == rank) {
+          each.on.record(each.last);
+          at_rank(rank).context->compute().wait(each.last);
+        }
     for (auto& l : channels_) {
       if (l == nullptr) continue;
       if (l->slots->ends().from == rank) l->release_sent();
-      if (l->slots->ends().to == rank) l->slots->drain();
+      if (l->slots->ends().to == rank) l->drain_slots();
     }
     return true;
   }
@@ -194,81 +220,52 @@ class transport {
     for (auto& l : channels_) {
       if (l == nullptr) continue;
       l->release_sent();
-      l->slots->drain();
+      l->drain_slots();
     }
     if (states_ != nullptr) states_->drain();
   }
 
   /// Records events behind all that was issued, for `is_done`. @throws cuda_error
   void mark_end() {
-    if (communicators_->is_aborted()) return;
-    for (std::size_t i = 0; i < last_.size(); ++i)
-      communicators_->endpoints()[i]->messages.view().record(last_[i]);
+    if (is_aborted()) return;
+    for (auto const& each : streams_) each.on.record(each.last);
   }
   /// @return whether all that was issued before `mark_end` is done
   /// @throws cuda_error
   [[nodiscard]] bool is_done() const {
-    return std::ranges::all_of(last_, [](auto const& e) { return e.view().is_complete(); });
+    return std::ranges::all_of(
+        streams_, [](auto const& each) { return each.last.view().is_complete(); });
   }
   /// @return whether anything that was issued is still waiting or running
   [[nodiscard]] bool is_busy() const noexcept {
-    return std::ranges::any_of(communicators_->endpoints(), [](auto const* end) {
-      return cudaStreamQuery(end->messages.view()) == cudaErrorNotReady;
-    });
+    return std::ranges::any_of(
+        streams_, [](auto const& each) { return cudaStreamQuery(each.on) == cudaErrorNotReady; });
   }
 
   /// @return the communicators that it uses
   [[nodiscard]] communicator_set& communicators() const noexcept { return *communicators_; }
+  /// @return the channels that copies carry
+  [[nodiscard]] peer_set& peers() const noexcept { return *peers_; }
 
  private:
   // NCCL may split large groups into several launches; small groups make both ranks split alike.
   static constexpr std::size_t most_grouped = 4;
 
-  // A channel whose sender or receiver, or both, are in this process.
-  struct channel_state {
-    channel_state(communicator_set const& communicators, int channel, cuda::channel_needs needs)
-        : sender(communicators.endpoint_of(channel, needs.ends.from)),
-          receiver(communicators.endpoint_of(channel, needs.ends.to)),
-          sender_number(communicators.number_in(channel, needs.ends.from)),
-          receiver_number(communicators.number_in(channel, needs.ends.to)),
-          messages(needs.places()) {
-      if (sender != nullptr)
-        made = cuda::on_device(sender->device, [] { return cuda::event(cuda::event_kind::order); });
-      if (receiver == nullptr) needs.window = 0;
-      slots = cuda::on_device((receiver != nullptr ? receiver : sender)->device, [&] {
-        return std::make_unique<cuda::slot_ring>(std::move(needs));
-      });
-    }
-
-    void release_sent() noexcept {
-      while (retired < sent) at(retired++).clear();
-      sent = retired = 0;
-    }
-    [[nodiscard]] message& at(std::uint32_t number) noexcept {
-      return messages[number & (messages.size() - 1)];
-    }
-
-    endpoint* sender;    // null when it is in another process
-    endpoint* receiver;  // likewise
-    int sender_number;
-    int receiver_number;
-    std::unique_ptr<cuda::slot_ring> slots;
-    // Touched by the sender alone.
-    alignas(64) cuda::event made;  // on the sender's compute stream
-    std::vector<message> messages;
-    std::uint32_t sent = 0;
-    std::uint32_t retired = 0;
-  };
   struct rank_state {
     cuda::device_context* context = nullptr;
     arena* memory = nullptr;
     wakeup* wake = nullptr;
-    std::vector<std::size_t> endpoints;  // those of the communicators that it uses
     std::unique_ptr<step_replay> steps;  // null where none are replayed
 
     [[nodiscard]] cuda::stream_ref stream_of(endpoint const& end) const {
       return context->is_captured() ? steps->messages() : end.messages.view();
     }
+  };
+  // On which a rank's transfers run.
+  struct transfer_stream {
+    int rank;
+    cuda::stream_ref on;
+    cuda::event last;
   };
 
   [[nodiscard]] channel_state& at(int channel) noexcept {
@@ -276,16 +273,27 @@ class transport {
   }
   [[nodiscard]] rank_state& at_rank(int rank) noexcept { return ranks_[zbpp::detail::index(rank)]; }
 
-  void note_endpoints(channel_state const& l) {
-    auto const note = [&](endpoint const* end, int rank) {
-      if (end == nullptr) return;
-      auto const& all = communicators_->endpoints();
-      auto const i = zbpp::detail::index(std::ranges::find(all, end) - all.begin());
-      auto& mine = at_rank(rank).endpoints;
-      if (std::ranges::find(mine, i) == mine.end()) mine.push_back(i);
+  void note_streams(channel_state const& l, int from, int to) {
+    auto const note = [&](cuda::stream_ref on, int rank, int device) {
+      auto const is_same = [&](auto const& each) { return each.on.get() == on.get(); };
+      if (std::ranges::any_of(streams_, is_same)) return;
+      streams_.push_back(
+          {rank, on, cuda::on_device(device, [] { return cuda::event(cuda::event_kind::order); })});
     };
-    note(l.sender, l.slots->ends().from);
-    note(l.receiver, l.slots->ends().to);
+    if (l.sender != nullptr) note(l.sender->messages, l.slots->ends().from, from);
+    if (l.receiver != nullptr) note(l.receiver->messages, l.slots->ends().to, to);
+    if (l.outgoing != nullptr) note(l.outgoing->copies(), l.slots->ends().from, from);
+  }
+
+  [[nodiscard]] bool is_aborted() const noexcept {
+    return communicators_->is_aborted() || peers_->is_aborted();
+  }
+
+  // Opens a slot, and tells the sender unless it knows.
+  void open_for_copy(channel_state& l, rank_state const& to) {
+    auto const sequence = l.slots->opened();
+    l.slots->open(l.incoming->open(*to.memory, l.slots->shape(sequence)));
+    if (l.slots->waits(sequence).for_slot && !is_aborted()) l.incoming->tell(to.context->compute());
   }
 
   // Issues a call for each buffer of a message. Does nothing after an abort, when NCCL may still be
@@ -306,11 +314,12 @@ class transport {
   }
 
   std::shared_ptr<communicator_set> communicators_;
+  std::shared_ptr<peer_set> peers_;
   std::vector<rank_state> ranks_;  // by rank
   std::vector<std::unique_ptr<channel_state>>
-      channels_;                   // by channel; null when neither end is in this process
-  std::vector<cuda::event> last_;  // one per endpoint
-  state_link* states_ = nullptr;   // null where ranks exchange none
+      channels_;  // by channel; null when neither end is in this process
+  std::vector<transfer_stream> streams_;
+  state_link* states_ = nullptr;  // null where ranks exchange none
   bool host_waits_;
 };
 

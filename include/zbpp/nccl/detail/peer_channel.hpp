@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A channel between two processes of one host whose devices reach each other: the sender's copy
+// engine writes into the receiver's slots, and counters in memory of the host say how far both are.
+// No multiprocessor takes part.
+#pragma once
+
+#include <zbpp/cuda/channel_needs.hpp>
+#include <zbpp/cuda/detail/stream_values.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/nccl/detail/shared_page.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/message.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zbpp::nccl::detail {
+
+/// Lies in a page that both ends share. Devices and hosts of both write it; each counter counts
+/// messages since the channel was made, and may wrap around.
+struct peer_counters {
+  alignas(128) std::uint32_t opened;     ///< slots that the receiver's device has passed
+  alignas(128) std::uint32_t arrived;    ///< messages that the sender's device has copied
+  alignas(128) std::uint32_t tried;      ///< for trying whether a device can write here
+  alignas(128) std::uint32_t is_closed;  ///< whether the sender has let go of the slots
+};
+static_assert(sizeof(peer_counters) <= shared_page::size);
+
+/// Says what a sender needs to reach the slots of a channel; a plain value, as ranks exchange it.
+struct peer_offer {
+  std::int32_t is_made = 0;  ///< 0: there is nothing to reach
+  page_name page;
+  cudaIpcMemHandle_t memory{};
+  std::uint64_t slots = 0;
+  std::uint64_t stride = 0;                                 ///< from one slot to the next
+  std::array<std::uint64_t, message::max_buffers> parts{};  ///< where each buffer begins in a slot
+};
+static_assert(std::is_trivially_copyable_v<peer_offer>);
+
+/// The counters of a channel at one of its ends.
+class peer_end {
+ public:
+  /// Ends all waits of both devices for this channel, however long what they wait for takes. Calls
+  /// no CUDA. Devices may write the counters still, so call it until they are done.
+  void end_waits() noexcept {
+    auto const beyond = count_.load(std::memory_order_relaxed) + (std::uint32_t{1} << 30);
+    set(counters().opened, beyond);
+    set(counters().arrived, beyond);
+  }
+
+ protected:
+  peer_end(int device, shared_page& page) : page_(&page), values_(device) {}
+
+  // Sees that the device can write a counter and wait for it. Blocks.
+  void try_values(cuda::stream_ref on) const {
+    try {
+      values_.write(on, on_device().tried, 1);
+      values_.wait(on, on_device().tried, 1);
+      on.synchronize();
+    } catch (...) {
+      cudaStreamSynchronize(on);
+      throw;
+    }
+  }
+
+  [[nodiscard]] peer_counters& counters() const noexcept {
+    return *static_cast<peer_counters*>(page_->data());
+  }
+  struct addresses {
+    std::uint32_t* opened;
+    std::uint32_t* arrived;
+    std::uint32_t* tried;
+  };
+  [[nodiscard]] addresses on_device() const noexcept {
+    auto* const all = static_cast<peer_counters*>(page_->on_device());
+    return {&all->opened, &all->arrived, &all->tried};
+  }
+  static void set(std::uint32_t& counter, std::uint32_t value) noexcept {
+    std::atomic_ref(counter).store(value, std::memory_order_release);
+  }
+  [[nodiscard]] static std::uint32_t get(std::uint32_t& counter) noexcept {
+    return std::atomic_ref(counter).load(std::memory_order_acquire);
+  }
+
+  shared_page* page_;
+  cuda::detail::stream_values values_;
+  // Messages that this end has issued. Another thread reads it when it ends waits.
+  std::atomic<std::uint32_t> count_{0};
+};
+
+/// The receiver's end: it owns the slots, one after another for the messages of the channel.
+class peer_receiver : public peer_end {
+ public:
+  /// Makes slots on a device.
+  /// @param from     rank of the sender
+  /// @param slots    how many messages are held at one time
+  /// @param largest  sizes that no message exceeds
+  /// @throws std::bad_alloc; std::system_error; error (device_failed); cuda_error
+  peer_receiver(int device, int from, std::size_t slots, cuda::message_shape const& largest)
+      : peer_receiver(device, from, slots, largest, std::make_unique<shared_page>()) {}
+  peer_receiver(peer_receiver const&) = delete;
+  peer_receiver& operator=(peer_receiver const&) = delete;
+  /// Waits up to two seconds until the sender has let go of the slots. Else the memory stays until
+  /// the process ends, for CUDA does not say what becomes of a sender whose slots are freed.
+  ~peer_receiver() {
+    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (is_accepted_ && get(counters().is_closed) == 0) {
+      if (std::chrono::steady_clock::now() > end) {
+        static_cast<void>(new std::vector<buffer>(std::move(pieces_)));
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  /// @return what the sender needs
+  [[nodiscard]] peer_offer const& offer() const noexcept { return offer_; }
+  /// Notes that the sender has opened the slots, and that nobody else has to.
+  void accept() noexcept {
+    is_accepted_ = true;
+    page_->close_file();
+  }
+
+  /// Gives the memory of the next message.
+  /// @throws error (wrong_flow) when a flow still holds it; std::bad_alloc
+  [[nodiscard]] message open(arena& memory, cuda::message_shape const& shape) {
+    release(memory);
+    auto const slot = opened_ % offer_.slots;
+    message result;
+    for (std::size_t k = 0; k < shape.size(); ++k) {
+      auto const& whole = pieces_[slot * parts_ + k];
+      if (whole.is_lent())
+        throw error(
+            errc::wrong_flow,
+            "a message from rank " + std::to_string(from_) +
+                " is still held where its slot opens for another one; copy what a stage keeps "
+                "beyond the last pass of its microbatch, or set ranks_settings::peer_copies to "
+                "false");
+      auto part = memory.borrow(whole, purpose::edge);
+      part.truncate(static_cast<std::size_t>(shape[k]));
+      result.push_back(std::move(part));
+    }
+    count_.store(static_cast<std::uint32_t>(++opened_), std::memory_order_relaxed);
+    return result;
+  }
+  /// Tells the sender, behind all that was enqueued, that the slot opened last is free.
+  /// @throws cuda_error
+  void tell(cuda::stream_ref compute) const {
+    values_.write(compute, on_device().opened, static_cast<std::uint32_t>(opened_));
+  }
+  /// Lets what is enqueued from now on wait for a message.
+  /// @param sequence  counted from the last `begin_step`
+  /// @throws cuda_error
+  void wait(cuda::stream_ref compute, std::int32_t sequence) const {
+    values_.wait(compute, on_device().arrived, end_of(sequence));
+  }
+  /// @return whether a message that was waited for, or a later one, is there
+  [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
+    return static_cast<std::int32_t>(get(counters().arrived) - end_of(sequence)) >= 0;
+  }
+  /// Counts messages from 0 from now on.
+  void begin_step() noexcept { begun_ = opened_; }
+  /// Takes back the memory that flows of a rank have let go of.
+  void release(arena& memory) const noexcept { memory.take_released(slots_).clear(); }
+
+ private:
+  peer_receiver(
+      int device,
+      int from,
+      std::size_t slots,
+      cuda::message_shape const& largest,
+      std::unique_ptr<shared_page> page)
+      : peer_end(device, *page),
+        own_page_(std::move(page)),
+        from_(from),
+        parts_(largest.size()),
+        slots_(cuda::device_memory(device)) {
+    cuda::device_guard const here(device);
+    try_values(cuda::stream(cuda::stream_priority::usual));
+    bytes total = 0;
+    for (auto const size : largest) total += size + 256;
+    slots_.reserve(total * static_cast<bytes>(slots));
+    for (std::size_t i = 0; i < slots * parts_; ++i)
+      pieces_.push_back(slots_.allocate(static_cast<std::size_t>(largest[i % parts_])));
+    offer_.page = own_page_->name();
+    offer_.slots = slots;
+    if (!pieces_.empty()) {
+      auto const place = [this](std::size_t i) {
+        return static_cast<std::uint64_t>(pieces_[i].data() - pieces_.front().data());
+      };
+      for (std::size_t k = 0; k < parts_; ++k) offer_.parts[k] = place(k);
+      offer_.stride = slots > 1 ? place(parts_) : 0;
+      cuda::check(cudaIpcGetMemHandle(&offer_.memory, pieces_.front().data()));
+    }
+    offer_.is_made = 1;
+  }
+
+  [[nodiscard]] std::uint32_t end_of(std::int32_t sequence) const noexcept {
+    return static_cast<std::uint32_t>(begun_) + static_cast<std::uint32_t>(sequence) + 1;
+  }
+
+  std::unique_ptr<shared_page> own_page_;
+  int from_;
+  std::size_t parts_;
+  peer_offer offer_;
+  arena slots_;
+  std::vector<buffer> pieces_;  // by slot, then by part
+  std::uint64_t opened_ = 0;
+  std::uint64_t begun_ = 0;  // what was opened before this step
+  bool is_accepted_ = false;
+};
+
+/// The sender's end: it copies messages into the slots, on a stream of its own.
+class peer_sender : public peer_end {
+ public:
+  /// Opens the slots, and tries to write there. Blocks.
+  /// @param device  the sender's
+  /// @throws std::system_error; error (device_failed); cuda_error: they are out of reach
+  peer_sender(int device, peer_offer const& to)
+      : peer_sender(device, to, std::make_unique<shared_page>(to.page)) {}
+  peer_sender(peer_sender const&) = delete;
+  peer_sender& operator=(peer_sender const&) = delete;
+  ~peer_sender() {
+    cuda::device_guard const here(device_);
+    cudaIpcCloseMemHandle(slots_);
+    set(counters().is_closed, 1);
+  }
+
+  /// @return the device of its stream
+  [[nodiscard]] int device() const noexcept { return device_; }
+  /// @return the stream that copies
+  [[nodiscard]] cuda::stream_ref copies() const { return copies_; }
+
+  /// Enqueues the copy of a message, behind what the stream waits for.
+  /// @param for_slot     whether it waits until the receiver has opened the slot
+  /// @param by_receiver  whether the receiver waits for it
+  /// @throws cuda_error
+  void send(message const& what, bool for_slot, bool by_receiver) {
+    auto* const slot = slots_ + sent_ % to_.slots * to_.stride;
+    auto const end = static_cast<std::uint32_t>(++sent_);
+    count_.store(end, std::memory_order_relaxed);
+    if (for_slot) values_.wait(copies_, on_device().opened, end);
+    for (std::size_t k = 0; k < what.size(); ++k)
+      if (what[k].size() > 0) copy(slot + to_.parts[k], what[k].data(), what[k].size());
+    if (by_receiver) values_.write(copies_, on_device().arrived, end);
+  }
+
+ private:
+  static constexpr std::size_t trial = 256;  // bytes, as many as every piece of a device has
+
+  peer_sender(int device, peer_offer const& to, std::unique_ptr<shared_page> page)
+      : peer_end(device, *page), own_page_(std::move(page)), device_(device), to_(to) {
+    cuda::device_guard const here(device);
+    copies_ = cuda::stream(cuda::stream_priority::highest);
+    try_values(copies_);
+    void* opened = nullptr;
+    cuda::check(cudaIpcOpenMemHandle(&opened, to.memory, cudaIpcMemLazyEnablePeerAccess));
+    slots_ = static_cast<std::byte*>(opened);
+    cuda::device_array<std::byte> from;
+    try {
+      from = cuda::device_array<std::byte>(trial);
+      cuda::check(cudaMemsetAsync(from.data(), 0, trial, copies_.view()));
+      copy(slots_, from.data(), trial);
+      copies_.view().synchronize();
+    } catch (...) {
+      cudaStreamSynchronize(copies_.view());
+      cudaIpcCloseMemHandle(opened);
+      throw;
+    }
+  }
+
+  void copy(void* to, void const* from, std::size_t size) const {
+    cuda::check(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, copies_.view()));
+  }
+
+  std::unique_ptr<shared_page> own_page_;
+  int device_;
+  peer_offer to_;
+  std::byte* slots_ = nullptr;
+  cuda::stream copies_;
+  std::uint64_t sent_ = 0;
+};
+
+}  // namespace zbpp::nccl::detail
