@@ -120,8 +120,10 @@ zbpp::plan plan_of_ranks() {
 }
 
 // Starts the model anew, with an interleaving and hardware queues of its own for each trial.
-void reset_for(int trial) {
-  reset_gpus(machine_of(plan_of_ranks(), run_seed() + static_cast<std::uint64_t>(trial)));
+void reset_for(int trial, bool shares_memory = false) {
+  auto machine = machine_of(plan_of_ranks(), run_seed() + static_cast<std::uint64_t>(trial));
+  machine.shares_memory = shares_memory;
+  reset_gpus(machine);
 }
 
 std::vector<told> fail(setup const& how) {
@@ -170,9 +172,10 @@ std::vector<told> fail(setup const& how) {
 }  // namespace
 
 TEST_CASE("passes without their messages may fault, and the first failure stays first", "[nccl]") {
+  bool const by_copies = GENERATE(false, true);
   int dead = 0;
   for (int trial = 0; trial < 20; ++trial) {
-    reset_for(trial);
+    reset_for(trial, by_copies);
     INFO("trial " << trial);
     for (auto const& one : fail({.culprit = trial % ranks})) {
       CHECK(has(one.thrown, "the toy broke"));
@@ -209,8 +212,9 @@ TEST_CASE("nothing is given up before rank 0 knows the first failure", "[nccl]")
 }
 
 TEST_CASE("a host that waits for messages issues no pass without its own", "[nccl]") {
+  bool const by_copies = GENERATE(false, true);
   for (int trial = 0; trial < 9; ++trial) {
-    reset_for(trial);
+    reset_for(trial, by_copies);
     INFO("trial " << trial);
     for (auto const& one : fail({.culprit = trial % ranks, .synchronizes = true})) {
       CHECK(has(one.thrown, "the toy broke"));

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -69,13 +70,17 @@ TEST_CASE("ranks measure what messages take, and agree on it", "[nccl]") {
        {placement::linear(1), placement::linear(3), placement::v_shape(3), placement::looped(3, 2)})
     for (auto const layout :
          {zbpp::channel_layout::one_per_directed_pair, zbpp::channel_layout::one_per_rank})
-      for (int const queues : {1, 32}) {
+      for (int const queues : {1, 32, -1, -32}) {
+        bool const shares_memory = queues < 0;  // so that copies carry the messages
         INFO(where.name() << ", " << to_string(layout) << ", " << queues << " queues");
         reset_gpus(
             {.seed = ++seed,
              .devices = where.ranks(),
-             .connections = queues,
+             .connections = std::abs(queues),
              .hosts = where.ranks(),
+             .shares_memory = shares_memory,
+             .copy_ns = shares_memory ? 7'000 : 0,
+             .copy_ns_per_byte = shares_memory ? 8 : 0,
              .message_ns = 7'000,
              .message_ns_per_byte = 8});
         auto const what = problem_on(where);

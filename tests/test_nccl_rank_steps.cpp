@@ -97,7 +97,9 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
            gpu_steps::troubles_of(make_plan(zbpp::zb_v{}, what, {.step = kind}))) {
         auto const planned = make_plan(zbpp::zb_v{}, what, {.step = kind, .layout = layout});
         layout = zbpp::channel_layout::one_per_rank;  // of all but the first, for few queues
-        auto const machine = machine_of(planned, ++seed);
+        auto machine = machine_of(planned, ++seed);
+        machine.shares_memory = seed % 2 == 0;
+        machine.devices_of_host = seed % 4 == 0 ? 2 : 32;
         reset_gpus(machine);
         INFO(ranks << " ranks, interleaving " << seed << ", clips at " << with.clip);
         INFO(machine.connections << " queues, mapping " << static_cast<int>(machine.mapping));
@@ -115,7 +117,9 @@ TEST_CASE(
   auto seed = run_seed() + 2000;
   for (int failing = 1; failing < 12; failing += thinned(2, 5))
     for (int culprit = 0; culprit < ranks; ++culprit) {
-      reset_gpus(machine_of(planned, ++seed));
+      auto machine = machine_of(planned, ++seed);
+      machine.shares_memory = seed % 2 == 0;
+      reset_gpus(machine);
       INFO("flow " << failing << " of rank " << culprit << ", interleaving " << seed);
       auto const thrown =
           run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {

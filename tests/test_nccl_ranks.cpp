@@ -214,6 +214,25 @@ TEST_CASE("copies carry messages where processes reach each other, and NCCL the 
   CHECK(groups_of(planned, unreachable) == by_nccl);
 }
 
+TEST_CASE("copies take no multiprocessor and few hardware queues", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  REQUIRE(nccl::hardware_queues(planned.program()).most() == 14);
+  auto machine = machine_of(planned, run_seed());
+  machine.sm_count = 1;
+  machine.connections = 3;
+  CHECK(groups_of(planned, machine) == 0);
+
+  queues_in_environment const environment;
+  machine.shares_memory = true;
+  reset_gpus(machine);
+  environment.set("2");
+  for (auto const& text : make_on_ranks(planned)) {
+    INFO(text);
+    CHECK(text.find("rank 1 has 3 streams and 2 queues; set") != std::string::npos);
+  }
+  CHECK(first_of(model::leaks()) == "");
+}
+
 TEST_CASE("where sharing fails at one end, both ends of the channel use NCCL", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   std::uint64_t seed = run_seed();
@@ -241,6 +260,7 @@ TEST_CASE("allocations and first launches that wait for the device hold up no st
           make_plan(policy, usual.schedule(), usual.problem(), {.receive_ahead = ahead});
       auto machine = machine_of(planned, ++seed);
       machine.drains = true;
+      machine.shares_memory = seed % 2 == 0;
       reset_gpus(machine);
       INFO(policy << ", receives opened " << ahead << " passes ahead");
       CHECK(on_ranks(planned) == reference(planned));
@@ -288,11 +308,15 @@ TEST_CASE("layouts, an adopted communicator and other settings change no bit", "
   auto const expected = reference(planned);
   std::uint64_t seed = run_seed() + 100;
   auto const check = [&](std::string const& name, auto const& change) {
-    reset_gpus(machine_of(planned, ++seed));
-    INFO(name);
-    CHECK(on_ranks(planned, change) == expected);
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
+    for (bool const shares_memory : {false, true}) {
+      auto machine = machine_of(planned, ++seed);
+      machine.shares_memory = shares_memory;
+      reset_gpus(machine);
+      INFO(name << ", shares memory: " << shares_memory);
+      CHECK(on_ranks(planned, change) == expected);
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
   };
   using settings = nccl::ranks_settings;
   for (auto const layout : {zbpp::channel_layout::one_per_pair, zbpp::channel_layout::one_per_rank})

@@ -15,16 +15,22 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/nccl/detail/agreement.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/detail/link_probe.hpp>
 #include <zbpp/nccl/detail/make_communicators.hpp>
+#include <zbpp/nccl/detail/make_peers.hpp>
+#include <zbpp/nccl/detail/peer_set.hpp>
 #include <zbpp/nccl/settings.hpp>
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,7 +39,8 @@
 namespace zbpp::nccl {
 
 /// Measures what messages between the ranks of a problem take, on GPUs that do nothing else. A
-/// collective call: it makes communicators as `ranks` does with these settings, and frees them.
+/// collective call: it finds out what carries messages and makes it, as `ranks` does with these
+/// settings, and frees it.
 ///
 /// Two neighbouring ranks after the other send the largest of their edges, and a quarter of it, to
 /// and fro; half a round trip is the time of a message, and the median of some counts. It includes
@@ -84,6 +91,25 @@ namespace detail {
   return largest;
 }
 
+/// @return what copies carry, with a slot of the largest edge in each channel
+[[nodiscard]] inline std::shared_ptr<peer_set> make_peers_to_measure(
+    asio::control& run,
+    int device,
+    problem const& problem,
+    std::vector<channel> const& channels,
+    ranks_settings const& settings) {
+  if (!uses_peer_copies(settings)) return std::make_shared<peer_set>(channels.size());
+  std::vector<cuda::message_shape> shapes;
+  std::vector<cuda::channel_needs> needs(channels.size());
+  for (std::size_t c = 0; c < channels.size(); ++c) {
+    shapes.push_back({largest_edge(problem, channels[c].from, channels[c].to)});
+    needs[c].ends = channels[c];
+    needs[c].shapes = &shapes;
+    needs[c].edges = {static_cast<std::int32_t>(c)};
+  }
+  return make_peers(run, device, needs, std::vector<std::size_t>(channels.size(), 1));
+}
+
 /// Makes a table of all pairs from the links between neighbours, by their first and second rank.
 [[nodiscard]] inline transfer_costs table_of(int ranks, std::span<measured_link const> links) {
   measured_link slowest;
@@ -120,7 +146,8 @@ inline transfer_costs measure_transfers(
              std::to_string(detail::largest_edge(problem, c.from, c.to)) + " ";
   run.agree(std::vector{
       asio::make_item("transfers to measure", sizes),
-      asio::make_item("most_ctas", std::to_string(settings.most_ctas))});
+      asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
+      detail::peer_copies_item(settings)});
   auto& control = run.control_channel();
   int device = 0;
   cuda::check(cudaGetDevice(&device));
@@ -128,11 +155,12 @@ inline transfer_costs measure_transfers(
   cuda::device_guard const here(device);
   std::vector<detail::measured_link> mine;
   try {
+    auto const peers = detail::make_peers_to_measure(control, device, problem, channels, settings);
     auto const all = detail::make_communicators(
         control,
         device,
         channels,
-        detail::map_communicators(channels, ranks, settings.layout),
+        detail::map_rest(channels, ranks, settings.layout, *peers),
         settings);
     for (int c = 0; c < map.size(); ++c) {
       auto const [from, to] = map.ends(c);
@@ -140,6 +168,7 @@ inline transfer_costs measure_transfers(
       if (run.rank() == from || run.rank() == to) {
         detail::link_probe probe(
             *all,
+            *peers,
             {from, to, c, map.reverse(c)},
             run.rank(),
             settings.memory(device),

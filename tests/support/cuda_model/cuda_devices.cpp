@@ -161,7 +161,7 @@ cudaError_t append_copy(
   one.to = to;
   one.from = from;
   one.bytes = bytes;
-  one.ns = in.options_.copy_ns;
+  one.ns = in.options_.copy_ns + in.options_.copy_ns_per_byte * static_cast<std::int64_t>(bytes);
   return in.append(one);
 }
 

@@ -61,6 +61,7 @@ struct options {
   bool lazy_connect = true;  ///< NCCL: the first message to a peer waits, on the host, for the peer
   std::size_t device_bytes = 0;          ///< memory of a device, 0: no limit
   std::int64_t copy_ns = 0;              ///< virtual time of a copy or a set
+  std::int64_t copy_ns_per_byte = 0;     ///< and of each byte of a copy
   std::int64_t message_ns = 0;           ///< virtual time of a group of sends and receives
   std::int64_t message_ns_per_byte = 0;  ///< and of each byte of a message in it
   /// How long hosts may wait for another host that does not issue; then it counts as a deadlock.

@@ -12,6 +12,8 @@
 #include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/peer_channel.hpp>
+#include <zbpp/nccl/detail/peer_set.hpp>
 #include <zbpp/runtime/arena.hpp>
 
 #include <cuda_runtime_api.h>
@@ -21,6 +23,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -49,6 +52,59 @@ struct link_ends {
   int back;
 };
 
+/// An end of a channel whose messages are timed, by NCCL or by copies.
+class timed_end {
+ public:
+  /// @param other  the rank at the other end
+  /// @throws cuda_error
+  timed_end(communicator_set const& all, peer_set const& peers, int channel, int rank, int other)
+      : end_(all.endpoint_of(channel, rank)),
+        outgoing_(peers.sender_of(channel)),
+        incoming_(peers.receiver_of(channel)),
+        other_(end_ == nullptr ? -1 : all.number_in(channel, other)) {
+    if (incoming_ != nullptr) arrivals_ = cuda::stream(cuda::stream_priority::highest);
+  }
+
+  /// @return the stream on which its messages run, or are waited for
+  [[nodiscard]] cuda::stream_ref on() const {
+    if (end_ != nullptr) return end_->messages;
+    return outgoing_ != nullptr ? outgoing_->copies() : arrivals_.view();
+  }
+  /// Tells the sender ahead of `receive` that there is room, where copies carry the channel.
+  /// @throws cuda_error
+  void open() const {
+    if (incoming_ == nullptr) return;
+    incoming_->skip();
+    incoming_->tell(arrivals_);
+  }
+  /// Enqueues a send. @throws cuda_error; nccl_error; what the pause throws
+  void send(void const* data, std::size_t size, pause_call const& pause) const {
+    if (outgoing_ != nullptr) return outgoing_->send(data, size);
+    start(pause, [&] { return ncclSend(data, size, ncclInt8, other_, end_->comm.get(), on()); });
+  }
+  /// Enqueues a receive. @throws cuda_error; nccl_error; what the pause throws
+  void receive(void* data, std::size_t size, pause_call const& pause) {
+    if (incoming_ != nullptr) return incoming_->wait(arrivals_, received_++);
+    start(pause, [&] { return ncclRecv(data, size, ncclInt8, other_, end_->comm.get(), on()); });
+  }
+
+ private:
+  template <class Call>
+  void start(pause_call const& pause, Call const& call) const {
+    group together;
+    check_started(call());
+    together.end();
+    end_->comm.wait(pause);  // only then what follows on the stream is behind it
+  }
+
+  endpoint* end_;
+  peer_sender* outgoing_;
+  peer_receiver* incoming_;
+  int other_;
+  cuda::stream arrivals_;
+  std::int32_t received_ = 0;
+};
+
 /// Sends messages to and fro. Both ranks of a link make one and call the same functions.
 class link_probe {
  public:
@@ -57,20 +113,22 @@ class link_probe {
   /// @throws std::bad_alloc; cuda_error
   link_probe(
       communicator_set& all,
+      peer_set& peers,
       link_ends ends,
       int rank,
       memory_source memory,
       bytes largest,
       pause_call pause)
       : all_(all),
+        peers_(peers),
         ends_(ends),
         is_first_(rank == ends.first),
-        there_(*all.endpoint_of(ends.there, rank)),
-        back_(*all.endpoint_of(ends.back, rank)),
+        there_(all, peers, ends.there, rank, is_first_ ? ends.second : ends.first),
+        back_(all, peers, ends.back, rank, is_first_ ? ends.second : ends.first),
         largest_(largest),
         data_(arena(memory).allocate(static_cast<std::size_t>(largest), purpose::edge)),
         pause_(std::move(pause)) {
-    auto const by = out().messages.view();
+    auto const by = out().on();
     cuda::check(cudaMemsetAsync(data_.data(), 0, data_.size(), by));
     by.record(sent_);
     by.record(received_);
@@ -80,9 +138,14 @@ class link_probe {
   /// @throws cuda_error; nccl_error; what the pause throws
   [[nodiscard]] measured_link measure() {
     try {
-      return fit();
+      auto const link = fit();
+      poll([this] { return sent_.view().is_complete(); }, pause_);
+      poll([this] { return received_.view().is_complete(); }, pause_);
+      return link;
     } catch (...) {
       all_.abort();  // memory goes once nothing uses it
+      peers_.abort();
+      for (auto const* end : {&there_, &back_}) cudaStreamSynchronize(end->on());
       throw;
     }
   }
@@ -106,8 +169,8 @@ class link_probe {
   }
 
   // Where this rank's messages leave, and where it gets those of the other.
-  [[nodiscard]] endpoint& out() const noexcept { return is_first_ ? there_ : back_; }
-  [[nodiscard]] endpoint& in() const noexcept { return is_first_ ? back_ : there_; }
+  [[nodiscard]] timed_end& out() noexcept { return is_first_ ? there_ : back_; }
+  [[nodiscard]] timed_end& in() noexcept { return is_first_ ? back_ : there_; }
 
   // The median of some turns, in nanoseconds, on the first rank.
   [[nodiscard]] double one_way(bytes size) {
@@ -115,10 +178,10 @@ class link_probe {
     std::array<double, turns> times{};
     for (auto& time : times) {
       // Where a round ends here; what the second rank measures counts for nothing.
-      auto const& clock = (is_first_ ? in() : out()).messages;
-      clock.view().record(begin_);
+      auto const clock = (is_first_ ? in() : out()).on();
+      clock.record(begin_);
       for (int i = 0; i < rounds; ++i) round(size);
-      clock.view().record(end_);
+      clock.record(end_);
       poll([this] { return end_.view().is_complete(); }, pause_);
       time = static_cast<double>(cuda::detail::time_between(begin_, end_)) / (2 * rounds);
     }
@@ -128,53 +191,28 @@ class link_probe {
 
   // There and back. Each message waits for the one before it, on the device.
   void round(bytes size) {
+    in().open();
     if (is_first_) send(size);
     receive(size);
     if (!is_first_) send(size);
   }
   void send(bytes size) {
-    out().messages.view().wait(received_);
-    start(out(), [&] {
-      return ncclSend(
-          data_.data(),
-          static_cast<std::size_t>(size),
-          ncclInt8,
-          peer_in(is_first_ ? ends_.there : ends_.back),
-          out().comm.get(),
-          out().messages.view());
-    });
-    out().messages.view().record(sent_);
+    out().on().wait(received_);
+    out().send(data_.data(), static_cast<std::size_t>(size), pause_);
+    out().on().record(sent_);
   }
   void receive(bytes size) {
-    in().messages.view().wait(sent_);
-    start(in(), [&] {
-      return ncclRecv(
-          data_.data(),
-          static_cast<std::size_t>(size),
-          ncclInt8,
-          peer_in(is_first_ ? ends_.back : ends_.there),
-          in().comm.get(),
-          in().messages.view());
-    });
-    in().messages.view().record(received_);
-  }
-  template <class Call>
-  void start(endpoint const& by, Call const& call) {
-    group together;
-    check_started(call());
-    together.end();
-    by.comm.wait(pause_);  // only then what follows on the stream is behind it
-  }
-
-  [[nodiscard]] int peer_in(int channel) const noexcept {
-    return all_.number_in(channel, is_first_ ? ends_.second : ends_.first);
+    in().on().wait(sent_);
+    in().receive(data_.data(), static_cast<std::size_t>(size), pause_);
+    in().on().record(received_);
   }
 
   communicator_set& all_;
+  peer_set& peers_;
   link_ends ends_;
   bool is_first_;
-  endpoint& there_;
-  endpoint& back_;
+  timed_end there_;
+  timed_end back_;
   bytes largest_;
   buffer data_;
   pause_call pause_;

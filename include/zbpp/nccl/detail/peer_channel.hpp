@@ -18,12 +18,10 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -57,12 +55,15 @@ class peer_end {
   /// Ends all waits of both devices for this channel, however long what they wait for takes. Calls
   /// no CUDA. Devices may write the counters still, so call it until they are done.
   void end_waits() noexcept {
-    auto const beyond = count_.load(std::memory_order_relaxed) + (std::uint32_t{1} << 30);
+    auto const beyond = count_.load(std::memory_order_relaxed) + far;
     set(counters().opened, beyond);
     set(counters().arrived, beyond);
   }
 
  protected:
+  // Counters are never so far from each other but where waits were ended.
+  static constexpr std::uint32_t far = std::uint32_t{1} << 30;
+
   peer_end(int device, shared_page& page) : page_(&page), values_(device) {}
 
   // Sees that the device can write a counter and wait for it. Blocks.
@@ -114,17 +115,15 @@ class peer_receiver : public peer_end {
       : peer_receiver(device, from, slots, largest, std::make_unique<shared_page>()) {}
   peer_receiver(peer_receiver const&) = delete;
   peer_receiver& operator=(peer_receiver const&) = delete;
-  /// Waits up to two seconds until the sender has let go of the slots. Else the memory stays until
-  /// the process ends, for CUDA does not say what becomes of a sender whose slots are freed.
+  /// Frees the slots, unless the sender still has them open. Then the memory stays until the
+  /// process ends, for CUDA does not say what becomes of a sender whose slots are freed.
   ~peer_receiver() {
-    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (is_accepted_ && get(counters().is_closed) == 0) {
-      if (std::chrono::steady_clock::now() > end) {
-        static_cast<void>(new std::vector<buffer>(std::move(pieces_)));
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
+    if (!is_closed()) static_cast<void>(new std::vector<buffer>(std::move(pieces_)));
+  }
+
+  /// @return whether no sender has the slots open
+  [[nodiscard]] bool is_closed() const noexcept {
+    return !is_accepted_ || get(counters().is_closed) != 0;
   }
 
   /// @return what the sender needs
@@ -140,6 +139,7 @@ class peer_receiver : public peer_end {
   [[nodiscard]] message open(arena& memory, cuda::message_shape const& shape) {
     release(memory);
     auto const slot = opened_ % offer_.slots;
+    skip();
     message result;
     for (std::size_t k = 0; k < shape.size(); ++k) {
       auto const& whole = pieces_[slot * parts_ + k];
@@ -154,8 +154,11 @@ class peer_receiver : public peer_end {
       part.truncate(static_cast<std::size_t>(shape[k]));
       result.push_back(std::move(part));
     }
-    count_.store(static_cast<std::uint32_t>(++opened_), std::memory_order_relaxed);
     return result;
+  }
+  /// Opens the next slot, whose message nobody reads.
+  void skip() noexcept {
+    count_.store(static_cast<std::uint32_t>(++opened_), std::memory_order_relaxed);
   }
   /// Tells the sender, behind all that was enqueued, that the slot opened last is free.
   /// @throws cuda_error
@@ -168,9 +171,10 @@ class peer_receiver : public peer_end {
   void wait(cuda::stream_ref compute, std::int32_t sequence) const {
     values_.wait(compute, on_device().arrived, end_of(sequence));
   }
-  /// @return whether a message that was waited for, or a later one, is there
+  /// @return whether a message that was waited for, or a later one, is there; false where waits were
+  ///         ended, here or at the other end
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
-    return static_cast<std::int32_t>(get(counters().arrived) - end_of(sequence)) >= 0;
+    return get(counters().arrived) - end_of(sequence) < far / 2;
   }
   /// Counts messages from 0 from now on.
   void begin_step() noexcept { begun_ = opened_; }
@@ -250,13 +254,16 @@ class peer_sender : public peer_end {
   /// @param by_receiver  whether the receiver waits for it
   /// @throws cuda_error
   void send(message const& what, bool for_slot, bool by_receiver) {
-    auto* const slot = slots_ + sent_ % to_.slots * to_.stride;
-    auto const end = static_cast<std::uint32_t>(++sent_);
-    count_.store(end, std::memory_order_relaxed);
-    if (for_slot) values_.wait(copies_, on_device().opened, end);
+    auto* const slot = begin(for_slot);
     for (std::size_t k = 0; k < what.size(); ++k)
       if (what[k].size() > 0) copy(slot + to_.parts[k], what[k].data(), what[k].size());
-    if (by_receiver) values_.write(copies_, on_device().arrived, end);
+    if (by_receiver) end();
+  }
+  /// Enqueues the copy of some bytes, when the receiver has opened the slot.
+  /// @throws cuda_error
+  void send(void const* data, std::size_t size) {
+    copy(begin(true) + to_.parts[0], data, size);
+    end();
   }
 
  private:
@@ -283,6 +290,16 @@ class peer_sender : public peer_end {
     }
   }
 
+  // @return the slot of the next message
+  [[nodiscard]] std::byte* begin(bool for_slot) {
+    auto* const slot = slots_ + sent_ % to_.slots * to_.stride;
+    count_.store(static_cast<std::uint32_t>(++sent_), std::memory_order_relaxed);
+    if (for_slot) values_.wait(copies_, on_device().opened, static_cast<std::uint32_t>(sent_));
+    return slot;
+  }
+  void end() const {
+    values_.write(copies_, on_device().arrived, static_cast<std::uint32_t>(sent_));
+  }
   void copy(void* to, void const* from, std::size_t size) const {
     cuda::check(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, copies_.view()));
   }

@@ -34,11 +34,18 @@ class peer_set {
   explicit peer_set(std::size_t channels) : channels_(channels) {}
   peer_set(peer_set const&) = delete;
   peer_set& operator=(peer_set const&) = delete;
+  /// Waits up to two seconds until other processes have let go of slots here.
   ~peer_set() {
     is_ended_.store(true, std::memory_order_relaxed);
     ends_waits_.finish();
-    // Before one waits for the sender of its slots, for that may be waiting here, too.
     for (auto& each : channels_) each.sender.reset();
+    // For other processes, which do the same.
+    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    auto const is_closed = [](auto const& each) {
+      return each.receiver == nullptr || each.receiver->is_closed();
+    };
+    while (!std::ranges::all_of(channels_, is_closed) && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   /// Adds an end of a channel; both, where both are here.

@@ -147,7 +147,7 @@ class transport {
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
     if (!host_waits_) return 0;
     auto const& l = *channels_[zbpp::detail::index(channel)];
-    bool const is_here = l.incoming != nullptr ? l.incoming->has_arrived(sequence)
+    bool const is_here = l.incoming != nullptr ? has_arrived(l, sequence)
                                                : l.slots->at(sequence).arrived.view().is_complete();
     // In this order, since what is given up seems to be here as well, after the abort began.
     return is_here && !is_aborted() ? 0 : not_yet;
@@ -287,6 +287,16 @@ class transport {
 
   [[nodiscard]] bool is_aborted() const noexcept {
     return communicators_->is_aborted() || peers_->is_aborted();
+  }
+
+  // Asks the device as well, for its counter does not tell whether it still goes on.
+  [[nodiscard]] bool has_arrived(channel_state const& l, std::int32_t sequence) const {
+    auto const& to = ranks_[zbpp::detail::index(l.slots->ends().to)];
+    if (auto const state = cudaStreamQuery(to.context->compute()); state == cudaErrorNotReady)
+      cudaGetLastError();  // an answer, and no error for a later check to find
+    else
+      cuda::check(state);
+    return l.incoming->has_arrived(sequence);
   }
 
   // Opens a slot, and tells the sender unless it knows.
