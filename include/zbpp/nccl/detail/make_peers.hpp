@@ -97,7 +97,8 @@ class values_of_channels {
     auto const offer = offered.take(needs[c].ends.to);
     if (needs[c].ends.from != rank) continue;
     std::unique_ptr<peer_sender> sender;
-    if (offer.is_made != 0) sender = try_peer<peer_sender>(device, offer);
+    // Both ends count slots by the same program, and one that differs has another.
+    if (offer.is_made != 0 && offer.slots == held[c]) sender = try_peer<peer_sender>(device, offer);
     reached.push_back(sender != nullptr ? 1 : 0);
     if (sender != nullptr) made->add(static_cast<int>(c), std::move(sender));
   }
