@@ -93,7 +93,8 @@ plan plan_of(std::string_view policy, int ranks) {
   return make_plan(find_policy(builtin_policies(), policy), toy::problem_of(where, 4 * ranks));
 }
 
-void train(asio::rendezvous& run, std::string_view policy) {
+// By NCCL alone, or by copies where ranks reach each other.
+void train(asio::rendezvous& run, std::string_view policy, bool peer_copies) {
   auto const planned = plan_of(policy, run.ranks());
   auto const& what = planned.problem();
   auto const own = what.placement().stages_of(run.rank());
@@ -102,7 +103,9 @@ void train(asio::rendezvous& run, std::string_view policy) {
   for (std::size_t i = 0; i < own.size(); ++i) stages.emplace_back(own[i], sums[i].get());
   toy::outcome found;
   {
-    pipeline pipe{planned, nccl::ranks(run), stages};
+    nccl::ranks_settings settings;
+    settings.peer_copies = peer_copies;
+    pipeline pipe{planned, nccl::ranks(run, settings), stages};
     for (int i = 0; i < steps; ++i)
       for (double const loss : pipe.step().losses) found.losses.push_back(loss);
   }
@@ -121,7 +124,9 @@ void stop(asio::rendezvous& run, bool kills) {
   toy::sum sum;
   std::vector<stopping_stage> stages{
       stopping_stage(toy::stage(run.rank(), sum.get()), run.rank() == 1, kills)};
-  pipeline pipe{planned, nccl::ranks(run), stages};
+  nccl::ranks_settings settings;
+  settings.peer_copies = false;
+  pipeline pipe{planned, nccl::ranks(run, settings), stages};
   auto const start = std::chrono::steady_clock::now();
   try {
     pipe.step();  // a rank may be in it when the other begins the second, and fails
@@ -140,7 +145,8 @@ void take_part(std::string_view act) {
   settings.stall_deadline = stall_limit;
   run_as_rank(settings, act != "train", [&](asio::rendezvous& run) {
     if (act == "train") {
-      for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"}) train(run, policy);
+      for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"})
+        for (bool const peer_copies : {false, true}) train(run, policy, peer_copies);
     } else {
       stop(run, act == "kill");
     }
