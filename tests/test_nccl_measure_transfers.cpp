@@ -129,15 +129,25 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
         measure(what, [&](int, nccl::ranks_settings&) { return problem_on(placement::linear(2)); });
     for (auto const& text : all.thrown) CHECK(text.find("start one for each") != std::string::npos);
   }
-  SECTION("NCCL fails") {
-    auto const all = measure(what, [&](int rank, nccl::ranks_settings&) {
-      if (rank == 2) model::fail_next("ncclRecv", ncclSystemError);
-      return what;
+  auto const check_failing_nccl = [](problem const& measured) {
+    auto const all = measure(measured, [&](int rank, nccl::ranks_settings&) {
+      if (rank == 1) model::fail_next("ncclRecv", ncclSystemError);
+      return measured;
     });
     for (auto const& text : all.thrown) {
       INFO(text);
       CHECK(text.find("NCCL") != std::string::npos);
     }
+  };
+  SECTION("NCCL fails") { check_failing_nccl(what); }
+  SECTION("NCCL fails between hosts, on each of which ranks have opened slots") {
+    reset_gpus(
+        {.seed = run_seed(),
+         .devices = 4,
+         .hosts = 4,
+         .shares_memory = true,
+         .devices_of_host = 2});
+    check_failing_nccl(problem_on(placement::linear(4)));
   }
   CHECK(model::leaks() == std::vector<std::string>{});
 }

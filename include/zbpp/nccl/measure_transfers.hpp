@@ -154,8 +154,10 @@ inline transfer_costs measure_transfers(
   if (settings.device) device = settings.device->device;
   cuda::device_guard const here(device);
   std::vector<detail::measured_link> mine;
+  // Other ranks let go of its slots when they have learnt of a failure here.
+  std::shared_ptr<detail::peer_set> peers;
   try {
-    auto const peers = detail::make_peers_to_measure(control, device, problem, channels, settings);
+    peers = detail::make_peers_to_measure(control, device, problem, channels, settings);
     auto const all = detail::make_communicators(
         control,
         device,

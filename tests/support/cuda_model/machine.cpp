@@ -2,6 +2,7 @@
 #include "machine.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace zbpp::cuda_model {
@@ -327,14 +328,24 @@ cudaError_t machine::wait_until_erased(int device, std::function<bool()> const& 
     if (step()) {
       continue;
     }
-    bool stuck = callbacks_running_ == 0 && sleepers_ + 1 >= hosts();
+    // Hosts write words without a call.
+    bool stuck = callbacks_running_ == 0 && sleepers_ + 1 >= hosts() && at_words_.empty();
     if (!stuck) {
       std::uint64_t const seen = progress_;
       ++sleepers_;
       std::unique_lock lock(mutex_, std::adopt_lock);
-      stuck = !changed_.wait_for(lock, options_.patience, [&] { return progress_ != seen; });
+      auto const end = std::chrono::steady_clock::now() + options_.patience;
+      auto const slice = std::chrono::milliseconds(1);
+      do {
+        changed_.wait_for(
+            lock, at_words_.empty() ? options_.patience : std::min(options_.patience, slice), [&] {
+              return progress_ != seen;
+            });
+        look_at_words();
+      } while (progress_ == seen && ready_.empty() && std::chrono::steady_clock::now() < end);
       lock.release();
-      sleepers_ -= stuck ? 1 : 0;
+      sleepers_ -= progress_ == seen ? 1 : 0;
+      stuck = progress_ == seen && ready_.empty();
     }
     if (stuck) {
       deadlock("a host that waits");

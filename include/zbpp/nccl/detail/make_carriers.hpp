@@ -26,48 +26,51 @@
 
 namespace zbpp::nccl::detail {
 
-/// Holds what carries the messages of a run at this rank.
-struct message_carriers {
-  std::vector<std::size_t> held;  ///< by channel: slots where copies carry it
-  std::shared_ptr<peer_set> peers;
-  std::shared_ptr<communicator_set> communicators;  ///< of the other channels
+/// Holds what the copies of a run need at this rank.
+struct copying_carriers {
+  std::vector<std::size_t> held;    ///< by channel: slots where copies carry it
+  std::shared_ptr<peer_set> peers;  ///< once made, of all channels
 };
 
-/// Finds out what carries which channel, and makes it; a collective call. Ranks differ in how many
-/// queues and multiprocessors they have, and need.
-/// @param context  of this rank
-/// @param shapes   by edge
-/// @throws error (refused_program) when the program can stand still on the hardware queues of a
-///         device; (bad_argument) when messages could hold all multiprocessors; as `make_peers` and
-///         `make_communicators`
-[[nodiscard]] inline message_carriers make_carriers(
+/// Finds out which channels copies carry, and makes what they need; a collective call.
+/// @param shapes  by edge
+/// @throws as `make_peers`
+[[nodiscard]] inline copying_carriers make_copying(
     asio::control& run,
-    cuda::device_context const& context,
+    int device,
     program const& code,
     traffic const& messages,
     std::vector<cuda::message_shape> const& shapes,
     ranks_settings const& settings) {
-  auto const& channels = messages.channels();
-  message_carriers made{{}, std::make_shared<peer_set>(channels.size()), nullptr};
-  if (uses_peer_copies(settings)) {
-    std::vector const filling(channels.size(), cuda::slot_filling::by_sends);
-    made.held = held_messages(code);
-    made.peers = make_peers(
-        run,
-        context.device(),
-        cuda::needs_of(code, messages, shapes, filling, made.held),
-        made.held);
-  }
-  auto how = map_rest(channels, code.ranks(), layout_of(settings), *made.peers);
-  check_hardware_queues(
-      code,
-      run.rank(),
-      streams_of_rank(code, run.rank(), how.count_of(run.rank()), made.peers->senders()));
+  auto const channels = messages.channels().size();
+  if (!uses_peer_copies(settings)) return {{}, std::make_shared<peer_set>(channels)};
+  std::vector const filling(channels, cuda::slot_filling::by_sends);
+  auto held = held_messages(code);
+  auto peers = make_peers(run, device, cuda::needs_of(code, messages, shapes, filling, held), held);
+  return {std::move(held), std::move(peers)};
+}
+
+/// Makes communicators for the channels that copies do not carry; a collective call. Ranks differ
+/// in how many queues and multiprocessors they have, and need.
+/// @param context  of this rank
+/// @param peers    of all channels; it outlives the report of a failure here, since other ranks let
+///                 go of its slots when they learn of that
+/// @throws error (refused_program) when the program can stand still on the hardware queues of a
+///         device; (bad_argument) when messages could hold all multiprocessors; as
+///         `make_communicators`
+[[nodiscard]] inline std::shared_ptr<communicator_set> make_rest(
+    asio::control& run,
+    cuda::device_context const& context,
+    program const& code,
+    traffic const& messages,
+    peer_set const& peers,
+    ranks_settings const& settings) {
+  auto how = map_rest(messages.channels(), code.ranks(), layout_of(settings), peers);
+  auto const own = how.count_of(run.rank());
+  check_hardware_queues(code, run.rank(), streams_of_rank(code, run.rank(), own, peers.senders()));
   if (settings.adopted == nullptr)
     check_multiprocessors(how, run.rank(), settings.most_ctas, context.sm_count());
-  made.communicators =
-      make_communicators(run, context.device(), channels, std::move(how), settings);
-  return made;
+  return make_communicators(run, context.device(), messages.channels(), std::move(how), settings);
 }
 
 /// @return by channel, how slots are filled

@@ -31,7 +31,6 @@
 #include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/detail/host_wait.hpp>
 #include <zbpp/nccl/detail/make_carriers.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
 #include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
@@ -130,23 +129,24 @@ class ranks::executor {
     auto communicators = communicators_.lock();
     if (communicators == nullptr)
       supervisor_.or_fail([&] {
-        auto made = detail::make_carriers(
-            supervisor_.channel(), context(), program, messages, shapes_, settings_);
-        held_ = std::move(made.held);
-        peers_ = std::move(made.peers);
-        communicators = std::move(made.communicators);
+        auto& run = supervisor_.channel();
+        copying_ =
+            detail::make_copying(run, context().device(), program, messages, shapes_, settings_);
+        communicators =
+            detail::make_rest(run, context(), program, messages, *copying_.peers, settings_);
         communicators_ = communicators;
-        abort_thread_.emplace([peers = peers_.get(), all = communicators.get()] {
+        abort_thread_.emplace([peers = copying_.peers.get(), all = communicators.get()] {
           peers->abort();
           all->abort();
         });
       });
-    auto needs = cuda::needs_of(program, messages, shapes_, detail::filling_of(*peers_), held_);
+    auto needs = cuda::needs_of(
+        program, messages, shapes_, detail::filling_of(*copying_.peers), copying_.held);
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor_.rank())] = &context();
     auto made = std::make_unique<detail::transport>(
         std::move(communicators),
-        peers_,
+        copying_.peers,
         std::move(contexts),
         std::move(needs),
         settings_.synchronizes);
@@ -335,9 +335,8 @@ class ranks::executor {
   cuda::launcher launcher_;
   detail::device_progress progress_;
   detail::host_wait wait_{supervisor_, progress_};
-  std::list<running> programs_;    // their addresses identify watches
-  std::vector<std::size_t> held_;  // by channel: slots where copies carry it
-  std::shared_ptr<detail::peer_set> peers_;
+  std::list<running> programs_;  // their addresses identify watches
+  detail::copying_carriers copying_;
   // Transports own them: they go before the memory of their messages, which NCCL may have mapped
   // into other processes for a graph.
   std::weak_ptr<detail::communicator_set> communicators_;
