@@ -12,8 +12,10 @@
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -207,6 +209,75 @@ TEST_CASE(
   // Only the slots tell. Each wait for one tells of all passes before its receive.
   CHECK(waits_of(forward_only(code), 1) == lines{"bbbbbb", ""});
   CHECK(waits_of(forward_only(code), 3) == lines{"b..b..", ""});
+}
+
+// Those that are filled in the order of their numbers.
+TEST_CASE("of the messages of a channel only the latest is waited for", "[transfer_order]") {
+  std::size_t pairs_of_one_channel = 0;
+  std::size_t sent_together = 0;
+  auto const check = [&](zbpp::program const& code, slot_filling how) {
+    traffic const messages(code);
+    std::size_t const channels = messages.channels().size();
+    auto const waits = zbpp::cuda::transfer_waits_of(
+        code, messages, std::vector(channels, how), std::vector<std::size_t>(channels, 2));
+    bool is_right = true;
+    for (int rank = 0; rank < code.ranks(); ++rank) {
+      auto const row = code.instructions(rank);
+      std::map<int, std::int32_t> latest;  // that was consumed, by channel
+      std::map<int, bool> has_sent;        // since the last pass, by channel
+      for (std::size_t at = 0; at < row.size(); ++at) {
+        auto const& note = messages.notes(rank)[at];
+        if (row[at].is_send() && note.channel != channel_map::none) {
+          auto const& w =
+              waits.at(zbpp::detail::index(note.channel)).at(zbpp::detail::index(note.sequence));
+          if (std::exchange(has_sent[note.channel], true)) {
+            is_right = is_right && !w.for_sender;
+            ++sent_together;
+          }
+        }
+        if (!row[at].is_pass()) continue;
+        has_sent.clear();
+        if (row[at].is_paired) continue;
+        std::size_t const together = zbpp::detail::next_is_paired(row, at) ? 2 : 1;
+        auto const taken = messages.notes(rank).subspan(at, together);
+        auto const before = latest;
+        for (auto const& each : taken)
+          if (each.channel != channel_map::none)
+            latest[each.channel] =
+                std::max(each.sequence, latest.emplace(each.channel, -1).first->second);
+        for (auto const& each : taken) {
+          if (each.channel == channel_map::none) continue;
+          auto const known = before.find(each.channel);
+          bool const is_latest = each.sequence == latest.at(each.channel) &&
+                                 (known == before.end() || each.sequence > known->second);
+          is_right = is_right && waits.at(zbpp::detail::index(each.channel))
+                                         .at(zbpp::detail::index(each.sequence))
+                                         .by_receiver == is_latest;
+        }
+        if (together == 2 && taken[0].channel == taken[1].channel &&
+            taken[0].channel != channel_map::none)
+          ++pairs_of_one_channel;
+      }
+    }
+    CHECK(is_right);
+  };
+  for (int p : {2, 3})
+    for (auto const& where : placements_to_run(p))
+      for_each_plan_of(
+          problem(where, 2 * p + 1, uneven_costs(), 87),
+          {},
+          [&](std::string const& name, plan const& plain) {
+            INFO(name);
+            ZBPP_SEEDED(random, p);
+            auto const code =
+                zbpp::lower(pair_at_random(plain.schedule(), plain.problem(), random, 0.8));
+            for (auto const how : {slot_filling::by_receives, slot_filling::by_sends}) {
+              check(plain.program(), how);
+              check(code, how);
+            }
+          });
+  CHECK(pairs_of_one_channel > 0);
+  CHECK(sent_together > 0);
 }
 
 TEST_CASE("a message that a later one implies is handed over without a wait", "[transfer_order]") {

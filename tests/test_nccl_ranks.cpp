@@ -164,13 +164,18 @@ TEST_CASE("pairs in processes of their own give the bits of one process", "[nccl
       auto const order = pair_at_random(plain.schedule(), plain.problem(), random, 1);
       CHECK(pairs_in(order) > 2);
       auto const planned = make_plan("pairs", order, plain.problem(), options);
-      auto machine = machine_of(planned, ++seed);
-      machine.drains = true;
-      reset_gpus(machine);
-      INFO(machine.connections << " queues");
-      CHECK(on_ranks(planned, change) == reference(planned));
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
+      for (bool const copies : {false, true}) {
+        auto machine = machine_of(planned, ++seed);
+        machine.drains = true;
+        machine.shares_memory = copies;
+        reset_gpus(machine);
+        model::start_counting();
+        INFO(machine.connections << " queues, " << (copies ? "copies" : "NCCL"));
+        CHECK(on_ranks(planned, change) == reference(planned));
+        CHECK((model::count("ncclSend") == 0) == copies);
+        CHECK(first_of(model::faults()) == "");
+        CHECK(first_of(model::leaks()) == "");
+      }
     }
 }
 
