@@ -187,19 +187,7 @@ TEST_CASE("measured times are those of the plan where the device keeps to its co
           {.fused = false},
           [&](std::string const& name, plan const& planned) {
             INFO(name);
-            model::reset({.seed = 3, .devices = devices, .hosts = devices});
-            std::vector<timed_passes> objects;
-            for (int s = 0; s < planned.problem().stages(); ++s)
-              objects.push_back({&planned.problem(), s});
-            std::vector<zbpp::as_flow<timed_passes>> stages(objects.begin(), objects.end());
-            cuda::device backend{.traces = true};
-            if (devices > 1) backend.devices = cuda::one_device_per_rank(devices);
-            pipeline pipe{planned, backend, stages};
-            for (int step = 0; step < 2; ++step) {
-              auto const& measured = pipe.step().measured;
-              CHECK(measured == planned.timeline());
-            }
-            CHECK(first_of(model::faults()) == "");
+            check_measured(planned, devices);
           });
 }
 

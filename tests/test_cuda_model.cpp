@@ -1114,14 +1114,22 @@ TEST_CASE("The k-th send meets the k-th receive and carries order with it") {
       one_gpu());
 }
 
+/// Two ranks that share a GPU, each with a stream, and a message from the first to the second.
+struct message_within_a_gpu {
+  pair link;
+  cudaStream_t from = new_stream();
+  cudaStream_t to = new_stream();
+  char* sent = new_memory();
+  char* received = new_memory();
+
+  void send() const { link.send(0, sent, from); }
+  void receive() const { link.receive(1, received, to); }
+};
+
 TEST_CASE("A receive does not order the sender behind the receiver") {
   each_interleaving(
       [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        cudaStream_t const to = new_stream();
-        char* const sent = new_memory();
-        char* const received = new_memory();
+        auto const [link, from, to, sent, received] = message_within_a_gpu();
         char* const other = new_memory();
         write(from, sent, 1);
         link.send(0, sent, from);
@@ -1267,18 +1275,6 @@ TEST_CASE("All streams of a group join it: before and after") {
       },
       one_gpu());
 }
-
-/// Two ranks that share a GPU, each with a stream, and a message from the first to the second.
-struct message_within_a_gpu {
-  pair link;
-  cudaStream_t from = new_stream();
-  cudaStream_t to = new_stream();
-  char* sent = new_memory();
-  char* received = new_memory();
-
-  void send() const { link.send(0, sent, from); }
-  void receive() const { link.receive(1, received, to); }
-};
 
 /// Waits for the GPU. It stands still, and the model says why, or comes to its end.
 void check_end(bool stands_still, std::string const& why) {
@@ -1565,11 +1561,7 @@ TEST_CASE("The first message to a peer is in progress until the peer has asked f
   machine.lazy_connect = true;
   each_interleaving(
       [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        cudaStream_t const to = new_stream();
-        char* const sent = new_memory();
-        char* const received = new_memory();
+        auto const [link, from, to, sent, received] = message_within_a_gpu();
         write(from, sent, 3);
         CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
         CHECK(link.state(0) == ncclInProgress);
@@ -1620,11 +1612,7 @@ cudaGraphExec_t captured(cudaStream_t origin, Issue issue) {
 TEST_CASE("Messages that were captured together meet in each launch; others are a fault") {
   each_interleaving(
       [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        cudaStream_t const to = new_stream();
-        char* const sent = new_memory();
-        char* const received = new_memory();
+        auto const [link, from, to, sent, received] = message_within_a_gpu();
         write(from, sent, 3);
         auto const sends = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
         auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });

@@ -181,10 +181,7 @@ class scheduled_stage {
   zbpp::flow operator()(zbpp::microbatch mb) {
     zbpp::message const in = co_await mb.recv_activation();
     zbpp::buffer out;
-    auto const make = [&](zbpp::pass_context ctx) {
-      out = ctx.allocate_edge(toy::edge);
-      cuda::check(model::launch(cuda::stream_of(ctx), "out", {}, {{out.data(), out.size()}}));
-    };
+    auto const make = [&](zbpp::pass_context ctx) { out = toy::launched_edge(ctx); };
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       make(ctx);
       if (mb.is_last_stage()) report(ctx, cuda::loss_slot(mb, ctx));

@@ -106,7 +106,7 @@ std::size_t waits_for_slots(plan const& planned, std::function<bool(int)> const&
   for (int c = 0; c < messages.map().size(); ++c)
     filling.push_back(
         by_copies(c) ? zbpp::cuda::slot_filling::by_sends : zbpp::cuda::slot_filling::by_receives);
-  auto const slots = zbpp::nccl::detail::held_messages(planned.program());
+  auto const slots = zbpp::nccl::detail::held_messages(planned.program(), messages);
   auto const waits = zbpp::cuda::transfer_waits_of(planned.program(), messages, filling, slots);
   std::size_t count = 0;
   for (std::size_t c = 0; c < waits.size(); ++c)

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stage on the model of CUDA whose passes take the time that the problem says.
+// A stage on the model of CUDA whose passes take the time that the problem says, and a check that
+// this is what is measured.
 #pragma once
 
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/error.hpp>
 #include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/io/ascii.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/pipeline.hpp>
 
+#include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_training.hpp>
 
 #include <cstddef>
 #include <vector>
@@ -55,5 +62,22 @@ struct timed_passes {
     return out;
   }
 };
+
+/// Runs two steps on a device for all ranks, or one for each, and compares what they took.
+inline void check_measured(plan const& planned, int devices) {
+  cuda_model::reset({.seed = 3, .devices = devices, .hosts = devices});
+  std::vector<timed_passes> objects;
+  for (int s = 0; s < planned.problem().stages(); ++s) objects.push_back({&planned.problem(), s});
+  std::vector<as_flow<timed_passes>> stages(objects.begin(), objects.end());
+  cuda::device backend{.traces = true};
+  if (devices > 1) backend.devices = cuda::one_device_per_rank(devices);
+  pipeline pipe{planned, backend, stages};
+  for (int step = 0; step < 2; ++step) {
+    auto const& measured = pipe.step().measured;
+    INFO(to_ascii(measured) << to_ascii(planned.timeline()));
+    CHECK(measured == planned.timeline());
+  }
+  CHECK(first_of(cuda_model::faults()) == "");
+}
 
 }  // namespace zbpp::test

@@ -107,6 +107,13 @@ class passes_with_scratch : public basic_passes<Runner> {
 
 using launched_passes_with_scratch = passes_with_scratch<launched>;
 
+/// Makes an edge whose content does not matter, by a kernel.
+[[nodiscard]] inline buffer launched_edge(pass_context ctx) {
+  auto made = ctx.allocate_edge(edge);
+  cuda::check(cuda_model::launch(cuda::stream_of(ctx), "out", {}, {{made.data(), made.size()}}));
+  return made;
+}
+
 /// @return what the messages of the toy network look like
 [[nodiscard]] inline std::vector<cuda::message_shape> edge_shapes(problem const& problem) {
   return std::vector<cuda::message_shape>(

@@ -128,16 +128,15 @@ class nccl_in_one_process::executor : public one_process {
       contexts.push_back(&at(rank));
       here.push_back({rank, rank});
     }
-    std::vector filling(messages.channels().size(), cuda::slot_filling::by_sends);
     if (communicators_ == nullptr) {
-      held_ = nccl::detail::held_messages(code);
+      std::vector const filling(messages.channels().size(), cuda::slot_filling::by_sends);
+      held_ = nccl::detail::held_messages(code, messages);
       peers_ = make_peers(
           cuda::needs_of(code, messages, shapes_, filling, held_), held_, settings_.by_copies);
       communicators_ =
           make_communicators(messages.channels(), std::move(here), settings_.layout, peers_.get());
     }
-    for (std::size_t c = 0; c < filling.size(); ++c)
-      if (!peers_->carries(static_cast<int>(c))) filling[c] = cuda::slot_filling::by_receives;
+    auto const filling = nccl::detail::filling_of(*peers_);
     auto made = std::make_unique<nccl::detail::transport>(
         communicators_,
         peers_,

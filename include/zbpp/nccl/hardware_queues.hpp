@@ -40,9 +40,8 @@ namespace detail {
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
   std::vector<int> counts;
   auto const made = detail::map_communicators(code.placement(), layout);
-  for (int rank = 0; rank < code.ranks(); ++rank) {
+  for (int rank = 0; rank < code.ranks(); ++rank)
     counts.push_back(detail::streams_of_rank(code, rank, made.count_of(rank)));
-  }
   return counts;
 }
 

@@ -45,7 +45,7 @@ struct copying_carriers {
   auto const channels = messages.channels().size();
   if (!uses_peer_copies(settings)) return {{}, std::make_shared<peer_set>(channels)};
   std::vector const filling(channels, cuda::slot_filling::by_sends);
-  auto held = held_messages(code);
+  auto held = held_messages(code, messages);
   auto peers = make_peers(run, device, cuda::needs_of(code, messages, shapes, filling, held), held);
   return {std::move(held), std::move(peers)};
 }
@@ -71,15 +71,6 @@ struct copying_carriers {
   if (settings.adopted == nullptr)
     check_multiprocessors(how, run.rank(), settings.most_ctas, context.sm_count());
   return make_communicators(run, context.device(), messages.channels(), std::move(how), settings);
-}
-
-/// @return by channel, how slots are filled
-[[nodiscard]] inline std::vector<cuda::slot_filling> filling_of(peer_set const& peers) {
-  std::vector<cuda::slot_filling> filling;
-  for (int c = 0; c < peers.channels(); ++c)
-    filling.push_back(
-        peers.carries(c) ? cuda::slot_filling::by_sends : cuda::slot_filling::by_receives);
-  return filling;
 }
 
 }  // namespace zbpp::nccl::detail

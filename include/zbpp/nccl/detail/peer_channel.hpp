@@ -171,9 +171,8 @@ class peer_receiver : public peer_end {
   void wait(cuda::stream_ref compute, std::int32_t sequence) const {
     values_.wait(compute, on_device().arrived, end_of(sequence));
   }
-  /// @return whether a message that was waited for, or a later one, is there; false where waits
-  /// were
-  ///         ended, here or at the other end
+  /// @return whether a message that was waited for, or a later one, is there; false where either
+  ///         end has ended the waits
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     return get(counters().arrived) - end_of(sequence) < far / 2;
   }

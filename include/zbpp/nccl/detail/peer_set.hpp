@@ -8,6 +8,7 @@
 #include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/channel_needs.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
@@ -118,6 +119,15 @@ class peer_set {
   abort_thread ends_waits_{[this] { end_waits(); }};  // last: it uses the others
 };
 
+/// @return by channel, how slots are filled
+[[nodiscard]] inline std::vector<cuda::slot_filling> filling_of(peer_set const& peers) {
+  std::vector<cuda::slot_filling> filling;
+  for (int c = 0; c < peers.channels(); ++c)
+    filling.push_back(
+        peers.carries(c) ? cuda::slot_filling::by_sends : cuda::slot_filling::by_receives);
+  return filling;
+}
+
 /// @return the communicators for the channels that copies do not carry
 [[nodiscard]] inline communicator_map map_rest(
     std::span<channel const> channels, int ranks, channel_layout layout, peer_set const& peers) {
@@ -133,8 +143,8 @@ class peer_set {
 
 /// @return by channel, how many messages its receiver holds at one time in a step, where flows keep
 ///         them until the last pass of their microbatches
-[[nodiscard]] inline std::vector<std::size_t> held_in_step(program const& code) {
-  traffic const messages(code);
+[[nodiscard]] inline std::vector<std::size_t> held_in_step(
+    program const& code, traffic const& messages) {
   std::vector<std::size_t> most(messages.channels().size(), 0);
   std::vector<std::vector<std::size_t>> last_use(most.size());  // by message
   auto const m = zbpp::detail::index(code.microbatches());
@@ -159,9 +169,11 @@ class peer_set {
 }
 
 /// @return the same in a step or an evaluation of a program, whichever holds more
-[[nodiscard]] inline std::vector<std::size_t> held_messages(program const& code) {
-  auto most = held_in_step(code);
-  auto const forwards = held_in_step(forward_only(code));
+[[nodiscard]] inline std::vector<std::size_t> held_messages(
+    program const& code, traffic const& messages) {
+  auto most = held_in_step(code, messages);
+  auto const evaluation = forward_only(code);
+  auto const forwards = held_in_step(evaluation, traffic(evaluation));
   for (std::size_t c = 0; c < most.size(); ++c) most[c] = std::max(most[c], forwards[c]);
   return most;
 }
