@@ -2,6 +2,7 @@
 //
 // Communicators on the model of NCCL: how they are made, watched, ended and given back, and the
 // links that a process makes of them.
+#include <zbpp/cuda/detail/capture.hpp>
 #include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
@@ -18,7 +19,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace test_nccl_communicator {
@@ -271,6 +274,35 @@ TEST_CASE("links that are aborted are not used any more", "[nccl]") {
   }
   CHECK(model::faults().empty());
   CHECK(model::leaks().empty());
+}
+
+TEST_CASE("links can be asked while their abort waits for a graph", "[nccl]") {
+  model::reset({.devices = 2});
+  {
+    auto const made = make_communicators(
+        {row[0], row[1]}, {{0, 0}, {1, 1}}, channel_layout::one_per_directed_pair);
+    zbpp::cuda::device_guard const here(0);
+    zbpp::arena memory(zbpp::cuda::device_memory(0));
+    auto const bytes = memory.allocate(256, zbpp::purpose::edge);
+    auto const& sender = *made->endpoint_of(0, 0);
+    zbpp::cuda::detail::capture open(sender.messages.view());
+    nccl::detail::check_started(
+        ncclSend(bytes.data(), 256, ncclInt8, 1, sender.comm.get(), sender.messages.view()));
+    made->await(sender.comm);
+    std::optional graph(open.finish());
+    model::start_counting();
+    {
+      nccl::detail::abort_thread aborts([&] { made->abort(); });
+      aborts.start();
+      while (model::count("ncclCommAbort") < 2) std::this_thread::yield();
+      // Whoever holds the graph asks before it knows of the abort, which lets it go on.
+      made->check_errors();
+      graph.reset();
+    }
+    CHECK(made->is_aborted());
+  }
+  CHECK(first_of(model::faults()) == "");
+  CHECK(first_of(model::leaks()) == "");
 }
 
 TEST_CASE("communicators are aborted whichever launch waits for another one's kernel", "[nccl]") {

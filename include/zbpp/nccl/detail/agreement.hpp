@@ -18,9 +18,8 @@ namespace zbpp::nccl::detail {
   return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
 }
 
-/// @return whether copies may carry messages. A graph writes the same values into counters each
-/// time
-///         that it is launched, so they cannot count the messages of a step that is replayed.
+/// @return whether copies may carry messages. A graph writes the same values into counters with
+///         each launch, so they cannot count the messages of a step that is replayed.
 [[nodiscard]] inline bool uses_peer_copies(ranks_settings const& settings) noexcept {
   return settings.peer_copies && settings.adopted == nullptr &&
          settings.replay != cuda::replay::step;

@@ -97,8 +97,7 @@ class communicator_set {
   }
   /// Uses a communicator of the caller for all channels. It has all ranks, in their order.
   /// @throws error (bad_argument) when rank, ranks or device differ; nccl_error; cuda_error; what
-  /// `pause`
-  ///         throws
+  ///         `pause` throws
   communicator_set(
       std::vector<channel> channels,
       local_rank here,
@@ -160,13 +159,17 @@ class communicator_set {
   /// Ends whatever runs or waits on the communicators; any thread may call it, also while others
   /// issue. The communicators cannot be used afterwards.
   void abort() noexcept {
-    // First, so that a thread that waits for NCCL within `use` returns.
+    // First, so that a thread that waits for NCCL within `use` returns, and none begins anew.
     is_aborted_.store(true, std::memory_order_release);
-    // A launch may hang until this aborts it, which NCCL allows from another thread, so do not wait
-    // for the lock forever.
-    std::unique_lock lock(in_use_, std::defer_lock);
-    for (int left = 5000; !lock.try_lock() && left > 0; --left)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    {
+      // A launch may hang until this aborts it, which NCCL allows from another thread, so do not
+      // wait for the lock forever.
+      std::unique_lock lock(in_use_, std::defer_lock);
+      for (int left = 5000; !lock.try_lock() && left > 0; --left)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // Without the lock: NCCL waits for graphs with messages, and whoever holds one may be on its
+    // way into `use`.
     communicator::abort(all());
   }
   /// @return whether `abort` was called
@@ -280,8 +283,8 @@ class communicator_set {
   std::vector<channel> channels_;
   std::vector<local_rank> here_;
   communicator_map how_;
-  std::vector<std::vector<std::unique_ptr<endpoint>>>
-      by_communicator_;  // by communicator, by rank here
+  // By communicator, by rank here.
+  std::vector<std::vector<std::unique_ptr<endpoint>>> by_communicator_;
   std::vector<endpoint*> endpoints_;
   std::vector<communicator*> communicators_;
   std::mutex in_use_;

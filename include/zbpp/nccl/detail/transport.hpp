@@ -326,8 +326,8 @@ class transport {
   std::shared_ptr<communicator_set> communicators_;
   std::shared_ptr<peer_set> peers_;
   std::vector<rank_state> ranks_;  // by rank
-  std::vector<std::unique_ptr<channel_state>>
-      channels_;  // by channel; null when neither end is in this process
+  // By channel; null when neither end is in this process.
+  std::vector<std::unique_ptr<channel_state>> channels_;
   std::vector<transfer_stream> streams_;
   state_link* states_ = nullptr;  // null where ranks exchange none
   bool host_waits_;
