@@ -13,6 +13,7 @@
 namespace zbpp::test {
 
 inline std::atomic<std::int64_t> allocations{0};
+inline std::atomic<std::int64_t> allocated_bytes{0};
 
 /// @return how often `act` took memory from the heap, on whatever thread
 template <class Act>
@@ -22,8 +23,17 @@ template <class Act>
   return allocations.load() - before;
 }
 
+/// @return how many bytes `act` took from the heap, on whatever thread
+template <class Act>
+[[nodiscard]] std::int64_t count_bytes(Act act) {
+  auto const before = allocated_bytes.load();
+  act();
+  return allocated_bytes.load() - before;
+}
+
 [[nodiscard]] inline void* allocate_or_null(std::size_t size, std::size_t alignment) noexcept {
   ++allocations;
+  allocated_bytes += static_cast<std::int64_t>(size);
   auto const rounded = (size + alignment - 1) / alignment * alignment;
   return std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
 }
