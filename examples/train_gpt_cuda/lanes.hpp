@@ -97,6 +97,17 @@ __host__ __device__ inline void store(float* to, eight const& all) {
 #endif
 }
 
+/// Reads piece `p` of a row, which has eight elements.
+template <class Value>
+[[nodiscard]] __host__ __device__ inline eight load(Value const* row, index p) {
+  return load(row + eight::count * p);
+}
+/// Writes piece `p` of a row.
+template <class Value>
+__host__ __device__ inline void store(Value* row, index p, eight const& all) {
+  store(row + eight::count * p, all);
+}
+
 /// Makes eight of what a function gives for 0 to 7.
 template <class Make>
 [[nodiscard]] __host__ __device__ inline eight make_eight(Make make) {

@@ -41,24 +41,24 @@ struct norm_backward {
     auto const* const g = gamma;
     float const factor = scale[row];
     float const share = 1.0F / static_cast<float>(width);
-    auto const scaled = [=](index p) { return load(up + 8 * p) * load(g + 8 * p); };
+    auto const scaled = [=](index p) { return load(up, p) * load(g, p); };
     auto const all = at.fold(
         width / 8,
         sums{},
         [=](index p) {
           auto const u = scaled(p);
-          return sums{sum(u), sum(u * load(in + 8 * p))};
+          return sums{sum(u), sum(u * load(in, p))};
         },
         [](sums a, sums b) {
           return sums{a.up + b.up, a.slope + b.slope};
         });
     at.each(width / 8, [=](index p) {
       auto const u = scaled(p);
-      auto const n = load(in + 8 * p);
+      auto const n = load(in, p);
       auto const through = make_eight(
           [&](int i) { return factor * (u.at[i] - share * all.up - n.at[i] * share * all.slope); });
-      if (beside == nullptr) return store(out + 8 * p, through);
-      store(out + 8 * p, load(beside + 8 * p) + through);
+      if (beside == nullptr) return store(out, p, through);
+      store(out, p, load(beside, p) + through);
     });
   }
 };
@@ -88,12 +88,11 @@ struct causal_softmax_backward {
     float const factor = scale;
     index const pieces = causal_softmax::used(row, context, block) / 8;
     // Where nothing may be seen the probability is 0, and so is the gradient.
-    float const mean =
-        at.sum(pieces, [=](index c) { return sum(load(p + 8 * c) * load(x + 8 * c)); });
+    float const mean = at.sum(pieces, [=](index c) { return sum(load(p, c) * load(x, c)); });
     at.each(pieces, [=](index c) {
-      auto const a = load(p + 8 * c);
-      auto const b = load(x + 8 * c);
-      store(x + 8 * c, make_eight([&](int i) { return factor * a.at[i] * (b.at[i] - mean); }));
+      auto const a = load(p, c);
+      auto const b = load(x, c);
+      store(x, c, make_eight([&](int i) { return factor * a.at[i] * (b.at[i] - mean); }));
     });
   }
 };

@@ -95,9 +95,7 @@ struct embed {
     auto const* const token = token_table + of.token(row) * width;
     auto const* const position = position_table + row / of.sequences * width;
     auto* const out = y + row * width;
-    at.each(width / 8, [=](index p) {
-      store(out + 8 * p, load(token + 8 * p) + load(position + 8 * p));
-    });
+    at.each(width / 8, [=](index p) { store(out, p, load(token, p) + load(position, p)); });
   }
 };
 
@@ -128,21 +126,19 @@ struct norm {
     auto const self = *this;
     auto const* const in = x + row * width;
     float const share = 1.0F / static_cast<float>(width);
-    float const mean = share * at.sum(width / 8, [=](index p) { return sum(load(in + 8 * p)); });
+    float const mean = share * at.sum(width / 8, [=](index p) { return sum(load(in, p)); });
     float const variance = share * at.sum(width / 8, [=](index p) {
-      auto const v = load(in + 8 * p);
+      auto const v = load(in, p);
       auto const off = make_eight([&](int i) { return v.at[i] - mean; });
       return sum(off * off);
     });
     float const factor = 1.0F / sqrtf(variance + epsilon);
     at.each(width / 8, [=](index p) {
-      auto const v = load(in + 8 * p);
+      auto const v = load(in, p);
       // Rounded first: W makes `normed` again from what was kept.
       auto const n = rounded(make_eight([&](int i) { return (v.at[i] - mean) * factor; }));
-      store(self.normal + row * self.width + 8 * p, n);
-      store(
-          self.normed + row * self.width + 8 * p,
-          n * load(self.gamma + 8 * p) + load(self.beta + 8 * p));
+      store(self.normal + row * self.width, p, n);
+      store(self.normed + row * self.width, p, n * load(self.gamma, p) + load(self.beta, p));
     });
     at.each(1, [=](index) { self.scale[row] = factor; });
   }
@@ -196,12 +192,12 @@ struct causal_softmax {
     auto const all = at.fold(
         (seen + 7) / 8,
         softmax_state(),
-        [=](index p) { return softmax_state::of(load(x + 8 * p), seen - 8 * p); },
+        [=](index p) { return softmax_state::of(load(x, p), seen - 8 * p); },
         softmax_state::both);
     float const share = 1.0F / all.mass;
     at.each(used(row, context, block) / 8, [=](index p) {
-      auto const v = load(x + 8 * p);
-      store(x + 8 * p, make_eight([&](int i) {
+      auto const v = load(x, p);
+      store(x, p, make_eight([&](int i) {
               return 8 * p + i < seen ? expf(v.at[i] - all.top) * share : 0.0F;
             }));
     });
@@ -235,7 +231,7 @@ struct cross_entropy {
     index const wanted = of.target(row);
     static_assert(vocabulary == 8 * lanes::count, "a lane holds a piece of the logits");
     per_lane<eight> biased;
-    at.each(vocabulary / 8, [&](index p) { biased[p] = load(x + 8 * p) + load(b + 8 * p); });
+    at.each(vocabulary / 8, [&](index p) { biased[p] = load(x, p) + load(b, p); });
     auto const all = at.fold(
         vocabulary / 8,
         softmax_state(),
@@ -243,7 +239,7 @@ struct cross_entropy {
         softmax_state::both);
     at.each(vocabulary / 8, [&](index p) {
       auto const& v = biased[p];
-      store(dx + 8 * p, make_eight([&](int i) {
+      store(dx, p, make_eight([&](int i) {
               float const chance = expf(v.at[i] - all.top) / all.mass;
               return part * (chance - (8 * p + i == wanted ? 1.0F : 0.0F));
             }));
@@ -268,7 +264,7 @@ struct mean_loss {
   __host__ __device__ void operator()(lanes const& at, index) const {
     auto const* const x = losses;
     auto* const to = mean;
-    float const total = at.sum(tokens / 8, [=](index p) { return sum(load(x + 8 * p)); });
+    float const total = at.sum(tokens / 8, [=](index p) { return sum(load(x, p)); });
     float const count = static_cast<float>(tokens);
     at.each(1, [=](index) { *to = total / count; });
   }

@@ -207,11 +207,11 @@ struct embed_position_backward {
   __host__ __device__ void operator()(lanes const& at, index row) const {
     auto const self = *this;
     at.each(width / 8, [=](index p) {
-      auto* const to = self.gradient + row * self.width + 8 * p;
-      auto total = load(to);
+      auto* const to = self.gradient + row * self.width;
+      auto total = load(to, p);
       for (index b = 0; b < self.sequences; ++b)
-        total += load(self.dy + (row * self.sequences + b) * self.width + 8 * p);
-      store(to, total);
+        total += load(self.dy + (row * self.sequences + b) * self.width, p);
+      store(to, p, total);
     });
   }
 };
@@ -234,7 +234,7 @@ struct round_weights {
     index const first = row * tile;
     index const rest = count / 8 - first;
     at.each(rest < tile ? rest : tile, [=](index p) {
-      store(self.rounded + 8 * (first + p), load(self.value + 8 * (first + p)));
+      store(self.rounded, first + p, load(self.value, first + p));
     });
   }
 };
