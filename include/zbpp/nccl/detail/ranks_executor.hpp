@@ -207,15 +207,10 @@ class ranks::executor {
     } catch (...) {
       engine.fail(std::current_exception());
     }
-    if (status.has_failed()) {
-      supervisor_.report(engine.what_failed());
-      wait_.until_stopped();
-      if (replay_ != nullptr) replay_->discard();
-      if (abort_thread_) abort_thread_->finish();
-      settle_device(
-          [&] { return transport.is_busy() || (replay_ != nullptr && replay_->is_busy()); });
-    }
-    supervisor_.end();
+    // First, since another rank may fail until then, and an abort that has begun has to be
+    // finished.
+    if (!status.has_failed()) supervisor_.end();
+    if (status.has_failed()) give_up(engine.what_failed(), transport);
   }
 
   /// Blocks until all ranks know all failures, and adds those of other ranks.
@@ -321,6 +316,17 @@ class ranks::executor {
       supervisor_.channel().loop().exclusively([&] { states->report_needed(state_map::none); });
       return false;
     });
+  }
+
+  // Ends a step that has failed.
+  void give_up(failure const& own, detail::transport const& transport) {
+    supervisor_.report(own);
+    wait_.until_stopped();
+    if (replay_ != nullptr) replay_->discard();
+    if (abort_thread_) abort_thread_->finish();
+    settle_device(
+        [&] { return transport.is_busy() || (replay_ != nullptr && replay_->is_busy()); });
+    supervisor_.end();
   }
 
   template <class IsBusy>
