@@ -669,21 +669,42 @@ TEST_CASE("Devices: streams, events, memory and peers belong to one") {
 
 // ---- limits ----
 
-TEST_CASE("A full stream blocks the host until there is room") {
-  model::options machine;
-  machine.launch_depth = 4;
-  machine.order = model::mode::lazy;
-  model::reset(machine);
-  cudaStream_t const stream = new_stream();
-  for (int i = 0; i < 20; ++i) {
-    write(stream, new_memory());
-    CHECK(model::pending() <= 4);
+TEST_CASE("A full hardware queue blocks the host until there is room, whichever stream fills it") {
+  for (int const queues : {1, 2}) {
+    model::reset({.order = model::mode::lazy, .connections = queues, .launch_depth = 4});
+    std::array<cudaStream_t, 2> const streams{new_stream(), new_stream()};
+    std::size_t most = 0;
+    for (int i = 0; i < 20; ++i) {
+      for (cudaStream_t const stream : streams) {
+        write(stream, new_memory());
+        most = std::max(most, model::pending());
+      }
+    }
+    CHECK(most == 4 * static_cast<std::size_t>(queues));
+    CHECK(all_faults().empty());
   }
-  CHECK(model::pending() == 4);
-  CHECK(all_faults().empty());
 }
 
-TEST_CASE("A full stream that cannot move is a deadlock, and so is polling for what cannot come") {
+TEST_CASE("A full hardware queue blocks the host for streams whose own work could run") {
+  for (int const queues : {1, 32}) {
+    each_interleaving(
+        [queues] {
+          pair const link;
+          cudaStream_t const waits = new_stream();
+          cudaStream_t const other = new_stream();
+          link.receive(1, new_memory(), waits);
+          cudaError_t result = cudaSuccess;
+          for (int more = 0; more < 20 && result == cudaSuccess; ++more) {
+            result = model::launch(more < 2 ? waits : other, "more", {}, {});
+          }
+          CHECK(result == (queues == 1 ? cudaErrorLaunchTimeout : cudaSuccess));
+          CHECK(faults_of("deadlock") == (queues == 1 ? 1 : 0));
+        },
+        {.connections = queues, .launch_depth = 4, .duplicate_gpus = true, .lazy_connect = false});
+  }
+}
+
+TEST_CASE("A full queue that cannot move is a deadlock, and so is polling for what cannot come") {
   for (bool polls : {false, true}) {
     model::options machine = one_gpu();
     machine.launch_depth = 4;
@@ -1346,7 +1367,8 @@ TEST_CASE("What stands in one queue runs in turn; the mapping says what does") {
 /// Two ranks, each with a GPU of its own and two communicators with the other. Rank 0 sends by the
 /// first and receives by the second; rank 1 does the same in either order. Each message has a
 /// stream of its own, with nothing behind it there.
-cudaError_t exchange(bool in_one_order) {
+/// @param waits  for each call until its communicator is ready; else only when all are made
+cudaError_t exchange(bool in_one_order, bool waits = true) {
   pair const first({0, 1});
   pair const second({0, 1});
   std::array<std::array<cudaStream_t, 2>, 2> streams{};
@@ -1359,13 +1381,24 @@ cudaError_t exchange(bool in_one_order) {
       if (rank == message) write(streams[rank][message], data[rank][message], 7);
     }
   }
-  first.send(0, data[0][0], streams[0][0]);
-  second.receive(0, data[0][1], streams[0][1]);
-  for (bool const is_first : {in_one_order, !in_one_order}) {
-    if (is_first)
-      first.receive(1, data[1][0], streams[1][0]);
+  auto const call = [&](pair const& link, std::size_t rank, std::size_t message) {
+    char* const bytes = data[rank][message];
+    cudaStream_t const on = streams[rank][message];
+    int const peer = 1 - static_cast<int>(rank);
+    if (rank == message)
+      ncclSend(bytes, block, ncclInt8, peer, link.comm[rank], on);
     else
-      second.send(1, data[1][1], streams[1][1]);
+      ncclRecv(bytes, block, ncclInt8, peer, link.comm[rank], on);
+    if (waits) link.settle(rank);
+  };
+  call(first, 0, 0);
+  call(second, 0, 1);
+  for (bool const is_first : {in_one_order, !in_one_order}) {
+    call(is_first ? first : second, 1, is_first ? 0 : 1);
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    first.settle(rank);
+    second.settle(rank);
   }
   for (int device : {0, 1}) {
     REQUIRE(cudaSetDevice(device) == cudaSuccess);
@@ -1389,6 +1422,117 @@ TEST_CASE("NCCL's own streams hold a queue up until a message has met its other 
           },
           {.devices = 2, .mapping = mapping, .lazy_connect = false});
     }
+}
+
+TEST_CASE("Launches of communicators come in another order where the host does not wait for them") {
+  // In one queue, so that they stand still unless both ranks launch them in one order.
+  for (bool const waits : {true, false}) {
+    int stood_still = 0;
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      model::reset(
+          {.seed = seed,
+           .devices = 2,
+           .mapping = model::queue_mapping::one,
+           .lazy_connect = false});
+      stood_still += exchange(true, waits) == cudaSuccess ? 0 : 1;
+      CHECK(faults_of("") == faults_of("deadlock"));
+    }
+    INFO("waits: " << waits << ", " << stood_still << " of 100 stood still");
+    CHECK((stood_still > 5) == !waits);
+    CHECK(stood_still < 95);
+  }
+}
+
+TEST_CASE("Communicators of one group are launched in any order") {
+  std::array<int, 2> came_first{};
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    model::options machine = one_gpu();
+    machine.seed = seed;
+    machine.mapping = model::queue_mapping::one;
+    model::reset(machine);
+    std::vector<pair> const links(2);
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    for (pair const& link : links) {
+      ncclRecv(new_memory(), block, ncclInt8, 0, link.comm[1], new_stream());
+    }
+    ncclGroupEnd();
+    for (pair const& link : links) {
+      link.settle(1);
+    }
+    // What stands in front of all in the queue is what is waited for.
+    CHECK(cudaDeviceSynchronize() == cudaErrorLaunchTimeout);
+    REQUIRE(faults_of("deadlock") == 1);
+    bool const is_first =
+        all_faults().find("waits over communicator 1 (rank 1)") != std::string::npos;
+    bool const is_second =
+        all_faults().find("waits over communicator 3 (rank 1)") != std::string::npos;
+    CHECK(is_first != is_second);
+    ++came_first[is_first ? 0 : 1];
+  }
+  CHECK(came_first[0] > 5);
+  CHECK(came_first[1] > 5);
+}
+
+TEST_CASE("A launch that waits for room holds up no host, and comes when there is some") {
+  model::options machine = one_gpu();
+  machine.launch_depth = 3;
+  each_interleaving(
+      [] {
+        auto const [link, from, to, sent, received] = message_within_a_gpu();
+        cudaStream_t const blocks = new_stream();
+        write(from, sent, 5);
+        REQUIRE(cudaStreamSynchronize(from) == cudaSuccess);
+        pair const other;
+        other.receive(1, new_memory(), blocks);
+        order(blocks, from);
+        for (int more = 1; more < 3; ++more) {
+          write(from, sent, 6);  // with the wait, all the room that there is
+        }
+        REQUIRE(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+        link.receive(1, received, to);
+        for (int polls = 0; polls < 20; ++polls) {
+          CHECK(link.state(0) == ncclInProgress);
+        }
+        CHECK(all_faults().empty());
+        cudaStream_t const last = new_stream();
+        char* const own = new_memory();
+        write(last, own, 1);
+        other.send(0, own, last);
+        link.settle(0);
+        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        CHECK(received[0] == 6);
+        CHECK(all_faults().empty());
+      },
+      machine);
+}
+
+TEST_CASE("A late launch comes when its communicator is polled, or when all else waits") {
+  for (bool const polls : {true, false}) {
+    model::options machine = one_gpu();
+    machine.late_launches = true;
+    each_interleaving(
+        [polls] {
+          auto const [link, from, to, sent, received] = message_within_a_gpu();
+          write(from, sent, 3);
+          CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+          CHECK(ncclRecv(received, block, ncclInt8, 0, link.comm[1], to) == ncclInProgress);
+          for (int i = 0; i < 20; ++i) {
+            CHECK(cudaGetLastError() == cudaSuccess);  // passes the time
+          }
+          CHECK(model::pending() <= 1);
+          if (polls) {
+            CHECK(link.state(0) == ncclSuccess);
+            CHECK(link.state(1) == ncclSuccess);
+            REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
+            CHECK(received[0] == 3);
+            CHECK(all_faults().empty());
+          } else {
+            REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
+            CHECK(faults_of("nccl") == 1);  // it cannot know what it would wait for
+          }
+        },
+        machine);
+  }
 }
 
 TEST_CASE("Streams that NCCL makes take queues, also those that it leaves idle") {
@@ -1926,7 +2070,8 @@ TEST_CASE("a host ends waits by writing a value, and without it they hold up a q
         CHECK(all_faults() == "");
       },
       machine);
-  reset(1);
+  machine.patience = std::chrono::milliseconds(1);
+  model::reset(machine);
   two_views word;
   cudaStream_t const lost = new_stream();
   word.wait(lost, 1);

@@ -15,6 +15,7 @@
 #include <support/needless_calls.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
+#include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_reference.hpp>
 
@@ -56,14 +57,20 @@ bool has_gradients(toy::model const& all, toy::model const& expected) {
   return true;
 }
 
-// Runs two steps; leaves out one call of the second. @return whether nothing was found
+// Runs two steps; leaves out one call of the second. With `asked`, threads of NCCL launch late, and
+// it is how often the second step asks whether they have. @return whether nothing was found
 bool is_clean(
     plan const& planned,
     std::string_view function,
     std::uint64_t index,
     std::function<bool(int)> const& by_copies,
-    toy::model const& expected) {
-  model::reset({.seed = 9, .devices = planned.problem().ranks(), .shares_memory = true});
+    toy::model const& expected,
+    std::uint64_t* asked = nullptr) {
+  model::reset(
+      {.seed = 9,
+       .devices = planned.problem().ranks(),
+       .late_launches = asked != nullptr,
+       .shares_memory = true});
   auto all = toy::make_model(planned.problem().stages());
   std::vector<passes> objects(all.begin(), all.end());
   std::vector<zbpp::as_flow<passes>> stages(objects.begin(), objects.end());
@@ -77,6 +84,7 @@ bool is_clean(
     model::start_counting();
     if (!function.empty()) model::skip(function, index);
     pipe.step();
+    if (asked != nullptr) *asked = model::count("ncclCommGetAsyncError");
     // Where a message never came there is an earlier one, in the same memory.
     if (!has_gradients(all, expected)) return false;
   } catch (zbpp::error const&) {
@@ -146,6 +154,26 @@ TEST_CASE("nor can one where receives are opened early, over NCCL", "[nccl]") {
   for (auto const& where : placements_to_run(3))
     for_each_plan_of(
         problem(where, 4, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
+}
+
+// Of calls that ask whether a communicator is ready, which says so when it is left out.
+TEST_CASE("nor can a wait for a launch that a thread of NCCL makes", "[nccl]") {
+  for (auto const& where : placements_to_run(3))
+    for_each_plan_of(
+        problem(where, 2, launched_costs(), 87),
+        {.fused = false},
+        [](std::string const& name, plan const& planned) {
+          INFO(name);
+          auto const expected = gradients_of(planned);
+          auto const by_copies = [](int) { return false; };
+          std::uint64_t asked = 0;
+          REQUIRE(is_clean(planned, "", 0, by_copies, expected, &asked));
+          CHECK(asked > 1);
+          for (std::uint64_t i = 0, last = asked; i < last; i += thinned(1U, 7U)) {
+            INFO(i);
+            CHECK_FALSE(is_clean(planned, "ncclCommGetAsyncError", i, by_copies, expected, &asked));
+          }
+        });
 }
 
 TEST_CASE("nor can one where copies between processes carry messages", "[nccl]") {

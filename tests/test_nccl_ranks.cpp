@@ -438,6 +438,27 @@ TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]"
   }
 }
 
+// Where any number of hardware queues is enough, the calls for one message need room and no others;
+// else messages that cross need it, too.
+TEST_CASE("hosts and NCCL that wait for room in launch queues change no bit", "[nccl]") {
+  std::uint64_t seed = run_seed() + 80;
+  for (auto const* policy : {"one_f_one_b", "zb_v"})
+    for (auto const& options : {zbpp::lower_options{}, {.receive_ahead = 2}, for_one_queue})
+      for (bool const shares_memory : {false, true}) {
+        auto const planned = toy_plan(policy, 3, 5, options);
+        auto machine = machine_of(planned, ++seed);
+        machine.shares_memory = shares_memory;
+        machine.launch_depth = nccl::hardware_queues(planned.program()).reason.empty() ? 3 : 8;
+        reset_gpus(machine);
+        INFO(
+            policy << ", " << machine.connections << " queues of " << machine.launch_depth
+                   << ", interleaving " << seed << ", shares memory: " << shares_memory);
+        CHECK(on_ranks(planned) == reference(planned));
+        CHECK(first_of(model::faults()) == "");
+        CHECK(first_of(model::leaks()) == "");
+      }
+}
+
 TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   for (int trial = 0; trial < 10; ++trial) {

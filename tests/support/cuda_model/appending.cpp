@@ -85,14 +85,18 @@ bool machine::touches(operation& of, void const* data, std::size_t bytes, bool w
   return true;
 }
 
+void machine::check_not_deferred(stream const& on, name const& by) {
+  if (on.deferred > 0) {
+    fault(
+        "nccl: " + text_of(by) + " comes to stream " + std::to_string(on.index) +
+        " while a group for it is still ncclInProgress");
+  }
+}
+
 cudaError_t machine::append(operation& one) {
   stream& on = *one.on;
-  bool const by_nccl =
-      one.what == kind::group || (one.mark != nullptr && one.mark->event == no_event);
-  if (on.deferred > 0 && !by_nccl) {
-    fault(
-        "nccl: " + text_of(one.label) + " is put into stream " + std::to_string(on.index) +
-        " while a group for it is still ncclInProgress");
+  if (by_nccl_ == nullptr) {
+    check_not_deferred(on, one.label);
   }
   if (on.capturing != nullptr) {
     capture& into = *on.capturing;
@@ -104,10 +108,9 @@ cudaError_t machine::append(operation& one) {
     discard(one);
     return into.invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
-  auto const depth = static_cast<std::uint32_t>(options_.launch_depth);
   cudaError_t error = sticky_[static_cast<std::size_t>(on.device)];
-  if (error == cudaSuccess && on.issued - on.done >= depth) {
-    error = wait_until(on.device, [&] { return on.issued - on.done < depth; });
+  if (error == cudaSuccess && !has_room(on)) {
+    error = wait_until(on.device, [&] { return has_room(on); });
   }
   if (error != cudaSuccess) {
     if (one.mark != nullptr) {
@@ -116,16 +119,13 @@ cudaError_t machine::append(operation& one) {
     discard(one);
     return error;
   }
-  if (host_moved_) {
-    snapshots_.push_back(host_clock_);
-    host_moved_ = false;
-  }
-  one.host_snapshot = static_cast<std::uint32_t>(snapshots_.size());
+  one.host_snapshot = by_nccl_ != nullptr ? by_nccl_->host_snapshot : snapshot();
   one.issued_ns = host_ns_;
   for (byte_access const& each : one.accesses) {
     ++memory_[each.allocation].pending;
   }
   ++on.issued;
+  ++on.queue->pending;
   ++pending_;
   one.queued = true;
   (on.head == nullptr ? on.head : on.tail->next) = &one;
@@ -136,6 +136,18 @@ cudaError_t machine::append(operation& one) {
   progressed();
   consider(&on);
   return cudaSuccess;
+}
+
+bool machine::has_room(stream const& on) const {
+  return on.queue->pending < static_cast<std::uint32_t>(options_.launch_depth);
+}
+
+std::uint32_t machine::snapshot() {
+  if (host_moved_) {
+    snapshots_.push_back(host_clock_);
+    host_moved_ = false;
+  }
+  return static_cast<std::uint32_t>(snapshots_.size());
 }
 
 record* machine::new_record() {
@@ -328,7 +340,9 @@ cudaError_t machine::launch_graph(graph_object& what, stream& on) {
   }
   for_nccl([&](communicator& of, stream& lane) {
     cudaError_t const begun = append_wait(lane, label, *begin);
-    join_by_nccl(lane, *of.launches);
+    record_by_nccl earlier;
+    record_for_nccl(*of.launches, earlier);
+    wait_for_nccl(lane, earlier);
     return begun;
   });
   hold(begin, nullptr);

@@ -134,6 +134,17 @@ std::string machine::why_blocked(stream const& one) const {
   return "waits over " + comm + " for " + missing;
 }
 
+std::string machine::why_blocked(group_launch const& one) const {
+  if (can_go_on(one)) {
+    return "its launch is ready";
+  }
+  if (!one.has_begun) {
+    return "its first message waits for the peer to connect";
+  }
+  return "its launch waits for room in the hardware queue of stream " +
+         std::to_string(one.calls[one.next].on->index);
+}
+
 std::string machine::wait_graph() const {
   std::string lines;
   for (stream const& one : streams_) {
@@ -149,9 +160,9 @@ std::string machine::wait_graph() const {
                std::to_string(one.of->joined) + " of " + std::to_string(one.of->ranks) +
                " ranks have joined\n";
     }
-    if (one.alive && one.deferred != nullptr) {
+    if (one.alive && one.launching != nullptr) {
       lines += "  communicator " + std::to_string(one.index) + " (rank " +
-               std::to_string(one.rank) + "): its first message waits for the peer to connect\n";
+               std::to_string(one.rank) + "): " + why_blocked(*one.launching) + "\n";
     }
   }
   return lines.empty() ? "  nothing is pending\n" : lines;

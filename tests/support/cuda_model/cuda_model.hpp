@@ -45,7 +45,12 @@ struct options {
   int sm_count = 132;
   int connections = 32;  ///< hardware queues of a device
   queue_mapping mapping = queue_mapping::in_turn;
-  int launch_depth = 1024;  ///< pending operations a stream holds; a call beyond blocks the host
+  /// Operations that a hardware queue holds until they are done, for all of its streams together; a
+  /// call beyond blocks its thread.
+  int launch_depth = 1024;
+  /// A thread of NCCL launches a group when its communicator is polled, or when all else waits. By
+  /// default it takes its time now and then.
+  bool late_launches = false;
   int hosts = 1;  ///< threads that issue; a deadlock is when all of them wait (see host_thread)
   /// Making or freeing memory, and the first launch of each kernel on a device, known by its label,
   /// wait until all that the device was given before is done, as CUDA may.

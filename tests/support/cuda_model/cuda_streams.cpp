@@ -89,6 +89,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
             error != cudaSuccess) {
           return error;
         }
+        in.check_not_deferred(on, "cudaStreamSynchronize");
         std::uint32_t const target = on.issued;
         cudaError_t const error = in.wait_until(on.device, [&] { return on.done >= target; });
         if (error == cudaSuccess) {
@@ -106,6 +107,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
             error != cudaSuccess) {
           return error;
         }
+        in.check_not_deferred(on, "cudaStreamQuery");
         if (on.done < on.issued) {
           in.polled_in_vain();
         } else if (in.options_.shares_memory) {

@@ -24,6 +24,8 @@ void machine::reset(options const& machine_options) {
   communicators_.clear();
   worlds_.clear();
   groups_.clear();
+  launches_.clear();
+  by_nccl_ = nullptr;
   descriptors_.clear();
   splits_ = 0;
   unique_ids_ = 0;
@@ -123,6 +125,22 @@ void machine::consider(stream* one) {
 }
 
 bool machine::step() {
+  std::vector<group_launch*> can;
+  for (group_launch& each : launches_) {
+    if (can_go_on(each)) {
+      can.push_back(&each);
+    }
+  }
+  bool const others_first =
+      !ready_.empty() && (options_.late_launches || (!can.empty() && (random() & 1U) != 0));
+  if (!can.empty() && !others_first) {
+    go_on(*can[can.size() == 1 ? 0 : random() % can.size()]);
+    return true;
+  }
+  return run_ready();
+}
+
+bool machine::run_ready() {
   look_at_words();
   if (ready_.empty()) {
     return false;
@@ -142,7 +160,7 @@ bool machine::step() {
     return true;
   }
   is_short_ = true;  // others hold them by now; when they let go, it is considered again
-  return step();
+  return run_ready();
 }
 
 bool machine::has_multiprocessors(operation const& one) const {
@@ -165,14 +183,16 @@ void machine::let_go(message_group& one) {
 }
 
 void machine::run_some() {
+  go_on_with_launches();
+  auto const run_one = [this] { return options_.late_launches ? run_ready() : step(); };
   switch (options_.order) {
     case mode::lazy: return;
     case mode::eager:
-      while (step()) {
+      while (run_one()) {
       }
       return;
     case mode::random:
-      while ((random() & 15U) < burst_ && step()) {
+      while ((random() & 15U) < burst_ && run_one()) {
       }
   }
 }
@@ -297,6 +317,7 @@ void machine::finish(operation& one) {
   leave_queue(one);
   on.head = one.next;
   ++on.done;
+  --on.queue->pending;
   --pending_;
   if (one.messages != nullptr) {
     --one.messages->over->launched;
@@ -354,10 +375,14 @@ cudaError_t machine::wait_until_erased(int device, std::function<bool()> const& 
 }
 
 void machine::polled_in_vain() {
-  if ((options_.order == mode::lazy || (random() & 1U) != 0) && step()) {
-    return;
+  if (options_.order == mode::lazy || (random() & 1U) != 0) {
+    if (options_.late_launches ? run_ready() : step()) {
+      return;
+    }
   }
-  if (!ready_.empty() || callbacks_running_ > 0) {
+  bool const goes_on = std::any_of(
+      launches_.begin(), launches_.end(), [this](auto const& each) { return can_go_on(each); });
+  if (!ready_.empty() || callbacks_running_ > 0 || goes_on) {
     return;
   }
   auto const now = std::chrono::steady_clock::now();

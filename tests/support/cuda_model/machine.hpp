@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -139,10 +140,37 @@ struct captured_record {
   int number = 0;  // in the graph
 };
 
+/// A record that NCCL makes, for a wait of its own.
+struct record_by_nccl {
+  record* made = nullptr;
+  captured_record captured = {};  // where it is captured
+};
+
+/// What launches a group of messages: a thread of NCCL, or the caller's for communicators that
+/// block. It makes one call of CUDA after the other, each when there is room for it.
+struct group_launch {
+  struct call {
+    enum class what : std::uint8_t { wait_for_graphs, record, wait, launch };
+    what is = what::launch;
+    stream* on = nullptr;
+    message_group* of = nullptr;
+    std::size_t record = 0;  // which of the records
+  };
+  std::vector<message_group*> groups;  // of each communicator, as they are launched
+  bool is_slow = false;                // left to the scheduler, call by call
+  bool has_begun = false;
+  std::uint32_t host_snapshot = 0;  // what the host knew when it made the group
+  capture* into = nullptr;
+  std::vector<call> calls;
+  std::size_t next = 0;
+  std::vector<record_by_nccl> records;
+};
+
 struct hardware_queue {
   operation* head = nullptr;
   operation* tail = nullptr;
-  std::int64_t ns = 0;  // when its last operation started
+  std::uint32_t pending = 0;  // operations in it, or started from it, that are not done
+  std::int64_t ns = 0;        // when its last operation started
 };
 
 struct stream {
@@ -158,7 +186,7 @@ struct stream {
   operation* tail = nullptr;
   std::uint32_t issued = 0;
   std::uint32_t done = 0;
-  std::uint32_t deferred = 0;  // groups that NCCL has not launched yet
+  std::uint32_t deferred = 0;  // groups that a thread of NCCL is still to launch, or launches
   int ready_index = -1;        // in machine::ready_
   std::uint32_t host_snapshot = 0;
   std::int64_t ns = 0;
@@ -227,6 +255,8 @@ class machine {
   bool touches(operation& of, void const* data, std::size_t bytes, bool write);
   void discard(operation& one);
   cudaError_t append(operation& one);
+  /// Faults while a thread of NCCL is still to use a stream, which nobody else may then.
+  void check_not_deferred(stream const& on, name const& by);
   cudaError_t wait_for_event(stream& on, event& of);
   cudaError_t record_event(stream& on, event& of);
   /// Appends a record that no event names.
@@ -276,15 +306,22 @@ class machine {
   bool has_multiprocessors(operation const& one) const;
   /// Gives back what a group held.
   void let_go(message_group& one);
-  void launch_group(message_group& one);
   /// Whether a graph that is not destroyed, or still runs, has captured groups of a communicator.
   bool is_in_graphs(communicator const& one) const;
   /// Whether a captured group in a graph that is not destroyed reads or writes an allocation.
   bool is_captured_by_nccl(std::uint32_t allocation) const;
-  void try_deferred(communicator& of);
   void cancel_all(communicator& of);
-  bool connected(message_group const& one) const;
-  bool has_room(message_group const& one) const;
+
+  // ---- launches of NCCL (nccl_launches.cpp) ----
+  /// Begins to launch a group.
+  group_launch& launch(std::vector<message_group*> groups);
+  /// Makes the calls of launches that do not wait for the scheduler.
+  /// @param polled  whose launch a late one is, if any
+  void go_on_with_launches(communicator const* polled = nullptr);
+  bool can_go_on(group_launch const& one) const;
+  /// Makes the next call; the launch is gone after its last one.
+  void go_on(group_launch& one);
+  void end_launch(group_launch& one);
 
   // ---- handles ----
   stream* find(cudaStream_t handle, char const* function);
@@ -336,6 +373,7 @@ class machine {
   std::deque<communicator> communicators_;
   std::deque<world> worlds_;
   std::deque<message_group> groups_;
+  std::list<group_launch> launches_;
   std::deque<capture> captures_;
   std::deque<std::vector<hardware_queue>> queues_;
   std::vector<unsigned> next_queue_;
@@ -386,8 +424,16 @@ class machine {
   std::string wait_graph() const;
   std::string why_blocked(stream const& one) const;
   std::string text(note const& one) const;
+  bool run_ready();
+  bool has_room(stream const& on) const;
+  /// @return what stands for all that the host has seen so far
+  std::uint32_t snapshot();
+  std::string why_blocked(group_launch const& one) const;
   void match(communicator& of);
-  void join_by_nccl(stream& later, stream& earlier);
+  void record_for_nccl(stream& on, record_by_nccl& made);
+  void wait_for_nccl(stream& on, record_by_nccl& made);
+  void plan_launch(group_launch& of, message_group& one);
+  void launch_now(message_group& one);
   bool put_in_line(message_group& one, operation& launch);
   bool capture_group(message_group& one, operation& launch);
   void finish_group(message_group& one);
@@ -409,6 +455,7 @@ class machine {
   std::vector<record*> free_records_;
   std::set<std::pair<int, std::string>> loaded_;  // kernels, by device
   std::deque<vector_clock> snapshots_;
+  group_launch const* by_nccl_ = nullptr;  // whose call is being made
 };
 
 /// "F(0, 1)".

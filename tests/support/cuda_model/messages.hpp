@@ -18,8 +18,10 @@
 
 namespace zbpp::cuda_model {
 
+struct capture;
 struct operation;
 struct communicator;
+struct group_launch;
 struct record;
 struct stream;
 
@@ -78,9 +80,8 @@ struct communicator {
   std::deque<message_group*> fifo;
   // NCCL's own stream: each group waits for it, and it waits for each group.
   stream* launches = nullptr;
-  bool is_launching = false;          // a group, whose host may wait for room in a stream
-  message_group* deferred = nullptr;  // issued, but ncclCommGetAsyncError is still ncclInProgress
-  int polls_left = 0;                 // ... for this many calls more
+  group_launch* launching = nullptr;  // while ncclCommGetAsyncError is ncclInProgress for it
+  int polls_left = 0;                 // until what a thread of NCCL does else is done
   // The end of its part of the last graph, which later groups wait for.
   record* graphs = nullptr;
   // How many messages to and from each peer were captured.

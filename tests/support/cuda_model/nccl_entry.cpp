@@ -65,7 +65,7 @@ ncclResult_t state_of(communicator const& one) {
     return ncclInvalidUsage;
   }
   bool const ends = one.finalizing || one.revoked;
-  bool const busy = !joined(one) || one.deferred != nullptr || one.is_launching ||
+  bool const busy = !joined(one) || one.launching != nullptr ||
                     (ends && (one.polls_left > 0 || !one.fifo.empty())) ||
                     (one.finalizing && machine::the().is_in_graphs(one));
   return busy ? ncclInProgress : ncclSuccess;
@@ -90,37 +90,28 @@ void take_time(machine& in, communicator& one) {
   }
 }
 
-/// Launches the group over one communicator, or leaves it to its polls.
-ncclResult_t issue(machine& in, message_group& group) {
-  communicator& over = *group.over;
-  for (message const& each : group.messages) {
-    auto const peer = static_cast<std::size_t>(each.peer);
-    (each.send ? over.sends_to : over.receives_from)[peer] = true;
-  }
-  for (communicator* other : over.of->members) {  // this may be what a peer has waited for
-    if (other != nullptr && other != &over) {
-      in.try_deferred(*other);
+/// Launches a group, or leaves that to a thread of NCCL.
+ncclResult_t issue(machine& in, std::vector<message_group*> const& groups) {
+  for (message_group const* group : groups) {
+    communicator& over = *group->over;
+    for (message const& each : group->messages) {
+      auto const peer = static_cast<std::size_t>(each.peer);
+      (each.send ? over.sends_to : over.receives_from)[peer] = true;
     }
   }
-  in.wake_hosts();
-  over.deferred = &group;
-  for (stream* on : group.streams) {
-    ++on->deferred;
+  in.wake_hosts();  // this may be what a peer has waited for
+  communicator const& first = *groups.front()->over;
+  group_launch& made = in.launch(groups);
+  in.go_on_with_launches();
+  if (!first.blocking) {
+    return state_of(first);
   }
-  if (over.blocking) {
-    if (!in.connected(group)) {
-      ncclResult_t const result = block(in, over, [&] {
-        in.try_deferred(over);
-        return over.deferred == nullptr;
-      });
-      if (result != ncclSuccess) {
-        return result;
-      }
+  return block(in, first, [&] {
+    while (first.launching != nullptr && in.can_go_on(made)) {
+      in.go_on(made);
     }
-  }
-  take_time(in, over);
-  in.try_deferred(over);
-  return state_of(over);
+    return first.launching == nullptr;
+  });
 }
 
 /// Waits on a thread that aborts, which is none of those that issue.
@@ -194,8 +185,8 @@ ncclResult_t end_group(machine& in, host_state& self) {
   if (!std::all_of(calls.begin(), calls.end(), is_with_first)) {
     return says(*calls.front().over, ncclInvalidUsage, "all of a group is captured, or nothing");
   }
-  for (message_group* one : made) {
-    worst(issue(in, *one));
+  if (!made.empty()) {
+    worst(issue(in, made));
   }
   return result;
 }
@@ -239,7 +230,7 @@ ncclResult_t message_call(
 
 ncclResult_t finish_communicator(machine& in, communicator& one) {
   return block(in, one, [&] {
-    return joined(one) && one.fifo.empty() && one.deferred == nullptr && !in.is_in_graphs(one);
+    return joined(one) && one.fifo.empty() && one.launching == nullptr && !in.is_in_graphs(one);
   });
 }
 
@@ -336,7 +327,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
         if (one.polls_left > 0) {
           --one.polls_left;
         }
-        in.try_deferred(one);
+        in.go_on_with_launches(&one);
         if (state_of(one) == ncclInProgress) {
           in.polled_in_vain();
         }
@@ -380,10 +371,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
         in.cancel_all(one);
         // It joins the thread that launches, group or not; nothing but room in the stream ends
         // that.
-        wait_to_abort(in, one, [&] {
-          in.try_deferred(one);
-          return one.deferred == nullptr;
-        });
+        wait_to_abort(in, one, [&] { return one.launching == nullptr; });
         if (self.group_depth > 0) {
           self.aborting.push_back(&one);
         } else {
