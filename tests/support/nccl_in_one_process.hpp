@@ -55,14 +55,13 @@ namespace zbpp::test {
     auto const channel = static_cast<int>(c);
     if (held[c] == 0 || !by_copies(channel)) continue;
     auto const [from, to] = std::pair(needs[c].ends.from, needs[c].ends.to);
-    auto receiver = cuda::on_device(to, [&, from = from, to = to] {
-      return std::make_unique<peer_receiver>(to, from, held[c], largest_of(needs[c]));
-    });
-    all->add(channel, cuda::on_device(from, [&, from = from] {
-               return std::make_unique<peer_sender>(from, receiver->offer());
-             }));
-    receiver->accept();
-    all->add(channel, std::move(receiver));
+    all->keep(channel, cuda::on_device(to, [&, from = from, to = to] {
+                return std::make_unique<peer_receiver>(to, from, held[c], largest_of(needs[c]));
+              }));
+    all->keep(channel, cuda::on_device(from, [&, from = from] {
+                return std::make_unique<peer_sender>(from, all->receiver_of(channel)->offer());
+              }));
+    all->settle(channel, true);
   }
   return all;
 }

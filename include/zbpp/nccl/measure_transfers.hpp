@@ -91,14 +91,15 @@ namespace detail {
   return largest;
 }
 
-/// @return what copies carry, with a slot of the largest edge in each channel
-[[nodiscard]] inline std::shared_ptr<peer_set> make_peers_to_measure(
+/// Makes what copies carry, with a slot of the largest edge in each channel.
+inline void make_peers_to_measure(
     asio::control& run,
     int device,
     problem const& problem,
     std::vector<channel> const& channels,
-    ranks_settings const& settings) {
-  if (!uses_peer_copies(settings)) return std::make_shared<peer_set>(channels.size());
+    ranks_settings const& settings,
+    peer_set& made) {
+  if (!uses_peer_copies(settings)) return;
   std::vector<cuda::message_shape> shapes;
   std::vector<cuda::channel_needs> needs(channels.size());
   for (std::size_t c = 0; c < channels.size(); ++c) {
@@ -107,7 +108,7 @@ namespace detail {
     needs[c].shapes = &shapes;
     needs[c].edges = {static_cast<std::int32_t>(c)};
   }
-  return make_peers(run, device, needs, std::vector<std::size_t>(channels.size(), 1));
+  make_peers(run, device, needs, std::vector<std::size_t>(channels.size(), 1), made);
 }
 
 /// Makes a table of all pairs from the links between neighbours, by their first and second rank.
@@ -154,15 +155,14 @@ inline transfer_costs measure_transfers(
   if (settings.device) device = settings.device->device;
   cuda::device_guard const here(device);
   std::vector<detail::measured_link> mine;
-  // Other ranks let go of its slots when they have learnt of a failure here.
-  std::shared_ptr<detail::peer_set> peers;
+  detail::peer_set peers(channels.size());  // outlives the report of a failure
   try {
-    peers = detail::make_peers_to_measure(control, device, problem, channels, settings);
+    detail::make_peers_to_measure(control, device, problem, channels, settings, peers);
     auto const all = detail::make_communicators(
         control,
         device,
         channels,
-        detail::map_rest(channels, ranks, settings.layout, *peers),
+        detail::map_rest(channels, ranks, settings.layout, peers),
         settings);
     for (int c = 0; c < map.size(); ++c) {
       auto const [from, to] = map.ends(c);
@@ -170,7 +170,7 @@ inline transfer_costs measure_transfers(
       if (run.rank() == from || run.rank() == to) {
         detail::link_probe probe(
             *all,
-            *peers,
+            peers,
             {from, to, c, map.reverse(c)},
             run.rank(),
             settings.memory(device),

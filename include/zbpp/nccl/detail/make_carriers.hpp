@@ -29,32 +29,34 @@ namespace zbpp::nccl::detail {
 /// Holds what the copies of a run need at this rank.
 struct copying_carriers {
   std::vector<std::size_t> held;    ///< by channel: slots where copies carry it
-  std::shared_ptr<peer_set> peers;  ///< once made, of all channels
+  std::shared_ptr<peer_set> peers;  ///< of all channels
 };
 
 /// Finds out which channels copies carry, and makes what they need; a collective call.
 /// @param shapes  by edge
+/// @param made    gets that; it outlives the report of a failure here
 /// @throws as `make_peers`
-[[nodiscard]] inline copying_carriers make_copying(
+inline void make_copying(
     asio::control& run,
     int device,
     program const& code,
     traffic const& messages,
     std::vector<cuda::message_shape> const& shapes,
-    ranks_settings const& settings) {
+    ranks_settings const& settings,
+    copying_carriers& made) {
   auto const channels = messages.channels().size();
-  if (!uses_peer_copies(settings)) return {{}, std::make_shared<peer_set>(channels)};
+  made.peers = std::make_shared<peer_set>(channels);
+  if (!uses_peer_copies(settings)) return;
   std::vector const filling(channels, cuda::slot_filling::by_sends);
-  auto held = held_messages(code, messages);
-  auto peers = make_peers(run, device, cuda::needs_of(code, messages, shapes, filling, held), held);
-  return {std::move(held), std::move(peers)};
+  made.held = held_messages(code, messages);
+  auto const needs = cuda::needs_of(code, messages, shapes, filling, made.held);
+  make_peers(run, device, needs, made.held, *made.peers);
 }
 
 /// Makes communicators for the channels that copies do not carry; a collective call. Ranks differ
 /// in how many queues and multiprocessors they have, and need.
 /// @param context  of this rank
-/// @param peers    of all channels; it outlives the report of a failure here, since other ranks let
-///                 go of its slots when they learn of that
+/// @param peers    of all channels; it outlives the report of a failure here
 /// @throws error (refused_program) when the program can stand still on the hardware queues of a
 ///         device; (bad_argument) when messages could hold all multiprocessors; as
 ///         `make_communicators`

@@ -73,23 +73,26 @@ class values_of_channels {
 /// @param device  that of this rank
 /// @param needs   of each channel, the same everywhere
 /// @param held    by channel, how many messages a receiver holds at one time
+/// @param made    gets the ends that are here; it outlives the report of a failure here
 /// @throws error (no_agreement) when ranks have other channels; the failure of the run
-[[nodiscard]] inline std::shared_ptr<peer_set> make_peers(
+inline void make_peers(
     asio::control& run,
     int device,
     std::span<cuda::channel_needs const> needs,
-    std::span<std::size_t const> held) {
+    std::span<std::size_t const> held,
+    peer_set& made) {
   cuda::device_guard const here(device);
   auto const rank = run.rank();
-  auto made = std::make_shared<peer_set>(needs.size());
-  std::vector<std::unique_ptr<peer_receiver>> receivers(needs.size());
   std::vector<peer_offer> offers;
   for (std::size_t c = 0; c < needs.size(); ++c) {
     if (needs[c].ends.to != rank) continue;
-    if (held[c] > 0)
-      receivers[c] =
-          try_peer<peer_receiver>(device, needs[c].ends.from, held[c], largest_of(needs[c]));
-    offers.push_back(receivers[c] != nullptr ? receivers[c]->offer() : peer_offer{});
+    auto& offer = offers.emplace_back();
+    if (held[c] == 0) continue;
+    auto receiver =
+        try_peer<peer_receiver>(device, needs[c].ends.from, held[c], largest_of(needs[c]));
+    if (receiver == nullptr) continue;
+    offer = receiver->offer();
+    made.keep(static_cast<int>(c), std::move(receiver));
   }
   values_of_channels<peer_offer> offered(run, offers);
   std::vector<std::uint8_t> reached;
@@ -100,17 +103,11 @@ class values_of_channels {
     // Both ends count slots by the same program, and one that differs has another.
     if (offer.is_made != 0 && offer.slots == held[c]) sender = try_peer<peer_sender>(device, offer);
     reached.push_back(sender != nullptr ? 1 : 0);
-    if (sender != nullptr) made->add(static_cast<int>(c), std::move(sender));
+    made.keep(static_cast<int>(c), std::move(sender));
   }
   values_of_channels<std::uint8_t> answers(run, reached);
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    if (answers.take(needs[c].ends.from) == 0) continue;
-    made->note(static_cast<int>(c));
-    if (receivers[c] == nullptr) continue;
-    receivers[c]->accept();
-    made->add(static_cast<int>(c), std::move(receivers[c]));
-  }
-  return made;
+  for (std::size_t c = 0; c < needs.size(); ++c)
+    made.settle(static_cast<int>(c), answers.take(needs[c].ends.from) != 0);
 }
 
 }  // namespace zbpp::nccl::detail

@@ -18,10 +18,12 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -31,12 +33,19 @@ namespace zbpp::nccl::detail {
 /// Lies in a page that both ends share. Devices and hosts of both write it; each counter counts
 /// messages since the channel was made, and may wrap around.
 struct peer_counters {
-  alignas(128) std::uint32_t opened;     ///< slots that the receiver's device has passed
-  alignas(128) std::uint32_t arrived;    ///< messages that the sender's device has copied
-  alignas(128) std::uint32_t tried;      ///< for trying whether a device can write here
-  alignas(128) std::uint32_t is_closed;  ///< whether the sender has let go of the slots
+  alignas(128) std::uint32_t opened;   ///< slots that the receiver's device has passed
+  alignas(128) std::uint32_t arrived;  ///< messages that the sender's device has copied
+  alignas(128) std::uint32_t tried;    ///< for trying whether a device can write here
+  alignas(128) std::uint32_t lent;     ///< a `slot_loan`
 };
 static_assert(sizeof(peer_counters) <= shared_page::size);
+
+/// Says whether a sender may use the slots of a channel. Only hosts read and write it.
+enum class slot_loan : std::uint32_t {
+  offered,  ///< the sender may open them, and the receiver may take the offer back
+  opened,   ///< the sender has them open, or is about to; until it lets go, they must not be freed
+  over,     ///< for good
+};
 
 /// Says what a sender needs to reach the slots of a channel; a plain value, as ranks exchange it.
 struct peer_offer {
@@ -97,6 +106,20 @@ class peer_end {
     return std::atomic_ref(counter).load(std::memory_order_acquire);
   }
 
+  // Whichever end comes first decides. @return whether the slots were on offer still
+  [[nodiscard]] bool take_offer(slot_loan next) const noexcept {
+    auto expected = static_cast<std::uint32_t>(slot_loan::offered);
+    return std::atomic_ref(counters().lent)
+        .compare_exchange_strong(
+            expected, static_cast<std::uint32_t>(next), std::memory_order_acq_rel);
+  }
+  void end_loan() const noexcept {
+    set(counters().lent, static_cast<std::uint32_t>(slot_loan::over));
+  }
+  [[nodiscard]] bool is_loan_over() const noexcept {
+    return get(counters().lent) == static_cast<std::uint32_t>(slot_loan::over);
+  }
+
   shared_page* page_;
   cuda::detail::stream_values values_;
   // Messages that this end has issued. Another thread reads it when it ends waits.
@@ -118,21 +141,17 @@ class peer_receiver : public peer_end {
   /// Frees the slots, unless the sender still has them open. Then the memory stays until the
   /// process ends, for CUDA does not say what becomes of a sender whose slots are freed.
   ~peer_receiver() {
-    if (!is_closed()) static_cast<void>(new std::vector<buffer>(std::move(pieces_)));
+    if (!take_back()) static_cast<void>(new std::vector<buffer>(std::move(pieces_)));
   }
 
-  /// @return whether no sender has the slots open
-  [[nodiscard]] bool is_closed() const noexcept {
-    return !is_accepted_ || get(counters().is_closed) != 0;
-  }
+  /// Lets no sender open the slots from now on.
+  /// @return whether none has them open
+  bool take_back() const noexcept { return take_offer(slot_loan::over) || is_loan_over(); }
 
   /// @return what the sender needs
   [[nodiscard]] peer_offer const& offer() const noexcept { return offer_; }
-  /// Notes that the sender has opened the slots, and that nobody else has to.
-  void accept() noexcept {
-    is_accepted_ = true;
-    page_->close_file();
-  }
+  /// Notes that the sender has opened the slots, and that nobody else has to find them.
+  void accept() noexcept { page_->close_file(); }
 
   /// Gives the memory of the next message.
   /// @throws error (wrong_flow) when a flow still holds it; std::bad_alloc
@@ -225,7 +244,6 @@ class peer_receiver : public peer_end {
   std::vector<buffer> pieces_;  // by slot, then by part
   std::uint64_t opened_ = 0;
   std::uint64_t begun_ = 0;  // what was opened before this step
-  bool is_accepted_ = false;
 };
 
 /// The sender's end: it copies messages into the slots, on a stream of its own.
@@ -233,7 +251,8 @@ class peer_sender : public peer_end {
  public:
   /// Opens the slots, and tries to write there. Blocks.
   /// @param device  the sender's
-  /// @throws std::system_error; error (device_failed); cuda_error: they are out of reach
+  /// @throws std::system_error; error (device_failed); cuda_error: they are out of reach, or the
+  ///         receiver has given up
   peer_sender(int device, peer_offer const& to)
       : peer_sender(device, to, std::make_unique<shared_page>(to.page)) {}
   peer_sender(peer_sender const&) = delete;
@@ -241,7 +260,7 @@ class peer_sender : public peer_end {
   ~peer_sender() {
     cuda::device_guard const here(device_);
     cudaIpcCloseMemHandle(slots_);
-    set(counters().is_closed, 1);
+    end_loan();
   }
 
   /// @return the device of its stream
@@ -274,18 +293,28 @@ class peer_sender : public peer_end {
     cuda::device_guard const here(device);
     copies_ = cuda::stream(cuda::stream_priority::highest);
     try_values(copies_);
+    if (!take_offer(slot_loan::opened))
+      throw std::system_error(ECANCELED, std::system_category(), "slots that were taken back");
     void* opened = nullptr;
-    cuda::check(cudaIpcOpenMemHandle(&opened, to.memory, cudaIpcMemLazyEnablePeerAccess));
-    slots_ = static_cast<std::byte*>(opened);
-    cuda::device_array<std::byte> from;
     try {
-      from = cuda::device_array<std::byte>(trial);
+      cuda::check(cudaIpcOpenMemHandle(&opened, to.memory, cudaIpcMemLazyEnablePeerAccess));
+      slots_ = static_cast<std::byte*>(opened);
+      try_copy();
+    } catch (...) {
+      if (opened != nullptr) cudaIpcCloseMemHandle(opened);
+      end_loan();
+      throw;
+    }
+  }
+
+  void try_copy() const {
+    cuda::device_array<std::byte> const from(trial);
+    try {
       cuda::check(cudaMemsetAsync(from.data(), 0, trial, copies_.view()));
       copy(slots_, from.data(), trial);
       copies_.view().synchronize();
     } catch (...) {
       cudaStreamSynchronize(copies_.view());
-      cudaIpcCloseMemHandle(opened);
       throw;
     }
   }

@@ -28,6 +28,9 @@
 namespace zbpp::nccl::detail {
 
 /// Owns the ends of channels that are here. Any number of transports may use them, one at a time.
+///
+/// Keep the ends here as soon as another process may know of them, until the other ranks have
+/// learnt of a failure: they let go of slots only then.
 class peer_set {
  public:
   /// @param channels  how many the run has
@@ -42,24 +45,26 @@ class peer_set {
     for (auto& each : channels_) each.sender.reset();
     // For other processes, which do the same.
     auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    auto const is_closed = [](auto const& each) {
-      return each.receiver == nullptr || each.receiver->is_closed();
+    auto const is_free = [](auto const& each) {
+      return each.receiver == nullptr || each.receiver->take_back();
     };
-    while (!std::ranges::all_of(channels_, is_closed) && std::chrono::steady_clock::now() < end)
+    while (!std::ranges::all_of(channels_, is_free) && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
-  /// Adds an end of a channel; both, where both are here.
-  void add(int channel, std::unique_ptr<peer_sender> end) {
-    at(channel).sender = std::move(end);
-    at(channel).is_carried = true;
-  }
-  void add(int channel, std::unique_ptr<peer_receiver> end) {
+  /// Keeps an end of a channel; both, where both are here.
+  void keep(int channel, std::unique_ptr<peer_sender> end) { at(channel).sender = std::move(end); }
+  void keep(int channel, std::unique_ptr<peer_receiver> end) {
     at(channel).receiver = std::move(end);
-    at(channel).is_carried = true;
   }
-  /// Notes that copies carry a channel, both of whose ends are in other processes.
-  void note(int channel) { at(channel).is_carried = true; }
+  /// Notes whether copies carry a channel, whose ends may be in other processes. Where they do not,
+  /// an end that is here goes.
+  void settle(int channel, bool is_carried) noexcept {
+    auto& both = at(channel);
+    both.is_carried = is_carried;
+    if (!is_carried) both.receiver.reset();
+    if (both.receiver != nullptr) both.receiver->accept();
+  }
 
   /// @return whether copies carry a channel
   [[nodiscard]] bool carries(int channel) const noexcept { return at(channel).is_carried; }

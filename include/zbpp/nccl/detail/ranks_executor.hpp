@@ -130,8 +130,8 @@ class ranks::executor {
     if (communicators == nullptr)
       supervisor_.or_fail([&] {
         auto& run = supervisor_.channel();
-        copying_ =
-            detail::make_copying(run, context().device(), program, messages, shapes_, settings_);
+        detail::make_copying(
+            run, context().device(), program, messages, shapes_, settings_, copying_);
         communicators =
             detail::make_rest(run, context(), program, messages, *copying_.peers, settings_);
         communicators_ = communicators;
