@@ -18,8 +18,10 @@
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
+#include <support/toy_run.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -156,7 +158,95 @@ TEST_CASE("a pipeline on GPUs of a process makes what is said of its plan", "[cu
             });
 }
 
-TEST_CASE("a pipeline over NCCL makes what is said of its plan", "[cuda]") {
+namespace {
+
+// What the ranks of a run have made with their pipelines, counted by the model.
+struct made_by_ranks {
+  totals of_all;
+  int communicators = 0;
+  bytes shared = 0;
+};
+
+// In bytes, without those of the host that devices write losses to.
+bytes allocated(plan const& planned) {
+  bytes sum = 0;
+  for (auto const& one : model::leaks())
+    if (one.starts_with("allocation ")) sum += std::stoll(one.substr(one.find(" of ") + 4));
+  auto const losses = planned.problem().microbatches() * static_cast<int>(sizeof(float));
+  return sum - static_cast<bytes>(planned.problem().ranks() * losses);
+}
+
+made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& how) {
+  auto const ranks = planned.problem().ranks();
+  reset_gpus(
+      {.devices = ranks,
+       .connections = 32,
+       .hosts = ranks,
+       .shares_memory = how.ranks_per_host > 1,
+       .devices_of_host = how.ranks_per_host});
+  made_by_ranks made;
+  std::atomic<bytes> reserved = 0;
+  auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(planned.problem().stages());
+    std::vector<toy::launched_stage> stages;
+    for (int s : planned.problem().placement().stages_of(meeting.rank()))
+      stages.emplace_back(all[zbpp::detail::index(s)]);
+    nccl::ranks_settings settings;
+    settings.device = {.device = meeting.rank()};
+    settings.layout = how.layout;
+    settings.most_ctas = how.most_ctas;
+    settings.replay = how.replay;
+    pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
+    reserved += pipe.memory(meeting.rank()).reserved;
+    meeting.barrier();
+    if (meeting.rank() == 0) {
+      made.of_all = {alive("stream"), alive("event")};
+      made.communicators = alive("communicator");
+      made.shared = allocated(planned);
+    }
+    meeting.barrier();
+  });
+  CHECK(thrown == std::vector<std::string>(thrown.size()));
+  // Each end of a communicator has memory to try it.
+  made.shared -= reserved + bytes{64 * 1024} * made.communicators;
+  return made;
+}
+
+void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& how) {
+  auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), how);
+  auto const ranks = planned.problem().ranks();
+  bool const replays = how.replay == cuda::replay::step;
+  REQUIRE(needs.size() == static_cast<std::size_t>(ranks));
+  auto const made = make_on_ranks(planned, how);
+  auto const of_all = total_of(needs);
+  CHECK(made.of_all.events == of_all.events);
+  // NCCL makes three more for each communicator but the first one of a rank, where it is four.
+  int by_nccl = 2 * made.communicators;
+  int ctas = 0;
+  bytes shared = 0;
+  for (auto const& each : needs) {
+    by_nccl += each.waiting_ctas > 0 ? 1 : 0;
+    ctas += each.waiting_ctas;
+    shared += each.shared_slots;
+    CHECK((each.slots > 0) == (each.waiting_ctas > 0));
+  }
+  CHECK(made.of_all.streams + by_nccl == of_all.streams);
+  CHECK(ctas == how.most_ctas * made.communicators);
+  CHECK(made.shared == shared);
+  CHECK((shared > 0) == (how.ranks_per_host > 1 && !replays));
+  if (how.ranks_per_host >= ranks && !replays) CHECK(made.communicators == 0);
+  if (how.ranks_per_host > 1 && !replays) return;
+  auto const queues = nccl::hardware_queues(planned.program(), how.layout);
+  auto const streams = nccl::streams_of_ranks(planned.program(), how.layout);
+  for (std::size_t rank = 0; rank < needs.size(); ++rank) {
+    CHECK(needs[rank].streams == streams[rank] + (replays ? 2 : 0));
+    CHECK(needs[rank].hardware_queues == queues.of_rank[rank]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a pipeline over NCCL and copies makes what is said of its plan", "[cuda]") {
   using enum zbpp::channel_layout;
   for (auto const layout : {one_per_directed_pair, one_per_pair, one_per_rank})
     for (int p : {2, 4}) {
@@ -165,37 +255,26 @@ TEST_CASE("a pipeline over NCCL makes what is said of its plan", "[cuda]") {
       auto const order = pair_at_random(zbpp::zb_h1{}(what), what, random, p == 2 ? 1 : 0);
       auto const planned = zbpp::make_plan("zb_h1", order, what, {.layout = layout});
       CHECK(paired_ranks(planned) == (p == 2 ? 1 : 0));
-      auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), layout, 3);
-      REQUIRE(needs.size() == static_cast<std::size_t>(p));
-      reset_gpus({.devices = p, .connections = 32, .hosts = p});
-      totals made;
-      int communicators = 0;
-      auto const thrown = run_ranks(p, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-        auto all = toy::make_model(p);
-        std::vector<toy::launched_stage> stages;
-        stages.emplace_back(all[zbpp::detail::index(meeting.rank())]);
-        auto settings = settings_of(planned, meeting.rank());
-        settings.layout = layout;
-        settings.most_ctas = 3;
-        pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
-        meeting.barrier();
-        if (meeting.rank() == 0) made = {alive("stream"), alive("event")};
-        if (meeting.rank() == 0) communicators = alive("communicator");
-        meeting.barrier();
-      });
-      CHECK(thrown == std::vector<std::string>(thrown.size()));
-      CHECK(made.events == total_of(needs).events);
-      CHECK(made.streams == p + paired_ranks(planned) + communicators);  // NCCL makes the others
-      int ctas = 0;
-      for (auto const& each : needs) ctas += each.waiting_ctas;
-      CHECK(ctas == 3 * communicators);
-      auto const queues = nccl::hardware_queues(planned.program(), layout);
-      auto const streams = nccl::streams_of_ranks(planned.program(), layout);
-      for (std::size_t rank = 0; rank < needs.size(); ++rank) {
-        CHECK(needs[rank].streams == streams[rank]);
-        CHECK(needs[rank].hardware_queues == queues.of_rank[rank]);
-        CHECK(needs[rank].slots > 0);
+      for (int const per_host : {1, 2, 3, 4}) {
+        INFO(p << " ranks, " << per_host << " on a host, " << to_string(layout));
+        check_needs_over_nccl(
+            planned, {.layout = layout, .most_ctas = 3, .ranks_per_host = per_host});
       }
+    }
+  auto const on_a_v = toy_plan("zb_v", 3, 7);
+  for (int const per_host : {1, 2, 3}) {
+    INFO(per_host << " on a host, on a V");
+    check_needs_over_nccl(on_a_v, {.ranks_per_host = per_host});
+  }
+}
+
+TEST_CASE("a pipeline that replays over NCCL makes what is said of its plan", "[cuda]") {
+  for (auto const& [policy, ranks] : {std::pair("zb_h1", 2), {"zb_v", 3}})
+    for (int const per_host : {1, 3}) {
+      INFO(policy << ", " << per_host << " on a host");
+      check_needs_over_nccl(
+          toy_plan(policy, ranks, 5, for_one_queue),
+          {.replay = cuda::replay::step, .ranks_per_host = per_host});
     }
 }
 
@@ -206,6 +285,10 @@ TEST_CASE("needs are those of a device for each rank, or of one", "[cuda]") {
           static_cast<void>(
               cuda::device_needs_of(planned.program(), planned.problem(), std::vector{0, 1}));
         }) == "there are 2 devices for 3 ranks; give one for each rank, or none");
+  CHECK(refusal([&] {
+          static_cast<void>(
+              nccl::device_needs_of(planned.program(), planned.problem(), {.ranks_per_host = 0}));
+        }) == "ranks_per_host is below 1; give the ranks that are on each host");
 }
 
 }  // namespace test_cuda_device_needs

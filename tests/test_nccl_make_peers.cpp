@@ -10,6 +10,7 @@
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_training.hpp>
 #include <support/seeded.hpp>
 
 #include <algorithm>

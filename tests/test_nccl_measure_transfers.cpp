@@ -161,13 +161,16 @@ TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
       all.push_back({ctas, transfer_costs(random.integer(0, 30'000))});
     auto const sm_count = static_cast<int>(random.integer(16, 160));
     auto const most_ahead = static_cast<int>(random.integer(0, 1));
-    auto const best = nccl::choose_transfers(what, all, sm_count, most_ahead);
+    auto const per_host = static_cast<int>(random.integer(1, 5));
+    bool const holds = per_host < what.ranks();  // or all messages are copied
+    auto const best = nccl::choose_transfers(
+        what, all, {.sm_count = sm_count, .most_ahead = most_ahead, .ranks_per_host = per_host});
     CHECK(best.receive_ahead <= most_ahead);
     bool is_one_of_them = false;
     for (auto const& each : all) {
       auto const time = static_cast<double>(each.costs(0, 1, 64)) / 10'000;
-      std::array const losses{
-          time, static_cast<double>(each.most_ctas) / sm_count + std::max(0.0, time - 1)};
+      auto const held = holds ? static_cast<double>(each.most_ctas) / sm_count : 0.0;
+      std::array const losses{time, held + std::max(0.0, time - 1)};
       for (int ahead = 0; ahead <= most_ahead; ++ahead) {
         auto const loss = losses[zbpp::detail::index(ahead)];
         CHECK(best.loss <= loss);
@@ -179,9 +182,12 @@ TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
   }
   auto const what = problem_on(placement::linear(2));
   std::array const one{nccl::measured_transfers{1, transfer_costs(5)}};
-  CHECK_THROWS_AS(nccl::choose_transfers(what, {}, 132), zbpp::error);
-  CHECK_THROWS_AS(nccl::choose_transfers(what, one, 0), zbpp::error);
-  CHECK_THROWS_AS(nccl::choose_transfers(what, one, 132, -1), zbpp::error);
+  CHECK_THROWS_AS(nccl::choose_transfers(what, {}, {.sm_count = 132}), zbpp::error);
+  CHECK_THROWS_AS(nccl::choose_transfers(what, one, {}), zbpp::error);
+  CHECK_THROWS_AS(
+      nccl::choose_transfers(what, one, {.sm_count = 132, .most_ahead = -1}), zbpp::error);
+  CHECK_THROWS_AS(
+      nccl::choose_transfers(what, one, {.sm_count = 132, .ranks_per_host = 0}), zbpp::error);
 }
 
 }  // namespace test_nccl_measure_transfers

@@ -211,6 +211,19 @@ TEST_CASE("copies carry messages where processes reach each other, and NCCL the 
   auto const between = groups_of(planned, two_hosts);
   CHECK(between > 0);
   CHECK(3 * between == by_nccl);
+  // One communicator, of the two ranks that have messages between the hosts.
+  auto const in_one_order = toy_plan("zb_h1", 4, 5, for_one_queue);
+  auto const in_one_line = [&](bool copies) {
+    return groups_of(
+        in_one_order,
+        two_hosts,
+        [] {},
+        [=](nccl::ranks_settings& s) {
+          s.layout = zbpp::channel_layout::one_per_rank;
+          s.peer_copies = copies;
+        });
+  };
+  CHECK(3 * in_one_line(true) == in_one_line(false));
   auto three_hosts = machine;
   three_hosts.devices_of_host = 1;
   CHECK(groups_of(planned, three_hosts) == by_nccl);

@@ -365,6 +365,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/make_peers.hpp
   nccl/detail/peer_channel.hpp
   nccl/detail/peer_set.hpp
+  nccl/detail/peer_slots.hpp
   nccl/detail/rank_pass_observer.hpp
   nccl/detail/ranks_executor.hpp
   nccl/detail/shared_page.hpp

@@ -15,6 +15,7 @@
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/peer_channel.hpp>
 #include <zbpp/nccl/detail/peer_set.hpp>
+#include <zbpp/nccl/detail/peer_slots.hpp>
 #include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
@@ -74,7 +75,9 @@ namespace zbpp::test {
     nccl::detail::peer_set const* peers = nullptr) {
   auto const ranks = static_cast<int>(here.size());
   auto how = peers == nullptr ? nccl::detail::map_communicators(channels, ranks, layout)
-                              : nccl::detail::map_rest(channels, ranks, layout, *peers);
+                              : nccl::detail::map_rest(channels, ranks, layout, [=](int channel) {
+                                  return peers->carries(channel);
+                                });
   std::vector<ncclUniqueId> ids(how.communicators.size());
   for (auto& id : ids) nccl::check(ncclGetUniqueId(&id));
   return std::make_shared<nccl::detail::communicator_set>(

@@ -33,7 +33,10 @@ struct device_needs {
   int events = 0;  ///< made with the pipeline
   /// Thread blocks of messages that can wait on its multiprocessors at one time, beside passes.
   int waiting_ctas = 0;
-  bytes slots = 0;  ///< memory set aside for received messages: the peaks of its ranks together
+  /// Memory of arenas for received messages: the peaks of its ranks together.
+  bytes slots = 0;
+  /// Memory besides that of arenas, which copies from other processes write to.
+  bytes shared_slots = 0;
 };
 
 /// Says what each GPU has to have for a program that `cuda::device` runs.
@@ -49,8 +52,8 @@ struct device_needs {
 namespace detail {
 
 /// @param filling  by channel
-/// @return by rank, the most bytes that its slots take at one time: each from the receive to the
-///         end of the pass that consumes the message
+/// @return by rank, the most bytes of its arena that slots take at one time: each from the receive
+///         to the end of the pass that consumes the message
 [[nodiscard]] inline std::vector<bytes> peak_slots(
     program const& code,
     problem const& problem,
@@ -63,9 +66,9 @@ namespace detail {
     bytes most = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const c = messages.notes(rank)[i].channel;
-      bool const has_slot = c != channel_map::none && !row[i].is_send() &&
-                            filling[zbpp::detail::index(c)] != slot_filling::handed_over;
-      if (!has_slot) continue;
+      if (c == channel_map::none || row[i].is_send()) continue;
+      auto const by = filling[zbpp::detail::index(c)];
+      if (by == slot_filling::handed_over || by == slot_filling::by_sends) continue;
       if (row[i].is_receive()) {
         open += problem.costs(std::min(row[i].stage, row[i].other_stage())).edge;
         most = std::max(most, open);

@@ -7,13 +7,18 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/hardware_queues.hpp>
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/cuda/channel_needs.hpp>
 #include <zbpp/cuda/device_needs.hpp>
+#include <zbpp/cuda/replay.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
+#include <zbpp/nccl/detail/peer_slots.hpp>
 #include <zbpp/nccl/hardware_queues.hpp>
+#include <zbpp/runtime/arena.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,50 +26,82 @@
 
 namespace zbpp::nccl {
 
+/// Says how `ranks` runs a program, and on how many hosts.
+struct needs_settings {
+  channel_layout layout = channel_layout::one_per_directed_pair;  ///< of the communicators
+  int most_ctas = 1;                                              ///< of a message
+  cuda::replay replay = cuda::replay::none;
+  /// Ranks that are on a host, in the order of their numbers, and whose GPUs reach each other, so
+  /// that copies carry messages between them and NCCL the rest. With 1 NCCL carries all.
+  int ranks_per_host = 1;
+};
+
 /// Says what the GPU of each rank has to have for a program that `nccl::ranks` runs.
 ///
 /// NCCL runs the calls on one communicator one after another, so each has at most one message that
-/// waits: a receive for its sender, or a large message for its receiver.
-/// @param code       one that `verify` accepts for `layout`
-/// @param layout     of the communicators
-/// @param most_ctas  of a message, as in `ranks_settings`
+/// waits: a receive for its sender, or a large message for its receiver. Where steps are replayed
+/// it carries all messages.
+/// @param code  one that `verify` accepts for the layout; with one buffer for each edge
 /// @return one for each rank; `device` is its number
-/// @throws error (bad_argument) when program and problem differ in placement or microbatches
+/// @throws error (bad_argument) when program and problem differ in placement or microbatches, or
+///         `ranks_per_host` is below 1
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<cuda::device_needs> device_needs_of(
-    program const& code,
-    problem const& problem,
-    channel_layout layout = channel_layout::one_per_directed_pair,
-    int most_ctas = 1) {
+    program const& code, problem const& problem, needs_settings const& how = {}) {
   zbpp::detail::require_fit(code, problem);
+  zbpp::detail::require(
+      how.ranks_per_host >= 1, "ranks_per_host is below 1; give the ranks that are on each host");
+  bool const replays = how.replay == cuda::replay::step;
   traffic const messages(code);
-  std::vector const filling(messages.channels().size(), cuda::slot_filling::by_receives);
+  std::vector<cuda::slot_filling> filling;
+  for (auto const& c : messages.channels())
+    filling.push_back(
+        !replays && detail::are_on_one_host(c.from, c.to, how.ranks_per_host)
+            ? cuda::slot_filling::by_sends
+            : cuda::slot_filling::by_receives);
+  auto const is_copied = [&](int channel) {
+    return filling[zbpp::detail::index(channel)] == cuda::slot_filling::by_sends;
+  };
+  auto const made = detail::map_rest(messages.channels(), code.ranks(), how.layout, is_copied);
   auto const slots = cuda::detail::peak_slots(code, problem, messages, filling);
-  auto const streams = streams_of_ranks(code, layout);
-  auto const queues = zbpp::hardware_queues(code, streams);
-  auto const made = detail::map_communicators(messages.channels(), code.ranks(), layout);
   std::vector<cuda::device_needs> result;
+  std::vector<int> streams;
   for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const i = zbpp::detail::index(rank);
     auto const communicators = made.count_of(rank);
     auto const passes = std::ranges::count_if(
         code.instructions(rank), [](instruction const& one) { return one.is_pass(); });
+    int senders = 0;
+    for (std::size_t c = 0; c < filling.size(); ++c)
+      senders += is_copied(static_cast<int>(c)) && messages.channels()[c].from == rank ? 1 : 0;
+    streams.push_back(detail::streams_of_rank(code, rank, communicators, senders));
     result.push_back(
         {.device = rank,
          .ranks = {rank},
-         .streams = streams[i],
-         .hardware_queues = queues.of_rank[i],
-         // At the end of a run, around passes, at both ends of a pair, and two for each
-         // communicator.
+         // For messages that are captured, and to launch graphs from.
+         .streams = streams.back() + (replays ? 2 : 0),
+         // At the end of a run, around passes, at both ends of a pair, two for each communicator,
+         // one behind the copies of each channel, and those that order replayed steps.
          .events = 1 + 2 * static_cast<int>(passes) +
-                   (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators,
-         .waiting_ctas = most_ctas * communicators,
-         .slots = slots[i]});
+                   (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +
+                   senders + (replays ? 4 : 0),
+         .waiting_ctas = how.most_ctas * communicators,
+         .slots = slots[zbpp::detail::index(rank)]});
   }
-  std::vector<cuda::message_shape> const any;
-  for (auto const& channel : cuda::needs_of(code, messages, any, filling)) {
-    ++result[zbpp::detail::index(channel.ends.from)].events;
-    result[zbpp::detail::index(channel.ends.to)].events += 2 * static_cast<int>(channel.slots());
+  auto const queues = zbpp::hardware_queues(code, streams);
+  for (auto& each : result) each.hardware_queues = queues.of_rank[zbpp::detail::index(each.device)];
+  std::vector<cuda::message_shape> shapes;
+  for (int edge = 0; edge + 1 < problem.stages(); ++edge)
+    shapes.push_back({problem.costs(edge).edge});
+  auto const held = detail::held_messages(code, messages);
+  auto const needs = cuda::needs_of(code, messages, shapes, filling, held);
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    ++result[zbpp::detail::index(needs[c].ends.from)].events;
+    auto& to = result[zbpp::detail::index(needs[c].ends.to)];
+    if (is_copied(static_cast<int>(c)))
+      to.shared_slots +=
+          arena::reserved_for(detail::size_of_slots(held[c], detail::largest_of(needs[c])));
+    else
+      to.events += 2 * static_cast<int>(needs[c].slots());
   }
   return result;
 }

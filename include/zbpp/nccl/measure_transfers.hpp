@@ -21,6 +21,7 @@
 #include <zbpp/nccl/detail/make_communicators.hpp>
 #include <zbpp/nccl/detail/make_peers.hpp>
 #include <zbpp/nccl/detail/peer_set.hpp>
+#include <zbpp/nccl/detail/peer_slots.hpp>
 #include <zbpp/nccl/settings.hpp>
 
 #include <cuda_runtime_api.h>
@@ -65,19 +66,23 @@ struct transfer_choice {
   double loss = 0;        ///< of a rank's time at most, as a fraction
 };
 
+/// Says what messages are sent with.
+struct transfer_conditions {
+  int sm_count = 0;        ///< multiprocessors of a device
+  int most_ahead = 1;      ///< 0 where the plan is lowered for one hardware queue, else 1
+  int ranks_per_host = 1;  ///< as in `needs_settings`: copies between these hold no multiprocessors
+};
+
 /// Chooses how messages are to be sent: just in time, where a transfer adds its time to that of a
 /// pass; or one pass ahead, where it hides behind a pass and its thread blocks hold multiprocessors
-/// that the pass then lacks. What loses least, for the shortest pass and the slowest edge, is best.
-/// @param measured    by `measure_transfers`, with some numbers of thread blocks
-/// @param sm_count    multiprocessors of a device
-/// @param most_ahead  0 where the plan is lowered for one hardware queue, else 1
+/// that the pass then lacks. What loses least, for the shortest pass and the worst edge, is best.
+/// @param measured  by `measure_transfers`, with some numbers of thread blocks
 /// @throws error (bad_argument) when nothing was measured, or a number is out of range
 /// @source our own estimate: a pass slows down by the part of the multiprocessors that it lacks
 [[nodiscard]] inline transfer_choice choose_transfers(
     problem const& problem,
     std::span<measured_transfers const> measured,
-    int sm_count,
-    int most_ahead = 1);
+    transfer_conditions const& with);
 
 namespace detail {
 
@@ -162,7 +167,7 @@ inline transfer_costs measure_transfers(
         control,
         device,
         channels,
-        detail::map_rest(channels, ranks, settings.layout, peers),
+        detail::map_rest(channels, ranks, settings.layout, [&](int c) { return peers.carries(c); }),
         settings);
     for (int c = 0; c < map.size(); ++c) {
       auto const [from, to] = map.ends(c);
@@ -200,12 +205,11 @@ inline transfer_costs measure_transfers(
 inline transfer_choice choose_transfers(
     problem const& problem,
     std::span<measured_transfers const> measured,
-    int sm_count,
-    int most_ahead) {
+    transfer_conditions const& with) {
   zbpp::detail::require(
-      !measured.empty() && sm_count > 0 && most_ahead >= 0,
-      "choosing how to send needs transfers that were measured, multiprocessors of the device, and "
-      "0 or 1 receives ahead; give all of them");
+      !measured.empty() && with.sm_count > 0 && with.most_ahead >= 0 && with.ranks_per_host > 0,
+      "choosing how to send needs transfers that were measured, multiprocessors of the device, 0 "
+      "or 1 receives ahead, and ranks on each host; give all of them");
   auto shortest = std::numeric_limits<ticks>::max();
   for (auto const& c : problem.all_costs())
     shortest = std::min({shortest, c.forward, c.backward_input});
@@ -214,18 +218,24 @@ inline transfer_choice choose_transfers(
   auto const consider = [&](transfer_choice const& other) {
     if (other.loss < best.loss) best = other;
   };
+  auto const& where = problem.placement();
   for (auto const& one : measured) {
-    ticks slowest = 0;
-    for (int s = 0; s + 1 < problem.stages(); ++s) {
-      auto const& where = problem.placement();
-      for (auto const& [from, to] : {std::pair(s, s + 1), {s + 1, s}})
-        slowest = std::max(
-            slowest, one.costs(where.rank_of(from), where.rank_of(to), problem.costs(s).edge));
-    }
-    auto const time = static_cast<double>(slowest) / pass;
-    consider({one.most_ctas, 0, time});
-    auto const held = static_cast<double>(one.most_ctas) / sm_count;
-    if (most_ahead > 0) consider({one.most_ctas, 1, held + std::max(0.0, time - 1)});
+    double just_in_time = 0;
+    double ahead = 0;
+    for (int s = 0; s + 1 < problem.stages(); ++s)
+      for (auto const& [from, to] : {std::pair(s, s + 1), {s + 1, s}}) {
+        auto const sender = where.rank_of(from);
+        auto const receiver = where.rank_of(to);
+        if (sender == receiver) continue;
+        bool const holds = !detail::are_on_one_host(sender, receiver, with.ranks_per_host);
+        auto const held = holds ? static_cast<double>(one.most_ctas) / with.sm_count : 0.0;
+        auto const time =
+            static_cast<double>(one.costs(sender, receiver, problem.costs(s).edge)) / pass;
+        just_in_time = std::max(just_in_time, time);
+        ahead = std::max(ahead, held + std::max(0.0, time - 1));
+      }
+    consider({one.most_ctas, 0, just_in_time});
+    if (with.most_ahead > 0) consider({one.most_ctas, 1, ahead});
   }
   return best;
 }

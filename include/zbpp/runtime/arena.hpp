@@ -160,6 +160,10 @@ class arena {
   /// does.
   /// @throws std::bad_alloc, also when `size` is negative
   void reserve(bytes size) { core_->reserve(static_cast<std::size_t>(size)); }
+  /// @return how many bytes `reserve` takes for so many, which is not negative
+  [[nodiscard]] static constexpr bytes reserved_for(bytes size) noexcept {
+    return static_cast<bytes>(detail::arena_core::reserved_for(static_cast<std::size_t>(size)));
+  }
 
   /// Gives a piece of memory, from what was freed before if any fits.
   /// @throws std::bad_alloc when the arena has to grow and cannot

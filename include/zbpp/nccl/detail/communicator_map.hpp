@@ -12,6 +12,7 @@
 #include <zbpp/model/program.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 #include <span>
 #include <string>
@@ -75,6 +76,31 @@ struct communicator_map {
           {ends, "zbpp:" + std::to_string(ends[0]) + separator + std::to_string(ends[1])});
   }
   return result;
+}
+
+/// @return the same for those channels that nothing else carries, among the ranks that have some
+/// @param is_carried  whether something else carries a channel, by its number
+template <class IsCarried>
+[[nodiscard]] communicator_map map_rest(
+    std::span<channel const> channels,
+    int ranks,
+    channel_layout layout,
+    IsCarried const& is_carried) {
+  std::vector<channel> rest;
+  for (std::size_t c = 0; c < channels.size(); ++c)
+    if (!is_carried(static_cast<int>(c))) rest.push_back(channels[c]);
+  if (rest.empty()) return {{}, std::vector<int>(channels.size(), communicator_map::none)};
+  auto how = map_communicators(rest, ranks, layout);
+  for (auto& one : how.communicators)
+    std::erase_if(one.ranks, [&](int rank) {
+      return std::ranges::none_of(
+          rest, [=](channel const& c) { return c.from == rank || c.to == rank; });
+    });
+  for (std::size_t c = 0; c < channels.size(); ++c)
+    if (is_carried(static_cast<int>(c)))
+      how.of_channel.insert(
+          how.of_channel.begin() + static_cast<std::ptrdiff_t>(c), communicator_map::none);
+  return how;
 }
 
 /// @return the channels between the ranks of a placement, as deep as one message needs

@@ -12,10 +12,12 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/agreement.hpp>
 #include <zbpp/nccl/detail/check_multiprocessors.hpp>
+#include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/make_communicators.hpp>
 #include <zbpp/nccl/detail/make_peers.hpp>
 #include <zbpp/nccl/detail/peer_set.hpp>
+#include <zbpp/nccl/detail/peer_slots.hpp>
 #include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/settings.hpp>
 
@@ -67,7 +69,9 @@ inline void make_copying(
     traffic const& messages,
     peer_set const& peers,
     ranks_settings const& settings) {
-  auto how = map_rest(messages.channels(), code.ranks(), layout_of(settings), peers);
+  auto how = map_rest(messages.channels(), code.ranks(), layout_of(settings), [&](int channel) {
+    return peers.carries(channel);
+  });
   auto const own = how.count_of(run.rank());
   check_hardware_queues(code, run.rank(), streams_of_rank(code, run.rank(), own, peers.senders()));
   if (settings.adopted == nullptr)

@@ -12,6 +12,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/peer_channel.hpp>
 #include <zbpp/nccl/detail/peer_set.hpp>
+#include <zbpp/nccl/detail/peer_slots.hpp>
 
 #include <cuda_runtime_api.h>
 

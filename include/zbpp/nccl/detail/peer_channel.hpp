@@ -10,6 +10,7 @@
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/nccl/detail/peer_slots.hpp>
 #include <zbpp/nccl/detail/shared_page.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
@@ -214,9 +215,7 @@ class peer_receiver : public peer_end {
         slots_(cuda::device_memory(device)) {
     cuda::device_guard const here(device);
     try_values(cuda::stream(cuda::stream_priority::usual));
-    bytes total = 0;
-    for (auto const size : largest) total += size + 256;
-    slots_.reserve(total * static_cast<bytes>(slots));
+    slots_.reserve(size_of_slots(slots, largest));
     for (std::size_t i = 0; i < slots * parts_; ++i)
       pieces_.push_back(slots_.allocate(static_cast<std::size_t>(largest[i % parts_])));
     offer_.page = own_page_->name();
@@ -294,7 +293,7 @@ class peer_sender : public peer_end {
     copies_ = cuda::stream(cuda::stream_priority::highest);
     try_values(copies_);
     if (!take_offer(slot_loan::opened))
-      throw std::system_error(ECANCELED, std::system_category(), "slots that were taken back");
+      throw std::system_error(ECANCELED, std::system_category(), "cudaIpcOpenMemHandle");
     void* opened = nullptr;
     try {
       cuda::check(cudaIpcOpenMemHandle(&opened, to.memory, cudaIpcMemLazyEnablePeerAccess));

@@ -4,15 +4,9 @@
 // run fails.
 #pragma once
 
-#include <zbpp/analysis/deadlock.hpp>
-#include <zbpp/analysis/evaluation.hpp>
-#include <zbpp/analysis/traffic.hpp>
-#include <zbpp/cuda/channel_needs.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/abort_thread.hpp>
-#include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/detail/peer_channel.hpp>
 
 #include <algorithm>
@@ -20,7 +14,6 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -131,67 +124,6 @@ class peer_set {
     filling.push_back(
         peers.carries(c) ? cuda::slot_filling::by_sends : cuda::slot_filling::by_receives);
   return filling;
-}
-
-/// @return the communicators for the channels that copies do not carry
-[[nodiscard]] inline communicator_map map_rest(
-    std::span<channel const> channels, int ranks, channel_layout layout, peer_set const& peers) {
-  std::vector<channel> rest;
-  for (int c = 0; c < peers.channels(); ++c)
-    if (!peers.carries(c)) rest.push_back(channels[zbpp::detail::index(c)]);
-  if (rest.empty()) return {{}, std::vector<int>(channels.size(), communicator_map::none)};
-  auto how = map_communicators(rest, ranks, layout);
-  for (int c = 0; c < peers.channels(); ++c)
-    if (peers.carries(c)) how.of_channel.insert(how.of_channel.begin() + c, communicator_map::none);
-  return how;
-}
-
-/// @return by channel, how many messages its receiver holds at one time in a step, where flows keep
-///         them until the last pass of their microbatches
-[[nodiscard]] inline std::vector<std::size_t> held_in_step(
-    program const& code, traffic const& messages) {
-  std::vector<std::size_t> most(messages.channels().size(), 0);
-  std::vector<std::vector<std::size_t>> last_use(most.size());  // by message
-  auto const m = zbpp::detail::index(code.microbatches());
-  for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const row = code.instructions(rank);
-    std::vector<std::size_t> last_pass(zbpp::detail::index(code.placement().stages()) * m, 0);
-    auto const flow_of = [m](instruction const& i) {
-      return zbpp::detail::index(i.stage) * m + zbpp::detail::index(i.microbatch);
-    };
-    for (std::size_t i = 0; i < row.size(); ++i)
-      if (row[i].is_pass()) last_pass[flow_of(row[i])] = i;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (!row[i].is_receive()) continue;
-      auto const c = zbpp::detail::index(messages.notes(rank)[i].channel);
-      auto& uses = last_use[c];
-      uses.push_back(last_pass[flow_of(row[i])]);
-      auto const oldest = std::ranges::find_if(uses, [i](std::size_t last) { return last > i; });
-      most[c] = std::max(most[c], static_cast<std::size_t>(uses.end() - oldest));
-    }
-  }
-  return most;
-}
-
-/// @return the same in a step or an evaluation of a program, whichever holds more
-[[nodiscard]] inline std::vector<std::size_t> held_messages(
-    program const& code, traffic const& messages) {
-  auto most = held_in_step(code, messages);
-  auto const evaluation = forward_only(code);
-  auto const forwards = held_in_step(evaluation, traffic(evaluation));
-  for (std::size_t c = 0; c < most.size(); ++c) most[c] = std::max(most[c], forwards[c]);
-  return most;
-}
-
-/// @return sizes that no message of a channel exceeds, buffer by buffer
-[[nodiscard]] inline cuda::message_shape largest_of(cuda::channel_needs const& needs) {
-  cuda::message_shape largest;
-  for (auto const edge : needs.edges) {
-    auto const& shape = (*needs.shapes)[zbpp::detail::index(edge)];
-    largest.resize(std::max(largest.size(), shape.size()), 0);
-    for (std::size_t k = 0; k < shape.size(); ++k) largest[k] = std::max(largest[k], shape[k]);
-  }
-  return largest;
 }
 
 }  // namespace zbpp::nccl::detail

@@ -140,6 +140,10 @@ class arena_core {
   /// Takes memory for `size` bytes of pieces from the source.
   /// @throws std::bad_alloc
   void reserve(std::size_t size);
+  /// @return how much that is
+  [[nodiscard]] static constexpr std::size_t reserved_for(std::size_t size) noexcept {
+    return size == 0 ? 0 : size + size / 8 + smallest_chunk;
+  }
   /// Starts measuring the peak anew.
   void reset_peak() noexcept { usage_.peak = usage_.in_use; }
 

@@ -26,7 +26,7 @@ ZBPP_INLINE arena_core::~arena_core() {
 // Rounding adds less than an eighth, but for pieces of up to sixteen times the alignment.
 ZBPP_INLINE void arena_core::reserve(std::size_t size) {
   if (size > most / 2) throw std::bad_alloc();
-  if (size > 0) add_chunk(size + size / 8 + smallest_chunk);
+  if (size > 0) add_chunk(reserved_for(size));
 }
 
 ZBPP_INLINE void arena_core::sort_free() noexcept {
