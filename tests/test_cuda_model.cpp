@@ -2134,6 +2134,16 @@ TEST_CASE("memory is opened in another process, and closed before it is freed", 
   CHECK(cudaIpcCloseMemHandle(opened) == cudaErrorInvalidValue);
   CHECK(open() == cudaErrorMapBufferObjectFailed);
 
+  // A process of its own on the same device.
+  model::reset({.peer_access = false, .shares_memory = true});
+  char* const shared = new_memory();
+  REQUIRE(cudaIpcGetMemHandle(&handle, shared) == cudaSuccess);
+  model::be_process(7);
+  REQUIRE(open() == cudaSuccess);
+  CHECK(cudaIpcCloseMemHandle(opened) == cudaSuccess);
+  CHECK(cudaFree(shared) == cudaSuccess);
+  CHECK(all_faults() == "");
+
   for (bool const peers : {false, true}) {
     model::reset({.devices = 2, .peer_access = peers, .shares_memory = !peers});
     char* const other = new_memory();

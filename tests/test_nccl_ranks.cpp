@@ -232,6 +232,40 @@ TEST_CASE("copies carry messages where processes reach each other, and NCCL the 
   CHECK(groups_of(planned, unreachable) == by_nccl);
 }
 
+namespace {
+
+// Has all ranks run on one GPU, each in a process of its own still.
+void share_gpu(nccl::ranks_settings& settings) {
+  model::be_process(settings.device->device);
+  settings.device->device = 0;
+}
+
+}  // namespace
+
+TEST_CASE("processes that share a GPU copy their messages, and NCCL refuses them", "[nccl]") {
+  std::uint64_t seed = run_seed() + 70;
+  for (auto const& [policy, ranks] : {std::pair("zb_h1", 2), {"zb_v", 3}}) {
+    auto const planned = toy_plan(policy, ranks, 5);
+    auto machine = machine_of(planned, ++seed);
+    machine.devices = 1;
+    machine.connections = 32;  // of all processes together, where CUDA has so many for each
+    machine.mapping = model::queue_mapping::in_turn;
+    machine.peer_access = false;  // none is needed
+    INFO(policy);
+    CHECK(
+        groups_of(
+            planned, machine, [] {}, share_gpu) == 0);
+    for (auto const& text : make_on_ranks(planned, [](nccl::ranks_settings& s) {
+           share_gpu(s);
+           s.peer_copies = false;
+         })) {
+      INFO(text);
+      CHECK(text.find("NCCL reports \"invalid usage\"") != std::string::npos);
+    }
+    CHECK(first_of(model::leaks()) == "");
+  }
+}
+
 TEST_CASE("copies take no multiprocessor and few hardware queues", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   REQUIRE(nccl::hardware_queues(planned.program()).most() == 14);
@@ -470,6 +504,26 @@ TEST_CASE("hosts and NCCL that wait for room in launch queues change no bit", "[
         CHECK(first_of(model::faults()) == "");
         CHECK(first_of(model::leaks()) == "");
       }
+}
+
+TEST_CASE("what a pass throws reaches processes that share a GPU", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  for (int culprit : {0, 1, 2}) {
+    auto machine = machine_of(planned, run_seed() + static_cast<std::uint64_t>(culprit));
+    machine.devices = 1;
+    machine.connections = 32;
+    machine.mapping = model::queue_mapping::in_turn;
+    machine.shares_memory = true;
+    reset_gpus(machine);
+    INFO("culprit " << culprit);
+    check_reported(
+        fail(
+            planned,
+            {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }},
+            patient_settings(),
+            share_gpu),
+        "the toy broke");
+  }
 }
 
 TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nccl]") {

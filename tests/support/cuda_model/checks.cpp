@@ -243,6 +243,7 @@ cudaError_t machine::new_stream(
   one->flags = flags;
   one->priority = priority;
   one->green = green;
+  one->process = host().process();
   *made = handle_of(*one);
   return cudaSuccess;
 }

@@ -302,6 +302,12 @@ std::int64_t now_ns() {
   return in.host_ns_;
 }
 
+void be_process(int number) {
+  machine& in = machine::the();
+  std::lock_guard lock(in.mutex());
+  in.host().own_process = number;
+}
+
 host_thread::host_thread() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());

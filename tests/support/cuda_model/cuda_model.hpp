@@ -58,7 +58,8 @@ struct options {
   bool green_contexts = true;  ///< false: the driver lacks the green calls, as before 12.4
   bool peer_access = true;     ///< cudaDeviceCanAccessPeer
   /// Whether memory can be shared between processes, of which each device is one: whoever has the
-  /// same device current is in the same process. False: as where containers keep processes apart.
+  /// same device current is in the same process, but for `be_process`. False: as where containers
+  /// keep processes apart.
   bool shares_memory = false;
   int devices_of_host = 32;         ///< processes share memory with those on the same host only
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
@@ -208,6 +209,10 @@ std::vector<std::string> heavy_calls();
 
 /// The host's virtual time: it moves when the host synchronises, to the end of what it waited for.
 std::int64_t now_ns();
+
+/// Until reset, the calling thread belongs to a process of this number, whichever device is
+/// current.
+void be_process(int number);
 
 /// While it lives, there is one more thread that issues, beside `options::hosts`: a host that waits
 /// then waits for it too. Make all of them (with hosts = 0, say) before the threads start, and end

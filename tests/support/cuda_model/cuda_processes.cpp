@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What processes share in the model: memory of devices by handles, pages of the host, and words
-// that streams wait for. A process is whoever has the same device current.
+// that streams wait for. A process is whoever has the same device current, or says that it is.
 #include "entry.hpp"
 
 #include <cuda.h>
@@ -238,7 +238,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
     if (!in.options_.shares_memory) {
       return cudaErrorNotSupported;
     }
-    exported const what{in.generation_, in.memory_.index_of(*one), self.device};
+    exported const what{in.generation_, in.memory_.index_of(*one), self.process()};
     std::memset(handle, 0, sizeof(*handle));
     std::memcpy(handle, &what, sizeof(what));
     return cudaSuccess;
@@ -257,13 +257,13 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     if (one.freed) {
       return cudaErrorMapBufferObjectFailed;
     }
-    if (what.process == self.device) {
+    if (what.process == self.process()) {
       return cudaErrorDeviceUninitialized;  // as CUDA has it for its own handles
     }
-    if (!in.options_.peer_access) {
+    if (!in.options_.peer_access && one.device != self.device) {
       return cudaErrorPeerAccessUnsupported;
     }
-    if (what.process / in.options_.devices_of_host != self.device / in.options_.devices_of_host) {
+    if (one.device / in.options_.devices_of_host != self.device / in.options_.devices_of_host) {
       return cudaErrorMapBufferObjectFailed;
     }
     ++one.imports;
@@ -281,7 +281,8 @@ cudaError_t cudaIpcCloseMemHandle(void* data) {
     }
     std::uint32_t const which = in.memory_.index_of(*one);
     for (stream const& on : in.streams_) {
-      for (operation const* each = on.device == self.device ? on.head : nullptr; each != nullptr;
+      for (operation const* each = on.process == self.process() ? on.head : nullptr;
+           each != nullptr;
            each = each->next) {
         for (byte_access const& touched : each->accesses) {
           if (touched.allocation == which) {

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -176,6 +177,7 @@ struct hardware_queue {
 struct stream {
   int index = 0;
   int device = 0;
+  int process = 0;  // that made it
   unsigned flags = 0;
   int priority = 0;
   bool alive = true;
@@ -225,6 +227,7 @@ struct green_context {
 struct host_state {
   std::uint32_t generation = 0;
   int device = 0;
+  std::optional<int> own_process;  // none: that of its device
   cudaError_t last_error = cudaSuccess;
   enum class callback : std::uint8_t { none, locked, unlocked } inside = callback::none;
   int group_depth = 0;
@@ -236,6 +239,8 @@ struct host_state {
   std::vector<grouped> group;
   std::vector<communicator*> joining;
   std::vector<communicator*> aborting;
+
+  [[nodiscard]] int process() const { return own_process.value_or(device); }
 };
 
 class machine {
