@@ -45,7 +45,8 @@ struct two_ranks {
       int depth = 4,
       channel_layout layout = channel_layout::one_per_directed_pair,
       std::size_t messages = 64,
-      bool by_copies = false)
+      bool by_copies = false,
+      bool host_waits = false)
       : shapes{std::move(parts)} {
     std::vector<zbpp::channel> const channels{{0, 1, depth, depth}, {1, 0, depth, depth}};
     std::vector<cuda::channel_needs> needs;
@@ -68,7 +69,8 @@ struct two_ranks {
         make_communicators(channels, {{0, 0}, {1, 1}}, layout, peers.get()),
         peers,
         std::vector{contexts[0].get(), contexts[1].get()},
-        std::move(needs));
+        std::move(needs),
+        host_waits);
     for (int rank : {0, 1})
       transport->bind(rank, memory[zbpp::detail::index(rank)], &wakeups[zbpp::detail::index(rank)]);
   }
@@ -283,6 +285,27 @@ TEST_CASE("nothing is issued on links that are aborted, and what waits there end
   pair.finish();
   CHECK_FALSE(pair.transport->is_busy());
   CHECK(first_fault() == "");
+}
+
+TEST_CASE("what the host has seen arrive before an abort is ordered behind it", "[nccl]") {
+  using enum zbpp::channel_layout;
+  for (bool const by_copies : {false, true})
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      INFO((by_copies ? "copies" : "NCCL") << ", interleaving " << seed);
+      reset(run_seed() + seed);
+      int right = 0;
+      two_ranks pair({16}, 4, one_per_directed_pair, 64, by_copies, true);
+      pair.transport->post_receive(0, 0);
+      pair.send(0, 7);
+      while (pair.transport->arrival(0, 0) == zbpp::nccl::detail::transport::not_yet) {
+      }
+      pair.transport->peers().abort();
+      pair.transport->communicators().abort();
+      pair.read(1, pair.transport->take(0, 0, 0), 7, right);
+      pair.finish();
+      CHECK(right == 1);
+      CHECK(first_fault() == "");
+    }
 }
 
 TEST_CASE("an abort during a call of NCCL does not touch its stream", "[nccl]") {

@@ -161,11 +161,12 @@ class transport {
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
     auto& slot = l.slots->at(sequence);
-    if (l.slots->waits(sequence).by_receiver && !is_aborted()) {
+    if (l.slots->waits(sequence).by_receiver) {
       auto const compute = at_rank(l.slots->ends().to).context->compute();
+      // After an abort, too: the wait ends at once, and the host may have seen this one arrive.
       if (l.incoming != nullptr)
         l.incoming->wait(compute, sequence);
-      else
+      else if (!is_aborted())
         compute.wait(slot.arrived);
     }
     return std::exchange(slot.parts, {});
