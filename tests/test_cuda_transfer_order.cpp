@@ -163,7 +163,7 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
     for (int ahead : {0, 2})
       for (auto const& where : placements_to_run(p))
         for_each_plan_of(
-            problem(where, 2 * p + 1, uneven_costs(), 87),
+            problem(where, thinned(2 * p + 1, p + 1), uneven_costs(), 87),
             {.receive_ahead = ahead},
             [&](std::string const& name, plan const& planned) {
               INFO(name << ", receives " << ahead << " ahead");

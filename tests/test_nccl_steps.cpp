@@ -31,7 +31,7 @@ TEST_CASE("ranks over NCCL agree on steps with the bits of one process", "[nccl]
   gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& what) {
     for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
       auto const planned = make_plan(policy, what, {.step = kind});
-      for (auto const& with : gpu_steps::troubles_of(planned)) {
+      for (auto const& with : gpu_steps::troubles_in_turn(planned, seed)) {
         model::reset({.seed = ++seed, .devices = what.ranks()});
         INFO("interleaving " << seed << ", clips at " << with.clip);
         gpu_steps::check(

@@ -275,6 +275,13 @@ inline void sum_tied(toy::model& all, std::vector<int> const& stages) {
   return {{}, {.clip = 0.7 * norms.front()}, {.clip = norms[norms.size() / 2], .infinite_in = 2}};
 }
 
+/// @param turn  another number for each plan
+/// @return the same, of which there is one for each plan under sanitizers
+[[nodiscard]] inline std::vector<trouble> troubles_in_turn(plan const& planned, std::size_t turn) {
+  auto const all = troubles_of(planned);
+  return is_slow_build ? std::vector{all[turn % all.size()]} : all;
+}
+
 /// Trains all stages in this process.
 template <class Stage, class Backend>
 [[nodiscard]] outcome train_on(plan const& planned, trouble const& with, Backend backend) {
