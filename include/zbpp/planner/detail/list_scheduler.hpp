@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -35,7 +36,9 @@ class list_scheduler {
       begin += 4 * problem.placement().stages_of(r).size() * index(problem.microbatches());
     }
     codes_.resize(begin);
-    events_.reserve(2 * index(problem.ranks()));
+    leaves_ = std::bit_ceil(index(problem.ranks()));
+    wakes_.resize(2 * leaves_);
+    for (int r = 0; r < problem.ranks(); ++r) wakes_[leaves_ + index(r)].rank = r;
   }
 
   /// Makes the schedule that the rules lead to.
@@ -45,20 +48,19 @@ class list_scheduler {
   /// @complexity O(passes * (chunks + log ranks))
   [[nodiscard]] ticks run(planner_rules const& rules, ticks most = never) {
     state_.reset(rules.stages);
-    events_.clear();
-    for (auto& row : rows_) row = {.begin = row.begin};
+    for (auto& w : wakes_) w.at = never;
+    for (auto& row : rows_) row.length = 0;
     wake(state_.stage(0).rank, 0);
     ticks cost = 0;
-    while (!events_.empty()) {
-      auto const [now, rank] = pop();
+    while (wakes_[1].at != never) {
+      auto const now = wakes_[1].at;
+      auto const rank = static_cast<int>(wakes_[1].rank);
       auto& row = rows_[index(rank)];
-      if (row.wakes_at != now) continue;  // it has been called earlier since
-      row.wakes_at = never;
       chooser choose(state_, rank, rules.of_rank(rank), now);
       auto const next =
           rules.steps.empty() ? choose.by_rules() : choose.along(rules.steps[index(rank)]);
       if (next.stage < 0) {
-        if (next.at != never) wake(rank, next.at);
+        set_wake(rank, std::max(next.at, state_.rank(rank).free));
         continue;
       }
       auto const made = state_.execute(next.stage, next.what);
@@ -67,8 +69,8 @@ class list_scheduler {
       auto const& r = state_.rank(rank);
       if (r.span() + r.work > most) return never;
       cost = std::max(cost, r.span());
+      set_wake(rank, r.free);
       if (made.rank >= 0) wake(made.rank, made.at);
-      wake(rank, r.free);
     }
     return is_complete() ? cost : never;
   }
@@ -115,14 +117,10 @@ class list_scheduler {
   struct rank_row {
     std::size_t begin = 0;  // in codes_
     std::size_t length = 0;
-    ticks wakes_at = never;
   };
-  struct event {
-    ticks at;
-    int rank;
-    [[nodiscard]] friend bool operator<(event const& a, event const& b) noexcept {
-      return a.at != b.at ? a.at > b.at : a.rank > b.rank;  // the heap's top is its greatest
-    }
+  struct waking {
+    ticks at = never;
+    std::int64_t rank = 0;
   };
 
   [[nodiscard]] bool is_complete() const {
@@ -131,26 +129,33 @@ class list_scheduler {
     return true;
   }
 
-  void wake(int rank, ticks at) {
+  // Wakes a rank at a time, or earlier where it will be.
+  void wake(int rank, ticks at) noexcept {
     at = std::max(at, state_.rank(rank).free);
-    auto& wakes_at = rows_[index(rank)].wakes_at;
-    if (at >= wakes_at) return;
-    wakes_at = at;
-    events_.push_back({at, rank});
-    std::push_heap(events_.begin(), events_.end());
+    if (at < wakes_[leaves_ + index(rank)].at) set_wake(rank, at);
   }
-  [[nodiscard]] event pop() {
-    std::pop_heap(events_.begin(), events_.end());
-    auto const top = events_.back();
-    events_.pop_back();
-    return top;
+  // Goes all the way up without a branch, as no processor could foresee where to stop.
+  void set_wake(int rank, ticks at) noexcept {
+    auto node = leaves_ + index(rank);
+    wakes_[node].at = at;
+    while (node > 1) {
+      auto const left = wakes_[node & ~std::size_t{1}];
+      auto const right = wakes_[node | 1];
+      bool const is_right = right.at < left.at;  // the lower rank is first where both are
+      node /= 2;
+      wakes_[node].at = is_right ? right.at : left.at;
+      wakes_[node].rank = is_right ? right.rank : left.rank;
+    }
   }
 
   problem const& problem_;
   pipeline_state state_;
   std::vector<rank_row> rows_;
   std::vector<std::uint16_t> codes_;  // chunk * 4 + action, a part for each rank
-  std::vector<event> events_;         // a heap
+  // When each rank chooses next, as the leaves of a tree in which every node is the first of the
+  // two below it: node 1 is the first of all, node leaves_ + r is rank r.
+  std::vector<waking> wakes_;
+  std::size_t leaves_ = 1;
 };
 
 }  // namespace zbpp::detail
