@@ -210,14 +210,13 @@ TEST_CASE("a V below the memory of 1F1B is within a percent of its bound", "[gre
   }
 }
 
-// interleaved_zb searches with less memory to fill, which is sometimes the easier problem.
+// interleaved_zb and v_half search with less memory to fill, which is sometimes the easier problem.
 TEST_CASE("no policy of the registry is cheaper within the same limits", "[greedy_auto]") {
   for (std::uint64_t seed = 0; seed < thinned<std::uint64_t>(45, 15); ++seed) {
     auto const what = zbpp::test::any_planner_problem(seed, 8);
     for (auto const& cheaper : zbpp::test::cheaper_policies(seed, what, {.seconds = 0.003})) {
       INFO("seed " << seed << ", " << cheaper.placement << ": " << cheaper.policy);
-      CHECK(cheaper.policy == zbpp::interleaved_zb::name);
-      CHECK(cheaper.found * 100 < cheaper.cost * 110);
+      CHECK(cheaper.found <= cheaper.cost);
     }
   }
 }

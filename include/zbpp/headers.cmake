@@ -134,6 +134,8 @@ set(ZBPP_CORE_HEADERS
   planner/detail/rank_rules.hpp
   planner/detail/recompute.hpp
   planner/detail/regroup.hpp
+  planner/detail/rule_styles.hpp
+  planner/detail/search_once.hpp
   planner/detail/search_parts.hpp
   planner/detail/v_block.hpp
   planner/detail/v_block_orders.hpp
@@ -148,6 +150,7 @@ set(ZBPP_CORE_HEADERS
   planner/impl/memory_needs.ipp
   planner/impl/partition.ipp
   planner/impl/registry.ipp
+  planner/impl/search_once.ipp
   planner/impl/src.hpp
   planner/impl/zb_v.ipp
   planner/memory_needs.hpp

@@ -5,31 +5,21 @@
 // optimal among those that run the microbatches of each stage in order.
 #pragma once
 
-#include <zbpp/analysis/bounds.hpp>
-#include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/search.hpp>
 
-#include <cstdint>
 #include <string_view>
 
 namespace zbpp {
 
-/// Holds what a search found.
-struct found_schedule {
-  zbpp::schedule schedule;
-  ticks cost = 0;          ///< exactly what `simulate` says
-  cost_bound bound;        ///< no schedule that runs microbatches in order costs less
-  std::int64_t tries = 0;  ///< schedules that were built and compared
-
-  /// @return whether no schedule that runs the microbatches of each stage in order costs less
-  [[nodiscard]] bool is_optimal() const noexcept { return cost <= bound.cost; }
-};
-
 /// Searches for the cheapest schedule on the problem's placement, of any shape, within every rank's
-/// memory limit. It is never worse than the handcrafted policies that fit. BW and R are used where
-/// the costs of a stage offer them and they pay.
+/// memory limit. It is never worse than the handcrafted policies that fit, nor, where edges take no
+/// memory and no passes are paired, than a policy of the registry that searches as long. BW and R
+/// are used where the costs of a stage offer them and they pay.
+///
+/// Where it finds no proof, it searches once more, as long again, in each smaller memory that a
+/// policy keeps on the same placement (V-Half, V-Min, ZB-I) and that could hold a cheaper order.
 struct greedy_auto {
   static constexpr std::string_view name = "greedy_auto";
   static constexpr std::string_view title = "greedy-auto";

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every search of the planner can be told: its budget, its seed, when to stop, and whom to
-// tell how far it is.
+// tell how far it is; and what it answers.
 #pragma once
 
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/schedule.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -28,6 +30,17 @@ struct search_settings {
   std::uint64_t seed = 3;     ///< of what is tried; this one does well on the paper's profiles
   std::stop_token stop = {};  ///< ends the search; it answers with the best so far
   std::function<void(search_progress const&)> on_progress = {};  ///< called now and then
+};
+
+/// Holds what a search found.
+struct found_schedule {
+  zbpp::schedule schedule;
+  ticks cost = 0;          ///< exactly what `simulate` says
+  cost_bound bound;        ///< no schedule that runs microbatches in order costs less
+  std::int64_t tries = 0;  ///< schedules that were built and compared
+
+  /// @return whether no schedule that runs the microbatches of each stage in order costs less
+  [[nodiscard]] bool is_optimal() const noexcept { return cost <= bound.cost; }
 };
 
 }  // namespace zbpp

@@ -9,6 +9,7 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/rank_rules.hpp>
+#include <zbpp/planner/detail/rule_styles.hpp>
 #include <zbpp/planner/detail/work.hpp>
 
 #include <algorithm>
@@ -54,6 +55,7 @@ class candidate_maker {
     forward_ = forward / problem.stages();
     weight_ = weight / problem.stages();
     in_flight_ = tightest_room(problem);
+    share_ = share_of_first_chunks(problem);
     for (int r = 0; r < problem.ranks(); ++r) {
       ticks work = 0;
       for (int s : problem.placement().stages_of(r)) work += work_of(problem.costs(s));
@@ -63,7 +65,7 @@ class candidate_maker {
 
   /// @return rules that work well in some regime, the likeliest first
   [[nodiscard]] std::vector<planner_rules> known() const {
-    auto const& styles = is_linear() ? linear_styles() : chunk_styles();
+    auto const styles = is_linear() ? linear_styles() : chunk_styles(share_);
     std::vector<planner_rules> result;
     for (auto s : styles)
       for (int option = 0; option < 4; ++option) {
@@ -79,7 +81,7 @@ class candidate_maker {
   [[nodiscard]] planner_rules sample() {
     constexpr std::array<int, 6> waits{0, 1, 2, 2, 4, 8};
     constexpr std::array<int, 8> idle{-1, -1, 5, 6, 7, 8, 8, 9};
-    style s;
+    rule_style s;
     s.shape = below(shapes());
     s.unblock = below(3) > 0;
     s.wait = waits[index(below(6))];
@@ -87,7 +89,7 @@ class candidate_maker {
     s.forward_first = below(3) == 0 ? below(problem_.ranks() + 1) : below(2);
     s.weights_kept = below(2) == 0 ? rank_rule::no_limit : below(in_flight_ + 2) - 1;
     s.idle = idle[index(below(8))];
-    s.in_flight = below(3) > 0 ? 0 : 1 + below(2 * in_flight_);
+    s.in_flight = some_cap();
     s.recompute = can_recompute_ ? below(3) : 0;
     s.fuse = can_fuse_ ? below(3) : 0;
     return in_style(s);
@@ -123,59 +125,6 @@ class candidate_maker {
   }
 
  private:
-  // The same choices for all ranks; times in eighths of the mean F and W.
-  struct style {
-    int shape = 0;  // of the warm-up on one chunk per rank, or which chunk goes first on several
-    bool unblock = true;
-    int wait = 2;  // for a B that is due
-    int overrun = 0;
-    int forward_first = 0;  // on as many ranks; -1 for as many as have room beyond one per F
-    int weights_kept = rank_rule::no_limit;  // -1 for as many as the rank's number
-    int in_flight = 0;                       // of the first chunks; 0 for no limit
-    int idle = -1;                           // eighths of what each rank may idle; -1 for any
-    int recompute = 0;                       // 0 no stage, 1 all that can, 2 half of them
-    int fuse = 0;                            // 0 no stage, 1 all that may, 2 half of them
-  };
-
-  // Found by trying all styles on the profiles of the paper, as they are and with each time changed
-  // by up to 1%, at nine memory limits, and on uneven ranks: the first alone meets the lower bound
-  // in three of four cases.
-  [[nodiscard]] static std::vector<style> const& linear_styles() {
-    constexpr int by_rank = -1;
-    constexpr int by_room = -1;
-    static std::vector<style> const styles{
-        {.wait = 1, .forward_first = 1, .idle = 8},
-        {.shape = 4, .unblock = false, .wait = 1, .overrun = 1, .idle = 8},
-        {.wait = 1, .overrun = 4, .forward_first = 1, .idle = 8},
-        {.shape = 4, .wait = 2, .idle = 6},
-        {.unblock = false, .wait = 0, .idle = 5},
-        {.unblock = false, .wait = 0, .overrun = 8, .forward_first = 1},
-        {.wait = 1, .overrun = 4, .forward_first = by_room},
-        {.wait = 0, .forward_first = 1},
-        {.wait = 4, .forward_first = by_room},
-        {.shape = 4, .wait = 0, .overrun = 8, .forward_first = 1},
-        {.shape = 5, .wait = 2, .overrun = 4, .forward_first = 1},
-        {.wait = 4, .overrun = 4, .forward_first = by_room},
-        {.wait = 8, .overrun = 8, .forward_first = 1, .weights_kept = by_rank},
-        {.shape = 3, .wait = 0, .overrun = 4, .weights_kept = by_rank},
-        {.wait = 1, .overrun = 8},
-        {.shape = 2, .wait = 2},
-        {.shape = 1, .wait = 2}};
-    return styles;
-  }
-  [[nodiscard]] static std::vector<style> const& chunk_styles() {
-    static std::vector<style> const styles = [] {
-      std::vector<style> all;
-      for (int wait : {2, 0})
-        for (bool unblock : {true, false})
-          for (int shape = 0; shape < 4; ++shape)
-            for (int idle : {8, -1})
-              all.push_back({.shape = shape, .unblock = unblock, .wait = wait, .idle = idle});
-      return all;
-    }();
-    return styles;
-  }
-
   enum class kind : std::uint8_t {
     overrun,
     weights_kept,
@@ -225,7 +174,7 @@ class candidate_maker {
     }
   }
 
-  [[nodiscard]] planner_rules in_style(style const& s) const {
+  [[nodiscard]] planner_rules in_style(rule_style const& s) const {
     planner_rules rules(problem_.ranks(), problem_.stages());
     auto const first =
         s.forward_first < 0 ? std::max(1, in_flight_ - problem_.ranks()) : s.forward_first;
@@ -253,6 +202,14 @@ class candidate_maker {
       rule.fuses = may_fuse(stage) && (s.fuse == 1 || (s.fuse == 2 && stage % 2 == 1));
     }
     return rules;
+  }
+
+  // A cap of the first chunks, or none: any, or one that shares the memory about as it should be.
+  [[nodiscard]] int some_cap() {
+    if (share_ == 0) return below(3) > 0 ? 0 : 1 + below(2 * in_flight_);
+    auto const dice = below(4);
+    if (dice == 0) return 0;
+    return dice == 1 ? 1 + below(2 * in_flight_) : std::max(1, share_ + below(7) - 3);
   }
 
   // One rank, several, or all.
@@ -340,6 +297,7 @@ class candidate_maker {
   ticks forward_ = 0;
   ticks weight_ = 0;
   int in_flight_ = 0;  // microbatches that the tightest rank has room for
+  int share_ = 0;      // of them, in flight in the first chunks; 0 where that is not limited
   bool can_recompute_ = false;
   bool can_fuse_ = false;
 };

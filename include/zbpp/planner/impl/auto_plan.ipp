@@ -13,6 +13,7 @@
 #include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/plan_site.hpp>
 #include <zbpp/planner/detail/regroup.hpp>
+#include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition.hpp>
@@ -107,7 +108,7 @@ class auto_plan_search {
         report(before + now.spent * most, now.cost);
       };
     spent_ += most + overhead * where.passes;  // whether it is refused or not
-    auto found = greedy_auto{.search = part}.find(cut);
+    auto found = search_once(cut, part);
     report(spent_, found.cost);
     return found;
   }

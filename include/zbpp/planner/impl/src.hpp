@@ -11,4 +11,5 @@
 #include <zbpp/planner/impl/memory_needs.ipp>
 #include <zbpp/planner/impl/partition.ipp>
 #include <zbpp/planner/impl/registry.ipp>
+#include <zbpp/planner/impl/search_once.ipp>
 #include <zbpp/planner/impl/zb_v.ipp>

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One search: rounds of it until an order fits the memory with its edges, and then the handcrafted
+// orders, where the search has not met the bound.
+#pragma once
+
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/fuse.hpp>
+#include <zbpp/planner/detail/known_orders.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/pair_up.hpp>
+#include <zbpp/planner/detail/plan_search.hpp>
+#include <zbpp/planner/detail/recompute.hpp>
+#include <zbpp/planner/detail/search_once.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+namespace detail {
+
+/// Runs searches of one problem until an order fits with its edges, which are known only once there
+/// is an order.
+class auto_planner {
+ public:
+  auto_planner(problem const& problem, search_settings const& settings)
+      : problem_(problem), settings_(settings), bound_(lower_bound(problem)) {}
+
+  [[nodiscard]] found_schedule run() {
+    auto const depths =
+        problem_.placement().is_linear() ? staircase(problem_).forwards : std::vector<int>{};
+    std::vector<bytes> reserve(index(problem_.ranks()), 0);
+    std::optional<std::vector<schedule>> known;
+    auto const known_once = [&]() -> std::vector<schedule>& {
+      if (!known) known = known_orders(problem_);
+      return *known;
+    };
+    constexpr int most_rounds = 8;
+    for (int round = 0; round < most_rounds; ++round) {
+      plan_search search(problem_, bound_.cost, depths, reserve, settings_);
+      search.try_known();
+      if (!search.is_done()) search.improve(seeds_of(known_once()));
+      tries_ += search.tries();
+      if (!search.has_found()) break;
+      auto order = fuse_where_it_pays(search.best(), problem_);
+      auto const used = memory_of(order, problem_);
+      if (keeps_limits(used, problem_)) {
+        take(std::move(order));
+        break;
+      }
+      if (!set_aside_excess(used, reserve)) break;
+    }
+    if (!best_ || cost_ > bound_.cost)
+      for (auto& order : known_once())
+        if (is_within_limits(order, problem_)) take(fuse_where_it_pays(std::move(order), problem_));
+    if (!best_) take(one_by_one(problem_));
+    return {std::move(*best_), cost_, bound_, tries_};
+  }
+
+ private:
+  [[nodiscard]] static problem without_edges(problem const& problem) {
+    std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
+    for (auto& c : costs) c.edge = 0;
+    return {problem.placement(), 1, std::move(costs)};
+  }
+
+  void take(schedule order) {
+    auto const found = cost(simulate(order, problem_));
+    if (best_ && found >= cost_) return;
+    cost_ = found;
+    best_ = std::move(order);
+  }
+
+  // What edges take beyond a limit is not there for activations.
+  // @return whether there is more to set aside than before
+  bool set_aside_excess(std::vector<bytes> const& used, std::vector<bytes>& reserve) const {
+    auto const least = least_memory(without_edges(problem_));
+    bool any = false;
+    for (int rank = 0; rank < problem_.ranks(); ++rank) {
+      auto const limit = problem_.memory_limit(rank);
+      if (!limit || used[index(rank)] <= *limit) continue;
+      auto& kept = reserve[index(rank)];
+      auto const more = std::min(kept + used[index(rank)] - *limit, *limit - least[index(rank)]);
+      any = any || more > kept;
+      kept = std::max(kept, more);
+    }
+    return any;
+  }
+
+  problem const& problem_;
+  search_settings const& settings_;
+  cost_bound bound_;
+  std::optional<schedule> best_;
+  ticks cost_ = 0;
+  std::int64_t tries_ = 0;
+};
+
+/// @return the problem as it is where no passes are paired
+[[nodiscard]] ZBPP_INLINE problem without_pairs(problem const& problem) {
+  std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
+  for (auto& c : costs) c.overlapped.reset();
+  return {
+      problem.placement(),
+      problem.microbatches(),
+      std::move(costs),
+      problem.transfer(),
+      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+}
+
+/// 1F1B that runs twice as far ahead, within the memory of every rank: so far that no rank waits
+/// for the other half of a pair (docs/planner.md, "Pairs").
+[[nodiscard]] ZBPP_INLINE schedule far_one_f_one_b(problem const& problem, bool fused) {
+  auto const p = problem.ranks();
+  auto const room = tightest_room(problem);
+  auto const order = one_chunk(problem, one_f_one_b::title, [&](int rank) {
+    auto const depth = std::min(2 * (p - rank) - 1, std::max(room - 1, 1));
+    return one_chunk_rule{.warm_up = depth, .fused = fused};
+  });
+  return insert_recompute(order, problem);
+}
+
+/// Pairs what the search without pairs found, and the known orders; so it is never worse.
+/// @param in_turn  the problem without pairs
+ZBPP_INLINE void pair_up(
+    problem const& problem,
+    zbpp::problem const& in_turn,
+    search_settings const& settings,
+    found_schedule& found) {
+  auto orders = known_orders(in_turn);
+  if (problem.placement().is_linear())
+    for (bool fused : {false, true}) orders.push_back(far_one_f_one_b(problem, fused));
+  for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
+  orders.insert(orders.begin(), found.schedule);
+  auto const take = [&](schedule order) {
+    ++found.tries;
+    auto const now = cost(simulate(order, problem));
+    if (now >= found.cost || !is_within_limits(order, problem)) return;
+    found.cost = now;
+    found.schedule = std::move(order);
+  };
+  auto const passes = static_cast<double>(found.schedule.passes().size());
+  // As many orders for each of some twenty attempts as the budget has room for, but one at least.
+  auto const trials =
+      static_cast<int>(std::clamp(settings.seconds * passes_a_second / (8 * passes), 1.0, 256.0));
+  for (auto const& order : orders) {
+    bool const is_paired = has_pairs(order.passes().all());
+    if (is_paired) take(order);
+    if (is_paired || !is_within_limits(order, problem)) continue;
+    for (auto which : {pair_order::forward_first, pair_order::backward_first, pair_order::any}) {
+      if (settings.stop.stop_requested() || found.cost <= found.bound.cost) return;
+      take(fuse_where_it_pays(pairing(order, problem, which, trials).run(), problem));
+      if (trials == 1) break;  // a large problem
+    }
+  }
+}
+
+ZBPP_INLINE found_schedule search_once(problem const& problem, search_settings const& search) {
+  check_budget(search);
+  require_memory(problem);
+  if (!problem.gains_by_pairing()) return auto_planner(problem, search).run();
+  auto const in_turn = without_pairs(problem);
+  auto found = auto_planner(in_turn, search).run();
+  found.bound = lower_bound(problem);
+  pair_up(problem, in_turn, search, found);
+  return found;
+}
+
+}  // namespace detail
+}  // namespace zbpp
