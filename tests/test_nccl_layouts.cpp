@@ -79,24 +79,18 @@ TEST_CASE("every policy gives the bits of one process on every layout that is sa
   int works = 0;
   int refused = 0;
   for (int p : thinned<std::vector<int>>({1, 2, 3, 4}, {1, 2, 3}))
-    for (auto const& where : placements_to_run(p))
-      for (int m : {1, 2 * p + 1})
-        for (int ahead : {0, 2})
-          for_each_plan_of(
-              problem(where, m, launched_costs(), 87),
-              {.fused = true, .recomputed = p == 2, .receive_ahead = ahead},
-              [&](std::string const& name, plan const& planned) {
-                INFO(name);
-                for (auto const layout : layouts) {
-                  if (verify(planned.program(), planned.problem(), layout).empty()) {
-                    ++works;
-                    check_works(planned, layout, ++seed);
-                  } else {
-                    ++refused;
-                    check_stands_still(planned, layout, ++seed);
-                  }
-                }
-              });
+    for_each_plan_to_launch(p, [&](std::string const& name, plan const& planned) {
+      INFO(name);
+      for (auto const layout : layouts) {
+        if (verify(planned.program(), planned.problem(), layout).empty()) {
+          ++works;
+          check_works(planned, layout, ++seed);
+        } else {
+          ++refused;
+          check_stands_still(planned, layout, ++seed);
+        }
+      }
+    });
   CHECK(works > 100);
   CHECK(refused > 10);
 }

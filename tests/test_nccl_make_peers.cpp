@@ -12,6 +12,7 @@
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 #include <support/seeded.hpp>
+#include <support/sharing_calls.hpp>
 
 #include <algorithm>
 #include <array>
@@ -117,19 +118,7 @@ TEST_CASE("slots stay until who has opened them lets go, whichever rank fails wh
 TEST_CASE("all ranks know which channels copies carry, whatever fails", "[nccl]") {
   shared_row const row;
   auto seed = run_seed() + 100;
-  for (auto const* function :
-       {"cudaHostRegister",
-        "cudaHostGetDevicePointer",
-        "cudaGetDriverEntryPointByVersion",
-        "cuStreamWriteValue32",
-        "cuStreamWaitValue32",
-        "cudaMalloc",
-        "cudaIpcGetMemHandle",
-        "cudaIpcOpenMemHandle",
-        "cudaMemcpyAsync",
-        "cudaMemsetAsync",
-        "cudaStreamSynchronize",
-        "cudaStreamCreateWithPriority"})
+  for (auto const* function : calls_that_share_slots)
     for (int culprit = 0; culprit < ranks; ++culprit) {
       INFO(function << " fails when rank " << culprit << " begins");
       reset(++seed);

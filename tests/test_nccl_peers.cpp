@@ -13,9 +13,9 @@
 #include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
 #include <support/padded_toy.hpp>
-#include <support/plan_grid.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
+#include <support/sharing_calls.hpp>
 #include <support/thinned.hpp>
 
 #include <cstddef>
@@ -65,26 +65,19 @@ TEST_CASE("copies between processes give the bits of one process, beside NCCL, t
   std::uint64_t seed = run_seed();
   int tried = 0;
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(p))
-      for (int m : {1, 2 * p + 1})
-        for (int ahead : {0, 2})
-          for_each_plan_of(
-              problem(where, m, launched_costs(), 87),
-              {.fused = true, .recomputed = p == 2, .receive_ahead = ahead},
-              [&](std::string const& name, plan const& planned) {
-                // All channels, or those of one parity.
-                auto const kind = static_cast<int>(++seed % 3);
-                INFO(name << ", interleaving " << seed << ", channels " << kind);
-                reset(seed, p);
-                auto const is_right =
-                    train(planned, {.by_copies = [=](int c) {
-                            return kind == 2 || c % 2 == kind;
-                          }}) == toy::in_single_precision(toy::train_reference(planned));
-                CHECK(is_right);
-                CHECK(first_of(model::faults()) == "");
-                CHECK(first_of(model::leaks()) == "");
-                ++tried;
-              });
+    for_each_plan_to_launch(p, [&](std::string const& name, plan const& planned) {
+      // All channels, or those of one parity.
+      auto const kind = static_cast<int>(++seed % 3);
+      INFO(name << ", interleaving " << seed << ", channels " << kind);
+      reset(seed, p);
+      auto const is_right =
+          train(planned, {.by_copies = [=](int c) { return kind == 2 || c % 2 == kind; }}) ==
+          toy::in_single_precision(toy::train_reference(planned));
+      CHECK(is_right);
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+      ++tried;
+    });
   CHECK(tried > thinned(200, 50));
 }
 
@@ -190,19 +183,7 @@ ends make_ends(std::size_t slots = 2) {
 }  // namespace
 
 TEST_CASE("whatever fails while slots are shared, nothing is left behind", "[nccl]") {
-  for (auto const* function :
-       {"cudaHostRegister",
-        "cudaHostGetDevicePointer",
-        "cudaGetDriverEntryPointByVersion",
-        "cuStreamWriteValue32",
-        "cuStreamWaitValue32",
-        "cudaMalloc",
-        "cudaIpcGetMemHandle",
-        "cudaIpcOpenMemHandle",
-        "cudaMemcpyAsync",
-        "cudaMemsetAsync",
-        "cudaStreamSynchronize",
-        "cudaStreamCreateWithPriority"}) {
+  for (auto const* function : calls_that_share_slots) {
     INFO(function);
     reset(run_seed(), 2);
     model::start_counting();

@@ -387,6 +387,10 @@ struct accident {
   std::function<void(zbpp::pass_context)> happens = {};
 };
 
+accident breaks(int rank) {
+  return {rank, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }};
+}
+
 // Comes to harm in one pass of its second step.
 class fragile : public toy::padded_passes<toy::basic_passes<toy::launched>> {
  public:
@@ -477,11 +481,7 @@ TEST_CASE("what a pass throws reaches every rank, and the run is over", "[nccl]"
     machine.shares_memory = shares_memory;
     reset_gpus(machine);
     INFO("culprit " << culprit << ", shares memory: " << shares_memory);
-    check_reported(
-        fail(
-            planned,
-            {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }}),
-        "the toy broke");
+    check_reported(fail(planned, breaks(culprit)), "the toy broke");
   }
 }
 
@@ -516,13 +516,7 @@ TEST_CASE("what a pass throws reaches processes that share a GPU", "[nccl]") {
     machine.shares_memory = true;
     reset_gpus(machine);
     INFO("culprit " << culprit);
-    check_reported(
-        fail(
-            planned,
-            {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }},
-            patient_settings(),
-            share_gpu),
-        "the toy broke");
+    check_reported(fail(planned, breaks(culprit), patient_settings(), share_gpu), "the toy broke");
   }
 }
 
@@ -539,7 +533,7 @@ TEST_CASE("hosts that wait in CUDA when another rank fails come out of it", "[nc
     check_reported(
         fail(
             planned,
-            {culprit, [](zbpp::pass_context) { throw std::out_of_range("the toy broke"); }},
+            breaks(culprit),
             patient_settings(),
             [](nccl::ranks_settings& s) { s.run_ahead = 1; }),
         "the toy broke");

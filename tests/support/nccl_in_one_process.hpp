@@ -23,6 +23,9 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
+#include <support/cuda_training.hpp>
+#include <support/plan_grid.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -40,6 +43,19 @@ namespace zbpp::test {
   return [left = 100'000](std::chrono::microseconds) mutable {
     if (--left == 0) throw std::runtime_error("waited for too long");
   };
+}
+
+/// Calls `visit(name, plan)` for the plans of the toy network on some ranks, with few and with many
+/// microbatches, and with receives at once and ahead.
+template <class Visit>
+void for_each_plan_to_launch(int ranks, Visit visit) {
+  for (auto const& where : placements_to_run(ranks))
+    for (int m : {1, 2 * ranks + 1})
+      for (int ahead : {0, 2})
+        for_each_plan_of(
+            problem(where, m, launched_costs(), 87),
+            {.fused = true, .recomputed = ranks == 2, .receive_ahead = ahead},
+            visit);
 }
 
 /// @return what carries some channels by copies, for ranks that are all here, each on the device of

@@ -83,10 +83,12 @@ class transfer_order {
         next_(zbpp::detail::index(program.ranks()), 0) {
     // Nobody knows of another rank that its work before this step is done.
     bool const agrees = agrees_on_steps(program);
-    bool const follows =
-        agrees || std::ranges::find(filling, slot_filling::by_sends) != filling.end();
+    bool const copies = std::ranges::find(filling, slot_filling::by_sends) != filling.end();
+    bool const follows = agrees || copies;
     if (follows)
       for (std::size_t r = 0; r < known_.size(); ++r) known_[r][r] = 1;
+    if (copies)
+      for (int rank = 0; rank < program.ranks(); ++rank) last_uses_.push_back(last_uses(rank));
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].from = messages.channels()[c].from;
       channels_[c].to = messages.channels()[c].to;
@@ -148,7 +150,7 @@ class transfer_order {
         l.sent.push_back(known);
       } else {
         l.opened.push_back(known);
-        if (l.slots > 0) l.used.push_back(last_use(rank, at, done));
+        if (l.slots > 0) l.used.push_back(last_uses_[zbpp::detail::index(rank)][flow_of(i)]);
         l.waits.emplace_back();
       }
     }
@@ -263,16 +265,20 @@ class transfer_order {
     join(l.after, sent);
   }
 
-  // What a rank has done when the last pass of the microbatch has run that a receive is for.
-  [[nodiscard]] std::int32_t last_use(int rank, std::size_t at, std::int32_t done) const {
-    auto const row = program_.instructions(rank);
-    auto last = done;
-    for (auto i = at + 1; i < row.size(); ++i) {
-      if (row[i].is_send() || row[i].is_receive()) continue;
+  [[nodiscard]] std::size_t flow_of(instruction const& i) const noexcept {
+    return zbpp::detail::index(i.stage) * zbpp::detail::index(program_.microbatches()) +
+           zbpp::detail::index(i.microbatch);
+  }
+  // Finds what a rank has done when the last pass of each of its flows has run.
+  [[nodiscard]] std::vector<std::int32_t> last_uses(int rank) const {
+    std::vector<std::int32_t> last(
+        zbpp::detail::index(program_.placement().stages()) *
+        zbpp::detail::index(program_.microbatches()));
+    auto done = known_[zbpp::detail::index(rank)][zbpp::detail::index(rank)];
+    for (auto const& i : program_.instructions(rank)) {
+      if (i.is_send() || i.is_receive()) continue;
       ++done;
-      if (row[i].is_pass() && row[i].stage == row[at].stage &&
-          row[i].microbatch == row[at].microbatch)
-        last = done;
+      if (i.is_pass()) last[flow_of(i)] = done;
     }
     return last;
   }
@@ -286,6 +292,9 @@ class transfer_order {
   std::vector<knowledge> known_;         // by rank
   std::vector<channel_state> channels_;  // by channel
   std::vector<std::size_t> next_;        // by rank
+  // By rank and flow: what the rank has done when the last pass of the flow has run. None where no
+  // channel is filled by sends.
+  std::vector<std::vector<std::int32_t>> last_uses_;
 };
 
 }  // namespace detail

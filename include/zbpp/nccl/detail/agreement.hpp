@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all ranks of a run over NCCL have to set alike.
+// What all ranks of a run over NCCL have to set alike, and how they run a step alike.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/asio/agreement.hpp>
+#include <zbpp/asio/control.hpp>
 #include <zbpp/cuda/replay.hpp>
+#include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/settings.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +52,25 @@ namespace zbpp::nccl::detail {
       asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
       asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
       peer_copies_item(settings)};
+}
+
+/// Agrees with the other ranks on how all run the next step of a program that may be replayed; a
+/// collective call, unless the step is no training step or each knows that all replay.
+/// @throws the failure of the run
+template <class Engines>
+[[nodiscard]] step_way agree_on_step(
+    asio::control& run, step_replay& steps, Engines const& engines) {
+  if (!engines.front().is_training()) {
+    steps.unsettle();
+    return step_way::issue;
+  }
+  if (steps.is_settled()) return step_way::replay;
+  auto least = steps.propose(engines);
+  auto const own = static_cast<std::byte>(least);
+  for (auto const& each : run.collect(asio::collective::all_gather, std::span(&own, 1)))
+    if (!each.empty()) least = std::min(least, static_cast<step_way>(each.front()));
+  steps.settle(least);
+  return least;
 }
 
 }  // namespace zbpp::nccl::detail

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,14 +28,13 @@ namespace zbpp::nccl::detail {
 class peer_set {
  public:
   /// @param channels  how many the run has
-  /// @throws std::system_error when the system has no more threads
   explicit peer_set(std::size_t channels) : channels_(channels) {}
   peer_set(peer_set const&) = delete;
   peer_set& operator=(peer_set const&) = delete;
   /// Waits up to two seconds until other processes have let go of slots here.
   ~peer_set() {
     is_ended_.store(true, std::memory_order_relaxed);
-    ends_waits_.finish();
+    ends_waits_.reset();
     for (auto& each : channels_) each.sender.reset();
     // For other processes, which do the same.
     auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
@@ -46,8 +46,13 @@ class peer_set {
   }
 
   /// Keeps an end of a channel; both, where both are here.
-  void keep(int channel, std::unique_ptr<peer_sender> end) { at(channel).sender = std::move(end); }
+  /// @throws std::system_error when the system has no more threads
+  void keep(int channel, std::unique_ptr<peer_sender> end) {
+    if (end != nullptr) get_ready();
+    at(channel).sender = std::move(end);
+  }
   void keep(int channel, std::unique_ptr<peer_receiver> end) {
+    if (end != nullptr) get_ready();
     at(channel).receiver = std::move(end);
   }
   /// Notes whether copies carry a channel, whose ends may be in other processes. Where they do not,
@@ -77,10 +82,11 @@ class peer_set {
         std::ranges::count_if(channels_, [](auto const& each) { return each.sender != nullptr; }));
   }
 
-  /// Ends all waits, for good. Any thread may call this; it does not block, and calls no CUDA.
+  /// Ends all waits, for good. Any thread may call this once all ends are kept; it does not block,
+  /// and calls no CUDA.
   void abort() noexcept {
     is_aborted_.store(true, std::memory_order_release);
-    ends_waits_.start();
+    if (ends_waits_) ends_waits_->start();
   }
   /// @return whether `abort` was called
   [[nodiscard]] bool is_aborted() const noexcept {
@@ -99,6 +105,10 @@ class peer_set {
     return channels_[zbpp::detail::index(channel)];
   }
 
+  // Where copies carry nothing, nothing waits for them.
+  void get_ready() {
+    if (!ends_waits_) ends_waits_.emplace([this] { end_waits(); });
+  }
   // Devices go on writing counters until they are done, and nobody knows when those of other
   // processes are.
   void end_waits() noexcept {
@@ -114,7 +124,7 @@ class peer_set {
   std::vector<ends> channels_;
   std::atomic<bool> is_aborted_{false};
   std::atomic<bool> is_ended_{false};
-  abort_thread ends_waits_{[this] { end_waits(); }};  // last: it uses the others
+  std::optional<abort_thread> ends_waits_;  // last: it uses the others
 };
 
 /// @return by channel, how slots are filled

@@ -43,7 +43,6 @@
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <list>
@@ -242,7 +241,9 @@ class ranks::executor {
       detail::transport& transport,
       asio::detail::tcp_states* states,
       step_status const& status) {
-    auto const way = choose(engines);
+    auto const way = replay_ == nullptr
+                         ? detail::step_way::issue
+                         : detail::agree_on_step(supervisor_.channel(), *replay_, engines);
     if (way == detail::step_way::issue) {
       issue(engines, states);
       if (!status.has_failed()) await_end(transport, states);
@@ -255,23 +256,6 @@ class ranks::executor {
       return !status.has_failed();
     });
     if (!status.has_failed()) wait_.until([this] { return replay_->is_done(); });
-  }
-  // Says how all ranks run the step.
-  template <class Engine>
-  [[nodiscard]] detail::step_way choose(std::vector<Engine> const& engines) {
-    if (replay_ == nullptr) return detail::step_way::issue;
-    if (!engines.front().is_training()) {
-      replay_->unsettle();
-      return detail::step_way::issue;
-    }
-    if (replay_->is_settled()) return detail::step_way::replay;
-    auto least = replay_->propose(engines);
-    auto const own = static_cast<std::byte>(least);
-    for (auto const& each :
-         supervisor_.channel().collect(asio::collective::all_gather, std::span(&own, 1)))
-      if (!each.empty()) least = std::min(least, static_cast<detail::step_way>(each.front()));
-    replay_->settle(least);
-    return least;
   }
   template <class Engine>
   void issue(std::vector<Engine>& engines, asio::detail::tcp_states* states) {

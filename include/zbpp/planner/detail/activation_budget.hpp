@@ -86,10 +86,12 @@ namespace zbpp::detail {
   auto const whole_groups = in_whole_groups(problem);
   return peak_activations(interleaved{}(whole_groups), whole_groups);
 }
-/// Lists the budgets of all policies that search on the placement of a problem.
-[[nodiscard]] inline std::vector<std::vector<bytes>> activation_budgets(problem const& problem) {
-  if (problem.placement().is_v_shape()) return {v_half_budget(problem), v_min_budget(problem)};
-  if (problem.placement().is_looped()) return {interleaved_budget(problem)};
+/// Makes the budget of a policy for a problem.
+using budget_call = std::vector<bytes> (*)(problem const&);
+/// @return how all policies that search on a placement make their budgets
+[[nodiscard]] inline std::vector<budget_call> activation_budgets(placement const& placement) {
+  if (placement.is_v_shape()) return {v_half_budget, v_min_budget};
+  if (placement.is_looped()) return {interleaved_budget};
   return {};
 }
 

@@ -20,13 +20,14 @@
 namespace zbpp {
 
 ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
-  auto const& where = problem.placement();
-  auto const searches = 1 + (where.is_v_shape() ? 2U : where.is_looped() ? 1U : 0U);
+  auto const budgets = detail::activation_budgets(problem.placement());
+  auto const searches = 1 + budgets.size();
   auto found = detail::search_once(problem, detail::part_of_search(search, 0, searches));
   if (found.is_optimal()) return found;
   std::size_t done = 0;
-  for (auto const& budget : detail::activation_budgets(problem)) {
+  for (auto const budget_for : budgets) {
     ++done;
+    auto const budget = budget_for(problem);
     auto const limits = detail::limits_within(problem, budget);
     if (std::ranges::equal(limits, problem.memory_limits())) continue;
     auto const smaller = detail::with_free_edges(problem, limits);
