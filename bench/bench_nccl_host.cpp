@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Measures what the host of a rank does to issue steps over NCCL, and to replay them, without CUDA
-// and NCCL themselves: their calls are replaced by functions that do nothing. Reports the calls of
-// CUDA that would enqueue something, and heap allocations per step.
+// Measures what the host of a rank does to issue steps over NCCL, and to replay them, one by one
+// and behind others, without CUDA and NCCL themselves: their calls are replaced by functions that
+// do nothing. Reports the calls of CUDA that would enqueue something, and heap allocations per
+// step.
 #include "idle_cuda.hpp"
 #include "idle_stage.hpp"
 #include <zbpp/nccl/ranks.hpp>
@@ -19,7 +20,8 @@
 namespace {
 
 // Rank 1 of 4 takes steps; the others, which are threads, only make their pipelines and begin.
-void run_steps(benchmark::State& state, zbpp::cuda::replay replay) {
+// With several steps at once, each begins behind others.
+void run_steps(benchmark::State& state, zbpp::cuda::replay replay, int at_once = 1) {
   auto const plan = zbpp::make_plan(
       zbpp::zb_h1{},
       idle_problem(zbpp::placement::linear(4), static_cast<int>(state.range(0))),
@@ -29,13 +31,20 @@ void run_steps(benchmark::State& state, zbpp::cuda::replay replay) {
         std::vector<idle_stage> stages(1);
         zbpp::nccl::ranks_settings settings;
         settings.replay = replay;
+        settings.steps_at_once = at_once;
         zbpp::pipeline pipe{plan, zbpp::nccl::ranks(meeting, settings), stages};
-        for (int warm = 0; warm < 3; ++warm) pipe.step();
+        auto const step = [&] {
+          if (at_once > 1)
+            benchmark::DoNotOptimize(pipe.step_async());
+          else
+            benchmark::DoNotOptimize(pipe.step());
+        };
+        for (int warm = 0; warm < 2 * at_once + 1; ++warm) step();
         meeting.barrier();
         if (meeting.rank() == 1) {
           auto const calls = idle_cuda::calls_so_far();
           auto const allocated = zbpp::test::count_allocations([&] {
-            for (auto _ : state) benchmark::DoNotOptimize(pipe.step());
+            for (auto _ : state) step();
           });
           auto const steps = static_cast<double>(state.iterations());
           state.counters["allocations_a_step"] = static_cast<double>(allocated) / steps;
@@ -50,8 +59,16 @@ void run_steps(benchmark::State& state, zbpp::cuda::replay replay) {
 
 void issuing(benchmark::State& state) { run_steps(state, zbpp::cuda::replay::none); }
 void replaying(benchmark::State& state) { run_steps(state, zbpp::cuda::replay::step); }
+void issuing_behind_others(benchmark::State& state) {
+  run_steps(state, zbpp::cuda::replay::none, 2);
+}
+void replaying_behind_others(benchmark::State& state) {
+  run_steps(state, zbpp::cuda::replay::step, 2);
+}
 
 }  // namespace
 
 BENCHMARK(issuing)->ArgName("microbatches")->Arg(16)->Arg(64)->Arg(256);
 BENCHMARK(replaying)->ArgName("microbatches")->Arg(16)->Arg(64)->Arg(256);
+BENCHMARK(issuing_behind_others)->ArgName("microbatches")->Arg(16)->Arg(64)->Arg(256);
+BENCHMARK(replaying_behind_others)->ArgName("microbatches")->Arg(16)->Arg(64)->Arg(256);

@@ -168,12 +168,12 @@ struct made_by_ranks {
 };
 
 // In bytes, without those of the host that devices write losses to.
-bytes allocated(plan const& planned) {
+bytes allocated(plan const& planned, int steps_at_once) {
   bytes sum = 0;
   for (auto const& one : model::leaks())
     if (one.starts_with("allocation ")) sum += std::stoll(one.substr(one.find(" of ") + 4));
-  auto const losses = planned.problem().microbatches() * static_cast<int>(sizeof(float));
-  return sum - static_cast<bytes>(planned.problem().ranks() * losses);
+  auto const losses = steps_at_once * planned.problem().microbatches();
+  return sum - static_cast<bytes>(planned.problem().ranks() * losses) * bytes{sizeof(float)};
 }
 
 made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& how) {
@@ -196,13 +196,14 @@ made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& how
     settings.layout = how.layout;
     settings.most_ctas = how.most_ctas;
     settings.replay = how.replay;
+    settings.steps_at_once = how.steps_at_once;
     pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
     reserved += pipe.memory(meeting.rank()).reserved;
     meeting.barrier();
     if (meeting.rank() == 0) {
       made.of_all = {alive("stream"), alive("event")};
       made.communicators = alive("communicator");
-      made.shared = allocated(planned);
+      made.shared = allocated(planned, how.steps_at_once);
     }
     meeting.barrier();
   });
@@ -239,7 +240,8 @@ void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& how)
   auto const queues = nccl::hardware_queues(planned.program(), how.layout);
   auto const streams = nccl::streams_of_ranks(planned.program(), how.layout);
   for (std::size_t rank = 0; rank < needs.size(); ++rank) {
-    CHECK(needs[rank].streams == streams[rank] + (replays ? 2 : 0));
+    int const of_steps = (replays ? 1 : 0) + (replays || how.steps_at_once > 1 ? 1 : 0);
+    CHECK(needs[rank].streams == streams[rank] + of_steps);
     CHECK(needs[rank].hardware_queues == queues.of_rank[rank]);
   }
 }
@@ -278,6 +280,17 @@ TEST_CASE("a pipeline that replays over NCCL makes what is said of its plan", "[
     }
 }
 
+TEST_CASE("a pipeline over NCCL with steps at once makes what is said of its plan", "[cuda]") {
+  for (auto const replay : {cuda::replay::none, cuda::replay::step})
+    for (int const at_once : {2, 3})
+      for (int const per_host : {1, 3}) {
+        INFO(at_once << " at once, " << per_host << " on a host");
+        check_needs_over_nccl(
+            toy_plan("zb_v", 3, 5, for_one_queue),
+            {.replay = replay, .steps_at_once = at_once, .ranks_per_host = per_host});
+      }
+}
+
 TEST_CASE("needs are those of a device for each rank, or of one", "[cuda]") {
   auto const planned = zbpp::make_plan(zbpp::zb_h1{}, uneven(zbpp::placement::linear(3), 6));
   CHECK(cuda::device_needs_of(planned.program(), planned.problem()).size() == 1);
@@ -289,6 +302,10 @@ TEST_CASE("needs are those of a device for each rank, or of one", "[cuda]") {
           static_cast<void>(
               nccl::device_needs_of(planned.program(), planned.problem(), {.ranks_per_host = 0}));
         }) == "ranks_per_host is below 1; give the ranks that are on each host");
+  CHECK(refusal([&] {
+          static_cast<void>(
+              nccl::device_needs_of(planned.program(), planned.problem(), {.steps_at_once = 0}));
+        }) == "steps_at_once is below 1; give a number of steps from 1");
 }
 
 }  // namespace test_cuda_device_needs

@@ -9,10 +9,9 @@
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_replay.hpp>
 #include <support/cuda_training.hpp>
+#include <support/nccl_counted_rank.hpp>
 #include <support/nccl_ranks_toy.hpp>
-#include <support/padded_toy.hpp>
 #include <support/seeded.hpp>
 #include <support/toy_run.hpp>
 
@@ -40,93 +39,7 @@ bool has(std::string const& text, std::string const& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Comes to harm when the host issues one of its forward passes.
-class fragile : public toy::padded_passes<toy::basic_passes<toy::counted>> {
- public:
-  using padded_passes::padded_passes;
-
-  void on_forward(std::function<void(int)> does) { on_forward_ = std::move(does); }
-  zbpp::message forward(
-      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
-    if (on_forward_) on_forward_(issued_++);
-    return padded_passes::forward(kept, in, mb, ctx);
-  }
-
- private:
-  std::function<void(int)> on_forward_;
-  int issued_ = 0;
-};
-
-// A rank with one stage, in a run whose steps are replayed.
-class rank_of_run {
- public:
-  using passes = toy::counted_passes<fragile>;
-
-  rank_of_run(
-      plan const& planned,
-      zbpp::asio::rendezvous& meeting,
-      std::function<void(int)> on_forward,
-      std::function<void(nccl::ranks_settings&)> const& change = {})
-      : all_(toy::make_model(planned.problem().stages())),
-        stage_(zbpp::detail::index(meeting.rank())),
-        passes_(all_[stage_], toy::counted::counters->at(stage_)),
-        stages_{zbpp::as_flow(passes_)},
-        pipe_(planned, nccl::ranks(meeting, settings(planned, meeting, change)), stages_) {
-    passes_.on_forward(std::move(on_forward));
-  }
-
-  void step() { losses_ = pipe_.step().losses; }
-  // Whether the last step gave what a step of one process did.
-  [[nodiscard]] bool is_like(toy::history const& expected, std::size_t step) const {
-    bool const is_last = stage_ + 1 == all_.size();
-    return toy::is_same(toy::model{all_[stage_]}, toy::model{expected.models[step][stage_]}) &&
-           (!is_last || toy::is_same(losses_, expected.losses[step]));
-  }
-  [[nodiscard]] zbpp::pipeline<nccl::ranks>& pipe() noexcept { return pipe_; }
-
- private:
-  static nccl::ranks_settings settings(
-      plan const& planned,
-      zbpp::asio::rendezvous& meeting,
-      std::function<void(nccl::ranks_settings&)> const& change) {
-    auto result = settings_of(planned, meeting.rank());
-    result.replay = cuda::replay::step;
-    if (change) change(result);
-    return result;
-  }
-
-  toy::model all_;
-  std::size_t stage_;
-  passes passes_;
-  std::vector<zbpp::as_flow<passes>> stages_;
-  zbpp::pipeline<nccl::ranks> pipe_;
-  std::vector<double> losses_;
-};
-
-// What one process makes of some steps, whose gradients add up.
-toy::history reference(plan const& planned, int count) {
-  auto all = toy::make_model(planned.problem().stages());
-  toy::fused_passes const is_fused(planned);
-  toy::history result;
-  for (int i = 0; i < count; ++i) {
-    result.losses.push_back(
-        toy::device_reference_step(all, i, planned.problem().microbatches(), is_fused));
-    result.models.push_back(all);
-  }
-  return result;
-}
-
-// The numbers of the steps, in memory of each rank's device.
-class counters {
- public:
-  explicit counters(int ranks) {
-    for (int rank = 0; rank < ranks; ++rank) all_.emplace_back(rank);
-  }
-
- private:
-  std::vector<toy::step_counter> all_;
-  toy::counted::in_use counts_{all_};
-};
+void replays(nccl::ranks_settings& settings) { settings.replay = cuda::replay::step; }
 
 constexpr int microbatches = 5;
 
@@ -141,17 +54,18 @@ std::vector<std::string> fail(
     std::function<void(int rank, int issued)> const& on_forward,
     std::function<void(int rank, int step)> const& before_step) {
   auto const ranks = planned.problem().ranks();
-  counters const numbers(ranks);
+  step_counters const numbers(planned.problem().placement());
   std::vector<std::string> told(zbpp::detail::index(ranks));
   auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
     auto const rank = meeting.rank();
-    rank_of_run mine(planned, meeting, [&](int issued) {
+    auto const harm = [&](int issued) {
       if (on_forward) on_forward(rank, issued);
-    });
+    };
+    counted_rank mine(planned, meeting, harm, replays);
     try {
       for (int i = 0; i < 6; ++i) {
         if (before_step) before_step(rank, i);
-        mine.step();
+        mine.pipe().step();
       }
     } catch (std::exception const& failed) {
       told[zbpp::detail::index(rank)] = failed.what();
@@ -161,45 +75,35 @@ std::vector<std::string> fail(
   return told;
 }
 
-void check_told(std::vector<std::string> const& told, std::string const& part) {
-  for (auto const& text : told) {
-    INFO(text);
-    CHECK(has(text, part));
-  }
-  // What passes do with the messages of an aborted communicator is garbage, and in no order.
-  for (auto const& fault : model::faults())
-    if (!fault.starts_with("race") && !fault.starts_with("uninitialised")) FAIL_CHECK(fault);
-  CHECK(first_of(model::leaks()) == "");
-}
-
 }  // namespace
 
 TEST_CASE("replaying ranks in processes of their own give the bits of one process", "[nccl]") {
   auto seed = run_seed();
   for (auto const& [policy, ranks] : {std::pair("zb_h1", 3), {"one_f_one_b", 2}, {"zb_h1", 1}}) {
     auto const planned = plan_of(ranks, policy);
-    auto const expected = reference(planned, 8);
+    auto const expected = adding_reference(planned, 8);
     auto machine = machine_of(planned, ++seed);
     machine.shares_memory = true;  // copies could carry messages, but not count those of a graph
     reset_gpus(machine);
     model::start_counting();
     INFO(policy << ", " << ranks << " ranks");
     {
-      counters const numbers(ranks);
+      step_counters const numbers(planned.problem().placement());
       auto const thrown =
           run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
             int issued = 0;
-            rank_of_run mine(planned, meeting, [&](int) { ++issued; });
+            counted_rank mine(
+                planned, meeting, [&](int) { ++issued; }, replays);
             std::vector<zbpp::buffer> kept;
             for (int i = 0; i < 8; ++i) {
               auto const before = issued;
-              mine.step();
+              auto const& losses = mine.pipe().step().losses;
               // The first is issued and the second captured. The last rank keeps what its
               // evaluation gave, so all issue the fifth and capture the sixth.
               bool const is_replay = i != 0 && i != 1 && i != 4 && i != 5;
               if ((issued == before) != is_replay)
                 throw std::logic_error("step " + std::to_string(i) + " is run another way");
-              if (!mine.is_like(expected, zbpp::detail::index(i)))
+              if (!mine.has_gradients_of(expected, i) || !mine.are_losses_of(losses, expected, i))
                 throw std::logic_error("step " + std::to_string(i) + " has other bits");
               if (i == 3)
                 mine.pipe().evaluate(
@@ -300,10 +204,12 @@ TEST_CASE("what ranks cannot replay is refused on all of them", "[nccl]") {
     reset_gpus(machine_of(planned, run_seed()));
     std::vector<std::string> thrown;
     {
-      counters const numbers(2);
+      step_counters const numbers(planned.problem().placement());
       thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-        rank_of_run const mine(
-            planned, meeting, {}, [&](nccl::ranks_settings& s) { change(meeting.rank(), s); });
+        counted_rank const mine(planned, meeting, {}, [&](nccl::ranks_settings& s) {
+          replays(s);
+          change(meeting.rank(), s);
+        });
       });
     }
     CHECK(first_of(model::leaks()) == "");

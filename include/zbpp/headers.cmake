@@ -372,7 +372,9 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/rank_pass_observer.hpp
   nccl/detail/ranks_executor.hpp
   nccl/detail/shared_page.hpp
+  nccl/detail/step_launcher.hpp
   nccl/detail/step_replay.hpp
+  nccl/detail/step_runner.hpp
   nccl/detail/transport.hpp
   nccl/error.hpp
   nccl/device_needs.hpp

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/cuda/detail/step_order.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
@@ -161,11 +162,13 @@ class nccl_in_one_process::executor : public one_process {
         std::move(contexts),
         cuda::needs_of(code, messages, shapes_, filling, held_));
     if (settings_.replays && replays_.empty())  // the first program is the one that trains
-      for (int rank : ranks())
-        replays_.push_back(&made->replay_with(rank, cuda::on_device(rank, [&] {
-                                                return std::make_unique<nccl::detail::step_replay>(
-                                                    at(rank));
-                                              })));
+      for (int rank : ranks()) {
+        cuda::device_guard const there(rank);
+        replays_.push_back(
+            &made->replay_with(rank, std::make_unique<nccl::detail::step_replay>(at(rank))));
+        orders_.push_back(std::make_unique<cuda::detail::step_order>(
+            std::vector{&at(rank)}, 1, std::vector{replays_.back()->messages()}));
+      }
     if (exchanges_states(code)) {
       for (int rank : ranks()) states_.bind(rank, wakeup_of(rank));
       made->link_states(states_);
@@ -225,11 +228,11 @@ class nccl_in_one_process::executor : public one_process {
     bool const trains = engines.front().is_training();
     for (std::size_t i = 0; i < replays_.size(); ++i) {
       if (!trains) replays_[i]->unsettle();
-      if (trains && !replays_[i]->is_settled())
-        least = std::min(least, replays_[i]->propose(std::span(&engines[i], 1)));
+      if (trains && !replays_[i]->is_settled(0))
+        least = std::min(least, replays_[i]->propose(std::span(&engines[i], 1), 0));
     }
     if (!trains) return nccl::detail::step_way::issue;
-    for (auto const& each : replays_) each->settle(least);
+    for (auto const& each : replays_) each->settle(least, 0);
     return least;
   }
   // Launches the graphs of all ranks, which are captured one after the other.
@@ -242,7 +245,7 @@ class nccl_in_one_process::executor : public one_process {
     for (std::size_t i = 0; i < replays_.size() && !status.has_failed(); ++i) {
       cuda::device_guard const here(engines[i].rank());
       std::span<Engine> mine(&engines[i], 1);
-      replays_[i]->start(way, mine, [&] {
+      replays_[i]->start(way, mine, *orders_[i], 0, [&] {
         if (engines[i].advance() == progress::blocked)
           throw std::logic_error("a rank waits for another one while its step is captured");
         transport.drain();
@@ -298,7 +301,8 @@ class nccl_in_one_process::executor : public one_process {
   std::vector<std::size_t> held_;                                // by channel
   std::shared_ptr<nccl::detail::peer_set> peers_;
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
-  std::vector<nccl::detail::step_replay*> replays_;  // by rank, where steps are
+  std::vector<nccl::detail::step_replay*> replays_;  // by rank, where steps are replayed
+  std::vector<std::unique_ptr<cuda::detail::step_order>> orders_;  // likewise
 };
 
 }  // namespace zbpp::test

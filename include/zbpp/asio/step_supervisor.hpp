@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -52,7 +53,8 @@ class step_supervisor {
   bool has_stopped();
   /// Tells the other ranks what went wrong here, if its `exception` is not null, before they notice
   /// what comes of it.
-  void report(failure const& own);
+  /// @param step  in which, where they may be in another one
+  void report(failure const& own, std::optional<std::int64_t> step = {});
   /// Ends a step.
   void end();
   /// Blocks until all ranks know all failures, and adds those of the others.

@@ -173,16 +173,21 @@ class device::executor : public one_process {
     });
     if (status.has_failed()) synchronize(transport);
   }
-  /// Blocks until a step that was started is done, and reads its losses.
-  /// @throws cuda_error, after which the devices are done with all steps
-  void finish(detail::p2p_transport& transport, std::size_t turn) {
+  /// Blocks until a step that was started is done, and reads its losses; or until the devices are
+  /// done with all steps, when one has failed.
+  /// @param failures  gets in front what failed
+  /// @return whether the step is whole
+  [[nodiscard]] bool finish(
+      detail::p2p_transport& transport, std::size_t turn, std::vector<failure>& failures) {
     try {
       order_->wait(turn);
     } catch (...) {
       synchronize(transport);
-      throw;
+      failures.insert(failures.begin(), {{.rank = ranks().front()}, {}, std::current_exception()});
+      return false;
     }
     launcher_.collect_losses(turn);
+    return true;
   }
   /// Waits for what a failure had optimizers take back.
   void settle(std::vector<failure>&) noexcept { launcher_.synchronize(); }

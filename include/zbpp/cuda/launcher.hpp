@@ -103,7 +103,13 @@ class launcher {
   /// no ends.
   template <class Engine>
   void issue_in_order(std::vector<Engine>& engines) {
-    issue_run(engines, sleep_until_notified{}, true);
+    issue_in_order(engines, sleep_until_notified{});
+  }
+  /// As above.
+  /// @param wait  as of `issue`
+  template <class Engine, std::invocable<wakeup const&, std::uint32_t> Wait>
+  void issue_in_order(std::vector<Engine>& engines, Wait const& wait) {
+    issue_run(engines, wait, true);
   }
 
   /// Reads the results of the last step once the devices are done: losses, and times if they are

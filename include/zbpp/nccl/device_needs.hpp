@@ -31,6 +31,7 @@ struct needs_settings {
   channel_layout layout = channel_layout::one_per_directed_pair;  ///< of the communicators
   int most_ctas = 1;                                              ///< of a message
   cuda::replay replay = cuda::replay::none;
+  int steps_at_once = 1;  ///< that `pipeline::step_async` lets be under way
   /// Ranks that are on a host, in the order of their numbers, and whose GPUs reach each other, so
   /// that copies carry messages between them and NCCL the rest. With 1 NCCL carries all.
   int ranks_per_host = 1;
@@ -44,14 +45,17 @@ struct needs_settings {
 /// @param code  one that `verify` accepts for the layout; with one buffer for each edge
 /// @return one for each rank; `device` is its number
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches, or
-///         `ranks_per_host` is below 1
+///         `ranks_per_host` or `steps_at_once` is below 1
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<cuda::device_needs> device_needs_of(
     program const& code, problem const& problem, needs_settings const& how = {}) {
   zbpp::detail::require_fit(code, problem);
   zbpp::detail::require(
       how.ranks_per_host >= 1, "ranks_per_host is below 1; give the ranks that are on each host");
+  zbpp::detail::require(
+      how.steps_at_once >= 1, "steps_at_once is below 1; give a number of steps from 1");
   bool const replays = how.replay == cuda::replay::step;
+  bool const has_order = replays || how.steps_at_once > 1;
   traffic const messages(code);
   std::vector<cuda::slot_filling> filling;
   for (auto const& c : messages.channels())
@@ -77,13 +81,16 @@ struct needs_settings {
     result.push_back(
         {.device = rank,
          .ranks = {rank},
-         // For messages that are captured, and to launch graphs from.
-         .streams = streams.back() + (replays ? 2 : 0),
+         // For messages that are captured, and to put steps in order.
+         .streams = streams.back() + (replays ? 1 : 0) + (has_order ? 1 : 0),
          // At the end of a run, around passes, at both ends of a pair, two for each communicator,
-         // one behind the copies of each channel, and those that order replayed steps.
-         .events = 1 + 2 * static_cast<int>(passes) +
-                   (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +
-                   senders + (replays ? 4 : 0),
+         // one behind the copies of each channel, and those that put steps in order: at their
+         // begin, their ends, and behind each stream of theirs.
+         .events =
+             1 + 2 * static_cast<int>(passes) * how.steps_at_once +
+             (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +
+             senders +
+             (has_order ? 2 + how.steps_at_once + communicators + senders + (replays ? 1 : 0) : 0),
          .waiting_ctas = how.most_ctas * communicators,
          .slots = slots[zbpp::detail::index(rank)]});
   }

@@ -21,7 +21,7 @@
 namespace zbpp::nccl {
 
 /// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
-/// edges, most_ctas, replay and peer_copies.
+/// edges, most_ctas, replay, steps_at_once and peer_copies.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
@@ -33,6 +33,9 @@ struct ranks_settings {
   /// all that differs from step to step is then in device memory. The plan is to be lowered for
   /// `one_per_rank`, and the communicators are zbpp's own.
   cuda::replay replay = cuda::replay::none;
+  /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
+  /// others run.
+  int steps_at_once = 1;
   /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
   /// stages warm up: as `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};

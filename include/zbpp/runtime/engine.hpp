@@ -164,6 +164,8 @@ class engine {
   [[nodiscard]] bool is_training() const noexcept { return flows_.is_training(); }
   /// @return the memory that its flows take
   [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
+  /// @return the number of the step
+  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
   /// @return how many passes have run in this step
   [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
   /// @return start and end of each pass

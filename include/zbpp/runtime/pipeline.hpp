@@ -149,6 +149,7 @@ class pipeline {
   step_result const& evaluate_for(output_callback told);
   void run(program_run& what, std::int64_t count, step_callback told = {});
   void tell(step_callback told, step_result const& result);
+  void note_failures(program_run const& what);
   [[noreturn]] void report(program_run const& what);
   step_result const& result_of(std::int64_t ticket);
   void finish_oldest();
@@ -283,7 +284,9 @@ void pipeline<Backend>::run(program_run& what, std::int64_t count, step_callback
   if (what.status.has_failed())
     for (auto& e : what.engines) e.abandon();
   what.transport->drain();
-  if (what.status.has_failed()) report(what);
+  if (!what.status.has_failed()) return;
+  note_failures(what);
+  report(what);
 }
 
 // Where ranks agree, an engine calls; what is thrown is a failure of its rank there, too.
@@ -298,14 +301,20 @@ void pipeline<Backend>::tell(step_callback told, step_result const& result) {
   if (!failures_.empty()) detail::rethrow_located(failures_.front());
 }
 
+// Notes what went wrong in this process, the first failure first.
 template <backend Backend>
-void pipeline<Backend>::report(program_run const& what) {
+void pipeline<Backend>::note_failures(program_run const& what) {
   for (auto const& e : what.engines)
     if (e.what_failed().exception) failures_.push_back(e.what_failed());
   // The subrange that std::ranges gives does not compile with clang 14.
   std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
     return f.location.rank == what.status.first();
   });
+}
+
+// Settles what was noted with other processes, and throws the first failure.
+template <backend Backend>
+void pipeline<Backend>::report(program_run const& what) {
   if (&what == training_.get())
     agreements_.settle([&](std::size_t here, auto const& work) {
       detail::run_at(executor_, executor_.ranks()[here], memory_[here].buffers, work);

@@ -35,7 +35,9 @@ class started_step {
 namespace detail {
 
 /// Models a backend that can begin a step while others run: its executor has `steps_at_once()`,
-/// `start_run(turn)`, `start(engines, transport, status, turn)` and `finish(transport, turn)`.
+/// `start_run(turn)`, `start(engines, transport, status, turn)`, and `finish(transport, turn,
+/// failures)`, which blocks until the step is done, and returns whether it is whole; what failed
+/// here goes in front of `failures`.
 template <class Backend>
 concept starts_steps = requires(typename Backend::executor& executor) { executor.steps_at_once(); };
 

@@ -78,8 +78,11 @@ ZBPP_INLINE bool step_supervisor::has_stopped() {
   return true;
 }
 
-ZBPP_INLINE void step_supervisor::report(failure const& own) {
-  if (own.exception) control_->loop().exclusively([&] { control_->report(detail::describe(own)); });
+ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::int64_t> step) {
+  if (!own.exception) return;
+  auto what = detail::describe(own);
+  if (step) what.text += " (in step " + std::to_string(*step) + ")";
+  control_->loop().exclusively([&] { control_->report(std::move(what)); });
 }
 
 ZBPP_INLINE void step_supervisor::end() {

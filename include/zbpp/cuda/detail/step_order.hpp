@@ -7,6 +7,7 @@
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -70,9 +71,11 @@ class step_order {
   [[nodiscard]] bool is_done(std::size_t turn) const { return ends_[turn].view().is_complete(); }
   /// Blocks until the devices are done with all steps, whether they succeeded or not.
   void synchronize() const noexcept { cudaStreamSynchronize(origin_.view()); }
-  /// @return whether any step is still waiting or running
+  /// @return whether anything is still waiting or running on the streams that take part
   [[nodiscard]] bool is_busy() const noexcept {
-    return cudaStreamQuery(origin_.view()) == cudaErrorNotReady;
+    auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
+    return is_busy(origin_) ||
+           std::ranges::any_of(streams_, [&](auto const& each) { return is_busy(each.on); });
   }
 
  private:

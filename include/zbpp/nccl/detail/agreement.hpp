@@ -51,25 +51,22 @@ namespace zbpp::nccl::detail {
       asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
       asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
       asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
+      asio::make_item("steps_at_once", std::to_string(settings.steps_at_once)),
       peer_copies_item(settings)};
 }
 
-/// Agrees with the other ranks on how all run the next step of a program that may be replayed; a
-/// collective call, unless the step is no training step or each knows that all replay.
+/// Agrees with the other ranks on how all run the next training step of a program that is replayed,
+/// which they do not know yet; a collective call.
+/// @param turn  of the step among those at once
 /// @throws the failure of the run
 template <class Engines>
 [[nodiscard]] step_way agree_on_step(
-    asio::control& run, step_replay& steps, Engines const& engines) {
-  if (!engines.front().is_training()) {
-    steps.unsettle();
-    return step_way::issue;
-  }
-  if (steps.is_settled()) return step_way::replay;
-  auto least = steps.propose(engines);
+    asio::control& run, step_replay& steps, Engines const& engines, std::size_t turn) {
+  auto least = steps.propose(engines, turn);
   auto const own = static_cast<std::byte>(least);
   for (auto const& each : run.collect(asio::collective::all_gather, std::span(&own, 1)))
     if (!each.empty()) least = std::min(least, static_cast<step_way>(each.front()));
-  steps.settle(least);
+  steps.settle(least, turn);
   return least;
 }
 

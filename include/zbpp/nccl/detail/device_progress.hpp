@@ -15,7 +15,8 @@
 
 namespace zbpp::nccl::detail {
 
-/// Records where passes begin and end on a stream. Used by the thread that runs steps.
+/// Records where the passes of a step begin and end on a stream. Used by the thread that runs
+/// steps.
 class device_progress {
  public:
   /// Makes the events for up to `passes` per step, for the current device.

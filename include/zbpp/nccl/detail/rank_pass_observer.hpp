@@ -16,7 +16,8 @@
 
 namespace zbpp::nccl::detail {
 
-/// Counts planned time by the costs of issued passes, and publishes how far the device has come.
+/// Counts planned time by the costs of issued passes, and records where they begin and end on the
+/// device.
 class rank_pass_observer {
  public:
   rank_pass_observer() = default;
@@ -34,10 +35,12 @@ class rank_pass_observer {
   /// Begins a pass. @return its planned start
   /// @throws cuda_error
   ticks start(ticks arrival, pass const& what) {
-    progress_->publish(*board_);
     auto const planned = issued_.start(arrival, what);
-    // The host cannot ask for an event that a graph records.
-    if (!context_->is_captured()) progress_->begin(context_->compute(), what);
+    // During a capture the host may ask for no event, and later for none that the graph records.
+    if (!context_->is_captured()) {
+      wait_->publish();
+      progress_->begin(context_->compute(), what);
+    }
     return planned;
   }
   /// Ends a pass. @return its planned end

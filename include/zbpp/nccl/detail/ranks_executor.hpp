@@ -10,29 +10,27 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/detail/tcp_states.hpp>
-#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/cuda/detail/refuse_replay.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>
-#include <zbpp/cuda/pass_observer.hpp>
 #include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/cuda/replay.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
-#include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/agreement.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/device_end.hpp>
-#include <zbpp/nccl/detail/device_progress.hpp>
-#include <zbpp/nccl/detail/host_wait.hpp>
 #include <zbpp/nccl/detail/make_carriers.hpp>
 #include <zbpp/nccl/detail/rank_pass_observer.hpp>
-#include <zbpp/nccl/detail/step_replay.hpp>
+#include <zbpp/nccl/detail/step_launcher.hpp>
+#include <zbpp/nccl/detail/step_runner.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/nccl/settings.hpp>
@@ -43,14 +41,10 @@
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
-#include <cstdint>
-#include <exception>
+#include <cstddef>
 #include <list>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -70,24 +64,22 @@ class ranks::executor {
         supervisor_(
             by.run_->control_channel(),
             planned,
-            [this] {
-              if (abort_thread_) abort_thread_->start();
-            },
+            [this] { steps_.start_abort(); },
             detail::agreement_of(settings_)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
         launcher_(
             settings_.device ? std::vector{*settings_.device} : std::vector<cuda::rank_device>{},
             supervisor_.ranks(),
             planned,
-            {settings_.run_ahead, settings_.traces, settings_.synchronizes},
+            checked(supervisor_, settings_, planned),
             settings_.on_thread_start),
-        progress_(cuda::on_device(context().device(), [&] {
-          return detail::device_progress(planned.schedule().passes(supervisor_.rank()).size());
-        })) {
+        steps_(
+            supervisor_,
+            launcher_,
+            planned.schedule().passes(supervisor_.rank()).size(),
+            zbpp::detail::index(settings_.steps_at_once)) {
     // Forward passes alone can wait in a cycle only if all passes can, so this covers evaluation.
     verify_or_throw(planned.program(), planned.problem(), detail::layout_of(settings_));
-    if (settings_.replay == cuda::replay::step)
-      supervisor_.or_fail([&] { detail::check_replay(settings_, planned); });
   }
   executor(executor const&) = delete;
   executor& operator=(executor const&) = delete;
@@ -108,15 +100,10 @@ class ranks::executor {
   /// @return the wakeup that is notified when a step fails
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets the rank ready for a run of steps.
-  void start_run() {
-    launcher_.start_run();
-    progress_.start_run();
-  }
+  /// @param turn  of the step among those at once
+  void start_run(std::size_t turn = 0) noexcept { steps_.start_run(turn); }
   /// @return what follows the passes of the rank
-  [[nodiscard]] pass_observer observer_of(int rank) noexcept {
-    return {
-        launcher_.observer_of(rank), context(), progress_, wait_, supervisor_.channel().board()};
-  }
+  [[nodiscard]] pass_observer observer_of(int) noexcept { return steps_.observer(); }
 
   /// @return what carries the messages of this rank; the first time finds out together with the
   ///         other ranks who reaches whose slots, and makes and connects communicators for the rest
@@ -134,7 +121,7 @@ class ranks::executor {
         communicators =
             detail::make_rest(run, context(), program, messages, *copying_.peers, settings_);
         communicators_ = communicators;
-        abort_thread_.emplace([peers = copying_.peers.get(), all = communicators.get()] {
+        steps_.abort_by([peers = copying_.peers.get(), all = communicators.get()] {
           peers->abort();
           all->abort();
         });
@@ -151,16 +138,18 @@ class ranks::executor {
         settings_.synchronizes);
     // A transport whose program could not be prepared is destroyed; its address may be in use
     // again.
-    programs_.remove_if([&](running const& gone) {
+    programs_.remove_if([&](detail::rank_program const& gone) {
       if (gone.transport != made.get()) return false;
       supervisor_.channel().unwatch(&gone);
       return true;
     });
     // The first program is the one that trains.
-    if (settings_.replay == cuda::replay::step && programs_.empty())
-      replay_ =
-          &made->replay_with(supervisor_.rank(), std::make_unique<detail::step_replay>(context()));
-    auto& mine = programs_.emplace_back(running{&program, made.get(), nullptr});
+    if (programs_.empty()) {
+      bool const replays = settings_.replay == cuda::replay::step;
+      if (replays) steps_.steps().replay_with(*made);
+      if (replays || settings_.steps_at_once > 1) steps_.steps().put_in_order(*made);
+    }
+    auto& mine = programs_.emplace_back(detail::rank_program{&program, made.get(), nullptr});
     if (exchanges_states(program)) {
       mine.states = std::make_unique<asio::detail::tcp_states>(
           state_map(program),
@@ -187,7 +176,8 @@ class ranks::executor {
   void warm_up(std::vector<Engine>& engines) {
     supervisor_.or_fail([&] {
       auto const& engine = engines.front();
-      if (replay_ != nullptr) cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
+      if (steps_.steps().replays())
+        cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
       launcher_.warm_up(engines);
     });
   }
@@ -196,126 +186,70 @@ class ranks::executor {
   /// the run has failed.
   template <class Engine>
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
-    auto& engine = engines.front();
-    auto const& mine = *std::ranges::find(programs_, &transport, &running::transport);
-    supervisor_.begin(&mine, *mine.code, status);
-    wait_.start_run(transport.communicators(), status);
-    try {
-      if (!status.has_failed()) run_step(engines, transport, mine.states.get(), status);
-      if (!status.has_failed()) launcher_.collect(engines);
-    } catch (...) {
-      engine.fail(std::current_exception());
-    }
-    // First, since another rank may fail until then, and an abort that has begun has to be
-    // finished.
-    if (!status.has_failed()) supervisor_.end();
-    if (status.has_failed()) give_up(engine.what_failed(), transport);
+    steps_.run(engines, at(transport), status);
+  }
+  /// @return how many steps may be under way
+  [[nodiscard]] int steps_at_once() const noexcept { return settings_.steps_at_once; }
+  /// Issues a step, or replays it, behind those that are under way, and returns.
+  /// @param turn  of the step among those at once
+  /// @throws error (bad_argument) where ranks exchange states of gradients
+  template <class Engine>
+  void start(
+      std::vector<Engine>& engines,
+      detail::transport& transport,
+      step_status& status,
+      std::size_t turn) {
+    auto const& what = at(transport);
+    zbpp::detail::require(
+        what.states == nullptr,
+        "step_async() is called where weights are tied, for whose gradients the host waits in "
+        "every "
+        "step; call step()");
+    steps_.steps().put_in_order(transport);
+    steps_.start(engines, what, status, turn);
+  }
+  /// Blocks until the step that was started first is done, and reads its losses; or until the
+  /// device is done, when the run has failed.
+  /// @param failures  gets in front what failed here
+  /// @return whether the step is whole
+  [[nodiscard]] bool finish(
+      detail::transport const& transport, std::size_t turn, std::vector<failure>& failures) {
+    return steps_.finish(transport, turn, failures);
   }
 
   /// Blocks until all ranks know all failures, and adds those of other ranks.
   void settle(std::vector<failure>& failures) {
-    settle_device([] { return false; });  // what optimizers take back
-    if (auto lost = detail::loss_of_device(context(), supervisor_.rank(), failures)) {
-      supervisor_.report(*lost);
-      failures.push_back(*std::move(lost));
-    }
+    steps_.settle_device();  // what optimizers take back
+    if (!std::exchange(is_over_, true))
+      if (auto lost = detail::loss_of_device(context(), supervisor_.rank(), failures)) {
+        supervisor_.report(*lost);
+        failures.push_back(*std::move(lost));
+      }
     supervisor_.settle(failures);
     for (auto const& each : programs_)
       if (each.states != nullptr) each.states->transport().close();
   }
 
  private:
-  struct running {
-    program const* code = nullptr;
-    nccl::detail::transport const* transport = nullptr;
-    std::unique_ptr<asio::detail::tcp_states> states;  // null where ranks exchange none
-  };
+  // Refuses, on all ranks, what one of them sets. @return how its work is launched
+  [[nodiscard]] static cuda::launch_settings checked(
+      asio::step_supervisor& supervisor, ranks_settings const& how, plan const& planned) {
+    supervisor.or_fail([&] {
+      static_cast<void>(cuda::detail::checked_steps_at_once(how.steps_at_once, how.traces));
+      if (how.replay == cuda::replay::step) detail::check_replay(how, planned);
+    });
+    return {
+        .run_ahead = how.run_ahead,
+        .traces = how.traces,
+        .synchronizes = how.synchronizes,
+        .steps_at_once = how.steps_at_once};
+  }
 
   [[nodiscard]] cuda::device_context& context() noexcept {
     return launcher_.at(supervisor_.rank());
   }
-
-  template <class Engine>
-  void run_step(
-      std::vector<Engine>& engines,
-      detail::transport& transport,
-      asio::detail::tcp_states* states,
-      step_status const& status) {
-    auto const way = replay_ == nullptr
-                         ? detail::step_way::issue
-                         : detail::agree_on_step(supervisor_.channel(), *replay_, engines);
-    if (way == detail::step_way::issue) {
-      issue(engines, states);
-      if (!status.has_failed()) await_end(transport, states);
-      return;
-    }
-    supervisor_.channel().board().enter(asio::progress_phase::replaying);
-    replay_->start(way, engines, [&] {
-      launcher_.issue_in_order(engines);
-      transport.drain();
-      return !status.has_failed();
-    });
-    if (!status.has_failed()) wait_.until([this] { return replay_->is_done(); });
-  }
-  template <class Engine>
-  void issue(std::vector<Engine>& engines, asio::detail::tcp_states* states) {
-    auto& engine = engines.front();
-    launcher_.issue(engines, [&](wakeup const& wake, std::uint32_t seen) {
-      try {
-        await_state(engine.blocked_by(), states, wake, seen);
-      } catch (...) {
-        engine.fail(std::current_exception());
-      }
-    });
-  }
-
-  // Waits until a rank has told what this one is blocked by, if it is; runs socket handlers
-  // meanwhile.
-  void await_state(
-      int channel, asio::detail::tcp_states* states, wakeup const& wake, std::uint32_t seen) {
-    auto const is_over = [&] {
-      if (wake.load(std::memory_order_acquire) != seen) return true;
-      // Between two steps the rank waits for nobody, but until what it sent has left.
-      return channel == state_map::none && (states == nullptr || states->transport().is_flushed());
-    };
-    if (states != nullptr) states->transport().flush();
-    wait_.until([&] {
-      if (is_over()) return true;
-      // A last state and the end of its connection may arrive together: the state goes first.
-      if (states != nullptr)
-        supervisor_.channel().loop().exclusively([&] {
-          if (!is_over()) states->report_needed(channel);
-        });
-      return false;
-    });
-  }
-
-  void await_end(detail::transport& transport, asio::detail::tcp_states* states) {
-    transport.mark_end();
-    wait_.until([&] {
-      if (!context().end().is_complete()) return false;
-      supervisor_.channel().board().enter(asio::progress_phase::sending);
-      if (states == nullptr || states->transport().is_flushed()) return transport.is_done();
-      states->transport().flush();
-      supervisor_.channel().loop().exclusively([&] { states->report_needed(state_map::none); });
-      return false;
-    });
-  }
-
-  // Ends a step that has failed.
-  void give_up(failure const& own, detail::transport const& transport) {
-    supervisor_.report(own);
-    wait_.until_stopped();
-    if (replay_ != nullptr) replay_->discard();
-    if (abort_thread_) abort_thread_->finish();
-    settle_device(
-        [&] { return transport.is_busy() || (replay_ != nullptr && replay_->is_busy()); });
-    supervisor_.end();
-  }
-
-  template <class IsBusy>
-  void settle_device(IsBusy const& is_busy) noexcept {
-    detail::settle_device(context(), is_busy, supervisor_.channel().settings().deadline);
+  [[nodiscard]] detail::rank_program const& at(detail::transport const& transport) const {
+    return *std::ranges::find(programs_, &transport, &detail::rank_program::transport);
   }
 
   ranks_settings settings_;
@@ -323,15 +257,13 @@ class ranks::executor {
   asio::step_supervisor supervisor_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
-  detail::device_progress progress_;
-  detail::host_wait wait_{supervisor_, progress_};
-  std::list<running> programs_;  // their addresses identify watches
+  std::list<detail::rank_program> programs_;  // their addresses identify watches
   detail::copying_carriers copying_;
   // Transports own them: they go before the memory of their messages, which NCCL may have mapped
   // into other processes for a graph.
   std::weak_ptr<detail::communicator_set> communicators_;
-  detail::step_replay* replay_ = nullptr;  // of the transport that trains
-  std::optional<detail::abort_thread> abort_thread_;
+  detail::step_runner steps_;
+  bool is_over_ = false;  // whether the run has failed, and all ranks have been told of the device
 };
 
 }  // namespace zbpp::nccl

@@ -14,7 +14,10 @@
 #include <zbpp/nccl/hardware_queues.hpp>
 #include <zbpp/nccl/settings.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 namespace zbpp::nccl::detail {
 
@@ -42,7 +45,7 @@ inline void check_replay(ranks_settings const& settings, plan const& planned) {
       cycle.location);
 }
 
-/// Keeps the graph of a rank's steps.
+/// Keeps the graph of a rank's steps, one for each of those at once.
 ///
 /// In the graph the messages of the rank stand one behind the other, in the order of the program,
 /// beside its passes. CUDA may take the nodes of a graph in any order that their dependences allow,
@@ -51,51 +54,60 @@ inline void check_replay(ranks_settings const& settings, plan const& planned) {
 class step_replay {
  public:
   /// @param context  of the rank; it outlives this
+  /// @param at_once  how many steps may be under way
   /// @throws cuda_error
-  explicit step_replay(cuda::device_context& context)
+  explicit step_replay(cuda::device_context& context, std::size_t at_once = 1)
       : messages_(cuda::on_device(
             context.device(), [] { return cuda::stream(cuda::stream_priority::highest); })),
-        order_({&context}, 1, {messages_.view()}),
-        graph_({&context}, 1) {}
+        graph_({&context}, at_once),
+        is_settled_(at_once, 0) {}
 
   /// @return the stream on which messages are captured
   [[nodiscard]] cuda::stream_ref messages() const { return messages_; }
 
+  /// @param turn  of the step among those at once
   /// @return whether all ranks replay the next training step, and each knows it. Otherwise they
   ///         agree first, since both ends of a message are captured together or not at all.
-  [[nodiscard]] bool is_settled() const noexcept { return is_settled_; }
+  [[nodiscard]] bool is_settled(std::size_t turn) const noexcept { return is_settled_[turn] != 0; }
   /// @return how this rank can run the next training step, before ranks agree
   template <class Engines>
-  [[nodiscard]] step_way propose(Engines const& engines) {
-    return graph_.choose(engines, 0);
+  [[nodiscard]] step_way propose(Engines const& engines, std::size_t turn) {
+    return graph_.choose(engines, turn);
   }
   /// Notes what ranks have agreed on: the least of what they proposed.
-  void settle(step_way agreed) noexcept { is_settled_ = agreed != step_way::issue; }
+  void settle(step_way agreed, std::size_t turn) noexcept {
+    if (agreed == step_way::issue)
+      unsettle();
+    else
+      is_settled_[turn] = 1;
+  }
   /// Has ranks agree again: something else ran, which may have left memory in use.
-  void unsettle() noexcept { is_settled_ = false; }
+  void unsettle() noexcept { std::ranges::fill(is_settled_, char{0}); }
 
   /// Launches a step; captures it first, unless it is a replay.
+  /// @param order  of steps, which has the streams of the rank, and that of `messages`
+  /// @param turn   of the step among those at once
   /// @param issue  as of `step_graph::start`
   /// @throws as `step_graph::start`
   template <class Engines, class Issue>
-  void start(step_way way, Engines& engines, Issue const& issue) {
-    graph_.start(way, engines, order_, 0, issue);
+  void start(
+      step_way way,
+      Engines& engines,
+      cuda::detail::step_order const& order,
+      std::size_t turn,
+      Issue const& issue) {
+    graph_.start(way, engines, order, turn, issue);
   }
-  /// @return whether the step that was started last is done
-  /// @throws cuda_error
-  [[nodiscard]] bool is_done() const { return order_.is_done(0); }
-  /// @return whether it is still waiting or running
-  [[nodiscard]] bool is_busy() const noexcept { return order_.is_busy(); }
-  /// Drops the graph, for which an abort of its communicators waits. One that runs goes when it
-  /// ends.
+  /// Drops all graphs, for which an abort of their communicators waits. Those that run go when they
+  /// end.
   /// @source NCCL, commDestroySync in src/init.cc
   void discard() noexcept { graph_.discard(); }
 
  private:
   cuda::stream messages_;
-  cuda::detail::step_order order_;
   cuda::detail::step_graph graph_;
-  bool is_settled_ = false;  // whether all ranks have captured this graph, and replay it
+  std::vector<char>
+      is_settled_;  // by turn: whether all ranks have captured its graph, and replay it
 };
 
 }  // namespace zbpp::nccl::detail

@@ -226,6 +226,16 @@ class transport {
     if (states_ != nullptr) states_->drain();
   }
 
+  /// @return the streams on which transfers of a rank run
+  [[nodiscard]] std::vector<cuda::stream_ref> streams_of(int rank) const {
+    std::vector<cuda::stream_ref> own;
+    for (auto const& each : streams_)
+      if (each.rank == rank) own.push_back(each.on);
+    if (auto const& steps = ranks_[zbpp::detail::index(rank)].steps; steps != nullptr)
+      own.push_back(steps->messages());
+    return own;
+  }
+
   /// Records events behind all that was issued, for `is_done`. @throws cuda_error
   void mark_end() {
     if (is_aborted()) return;

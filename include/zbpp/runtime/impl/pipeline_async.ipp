@@ -35,7 +35,8 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
     for (auto& e : training_->engines) e.abandon();
   training_->transport->drain();
   if (training_->status.has_failed()) {
-    while (started_.under_way() > 0) finish_oldest();  // they were issued before the failure
+    note_failures(*training_);
+    finish_all();  // they were issued before the failure
     report(*training_);
   }
   started_.begin();
@@ -45,12 +46,10 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
 template <backend Backend>
 void pipeline<Backend>::finish_oldest() {
   if constexpr (detail::starts_steps<Backend>) {
-    try {
-      executor_.finish(*training_->transport, turn_of(started_.oldest()));
-    } catch (...) {
-      failures_ = {{{.rank = executor_.ranks().front()}, {}, std::current_exception()}};
+    auto const turn = turn_of(started_.oldest());
+    if (!executor_.finish(*training_->transport, turn, failures_)) {
       try {
-        detail::rethrow_located(failures_.front());
+        report(*training_);
       } catch (...) {
         started_.give_up(std::current_exception());
         throw;
