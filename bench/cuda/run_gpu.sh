@@ -529,6 +529,8 @@ group_trainer() {
       --policy zb_h2,zb_v $steps
     part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v $steps
     part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v $steps
+    part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v \
+      $steps
   }
   part train_gpt_compare 60 train_gpt_cuda_compare "$text"
 }

@@ -135,6 +135,12 @@ inline void add_options(CLI::App& app, options& o) {
          "step\nof all ranks, in which the host has no part [none]")
       ->check(is_one_of({"none", "pass", "step"}))
       ->option_text("NAME");
+  app.add_option(
+         "--steps-at-once",
+         o.how.steps_at_once,
+         "Steps that may be under way: each but the first begins while others run. With --replay "
+         "step")
+      ->check(CLI::Range(1, 16));
   app.add_option("--seed", o.how.seed, "Of everything random")->check(seed());
   app.add_flag("--check", o.check, "Run sequentially, too, and compare every loss and parameter");
   app.add_flag("--measure", o.measure, "Measure the passes first, and plan by that");
@@ -165,7 +171,11 @@ inline void check_transport(CLI::App const& app, transport by) {
 /// Refuses options with which the host has a part in each step, where steps are replayed.
 /// @throws setting_error
 inline void check_replay(CLI::App const& app, options const& o) {
-  if (o.how.replay != replay_kind::step) return;
+  if (o.how.replay != replay_kind::step) {
+    if (o.how.steps_at_once == 1) return;
+    throw setting_error(
+        "--steps-at-once above 1 needs steps in which the host has no part; add --replay step");
+  }
   auto const refuse_with = [](bool is_given, std::string const& option) {
     if (is_given)
       throw setting_error(

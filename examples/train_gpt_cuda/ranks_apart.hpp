@@ -92,6 +92,7 @@ class ranks_apart {
     auto stages = own_stages(o_->how, where);
     auto with = settings_of(false);
     with.replay = replay_of(o_->how);
+    with.steps_at_once = o_->how.steps_at_once;
     train_stages(o_->how, stages, [&](auto& all) {
       zbpp::pipeline pipe(
           *one.plan, zbpp::nccl::ranks(*meeting_, with), all, options_of(o_->how.optimizer.base));
@@ -179,6 +180,7 @@ class ranks_apart {
         {"--step", names_of(o_->kinds, ",")},
         {"--seed", number(o_->how.seed)},
         {"--replay", number(static_cast<int>(o_->how.replay))},
+        {"--steps-at-once", number(o_->how.steps_at_once)},
         {"--measure", o_->measure ? "yes" : "no"},
         // Products may add in another order on another GPU, and messages carry the bits around.
         {"--check", o_->check ? number(device().sm_count) + " multiprocessors" : "no"}};

@@ -59,6 +59,7 @@ class ranks_here {
     auto stages = make_stages(o_->how, *on_, where);
     auto with = backend(times_passes);
     with.replay = replay_of(o_->how);
+    with.steps_at_once = o_->how.steps_at_once;
     train_stages(o_->how, stages, [&](auto& all) {
       zbpp::pipeline pipe(*one.plan, with, all, options_of(o_->how.optimizer.base));
       run_steps(pipe, record, o_->how, true, [&](zbpp::step_result const& step) {

@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -93,17 +94,29 @@ class step_recorder {
   gpt::step_clock clock_;
 };
 
-/// Runs all steps of a pipeline.
+/// Runs all steps of a pipeline, one by one, or each while as many others run as is said.
 /// @param each  called with the result of each, when it is recorded
 template <class Pipeline, class Each>
 void run_steps(
     Pipeline& pipe, run_record& record, training const& how, bool shows, Each const& each) {
   step_recorder recorder(record, how, shows);
-  pipe.run(how.optimizer.base.steps, [&](zbpp::step_result const& step) {
+  auto const note = [&](zbpp::step_result const& step) {
     recorder.add(step.loss());
     record.counts.add(step.update);
     each(step);
-  });
+  };
+  if (how.steps_at_once == 1) {
+    pipe.run(how.optimizer.base.steps, note);
+    return;
+  }
+  std::deque<zbpp::started_step<Pipeline>> begun;
+  for (std::int64_t i = 0; i < how.optimizer.base.steps; ++i) {
+    begun.push_back(pipe.step_async());
+    if (std::ssize(begun) < how.steps_at_once) continue;
+    note(begun.front().get());
+    begun.pop_front();
+  }
+  for (auto const& last : begun) note(last.get());
 }
 
 /// Runs the reference.

@@ -29,6 +29,7 @@ struct training {
   int microbatches = 8;
   std::uint64_t seed = 1;
   replay_kind replay = replay_kind::none;  ///< in pipelines
+  int steps_at_once = 1;                   ///< of pipelines that replay steps
 };
 
 /// Hands out the same memory in every round of the same requests: right on one stream, where a
