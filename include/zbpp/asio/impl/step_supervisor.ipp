@@ -24,8 +24,8 @@ namespace detail {
 
 /// @return a failure of this process as it is reported to other ranks
 [[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& what) {
-  rank_failure result{
-      what.location, what.instruction, errc::peer_failed, "failed for an unknown reason"};
+  rank_failure result{what.location, {}, errc::peer_failed, "failed for an unknown reason"};
+  if (what.location.position >= 0) result.instruction = what.instruction;  // else none was running
   try {
     std::rethrow_exception(what.exception);
   } catch (error const& e) {
