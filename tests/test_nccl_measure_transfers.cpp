@@ -129,6 +129,16 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
         measure(what, [&](int, nccl::ranks_settings&) { return problem_on(placement::linear(2)); });
     for (auto const& text : all.thrown) CHECK(text.find("start one for each") != std::string::npos);
   }
+  SECTION("NCCL is to carry messages between ranks on one GPU") {
+    auto const all = measure(what, [&](int rank, nccl::ranks_settings& settings) {
+      settings.device = {.device = rank == 2 ? 1 : rank};
+      return what;
+    });
+    for (auto const& text : all.thrown) {
+      INFO(text);
+      CHECK(text.find("ranks 1 and 2 share the GPU 01000000-5a5a") != std::string::npos);
+    }
+  }
   auto const check_failing_nccl = [](problem const& measured) {
     auto const all = measure(measured, [&](int rank, nccl::ranks_settings&) {
       if (rank == 1) model::fail_next("ncclRecv", ncclSystemError);

@@ -242,7 +242,7 @@ void share_gpu(nccl::ranks_settings& settings) {
 
 }  // namespace
 
-TEST_CASE("processes that share a GPU copy their messages, and NCCL refuses them", "[nccl]") {
+TEST_CASE("processes that share a GPU copy their messages", "[nccl]") {
   std::uint64_t seed = run_seed() + 70;
   for (auto const& [policy, ranks] : {std::pair("zb_h1", 2), {"zb_v", 3}}) {
     auto const planned = toy_plan(policy, ranks, 5);
@@ -255,15 +255,61 @@ TEST_CASE("processes that share a GPU copy their messages, and NCCL refuses them
     CHECK(
         groups_of(
             planned, machine, [] {}, share_gpu) == 0);
-    for (auto const& text : make_on_ranks(planned, [](nccl::ranks_settings& s) {
-           share_gpu(s);
-           s.peer_copies = false;
-         })) {
+  }
+}
+
+TEST_CASE("ranks that share a GPU are told where NCCL is to carry their messages", "[nccl]") {
+  using settings = nccl::ranks_settings;
+  auto const planned = toy_plan("zb_h1", 3, 5, for_one_queue);
+  auto machine = machine_of(planned, run_seed() + 75);
+  machine.devices = 1;
+  std::vector<std::function<void(settings&)>> const changes{
+      [](settings& s) { s.peer_copies = false; },
+      [](settings& s) { s.replay = zbpp::cuda::replay::step; },
+      [](settings&) {}};
+  for (auto const& change : changes) {
+    machine.shares_memory = &change != &changes.back();
+    reset_gpus(machine);
+    model::start_counting();
+    auto const thrown = make_on_ranks(planned, [&](settings& s) {
+      share_gpu(s);
+      change(s);
+    });
+    for (auto const& text : thrown) {
       INFO(text);
-      CHECK(text.find("NCCL reports \"invalid usage\"") != std::string::npos);
+      CHECK(text.starts_with("bad argument: "));
+      CHECK(text.find(": ranks 0 and 1 share the GPU 00000000-5a5a-") != std::string::npos);
+      CHECK(text.find(", and NCCL makes no communicator of both; give") != std::string::npos);
     }
+    CHECK(model::count("ncclGetUniqueId") == 0);
+    CHECK(model::count("ncclCommInitRankConfig") == 0);
     CHECK(first_of(model::leaks()) == "");
   }
+}
+
+TEST_CASE("ranks that share a GPU run where NCCL carries only messages to others", "[nccl]") {
+  std::uint64_t seed = run_seed() + 80;
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  auto machine = machine_of(planned, ++seed);
+  machine.devices = 2;
+  machine.connections = 32;
+  machine.mapping = model::queue_mapping::in_turn;
+  machine.devices_of_host = 1;  // so that copies end at a GPU
+  auto const by_nccl = [&](std::array<int, 3> const& device_of, bool copies) {
+    return groups_of(
+        planned,
+        machine,
+        [] {},
+        [=](nccl::ranks_settings& s) {
+          model::be_process(s.device->device);
+          s.device->device = device_of[zbpp::detail::index(s.device->device)];
+          s.peer_copies = copies;
+        });
+  };
+  // Ranks 0 and 2 have no messages for each other, so nothing has to carry any.
+  auto const all = by_nccl({0, 1, 0}, false);
+  CHECK(all > 0);
+  CHECK(2 * by_nccl({0, 0, 1}, true) == all);
 }
 
 TEST_CASE("copies take no multiprocessor and few hardware queues", "[nccl]") {

@@ -356,6 +356,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/agreement.hpp
   nccl/detail/calls.hpp
   nccl/detail/channel_state.hpp
+  nccl/detail/check_gpus.hpp
   nccl/detail/check_multiprocessors.hpp
   nccl/detail/communicator_map.hpp
   nccl/detail/communicator_set.hpp

@@ -47,9 +47,9 @@ namespace zbpp::nccl {
 /// and fro; half a round trip is the time of a message, and the median of some counts. It includes
 /// the host's calls where those take longer. Ranks that are no neighbours get the slowest times.
 /// @return the same on all ranks: a latency and a time per byte for every pair
-/// @throws error (bad_argument) when an edge has no size, or the run has another number of ranks;
-///         (no_agreement) when ranks measure something else; cuda_error; nccl_error; the failure of
-///         the run
+/// @throws error (bad_argument) when an edge has no size, the run has another number of ranks, or
+///         NCCL is to carry messages between ranks on one GPU; (no_agreement) when ranks measure
+///         something else; cuda_error; nccl_error; the failure of the run
 [[nodiscard]] inline transfer_costs measure_transfers(
     asio::rendezvous& run, problem const& problem, ranks_settings const& settings = {});
 

@@ -64,6 +64,7 @@ namespace zbpp::cuda_model {
   LIGHT(cuStreamWriteValue32)                                                                      \
   LIGHT(cuStreamWaitValue32)                                                                       \
   LIGHT(cuDeviceGet)                                                                               \
+  LIGHT(cuDeviceGetUuid)                                                                           \
   LIGHT(cuDeviceGetDevResource)                                                                    \
   LIGHT(cuDevSmResourceSplitByCount)                                                               \
   LIGHT(cuDevResourceGenerateDesc)                                                                 \

@@ -9,6 +9,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/detail/check_gpus.hpp>
 #include <zbpp/nccl/detail/communicator_map.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/error.hpp>
@@ -66,8 +67,8 @@ namespace zbpp::nccl::detail {
 /// the caller's.
 /// @param device  that of this rank
 /// @param how     as `map_rest` gives it; not used for the caller's
-/// @throws error (no_rendezvous) after `init_deadline`; as `communicator_set`; the failure of the
-///         run
+/// @throws error (bad_argument) when NCCL is to carry messages between ranks on one GPU;
+///         (no_rendezvous) after `init_deadline`; as `communicator_set`; the failure of the run
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_communicators(
     asio::control& run,
     int device,
@@ -82,6 +83,7 @@ namespace zbpp::nccl::detail {
   local_rank const here{run.rank(), device};
   if (settings.adopted != nullptr)
     return std::make_shared<communicator_set>(channels, here, run.ranks(), settings.adopted, pause);
+  if (!how.communicators.empty()) check_gpus(how, exchange_gpus(run, device));
   auto const ids = exchange_ids(run, how);
   return std::make_shared<communicator_set>(
       channels, std::vector{here}, std::move(how), ids, settings.most_ctas, pause);
