@@ -3,6 +3,8 @@
 
 #include <zbpp/cuda/error.hpp>
 
+#include <cstdlib>
+
 namespace zbpp::bench {
 
 void run_as_rank(
@@ -17,5 +19,7 @@ void run_as_rank(
   asio::rendezvous run(start, settings);
   body(run);
 }
+
+void end_process(asio::rendezvous&) { std::_Exit(9); }
 
 }  // namespace zbpp::bench

@@ -21,4 +21,9 @@ void run_as_rank(
     bool fails,
     std::function<void(asio::rendezvous&)> const& body);
 
+/// Ends the process of this rank with status 9, without a goodbye; on the model the connections of
+/// its thread, and what its device was given.
+/// @throws on the model, when the other ranks have ended
+[[noreturn]] void end_process(asio::rendezvous& run);
+
 }  // namespace zbpp::bench

@@ -5,7 +5,9 @@
 
 #include <support/asio_ranks.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/killed_rank.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -14,6 +16,22 @@
 #include <vector>
 
 namespace zbpp::bench {
+namespace {
+
+// What stands for the process of a rank.
+struct process {
+  test::rank_killer& killer;
+  std::unique_ptr<cuda_model::host_thread> host;
+
+  ~process() {
+    if (!is_killed) killer.note_end();
+  }
+  bool is_killed = false;
+};
+thread_local process* of_this_thread = nullptr;
+std::atomic<bool> is_any_killed{false};
+
+}  // namespace
 
 void run_as_rank(
     asio::rendezvous_settings const& settings,
@@ -22,21 +40,39 @@ void run_as_rank(
   char const* const told = std::getenv("WORLD_SIZE");
   int const ranks = told == nullptr ? 2 : std::atoi(told);
   // The ranks come and go by themselves; benchmarks send what nobody wrote.
-  cuda_model::reset({.devices = ranks, .hosts = 0, .check_uninitialised = false});
+  cuda_model::reset(
+      {.devices = ranks, .hosts = 0, .shares_memory = true, .check_uninitialised = false});
+  test::rank_killer killer(ranks);
   // They start at different times; whoever waits on the device waits for all that have not ended.
-  std::vector<std::unique_ptr<cuda_model::host_thread>> hosts;
-  for (int r = 0; r < ranks; ++r) hosts.push_back(std::make_unique<cuda_model::host_thread>());
-  auto const thrown = test::run_ranks(ranks, settings, [&](asio::rendezvous& run) {
-    auto const host = std::move(hosts[static_cast<std::size_t>(run.rank())]);
-    cuda::check(cudaSetDevice(run.rank()));
-    body(run);
-  });
+  std::vector<std::unique_ptr<process>> all;
+  for (int r = 0; r < ranks; ++r)
+    all.push_back(std::make_unique<process>(killer, std::make_unique<cuda_model::host_thread>()));
+  auto const thrown = test::run_ranks(
+      ranks,
+      test::rank_killer::settings_of(settings),
+      [&](asio::rendezvous& run) {
+        auto const mine = std::move(all[static_cast<std::size_t>(run.rank())]);
+        of_this_thread = mine.get();
+        cuda::check(cudaSetDevice(run.rank()));
+        body(run);
+      },
+      test::rank_killer::host_of);
   for (auto const& text : thrown)
     if (!text.empty()) throw error(errc::device_failed, text);
   if (!fails) return;  // at the end of the program faults are told
   for (auto const& fault : cuda_model::take_faults())
     if (!fault.starts_with("race") && !fault.starts_with("uninitialised"))
       throw error(errc::device_failed, fault);
+  if (!is_any_killed) return;
+  // Whom a killed rank could write to keeps that memory until its own process ends.
+  for (auto const& leak : cuda_model::leaks())
+    if (!leak.starts_with("allocation")) throw error(errc::device_failed, leak);
+  cuda_model::reset();
+}
+
+void end_process(asio::rendezvous& run) {
+  of_this_thread->is_killed = is_any_killed = true;
+  of_this_thread->killer.kill(run, run.rank(), of_this_thread->host);
 }
 
 }  // namespace zbpp::bench

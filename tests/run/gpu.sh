@@ -96,9 +96,9 @@ if [ "$name" = describe_gpu ]; then
   fi
   echo '{"name": "NVIDIA Fake 100", "devices": 1, "multiprocessors": 132, "compute_capability": "9.0"}'
 fi
-if [ "$*" = kill ] && [ "$RANK" = 1 ]; then
-  exit 9
-fi
+case $*,${RANK:-} in
+  kill*,1) exit 9 ;;
+esac
 while [ $# -gt 0 ]; do
   case $1 in
     --json) echo '[{"title": "speed", "rows": []}]' >"$2" ;;
@@ -260,12 +260,14 @@ case="all of it"
 gpu 0 "$complete"
 for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_self nccl_to_itself \
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
-  'nccl kill, 4 processes' train_gpt train_gpt_traced train_gpt_steps train_gpt_replayed \
+  'nccl kill, 4 processes' 'nccl kill_copies, 2 processes' train_gpt train_gpt_traced \
+  train_gpt_steps train_gpt_replayed \
   train_gpt_one_graph train_gpt_compare memcheck racecheck; do
   said "run: $result: ok"
   wrote "$result"
 done
 called 'nccl_check kill rank 3 hostid zbpp-3'
+called 'nccl_check throw_copies rank 1 '
 called 'device_check bits --short rank none'
 wrote '1980 MHz, 95.30 W, 41'
 wrote 'found.by'

@@ -76,11 +76,15 @@ template <class Body>
 }
 
 /// As above, for `ranks` ranks that belong together; `body(rendezvous&)`.
+/// @param host_of  where a rank other than 0 is to find rank 0
 template <class Body>
 [[nodiscard]] std::vector<std::string> run_ranks(
-    int ranks, asio::rendezvous_settings const& settings, Body body) {
+    int ranks,
+    asio::rendezvous_settings const& settings,
+    Body body,
+    std::string (*host_of)(int rank) = [](int) { return std::string("127.0.0.1"); }) {
   std::vector<start_of_rank> starts;
-  for (int r = 0; r < ranks; ++r) starts.push_back({r, ranks});
+  for (int r = 0; r < ranks; ++r) starts.push_back({r, ranks, test_token(), host_of(r)});
   return run_processes(
       starts, settings, [&](asio::rendezvous& meeting, std::size_t) { body(meeting); });
 }

@@ -23,6 +23,21 @@ inline void write_into(int socket, std::string_view bytes) {
   ::syscall(SYS_sendto, socket, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0);
 }
 
+/// Calls `visit(descriptor, own_end, other_end)` for every connected TCP socket.
+template <class Visit>
+void for_sockets(Visit visit) {
+  constexpr int most_descriptors = 1024;
+  for (int s = 3; s < most_descriptors; ++s) {
+    sockaddr_storage here{};
+    sockaddr_storage there{};
+    socklen_t size = sizeof(here);
+    if (::syscall(SYS_getsockname, s, &here, &size) != 0) continue;
+    size = sizeof(there);
+    if (::syscall(SYS_getpeername, s, &there, &size) != 0) continue;
+    visit(s, here, there);
+  }
+}
+
 /// Calls `visit(descriptor)` for every connected TCP socket, apart from those of the port that
 /// MASTER_PORT names: the sockets that messages between stages take.
 template <class Visit>
@@ -34,17 +49,10 @@ void for_data_sockets(Visit visit) {
     if (at.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6 const&>(at).sin6_port);
     return -1;
   };
-  constexpr int most_descriptors = 1024;
-  for (int s = 3; s < most_descriptors; ++s) {
-    sockaddr_storage here{};
-    sockaddr_storage there{};
-    socklen_t size = sizeof(here);
-    if (::syscall(SYS_getsockname, s, &here, &size) != 0) continue;
-    size = sizeof(there);
-    if (::syscall(SYS_getpeername, s, &there, &size) != 0) continue;
-    if (port_of(here) < 0 || port_of(here) == meeting || port_of(there) == meeting) continue;
+  for_sockets([&](int s, sockaddr_storage const& here, sockaddr_storage const& there) {
+    if (port_of(here) < 0 || port_of(here) == meeting || port_of(there) == meeting) return;
     visit(s);
-  }
+  });
 }
 
 }  // namespace zbpp::test

@@ -236,6 +236,12 @@ void kernel_fault(std::uint64_t n, cudaError_t error) {
   in.kernel_fault_error_ = error;
 }
 
+void stop_device(int device) {
+  machine& in = machine::the();
+  std::lock_guard lock(in.mutex());
+  in.poison(device, cudaErrorLaunchFailure);
+}
+
 void comm_fault(void* comm, int error) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());

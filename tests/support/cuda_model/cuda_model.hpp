@@ -167,6 +167,10 @@ void hold_groups();
 /// The n-th kernel to run from now on (0: the first) poisons its device.
 void kernel_fault(std::uint64_t n, cudaError_t error = cudaErrorIllegalAddress);
 
+/// A device stops, as where the process that uses it is killed: nothing of what it was given runs
+/// any more, and every later call there returns an error.
+void stop_device(int device);
+
 /// Makes a communicator of this rank fail asynchronously: ncclCommGetAsyncError tells.
 /// @param comm  an ncclComm_t
 /// @param error  an ncclResult_t, such as ncclRemoteError

@@ -142,7 +142,7 @@ class peer_receiver : public peer_end {
   /// Frees the slots, unless the sender still has them open. Then the memory stays until the
   /// process ends, for CUDA does not say what becomes of a sender whose slots are freed.
   ~peer_receiver() {
-    if (!take_back()) static_cast<void>(new std::vector<buffer>(std::move(pieces_)));
+    if (!take_back()) keep_for_good(std::move(pieces_));
   }
 
   /// Lets no sender open the slots from now on.

@@ -10,9 +10,12 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/arena.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace zbpp::nccl::detail {
@@ -77,6 +80,14 @@ namespace zbpp::nccl::detail {
   bytes one = 0;
   for (auto const size : largest) one += size + 256;  // pieces of a device begin at such multiples
   return one * static_cast<bytes>(slots);
+}
+
+/// Keeps memory until the process ends.
+inline void keep_for_good(std::vector<buffer> memory) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::vector<buffer>>;  // nothing destroys it
+  std::lock_guard const lock(mutex);
+  kept.push_back(std::move(memory));
 }
 
 }  // namespace zbpp::nccl::detail
