@@ -21,6 +21,7 @@
 #include <latch>
 #include <memory>
 #include <netinet/in.h>
+#include <optional>
 #include <string>
 #include <sys/socket.h>
 
@@ -45,11 +46,15 @@ class rank_killer {
     return "127.0.0." + std::to_string(first + rank);
   }
 
+  /// Breaks the connections of this rank, which lives on.
+  static void cut_off(asio::rendezvous& run) { break_connections_of(run.rank()); }
   /// Ends this rank, on its own thread, of which the model of CUDA knows by `host`.
-  /// @param device  of the rank
+  /// @param device  of the rank; none: what it was given runs on, as it may for a while
   /// @throws killed, when the other ranks have ended
   [[noreturn]] void kill(
-      asio::rendezvous& run, int device, std::unique_ptr<cuda_model::host_thread>& host) {
+      asio::rendezvous& run,
+      std::optional<int> device,
+      std::unique_ptr<cuda_model::host_thread>& host) {
     note_end();
     std::promise<void> is_held;  // what runs its sockets, so that it does not learn of their end
     boost::asio::post(run.control_channel().loop().io(), [&] {
@@ -57,7 +62,7 @@ class rank_killer {
       ended_.wait();
     });
     is_held.get_future().wait();
-    cuda_model::stop_device(device);
+    if (device) cuda_model::stop_device(*device);
     host.reset();
     break_connections_of(run.rank());
     ended_.wait();
