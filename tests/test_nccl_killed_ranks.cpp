@@ -12,8 +12,8 @@
 #include <support/killed_rank.hpp>
 #include <support/nccl_ranks_toy.hpp>
 #include <support/padded_toy.hpp>
-#include <support/policy_grid.hpp>
 #include <support/seeded.hpp>
+#include <support/toy_run.hpp>
 
 #include <algorithm>
 #include <array>
