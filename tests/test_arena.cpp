@@ -306,6 +306,28 @@ TEST_CASE("what was reserved is used before more is taken from the system", "[ar
   CHECK(memory.usage().growths == growths);
 }
 
+TEST_CASE("a piece that does not fit costs nothing of what was reserved", "[arena]") {
+  for (std::size_t const large : {300'000, 1'000'000, 2'000'000}) {
+    INFO(large);
+    arena memory;
+    memory.reserve(1'000'000);
+    auto const first = memory.allocate(900'000);
+    auto const beyond = memory.allocate(large);
+    CHECK(memory.usage().growths == 1);
+    std::vector<buffer> kept;
+    for (int i = 0; i < 3; ++i) kept.push_back(memory.allocate(30'000));
+    CHECK(memory.usage().growths == 1);
+  }
+  arena memory;
+  memory.reserve(1'000'000);
+  static_cast<void>(memory.allocate(2'000'000));  // as in warm_up(), and let go of
+  std::vector<buffer> kept;
+  for (int i = 0; i < 10; ++i) kept.push_back(memory.allocate(100'000));
+  CHECK(memory.usage().growths == 1);
+  kept.push_back(memory.allocate(2'000'000));
+  CHECK(memory.usage().growths == 1);
+}
+
 TEST_CASE("sizes that no machine has are refused", "[arena]") {
   arena memory;
   auto const most = std::numeric_limits<std::size_t>::max();

@@ -75,14 +75,16 @@ outcome reference(plan const& planned) {
   return result;
 }
 
+void load_kernels(zbpp::pass_context ctx) {
+  for (auto const* kernel : {"toy", "toy loss"})
+    zbpp::cuda::check(model::launch(zbpp::cuda::stream_of(ctx), kernel, {}, {}));
+}
+
 // Has its kernels loaded before the first step.
 struct warm_stage : toy::padded_stage {
   using toy::padded_stage::padded_stage;
 
-  static void warm_up(zbpp::pass_context ctx) {
-    for (auto const* kernel : {"toy", "toy loss"})
-      zbpp::cuda::check(model::launch(zbpp::cuda::stream_of(ctx), kernel, {}, {}));
-  }
+  static void warm_up(zbpp::pass_context ctx) { load_kernels(ctx); }
 };
 
 // Makes a pipeline on each rank. @return what each of them throws
@@ -365,6 +367,69 @@ TEST_CASE("allocations and first launches that wait for the device hold up no st
       CHECK(first_of(model::faults()) == "");
       CHECK(first_of(model::leaks()) == "");
     }
+}
+
+namespace {
+
+// Takes more memory in one of its passes than its costs say.
+class hungry_passes : public toy::padded_passes<toy::basic_passes<toy::launched>> {
+ public:
+  using padded_passes::padded_passes;
+  static constexpr std::size_t more = 5'000'000;
+
+  zbpp::message forward(
+      saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
+    if (mb.index() == 1) static_cast<void>(ctx.allocate(more));
+    return padded_passes::forward(kept, in, mb, ctx);
+  }
+};
+
+// Takes that much before the first step, so that steps find it, or does not.
+struct hungry_stage : toy::basic_hand_written<hungry_passes> {
+  hungry_stage(toy::stage_model& what, bool is_warm)
+      : basic_hand_written(what), is_warm_(is_warm) {}
+
+  void warm_up(zbpp::pass_context ctx) const {
+    load_kernels(ctx);
+    if (is_warm_) static_cast<void>(ctx.allocate(hungry_passes::more));
+  }
+
+ private:
+  bool is_warm_;
+};
+
+}  // namespace
+
+TEST_CASE("steps wait for no allocation of what warm_up has taken", "[nccl]") {
+  auto const usual = toy_plan("zb_h1", 3, 5);
+  auto const planned = make_plan("ZB-H1", usual.schedule(), usual.problem(), {.receive_ahead = 2});
+  // @return by rank, how often its arena grew in a step
+  auto const run = [&](bool is_warm, bool drains) {
+    auto machine = machine_of(planned, run_seed() + 60);
+    machine.drains = drains;
+    if (drains && !is_warm) machine.patience = std::chrono::milliseconds(200);
+    reset_gpus(machine);
+    std::array<int, 3> growths{};
+    auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+      auto const rank = meeting.rank();
+      auto all = toy::make_model(3);
+      std::array stages{hungry_stage(all[zbpp::detail::index(rank)], is_warm)};
+      zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings_of(planned, rank)), stages);
+      auto const before = pipe.memory(rank).growths;
+      pipe.step();
+      growths[zbpp::detail::index(rank)] = pipe.memory(rank).growths - before;
+    });
+    for (auto const& text : thrown) CHECK((text == "") == (is_warm || !drains));
+    return growths;
+  };
+  CHECK(run(false, false) == std::array{1, 1, 1});
+  CHECK(first_of(model::faults()) == "");
+  CHECK(run(true, true) == std::array{0, 0, 0});
+  CHECK(first_of(model::faults()) == "");
+  CHECK(first_of(model::leaks()) == "");
+  // A receive that is open already may need what the rank is to issue behind the allocation.
+  run(false, true);
+  CHECK(first_of(model::faults()).starts_with("deadlock"));
 }
 
 // Kernels of messages that wait hold multiprocessors, and passes need one that is free.

@@ -152,7 +152,10 @@ ZBPP_INLINE void arena_core::end_loans(bool is_closing) noexcept {
 }
 
 ZBPP_INLINE block* arena_core::carve(std::size_t size) {
-  if (size > left_) {
+  auto* const before = next_;
+  auto const left_before = left_;
+  bool const grows = size > left_;
+  if (grows) {
     add_chunk(std::max({size, smallest_chunk, static_cast<std::size_t>(usage_.reserved) / 2}));
     ++usage_.growths;
   }
@@ -162,6 +165,11 @@ ZBPP_INLINE block* arena_core::carve(std::size_t size) {
   piece.capacity = size;
   next_ += size;
   left_ -= size;
+  // A large piece, as a stage takes in warm_up(), does not cost what was reserved for others.
+  if (grows && left_ < left_before) {
+    next_ = before;
+    left_ = left_before;
+  }
   return &piece;
 }
 
