@@ -307,7 +307,7 @@ TEST_CASE("what was reserved is used before more is taken from the system", "[ar
 }
 
 TEST_CASE("a piece that does not fit costs nothing of what was reserved", "[arena]") {
-  for (std::size_t const large : {300'000, 1'000'000, 2'000'000}) {
+  for (auto const large : {300'000U, 1'000'000U, 2'000'000U}) {
     INFO(large);
     arena memory;
     memory.reserve(1'000'000);
