@@ -127,7 +127,9 @@ set(ZBPP_CORE_HEADERS
   planner/detail/list_scheduler.hpp
   planner/detail/memory_limits.hpp
   planner/detail/memory_use.hpp
+  planner/detail/order_search.hpp
   planner/detail/pair_up.hpp
+  planner/detail/pass_network.hpp
   planner/detail/pipeline_state.hpp
   planner/detail/plan_search.hpp
   planner/detail/plan_site.hpp

@@ -10,6 +10,7 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/candidates.hpp>
 #include <zbpp/planner/detail/list_scheduler.hpp>
+#include <zbpp/planner/detail/order_search.hpp>
 #include <zbpp/planner/detail/rank_rules.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/detail/v_block_orders.hpp>
@@ -25,7 +26,8 @@ namespace zbpp::detail {
 
 /// Looks for the cheapest schedule of one problem. A candidate is either rules alone, or an order
 /// of all F and B for which rules place the W, of a building block or any; all three kinds are kept
-/// and changed side by side.
+/// and changed side by side. Beside them the best schedule of all is changed pass by pass. What the
+/// candidates do does not depend on that.
 class plan_search {
  public:
   /// @param bound    where to stop
@@ -48,7 +50,9 @@ class plan_search {
         champion_(problem),
         steps_(problem),
         blocks_(problem),
-        changed_(problem.ranks(), problem.stages()) {
+        changed_(problem.ranks(), problem.stages()),
+        has_edges_(std::ranges::any_of(
+            problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })) {
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
     constexpr double for_blocks = 1.1;  // what they take where they do not lead
     most_work_ *= for_blocks;
@@ -70,31 +74,42 @@ class plan_search {
     for (auto const& seed : seeds) try_steps(seed);
     if (block_orders_) try_first_blocks();
     start_ = rules_;
-    while (has_found() && !is_done()) improve();
+    while (has_found() && !is_done()) {
+      improve();
+      change_order();
+    }
   }
 
   /// @return whether the bound is met, the budget is spent, or a stop was asked for
   [[nodiscard]] bool is_done() const {
     if (!has_found()) return false;
-    return cost() <= bound_ || work_ >= most_work_ || settings_.stop.stop_requested();
+    // Whether an order has room for its edges is known only once it is there.
+    auto const least = has_edges_ ? cost_by_rules() : cost();
+    return least <= bound_ || work_ >= most_work_ || settings_.stop.stop_requested();
   }
 
   /// @return whether any schedule was found; where memory is as short as can be there may be none
   [[nodiscard]] bool has_found() const noexcept { return cost() != never; }
   /// @return the cost of the best schedule; `never` when none was found
   [[nodiscard]] ticks cost() const noexcept {
-    return std::min({rules_.cost, steps_.cost, blocks_.cost, champion_.cost});
+    return orders_ ? std::min(orders_->cost(), cost_by_rules()) : cost_by_rules();
   }
-  /// @return how many candidates were tried
+  /// @return how many schedules were tried
   [[nodiscard]] std::int64_t tries() const noexcept { return tries_; }
-  /// @return the best schedule; there must be one
-  [[nodiscard]] schedule best() {
-    auto const& rules = cost() == steps_.cost    ? steps_.rules
-                        : cost() == blocks_.cost ? blocks_.rules
-                        : cost() == rules_.cost  ? rules_.rules
-                                                 : champion_.rules;
+  /// @return the best schedule that rules make; there must be one
+  [[nodiscard]] schedule best_by_rules() {
+    auto const its = cost_by_rules();
+    auto const& rules = its == steps_.cost    ? steps_.rules
+                        : its == blocks_.cost ? blocks_.rules
+                        : its == rules_.cost  ? rules_.rules
+                                              : champion_.rules;
     static_cast<void>(engine_.run(rules));
     return engine_.order();
+  }
+  /// @return a schedule that costs less, if one was found
+  [[nodiscard]] std::optional<schedule> best_by_order() {
+    if (cost() == cost_by_rules()) return std::nullopt;
+    return orders_->best();
   }
 
  private:
@@ -105,6 +120,10 @@ class plan_search {
     planner_rules rules;
     ticks cost = never;
   };
+
+  [[nodiscard]] ticks cost_by_rules() const noexcept {
+    return std::min({rules_.cost, steps_.cost, blocks_.cost, champion_.cost});
+  }
 
   // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
   // @param most  what they may cost
@@ -164,13 +183,14 @@ class plan_search {
     work_ += v_block_orders::work(problem_);
     if (!(any ? block_orders_->sample(changed_) : block_orders_->change(changed_))) return false;
     // A block that costs much more than the best of all leads nowhere.
-    auto const most = has_found() ? cost() + cost() / 16 : never;
+    auto const its = cost_by_rules();
+    auto const most = has_found() ? its + its / 16 : never;
     if (attempt(blocks_, std::move(changed_), most)) block_orders_->keep();
     return true;
   }
 
   void improve() {
-    if (block_orders_ && block_orders_->below(16) < (blocks_.cost == cost() ? 12 : 2)) {
+    if (block_orders_ && block_orders_->below(16) < (blocks_.cost == cost_by_rules() ? 12 : 2)) {
       try_block();
       return;
     }
@@ -225,6 +245,30 @@ class plan_search {
     attempt(steps_, std::move(rules));
   }
 
+  // Spends a share of what the candidates take on changing the best schedule pass by pass. It
+  // starts anew where candidates overtake it.
+  void change_order() {
+    constexpr double share = 0.18;
+    constexpr std::int64_t most_passes = 1 << 20;  // of which a change takes some ten milliseconds
+    if (std::int64_t{3} * problem_.stages() * problem_.microbatches() > most_passes) return;
+    while (work_on_order_ < share * work_ && cost() > bound_) {
+      if (!orders_ || cost_by_rules() < orders_->cost()) start_order();
+      auto const before = orders_->work();
+      orders_->step();
+      work_on_order_ += orders_->work() - before;
+      ++tries_;
+    }
+  }
+  void start_order() {
+    if (!orders_) {
+      std::vector<bytes> room;
+      for (int rank = 0; rank < problem_.ranks(); ++rank) room.push_back(engine_.room(rank));
+      orders_.emplace(problem_, std::move(room), settings_.seed);
+    }
+    orders_->start(best_by_rules());
+    work_on_order_ += static_cast<double>(engine_.placed());
+  }
+
   void report() {
     if (!settings_.on_progress || work_ < next_report_ || cost() == never) return;
     // Chosen by us: often enough that whoever watches a long search sees it move.
@@ -245,9 +289,12 @@ class plan_search {
   candidate champion_;  // the best rules of earlier starts
   candidate steps_;
   candidate blocks_;
-  planner_rules changed_;                       // the next block
+  planner_rules changed_;  // the next block
+  bool has_edges_;
   std::optional<v_block_orders> block_orders_;  // on a V
-  int tries_left_ = first_tries;                // of this start
+  std::optional<order_search> orders_;
+  double work_on_order_ = 0;      // in passes
+  int tries_left_ = first_tries;  // of this start
   int run_ = 1;
   int length_ = 1;
   bool rules_are_new_ = false;

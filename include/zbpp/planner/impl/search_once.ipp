@@ -49,7 +49,11 @@ class auto_planner {
       if (!search.is_done()) search.improve(seeds_of(known_once()));
       tries_ += search.tries();
       if (!search.has_found()) break;
-      auto order = fuse_where_it_pays(search.best(), problem_);
+      // An order within the limits is taken, whether or not the search goes on for its edges.
+      if (auto changed = search.best_by_order())
+        if (is_within_limits(*changed, problem_))
+          take(fuse_where_it_pays(std::move(*changed), problem_));
+      auto order = fuse_where_it_pays(search.best_by_rules(), problem_);
       auto const used = memory_of(order, problem_);
       if (keeps_limits(used, problem_)) {
         take(std::move(order));

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Changes an order where that can shorten it: passes that are in a row on a critical path leave the
+// row, and the memory that they need moves along.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/pass_network.hpp>
+#include <zbpp/planner/detail/pipeline_state.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Searches the orders around one schedule. The cost is the longest path through passes and
+/// messages. Where a path runs through a row of passes without a pause on one rank, it only becomes
+/// shorter where one of them goes before the first or behind the last of its row. Each step makes
+/// the change of that kind whose estimate is least, be it longer than before; a pass that was moved
+/// stays for some steps. Where that leads nowhere, some passes move at random.
+/// @source the moves are those of E. Balas and A. Vazacopoulos, Management Science 44(2), 1998, and
+///         the steps those of E. Nowicki and C. Smutnicki, "A fast taboo search algorithm for the
+///         job shop problem", Management Science 42(6), 1996; W that make room are ours
+class order_search {
+ public:
+  /// @param room  bytes that the passes of each rank may hold
+  order_search(problem const& problem, std::vector<bytes> room, std::uint64_t seed)
+      : network_(problem, std::move(room)), random_(seed) {}
+
+  /// Goes on from a schedule that keeps the room and pairs no passes.
+  void start(schedule const& order) {
+    network_.load(order);
+    keep();
+    free_.assign(network_.passes(), 0);
+    since_ = steps_;
+  }
+
+  /// Makes one change of the order, or goes back to the best and changes it at random.
+  void step() {
+    ++steps_;
+    look();
+    if (best_change_.estimate == never) return start_again();
+    apply();
+    time_tails();
+    if (network_.cost() <= cost_) {
+      if (network_.cost() < cost_) since_ = steps_;
+      keep();
+    }
+    if (steps_ - since_ > patience) start_again();
+  }
+
+  /// @return the cost of the best order; `never` before the start
+  [[nodiscard]] ticks cost() const noexcept { return cost_; }
+  /// @return the best order; there must be one
+  [[nodiscard]] schedule best() {
+    go_back();
+    return network_.order();
+  }
+  /// @return what the steps took so far, as passes that a list scheduler places in the same time
+  [[nodiscard]] double work() const noexcept { return work_; }
+
+ private:
+  // Chosen by us, by trying some on the problems of docs/benchmarks.md.
+  static constexpr int patience = 40;  // steps without gain
+  static constexpr int moves_at_random = 20;
+  static constexpr int least_rest = 10;       // steps that a moved pass stays
+  static constexpr int reach = 8;             // of a move at random
+  static constexpr int farthest_weight = 12;  // from an F for which it makes room
+
+  struct change {
+    ticks estimate = never;
+    int first = 0;  // position
+    int moved = 0;  // the pass
+    std::vector<std::int32_t> passes;
+  };
+
+  [[nodiscard]] int below(int end) {
+    return static_cast<int>(random_() % static_cast<std::uint64_t>(end));
+  }
+
+  void keep() {
+    cost_ = network_.cost();
+    best_ = network_.row();
+  }
+  void go_back() {
+    network_.place(0, best_);
+    network_.time_heads();
+  }
+
+  // Finds the best change of the rows on a critical path.
+  void look() {
+    best_change_.estimate = never;
+    for (auto last = end_of_path(); last != pass_network::none;) {
+      auto const end = network_.position(last);
+      auto first = end;
+      last = start_of_row(first);
+      for (int i = first + 1; i <= end; ++i) try_before(i, first);
+      for (int i = first; i < end; ++i) try_behind(i, end);
+    }
+  }
+
+  // The last pass of a rank that takes as long as the whole order.
+  [[nodiscard]] int end_of_path() {
+    int last = pass_network::none;
+    int found = 0;
+    for (int rank = 0; rank < network_.ranks(); ++rank)
+      if (network_.span(rank) == network_.cost() && below(++found) == 0)
+        last = network_.at(network_.end(rank) - 1);
+    return last;
+  }
+
+  // Goes from a position to the first of its row on the path.
+  // @return the pass whose output that one waits for; `none` where the path begins
+  [[nodiscard]] int start_of_row(int& position) {
+    for (;; --position) {
+      auto const pass = network_.at(position);
+      auto const rank = network_.rank(pass);
+      bool const waits_for_rank = position > network_.begin(rank) &&
+                                  network_.done(network_.at(position - 1)) == network_.head(pass);
+      bool const waits_for_input = network_.arrival(pass) == network_.head(pass);
+      if (waits_for_input && (!waits_for_rank || below(2) == 0)) return network_.input(pass);
+      if (!waits_for_rank) return pass_network::none;
+    }
+  }
+
+  // A pass goes forward as far as a position, or as it may. Where it lacks memory there, the next W
+  // go with it.
+  void try_before(int from, int to) {
+    auto const pass = network_.at(from);
+    int first = from;
+    while (first > to && network_.may_go_before(pass, network_.at(first - 1))) --first;
+    if (first == from) return;
+    changed_.clear();
+    auto end = from + 1;
+    auto lack = network_.lack(pass, first);
+    if (lack > 0) {
+      auto const most = std::min(network_.end(network_.rank(pass)), from + farthest_weight);
+      for (int i = first; i < most && lack > 0; ++i) {
+        auto const weight = network_.at(i);
+        if (!network_.is_weight(weight) || i == from ||
+            network_.position(network_.input(weight)) >= first)
+          continue;
+        changed_.push_back(weight);
+        lack += network_.added(weight);
+        end = std::max(end, i + 1);
+      }
+      if (lack > 0) return;
+    }
+    changed_.push_back(pass);
+    auto const moved = changed_.size();
+    for (int i = first; i < end; ++i) {
+      auto const at = changed_.begin() + static_cast<std::ptrdiff_t>(moved);
+      if (std::find(changed_.begin(), at, network_.at(i)) == at) changed_.push_back(network_.at(i));
+    }
+    consider(first, pass);
+  }
+
+  // A pass goes back as far as a position, or as it may and the others have room without it.
+  void try_behind(int from, int to) {
+    auto const pass = network_.at(from);
+    changed_.clear();
+    for (int i = from + 1; i <= to; ++i) {
+      auto const other = network_.at(i);
+      if (!network_.may_go_before(other, pass) || network_.lack(other, i) > network_.added(pass))
+        break;
+      changed_.push_back(other);
+    }
+    if (changed_.empty()) return;
+    changed_.push_back(pass);
+    consider(from, pass);
+  }
+
+  void consider(int first, int pass) {
+    auto const estimate = network_.estimate(first, changed_, best_change_.estimate);
+    work_ += work_of_estimate * static_cast<double>(changed_.size());
+    if (estimate == never) return;
+    if (free_[index(pass)] > steps_ && estimate >= cost_) return;
+    ties_ = estimate == best_change_.estimate ? ties_ + 1 : 1;
+    if (below(ties_) != 0) return;
+    best_change_.estimate = estimate;
+    best_change_.first = first;
+    best_change_.moved = pass;
+    std::swap(best_change_.passes, changed_);
+  }
+
+  void apply() {
+    network_.place(best_change_.first, best_change_.passes);
+    network_.time_heads();
+    work_ += overhead + work_of_head * static_cast<double>(network_.row().size());
+    free_[index(best_change_.moved)] = steps_ + least_rest + below(least_rest);
+  }
+
+  void start_again() {
+    go_back();
+    since_ = steps_;
+    for (int n = 0; n < moves_at_random; ++n) {
+      auto const rank = below(network_.ranks());
+      auto const begin = network_.begin(rank);
+      auto const end = network_.end(rank);
+      auto const at = begin + below(end - begin);
+      best_change_.estimate = never;
+      if (below(2) == 0)
+        try_before(at, std::max(begin, at - 1 - below(reach)));
+      else
+        try_behind(at, std::min(end - 1, at + 1 + below(reach)));
+      if (best_change_.estimate != never) apply();
+    }
+    time_tails();
+  }
+
+  void time_tails() {
+    network_.time_tails();
+    work_ += work_of_tail * static_cast<double>(network_.row().size());
+  }
+
+  // Passes that a list scheduler places in the time of a change, and of each pass that it times or
+  // that an estimate looks at.
+  static constexpr double overhead = 100;
+  static constexpr double work_of_head = 0.2;
+  static constexpr double work_of_tail = 0.1;
+  static constexpr double work_of_estimate = 0.2;
+
+  pass_network network_;
+  std::mt19937_64 random_;
+  std::vector<std::int32_t> best_;  // order
+  std::vector<std::int64_t> free_;  // step from which on a pass may move again
+  std::vector<std::int32_t> changed_;
+  change best_change_;
+  ticks cost_ = never;
+  std::int64_t steps_ = 0;
+  std::int64_t since_ = 0;  // step of the last gain
+  int ties_ = 0;
+  double work_ = 0;
+};
+
+}  // namespace zbpp::detail
