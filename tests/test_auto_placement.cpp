@@ -13,6 +13,7 @@
 #include <support/changed_problems.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <algorithm>
 #include <array>
@@ -191,7 +192,7 @@ TEST_CASE("wherever it goes, a model has the same work and memory in all", "[aut
 
 TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_placement]") {
   int moved = 0;
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < test::thinned(40, 12); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 4));
     auto const v = static_cast<int>(random.integer(1, 4));
@@ -220,7 +221,7 @@ TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_pl
     CHECK(settings(what).schedule == best.schedule);
     moved += best.problem.placement() != what.placement() ? 1 : 0;
   }
-  CHECK(moved > 5);
+  CHECK(moved > test::thinned(5, 1));
 }
 
 TEST_CASE("which placement is best depends on memory and transfers", "[auto_placement]") {
@@ -277,7 +278,7 @@ TEST_CASE("a search of all placements tells how far it is and can be stopped", "
 TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
   int points = 0;
   int proved = 0;
-  for (int trial = 0; trial < 12; ++trial) {
+  for (int trial = 0; trial < test::thinned(12, 4); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(2, 4));
     auto const v = static_cast<int>(random.integer(1, 2));
@@ -318,8 +319,8 @@ TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
         CHECK(same->lower_bound >= one.bound.cost);
       }
   }
-  CHECK(points > 60);
-  CHECK(proved > 10);
+  CHECK(points > test::thinned(60, 15));
+  CHECK(proved > test::thinned(10, 2));
 }
 
 TEST_CASE(

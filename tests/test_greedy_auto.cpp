@@ -132,6 +132,7 @@ TEST_CASE("all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof", "[gree
 // @source arXiv 2401.10241v1 table 8
 TEST_CASE("on a V no bubble is larger than that of ZB-V in the paper", "[greedy_auto][paper]") {
   for (auto const& row : zbpp::test::table_8) {
+    if (row.microbatches > thinned(256, 96)) continue;
     auto const what = row.on_v();
     auto const found = find(what, row.microbatches < 100 ? 0.02 : 0.1);
     INFO(row.model << ", m = " << row.microbatches << ": " << even_bubble(what, found.cost));
@@ -143,7 +144,7 @@ TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][pape
   int proved = 0;
   int cells = 0;
   for (auto const& row : paper_rows) {
-    if (row.ranks > thinned(16, 8)) continue;
+    if (row.ranks > 16 || row.microbatches > thinned(128, 32)) continue;
     for (auto const limit : zbpp::test::sweep_limits) {
       auto const what = paper_problem(row, limit);
       auto const found = find(what, 0.1);
@@ -154,8 +155,8 @@ TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][pape
     }
   }
   std::printf("memory sweep: %d of %d proved\n", proved, cells);
-  CHECK(cells == thinned(81, 54));
-  CHECK(proved >= thinned(72, 48));  // more budget proves more: bench/report_planner.cpp
+  CHECK(cells == thinned(81, 36));
+  CHECK(proved >= thinned(72, 30));  // more budget proves more: bench/report_planner.cpp
 }
 
 TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto]") {
@@ -198,9 +199,8 @@ TEST_CASE("a V below the memory of 1F1B is within a percent of its bound", "[gre
     int microbatches;  // that a rank has room for
     double milliseconds;
   };
-  std::vector<goal> goals{{0, 5, 1325}, {3, 5, 2220}};
-  if (!zbpp::test::is_slow_build) goals.push_back({6, 9, 1773.1});
-  for (auto const& [row, room, most] : goals) {
+  for (auto const& [row, room, most] :
+       thinned<std::vector<goal>>({{0, 5, 1325}, {3, 5, 2220}, {6, 9, 1773.1}}, {{0, 5, 1325}})) {
     INFO(paper_rows[row].model << ", room for " << room);
     auto const what = zbpp::test::paper_problem_on_v(
         paper_rows[row], static_cast<double>(room) / paper_rows[row].ranks);
