@@ -261,7 +261,7 @@ TEST_CASE("no partition for a policy of the registry costs less", "[auto_plan]")
 
 TEST_CASE("a plan is what it says, twice, and no worse with more budget", "[auto_plan]") {
   int fitting = 0;
-  for (int trial = 0; trial < thinned(4, 2); ++trial) {
+  for (int trial = 0; trial < thinned(4, 3); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const where = test::random_placement(random);
     auto const count = where.stages() + static_cast<int>(random.integer(0, 10));

@@ -144,7 +144,7 @@ TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][pape
   int proved = 0;
   int cells = 0;
   for (auto const& row : paper_rows) {
-    if (row.ranks > 16 || row.microbatches > thinned(128, 32)) continue;
+    if (row.ranks > thinned(16, 8)) continue;
     for (auto const limit : zbpp::test::sweep_limits) {
       auto const what = paper_problem(row, limit);
       auto const found = find(what, 0.1);
@@ -155,8 +155,8 @@ TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][pape
     }
   }
   std::printf("memory sweep: %d of %d proved\n", proved, cells);
-  CHECK(cells == thinned(81, 36));
-  CHECK(proved >= thinned(72, 30));  // more budget proves more: bench/report_planner.cpp
+  CHECK(cells == thinned(81, 54));
+  CHECK(proved >= thinned(72, 48));  // more budget proves more: bench/report_planner.cpp
 }
 
 TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto]") {
@@ -200,7 +200,7 @@ TEST_CASE("a V below the memory of 1F1B is within a percent of its bound", "[gre
     double milliseconds;
   };
   for (auto const& [row, room, most] :
-       thinned<std::vector<goal>>({{0, 5, 1325}, {3, 5, 2220}, {6, 9, 1773.1}}, {{0, 5, 1325}})) {
+       thinned<std::vector<goal>>({{0, 5, 1325}, {3, 5, 2220}, {6, 9, 1773.1}}, {{3, 5, 2220}})) {
     INFO(paper_rows[row].model << ", room for " << room);
     auto const what = zbpp::test::paper_problem_on_v(
         paper_rows[row], static_cast<double>(room) / paper_rows[row].ranks);
