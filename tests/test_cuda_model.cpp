@@ -1797,6 +1797,33 @@ TEST_CASE("A group is captured whole or not at all") {
   CHECK(ncclGroupEnd() == ncclInvalidUsage);
 }
 
+TEST_CASE("A capture may end between two calls that launch a group, whose rest is lost") {
+  int spoilt = 0;
+  for (int calls = 0; calls < 8; ++calls) {
+    each_interleaving(
+        [&] {
+          auto const [link, from, to, sent, received] = message_within_a_gpu();
+          write(from, sent, 3);
+          REQUIRE(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+          ncclSend(sent, block, ncclInt8, 1, link.comm[0], from);
+          for (int i = 0; i < calls; ++i) {
+            CHECK(cudaGetLastError() == cudaSuccess);  // passes the time
+          }
+          cudaGraph_t graph = nullptr;
+          if (cudaStreamEndCapture(from, &graph) == cudaSuccess) {
+            REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+          } else {
+            ++spoilt;
+          }
+          REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
+          REQUIRE(cudaStreamSynchronize(from) == cudaSuccess);
+          CHECK(all_faults().empty());
+        },
+        one_gpu());
+  }
+  CHECK(spoilt > 0);
+}
+
 TEST_CASE("Memory of captured messages stays until their graph is destroyed") {
   for (bool const is_gone : {false, true}) {
     model::reset(one_gpu());

@@ -158,11 +158,16 @@ bool machine::can_go_on(group_launch const& one) const {
 }
 
 void machine::go_on(group_launch& one) {
+  // What is left of a capture that has ended is lost; its end has said so. It may have ended before
+  // this call, since others had the lock in between.
+  auto const is_over = [&] {
+    return one.next == one.calls.size() || one.calls[one.next].on->capturing != one.into;
+  };
   if (!std::exchange(one.has_begun, true)) {
     for (message_group* group : one.groups) {
       plan_launch(one, *group);
     }
-  } else {
+  } else if (!is_over()) {
     group_launch::call const& next = one.calls[one.next++];
     by_nccl_ = &one;
     switch (next.is) {
@@ -174,8 +179,7 @@ void machine::go_on(group_launch& one) {
     }
     by_nccl_ = nullptr;
   }
-  // What is left of a capture that has ended is lost; its end has said so.
-  if (one.next == one.calls.size() || one.calls[one.next].on->capturing != one.into) {
+  if (is_over()) {
     end_launch(one);
   }
 }
