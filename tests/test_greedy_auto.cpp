@@ -276,9 +276,7 @@ TEST_CASE("tiny problems are often planned to the true optimum", "[greedy_auto][
   int solved = 0;
   for (int i = 0; i < thinned(300, 100); ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
-    auto const where = i % 3 == 0   ? placement::linear(static_cast<int>(random.integer(2, 3)))
-                       : i % 3 == 1 ? placement::v_shape(2)
-                                    : placement::looped(2, 2);
+    auto const where = zbpp::test::tiny_placement(random, i);
     auto const what =
         zbpp::test::tiny_problem(random, where, static_cast<int>(random.integer(1, 3)));
     auto const best = zbpp::test::find_optimum(what);
@@ -299,9 +297,7 @@ TEST_CASE("tiny problems whose B adds for W are planned, too", "[greedy_auto][ex
   int fused = 0;
   for (int i = 0; i < thinned(200, 60); ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
-    auto const where = i % 3 == 0   ? placement::linear(static_cast<int>(random.integer(2, 3)))
-                       : i % 3 == 1 ? placement::v_shape(2)
-                                    : placement::looped(2, 2);
+    auto const where = zbpp::test::tiny_placement(random, i);
     auto const what = zbpp::test::tiny_problem_with_gradients(
         random, where, static_cast<int>(random.integer(1, 3)));
     auto const best = zbpp::test::find_optimum(what);

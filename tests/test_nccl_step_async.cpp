@@ -79,25 +79,34 @@ void run_together(counted_rank& mine, toy::history const& expected, int at_once)
   require(mine.has_gradients_of(expected, steps - 1), "the gradients are others");
 }
 
-// Runs all ranks so, and checks that nothing is wrong.
-void check_together(
-    plan const& planned,
-    toy::history const& expected,
-    model::options const& machine,
-    int at_once,
-    change_call const& change) {
+// Runs all ranks, with what `body(rank, meeting)` has each do, and checks that nothing is wrong.
+template <class Body>
+void check_ranks(
+    plan const& planned, model::options const& machine, change_call const& change, Body body) {
   reset_gpus(machine);
   {
     step_counters const numbers(planned.problem().placement());
     auto const thrown =
         run_ranks(planned.problem().ranks(), patient_settings(), [&](asio::rendezvous& meeting) {
           counted_rank mine(planned, meeting, {}, change);
-          run_together(mine, expected, at_once);
+          body(mine, meeting);
         });
     for (auto const& text : thrown) CHECK(text == "");
   }
   CHECK(first_of(model::faults()) == "");
   CHECK(first_of(model::leaks()) == "");
+}
+
+// Has them run their steps so.
+void check_together(
+    plan const& planned,
+    toy::history const& expected,
+    model::options const& machine,
+    int at_once,
+    change_call const& change) {
+  check_ranks(planned, machine, change, [&](counted_rank& mine, asio::rendezvous const&) {
+    run_together(mine, expected, at_once);
+  });
 }
 
 }  // namespace
@@ -165,70 +174,57 @@ TEST_CASE("hosts that wait for room in launch queues begin steps all the same", 
 }
 
 TEST_CASE("a rank begins steps before others have begun any", "[nccl]") {
-  constexpr int ranks = 3;
   constexpr int at_once = 3;
-  auto const planned = plan_of(ranks);
+  auto const planned = plan_of(3);
   auto const expected = adding_reference(planned, at_once);
+  auto const machine = machine_of(planned, run_seed() + 300);
   for (int const early : {0, 1, 2}) {
     INFO("rank " << early);
-    reset_gpus(machine_of(planned, run_seed() + 300));
-    {
-      step_counters const numbers(planned.problem().placement());
-      std::latch begun(1);
-      auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
-        counted_rank mine(planned, meeting, {}, settings_with(cuda::replay::none, at_once));
-        auto& pipe = mine.pipe();
-        auto const& board = meeting.control_channel().board();
-        if (meeting.rank() != early) begun.wait();
-        for (int i = 0; i < at_once; ++i) {
-          static_cast<void>(pipe.step_async());
-          // Nobody takes a host for stuck that is away.
-          require(board.read().phase == asio::progress_phase::outside, "the rank is in a step");
-        }
-        if (meeting.rank() == early) {
-          require(pipe.steps() == 0, "a step has ended without others");
-          require(board.read().step == 0, "the rank is in another step");
-          begun.count_down();
-        }
-        static_cast<void>(pipe.evaluate());  // waits for all
-        require(board.read().step == at_once, "the evaluation has another number");
-        require(pipe.steps() == at_once, "steps are missing");
-        require(mine.has_gradients_of(expected, at_once - 1), "the gradients are others");
-      });
-      for (auto const& text : thrown) CHECK(text == "");
-    }
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
+    std::latch begun(1);
+    auto const steps_of_rank = [&](counted_rank& mine, asio::rendezvous& meeting) {
+      auto& pipe = mine.pipe();
+      auto const& board = meeting.control_channel().board();
+      if (meeting.rank() != early) begun.wait();
+      for (int i = 0; i < at_once; ++i) {
+        static_cast<void>(pipe.step_async());
+        // Nobody takes a host for stuck that is away.
+        require(board.read().phase == asio::progress_phase::outside, "the rank is in a step");
+      }
+      if (meeting.rank() == early) {
+        require(pipe.steps() == 0, "a step has ended without others");
+        require(board.read().step == 0, "the rank is in another step");
+        begun.count_down();
+      }
+      static_cast<void>(pipe.evaluate());  // waits for all
+      require(board.read().step == at_once, "the evaluation has another number");
+      require(pipe.steps() == at_once, "steps are missing");
+      require(mine.has_gradients_of(expected, at_once - 1), "the gradients are others");
+    };
+    check_ranks(planned, machine, settings_with(cuda::replay::none, at_once), steps_of_rank);
   }
 }
 
 TEST_CASE("steps and evaluations wait for those that were begun, and so does the end", "[nccl]") {
   auto const planned = plan_of(3);
   auto const expected = adding_reference(planned, 6);
+  auto const machine = machine_of(planned, run_seed() + 400);
+  auto const steps_of_rank = [&](counted_rank& mine, asio::rendezvous const&) {
+    auto& pipe = mine.pipe();
+    static_cast<void>(pipe.step_async());
+    static_cast<void>(pipe.step_async());
+    require(mine.are_losses_of(pipe.step().losses, expected, 2), "step 2 has other losses");
+    auto const third = pipe.step_async();
+    static_cast<void>(pipe.evaluate());
+    require(pipe.steps() == 4, "the evaluation does not wait");
+    require(mine.are_losses_of(third.get().losses, expected, 3), "step 3 has other losses");
+    static_cast<void>(pipe.step_async());
+    static_cast<void>(pipe.step_async());
+    mine.leave();
+    require(mine.has_gradients_of(expected, 5), "the gradients are others");
+  };
   for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
     INFO("replays: " << (replay == cuda::replay::step));
-    reset_gpus(machine_of(planned, run_seed() + 400));
-    {
-      step_counters const numbers(planned.problem().placement());
-      auto const thrown = run_ranks(3, patient_settings(), [&](asio::rendezvous& meeting) {
-        counted_rank mine(planned, meeting, {}, settings_with(replay, 2));
-        auto& pipe = mine.pipe();
-        static_cast<void>(pipe.step_async());
-        static_cast<void>(pipe.step_async());
-        require(mine.are_losses_of(pipe.step().losses, expected, 2), "step 2 has other losses");
-        auto const third = pipe.step_async();
-        static_cast<void>(pipe.evaluate());
-        require(pipe.steps() == 4, "the evaluation does not wait");
-        require(mine.are_losses_of(third.get().losses, expected, 3), "step 3 has other losses");
-        static_cast<void>(pipe.step_async());
-        static_cast<void>(pipe.step_async());
-        mine.leave();
-        require(mine.has_gradients_of(expected, 5), "the gradients are others");
-      });
-      for (auto const& text : thrown) CHECK(text == "");
-    }
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
+    check_ranks(planned, machine, settings_with(replay, 2), steps_of_rank);
   }
 }
 

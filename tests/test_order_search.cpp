@@ -105,9 +105,7 @@ TEST_CASE(
   int solved = 0;
   for (int i = 0; i < thinned(150, 50); ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
-    auto const where = i % 3 == 0   ? placement::linear(static_cast<int>(random.integer(2, 3)))
-                       : i % 3 == 1 ? placement::v_shape(2)
-                                    : placement::looped(2, 2);
+    auto const where = zbpp::test::tiny_placement(random, i);
     auto const what =
         zbpp::test::tiny_problem(random, where, static_cast<int>(random.integer(1, 3)));
     auto const best = zbpp::test::find_optimum(what);

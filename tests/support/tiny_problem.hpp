@@ -3,6 +3,7 @@
 // Random problems that are small enough for their true optimum to be found.
 #pragma once
 
+#include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <support/seeded.hpp>
@@ -13,6 +14,13 @@
 #include <vector>
 
 namespace zbpp::test {
+
+/// @return a linear placement, a V or two chunks for each rank, in turn
+[[nodiscard]] inline placement tiny_placement(seeded_random& random, int trial) {
+  return trial % 3 == 0   ? placement::linear(static_cast<int>(random.integer(2, 3)))
+         : trial % 3 == 1 ? placement::v_shape(2)
+                          : placement::looped(2, 2);
+}
 
 /// Makes a problem whose times lie between 0 and 20, with many ties, or with none; with even or
 /// uneven stages; with or without transfers; and with limits from the least that works to none.

@@ -98,7 +98,7 @@ class engine {
     frame_pool::scope const frames(memory_->frames);
     try {
       for (;;) {
-        if (state_ == run_state::between_steps && is_last_step()) return progress::done;
+        if (state_ == run_state::between_steps && run_.is_last(step_)) return progress::done;
         if (status_->has_failed()) return progress::failed;
         if (state_ == run_state::going_back && !discard_cut()) return progress::blocked;
         if (state_ == run_state::rejoining && !begin_step(step_)) return progress::blocked;
@@ -198,24 +198,19 @@ class engine {
     state_ = run_state::between_steps;
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
     agreement_.tell_judged();
-    if (!is_last_step()) end_step();
+    if (!run_.is_last(step_)) end_step();
     return progress::done;
   }
 
-  [[nodiscard]] bool is_last_step() const noexcept { return step_ + 1 == run_.first + run_.count; }
-  [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {
-    return run_.places[detail::index(step - run_.first) % 2];
-  }
-
   void start_step() {
-    auto const& places = places_of(step_);
+    auto const& places = run_.places_of(step_);
     next_ = 0;
     traced_ = 0;
     trace_ = places.trace;
     flows_.begin_step(step_, places.losses);
     memory_->buffers.start_step();
     tied_.begin_step();
-    if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
+    if (agreement_.part() != nullptr) agreement_.part()->begin_step(run_.is_last(step_));
   }
 
   void end_step() {
@@ -254,9 +249,9 @@ class engine {
   bool agree(instruction_kind kind) {
     if constexpr (agreeing_transport<Transport>) {
       awaited_ = {};
-      auto* const before = step_ > run_.first ? places_of(step_ - 1).update : nullptr;
+      auto* const before = step_ > run_.first ? run_.places_of(step_ - 1).update : nullptr;
       auto const how = agreement_.run(
-          kind, transport_->states(), observer_, flows_.context(), places_of(step_), before);
+          kind, transport_->states(), observer_, flows_.context(), run_.places_of(step_), before);
       if (how == detail::agreement_progress::waits) return false;
       if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
       agreement_.tell_judged();
@@ -279,7 +274,7 @@ class engine {
 
   void step(int chunk) {
     if constexpr (agreeing_transport<Transport>)
-      if (auto* const update = places_of(step_).update;
+      if (auto* const update = run_.places_of(step_).update;
           update != nullptr && chunk == 0 && agreement_.part()->steps_early()) {
         update->stepped = observer_.reach(0);
         update->is_early = true;

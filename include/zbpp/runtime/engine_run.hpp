@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <array>
@@ -43,6 +44,13 @@ struct engine_run {
   std::int64_t count = 1;               ///< of steps; more than one only where ranks agree
   std::array<step_places, 2> places{};  ///< of even and of odd steps, counted from `first`
   step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
+
+  /// @return whether a step is the last one
+  [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }
+  /// @return where the results of a step go
+  [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {
+    return places[zbpp::detail::index(step - first) % 2];
+  }
 };
 
 namespace detail {

@@ -134,7 +134,7 @@ class step_runner {
     if (is_over_)
       --whole_;
     else if (under_way_ > 0)
-      go_on_with(next(turn));
+      go_on();
     else
       end(by, {});
     return true;
@@ -161,8 +161,9 @@ class step_runner {
   [[nodiscard]] asio::progress_board& board() const noexcept {
     return supervisor_.channel().board();
   }
-  [[nodiscard]] std::size_t next(std::size_t turn) const noexcept {
-    return (turn + 1) % turns_.size();
+  // @return the turn of a step under way, of which the first is 0
+  [[nodiscard]] std::size_t turn_of(std::size_t step) const noexcept {
+    return (first_ + step) % turns_.size();
   }
 
   void begin(rank_program const& what, step_status& status, std::size_t turn) {
@@ -170,7 +171,7 @@ class step_runner {
     wait_.start_run(what.transport->communicators(), status);
     wait_.follow(turns_[turn].progress);
     status_ = &status;
-    first_ = last_ = turn;
+    first_ = turn;
     is_over_ = false;
   }
   // Ends a step that has succeeded, unless another rank has failed meanwhile: an abort that has
@@ -194,7 +195,7 @@ class step_runner {
       rank_program const& what,
       step_status const& status,
       std::size_t turn) {
-    auto const before = under_way_ > 0 ? std::optional(last_) : std::nullopt;
+    auto const before = under_way_ > 0 ? std::optional(turn_of(under_way_ - 1)) : std::nullopt;
     auto const way = steps_.choose(engines, turn, before);
     if (status.has_failed()) return;
     if (way == step_way::issue) {
@@ -206,7 +207,6 @@ class step_runner {
     if (status.has_failed()) return;
     steps_.hold_callers(turn);
     turns_[turn].way = way;
-    last_ = turn;
   }
 
   // Between two calls with steps under way the rank is outside, since its host follows no device.
@@ -218,12 +218,13 @@ class step_runner {
     board().enter(phase_);
     static_cast<void>(supervisor_.look());  // the status was reset
   }
-  // Follows the device in a step from now on, since the one before is done.
-  void go_on_with(std::size_t turn) {
-    first_ = turn;
-    wait_.follow(turns_[turn].progress);
+  // Follows the device in the next step from now on, since the first one is done.
+  void go_on() {
+    first_ = turn_of(1);
+    auto& now = turns_[first_];
+    wait_.follow(now.progress);
     board().begin_attempt(true);
-    if (turns_[turn].way != step_way::issue) board().enter(asio::progress_phase::replaying);
+    if (now.way != step_way::issue) board().enter(asio::progress_phase::replaying);
     leave();
   }
 
@@ -246,9 +247,8 @@ class step_runner {
   // Waits for steps before the one that has failed, and counts those that are whole.
   void wait_for_whole_steps() {
     whole_ = 0;
-    auto turn = first_;
     auto const are_all = [&] {
-      for (; whole_ < under_way_ && is_whole(turn); turn = next(turn)) ++whole_;
+      while (whole_ < under_way_ && is_whole(turn_of(whole_))) ++whole_;
       return whole_ == under_way_;
     };
     try {
@@ -275,10 +275,8 @@ class step_runner {
   step_launcher steps_;
   std::size_t turn_ = 0;  // of the run that is issued
   step_status const* status_ = nullptr;
-  // Of the steps under way: how many there are, and the turns of the first and of the last one.
-  std::size_t under_way_ = 0;
-  std::size_t first_ = 0;
-  std::size_t last_ = 0;
+  std::size_t under_way_ = 0;                                   // steps
+  std::size_t first_ = 0;                                       // turn of the first of them
   asio::progress_phase phase_ = asio::progress_phase::outside;  // when the host went away
   bool is_over_ = true;    // whether the run has failed, or no step has begun
   std::size_t whole_ = 0;  // of those under way when the run failed, from the first one on
