@@ -164,15 +164,23 @@ std::vector<std::string> run_with_raw(
   return thrown;
 }
 
-// What a step does on a rank: learns of the first failure, and settles.
+// What a step does on a rank: learns of the first failure, and that all ranks know of it; settles.
 struct step_stub {
-  explicit step_stub(asio::control& of_rank) : control(of_rank) {
-    control.on_stop([this](rank_failure const& first) {
-      stopped.set_value(first);
-      return true;
-    });
+  explicit step_stub(asio::control& of_rank, std::function<void()> on_all_told = {})
+      : control(of_rank) {
+    control.on_stop(
+        {.failed =
+             [this](rank_failure const& first) {
+               stopped.set_value(first);
+               return true;
+             },
+         .all_told =
+             [this, on_all_told] {
+               if (on_all_told) on_all_told();
+               all_told.set_value();  // throws when it is called again
+             }});
   }
-  ~step_stub() { control.on_stop(nullptr); }
+  ~step_stub() { control.on_stop({}); }
 
   std::vector<rank_failure> wait_and_settle() {
     if (has_stopped.wait_for(test_limit) != std::future_status::ready)
@@ -181,12 +189,18 @@ struct step_stub {
     auto failures = control.settle();
     if (failures.empty() || failures.front() != first)
       throw std::runtime_error("the verdict begins with another failure than the stop");
+    wait_until_all_are_told();
     return failures;
+  }
+  void wait_until_all_are_told() {
+    if (all_told.get_future().wait_for(test_limit) != std::future_status::ready)
+      throw std::runtime_error("nobody told that all ranks know of the failure");
   }
 
   asio::control& control;
   std::promise<rank_failure> stopped;
   std::future<rank_failure> has_stopped = stopped.get_future();
+  std::promise<void> all_told;
 };
 
 }  // namespace
@@ -225,6 +239,83 @@ TEST_CASE("what fails on some ranks at once reaches all, the same one first, non
       auto const number = std::count(fails.begin(), fails.end(), char{1});
       CHECK(seen[0].size() == static_cast<std::size_t>(number));
     }
+  }
+}
+
+TEST_CASE("all ranks know of a failure before any may give up messages") {
+  for (int ranks : {1, 2, 3, 5, 8})
+    for (int trial = 0; trial < 4; ++trial) {
+      ZBPP_SEEDED(random, ranks * 10 + trial);
+      auto const culprit = static_cast<int>(random.integer(0, ranks - 1));
+      // Runs no step, so it gives up nothing, and nobody waits for it.
+      auto const outside = static_cast<int>(random.integer(0, 2 * ranks));
+      std::atomic<int> told{0};
+      std::vector<std::vector<int>> known(static_cast<std::size_t>(ranks));
+      auto const thrown =
+          run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+            auto& control = meeting.control_channel();
+            auto const rank = meeting.rank();
+            meeting.barrier();
+            if (rank != outside) {
+              control.on_stop(
+                  {.failed =
+                       [&](rank_failure const&) {
+                         for (int i = 0; i < 100 * rank; ++i) std::this_thread::yield();
+                         ++told;
+                         return true;
+                       },
+                   .all_told = [&,
+                                rank] { known[static_cast<std::size_t>(rank)].push_back(told); }});
+            }
+            meeting.barrier();
+            if (rank == culprit) control.settle(failure_of(rank));
+            try {
+              meeting.barrier();
+            } catch (error const&) {  // the failure
+            }
+            control.on_stop({});
+          });
+      for (auto const& text : thrown) CHECK(text == "");
+      auto const in_steps = outside < ranks ? ranks - 1 : ranks;
+      for (int rank = 0; rank < ranks; ++rank) {
+        INFO("rank " << rank << ", culprit " << culprit << ", outside of a step " << outside);
+        auto const expected = rank == outside ? std::vector<int>{} : std::vector{in_steps};
+        CHECK(known[static_cast<std::size_t>(rank)] == expected);
+      }
+    }
+}
+
+TEST_CASE("nobody may give up messages until the last rank says that it knows, or a limit") {
+  for (bool const answers : {true, false}) {
+    auto settings = test::patient_settings();
+    if (!answers) settings.deadline = 800ms;  // the limit is a quarter of it
+    std::atomic<int> know{0};
+    bool was_early = false;
+    bool are_told = false;
+    auto const others = [&](asio::rendezvous& meeting) {
+      step_stub step(meeting.control_channel(), [&] { ++know; });
+      if (meeting.rank() == 0)
+        meeting.control_channel().settle(failure_of(0));
+      else
+        step.wait_and_settle();
+    };
+    auto const thrown = run_with_raw(
+        3,
+        settings,
+        [&](raw_member& raw) {
+          raw.read(control_kind::stop);
+          was_early = answers && know != 0;
+          if (answers) raw.send(control_kind::told);
+          are_told = raw.read(control_kind::all_told).has_value();
+          raw.send(control_kind::ended);
+          raw.read(control_kind::verdict);
+          raw.close();
+        },
+        others);
+    for (auto const& text : thrown) CHECK(text == "");
+    CHECK_FALSE(was_early);
+    CHECK(are_told);
+    CHECK(know == 2);
   }
 }
 
@@ -358,7 +449,7 @@ TEST_CASE("a process that sends what is no frame is the one that failed") {
       text_after(bytes_of(0xffffffff, 1)) ==
       begin + "a frame of 4294967295 bytes; at most 262272 are expected there)");
   CHECK(text_after(bytes_of(0, 200)) == begin + "a frame of kind 200)");
-  CHECK(contains(text_after(send(control_kind::welcome)), begin + "a frame of kind 7, which only"));
+  CHECK(contains(text_after(send(control_kind::welcome)), begin + "a frame of kind 8, which only"));
   CHECK(contains(text_after(send(control_kind::report)), begin + "expected 4 more bytes"));
   CHECK(contains(text_after(send(control_kind::heartbeat, asio::blob(3))), begin));
   asio::detail::collective_call call{7, asio::collective::barrier, 0, {}};
@@ -554,6 +645,23 @@ TEST_CASE("a rank 0 that stops and then says nothing does not hold the others") 
     to.send(control_kind::stop, asio::detail::write(failure_of(0)));
   });
   CHECK(contains(text, "pass of rank 0"));
+}
+
+TEST_CASE("a rank that loses rank 0 may give up messages, too") {
+  auto settings = test::patient_settings();
+  settings.deadline = 500ms;
+  std::vector<std::function<void(asio::detail::control_connection&)>> const ends{
+      [](auto& to) { to.finish(20s); },
+      [](auto&) {},
+      [](auto& to) { to.send(control_kind::stop, asio::detail::write(failure_of(0))); }};
+  for (auto const& act : ends) {
+    raw_coordinator const coordinator(control_kind::call, act);
+    asio::rendezvous meeting(
+        {1, 2, 1, "127.0.0.1", coordinator.port(), "test"}, settings, test::test_token());
+    step_stub step(meeting.control_channel());
+    CHECK_THROWS_AS(meeting.barrier(), error);
+    CHECK_NOTHROW(step.wait_until_all_are_told());
+  }
 }
 
 TEST_CASE("the watchdog sees what all ranks told, and ends the run") {

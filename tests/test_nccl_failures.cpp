@@ -108,8 +108,8 @@ struct told {
 struct setup {
   int culprit = 0;
   bool synchronizes = false;
-  std::function<void(zbpp::asio::rendezvous&)> before_second = [](auto&) {};  // on rank 0
-  std::function<void()> before_failure = [] {};                               // on the culprit
+  std::function<void(zbpp::asio::rendezvous&)> before_second = [](auto&) {};
+  std::function<void()> before_failure = [] {};  // on the culprit
 };
 
 zbpp::plan plan_of_ranks() {
@@ -145,7 +145,7 @@ std::vector<told> fail(setup const& how) {
     zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
     pipe.step();
     meeting.barrier();
-    if (rank == 0) how.before_second(meeting);
+    how.before_second(meeting);
     try {
       for (int i = 0; i < 2; ++i) pipe.step();  // a rank may have finished before the failure
     } catch (zbpp::error const& failed) {
@@ -188,27 +188,31 @@ TEST_CASE("passes without their messages may fault, and the first failure stays 
   CHECK(dead > 0);
 }
 
-TEST_CASE("nothing is given up before rank 0 knows the first failure", "[nccl]") {
-  reset_for(0);
-  std::promise<void> is_held;
-  auto const held = is_held.get_future();
-  bool was_early = false;
-  // Keeps rank 0 from reading for as long as an abort that does not wait for it would take.
-  auto const hold = [&] {
-    is_held.set_value();
-    auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
-    while (!was_early && std::chrono::steady_clock::now() < end)
-      was_early = model::count("ncclCommAbort") > 0;
-  };
-  auto const all = fail(
-      {.culprit = 2,
-       .before_second =
-           [&](zbpp::asio::rendezvous& meeting) {
-             boost::asio::post(meeting.control_channel().loop().io(), hold);
-           },
-       .before_failure = [&] { held.wait(); }});
-  CHECK_FALSE(was_early);
-  for (auto const& one : all) CHECK(one.is_first);
+TEST_CASE("nothing is given up before all ranks know of the failure", "[nccl]") {
+  for (int const held_rank : {0, 1}) {
+    INFO("rank " << held_rank << " does not know");
+    reset_for(held_rank);
+    std::promise<void> is_held;
+    auto const held = is_held.get_future();
+    bool was_early = false;
+    // Keeps the rank from reading for as long as an abort that does not wait for it would take.
+    auto const hold = [&] {
+      is_held.set_value();
+      auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+      while (!was_early && std::chrono::steady_clock::now() < end)
+        was_early = model::count("ncclCommAbort") > 0;
+    };
+    auto const all = fail(
+        {.culprit = 2,
+         .before_second =
+             [&](zbpp::asio::rendezvous& meeting) {
+               if (meeting.rank() == held_rank)
+                 boost::asio::post(meeting.control_channel().loop().io(), hold);
+             },
+         .before_failure = [&] { held.wait(); }});
+    CHECK_FALSE(was_early);
+    for (auto const& one : all) CHECK(one.is_first);
+  }
 }
 
 TEST_CASE("a host that waits for messages issues no pass without its own", "[nccl]") {

@@ -47,7 +47,8 @@ plan plan_of(int ranks, std::string const& policy = "zb_h1") {
   return toy_plan(policy, ranks, microbatches, for_one_queue);
 }
 
-// Runs ranks until one fails. @return what each was told
+// Runs ranks until one fails; what is done before has the bits of one process.
+// @return what each was told
 std::vector<std::string> fail(
     plan const& planned,
     zbpp::asio::rendezvous_settings const& meeting_settings,
@@ -55,6 +56,7 @@ std::vector<std::string> fail(
     std::function<void(int rank, int step)> const& before_step) {
   auto const ranks = planned.problem().ranks();
   step_counters const numbers(planned.problem().placement());
+  auto const expected = adding_reference(planned, 6);
   std::vector<std::string> told(zbpp::detail::index(ranks));
   auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
     auto const rank = meeting.rank();
@@ -65,7 +67,9 @@ std::vector<std::string> fail(
     try {
       for (int i = 0; i < 6; ++i) {
         if (before_step) before_step(rank, i);
-        mine.pipe().step();
+        auto const& losses = mine.pipe().step().losses;
+        if (!mine.has_gradients_of(expected, i) || !mine.are_losses_of(losses, expected, i))
+          throw std::logic_error("step " + std::to_string(i) + " is done and has other bits");
       }
     } catch (std::exception const& failed) {
       told[zbpp::detail::index(rank)] = failed.what();

@@ -282,9 +282,12 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/lost_handler.hpp
   asio/detail/membership.hpp
   asio/detail/message_frame.hpp
+  asio/detail/newcomers.hpp
+  asio/detail/noticed_failure.hpp
   asio/detail/outgoing.hpp
   asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp
+  asio/detail/run_limits.hpp
   asio/detail/stall.hpp
   asio/detail/tcp_states.hpp
   asio/detail/tcp_transport.hpp
@@ -310,6 +313,7 @@ set(ZBPP_ASIO_HEADERS
   asio/roster.hpp
   asio/settings.hpp
   asio/step_supervisor.hpp
+  asio/stop_calls.hpp
   asio/tcp.hpp
   asio/token.hpp
   asio/wire.hpp

@@ -11,6 +11,7 @@
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/stop_calls.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
 
@@ -38,10 +39,6 @@ class listener;
 /// the I/O thread says so. Once the run has failed every call throws its first failure.
 class control {
  public:
-  /// Told of the first failure of the run, on the I/O thread; must not throw. It ends what runs
-  /// here.
-  /// @return whether `settle` will be called when that has ended
-  using stop_call = std::function<bool(rank_failure const&)>;
   /// Takes a data connection of another rank, which holds the token; called on the I/O thread.
   using connection_call = std::function<void(detail::accepted_socket)>;
 
@@ -75,8 +72,8 @@ class control {
   /// @return where the step writes how far it is; any thread may use it
   [[nodiscard]] progress_board& board() noexcept;
 
-  /// Sets what the first failure calls, at once if there is one; null for nothing.
-  void on_stop(stop_call call);
+  /// Sets what the first failure calls, at once if there is one.
+  void on_stop(stop_calls calls);
   /// Sets what takes data connections, those too that have come already; null for nothing.
   void on_data_connection(connection_call call);
   /// Sets what looks at the progress of all ranks with every heartbeat, on rank 0; elsewhere
@@ -93,6 +90,9 @@ class control {
   void report(rank_failure failure);
   /// @return whether a failure has ended the run. Call only on the I/O thread.
   [[nodiscard]] bool has_stopped() const noexcept;
+  /// @return whether one has, and no rank is left that can be told of it. Call only on the I/O
+  ///         thread.
+  [[nodiscard]] bool are_all_told() const noexcept;
 
   /// Ends the run on this rank, where nothing runs any more: reports `own`, if there is something,
   /// and blocks until all ranks know all failures, but not longer than the deadline and a second.

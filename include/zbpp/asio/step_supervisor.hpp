@@ -10,6 +10,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/runtime/failure.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -26,15 +27,21 @@ namespace asio {
 /// Takes part in the steps of a run with one rank. The thread that runs steps calls it.
 class step_supervisor {
  public:
+  /// Holds what is called when the run fails while a step runs. Either may be empty. They are
+  /// called on the I/O thread and must not throw.
+  struct failure_calls {
+    std::function<void()> told = {};      ///< when this rank is told
+    std::function<void()> all_told = {};  ///< as `stop_calls::all_told`
+  };
+
   /// Checks with all ranks that they have the same plan.
-  /// @param wake  called on the I/O thread when the run fails while a step runs; must not throw
   /// @param more  what all have to agree on beside the plan
   /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
   ///         says who differs in what; the failure of the run
   step_supervisor(
       control& run,
       plan const& planned,
-      std::function<void()> wake,
+      failure_calls calls,
       std::vector<agreement_item> const& more = {});
 
   /// @return the rank of this process
@@ -46,11 +53,13 @@ class step_supervisor {
   /// Begins a step. A failure on another rank fails `status` here; at once where the run is over.
   /// @param program_of  whose program it is, until `control::unwatch`
   void begin(void const* program_of, program const& program, step_status& status);
-  /// Fails the step if the run has failed, then runs socket handlers that are ready. Those may fail
-  /// the step, too. @return whether the run had failed before they ran
+  /// Runs socket handlers that are ready, and fails the step if the run has failed.
+  /// @return whether this rank knows that it has: if not, no other has given up messages yet
   bool look();
   /// The same without running handlers. Call only on the I/O thread.
   bool has_stopped();
+  /// Runs socket handlers that are ready. @return whether all ranks knew before of a failure
+  bool are_all_told();
   /// Tells the other ranks what went wrong here, if its `exception` is not null, before they notice
   /// what comes of it.
   /// @param step  in which, where they may be in another one
@@ -70,7 +79,8 @@ class step_supervisor {
 
   control* control_;
   int rank_;
-  std::function<void()> wake_;
+  failure_calls calls_;
+  std::atomic<bool> is_told_{false};
   std::int64_t steps_ = 0;
   step_status* status_ = nullptr;  // of the step that runs; touched on the I/O thread
 };

@@ -6,16 +6,17 @@
 
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/noticed_failure.hpp>
+#include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/stop_calls.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/io/text.hpp>
 
 #include <boost/asio/io_context.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,56 +30,12 @@
 
 namespace zbpp::asio::detail {
 
-/// @return how often a rank shows that it lives: a rank that stops is given up `deadline` after it
-///         did so last, so this is how much sooner than `deadline` that may be
-[[nodiscard]] inline std::chrono::milliseconds heartbeat_of(rendezvous_settings const& s) {
-  return std::max(std::min(s.deadline, s.stall_deadline) / 10, std::chrono::milliseconds(1));
-}
-
-[[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
-  return "has not been heard for " + seconds_text(deadline) +
-         "; it is stopped, overloaded or cut off";
-}
-[[nodiscard]] inline std::string broken_text(std::string const& reason) {
-  return "its process has ended or its connection broke (" + reason + ")";
-}
-
-/// @return the report for a peer failure seen here. If this process itself was suspended for at
-///         least `deadline`, it reports that instead of blaming a peer.
-[[nodiscard]] inline rank_failure as_noticed(
-    rank_failure noticed,
-    int rank,
-    std::chrono::milliseconds standstill,
-    std::chrono::milliseconds deadline) {
-  bool const blames_others = noticed.code == errc::peer_failed && noticed.location.rank != rank;
-  if (!blames_others || standstill < deadline) return noticed;
-  return {
-      {rank, -1, -1, -1},
-      {},
-      errc::peer_failed,
-      "was suspended for " + seconds_text(standstill) + ", and the other ranks gave it up after " +
-          seconds_text(deadline) + "; it was stopped or overloaded"};
-}
-
-/// Adds a failure to those of a run. Hearsay, of one rank about another, says nothing new about a
-/// rank that is known to have failed.
-inline void attach(std::vector<rank_failure>& failures, rank_failure more, bool is_hearsay) {
-  bool const is_known = std::any_of(failures.begin(), failures.end(), [&](auto const& known) {
-    return known == more || (is_hearsay && more.code == errc::peer_failed &&
-                             known.location.rank == more.location.rank);
-  });
-  if (!is_known) failures.push_back(std::move(more));
-}
-
 /// Is the client end of the control connection of one rank: joins, reports local failures, and
 /// receives rank 0's verdict. Rank 0 has one too, without a socket. Used on the I/O thread alone.
 class client final : public connection_owner {
  public:
   /// Sends to rank 0 where that is this process.
   using local_sender = std::function<void(control_kind, blob)>;
-  /// Is told of the first failure of the run. @return whether `settle` will be called because of it
-  using stop_call = std::function<bool(rank_failure const&)>;
-
   enum class state { joining, refused, running, stopping, over };
 
   client(net::io_context& io, int rank, rendezvous_settings const& settings)
@@ -87,7 +44,8 @@ class client final : public connection_owner {
         progress_(board_, rank),
         pulse_(io, heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
         silence_(
-            io, settings.deadline, [this] { return silence(); }, [this] { give_up_rank_0(); }) {}
+            io, settings.deadline, [this] { return silence(); }, [this] { give_up_rank_0(); }),
+        others_notice_(io) {}
 
   /// Has rank 0 in this process.
   void use(local_sender to_rank_0) {
@@ -122,7 +80,8 @@ class client final : public connection_owner {
       case control_kind::welcome: return start(read_roster(payload));
       case control_kind::outcome: return take(read_outcome(payload, settings_.largest_blob));
       case control_kind::stop: return stop(read_failure(payload));
-      case control_kind::verdict: return end(read_failures(payload));
+      case control_kind::all_told: return note_all_told();
+      case control_kind::verdict: end(read_failures(payload)); return note_all_told();
       case control_kind::bye: return lose_coordinator({}, left_text());
       default: throw wrong_kind(kind, "is for rank 0");
     }
@@ -183,6 +142,8 @@ class client final : public connection_owner {
     for (auto const& f : own_) attach(known, f, f.location.rank != rank_);
     if (state_ == state::running) stop(known.front());
     end(std::move(known));
+    // Nobody says when the others know. Where rank 0 is gone, they notice it like this one.
+    others_notice_.set(linger_of(settings_), [this] { note_all_told(); });
   }
 
   /// Says goodbye, which is no failure here, and receives nothing more.
@@ -193,16 +154,21 @@ class client final : public connection_owner {
   /// Ends at once.
   void close() {
     stop_clocks();
+    others_notice_.cancel();
+    note_all_told();  // as far as this rank will ever know
     if (connection_ != nullptr) connection_->close();
   }
 
-  /// Sets what the first failure calls; calls it at once if that is there.
-  void on_stop(stop_call call) {
-    on_stop_ = std::move(call);
-    if (on_stop_ && first_) on_stop_(*first_);
+  /// Sets what the end of the run calls; calls it at once if that is there.
+  void on_stop(stop_calls calls) {
+    on_stop_ = std::move(calls);
+    if (on_stop_.failed && first_) on_stop_.failed(*first_);
+    if (on_stop_.all_told && are_all_told_) on_stop_.all_told();
   }
 
   [[nodiscard]] state now() const noexcept { return state_; }
+  /// @return whether the run has failed and no rank is left that can be told
+  [[nodiscard]] bool are_all_told() const noexcept { return are_all_told_; }
   /// @return whether the other end may still be reading what was sent last
   [[nodiscard]] bool is_connected() const noexcept {
     return connection_ != nullptr && connection_->is_open();
@@ -246,9 +212,14 @@ class client final : public connection_owner {
     if (state_ != state::running) return;
     state_ = state::stopping;
     first_ = std::move(first);
-    bool const will_settle = on_stop_ && on_stop_(*first_);
-    if (!will_settle || is_settled_) send(control_kind::ended);
+    bool const will_settle = on_stop_.failed && on_stop_.failed(*first_);
     is_settled_ = is_settled_ || !will_settle;
+    send(is_settled_ ? control_kind::ended : control_kind::told);
+  }
+
+  void note_all_told() {
+    if (!first_ || std::exchange(are_all_told_, true)) return;
+    if (on_stop_.all_told) on_stop_.all_told();
   }
 
   void end(std::vector<rank_failure> failures) {
@@ -319,10 +290,11 @@ class client final : public connection_owner {
   progress_reader progress_;
   pulse pulse_;
   silence_limit silence_;
+  timeout others_notice_;  // that rank 0 is gone
   local_sender to_coordinator_;
   std::shared_ptr<control_connection> connection_;
   std::function<void(std::string const&)> when_lost_;
-  stop_call on_stop_;
+  stop_calls on_stop_;
 
   state state_ = state::joining;
   roster roster_;
@@ -331,6 +303,7 @@ class client final : public connection_owner {
   std::optional<collective_outcome> outcome_;
   bool coordinator_left_ = false;
   bool is_settled_ = false;
+  bool are_all_told_ = false;  // of `first_`
   std::optional<rank_failure> first_;
   std::vector<rank_failure> own_;
   std::vector<rank_failure> failures_;

@@ -27,12 +27,14 @@ enum class control_kind : std::uint8_t {
   heartbeat,  ///< to rank 0: progress_report; to others: nothing
   call,       ///< to rank 0: collective_call
   report,     ///< to rank 0: rank_failure
+  told,       ///< to rank 0: nothing; what runs here knows of the failure, and ends
   ended,      ///< to rank 0: nothing; this rank has stopped
   bye,        ///< nothing; the sender leaves, which is no failure
   refuse,     ///< rank_failure: you, or all of you, will not run
   welcome,    ///< roster
   outcome,    ///< collective_outcome: what a collective call gives
   stop,       ///< rank_failure: the first of the run
+  all_told,   ///< nothing; every rank knows of the failure, as far as it can be reached
   verdict,    ///< failures: all of the run, the first one first
 };
 inline constexpr auto last_control_kind = control_kind::verdict;

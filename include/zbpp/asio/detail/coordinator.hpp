@@ -12,6 +12,9 @@
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/membership.hpp>
+#include <zbpp/asio/detail/newcomers.hpp>
+#include <zbpp/asio/detail/noticed_failure.hpp>
+#include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
@@ -87,7 +90,7 @@ class coordinator final : public connection_owner {
   }
   void on_lost(control_connection& from, std::string const& reason) override {
     auto const rank = rank_of(members_, from);
-    std::erase_if(joining_, [&](auto const& s) { return s.get() == &from; });
+    newcomers_.remove(from);
     if (rank >= 0) lose(rank, reason, broken_text(reason));
   }
 
@@ -109,7 +112,8 @@ class coordinator final : public connection_owner {
         bool const is_hearsay = failure.location.rank != rank;
         return fail(std::move(failure), is_hearsay);
       }
-      case control_kind::ended: from.has_ended = true; return conclude_if_all_ended();
+      case control_kind::told: from.is_told = true; return go_on_stopping();
+      case control_kind::ended: from.has_ended = true; return go_on_stopping();
       case control_kind::bye: return let_go(rank);
       default: throw wrong_kind(kind, "only rank 0 sends");
     }
@@ -157,19 +161,16 @@ class coordinator final : public connection_owner {
     if (what != link_purpose::control) return;  // the socket closes
     auto const next = std::make_shared<control_connection>(std::move(socket), *this, most_join);
     next->start();
-    joining_.push_back(next);
+    newcomers_.add(next);
   }
 
   void join(control_connection& from, join_request request) {
     if (state_ != state::joining)
-      return turn_away(
+      return newcomers_.turn_away(
           from, ending_.empty() ? late_text(request.rank, members_.size(), place_) : ending_);
     auto wrong = mistake_in(request, from.name(), members_);
     if (wrong.empty()) {
-      auto const place = std::find_if(
-          joining_.begin(), joining_.end(), [&](auto const& s) { return s.get() == &from; });
-      member_of(request.rank) = member_record(*place, std::move(request));
-      joining_.erase(place);
+      member_of(request.rank) = member_record(newcomers_.remove(from), std::move(request));
       from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
       // Ranks that come a little later are told, too, even after the longest pause between two
@@ -196,14 +197,8 @@ class coordinator final : public connection_owner {
     deadline_.cancel();
     auto const refusal = write(rank_failure{{}, {}, errc::no_rendezvous, text});
     send_all(control_kind::refuse, refusal);
-    for (auto const& s : joining_) s->send(control_kind::refuse, blob(refusal));
+    for (auto const& s : newcomers_) s->send(control_kind::refuse, blob(refusal));
     finish_all();
-  }
-
-  void turn_away(control_connection& from, std::string const& text) {
-    from.send(control_kind::refuse, write(rank_failure{{}, {}, errc::no_rendezvous, text}));
-    from.finish(std::chrono::seconds(1));
-    std::erase_if(joining_, [&](auto const& s) { return s.get() == &from; });
   }
 
   // Running.
@@ -244,7 +239,7 @@ class coordinator final : public connection_owner {
       send_all(control_kind::bye);
       finish_all();
     }
-    conclude_if_all_ended();
+    go_on_stopping();
   }
 
   void lose(int rank, std::string const& reason, std::string const& text) {
@@ -257,7 +252,7 @@ class coordinator final : public connection_owner {
       return;
     }
     if (!s.has_left) fail({{rank, -1, -1, -1}, {}, errc::peer_failed, text});
-    conclude_if_all_ended();
+    go_on_stopping();
   }
 
   void fail(rank_failure failure, bool is_hearsay = true) {
@@ -270,14 +265,22 @@ class coordinator final : public connection_owner {
     silence_.stop();
     failures_ = {std::move(failure)};
     send_all(control_kind::stop, write(failures_.front()));
-    deadline_.set(
-        std::min(settings_.deadline / 4, std::chrono::milliseconds(3000)), [this] { conclude(); });
-    conclude_if_all_ended();
+    deadline_.set(stop_limit_of(settings_), [this] { tell_all_told(); });
+    go_on_stopping();
   }
 
-  void conclude_if_all_ended() {
-    if (state_ == state::stopping && std::ranges::all_of(members_, &member_record::has_ended))
-      conclude();
+  // First all are told, so that none takes for sound what others make once they give up messages;
+  // then all end.
+  void go_on_stopping() {
+    if (state_ != state::stopping) return;
+    if (std::ranges::all_of(members_, &member_record::has_ended)) return conclude();
+    if (are_all_told(members_)) tell_all_told();
+  }
+
+  void tell_all_told() {
+    if (std::exchange(has_told_that_, true)) return;
+    send_all(control_kind::all_told);
+    deadline_.set(stop_limit_of(settings_), [this] { conclude(); });
   }
 
   void conclude() {
@@ -298,7 +301,7 @@ class coordinator final : public connection_owner {
   void each_connection(Do act) const {
     for (auto const& s : members_)
       if (s.to != nullptr) act(*s.to);
-    for (auto const& s : joining_) act(*s);
+    for (auto const& s : newcomers_) act(*s);
   }
   [[nodiscard]] bool has_connection(bool (control_connection::*is_so)()
                                         const noexcept) const noexcept {
@@ -308,11 +311,8 @@ class coordinator final : public connection_owner {
   }
 
   void beat(bool was_late) {
-    auto const now = steady::now();
     send_heartbeats(members_, was_late);
-    for (auto const& s : std::vector(joining_))
-      if (now - s->heard() > join_limit)
-        turn_away(*s, mistake_.empty() ? "it did not say its rank in time" : mistake_);
+    newcomers_.turn_away_late(mistake_.empty() ? "it did not say its rank in time" : mistake_);
     if (was_late || !watchdog_ || state_ != state::running) return;
     if (auto text = watchdog_(reports_of(members_)))
       fail({{}, {}, errc::stalled, std::move(*text)});
@@ -324,14 +324,13 @@ class coordinator final : public connection_owner {
       fail({{rank, -1, -1, -1}, {}, errc::peer_failed, silence_text(settings_.deadline)});
   }
 
-  static constexpr std::chrono::seconds join_limit{5};
   rendezvous_settings settings_;
   local_sender to_local_;
   std::string place_;
   std::vector<member_record> members_;
-  std::vector<std::shared_ptr<control_connection>> joining_;  // authenticated, but no member yet
+  newcomers newcomers_;
   collective_round collective_;
-  timeout deadline_;  // of joining, of the collective, of stopping: of one at a time
+  timeout deadline_;  // of joining, of the collective, of being told, of ending: of one at a time
   pulse pulse_;
   silence_limit silence_;
   watchdog watchdog_;
@@ -340,6 +339,7 @@ class coordinator final : public connection_owner {
   std::string mistake_;  // of a rank that joined; all are told soon
   std::string ending_;   // told to ranks that come too late
   std::vector<rank_failure> failures_;
+  bool has_told_that_ = false;  // all ranks know the first of them
   listener listener_;
 };
 

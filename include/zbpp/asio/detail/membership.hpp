@@ -48,6 +48,7 @@ struct member_record {
   std::string went;  ///< why its connection ended before the run began
   bool came_over_loopback = false;
   bool has_come = false;
+  bool is_told = false;    ///< that the run has failed
   bool has_ended = false;  ///< nothing more is expected of it
   bool has_left = false;
   progress_report progress;
@@ -80,6 +81,12 @@ struct member_record {
   for (auto const& s : members)
     if (!s.has_ended) longest = std::max(longest, s.silence());
   return longest;
+}
+
+/// @return whether every rank that is still expected has been told that the run has failed
+[[nodiscard]] inline bool are_all_told(std::vector<member_record> const& members) {
+  return std::ranges::all_of(
+      members, [](member_record const& m) { return m.is_told || m.has_ended; });
 }
 
 /// Sends a heartbeat to every rank, and notes how long each has been silent.

@@ -8,6 +8,7 @@
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/control_parts.hpp>
+#include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -44,7 +45,7 @@ ZBPP_INLINE control::~control() {
     settle();  // if something failed, all have to know it first
     if (!is_shut_) {
       detail::run_for(loop_, settings_.deadline, [&] { return !parts_->is_sending(); });
-      auto const linger = std::min(settings_.deadline / 4, std::chrono::milliseconds(250));
+      auto const linger = detail::linger_of(settings_);
       loop_.exclusively([&] { parts_->member().say_bye(linger); });
       detail::run_for(loop_, linger, [&] { return !parts_->is_connected(); });
     }
@@ -64,8 +65,8 @@ ZBPP_INLINE detail::listener const& control::data_listener() const noexcept {
 
 ZBPP_INLINE progress_board& control::board() noexcept { return parts_->member().board(); }
 
-ZBPP_INLINE void control::on_stop(stop_call call) {
-  loop_.exclusively([&] { parts_->member().on_stop(std::move(call)); });
+ZBPP_INLINE void control::on_stop(stop_calls calls) {
+  loop_.exclusively([&] { parts_->member().on_stop(std::move(calls)); });
 }
 
 ZBPP_INLINE void control::on_data_connection(connection_call call) {
@@ -83,6 +84,8 @@ ZBPP_INLINE void control::report(rank_failure failure) {
 }
 
 ZBPP_INLINE bool control::has_stopped() const noexcept { return parts_->has_stopped(); }
+
+ZBPP_INLINE bool control::are_all_told() const noexcept { return parts_->member().are_all_told(); }
 
 ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure> own) {
   auto& member = parts_->member();

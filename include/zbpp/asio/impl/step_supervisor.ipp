@@ -11,6 +11,7 @@
 #include <zbpp/model/program.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -41,11 +42,8 @@ namespace detail {
 }  // namespace detail
 
 ZBPP_INLINE step_supervisor::step_supervisor(
-    control& run,
-    plan const& planned,
-    std::function<void()> wake,
-    std::vector<agreement_item> const& more)
-    : control_(&run), rank_(run.rank()), wake_(std::move(wake)) {
+    control& run, plan const& planned, failure_calls calls, std::vector<agreement_item> const& more)
+    : control_(&run), rank_(run.rank()), calls_(std::move(calls)) {
   if (run.ranks() != planned.problem().ranks())
     throw error(
         errc::bad_argument,
@@ -64,18 +62,29 @@ ZBPP_INLINE void step_supervisor::begin(
         detail::stall_detector(program, control_->settings().stall_deadline), program_of);
   control_->board().begin_step(steps_);
   status_ = &status;
-  control_->on_stop([this](rank_failure const& first) { return stop(first); });
+  control_->on_stop(
+      {.failed = [this](rank_failure const& first) { return stop(first); },
+       .all_told =
+           [this] {
+             if (status_ != nullptr && calls_.all_told) calls_.all_told();
+           }});
   static_cast<void>(look());
 }
 
 ZBPP_INLINE bool step_supervisor::look() {
-  return control_->loop().exclusively([this] { return has_stopped(); });
+  control_->loop().exclusively([this] { has_stopped(); });
+  return is_told_.load(std::memory_order_acquire);
 }
 
 ZBPP_INLINE bool step_supervisor::has_stopped() {
   if (!control_->has_stopped()) return false;
+  is_told_.store(true, std::memory_order_release);
   if (status_ != nullptr) status_->fail(rank_);
   return true;
+}
+
+ZBPP_INLINE bool step_supervisor::are_all_told() {
+  return control_->loop().exclusively([this] { return control_->are_all_told(); });
 }
 
 ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::int64_t> step) {
@@ -87,7 +96,7 @@ ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::
 
 ZBPP_INLINE void step_supervisor::end() {
   control_->loop().exclusively([&] { status_ = nullptr; });
-  control_->on_stop(nullptr);
+  control_->on_stop({});
   control_->board().enter(progress_phase::outside);
   steps_ = control_->board().read().step + 1;
 }
@@ -112,9 +121,10 @@ ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
 
 // Ends the step; called on the I/O thread.
 ZBPP_INLINE bool step_supervisor::stop(rank_failure const& first) noexcept {
+  is_told_.store(true, std::memory_order_release);
   if (status_ == nullptr) return false;
   status_->fail(first.location.rank >= 0 ? first.location.rank : rank_);
-  wake_();
+  if (calls_.told) calls_.told();
   return true;
 }
 

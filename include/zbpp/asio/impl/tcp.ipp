@@ -54,7 +54,7 @@ ZBPP_INLINE tcp::executor::executor(tcp by, plan const& planned)
     : control_(by.control_),
       connector_(by.connector_),
       settings_(by.settings_),
-      part_(*by.control_, planned, [this] { notify(&wakeup_); }) {}
+      part_(*by.control_, planned, {.told = [this] { notify(&wakeup_); }}) {}
 
 ZBPP_INLINE tcp::executor::~executor() {
   for (auto const& mine : links_) control_->unwatch(&mine);

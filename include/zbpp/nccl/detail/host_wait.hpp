@@ -46,6 +46,8 @@ class host_wait {
   template <class Done>
   bool until(Done const& done) {
     until(done, [this] { return supervisor_.look() || status_->has_failed(); });
+    // A process that was suspended finds messages here that others made after they had given it up.
+    static_cast<void>(supervisor_.look());
     return !status_->has_failed();
   }
   /// The same when a step has failed here, for steps before it: until `done()` holds or the run is
@@ -100,12 +102,14 @@ class host_wait {
       return false;
     });
   }
-  /// Waits until rank 0 has decided which failure of the run was the first, but not longer than the
-  /// deadline of the run. Only then may a rank give up messages: passes that run without them,
-  /// there and where their results go, may fault, and none of that is the first failure.
-  void until_stopped() {
+  /// Waits until all ranks know of the failure of the run, but not longer than its deadline. Only
+  /// then may a rank give up messages: passes that run without them, there and where their results
+  /// go, make garbage or fault, and no rank takes that for a step or for the first failure.
+  void until_all_told() {
     auto const end = std::chrono::steady_clock::now() + supervisor_.channel().settings().deadline;
-    poll([&] { return supervisor_.look() || std::chrono::steady_clock::now() > end; }, pause);
+    poll(
+        [&] { return supervisor_.are_all_told() || std::chrono::steady_clock::now() > end; },
+        pause);
   }
 
  private:

@@ -64,7 +64,7 @@ class ranks::executor {
         supervisor_(
             by.run_->control_channel(),
             planned,
-            [this] { steps_.start_abort(); },
+            {.all_told = [this] { steps_.start_abort(); }},
             detail::agreement_of(settings_)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
         launcher_(

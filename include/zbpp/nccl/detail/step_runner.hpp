@@ -101,10 +101,12 @@ class step_runner {
       step_status& status,
       std::size_t turn) {
     auto& engine = engines.front();
-    if (under_way_ == 0)
+    if (under_way_ == 0) {
       begin(what, status, turn);
-    else
+    } else {
       come_back();
+      static_cast<void>(supervisor_.look());  // the status was reset
+    }
     try {
       if (!status.has_failed()) start_step(engines, what, status, turn);
     } catch (...) {
@@ -123,7 +125,7 @@ class step_runner {
   /// is done, when the run has failed.
   /// @param turn      of the step among those at once
   /// @param failures  gets in front what failed here
-  /// @return whether the step is whole: it was done before messages were ended
+  /// @return whether the step is whole: it was done before this rank was told of a failure
   [[nodiscard]] bool finish(transport const& by, std::size_t turn, std::vector<failure>& failures) {
     if (is_over_ ? whole_ == 0 : !wait_for_whole_step(by, turn, failures)) {
       under_way_ = 0;  // those behind it are lost with it
@@ -214,10 +216,7 @@ class step_runner {
     phase_ = board().read().phase;
     board().enter(asio::progress_phase::outside);
   }
-  void come_back() {
-    board().enter(phase_);
-    static_cast<void>(supervisor_.look());  // the status was reset
-  }
+  void come_back() noexcept { board().enter(phase_); }
   // Follows the device in the next step from now on, since the first one is done.
   void go_on() {
     first_ = turn_of(1);
@@ -228,9 +227,10 @@ class step_runner {
     leave();
   }
 
-  // Where messages were ended, what is done may have run without them. So asks in this order.
-  [[nodiscard]] bool is_whole(std::size_t turn) const {
-    return steps_.is_done(turn) && !(abort_thread_ && abort_thread_->is_started());
+  // No rank gives up messages before this one is told. So what is done while it is not told has run
+  // with all of them; asks in this order.
+  [[nodiscard]] bool is_whole(std::size_t turn) {
+    return steps_.is_done(turn) && !supervisor_.look();
   }
   [[nodiscard]] bool wait_for_whole_step(
       transport const& by, std::size_t turn, std::vector<failure>& failures) {
@@ -260,7 +260,7 @@ class step_runner {
   // Ends the steps of a run that has failed.
   void give_up(transport const& by, failure const& own, std::optional<std::int64_t> step = {}) {
     supervisor_.report(own, step);
-    wait_.until_stopped();
+    wait_.until_all_told();
     steps_.discard();
     if (abort_thread_) abort_thread_->finish();
     settle_device(&by);

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the end of a run that fails calls on each rank, in two turns: first every rank is told, and
+// then every rank knows that.
+#pragma once
+
+#include <zbpp/asio/roster.hpp>
+
+#include <functional>
+
+namespace zbpp::asio {
+
+/// Holds what `control::on_stop` sets. Either may be empty. They are called on the I/O thread and
+/// must not throw.
+struct stop_calls {
+  /// Told of the first failure of the run. It ends what runs here: rank 0 is told that this rank
+  /// knows when it has returned.
+  /// @return whether `settle` will be called when that has ended
+  std::function<bool(rank_failure const&)> failed = {};
+  /// Called when no rank is left that can be told. Only then may a rank give up messages: what it
+  /// makes without them may reach others, who know by now that it counts for nothing.
+  std::function<void()> all_told = {};
+};
+
+}  // namespace zbpp::asio
