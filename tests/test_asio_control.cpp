@@ -168,7 +168,7 @@ std::vector<std::string> run_with_raw(
 struct step_stub {
   explicit step_stub(asio::control& of_rank, std::function<void()> on_all_told = {})
       : control(of_rank) {
-    control.on_stop(
+    set(
         {.failed =
              [this](rank_failure const& first) {
                stopped.set_value(first);
@@ -180,7 +180,7 @@ struct step_stub {
                all_told.set_value();  // throws when it is called again
              }});
   }
-  ~step_stub() { control.on_stop({}); }
+  ~step_stub() { set({}); }
 
   std::vector<rank_failure> wait_and_settle() {
     if (has_stopped.wait_for(test_limit) != std::future_status::ready)
@@ -195,6 +195,10 @@ struct step_stub {
   void wait_until_all_are_told() {
     if (all_told.get_future().wait_for(test_limit) != std::future_status::ready)
       throw std::runtime_error("nobody told that all ranks know of the failure");
+  }
+
+  void set(asio::stop_calls calls) {
+    control.loop().exclusively([&] { control.on_stop(std::move(calls)); });
   }
 
   asio::control& control;
@@ -256,24 +260,25 @@ TEST_CASE("all ranks know of a failure before any may give up messages") {
             auto& control = meeting.control_channel();
             auto const rank = meeting.rank();
             meeting.barrier();
-            if (rank != outside) {
-              control.on_stop(
-                  {.failed =
-                       [&](rank_failure const&) {
-                         for (int i = 0; i < 100 * rank; ++i) std::this_thread::yield();
-                         ++told;
-                         return true;
-                       },
-                   .all_told = [&,
-                                rank] { known[static_cast<std::size_t>(rank)].push_back(told); }});
-            }
+            asio::stop_calls calls{
+                .failed =
+                    [&](rank_failure const&) {
+                      for (int i = 0; i < 100 * rank; ++i) std::this_thread::yield();
+                      ++told;
+                      return true;
+                    },
+                .all_told = [&, rank] { known[static_cast<std::size_t>(rank)].push_back(told); }};
+            auto const set = [&](asio::stop_calls const& what) {
+              control.loop().exclusively([&] { control.on_stop(what); });
+            };
+            if (rank != outside) set(calls);
             meeting.barrier();
             if (rank == culprit) control.settle(failure_of(rank));
             try {
               meeting.barrier();
             } catch (error const&) {  // the failure
             }
-            control.on_stop({});
+            set({});
           });
       for (auto const& text : thrown) CHECK(text == "");
       auto const in_steps = outside < ranks ? ranks - 1 : ranks;

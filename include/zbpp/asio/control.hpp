@@ -72,7 +72,7 @@ class control {
   /// @return where the step writes how far it is; any thread may use it
   [[nodiscard]] progress_board& board() noexcept;
 
-  /// Sets what the first failure calls, at once if there is one.
+  /// Sets what the first failure calls, at once if there is one. Call only on the I/O thread.
   void on_stop(stop_calls calls);
   /// Sets what takes data connections, those too that have come already; null for nothing.
   void on_data_connection(connection_call call);

@@ -75,7 +75,7 @@ class step_supervisor {
 
  private:
   // Ends the step; called on the I/O thread.
-  bool stop(rank_failure const& first) noexcept;
+  void stop(rank_failure const& first) noexcept;
 
   control* control_;
   int rank_;

@@ -65,9 +65,7 @@ ZBPP_INLINE detail::listener const& control::data_listener() const noexcept {
 
 ZBPP_INLINE progress_board& control::board() noexcept { return parts_->member().board(); }
 
-ZBPP_INLINE void control::on_stop(stop_calls calls) {
-  loop_.exclusively([&] { parts_->member().on_stop(std::move(calls)); });
-}
+ZBPP_INLINE void control::on_stop(stop_calls calls) { parts_->member().on_stop(std::move(calls)); }
 
 ZBPP_INLINE void control::on_data_connection(connection_call call) {
   loop_.exclusively([&] { parts_->on_data_connection(std::move(call)); });

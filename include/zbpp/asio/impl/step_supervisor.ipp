@@ -61,14 +61,17 @@ ZBPP_INLINE void step_supervisor::begin(
     control_->watch(
         detail::stall_detector(program, control_->settings().stall_deadline), program_of);
   control_->board().begin_step(steps_);
-  status_ = &status;
-  control_->on_stop(
-      {.failed = [this](rank_failure const& first) { return stop(first); },
-       .all_told =
-           [this] {
-             if (status_ != nullptr && calls_.all_told) calls_.all_told();
-           }});
-  static_cast<void>(look());
+  control_->loop().exclusively([&] {
+    status_ = &status;
+    control_->on_stop(
+        {.failed =
+             [this](rank_failure const& first) {
+               stop(first);
+               return true;
+             },
+         .all_told = calls_.all_told});
+    static_cast<void>(has_stopped());
+  });
 }
 
 ZBPP_INLINE bool step_supervisor::look() {
@@ -95,8 +98,10 @@ ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::
 }
 
 ZBPP_INLINE void step_supervisor::end() {
-  control_->loop().exclusively([&] { status_ = nullptr; });
-  control_->on_stop({});
+  control_->loop().exclusively([&] {
+    status_ = nullptr;
+    control_->on_stop({});
+  });
   control_->board().enter(progress_phase::outside);
   steps_ = control_->board().read().step + 1;
 }
@@ -120,12 +125,10 @@ ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
 }
 
 // Ends the step; called on the I/O thread.
-ZBPP_INLINE bool step_supervisor::stop(rank_failure const& first) noexcept {
+ZBPP_INLINE void step_supervisor::stop(rank_failure const& first) noexcept {
   is_told_.store(true, std::memory_order_release);
-  if (status_ == nullptr) return false;
   status_->fail(first.location.rank >= 0 ? first.location.rank : rank_);
   if (calls_.told) calls_.told();
-  return true;
 }
 
 ZBPP_INLINE void step_supervisor::or_fail(std::function<void()> const& work) {

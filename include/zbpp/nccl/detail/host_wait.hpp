@@ -46,8 +46,6 @@ class host_wait {
   template <class Done>
   bool until(Done const& done) {
     until(done, [this] { return supervisor_.look() || status_->has_failed(); });
-    // A process that was suspended finds messages here that others made after they had given it up.
-    static_cast<void>(supervisor_.look());
     return !status_->has_failed();
   }
   /// The same when a step has failed here, for steps before it: until `done()` holds or the run is

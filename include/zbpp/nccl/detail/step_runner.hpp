@@ -179,7 +179,9 @@ class step_runner {
   // Ends a step that has succeeded, unless another rank has failed meanwhile: an abort that has
   // begun has to be finished.
   void end(transport const& by, failure const& own) {
-    if (!status_->has_failed()) supervisor_.end();
+    // Looks once more: messages to a process that was suspended may be what others made after they
+    // had given it up.
+    if (!supervisor_.look() && !status_->has_failed()) supervisor_.end();
     if (status_->has_failed()) give_up(by, own);
   }
 
