@@ -779,16 +779,20 @@ std::vector<std::string> thrown_by_connecting(channel const& wanted, std::uint16
         raw.send(
             control_kind::call,
             write(asio::detail::collective_call{0, asio::collective::barrier, 0, {}}));
-        // Lives as others do, until it hears the verdict.
-        std::jthread const alive([&raw](std::stop_token const& stop) {
-          asio::wire_writer report;
-          put(report, asio::progress_report{});
-          while (!stop.stop_requested()) {
-            raw.send(control_kind::heartbeat, report.bytes());
-            ::poll(nullptr, 0, 100);
-          }
-        });
+        {  // Lives as others do, until it hears of the failure.
+          std::jthread const alive([&raw](std::stop_token const& stop) {
+            asio::wire_writer report;
+            put(report, asio::progress_report{});
+            while (!stop.stop_requested()) {
+              raw.send(control_kind::heartbeat, report.bytes());
+              ::poll(nullptr, 0, 100);
+            }
+          });
+          raw.read(control_kind::stop);
+        }
+        raw.send(control_kind::ended);
         raw.read(control_kind::verdict);
+        raw.close();
       },
       [&](asio::rendezvous& meeting) {
         static_cast<void>(meeting.data_connections().connect({wanted}));

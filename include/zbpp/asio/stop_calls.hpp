@@ -13,8 +13,8 @@ namespace zbpp::asio {
 /// Holds what `control::on_stop` sets. Either may be empty. They are called on the I/O thread and
 /// must not throw.
 struct stop_calls {
-  /// Told of the first failure of the run. It ends what runs here: rank 0 is told that this rank
-  /// knows when it has returned.
+  /// Told of the first failure of the run; ends what runs here. When it has returned, rank 0 is
+  /// told that this rank knows.
   /// @return whether `settle` will be called when that has ended
   std::function<bool(rank_failure const&)> failed = {};
   /// Called when no rank is left that can be told. Only then may a rank give up messages: what it

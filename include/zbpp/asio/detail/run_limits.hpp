@@ -21,7 +21,7 @@ namespace zbpp::asio::detail {
   return std::min(s.deadline / 4, std::chrono::milliseconds(3000));
 }
 
-/// @return how long a rank waits for what ends at another one at about the same time
+/// @return how long a rank that has ended waits for others to read or to notice that
 [[nodiscard]] inline std::chrono::milliseconds linger_of(rendezvous_settings const& s) {
   return std::min(s.deadline / 4, std::chrono::milliseconds(250));
 }
