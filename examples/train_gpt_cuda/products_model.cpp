@@ -6,14 +6,23 @@
 #include "touching.hpp"
 #include <zbpp/cuda/error.hpp>
 
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace gpt::cuda {
 namespace {
 
-float at(factor const& f, index batch, index row, index column) {
-  if (f.transposed) std::swap(row, column);
-  return wide(f.data[batch * f.next + row * f.stride + column]);
+/// The values of one matrix of a factor, row by row, as it is meant.
+std::vector<float> widened(factor const& f, index batch, index rows, index columns) {
+  std::vector<float> all(static_cast<std::size_t>(rows * columns));
+  bf16 const* const first = f.data + batch * f.next;
+  index const down = f.transposed ? 1 : f.stride;
+  index const right = f.transposed ? f.stride : 1;
+  float* to = all.data();
+  for (index r = 0; r < rows; ++r)
+    for (index c = 0; c < columns; ++c) *to++ = wide(first[r * down + c * right]);
+  return all;
 }
 
 /// Says what is stored of a sum, and does what the epilogue does beside it.
@@ -33,11 +42,14 @@ float finished(epilogue const& then, float sum, index place, index column) {
 }
 
 void multiply(product const& what) {
-  for (index n = 0; n < what.batch; ++n)
+  for (index n = 0; n < what.batch; ++n) {
+    auto const a = widened(what.a, n, what.rows, what.inner);
+    auto const b = widened(what.b, n, what.inner, what.columns);
     for (index r = 0; r < what.rows; ++r)
       for (index c = 0; c < what.columns; ++c) {
         float sum = 0.0F;
-        for (index i = 0; i < what.inner; ++i) sum += at(what.a, n, r, i) * at(what.b, n, i, c);
+        for (index i = 0; i < what.inner; ++i)
+          sum += a.data()[r * what.inner + i] * b.data()[i * what.columns + c];
         auto const place = n * what.to.next + r * what.to.stride + c;
         sum *= what.scale;
         if (what.residual != nullptr) sum += wide(what.residual[place]);
@@ -47,10 +59,12 @@ void multiply(product const& what) {
           what.to.narrow[place] = narrow(
               finished(what.then, what.adds ? sum + wide(what.to.narrow[place]) : sum, place, c));
       }
+  }
   if (what.then.what != epilogue::kind::row_sums) return;
+  auto const a = widened(what.a, 0, what.rows, what.inner);
   for (index r = 0; r < what.rows; ++r) {
     float sum = 0.0F;
-    for (index i = 0; i < what.inner; ++i) sum += at(what.a, 0, r, i);
+    for (index i = 0; i < what.inner; ++i) sum += a.data()[r * what.inner + i];
     what.then.row_sums[r] = sum;
   }
 }
