@@ -84,7 +84,7 @@ zbpp::stage_costs toy_costs() {
 
 TEST_CASE("every policy gives the bits of one process", "[bit-equality]") {
   auto const p =
-      GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 6})));
+      GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4})));
   for (auto const& where : placements_to_run(p))
     for (int m : microbatches_to_run(p))
       for_each_plan_of(

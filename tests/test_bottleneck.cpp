@@ -4,6 +4,7 @@
 #include <support/catch.hpp>
 #include <support/random_layers.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -24,7 +25,7 @@ using zbpp::test::random_placement;
 TEST_CASE("no cut has less than the bottleneck that is found", "[bottleneck]") {
   int linear = 0;
   int coupled = 0;
-  for (int trial = 0; trial < 4000; ++trial) {
+  for (int trial = 0; trial < zbpp::test::thinned(4000, 2000); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const where = random_placement(random);
     auto const count = where.stages() + static_cast<int>(random.integer(0, 6));

@@ -47,7 +47,7 @@ TEST_CASE("every policy gives the bits of one process on a GPU, whatever runs fi
 TEST_CASE("early receives, several devices and small queues change no bit", "[cuda]") {
   auto const seed = run_seed();
   std::uint64_t n = seed;
-  for (int p : thinned<std::vector<int>>({2, 4}, {2, 3}))
+  for (int p : thinned<std::vector<int>>({2, 4}, {3}))
     for (int receive_ahead : thinned<std::vector<int>>({0, 1, 2}, {0, 2}))
       for (auto const& where : placements_to_run(p))
         for_each_plan_of(

@@ -225,7 +225,7 @@ TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto]") 
   zbpp::test::plain_random random(20);
   double gap = 0;
   int proved = 0;
-  constexpr int cases = thinned(40, 20);
+  constexpr int cases = thinned(40, 10);
   for (int i = 0; i < cases; ++i) {
     auto const what = zbpp::test::uneven_problem(random, 'l');
     auto const found = find(what, 0.05);
@@ -295,7 +295,7 @@ TEST_CASE("tiny problems whose B adds for W are planned, too", "[greedy_auto][ex
   int equal = 0;
   int solved = 0;
   int fused = 0;
-  for (int i = 0; i < thinned(200, 60); ++i) {
+  for (int i = 0; i < thinned(200, 25); ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
     auto const where = zbpp::test::tiny_placement(random, i);
     auto const what = zbpp::test::tiny_problem_with_gradients(

@@ -152,7 +152,7 @@ TEST_CASE("without clipping all ranks step early and no step is amended", "[opti
 }
 
 TEST_CASE("clipping in every step, in some and in none changes no bit", "[optimizer-steps]") {
-  auto const p = GENERATE(1, 2, 4);
+  auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 4}, {1, 3})));
   auto const clip = GENERATE(1e-3, 1.2, 1e9);
   CAPTURE(p, clip);
   auto const seen = check(p, 2 * p, {.dropout = true}, {.clip = clip});
