@@ -2,6 +2,7 @@
 #include <zbpp/runtime/virtual_time.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/verify.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
