@@ -129,7 +129,9 @@ set(ZBPP_CORE_HEADERS
   planner/detail/memory_use.hpp
   planner/detail/order_search.hpp
   planner/detail/pair_up.hpp
+  planner/detail/pass_classes.hpp
   planner/detail/pass_network.hpp
+  planner/detail/pass_turns.hpp
   planner/detail/pipeline_state.hpp
   planner/detail/plan_search.hpp
   planner/detail/plan_site.hpp

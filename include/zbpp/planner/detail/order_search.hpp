@@ -36,7 +36,7 @@ class order_search {
   /// Goes on from a schedule that keeps the room and pairs no passes.
   void start(schedule const& order) {
     network_.load(order);
-    keep();
+    cost_ = network_.cost();
     free_.assign(network_.passes(), 0);
     since_ = steps_;
   }
@@ -47,7 +47,8 @@ class order_search {
     look();
     if (best_change_.estimate == never) return start_again();
     apply();
-    time_tails();
+    network_.time_tails();
+    count_timed();
     if (network_.cost() <= cost_) {
       if (network_.cost() < cost_) since_ = steps_;
       keep();
@@ -59,7 +60,7 @@ class order_search {
   [[nodiscard]] ticks cost() const noexcept { return cost_; }
   /// @return the best order; there must be one
   [[nodiscard]] schedule best() {
-    go_back();
+    network_.go_back();
     return network_.order();
   }
   /// @return what the steps took so far, as passes that a list scheduler places in the same time
@@ -86,11 +87,7 @@ class order_search {
 
   void keep() {
     cost_ = network_.cost();
-    best_ = network_.row();
-  }
-  void go_back() {
-    network_.place(0, best_);
-    network_.time_heads();
+    network_.keep();
   }
 
   // Finds the best change of the rows on a critical path.
@@ -190,14 +187,13 @@ class order_search {
   }
 
   void apply() {
-    network_.place(best_change_.first, best_change_.passes);
-    network_.time_heads();
-    work_ += overhead + work_of_head * static_cast<double>(network_.row().size());
+    network_.move(best_change_.first, best_change_.passes);
+    work_ += overhead;
     free_[index(best_change_.moved)] = steps_ + least_rest + below(least_rest);
   }
 
   void start_again() {
-    go_back();
+    network_.go_back();
     since_ = steps_;
     for (int n = 0; n < moves_at_random; ++n) {
       auto const rank = below(network_.ranks());
@@ -211,24 +207,23 @@ class order_search {
         try_behind(at, std::min(end - 1, at + 1 + below(reach)));
       if (best_change_.estimate != never) apply();
     }
-    time_tails();
+    network_.time_tails();
+    count_timed();
   }
 
-  void time_tails() {
-    network_.time_tails();
-    work_ += work_of_tail * static_cast<double>(network_.row().size());
+  void count_timed() {
+    auto const timed = network_.timed();
+    work_ += work_of_timed * static_cast<double>(timed - std::exchange(timed_, timed));
   }
 
   // Passes that a list scheduler places in the time of a change, and of each pass that it times or
   // that an estimate looks at.
-  static constexpr double overhead = 100;
-  static constexpr double work_of_head = 0.2;
-  static constexpr double work_of_tail = 0.1;
-  static constexpr double work_of_estimate = 0.2;
+  static constexpr double overhead = 75;
+  static constexpr double work_of_timed = 0.09;
+  static constexpr double work_of_estimate = 0.18;
 
   pass_network network_;
   std::mt19937_64 random_;
-  std::vector<std::int32_t> best_;  // order
   std::vector<std::int64_t> free_;  // step from which on a pass may move again
   std::vector<std::int32_t> changed_;
   change best_change_;
@@ -236,6 +231,7 @@ class order_search {
   std::int64_t steps_ = 0;
   std::int64_t since_ = 0;  // step of the last gain
   int ties_ = 0;
+  std::int64_t timed_ = 0;  // of the network, when it was counted last
   double work_ = 0;
 };
 

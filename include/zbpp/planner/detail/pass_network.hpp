@@ -9,10 +9,11 @@
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/pass_classes.hpp>
+#include <zbpp/planner/detail/pass_turns.hpp>
 #include <zbpp/planner/detail/pipeline_state.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -30,36 +31,35 @@ class pass_network {
 
   /// @param room  bytes that the passes of each rank may hold
   pass_network(problem const& problem, std::vector<bytes> room)
-      : problem_(problem), room_(std::move(room)), microbatches_(problem.microbatches()) {
-    auto const classes = index(problem.stages()) * slots;
-    classes_.resize(classes);
-    auto const passes = classes * index(microbatches_);
-    nodes_.resize(passes);
-    for (std::size_t x = 0; x < passes; ++x)
+      : problem_(problem),
+        room_(std::move(room)),
+        microbatches_(problem.microbatches()),
+        classes_(problem),
+        nodes_(index(problem.stages() * slots) * index(microbatches_)),
+        turns_(nodes_.size()) {
+    for (std::size_t x = 0; x < nodes_.size(); ++x)
       nodes_[x].of_class = static_cast<std::int32_t>(x / index(microbatches_));
     begin_.resize(index(problem.ranks()) + 1);
-    next_.resize(index(problem.ranks()));
   }
 
   /// Takes a schedule that keeps the room and pairs no passes. The stages that run BW, or R, do so
   /// for all their microbatches.
   void load(schedule const& order) {
     row_.clear();
-    std::fill(classes_.begin(), classes_.end(), pass_class{});
+    classes_.read(order);
     for (int rank = 0; rank < order.ranks(); ++rank) {
       begin_[index(rank)] = static_cast<int>(row_.size());
-      for (auto const& p : order.passes(rank)) {
-        auto const c = p.stage * slots + slot_of(p.kind);
-        classes_[index(c)] = {.rank = rank, .kind = p.kind};
-        row_.push_back(c * microbatches_ + p.microbatch);
-      }
+      for (auto const& p : order.passes(rank))
+        row_.push_back(pass_classes::of(p) * microbatches_ + p.microbatch);
     }
     begin_.back() = static_cast<int>(row_.size());
     held_.resize(row_.size());
-    for (int s = 0; s < problem_.stages(); ++s) set_classes(s);
     place(0, row_);
-    time_heads();
-    time_tails();
+    turns_.load(row_);
+    sort(0, turns_.size());
+    time_all();
+    turns_.sort_by([this](int pass) { return head(pass); });
+    keep();
   }
 
   /// @return the schedule
@@ -69,7 +69,7 @@ class pass_network {
     for (int rank = 0; rank < ranks(); ++rank) {
       for (int i = begin(rank); i < end(rank); ++i) {
         auto const c = nodes_[index(at(i))].of_class;
-        passes.push({classes_[index(c)].kind, c / slots, at(i) % microbatches_});
+        passes.push({classes_[c].kind, c / slots, at(i) % microbatches_});
       }
       passes.end_row();
     }
@@ -96,6 +96,7 @@ class pass_network {
     return by == 0 ? none : pass + by;
   }
   [[nodiscard]] ticks head(int pass) const noexcept { return nodes_[index(pass)].head; }
+  [[nodiscard]] ticks tail(int pass) const noexcept { return nodes_[index(pass)].tail; }
   /// @return when a pass ends
   [[nodiscard]] ticks done(int pass) const noexcept { return head(pass) + of(pass).time; }
   /// @return when the input of a pass is there that another rank makes; 0 where none does
@@ -163,86 +164,98 @@ class pass_network {
     return most;
   }
 
-  /// Puts passes at a position and those after it; `time_heads` has to follow.
-  void place(int first, std::span<std::int32_t const> passes) {
-    for (auto const x : passes) {
-      row_[index(first)] = x;
-      nodes_[index(x)].position = first++;
+  /// Puts passes of one rank in a new order, which must not make a cycle, and tells the heads and
+  /// the cost; `time_tails` has to follow before an estimate counts.
+  /// @param first  position of the first of them
+  /// @param passes  in their new order
+  /// @complexity O(passes whose heads change, and those that start in that time)
+  void move(int first, std::span<std::int32_t const> passes) {
+    auto const own = rank(passes.front());
+    auto const last = first + static_cast<int>(passes.size());
+    auto const from = index(turns_.of(at(first)));
+    auto const to = index(turns_.of(at(last - 1))) + 1;
+    place(first, passes);
+    sort(from, to);
+    int stale = 0;
+    auto const mark = [&](int pass) { stale += std::exchange(is_stale(pass), true) ? 0 : 1; };
+    for (int i = first; i < std::min(last + 1, end(own)); ++i) mark(at(i));
+    for (int i = std::max(first - 1, begin(own)); i < last; ++i) loosen(at(i));
+    if (first == begin(own)) loosen(at(end(own) - 1));
+    for (auto i = from; stale > 0; ++i) {
+      auto const x = turns_[i];
+      ++timed_;
+      if (!std::exchange(is_stale(x), false)) continue;
+      --stale;
+      auto const& p = of(x);
+      auto const starts = earliest(x, p);
+      if (starts == head(x)) continue;
+      nodes_[index(x)].head = starts;
+      auto const here = position(x);
+      if (here == begin(p.rank)) loosen(at(end(p.rank) - 1));
+      if (here + 1 < end(p.rank)) mark(at(here + 1));
+      if (p.sends) mark(x + p.output);
+    }
+    set_cost();
+  }
+
+  /// Tells the tails that the moves so far changed.
+  /// @complexity as of `move`
+  void time_tails() {
+    int from = 0;
+    for (auto const x : loose_) from = std::max(from, turns_.of(x));
+    auto stale = static_cast<int>(loose_.size());
+    loose_.clear();
+    auto const mark = [&](int pass) { stale += std::exchange(is_loose(pass), true) ? 0 : 1; };
+    for (auto i = index(from) + 1; stale > 0;) {
+      auto const x = turns_[--i];
+      ++timed_;
+      if (!std::exchange(is_loose(x), false)) continue;
+      --stale;
+      auto const& p = of(x);
+      auto const rest = longest_tail(x, p, rest_behind(x));
+      if (rest == tail(x)) continue;
+      nodes_[index(x)].tail = rest;
+      if (position(x) > begin(p.rank)) mark(at(position(x) - 1));
+      if (p.receives) mark(x + p.input);
     }
   }
 
-  /// Tells all heads and the cost anew; `time_tails` has to follow before an estimate counts.
-  /// @complexity O(passes)
-  void time_heads() {
-    sorted_.clear();
-    for (auto& n : nodes_) n.head = never;
-    for (int rank = ranks() - 1; rank >= 0; --rank) {
-      next_[index(rank)] = begin(rank);
-      ready_.push_back(rank);
-    }
-    while (!ready_.empty()) {
-      auto const rank = ready_.back();
-      ready_.pop_back();
-      advance(rank);
-    }
-    cost_ = 0;
-    for (int rank = 0; rank < ranks(); ++rank) cost_ = std::max(cost_, span(rank));
+  /// Remembers the order.
+  void keep() {
+    kept_row_ = row_;
+    turns_.keep();
   }
-  /// Tells all tails anew.
+  /// Goes back to the order that was kept.
   /// @complexity O(passes)
-  void time_tails() {
-    for (auto i = sorted_.rbegin(); i != sorted_.rend(); ++i) {
-      auto const own = rank(*i);
-      auto const behind = position(*i) + 1;
-      auto const rest = behind < end(own) ? tail_with(at(behind)) : -head(at(begin(own)));
-      nodes_[index(*i)].tail = longest_tail(*i, of(*i), rest);
-    }
+  void go_back() {
+    place(0, kept_row_);
+    turns_.go_back();
+    time_all();
   }
+  /// @return how many times a pass was timed or passed over in that, by all functions so far
+  [[nodiscard]] std::int64_t timed() const noexcept { return timed_; }
 
  private:
-  static constexpr int slots = 4;  // kinds of passes of a stage: F, R, B or BW, W
-
-  // What the passes of one stage and kind have in common.
-  struct pass_class {
-    int rank = 0;
-    pass_kind kind{};
-    ticks time = 0;
-    ticks hop = 0;          // of its input
-    bytes needed = 0;       // while it runs, beyond what was held before
-    bytes added = 0;        // to what is held after it
-    int input = 0;          // how far away the pass is that makes its input; 0 for none
-    int output = 0;         // and the one that waits for it
-    bool receives = false;  // its input, from another rank
-    bool sends = false;     // its output, to another rank
-  };
+  static constexpr int slots = pass_classes::slots;
 
   struct node {
     ticks head = 0;
     ticks tail = 0;
     std::int32_t position = 0;
     std::int32_t of_class = 0;
+    bool is_stale = false;  // head
+    bool is_loose = false;  // tail
   };
 
-  [[nodiscard]] static int slot_of(pass_kind kind) noexcept {
-    switch (kind) {
-      case pass_kind::forward: return 0;
-      case pass_kind::recompute: return 1;
-      case pass_kind::backward_weight: return 3;
-      default: return 2;
-    }
-  }
-
   [[nodiscard]] pass_class const& of(int pass) const noexcept {
-    return classes_[index(nodes_[index(pass)].of_class)];
+    return classes_[nodes_[index(pass)].of_class];
   }
   [[nodiscard]] int output(int pass) const noexcept {
     auto const by = of(pass).output;
     return by == 0 ? none : pass + by;
   }
   // The time from the start of a pass to the end of what follows.
-  [[nodiscard]] ticks tail_with(int pass) const noexcept {
-    return of(pass).time + nodes_[index(pass)].tail;
-  }
+  [[nodiscard]] ticks tail_with(int pass) const noexcept { return of(pass).time + tail(pass); }
 
   // The tail of a pass, given that of its rank.
   [[nodiscard]] ticks longest_tail(int pass, pass_class const& p, ticks rest) const noexcept {
@@ -251,80 +264,81 @@ class pass_network {
     return std::max(rest, of(to).hop + tail_with(to));
   }
 
-  void set_classes(int s) {
-    auto const stage = index(s) * slots;
-    auto const& c = problem_.costs(s);
-    bool const is_last = s + 1 == problem_.stages();
-    bool const recomputes = classes_[stage + 1].kind == pass_kind::recompute;
-    bool const fuses = classes_[stage + 2].kind == pass_kind::backward;
-    for (std::size_t slot = 0; slot < slots; ++slot)
-      classes_[stage + slot].time = c.of(classes_[stage + slot].kind);
-    auto const kept = recomputes ? c.recompute_input : c.activation;
-    auto& f = classes_[stage];
-    f.needed = f.added = kept;
-    f.input = s > 0 ? -slots * microbatches_ : 0;
-    f.hop = s > 0 ? problem_.transfer_time(s - 1, s) : 0;
-    f.output = is_last ? 2 * microbatches_ : slots * microbatches_;
-    auto const& where = problem_.placement();
-    auto const is_elsewhere = [&](int other) {
-      return other >= 0 && other < problem_.stages() && where.rank_of(other) != where.rank_of(s);
-    };
-    f.receives = is_elsewhere(s - 1);
-    f.sends = is_elsewhere(s + 1);
-    auto& r = classes_[stage + 1];
-    r.needed = r.added = c.activation - kept;
-    auto& b = classes_[stage + 2];
-    b.needed = fuses ? 0 : c.output_gradient;
-    b.added = (fuses ? 0 : c.weight_gradient_input) - c.activation;
-    b.input = is_last ? -2 * microbatches_ : slots * microbatches_;
-    b.hop = is_last ? 0 : problem_.transfer_time(s + 1, s);
-    b.output = s > 0 ? -slots * microbatches_ : 0;
-    b.receives = is_elsewhere(s + 1);
-    b.sends = is_elsewhere(s - 1);
-    auto& w = classes_[stage + 3];
-    w.added = -c.weight_gradient_input;
-    w.input = -microbatches_;
+  void place(int first, std::span<std::int32_t const> passes) {
+    for (auto i = first; auto const x : passes) {
+      row_[index(i)] = x;
+      nodes_[index(x)].position = i++;
+    }
+    auto const last = first + static_cast<int>(passes.size());
+    for (int i = first; i < last; ++i) {
+      auto const x = at(i);
+      bool const is_first = i == begin(rank(x));
+      held_[index(i)] = is_first ? 0 : held_[index(i - 1)] + added(at(i - 1));
+    }
   }
 
-  // Times the passes of a rank until one lacks its input.
-  void advance(int rank) {
-    auto& i = next_[index(rank)];
-    bool const is_first = i == begin(rank);
-    ticks free = is_first ? 0 : done(at(i - 1));
-    bytes held = is_first ? 0 : held_[index(i - 1)] + added(at(i - 1));
-    for (; i < end(rank); ++i) {
-      auto const x = at(i);
-      auto const& p = of(x);
-      if (p.receives) {
-        auto const from = x + p.input;
-        if (head(from) == never) return;
-        free = std::max(free, done(from) + p.hop);
-      }
-      nodes_[index(x)].head = free;
-      free += p.time;
-      held_[index(i)] = held;
-      held += p.added;
-      sorted_.push_back(x);
-      if (!p.sends) continue;
-      auto const to = x + p.output;
-      auto const other = of(to).rank;
-      if (next_[index(other)] == position(to)) ready_.push_back(other);
+  void sort(std::size_t from, std::size_t to) {
+    turns_.sort(from, to, [this](int pass, auto const& is_due) {
+      auto const& p = of(pass);
+      auto const here = position(pass);
+      if (here > begin(p.rank) && is_due(at(here - 1))) return at(here - 1);
+      return p.receives && is_due(pass + p.input) ? pass + p.input : none;
+    });
+    timed_ += static_cast<std::int64_t>(to - from);
+  }
+
+  // Tells all heads, tails and the cost anew.
+  void time_all() {
+    for (std::size_t i = 0; i < turns_.size(); ++i) {
+      auto const x = turns_[i];
+      nodes_[index(x)].head = earliest(x, of(x));
     }
+    set_cost();
+    for (auto i = turns_.size(); i-- > 0;) {
+      auto const x = turns_[i];
+      nodes_[index(x)].tail = longest_tail(x, of(x), rest_behind(x));
+    }
+    for (auto const x : loose_) is_loose(x) = false;
+    loose_.clear();
+    timed_ += static_cast<std::int64_t>(2 * turns_.size());
+  }
+  // The head of a pass, given those that it waits for.
+  [[nodiscard]] ticks earliest(int pass, pass_class const& p) const noexcept {
+    auto const here = position(pass);
+    auto const free = here > begin(p.rank) ? done(at(here - 1)) : 0;
+    return p.receives ? std::max(free, done(pass + p.input) + p.hop) : free;
+  }
+  // What follows a pass on its rank.
+  [[nodiscard]] ticks rest_behind(int pass) const noexcept {
+    auto const own = rank(pass);
+    auto const behind = position(pass) + 1;
+    return behind < end(own) ? tail_with(at(behind)) : -head(at(begin(own)));
+  }
+  void set_cost() {
+    cost_ = 0;
+    for (int rank = 0; rank < ranks(); ++rank) cost_ = std::max(cost_, span(rank));
+  }
+
+  [[nodiscard]] bool& is_stale(int pass) noexcept { return nodes_[index(pass)].is_stale; }
+  [[nodiscard]] bool& is_loose(int pass) noexcept { return nodes_[index(pass)].is_loose; }
+  void loosen(int pass) {
+    if (!std::exchange(is_loose(pass), true)) loose_.push_back(pass);
   }
 
   problem const& problem_;
   std::vector<bytes> room_;
   int microbatches_;
-  std::vector<pass_class> classes_;
-  std::vector<node> nodes_;           // of each pass
-  std::vector<std::int32_t> row_;     // passes of all ranks, one rank after another
-  std::vector<int> begin_;            // of each rank in `row_`
-  std::vector<bytes> held_;           // before each position
-  std::vector<int> next_;             // position of each rank that is not timed yet
-  std::vector<int> ready_;            // ranks that may go on
-  std::vector<std::int32_t> sorted_;  // passes, each behind those that it waits for
-  std::vector<ticks> heads_;          // of an estimate
+  pass_classes classes_;
+  std::vector<node> nodes_;  // of each pass
+  pass_turns turns_;
+  std::vector<std::int32_t> row_;    // passes of all ranks, one rank after another
+  std::vector<int> begin_;           // of each rank in `row_`
+  std::vector<bytes> held_;          // before each position
+  std::vector<std::int32_t> loose_;  // passes whose tails may have changed
+  std::vector<std::int32_t> kept_row_;
+  std::vector<ticks> heads_;  // of an estimate
   ticks cost_ = 0;
+  std::int64_t timed_ = 0;
 };
 
 }  // namespace zbpp::detail
