@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A policy of your own is a type with three names and a call operator. This one runs 1F1B's order
-// of F and B and leaves every W for the end; the tools judge it like any other.
+// A policy of your own is a type with a name, a title, a summary and a call operator. This one runs
+// 1F1B's order of F and B and leaves every W for the end; the tools judge it like any other.
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>

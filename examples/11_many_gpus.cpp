@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank a GPU, all in this process, each on a stream that the program has already: what the
-// program enqueues there comes before and behind the step. Losses and parameters equal those of a
+// One rank per GPU, all in this process, each on a stream that the program already has: what the
+// program enqueues there runs before or after the step. Losses and parameters equal those of a
 // plain loop on the host to the last bit.
 #include "toy_chain.hpp"
 #include <zbpp/cuda/device.hpp>

@@ -10,7 +10,7 @@
 #define ZBPP_VERSION_MAJOR 0
 /// Minor version: grows with features; while the major version is 0 it may break users.
 #define ZBPP_VERSION_MINOR 1
-/// Patch version: repairs only.
+/// Patch version: fixes only.
 #define ZBPP_VERSION_PATCH 0
 /// The version as one number that grows: 10000 * major + 100 * minor + patch.
 #define ZBPP_VERSION (ZBPP_VERSION_MAJOR * 10000 + ZBPP_VERSION_MINOR * 100 + ZBPP_VERSION_PATCH)

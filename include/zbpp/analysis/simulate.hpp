@@ -2,7 +2,7 @@
 //
 // Says when every pass of a schedule would run. Ranks run their passes in order; a pass starts when
 // its rank is free and what it waits for has arrived; a transfer takes its time but occupies
-// nobody. These are the semantics under which the paper's bubble rates are reproduced digit for
+// no rank. These are the semantics under which the paper's bubble rates are reproduced digit for
 // digit.
 #pragma once
 

@@ -7,8 +7,8 @@
 
 #include <zbpp/config.hpp>
 
-// Coroutines here go on in another thread than the one they stopped in. Clang before 17 may keep
-// the address of a thread's own variable over that (LLVM issue 63022), and Asio has one. The target
+// Coroutines here may resume on another thread than the one they suspended on. Clang before 17 may
+// keep the address of a thread_local across that (LLVM issue 63022), and Asio has one. The target
 // zbpp::asio defines this.
 #if defined(__clang__) && __clang_major__ < 17 &&                                                  \
     !defined(BOOST_ASIO_DISABLE_THREAD_KEYWORD_EXTENSION)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who am I, how many are we, where do we meet: what a process of a run is told by its arguments or
-// by the variables of torchrun, Open MPI, PMI, Slurm and PMIx. Reads only; opens no socket.
+// Which rank a process is, how many ranks there are and where they meet, as its arguments or the
+// variables of torchrun, Open MPI, PMI, Slurm and PMIx say. Reads only; opens no socket.
 #pragma once
 
 #include <cstdint>

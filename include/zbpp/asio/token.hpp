@@ -58,7 +58,7 @@ class run_token {
 /// Compares signatures in a time that does not depend on what they are.
 [[nodiscard]] bool equal(signature const& one, signature const& other) noexcept;
 
-/// Makes a random number that nobody can foresee.
+/// Makes a random number that cannot be predicted.
 /// @throws error (io_failed) when OpenSSL has no randomness
 [[nodiscard]] challenge make_challenge();
 

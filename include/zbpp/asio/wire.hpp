@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Numbers and text as bytes between processes: little-endian, sizes in front, and a reader that
-// believes nothing it has not counted.
+// checks every size against the bytes that are left.
 #pragma once
 
 #include <zbpp/error.hpp>

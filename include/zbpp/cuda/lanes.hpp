@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the rows of a kernel are written over: 256 lanes that share the elements of a row. On a GPU
-// they are a thread block; on the host, where tests run, a loop that adds in the same order.
+// 256 lanes that share the elements of a row, which kernels work on. On a GPU they are the threads
+// of a block; on the host, where tests run, a loop that adds in the same order.
 #pragma once
 
 #include <cuda_runtime_api.h>

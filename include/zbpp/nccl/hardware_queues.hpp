@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many hardware queues the devices of a run need whose messages travel by NCCL. Every group of
-// calls records an event behind its kernel, for a stream of NCCL's own; where others share the
-// queue, they wait for the message.
+// How many hardware queues each device needs when messages travel by NCCL. Every group of calls
+// records an event behind its kernel, for a stream of NCCL's own; streams that share the queue then
+// wait for the message, too.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a pipeline asks of a backend: which ranks run in this process and where, what carries their
-// messages, what runs them, and what is told of a failure. `one_process` is the part that all
-// backends share whose ranks run in one process.
+// messages, what runs them, and what is told of a failure. `one_process` is the part shared
+// by all backends whose ranks run in one process.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>

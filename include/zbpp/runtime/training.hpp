@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How the optimizer steps of a pipeline are taken: clipping, loss scaling, learning rate,
-// accumulation, and when validation afterwards pays. What of it has to survive a restart is
-// `training_state`.
+// accumulation, and when validation afterwards pays. `training_state` is what has to survive a
+// restart.
 #pragma once
 
 #include <zbpp/runtime/pass_context.hpp>

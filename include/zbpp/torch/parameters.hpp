@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parameters of LibTorch for zbpp's optimizers, those that stages share, and threads of ranks for
-// kernels.
+// Parameters of LibTorch: as layers of zbpp's optimizers, and shared between stages; and the number
+// of threads that the kernels of a rank use.
 #pragma once
 
 #include <zbpp/model/costs.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All that stands in analysis/impl.
+// All definitions of this folder, for the one source file that compiles them.
 #pragma once
 
 #include <zbpp/analysis/impl/bounds.ipp>
