@@ -35,10 +35,10 @@ struct lower_options {
   /// Stages with tied weights, whose gradients are summed before they step; a plan takes those of
   /// its problem. None is tied with `step_kind::none`.
   std::vector<int> tied = {};
-  /// Which transfers share one queue. Where those of more than a directed pair do, all transfers
-  /// stand in one order that all ranks agree on: each receive where its rank is when the sender
-  /// sends, if every pass took the same time. It takes its slot from there on, so a rank may need
-  /// the memory of some messages more; `verify` says where that exceeds a limit.
+  /// Which transfers share one queue. Where those of several directed pairs do, all
+  /// transfers stand in one order that all ranks agree on: each receive where its rank is when the
+  /// sender sends, if every pass took the same time. A receive takes its slot from there on, so a
+  /// rank may need the memory of some more messages; `verify` says where that exceeds a limit.
   channel_layout layout = channel_layout::one_per_directed_pair;
 };
 
