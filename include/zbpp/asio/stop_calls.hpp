@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the end of a run that fails calls on each rank, in two turns: first every rank is told, and
-// then every rank knows that.
+// What is called on each rank when a run fails: once when the rank is told of the failure, and once
+// when all ranks have been told.
 #pragma once
 
 #include <zbpp/asio/roster.hpp>

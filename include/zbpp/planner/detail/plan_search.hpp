@@ -114,8 +114,9 @@ class plan_search {
 
  private:
   static constexpr int first_tries = 1000;
-  // What changes of the order take of what candidates take. Chosen by us, by trying some: more for
-  // the time of candidates makes single plans worse.
+  // The work for changes of the order, as a share of that for candidates. Chosen by us: it is on
+  // top, since with less for candidates more plans got worse, and 0.2 and 0.45 gave no better plans
+  // for their time.
   static constexpr double share = 0.3;
 
   struct candidate {
