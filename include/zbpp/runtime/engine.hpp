@@ -100,9 +100,7 @@ class engine {
       for (;;) {
         if (state_ == run_state::between_steps && run_.is_last(step_)) return progress::done;
         if (status_->has_failed()) return progress::failed;
-        if (state_ == run_state::going_back && !discard_cut()) return progress::blocked;
-        if (state_ == run_state::rejoining && !begin_step(step_)) return progress::blocked;
-        if (state_ == run_state::between_steps && !begin_step(step_ + 1)) return progress::blocked;
+        if (state_ != run_state::at_instruction && !begin_step()) return progress::blocked;
         if (auto const how = advance_step(most); how != progress::done) return how;
       }
     } catch (...) {
@@ -217,13 +215,16 @@ class engine {
     if constexpr (multi_step_transport<Transport>) transport_->end_step(rank_);
   }
 
-  // Returns false while peers have messages of the last step, or the first time, to take.
-  bool begin_step(std::int64_t step) {
+  // Begins the next step, or the same one anew. Returns false while peers have messages of the last
+  // step, or the first time, to take. Inlined, it would take registers from the loop in `advance`.
+  [[gnu::noinline]] bool begin_step() {
+    if (state_ == run_state::going_back && !discard_cut()) return false;
     awaited_ = {};
     if constexpr (multi_step_transport<Transport>)
       if (!transport_->begin_step(rank_)) return false;
-    if constexpr (requires { observer_.begin_step(true); }) observer_.begin_step(step != step_);
-    step_ = step;
+    bool const is_next = state_ == run_state::between_steps;
+    if constexpr (requires { observer_.begin_step(is_next); }) observer_.begin_step(is_next);
+    if (is_next) ++step_;
     state_ = run_state::at_instruction;
     start_step();
     return true;
@@ -286,18 +287,20 @@ class engine {
 
   // Returns false when the instruction has to wait.
   bool run(ready_instruction const& i) {
+    if (i.kind <= instruction_kind::recompute) return run_pass(i);
     switch (i.kind) {
-      case instruction_kind::optimizer_step: step(i.chunk); return true;
-      case instruction_kind::reduce_norm:
-      case instruction_kind::validate: return agree(i.kind);
-      case instruction_kind::send_tied:
-      case instruction_kind::add_tied: return sum_tied(i);
       case instruction_kind::receive_activation:
       case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
       case instruction_kind::send_activation:
       case instruction_kind::send_gradient: return send(i);
-      default: return run_pass(i);
+      default: return run_rare(i);
     }
+  }
+  [[gnu::noinline]] bool run_rare(ready_instruction const& i) {
+    if (i.kind >= instruction_kind::send_tied) return sum_tied(i);
+    if (i.kind != instruction_kind::optimizer_step) return agree(i.kind);
+    step(i.chunk);
+    return true;
   }
 
   // Returns false while the channel of an evaluation is full.

@@ -45,36 +45,35 @@ class in_process {
   [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the next slot of a channel, `most` bytes large.
-  void post_receive(int channel, bytes most) noexcept { open(channel, most); }
+  void post_receive(int channel, bytes most) noexcept { open(lane_of(channel), most); }
 
   /// Ships a message. Never blocks.
   /// @param arrival  when it counts as arrived, in the clock of the engines
   void send(int channel, message&& msg, ticks arrival) noexcept {
-    auto& l = *lanes_[detail::index(channel)];
+    auto& l = lane_of(channel);
     auto const number = l.published.load(std::memory_order_relaxed);
     auto& place = l.at(number);
     place.msg = std::move(msg);
     place.arrival = arrival;
     // Release: the receiver that sees the number sees the message, and what the pass wrote into it.
     l.published.store(number + 1, std::memory_order_release);
-    notify(ranks_[detail::index(l.to)].wake);
+    notify(receiver(l).wake);
   }
 
   /// @return when a message arrived or will arrive; `not_yet` when it has not been sent
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept {
-    if (!have_arrived(channel, sequence + 1)) return not_yet;
-    auto const& l = *lanes_[detail::index(channel)];
+    auto const& l = lane_of(channel);
+    if (!l.has(sequence + 1)) return not_yet;
     return l.at(l.received + static_cast<std::uint32_t>(sequence)).arrival;
   }
 
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
   /// @throws std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most) {
-    auto& l = *lanes_[detail::index(channel)];
-    auto& memory = *receiver(channel).memory;
-    open(channel, -most);
+    auto& l = lane_of(channel);
+    open(l, -most);
     auto const number = l.received + static_cast<std::uint32_t>(sequence);
-    auto taken = l.at(number).msg.move_to(memory);
+    auto taken = l.at(number).msg.move_to(*receiver(l).memory);
     // Release: the sender that sees the count may release the message.
     l.consumed.store(l.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     return taken;
@@ -83,10 +82,7 @@ class in_process {
   /// @return whether the first `count` messages of this step have been sent. Unlike `arrival`, it
   ///         may be asked when they are consumed: their places may be in use again by then.
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
-    auto const& l = *lanes_[detail::index(channel)];
-    auto const end = l.received + static_cast<std::uint32_t>(count);
-    // Acquire: pairs with the release in send. Counters may wrap around, so their distance counts.
-    return static_cast<std::int32_t>(l.published.load(std::memory_order_acquire) - end) >= 0;
+    return lane_of(channel).has(count);
   }
 
   /// Gives up those of the first `count` messages of this step that were not taken, and closes
@@ -105,20 +101,20 @@ class in_process {
   /// Releases the messages of a channel before number `count`; for the sender, who knows that they
   /// were consumed.
   void retire(int channel, std::int32_t count) noexcept {
-    auto& l = *lanes_[detail::index(channel)];
+    auto& l = lane_of(channel);
     l.retire_until(l.sent + static_cast<std::uint32_t>(count));
   }
 
   /// Tells the sender of a channel that the first `count` messages of this step are consumed.
   void acknowledge(int channel, std::int32_t count) noexcept {
-    auto& l = *lanes_[detail::index(channel)];
+    auto& l = lane_of(channel);
     // Release: the sender that sees the count may release the messages.
     l.acknowledged.store(l.received + static_cast<std::uint32_t>(count), std::memory_order_release);
     notify(ranks_[detail::index(l.from)].wake);
   }
   /// @return whether the receiver has acknowledged the first `count` messages of this step
   [[nodiscard]] bool is_released(int channel, std::int32_t count) const noexcept {
-    auto const& l = *lanes_[detail::index(channel)];
+    auto const& l = lane_of(channel);
     auto const end = l.sent + static_cast<std::uint32_t>(count);
     // Acquire: pairs with the release in acknowledge. Their distance counts, as in have_arrived.
     return static_cast<std::int32_t>(l.acknowledged.load(std::memory_order_acquire) - end) >= 0;
@@ -138,6 +134,13 @@ class in_process {
   };
   struct lane {
     lane(channel const& ends);
+
+    // Tells the receiver whether so many messages of this step have been sent.
+    [[nodiscard]] bool has(std::int32_t count) const noexcept {
+      auto const end = received + static_cast<std::uint32_t>(count);
+      // Acquire: pairs with the release in send. Counters may wrap, so their distance counts.
+      return static_cast<std::int32_t>(published.load(std::memory_order_acquire) - end) >= 0;
+    }
 
     void retire_until(std::uint32_t end) noexcept {
       for (; retired != end; ++retired) at(retired).msg.clear();
@@ -169,13 +172,17 @@ class in_process {
     wakeup* wake = nullptr;
   };
 
-  [[nodiscard]] rank_end const& receiver(int channel) const noexcept {
-    return ranks_[detail::index(lanes_[detail::index(channel)]->to)];
+  [[nodiscard]] lane& lane_of(int channel) noexcept { return *lanes_[detail::index(channel)]; }
+  [[nodiscard]] lane const& lane_of(int channel) const noexcept {
+    return *lanes_[detail::index(channel)];
+  }
+  [[nodiscard]] rank_end const& receiver(lane const& l) const noexcept {
+    return ranks_[detail::index(l.to)];
   }
 
-  void open(int channel, bytes change) noexcept {
-    lanes_[detail::index(channel)]->open += change;
-    receiver(channel).memory->count_edge(change);
+  void open(lane& l, bytes change) noexcept {
+    l.open += change;
+    receiver(l).memory->count_edge(change);
   }
 
   std::vector<rank_end> ranks_;

@@ -12,6 +12,7 @@
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 namespace zbpp {
@@ -57,9 +58,12 @@ struct virtual_time {
     /// Runs all engines until they are done or the step has failed.
     template <class Engine>
     void run(std::vector<Engine>& engines, in_process const&, step_status const&) {
+      // Up and down the ranks, as activations and gradients go.
+      auto const turns = std::max<std::size_t>(1, 2 * (engines.size() - 1));
       for (bool again = true; again;) {
         again = false;
-        for (auto& e : engines) again |= e.advance() == progress::blocked;
+        for (std::size_t i = 0; i < turns; ++i)
+          again |= engines[std::min(i, turns - i)].advance() == progress::blocked;
       }
     }
   };

@@ -54,9 +54,12 @@ class arena_core {
   arena_core(arena_core const&) = delete;
   arena_core& operator=(arena_core const&) = delete;
 
+  // `allocate` and `release` are called, not put in place: wherever an engine moves a message it
+  // may release one, and seldom does.
+
   /// Gives a piece of `size` bytes that one handle owns.
   /// @throws std::bad_alloc
-  [[nodiscard]] block* allocate(std::size_t size, purpose what) {
+  [[nodiscard, gnu::noinline]] block* allocate(std::size_t size, purpose what) {
     if (size > most) throw std::bad_alloc();
     auto* found = find(size);
     if (source_.is_host) unpoison(found->data, size);
@@ -70,8 +73,8 @@ class arena_core {
   [[nodiscard]] block* place(object_type const& type, void* from, bytes size, purpose what);
 
   /// Takes a piece back whose last handle is gone.
-  void release(block* piece) noexcept {
-    if (piece->object != nullptr) destroy_object(piece);
+  [[gnu::noinline]] void release(block* piece) noexcept {
+    if (piece->object != nullptr) std::exchange(piece->object, nullptr)->destroy(piece->data);
     if (half_ != 0 && piece->half != half_) return withhold(piece);
     count(piece->what, -static_cast<bytes>(piece->size));
     if (piece->loans == 0) end(piece);
@@ -190,11 +193,6 @@ class arena_core {
     auto const shift = static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;
     auto const step = (lines - 1) >> shift;  // 8 to 15
     return {16 + (shift - 1) * 8 + (step - 8), (step + 1) << shift};
-  }
-
-  // Apart, so that compilers go on putting `release` in place: most pieces are plain memory.
-  [[gnu::noinline, gnu::cold]] static void destroy_object(block* piece) noexcept {
-    std::exchange(piece->object, nullptr)->destroy(piece->data);
   }
 
   // Ends a piece that has neither handles nor loans. A borrowed one waits for `give_back`.

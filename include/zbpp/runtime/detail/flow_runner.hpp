@@ -65,15 +65,12 @@ class flow_runner {
   [[nodiscard]] awaited_message take_inputs(
       ready_instruction const& i, PassObserver& observer, ticks& latest) {
     if (i.is_paired) return {};  // taken by the pass before it
-    auto const together = std::span(&i, i.begins_pair ? 2 : 1);
-    for (auto const& each : together) {
-      if (each.channel == channel_map::none) continue;
-      auto const arrival = transport_->arrival(each.channel, each.sequence);
-      if (arrival == Transport::not_yet || !observer.has_arrived(arrival))
-        return {.channel = each.channel, .sequence = each.sequence};
-      latest = std::max(latest, arrival);
-    }
-    for (auto const& each : together) take(each);
+    auto const* const second = i.begins_pair ? &i + 1 : nullptr;
+    if (!has_input(i, observer, latest)) return {i.channel, i.sequence};
+    if (second != nullptr && !has_input(*second, observer, latest))
+      return {second->channel, second->sequence};
+    if (i.channel != channel_map::none) take_input(i);
+    if (second != nullptr && second->channel != channel_map::none) take_input(*second);
     return {};
   }
 
@@ -85,14 +82,17 @@ class flow_runner {
       ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass* timed) {
     if constexpr (requires { observer.begin_pair(); })
       if (i.begins_pair) observer.begin_pair();
-    resume(i, arrival, observer, *timed);
+    auto& chunk = chunk_of(i);
+    auto& state = state_of(i);
+    resume(i, chunk, state, arrival, observer, *timed);
     if (i.begins_pair) return;
     if (i.is_paired) {
       timed[0].start = timed[-1].start;
       timed[-1].end = timed[0].end;
-      complete((&i)[-1]);
+      auto const& first = (&i)[-1];
+      complete(first, chunk_of(first), state_of(first));
     }
-    complete(i);
+    complete(i, chunk, state);
   }
 
   /// Opens the slot of a message.
@@ -118,20 +118,18 @@ class flow_runner {
   /// Ships what the flow of an instruction made; there is room for it.
   template <class PassObserver>
   void send(ready_instruction const& i, PassObserver const& observer) {
-    running_ = &i;
     auto const& chunk = chunk_of(i);
     bool const forward = i.kind == instruction_kind::send_activation;
-    auto& msg = outgoing_of(forward, chunk, flows_[index(i.slot)]);
+    auto& msg = outgoing_of(i, forward, chunk, state_of(i));
     auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
     transport_->send(i.channel, std::move(msg), observer.arrival_of_send(transfer));
   }
 
   /// Gets a slot ready for another flow; that of an instruction is gone, with all it sent.
   void free_slot(ready_instruction const& i) {
-    running_ = &i;
-    auto& state = flows_[index(i.slot)];
+    auto& state = state_of(i);
     if (state.sent_at != flow_point::start)
-      refuse_flow(state, "has called ", to_string(state.sent_at), " in another pass");
+      refuse_flow(i, "has called ", to_string(state.sent_at), " in another pass");
     state.reset();
   }
 
@@ -176,24 +174,36 @@ class flow_runner {
   [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
 
  private:
-  void take(ready_instruction const& i) {
-    if (i.channel == channel_map::none) return;
+  // Tells whether the message of a pass is there, if it has one.
+  template <class PassObserver>
+  [[nodiscard]] bool has_input(
+      ready_instruction const& i, PassObserver& observer, ticks& latest) const {
+    if (i.channel == channel_map::none) return true;
+    auto const arrival = transport_->arrival(i.channel, i.sequence);
+    if (arrival == Transport::not_yet || !observer.has_arrived(arrival)) return false;
+    latest = std::max(latest, arrival);
+    return true;
+  }
+
+  void take_input(ready_instruction const& i) {
     auto const& chunk = chunk_of(i);
     bool const forward = i.kind == instruction_kind::forward;
-    flows_[index(i.slot)].received =
+    state_of(i).received =
         transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
     if (i.retired != ready_instruction::none) tell_consumed(i);
   }
 
   template <class PassObserver>
   void resume(
-      ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass& timed) {
-    running_ = &i;
-    auto& chunk = chunk_of(i);
-    auto& state = flows_[index(i.slot)];
+      ready_instruction const& i,
+      chunk_state& chunk,
+      flow_state& state,
+      ticks arrival,
+      PassObserver& observer,
+      timed_pass& timed) {
     auto const kind = static_cast<pass_kind>(i.kind);
     if (kind == pass_kind::forward) start_flow(i, chunk, state);
-    expect_flow_at(kind, state);
+    expect_flow_at(i, state);
 
     state.running = kind;
     state.is_running = true;
@@ -201,32 +211,28 @@ class flow_runner {
     state.has_received = false;
     timed.start = observer.start(arrival, timed.pass);
     state.flow.resume();
-    timed.end = observer.finish(cost_of(i));
+    timed.end = observer.finish(cost_of(i, chunk));
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
     if constexpr (requires { observer.check_pass(); }) observer.check_pass();
-    if (!state.open.empty()) refuse_flow(state, "went on to ", to_string(state.point));
+    if (!state.open.empty()) refuse_flow(i, "went on to ", to_string(state.point));
   }
 
   // What it consumed is free, and what it made may go on.
-  void complete(ready_instruction const& i) {
-    running_ = &i;
-    auto& chunk = chunk_of(i);
-    auto& state = flows_[index(i.slot)];
+  void complete(ready_instruction const& i, chunk_state const& chunk, flow_state& state) {
     auto const kind = static_cast<pass_kind>(i.kind);
     bool const consumes = kind != pass_kind::backward_weight && kind != pass_kind::recompute;
-    if (consumes && !state.received.empty()) release_input(kind, state);
+    if (consumes && !state.received.empty()) release_input(i, state);
     if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
-    if (i.ends_flow) end_flow(chunk, state);
+    if (i.ends_flow) end_flow(i, chunk, state);
   }
 
   // Of a pair, the second takes the time of both.
-  [[nodiscard]] ticks cost_of(ready_instruction const& i) const noexcept {
+  [[nodiscard]] ticks cost_of(ready_instruction const& i, chunk_state const& chunk) const noexcept {
     auto const kind = static_cast<pass_kind>(i.kind);
-    auto const& costs = chunks_[index(i.chunk)].costs;
     if (i.begins_pair) return 0;
-    return i.is_paired ? pair_time(chunks_[index((&i)[-1].chunk)].costs, costs, kind)
-                       : costs.of(kind);
+    return i.is_paired ? pair_time(chunks_[index((&i)[-1].chunk)].costs, chunk.costs, kind)
+                       : chunk.costs.of(kind);
   }
 
   [[nodiscard]] bool has_room(ready_instruction const& i) const noexcept {
@@ -250,62 +256,61 @@ class flow_runner {
     state.flow = chunk.run(microbatch(state)).release(state);
   }
 
-  void expect_flow_at(pass_kind kind, flow_state const& state) const {
+  void expect_flow_at(ready_instruction const& i, flow_state const& state) const {
     auto const at = state.point;
-    if (!may_begin(kind, at))
-      at == flow_point::end ? refuse_flow(state, "has ended")
-                            : refuse_flow(state, "awaits ", to_string(at));
+    if (!may_begin(static_cast<pass_kind>(i.kind), at))
+      at == flow_point::end ? refuse_flow(i, "has ended")
+                            : refuse_flow(i, "awaits ", to_string(at));
   }
 
   [[noreturn]] void refuse_flow(
-      flow_state const& state,
+      ready_instruction const& i,
       std::string_view does,
       std::string_view point = {},
       std::string_view after = {}) const {
-    detail::refuse_flow(
-        named(*running_), place_of(*running_), state.microbatch, does, point, after);
+    detail::refuse_flow(named(i), place_of(i), does, point, after);
   }
 
   // What the flow keeps of its input after the pass is an activation from now on.
-  void release_input(pass_kind kind, flow_state& state) const {
+  void release_input(ready_instruction const& i, flow_state& state) const {
     if (!state.has_received)
       refuse_flow(
-          state,
+          i,
           "has not called ",
-          kind == pass_kind::forward ? "recv_activation()" : "recv_gradient()");
+          i.kind == instruction_kind::forward ? "recv_activation()" : "recv_gradient()");
     state.received.retag_shared(purpose::activation);
     state.received.clear();
   }
 
   // Gives what a pass made to the neighbouring chunk of the same rank: the same memory, no message.
   void hand_over(ready_instruction const& i, chunk_state const& chunk, flow_state& state) {
-    auto& to = flows_[index(i.hand_over)];
-    to.received = std::move(outgoing_of(i.kind == instruction_kind::forward, chunk, state));
+    flows_[index(i.hand_over)].received =
+        std::move(outgoing_of(i, i.kind == instruction_kind::forward, chunk, state));
   }
 
   [[nodiscard]] message& outgoing_of(
-      bool forward, chunk_state const& chunk, flow_state& state) const {
+      ready_instruction const& i, bool forward, chunk_state const& chunk, flow_state& state) const {
     auto const wanted = forward ? flow_point::send_activation : flow_point::send_gradient;
     if (std::exchange(state.sent_at, flow_point::start) != wanted)
-      refuse_flow(state, "has not called ", to_string(wanted));
+      refuse_flow(i, "has not called ", to_string(wanted));
     auto& msg = state.outgoing;
     auto const most = forward ? chunk.costs.edge : chunk.activation_in;
     if (most > 0 && msg.total_size() > most)
-      refuse_size(place_of(*running_), chunk.common.stage, forward, msg.total_size(), most);
+      refuse_size(place_of(i), chunk.common.stage, forward, msg.total_size(), most);
     return msg;
   }
 
-  void end_flow(chunk_state const& chunk, flow_state& state) const {
+  void end_flow(ready_instruction const& i, chunk_state const& chunk, flow_state& state) const {
     if (chunk.common.is_training && state.point != flow_point::end)
-      refuse_flow(state, "still awaits ", to_string(state.point), " after its last pass");
+      refuse_flow(i, "still awaits ", to_string(state.point), " after its last pass");
     std::exchange(state.flow, nullptr).destroy();
-    if (!chunk.common.is_training && state.is_last_stage() && state.is_heard()) hand_out(state);
+    if (!chunk.common.is_training && state.is_last_stage() && state.is_heard()) hand_out(i, state);
   }
 
   // Gives what the last stage sent to whoever evaluates.
-  void hand_out(flow_state& state) const {
+  void hand_out(ready_instruction const& i, flow_state& state) const {
     if (std::exchange(state.sent_at, flow_point::start) != flow_point::send_activation)
-      refuse_flow(state, "has not called ", to_string(flow_point::send_activation));
+      refuse_flow(i, "has not called ", to_string(flow_point::send_activation));
     auto const given = std::move(state.outgoing);
     (*state.common->outputs)({state.microbatch, given, context_});
   }
@@ -313,6 +318,7 @@ class flow_runner {
   [[nodiscard]] chunk_state& chunk_of(ready_instruction const& i) {
     return chunks_[index(i.chunk)];
   }
+  [[nodiscard]] flow_state& state_of(ready_instruction const& i) { return flows_[index(i.slot)]; }
 
   int rank_;
   channel_map const* map_;
@@ -321,7 +327,6 @@ class flow_runner {
   std::vector<flow_state> flows_;
   pass_context context_;
   Transport* transport_;
-  ready_instruction const* running_ = nullptr;  // the last one, for messages
 };
 
 }  // namespace zbpp::detail

@@ -16,7 +16,6 @@ namespace zbpp::detail {
 [[noreturn]] void refuse_flow(
     instruction const& running,
     location const& at,
-    int microbatch,
     std::string_view does,
     std::string_view point,
     std::string_view after);

@@ -34,8 +34,8 @@ ZBPP_INLINE void in_process::abort() noexcept {
 }
 
 ZBPP_INLINE void in_process::discard(int channel, std::int32_t count) noexcept {
-  auto& l = *lanes_[detail::index(channel)];
-  if (l.open != 0) open(channel, -l.open);
+  auto& l = lane_of(channel);
+  if (l.open != 0) open(l, -l.open);
   // Release: as in take.
   l.consumed.store(l.received + static_cast<std::uint32_t>(count), std::memory_order_release);
 }
@@ -68,7 +68,7 @@ ZBPP_INLINE void in_process::drain() noexcept {
     l->received = l->sent;
     l->consumed.store(l->sent, std::memory_order_relaxed);
     l->acknowledged.store(l->sent, std::memory_order_relaxed);
-    if (l->open != 0) open(static_cast<int>(&l - lanes_.data()), -l->open);
+    if (l->open != 0) open(*l, -l->open);
   }
   states_.drain();
 }

@@ -17,15 +17,14 @@ namespace zbpp::detail {
 ZBPP_INLINE void refuse_flow(
     instruction const& running,
     location const& at,
-    int microbatch,
     std::string_view does,
     std::string_view point,
     std::string_view after) {
   throw error(
       errc::wrong_flow,
       "the program says " + to_string(running) + ", the flow of stage " +
-          std::to_string(running.stage) + " microbatch " + std::to_string(microbatch) + " " +
-          std::string(does).append(point).append(after) +
+          std::to_string(running.stage) + " microbatch " + std::to_string(running.microbatch) +
+          " " + std::string(does).append(point).append(after) +
           "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
           "recv_gradient, B, send_gradient, W",
       at);
