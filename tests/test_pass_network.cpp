@@ -32,7 +32,7 @@ struct trial {
   zbpp::schedule order;
 };
 
-trial some_network(seeded_random& random) {
+trial some_trial(seeded_random& random) {
   auto const [what, rules] = zbpp::test::some_trial(random, false, random.chance(0.5));
   list_scheduler engine(what);
   REQUIRE(engine.run(rules) != never);
@@ -58,7 +58,16 @@ bool move_some(pass_network& network, seeded_random& random) {
   return true;
 }
 
-void check_equal(pass_network const& network, pass_network const& fresh) {
+// A network of an order.
+pass_network loaded(trial const& of) {
+  pass_network network(of.problem, of.room);
+  network.load(of.order);
+  return network;
+}
+
+// Compares a network with another one, which loads its order anew.
+void check_anew(pass_network const& network, pass_network& fresh) {
+  fresh.load(network.order());
   CHECK(network.row() == fresh.row());
   CHECK(network.cost() == fresh.cost());
   int different = 0;
@@ -78,22 +87,19 @@ TEST_CASE("after any moves, times are those of the whole order", "[pass_network]
   int moves = 0;
   for (int i = 0; i < thinned(200, 100); ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
-    auto const [what, room, order] = some_network(random);
-    pass_network network(what, room);
-    network.load(order);
-    pass_network fresh(what, room);
+    auto const some = some_trial(random);
+    auto network = loaded(some);
+    auto fresh = loaded(some);
     for (int round = 0; round < 12; ++round) {
       // Tails are told after one move or after some.
       for (auto n = random.integer(1, 3); n > 0; --n) moves += move_some(network, random) ? 1 : 0;
       network.time_tails();
-      fresh.load(network.order());
-      check_equal(network, fresh);
-      CHECK(network.cost() == cost(zbpp::simulate(network.order(), what)));
+      check_anew(network, fresh);
+      CHECK(network.cost() == cost(zbpp::simulate(network.order(), some.problem)));
       if (random.chance(0.2)) network.keep();
       if (random.chance(0.2)) {
         network.go_back();
-        fresh.load(network.order());
-        check_equal(network, fresh);
+        check_anew(network, fresh);
       }
     }
   }
@@ -103,19 +109,16 @@ TEST_CASE("after any moves, times are those of the whole order", "[pass_network]
 TEST_CASE("it goes back to the order that was kept, also in the midst of moves", "[pass_network]") {
   for (int i = 0; i < thinned(100, 50); ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
-    auto const [what, room, order] = some_network(random);
-    pass_network network(what, room);
-    network.load(order);
-    pass_network fresh(what, room);
-    fresh.load(order);
+    auto const some = some_trial(random);
+    auto network = loaded(some);
+    auto fresh = loaded(some);
     for (int n = 0; n < 5; ++n) move_some(network, random);
     network.go_back();
-    CHECK(network.order() == order);
-    check_equal(network, fresh);
+    CHECK(network.order() == some.order);
+    check_anew(network, fresh);
     for (int n = 0; n < 5; ++n) move_some(network, random);
     network.time_tails();
-    fresh.load(network.order());
-    check_equal(network, fresh);
+    check_anew(network, fresh);
   }
 }
 
