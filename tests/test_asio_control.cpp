@@ -169,7 +169,7 @@ struct step_stub {
   explicit step_stub(asio::control& of_rank, std::function<void()> on_all_told = {})
       : control(of_rank) {
     set(
-        {.failed =
+        {.told =
              [this](rank_failure const& first) {
                stopped.set_value(first);
                return true;
@@ -261,7 +261,7 @@ TEST_CASE("all ranks know of a failure before any may give up messages") {
             auto const rank = meeting.rank();
             meeting.barrier();
             asio::stop_calls calls{
-                .failed =
+                .told =
                     [&](rank_failure const&) {
                       for (int i = 0; i < 100 * rank; ++i) std::this_thread::yield();
                       ++told;

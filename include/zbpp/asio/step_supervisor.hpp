@@ -58,8 +58,6 @@ class step_supervisor {
   bool look();
   /// The same without running handlers. Call only on the I/O thread.
   bool has_stopped();
-  /// Runs socket handlers that are ready. @return whether all ranks knew before of a failure
-  bool are_all_told();
   /// Tells the other ranks what went wrong here, if its `exception` is not null, before they notice
   /// what comes of it.
   /// @param step  in which, where they may be in another one
@@ -80,6 +78,8 @@ class step_supervisor {
   control* control_;
   int rank_;
   failure_calls calls_;
+  // Whether this rank knows that the run has failed. `look` reads it behind the handlers, when
+  // another thread may be the I/O thread: whoever sees it set sees the step failed.
   std::atomic<bool> is_told_{false};
   std::int64_t steps_ = 0;
   step_status* status_ = nullptr;  // of the step that runs; touched on the I/O thread

@@ -13,12 +13,12 @@ namespace zbpp::asio {
 /// Holds what `control::on_stop` sets. Either may be empty. They are called on the I/O thread and
 /// must not throw.
 struct stop_calls {
-  /// Told of the first failure of the run; ends what runs here. When it has returned, rank 0 is
-  /// told that this rank knows.
+  /// Called with the first failure of the run; ends what runs here. When it has returned, this rank
+  /// acknowledges the failure to rank 0.
   /// @return whether `settle` will be called when that has ended
-  std::function<bool(rank_failure const&)> failed = {};
+  std::function<bool(rank_failure const&)> told = {};
   /// Called when no rank is left that can be told. Only then may a rank give up messages: what it
-  /// makes without them may reach others, who know by now that it counts for nothing.
+  /// computes without them may reach other ranks, which by now know not to use it.
   std::function<void()> all_told = {};
 };
 

@@ -162,7 +162,7 @@ class client final : public connection_owner {
   /// Sets what the end of the run calls; calls it at once if that is there.
   void on_stop(stop_calls calls) {
     on_stop_ = std::move(calls);
-    if (on_stop_.failed && first_) on_stop_.failed(*first_);
+    if (on_stop_.told && first_) on_stop_.told(*first_);
     if (on_stop_.all_told && are_all_told_) on_stop_.all_told();
   }
 
@@ -212,7 +212,7 @@ class client final : public connection_owner {
     if (state_ != state::running) return;
     state_ = state::stopping;
     first_ = std::move(first);
-    bool const will_settle = on_stop_.failed && on_stop_.failed(*first_);
+    bool const will_settle = on_stop_.told && on_stop_.told(*first_);
     is_settled_ = is_settled_ || !will_settle;
     send(is_settled_ ? control_kind::ended : control_kind::told);
   }

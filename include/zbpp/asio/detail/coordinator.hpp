@@ -265,20 +265,20 @@ class coordinator final : public connection_owner {
     silence_.stop();
     failures_ = {std::move(failure)};
     send_all(control_kind::stop, write(failures_.front()));
-    deadline_.set(stop_limit_of(settings_), [this] { tell_all_told(); });
+    deadline_.set(stop_limit_of(settings_), [this] { send_all_told(); });
     go_on_stopping();
   }
 
-  // First all are told, so that none takes for sound what others make once they give up messages;
-  // then all end.
+  // First all are told, so that none uses what others compute once they give up messages; then all
+  // end.
   void go_on_stopping() {
     if (state_ != state::stopping) return;
     if (std::ranges::all_of(members_, &member_record::has_ended)) return conclude();
-    if (are_all_told(members_)) tell_all_told();
+    if (are_all_told(members_)) send_all_told();
   }
 
-  void tell_all_told() {
-    if (std::exchange(has_told_that_, true)) return;
+  void send_all_told() {
+    if (std::exchange(is_all_told_sent_, true)) return;
     send_all(control_kind::all_told);
     deadline_.set(stop_limit_of(settings_), [this] { conclude(); });
   }
@@ -330,7 +330,7 @@ class coordinator final : public connection_owner {
   std::vector<member_record> members_;
   newcomers newcomers_;
   collective_round collective_;
-  timeout deadline_;  // of joining, of the collective, of being told, of ending: of one at a time
+  timeout deadline_;  // of joining, of the collective, of telling all, of ending: one at a time
   pulse pulse_;
   silence_limit silence_;
   watchdog watchdog_;
@@ -339,7 +339,7 @@ class coordinator final : public connection_owner {
   std::string mistake_;  // of a rank that joined; all are told soon
   std::string ending_;   // told to ranks that come too late
   std::vector<rank_failure> failures_;
-  bool has_told_that_ = false;  // all ranks know the first of them
+  bool is_all_told_sent_ = false;
   listener listener_;
 };
 

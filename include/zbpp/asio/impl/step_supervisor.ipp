@@ -64,7 +64,7 @@ ZBPP_INLINE void step_supervisor::begin(
   control_->loop().exclusively([&] {
     status_ = &status;
     control_->on_stop(
-        {.failed =
+        {.told =
              [this](rank_failure const& first) {
                stop(first);
                return true;
@@ -81,13 +81,9 @@ ZBPP_INLINE bool step_supervisor::look() {
 
 ZBPP_INLINE bool step_supervisor::has_stopped() {
   if (!control_->has_stopped()) return false;
-  is_told_.store(true, std::memory_order_release);
   if (status_ != nullptr) status_->fail(rank_);
+  is_told_.store(true, std::memory_order_release);
   return true;
-}
-
-ZBPP_INLINE bool step_supervisor::are_all_told() {
-  return control_->loop().exclusively([this] { return control_->are_all_told(); });
 }
 
 ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::int64_t> step) {
@@ -126,8 +122,8 @@ ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
 
 // Ends the step; called on the I/O thread.
 ZBPP_INLINE void step_supervisor::stop(rank_failure const& first) noexcept {
-  is_told_.store(true, std::memory_order_release);
   status_->fail(first.location.rank >= 0 ? first.location.rank : rank_);
+  is_told_.store(true, std::memory_order_release);
   if (calls_.told) calls_.told();
 }
 

@@ -63,9 +63,8 @@ class host_wait {
   }
   /// Waits until a rank has told what this one is blocked by, if it is, or something else has
   /// notified it; sends states meanwhile.
-  /// @param channel  of the state; none between two steps, when the rank waits for nobody, but
-  /// until
-  ///                 what it sent has left
+  /// @param channel  of the state; none between two steps, when the rank waits only until what it
+  ///                 sent has left
   /// @param states   null where ranks exchange none
   /// @throws cuda_error; nccl_error
   void until_told(
@@ -101,12 +100,16 @@ class host_wait {
     });
   }
   /// Waits until all ranks know of the failure of the run, but not longer than its deadline. Only
-  /// then may a rank give up messages: passes that run without them, there and where their results
-  /// go, make garbage or fault, and no rank takes that for a step or for the first failure.
+  /// then may a rank give up messages: passes that run without them compute garbage or fault, here
+  /// and where their results go, and no rank takes that for a step or for the first failure.
   void until_all_told() {
-    auto const end = std::chrono::steady_clock::now() + supervisor_.channel().settings().deadline;
+    auto& run = supervisor_.channel();
+    auto const end = std::chrono::steady_clock::now() + run.settings().deadline;
+    auto const are_all_told = [&run] { return run.are_all_told(); };
     poll(
-        [&] { return supervisor_.are_all_told() || std::chrono::steady_clock::now() > end; },
+        [&] {
+          return run.loop().exclusively(are_all_told) || std::chrono::steady_clock::now() > end;
+        },
         pause);
   }
 
