@@ -12,6 +12,7 @@
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/processes.hpp>
+#include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
 #include <boost/asio/co_spawn.hpp>
@@ -435,6 +436,28 @@ TEST_CASE("a frame that never ends is silence") {
   CHECK(contains(thrown[0], "rank 1: has not been heard for 0.8 s"));
 }
 
+TEST_CASE("a rank that joins and leaves before all are there is named, with why") {
+  auto settings = test::patient_settings();
+  settings.join_deadline = 2s;
+  std::promise<std::uint16_t> listening;
+  settings.on_listening = [&](std::uint16_t number) { listening.set_value(number); };
+  std::thread others([port = listening.get_future()]() mutable {
+    auto const number = port.get();
+    raw_member gives_up(number, 1, 4);
+    gives_up.send(control_kind::bye);
+    raw_member(number, 2, 4).close();
+    gives_up.read(control_kind::refuse);  // until rank 0 closes
+  });
+  auto const text = test::refusal(errc::no_rendezvous, [&] {
+    asio::rendezvous meeting({0, 4, 0, "127.0.0.1", 0, "test"}, settings, test::test_token());
+  });
+  others.join();
+  CHECK(contains(text, "ranks 1, 2 and 3 of 4 did not come within 2.0 s to 127.0.0.1:"));
+  std::string const left = " joined, and left before all were there (";
+  CHECK(contains(text, "; rank 1" + left + "it gave up); look at its output"));
+  CHECK(contains(text, "; rank 2" + left));
+}
+
 TEST_CASE("a process that sends what is no frame is the one that failed") {
   auto const send = [](control_kind kind, asio::blob payload = {}) {
     return [kind, payload](raw_member& raw) { raw.send(kind, payload); };
@@ -564,7 +587,7 @@ std::string thrown_under(
 
 }  // namespace
 
-TEST_CASE("a deadline that passes while this process stands still waits for what has come") {
+TEST_CASE("a deadline that passes while this process is suspended waits for what has come") {
   boost::asio::io_context io;
   asio::detail::timeout deadline(io);
   std::string order;
@@ -609,18 +632,18 @@ TEST_CASE("silence is noticed when its limit is reached, not some time after") {
   CHECK_FALSE(was_late);
 }
 
-TEST_CASE("a process knows for how long it stood still, until it has caught up") {
+TEST_CASE("a process knows for how long it was suspended, until it has caught up") {
   boost::asio::io_context io;
   std::vector<std::chrono::milliseconds> seen;
-  asio::detail::pulse beats(io, 10ms, [&](bool) { seen.push_back(beats.standstill()); });
+  asio::detail::pulse beats(io, 10ms, [&](bool) { seen.push_back(beats.suspension()); });
   beats.start();
-  auto const still_until = std::chrono::steady_clock::now() + 400ms;
-  while (std::chrono::steady_clock::now() < still_until) std::this_thread::yield();
-  CHECK(beats.standstill() >= 400ms);  // before any handler runs
+  auto const suspended_until = std::chrono::steady_clock::now() + 400ms;
+  while (std::chrono::steady_clock::now() < suspended_until) std::this_thread::yield();
+  CHECK(beats.suspension() >= 400ms);  // before any handler runs
   io.run_one();
   REQUIRE(seen.size() == 1);
   CHECK(seen.front() >= 400ms);
-  CHECK(beats.standstill() >= 400ms);  // what came meanwhile is still to be read
+  CHECK(beats.suspension() >= 400ms);  // what came meanwhile is still to be read
 }
 
 TEST_CASE("a rank says itself that rank 0 is lost") {

@@ -115,7 +115,7 @@ TEST_CASE("a fault in one process ends all others with a message that names it",
       std::string("half"),
       std::string("garbage"));
   ZBPP_SEEDED(random, 1);
-  // Who stands still is noticed after the deadline, and so takes long.
+  // That a rank is stopped is noticed only after the deadline, and so takes long.
   int const count = kind == "stop" ? (runs() + 5) / 6 : runs();
   for (int run = 0; run < count; ++run) {
     auto const at = somewhere(random, kind);
@@ -154,7 +154,8 @@ TEST_CASE("a fault in one process ends all others with a message that names it",
   }
 }
 
-TEST_CASE("a rank that stood still for longer than the deadline blames itself", "[asio][faults]") {
+TEST_CASE(
+    "a rank that was suspended for longer than the deadline blames itself", "[asio][faults]") {
   for (auto const* at : {"1:0:F", "1:2:B"})
     for (int culprit : {0, 1, 2}) {
       auto all = start_ranks(

@@ -492,10 +492,10 @@ TEST_CASE("what a listener cannot do is said where it is asked for", "[asio][lis
         }).find("cannot listen on address 192.0.2.1, port 0: ") == 0);
   CHECK(zbpp::test::refusal([&] {
           open({.most_pending = 0});
-        }) == "listener_settings::most_pending is at least 1");
+        }) == "listener_settings::most_pending is 0; set at least 1");
   CHECK(zbpp::test::refusal([&] {
           open({.handshake_deadline = 0ms});
-        }) == "a listener's handshake deadline is above 0 ms");
+        }) == "listener_settings::handshake_deadline is 0 ms or less; set it above 0 ms");
 }
 
 }  // namespace test_asio_listener

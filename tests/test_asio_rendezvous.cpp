@@ -324,20 +324,22 @@ TEST_CASE("settings that cannot work are refused") {
   asio::launch const one{0, 1, 0, "127.0.0.1", 0, "test"};
   auto const as_is = [](auto&) {};
   CHECK(
-      refused({2, 2, 0, "127.0.0.1", 1, ""}, as_is) == "a launch needs a rank from 0 to ranks - 1");
+      refused({2, 2, 0, "127.0.0.1", 1, ""}, as_is) ==
+      "launch::rank is 2 and launch::ranks is 2; set a rank from 0 to ranks - 1");
   CHECK(
       refused({1, 2, 0, "127.0.0.1", 0, ""}, as_is) ==
-      "other ranks than 0 need the port of rank 0");
+      "launch::port is 0 on rank 1, and only rank 0 may choose a free port; set the port that rank "
+      "0 listens on");
   CHECK(refused(one, [](auto& s) {
           s.deadline = 0ms;
-        }) == "the deadlines of a rendezvous are above 0 ms");
+        }) == "a deadline of rendezvous_settings is 0 ms or less; set each above 0 ms");
   CHECK(
       refused(one, [](auto& s) { s.bind = "somewhere"; }) ==
       "rendezvous_settings::bind is 'somewhere'; it must be an address of this machine such as "
       "127.0.0.1");
   CHECK(refused(one, [](auto& s) {
           s.largest_blob = std::size_t{1} << 32;
-        }) == "rendezvous_settings::largest_blob is at most 2 GiB");
+        }) == "rendezvous_settings::largest_blob is above 2 GiB; set at most 2 GiB");
 }
 
 TEST_CASE("a part that is too large, or a root that is no rank, is the caller's mistake alone") {

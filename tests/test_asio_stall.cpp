@@ -207,7 +207,7 @@ TEST_CASE("a cycle of two is told from its lowest rank", "[asio]") {
        at(1, progress_phase::waiting, 1),
        at(2, progress_phase::waiting, 0)});
   REQUIRE(text.size() == 5);
-  CHECK(text[0] == "the step stands still: no rank has progressed for 61.2 s (limit 60.0 s)");
+  CHECK(text[0] == "the step has stalled: no rank has progressed for 61.2 s (limit 60.0 s)");
   CHECK(begins_with(text[1], "rank 0: waits for gradient 0 of stage 1 from rank 1 (position "));
   CHECK(text[1].ends_with(", channel 1->0) for 61.2 s"));
   CHECK(begins_with(text[2], "rank 1: waits for gradient 0 of stage 2 from rank 2 (position "));
@@ -294,7 +294,7 @@ TEST_CASE("a rank that is outside, silent, sends, or steps an optimizer is told 
       "rank 1: steps the optimizer of stage 1, or is at the end of its program for 61.2 s");
 }
 
-TEST_CASE("a step that moves, or that nobody is in, does not stand still", "[asio]") {
+TEST_CASE("a step that moves, or that nobody is in, has not stalled", "[asio]") {
   auto const code = of(placement::linear(2), 1, {"0F0 0BW0", "1F0 1BW0"});
   auto const in_pass = [](int rank, std::int64_t age) {
     return at(rank, progress_phase::in_pass, 1, age);

@@ -384,7 +384,7 @@ TEST_CASE("a channel that is lost wakes who waits for it", "[asio]") {
   CHECK(is_lost);
 }
 
-TEST_CASE("after a drain before all was written a connection stands still", "[asio]") {
+TEST_CASE("after a drain before all was written a connection carries no more", "[asio]") {
   stuck_guard const guard;
   lone_rank rank;
   for (std::uint32_t n = 0; n < 4; ++n)

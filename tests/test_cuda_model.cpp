@@ -1297,11 +1297,11 @@ TEST_CASE("All streams of a group join it: before and after") {
       one_gpu());
 }
 
-/// Waits for the GPU. It stands still, and the model says why, or comes to its end.
-void check_end(bool stands_still, std::string const& why) {
-  CHECK(cudaDeviceSynchronize() == (stands_still ? cudaErrorLaunchTimeout : cudaSuccess));
-  CHECK(faults_of("deadlock") == (stands_still ? 1U : 0U));
-  CHECK((all_faults().find(why) != std::string::npos) == stands_still);
+/// Waits for the GPU. It deadlocks, and the model says why, or comes to its end.
+void check_end(bool deadlocks, std::string const& why) {
+  CHECK(cudaDeviceSynchronize() == (deadlocks ? cudaErrorLaunchTimeout : cudaSuccess));
+  CHECK(faults_of("deadlock") == (deadlocks ? 1U : 0U));
+  CHECK((all_faults().find(why) != std::string::npos) == deadlocks);
 }
 
 TEST_CASE("Streams of one hardware queue block each other: aliasing can deadlock") {
@@ -1425,21 +1425,21 @@ TEST_CASE("NCCL's own streams hold a queue up until a message has met its other 
 }
 
 TEST_CASE("Launches of communicators come in another order where the host does not wait for them") {
-  // In one queue, so that they stand still unless both ranks launch them in one order.
+  // In one queue, so that they deadlock unless both ranks launch them in one order.
   for (bool const waits : {true, false}) {
-    int stood_still = 0;
+    int deadlocks = 0;
     for (std::uint64_t seed = 0; seed < 100; ++seed) {
       model::reset(
           {.seed = seed,
            .devices = 2,
            .mapping = model::queue_mapping::one,
            .lazy_connect = false});
-      stood_still += exchange(true, waits) == cudaSuccess ? 0 : 1;
+      deadlocks += exchange(true, waits) == cudaSuccess ? 0 : 1;
       CHECK(faults_of("") == faults_of("deadlock"));
     }
-    INFO("waits: " << waits << ", " << stood_still << " of 100 stood still");
-    CHECK((stood_still > 5) == !waits);
-    CHECK(stood_still < 95);
+    INFO("waits: " << waits << ", " << deadlocks << " of 100 deadlock");
+    CHECK((deadlocks > 5) == !waits);
+    CHECK(deadlocks < 95);
   }
 }
 
@@ -1837,7 +1837,7 @@ TEST_CASE("Memory of captured messages stays until their graph is destroyed") {
   }
 }
 
-TEST_CASE("Graphs of two ranks stand still where messages are branches, and not in a chain") {
+TEST_CASE("Graphs of two ranks deadlock where messages are branches, and not in a chain") {
   for (bool const is_chain : {true, false}) {
     int stalls = 0;
     model::options machine;

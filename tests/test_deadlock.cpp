@@ -49,12 +49,12 @@ bool shows_circle(std::string text) {
 TEST_CASE("every channel layout has words of its own", "[deadlock]") {
   CHECK(to_string(channel_layout::one_per_rank) == "one channel per rank");
   CHECK(to_string(channel_layout::one_per_pair) == "one channel per rank pair");
-  CHECK(to_string(channel_layout::one_per_directed_pair) == "one channel a directed pair");
+  CHECK(to_string(channel_layout::one_per_directed_pair) == "one channel per directed pair");
 }
 
 // Rank 0 ships an activation before it opens the slot for the one that comes back; rank 1 ships
 // that one before it opens the slot for the first. In one queue the two sends wait for each other.
-TEST_CASE("two sends that cross stand still in one queue and pass in two", "[deadlock]") {
+TEST_CASE("two sends that cross deadlock in one queue and pass in two", "[deadlock]") {
   program const code(
       placement::looped(2, 2),
       2,
@@ -91,7 +91,7 @@ TEST_CASE(
   }
   CHECK(
       search(code, channel_layout::one_per_directed_pair).front().text ==
-      "0BW0: with one channel a directed pair the ranks wait in a cycle: "
+      "0BW0: with one channel per directed pair the ranks wait in a cycle: "
       "rank 0 position 2 (0BW0) waits for rank 1 position 1 (1F0) waits for "
       "rank 0 position 2 (0BW0)");
 }

@@ -342,7 +342,7 @@ TEST_CASE("what PyTorch's runtime could not run is not written for it", "[io][cs
   CHECK(test::refusal(errc::bad_argument, [&] {
           static_cast<void>(to_csv(lower(again), how));
         }) == r);
-  // The first program of docs/verify.md that comes to a standstill on one channel per rank.
+  // The first program of docs/verify.md that deadlocks on one channel per rank.
   auto const crossed = program_from_csv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                                         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
   auto const refused =

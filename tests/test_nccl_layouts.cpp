@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages by NCCL on its model, all ranks in one thread: every policy on every layout of
-// communicators gives the bits of one process, or `verify` refuses it and the model stands still.
+// communicators gives the bits of one process, or `verify` refuses it and the model deadlocks.
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -137,7 +137,7 @@ zbpp::schedule random_order(
 
 }  // namespace
 
-TEST_CASE("verify and the model agree on which layouts stand still", "[nccl]") {
+TEST_CASE("verify and the model agree on which layouts deadlock", "[nccl]") {
   int works[3] = {};
   int refused[3] = {};
   for (std::uint64_t trial = 0; trial < thinned(300U, 75U); ++trial) {

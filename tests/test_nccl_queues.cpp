@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Programs whose messages travel by NCCL on few hardware queues: those that are said to be safe
-// run, however streams are mapped to the queues, and all others stand still in one queue.
+// run, however streams are mapped to the queues, and all others deadlock in one queue.
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
@@ -230,7 +230,7 @@ TEST_CASE("a rank says what would be enough", "[nccl]") {
   CHECK(
       refuse(code, 1) ==
       at +
-          "the program can stand still where streams share a hardware queue, and rank 1 has 14 "
+          "the program can deadlock where streams share a hardware queue, and rank 1 has 14 "
           "streams and 8 queues; set CUDA_DEVICE_MAX_CONNECTIONS to 14 in the environment before "
           "the program starts, or lower the plan with .layout = channel_layout::one_per_rank, "
           "after which one queue is enough: " +

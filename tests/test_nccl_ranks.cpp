@@ -729,7 +729,7 @@ TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
   CHECK(first_of(model::leaks()) == "");
 }
 
-TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
+TEST_CASE("a step that stalls ends on every rank", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   auto meeting_settings = patient_settings();
   meeting_settings.stall_deadline = std::chrono::seconds(3);
@@ -746,7 +746,7 @@ TEST_CASE("a step that stands still ends on every rank", "[nccl]") {
            for (std::uint64_t i = 1; i < 200; ++i) model::skip(sends, i);
        }},
       meeting_settings);
-  check_reported(reported, "the step stands still");
+  check_reported(reported, "the step has stalled");
 }
 
 TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
@@ -766,7 +766,7 @@ TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
     CHECK(
         has(text,
             "communicators (one channel per rank pair at rank 1, "
-            "one channel a directed pair at rank 0)"));
+            "one channel per directed pair at rank 0)"));
     CHECK(has(text, "peer copies (none at rank 1, where GPUs reach each other at rank 0)"));
   }
 }
@@ -800,7 +800,7 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
   CHECK(model::leaks().empty());
 }
 
-TEST_CASE("a program that can stand still on the queues of one rank is refused on all", "[nccl]") {
+TEST_CASE("a program that can deadlock on the queues of one rank is refused on all", "[nccl]") {
   queues_in_environment const before;
   auto const planned = toy_plan("zb_h1", 3, 5);
   for (auto const* queues : {"8", "13"}) {

@@ -177,7 +177,7 @@ TEST_CASE("messages that a graph lacks end its step on every rank", "[nccl]") {
         for (std::uint64_t i = 1; i < 200; ++i) model::skip("ncclSend", i);
       },
       {});
-  check_told(told, "the step stands still");
+  check_told(told, "the step has stalled");
   for (auto const& text : told)
     CHECK(has(text, "replays the step, of which its host sees the end alone"));
 }
@@ -196,7 +196,7 @@ TEST_CASE("a rank that ends while others agree, or replay, ends their step", "[n
     told.erase(told.begin() + 1);
     for (auto const& text : told) {
       INFO(text);
-      CHECK((has(text, "rank 1: left the run") || has(text, "the step stands still")));
+      CHECK((has(text, "rank 1: left the run") || has(text, "the step has stalled")));
     }
     check_told(told, "");
   }
@@ -246,7 +246,7 @@ TEST_CASE("what ranks cannot replay is refused on all of them", "[nccl]") {
       toy_plan("zb_h1", 2, microbatches),
       [](int, settings&) {},
       "replay is replay::step, whose graph has the messages of a rank one behind the other, and "
-      "the program can stand still so; lower the plan with .layout = "
+      "the program can deadlock with that; lower the plan with .layout = "
       "channel_layout::one_per_rank: ");
   check(
       planned,

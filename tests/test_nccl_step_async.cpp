@@ -398,7 +398,7 @@ TEST_CASE("messages that are lost while steps run end them on every rank", "[ncc
                  for (std::uint64_t i = 1; i < 200; ++i) model::skip(sends, i);
              },
          .meeting = meeting});
-    check_ends(ends, "the step stands still");
+    check_ends(ends, "the step has stalled");
   }
 }
 
@@ -429,7 +429,7 @@ TEST_CASE("a rank that leaves while others have begun steps ends those", "[nccl]
   for (auto const& text : {told[0], told[2]}) {
     INFO(text);
     bool const has_left = text.find("rank 1: left the run") != std::string::npos;
-    CHECK((has_left || text.find("the step stands still") != std::string::npos));
+    CHECK((has_left || text.find("the step has stalled") != std::string::npos));
   }
   check_told({}, "");
 }

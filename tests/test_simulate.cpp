@@ -183,7 +183,7 @@ TEST_CASE(
   CHECK(stuck < 280);
 }
 
-TEST_CASE("an order that comes to a standstill is refused by the pass that waits", "[simulate]") {
+TEST_CASE("an order that deadlocks is refused by the pass that waits", "[simulate]") {
   auto const where = placement::linear(2);
   CHECK(
       refused({"0F0 0B0 0W0", "1B0 1F0 1W0"}, where, 1) ==

@@ -60,7 +60,7 @@ bool names_its_place(diagnostic const& d, program const& code) {
   return position < row.size() && row[position] == d.instruction;
 }
 
-// Whether a program is right by every rule written down plainly, on one channel a directed pair.
+// Whether a program is right by every rule written down plainly, on one channel per directed pair.
 bool is_right(independent_check const& check, program const& code) {
   if (!check.has_each_once() || !check.keeps_dependences() || !check.keeps_channel_order() ||
       !check.keeps_cut())

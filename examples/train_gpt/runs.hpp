@@ -103,7 +103,7 @@ class progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Holds what a run gave, a value a step.
+/// Holds what a run gave: one value per step.
 struct run_record {
   std::string name;
   std::int64_t first = 0;  ///< steps taken before, by another program

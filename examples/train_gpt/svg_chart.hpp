@@ -18,7 +18,7 @@
 
 namespace gpt {
 
-/// Is a curve with its name; one value a step.
+/// Is a curve with its name; one value per step.
 struct curve {
   std::string name;
   std::vector<double> values;

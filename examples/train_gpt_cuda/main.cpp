@@ -27,7 +27,7 @@ namespace {
 /// Trains with all ranks here, or as one of them.
 int train_by_transport(options const& o) {
   // On the usual 8 hardware queues streams of a few ranks would wait for one another, and over NCCL
-  // programs might stand still.
+  // programs might deadlock.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (o.by == transport::nccl) return train_in_processes(o);
   auto const on = read(o);

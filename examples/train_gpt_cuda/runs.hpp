@@ -23,7 +23,7 @@
 
 namespace gpt::cuda {
 
-/// Holds what a run gave, a value a step.
+/// Holds what a run gave: one value per step.
 struct run_record {
   std::string title;
   std::vector<double> losses = {};

@@ -48,8 +48,8 @@ namespace planning {
   std::vector<int> own(static_cast<std::size_t>(code.ranks()));
   std::iota(own.begin(), own.end(), 0);
   add("cuda::device, one GPU", zbpp::cuda::device_needs_of(code, plan.problem));
-  add("cuda::device, one GPU a rank", zbpp::cuda::device_needs_of(code, plan.problem, own));
-  add("nccl::ranks, one host a rank", zbpp::nccl::device_needs_of(code, plan.problem));
+  add("cuda::device, one GPU per rank", zbpp::cuda::device_needs_of(code, plan.problem, own));
+  add("nccl::ranks, one host per rank", zbpp::nccl::device_needs_of(code, plan.problem));
   add("nccl::ranks, one host",
       zbpp::nccl::device_needs_of(code, plan.problem, {.ranks_per_host = code.ranks()}));
   return rows.text();

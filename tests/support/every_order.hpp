@@ -127,7 +127,7 @@ class every_order {
   std::vector<std::vector<std::vector<pass>>> rows_;  // of each rank
 };
 
-/// The least that `value(schedule)` is over all orders but those that come to a standstill; nothing
+/// The least that `value(schedule)` is over all orders but those that deadlock; nothing
 /// when none is left. `value` throws `errc::refused_program` for such an order, as `simulate` does.
 template <class Value>
 [[nodiscard]] auto least_of_orders(problem const& problem, bool in_turn, Value value) {

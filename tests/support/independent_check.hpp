@@ -53,7 +53,7 @@ class independent_check {
   /// message and all before it on its channel have been consumed.
   [[nodiscard]] bool is_known_consumed(instruction const& message, int position) const;
 
-  /// Whether some way of running the program ends in a standstill: every reachable state is
+  /// Whether some way of running the program ends in a deadlock: every reachable state is
   /// visited. Needs each once, its dependences and the order of channels.
   [[nodiscard]] bool can_deadlock(channel_layout layout) const;
 

@@ -12,7 +12,7 @@
 
 namespace zbpp::test {
 
-/// Gives every pass its start and end, or nothing when the ranks come to a standstill.
+/// Gives every pass its start and end, or nothing when the ranks deadlock.
 [[nodiscard]] std::optional<timeline> simulate_by_events(
     schedule const& order, problem const& problem);
 

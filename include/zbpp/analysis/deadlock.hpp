@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds out whether a program can come to a standstill. Transfers queue up in the order in which a
-// rank issues them; one completes when it is at the head of its queue on both sides. Passes wait
+// Finds out whether a program can deadlock. Transfers queue up in the order in which a rank issues
+// them; one completes when it is at the head of its queue on both sides. Passes wait
 // for what they consume; nothing else waits. Whatever the speeds, the outcome is the same, so
 // running the program once proves or refutes it.
 #pragma once
@@ -28,14 +28,14 @@ enum class channel_layout : std::uint8_t {
   switch (layout) {
     case channel_layout::one_per_rank: return "one channel per rank";
     case channel_layout::one_per_pair: return "one channel per rank pair";
-    case channel_layout::one_per_directed_pair: return "one channel a directed pair";
+    case channel_layout::one_per_directed_pair: return "one channel per directed pair";
   }
   return "unknown";
 }
 
 namespace detail {
 
-/// Looks for a standstill of a program that has no other fault.
+/// Looks for a deadlock of a program that has no other fault.
 /// @return nothing, or one diagnostic with the waiting cycle
 /// @complexity O(instructions)
 [[nodiscard]] std::vector<diagnostic> find_deadlock(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many hardware queues a device needs so that what a program enqueues cannot stand still. A
+// How many hardware queues a device needs so that what a program enqueues cannot deadlock. A
 // queue takes the work of its streams in the order in which the host has issued it, so a transfer
 // that waits for its other end holds up whatever stands behind it, passes included.
 #pragma once

@@ -57,7 +57,7 @@ namespace detail {
 
 namespace detail {
 
-/// Refuses a program that can stand still on the hardware queues that the device of a rank has.
+/// Refuses a program that can deadlock on the hardware queues that the device of a rank has.
 /// @param count_of_streams  on this device
 /// @throws error (refused_program)
 inline void check_hardware_queues(program const& code, int rank, int count_of_streams) {
@@ -77,7 +77,7 @@ inline void check_hardware_queues(program const& code, int rank, int count_of_st
                 "channel_layout::one_per_rank, after which one queue is enough: ";
   throw error(
       errc::refused_program,
-      "the program can stand still where streams share a hardware queue, and rank " +
+      "the program can deadlock where streams share a hardware queue, and rank " +
           std::to_string(rank) + " has " + count + " streams and " + std::to_string(there) +
           " queues" + cure + cycle.text,
       cycle.location);

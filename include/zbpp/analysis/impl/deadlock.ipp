@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a program is run until nothing moves, to find out whether it can come to a standstill.
+// How a program is run until nothing moves, to find out whether it can deadlock.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>

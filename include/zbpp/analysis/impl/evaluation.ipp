@@ -38,9 +38,8 @@ namespace detail {
 ///
 /// A pass waits for its message, and a send until all messages but the last few of its channel are
 /// consumed. What may go on stays able to, whatever else goes on first, and with more room it still
-/// may. So one order stands for all, whether ranks are fast or slow: if this run comes to a
-/// standstill with some depth, each run with that depth does, and with the depth of its end none
-/// does.
+/// may. So one order stands for all, whether ranks are fast or slow: if this run deadlocks
+/// with some depth, each run with that depth does, and with the depth of its end none does.
 class depth_search {
  public:
   explicit depth_search(program const& forwards)

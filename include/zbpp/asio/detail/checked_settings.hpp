@@ -23,11 +23,16 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
 /// @return a launch, its host without brackets
 /// @throws error (bad_argument) unless it is one that can work
 [[nodiscard]] inline launch checked(launch start) {
-  zbpp::detail::require(
-      start.ranks >= 1 && start.rank >= 0 && start.rank < start.ranks,
-      "a launch needs a rank from 0 to ranks - 1");
-  zbpp::detail::require(
-      start.rank == 0 || start.port != 0, "other ranks than 0 need the port of rank 0");
+  if (start.ranks < 1 || start.rank < 0 || start.rank >= start.ranks)
+    throw error(
+        errc::bad_argument,
+        "launch::rank is " + std::to_string(start.rank) + " and launch::ranks is " +
+            std::to_string(start.ranks) + "; set a rank from 0 to ranks - 1");
+  if (start.rank != 0 && start.port == 0)
+    throw error(
+        errc::bad_argument,
+        "launch::port is 0 on rank " + std::to_string(start.rank) +
+            ", and only rank 0 may choose a free port; set the port that rank 0 listens on");
   start.host = without_brackets(start.host);
   return start;
 }
@@ -43,12 +48,13 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
                 s.deadline,
                 s.stall_deadline})
               .count() > 0,
-      "the deadlines of a rendezvous are above 0 ms");
+      "a deadline of rendezvous_settings is 0 ms or less; set each above 0 ms");
   zbpp::detail::require(
-      s.largest_blob <= std::size_t{1} << 31, "rendezvous_settings::largest_blob is at most 2 GiB");
+      s.largest_blob <= std::size_t{1} << 31,
+      "rendezvous_settings::largest_blob is above 2 GiB; set at most 2 GiB");
   zbpp::detail::require(
       s.advertise.size() <= host_name_limit,
-      "rendezvous_settings::advertise is a host name, which has at most 255 characters");
+      "rendezvous_settings::advertise has more than 255 characters; set a host name or address");
   s.bind = without_brackets(s.bind);
   s.advertise = without_brackets(s.advertise);
   return s;

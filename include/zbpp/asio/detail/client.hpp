@@ -137,7 +137,7 @@ class client final : public connection_owner {
     for (auto const& f : own_)
       if (f.location.rank == rank_) attach(known, f, false);
     rank_failure noticed{at, {}, errc::peer_failed, text};
-    noticed = as_noticed(std::move(noticed), rank_, pulse_.standstill(), settings_.deadline);
+    noticed = as_noticed(std::move(noticed), rank_, pulse_.suspension(), settings_.deadline);
     attach(known, noticed, noticed.location.rank != rank_);
     for (auto const& f : own_) attach(known, f, f.location.rank != rank_);
     if (state_ == state::running) stop(known.front());

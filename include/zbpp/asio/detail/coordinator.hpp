@@ -257,7 +257,7 @@ class coordinator final : public connection_owner {
 
   void fail(rank_failure failure, bool is_hearsay = true) {
     if (is_hearsay)
-      failure = as_noticed(std::move(failure), 0, pulse_.standstill(), settings_.deadline);
+      failure = as_noticed(std::move(failure), 0, pulse_.suspension(), settings_.deadline);
     if (state_ == state::stopping && failures_.size() < most_failures * members_.size())
       attach(failures_, std::move(failure), is_hearsay);
     if (state_ != state::running) return;

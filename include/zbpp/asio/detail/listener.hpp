@@ -70,10 +70,10 @@ class listener {
       listener_settings const& settings = {})
       : state_(std::make_shared<shared_state>(by.io(), token, std::move(on_connection), settings)) {
     zbpp::detail::require(
-        settings.most_pending > 0, "listener_settings::most_pending is at least 1");
+        settings.most_pending > 0, "listener_settings::most_pending is 0; set at least 1");
     zbpp::detail::require(
         settings.handshake_deadline > std::chrono::milliseconds(0),
-        "a listener's handshake deadline is above 0 ms");
+        "listener_settings::handshake_deadline is 0 ms or less; set it above 0 ms");
     state_->listen(settings.endpoint);
     state_->accept_next();
   }

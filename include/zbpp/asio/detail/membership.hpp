@@ -145,16 +145,17 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
     std::string const& place,
     listener_counts const& counts) {
   std::vector<int> missing;
-  std::string went;
+  std::string left;
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     if (members[rank].has_come) continue;
     missing.push_back(static_cast<int>(rank));
     if (!members[rank].went.empty())
-      went += "; rank " + std::to_string(rank) + " came and went (" + members[rank].went + ")";
+      left += "; rank " + std::to_string(rank) + " joined, and left before all were there (" +
+              members[rank].went + "); look at its output";
   }
   auto text = ranks_text(missing) + " of " + std::to_string(members.size()) +
               " did not come within " + seconds_text(deadline) + " to " + place +
-              "; start each with the same host, port, number of ranks and token" + went;
+              "; start each with the same host, port, number of ranks and token" + left;
   auto const turned_away = counts.refused + counts.dropped;
   if (turned_away > 0)
     text += "; connections turned away: " + std::to_string(turned_away) +

@@ -29,15 +29,15 @@ namespace zbpp::asio::detail {
 [[nodiscard]] inline rank_failure as_noticed(
     rank_failure noticed,
     int rank,
-    std::chrono::milliseconds standstill,
+    std::chrono::milliseconds suspension,
     std::chrono::milliseconds deadline) {
   bool const blames_others = noticed.code == errc::peer_failed && noticed.location.rank != rank;
-  if (!blames_others || standstill < deadline) return noticed;
+  if (!blames_others || suspension < deadline) return noticed;
   return {
       {rank, -1, -1, -1},
       {},
       errc::peer_failed,
-      "was suspended for " + seconds_text(standstill) + ", and the other ranks gave it up after " +
+      "was suspended for " + seconds_text(suspension) + ", and the other ranks gave it up after " +
           seconds_text(deadline) + "; it was stopped or overloaded"};
 }
 

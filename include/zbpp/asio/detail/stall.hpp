@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Says why a step stands still: what every rank waits for, and who is at the end of the chain or
+// Says why a step has stalled: what every rank waits for, and who is at the end of the chain or
 // which ranks wait in a cycle. It knows the program and what the ranks told of themselves; it has
 // no clock and no socket.
 #pragma once
@@ -27,7 +27,7 @@ namespace zbpp::asio::detail {
 
 using zbpp::detail::index;
 
-/// Writes what a report of a standstill says. Trusts no number of a report.
+/// Writes what a report of a stall says. Trusts no number of a report.
 class stall_report {
  public:
   stall_report(
@@ -254,11 +254,11 @@ class stall_report {
   std::vector<int> next_;          // for whom each rank waits
 };
 
-/// Tells once that a step stands still, and why. Rank 0 shows it the reports of all ranks from time
+/// Tells once that a step has stalled, and why. Rank 0 shows it the reports of all ranks from time
 /// to time, from one thread at a time.
 ///
-/// A step stands still when some rank is in it and none has progressed for longer than the
-/// limit. A rank that has not been heard counts as being where it was.
+/// A step has stalled when some rank is in it and none has progressed for longer than the limit. A
+/// rank that has not been heard counts as being where it was.
 class stall_detector {
  public:
   /// Takes the program that all ranks run.
@@ -267,12 +267,13 @@ class stall_detector {
   explicit stall_detector(
       program program, std::chrono::milliseconds limit = std::chrono::seconds(60))
       : program_(std::move(program)), limit_ms_(limit.count()) {
-    zbpp::detail::require(limit_ms_ > 0, "the limit of a stall_detector is more than 0 ms");
+    zbpp::detail::require(
+        limit_ms_ > 0, "the limit of a stall_detector is 0 ms or less; set it above 0 ms");
   }
 
   /// Looks at the reports of all ranks, at most one each.
-  /// @return what every rank waits for and which cycle or rank is to blame, if the step stands
-  ///         still and this was not said before; else nothing
+  /// @return what every rank waits for and which cycle or rank is to blame, if the step has
+  ///         stalled and this was not said before; else nothing
   [[nodiscard]] std::optional<std::string> operator()(std::span<progress_report const> reports) {
     auto still = std::int64_t{-1};
     bool in_step = false;
@@ -286,7 +287,7 @@ class stall_detector {
       return std::nullopt;
     }
     if (std::exchange(is_told_, true)) return std::nullopt;
-    return "the step stands still: no rank has progressed for " +
+    return "the step has stalled: no rank has progressed for " +
            seconds_text(std::chrono::milliseconds(still)) + " (limit " +
            seconds_text(std::chrono::milliseconds(limit_ms_)) + ")" +
            stall_report(program_, reports, limit_ms_).text();

@@ -42,7 +42,7 @@ class pulse {
   }
   /// @return for how long this process was suspended, if that ended just now: what has happened to
   ///         its connections meanwhile is only noticed after it; else less than two periods
-  [[nodiscard]] std::chrono::milliseconds standstill() const {
+  [[nodiscard]] std::chrono::milliseconds suspension() const {
     // Chosen by us, not from a standard: data that arrived while a process was suspended is read
     // in much less.
     constexpr std::chrono::seconds just_now{1};

@@ -219,7 +219,8 @@ ZBPP_INLINE void tcp_transport::check(
     std::vector<channel> const& channels, std::vector<bytes> const& largest) const {
   zbpp::detail::require(
       channels.size() == largest.size(), "a tcp_transport gets one largest size per channel");
-  zbpp::detail::require(settings_.most > 0, "tcp_settings.most is above 0");
+  zbpp::detail::require(
+      settings_.most > 0, "tcp_settings::most is 0 bytes or less; set it above 0");
   for (auto size : largest)
     zbpp::detail::require(size >= 0, "the largest message of a channel has at least 0 bytes");
   for (auto const& c : channels)

@@ -59,7 +59,7 @@ inline void make_copying(
 /// in how many queues and multiprocessors they have, and need.
 /// @param context  of this rank
 /// @param peers    of all channels; it outlives the report of a failure here
-/// @throws error (refused_program) when the program can stand still on the hardware queues of a
+/// @throws error (refused_program) when the program can deadlock on the hardware queues of a
 ///         device; (bad_argument) when messages could hold all multiprocessors; as
 ///         `make_communicators`
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_rest(

@@ -107,7 +107,7 @@ class ranks::executor {
 
   /// @return what carries the messages of this rank; the first time finds out together with the
   ///         other ranks who reaches whose slots, and makes and connects communicators for the rest
-  /// @throws error (refused_program) when the program can stand still on the hardware queues of a
+  /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
   ///         device; (bad_argument) when messages could hold all multiprocessors; the failure of
   ///         the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(

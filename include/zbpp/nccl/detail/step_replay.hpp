@@ -39,7 +39,7 @@ inline void check_replay(ranks_settings const& settings, plan const& planned) {
   throw error(
       errc::refused_program,
       "replay is replay::step, whose graph has the messages of a rank one behind the other, and "
-      "the program can stand still so; lower the plan with .layout = "
+      "the program can deadlock with that; lower the plan with .layout = "
       "channel_layout::one_per_rank: " +
           cycle.text,
       cycle.location);
