@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Configures, builds and tests the project in SOURCE; see zbpp_package_test.
+# Configures, builds and tests the project in SOURCE, or only configures it; see zbpp_package_test.
 file(REMOVE_RECURSE "${BINARY}")
 
 set(command "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${BINARY}" -G "${GENERATOR}"
   "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
   "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DCMAKE_BUILD_TYPE=Debug
-  -DCMAKE_CXX_FLAGS_DEBUG= ${ARGUMENTS})  # nobody debugs it
+  "-DCMAKE_CXX_FLAGS_DEBUG=${FLAGS}" ${ARGUMENTS})  # without -g: nobody debugs it
 execute_process(COMMAND ${command} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
 if(NOT EXPECT STREQUAL "")
   # CMake breaks the lines of its messages.
@@ -20,6 +20,9 @@ if(NOT EXPECT STREQUAL "")
 endif()
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "configuring failed:\n${out}")
+endif()
+if(CONFIGURE_ONLY)
+  return()
 endif()
 
 execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BINARY}"
