@@ -264,7 +264,7 @@ TEST_CASE("all ranks know of a failure before any may give up messages") {
             asio::stop_calls calls{
                 .told =
                     [&](rank_failure const&) {
-                      for (int i = 0; i < 100 * rank; ++i) std::this_thread::yield();
+                      for (int i = 0; i < 2 * rank; ++i) std::this_thread::yield();
                       ++told;
                       return true;
                     },
