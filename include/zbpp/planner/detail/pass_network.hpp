@@ -164,11 +164,11 @@ class pass_network {
     return most;
   }
 
-  /// Puts passes of one rank in a new order, which must not make a cycle, and tells the heads and
-  /// the cost; `time_tails` has to follow before an estimate counts.
+  /// Puts passes of one rank in a new order, which must not make a cycle, and computes the heads
+  /// and the cost; `time_tails` has to follow before an estimate counts.
   /// @param first  position of the first of them
   /// @param passes  in their new order
-  /// @complexity O(passes whose heads change, and those that start in that time)
+  /// @complexity O(ranks + passes whose heads change, and those that start in that time)
   void move(int first, std::span<std::int32_t const> passes) {
     auto const own = rank(passes.front());
     auto const last = first + static_cast<int>(passes.size());
@@ -177,39 +177,39 @@ class pass_network {
     place(first, passes);
     sort(from, to);
     int stale = 0;
-    auto const mark = [&](int pass) { stale += std::exchange(is_stale(pass), true) ? 0 : 1; };
+    auto const mark = [&](int pass) { stale += std::exchange(is_head_stale(pass), true) ? 0 : 1; };
     for (int i = first; i < std::min(last + 1, end(own)); ++i) mark(at(i));
-    for (int i = std::max(first - 1, begin(own)); i < last; ++i) loosen(at(i));
-    if (first == begin(own)) loosen(at(end(own) - 1));
+    for (int i = std::max(first - 1, begin(own)); i < last; ++i) make_tail_stale(at(i));
+    if (first == begin(own)) make_tail_stale(at(end(own) - 1));
     for (auto i = from; stale > 0; ++i) {
       auto const x = turns_[i];
       ++timed_;
-      if (!std::exchange(is_stale(x), false)) continue;
+      if (!std::exchange(is_head_stale(x), false)) continue;
       --stale;
       auto const& p = of(x);
       auto const starts = earliest(x, p);
       if (starts == head(x)) continue;
       nodes_[index(x)].head = starts;
       auto const here = position(x);
-      if (here == begin(p.rank)) loosen(at(end(p.rank) - 1));
+      if (here == begin(p.rank)) make_tail_stale(at(end(p.rank) - 1));
       if (here + 1 < end(p.rank)) mark(at(here + 1));
       if (p.sends) mark(x + p.output);
     }
     set_cost();
   }
 
-  /// Tells the tails that the moves so far changed.
+  /// Computes the tails that the moves so far changed.
   /// @complexity as of `move`
   void time_tails() {
     int from = 0;
-    for (auto const x : loose_) from = std::max(from, turns_.of(x));
-    auto stale = static_cast<int>(loose_.size());
-    loose_.clear();
-    auto const mark = [&](int pass) { stale += std::exchange(is_loose(pass), true) ? 0 : 1; };
+    for (auto const x : tails_stale_) from = std::max(from, turns_.of(x));
+    auto stale = static_cast<int>(tails_stale_.size());
+    tails_stale_.clear();
+    auto const mark = [&](int pass) { stale += std::exchange(is_tail_stale(pass), true) ? 0 : 1; };
     for (auto i = index(from) + 1; stale > 0;) {
       auto const x = turns_[--i];
       ++timed_;
-      if (!std::exchange(is_loose(x), false)) continue;
+      if (!std::exchange(is_tail_stale(x), false)) continue;
       --stale;
       auto const& p = of(x);
       auto const rest = longest_tail(x, p, rest_behind(x));
@@ -232,7 +232,7 @@ class pass_network {
     turns_.go_back();
     time_all();
   }
-  /// @return how many times a pass was timed or passed over in that, by all functions so far
+  /// @return how many passes all functions have looked at so far, each time it was looked at
   [[nodiscard]] std::int64_t timed() const noexcept { return timed_; }
 
  private:
@@ -243,8 +243,8 @@ class pass_network {
     ticks tail = 0;
     std::int32_t position = 0;
     std::int32_t of_class = 0;
-    bool is_stale = false;  // head
-    bool is_loose = false;  // tail
+    bool is_head_stale = false;
+    bool is_tail_stale = false;
   };
 
   [[nodiscard]] pass_class const& of(int pass) const noexcept {
@@ -287,7 +287,7 @@ class pass_network {
     timed_ += static_cast<std::int64_t>(to - from);
   }
 
-  // Tells all heads, tails and the cost anew.
+  // Computes all heads, tails and the cost anew.
   void time_all() {
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       auto const x = turns_[i];
@@ -298,8 +298,8 @@ class pass_network {
       auto const x = turns_[i];
       nodes_[index(x)].tail = longest_tail(x, of(x), rest_behind(x));
     }
-    for (auto const x : loose_) is_loose(x) = false;
-    loose_.clear();
+    for (auto const x : tails_stale_) is_tail_stale(x) = false;
+    tails_stale_.clear();
     timed_ += static_cast<std::int64_t>(2 * turns_.size());
   }
   // The head of a pass, given those that it waits for.
@@ -319,10 +319,10 @@ class pass_network {
     for (int rank = 0; rank < ranks(); ++rank) cost_ = std::max(cost_, span(rank));
   }
 
-  [[nodiscard]] bool& is_stale(int pass) noexcept { return nodes_[index(pass)].is_stale; }
-  [[nodiscard]] bool& is_loose(int pass) noexcept { return nodes_[index(pass)].is_loose; }
-  void loosen(int pass) {
-    if (!std::exchange(is_loose(pass), true)) loose_.push_back(pass);
+  [[nodiscard]] bool& is_head_stale(int pass) noexcept { return nodes_[index(pass)].is_head_stale; }
+  [[nodiscard]] bool& is_tail_stale(int pass) noexcept { return nodes_[index(pass)].is_tail_stale; }
+  void make_tail_stale(int pass) {
+    if (!std::exchange(is_tail_stale(pass), true)) tails_stale_.push_back(pass);
   }
 
   problem const& problem_;
@@ -331,10 +331,10 @@ class pass_network {
   pass_classes classes_;
   std::vector<node> nodes_;  // of each pass
   pass_turns turns_;
-  std::vector<std::int32_t> row_;    // passes of all ranks, one rank after another
-  std::vector<int> begin_;           // of each rank in `row_`
-  std::vector<bytes> held_;          // before each position
-  std::vector<std::int32_t> loose_;  // passes whose tails may have changed
+  std::vector<std::int32_t> row_;          // passes of all ranks, one rank after another
+  std::vector<int> begin_;                 // of each rank in `row_`
+  std::vector<bytes> held_;                // before each position
+  std::vector<std::int32_t> tails_stale_;  // passes whose tails may have changed
   std::vector<std::int32_t> kept_row_;
   std::vector<ticks> heads_;  // of an estimate
   ticks cost_ = 0;
