@@ -491,6 +491,7 @@ TEST_CASE("rules have names", "[bounds]") {
   CHECK(to_string(bound_rule::staircase) == "staircase");
   CHECK(to_string(bound_rule::first_waits) == "first waits");
   CHECK(to_string(bound_rule::heads_and_tails) == "heads and tails");
+  CHECK(to_string(bound_rule::windows) == "windows");
   CHECK(to_string(static_cast<bound_rule>(99)) == "?");
 }
 

@@ -13,11 +13,15 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/first_waits.hpp
   analysis/detail/bounds/heads.hpp
   analysis/detail/bounds/memory.hpp
+  analysis/detail/bounds/memory_windows.hpp
   analysis/detail/bounds/one_chunk.hpp
+  analysis/detail/bounds/pass_windows.hpp
+  analysis/detail/bounds/rank_windows.hpp
   analysis/detail/bounds/span.hpp
   analysis/detail/bounds/tails.hpp
   analysis/detail/bounds/terms.hpp
   analysis/detail/bounds/view.hpp
+  analysis/detail/bounds/work_tree.hpp
   analysis/detail/edge_count.hpp
   analysis/detail/lent_count.hpp
   analysis/detail/fuse_pairs.hpp

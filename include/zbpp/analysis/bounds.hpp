@@ -23,6 +23,7 @@ enum class bound_rule : std::uint8_t {
   staircase,        ///< the waits of all ranks, each as long as those after it make it
   first_waits,      ///< the same for ranks with two stages: waits for first F and for first B
   heads_and_tails,  ///< passes of one rank, with what must come before and after them
+  windows,          ///< when each pass can run, narrowed until one has no time left
 };
 
 /// @return a rule in a word
@@ -35,6 +36,7 @@ enum class bound_rule : std::uint8_t {
     case bound_rule::staircase: return "staircase";
     case bound_rule::first_waits: return "first waits";
     case bound_rule::heads_and_tails: return "heads and tails";
+    case bound_rule::windows: return "windows";
   }
   return "?";
 }
@@ -44,7 +46,7 @@ enum class bound_rule : std::uint8_t {
 struct cost_bound {
   ticks cost = 0;
   bound_rule rule{};
-  /// whose span is bounded; staircase, first_waits: that has too little time for less
+  /// whose span is bounded; staircase, first_waits, windows: that has too little time for less
   int rank = 0;
   int through = -1;  ///< path, heads_and_tails: the rank whose passes are counted; -1: one pass
   /// heads_and_tails: from the first start on `rank` to where those passes can start; negative:
@@ -76,8 +78,20 @@ struct warm_up_depths {
 ///             looking from fewer ranks at large problems, at about a second in all
 [[nodiscard]] cost_bound lower_bound(problem const& problem);
 
+/// Looks for a greater bound than `lower_bound` finds: supposes that a schedule costs less, and
+/// narrows the times at which each pass can run until one has none. It does so for placements whose
+/// first stages are on a rank each, such as linear, V and looped ones.
+/// @param bound   of the problem
+/// @param cost    of a schedule of the problem; the answer is no greater
+/// @param effort  comparisons of a pass with a line of passes, for each of some seven costs that
+///                are tried: 2e7 take about a second, and no more are used
+/// @return the greater bound, or `bound`
+[[nodiscard]] cost_bound raise_bound(
+    cost_bound const& bound, ticks cost, problem const& problem, double effort = 1e6);
+
 /// Checks a bound from the problem alone: whether its rule, at its rank, gives at least its cost.
-/// It searches nothing, and it takes any claim, wherever that comes from.
+/// It searches nothing, and it takes any claim, wherever that comes from. It takes about a second
+/// at most.
 [[nodiscard]] bool holds(cost_bound const& claim, problem const& problem);
 
 }  // namespace zbpp

@@ -8,6 +8,7 @@
 #include <zbpp/analysis/detail/bounds/heads.hpp>
 #include <zbpp/analysis/detail/bounds/memory.hpp>
 #include <zbpp/analysis/detail/bounds/one_chunk.hpp>
+#include <zbpp/analysis/detail/bounds/pass_windows.hpp>
 #include <zbpp/analysis/detail/bounds/span.hpp>
 #include <zbpp/analysis/detail/bounds/terms.hpp>
 #include <zbpp/analysis/detail/bounds/view.hpp>
@@ -155,6 +156,23 @@ inline constexpr double most_first_waits = 1e6;
   return most > 0 && most * where.ranks() <= most_first_waits;
 }
 
+// About a second for one cost.
+inline constexpr double most_windows_effort = 2e7;
+
+/// Says whether the rule of windows is for a problem: it is known when each rank begins, and the
+/// effort is enough to look at all passes a few times.
+[[nodiscard]] ZBPP_INLINE bool has_windows(problem const& problem, double effort) {
+  auto const& where = problem.placement();
+  if (straight_stages(where) < where.ranks()) return false;
+  double once = 0;
+  for (int r = 0; r < where.ranks(); ++r) {
+    auto const lines = 3 * static_cast<double>(where.stages_of(r).size());
+    once += lines * lines * problem.microbatches();
+  }
+  constexpr double least_times = 4;
+  return least_times * once <= effort;
+}
+
 /// Keeps the greatest of the bounds it is shown, of equal ones the first.
 struct best_bound {
   cost_bound best;
@@ -264,6 +282,27 @@ ZBPP_INLINE cost_bound lower_bound(problem const& problem) {
   return take.best;
 }
 
+ZBPP_INLINE cost_bound
+raise_bound(cost_bound const& bound, ticks cost, problem const& problem, double effort) {
+  effort = std::min(effort, detail::most_windows_effort);
+  if (bound.cost >= cost || !detail::has_windows(problem, effort)) return bound;
+  detail::bound_terms const terms(problem);
+  detail::pass_windows windows(terms, problem.placement(), effort);
+  auto raised = bound;
+  auto high = cost - 1;
+  auto const least_step = (cost - bound.cost) / 64;
+  // Often no schedule costs less; so that is tried first.
+  for (auto tried = high; raised.cost <= high; tried = raised.cost + (high - raised.cost) / 2) {
+    auto const rank = windows.stuck(tried);
+    if (rank != detail::pass_windows::none)
+      raised = {tried + 1, bound_rule::windows, rank};
+    else
+      high = tried - 1;
+    if (high - raised.cost < least_step) break;
+  }
+  return raised;
+}
+
 ZBPP_INLINE bool holds(cost_bound const& claim, problem const& problem) {
   auto const is_rank = [&](int rank) { return rank >= 0 && rank < problem.ranks(); };
   auto const through = claim.through;
@@ -284,6 +323,10 @@ ZBPP_INLINE bool holds(cost_bound const& claim, problem const& problem) {
     case bound_rule::first_waits:
       return detail::has_first_waits(problem, terms) &&
              detail::first_waits(terms, problem.placement()).stuck(claim.cost - 1) == claim.rank;
+    case bound_rule::windows:
+      return detail::has_windows(problem, detail::most_windows_effort) &&
+             detail::pass_windows(terms, problem.placement(), detail::most_windows_effort)
+                     .stuck(claim.cost - 1) == claim.rank;
     default: return detail::one_chunk_rule_holds(claim, problem, terms);
   }
 }
