@@ -116,17 +116,21 @@ using budget_call = std::vector<bytes> (*)(problem const&);
 /// Searches for the cheapest schedule in which no rank holds more activations than its budget, nor
 /// more memory than its limit.
 /// @param budget  bytes of each rank, at least those of one microbatch
+/// @param bound   of the cost within the budget, where one is known
 /// @return the schedule and how many were tried; cost and bound are those of the smaller memory
 /// @throws error (unsupported_problem) when no schedule fits the limits of the problem
 [[nodiscard]] inline found_schedule find_within(
-    problem const& problem, std::vector<bytes> const& budget, search_settings const& search) {
+    problem const& problem,
+    std::vector<bytes> const& budget,
+    search_settings const& search,
+    cost_bound const& bound = {}) {
   require_memory(problem);
   auto limits = limits_within(problem, budget);
   auto const least = least_memory(with_free_edges(problem, {}));
   constexpr int most_rounds = 8;
   std::int64_t tries = 0;
   for (int round = 0; round < most_rounds; ++round) {
-    auto found = search_once(with_free_edges(problem, limits), search);
+    auto found = search_once(with_free_edges(problem, limits), search, bound);
     found.tries = tries += found.tries;
     // What edges take beyond a limit of the problem is not there for activations.
     bool fits = true;

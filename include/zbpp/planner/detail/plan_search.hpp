@@ -30,7 +30,7 @@ namespace zbpp::detail {
 /// candidates do does not depend on that.
 class plan_search {
  public:
-  /// @param bound    where to stop
+  /// @param bound    of the cost: where to stop, and how long ranks idle at best
   /// @param depths   F before the first B, for each rank of a linear placement; else empty
   /// @param reserve  bytes of each rank that are not to be used; empty for none
   plan_search(
@@ -53,6 +53,10 @@ class plan_search {
         changed_(problem.ranks(), problem.stages()),
         has_edges_(std::ranges::any_of(
             problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })) {
+    if (problem.placement().is_looped() && !problem.placement().is_linear()) {
+      most_work_ *= (1 + share) / (1 + share_if_looped);
+      share_ = share_if_looped;
+    }
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
     constexpr double for_blocks = 1.1;  // what they take where they do not lead
     most_work_ *= for_blocks;
@@ -69,13 +73,20 @@ class plan_search {
     }
   }
 
-  /// Tries orders of F and B, then changes the best rules and orders until the budget is spent.
-  void improve(std::vector<std::vector<std::vector<step_code>>> const& seeds) {
-    for (auto const& seed : seeds) try_steps(seed);
+  /// Stops at a greater bound than the one it began with. What is tried does not depend on it.
+  void stop_at(ticks bound) { bound_ = bound; }
+
+  /// Tries orders of F and B that are known to be good.
+  void try_orders(std::vector<std::vector<std::vector<step_code>>> const& orders) {
+    for (auto const& order : orders) try_steps(order);
     if (block_orders_) try_first_blocks();
+  }
+
+  /// Changes the best rules and orders until the budget is spent. There must be some.
+  void improve() {
     start_ = rules_;
-    while (has_found() && !is_done()) {
-      improve();
+    while (!is_done()) {
+      try_change();
       change_order();
     }
   }
@@ -114,10 +125,12 @@ class plan_search {
 
  private:
   static constexpr int first_tries = 1000;
-  // The work for changes of the order, as a share of that for candidates. Chosen by us: it is on
-  // top, since with less for candidates more plans got worse, and 0.2 and 0.45 gave no better plans
-  // for their time.
+  // The work for changes of the order, as a share of that for candidates. Chosen by us: on linear
+  // placements and a V it is on top, since with less for candidates more plans got worse, and 0.2
+  // and 0.45 gave no better plans for their time.
   static constexpr double share = 0.3;
+  // On looped ones, where changes of the order find more, candidates leave them half of the time.
+  static constexpr double share_if_looped = 1;
 
   struct candidate {
     explicit candidate(problem const& problem) : rules(problem.ranks(), problem.stages()) {}
@@ -193,7 +206,7 @@ class plan_search {
     return true;
   }
 
-  void improve() {
+  void try_change() {
     if (block_orders_ && block_orders_->below(16) < (blocks_.cost == cost_by_rules() ? 12 : 2)) {
       try_block();
       return;
@@ -254,7 +267,7 @@ class plan_search {
   void change_order() {
     constexpr std::int64_t most_passes = 1 << 20;  // of which a change takes some ten milliseconds
     if (std::int64_t{3} * problem_.stages() * problem_.microbatches() > most_passes) return;
-    while (work_on_order_ < share * work_ && cost() > bound_) {
+    while (work_on_order_ < share_ * work_ && cost() > bound_) {
       if (!orders_ || cost_by_rules() < orders_->cost()) start_order();
       auto const before = orders_->work();
       orders_->step();
@@ -297,6 +310,7 @@ class plan_search {
   std::optional<v_block_orders> block_orders_;  // on a V
   std::optional<order_search> orders_;
   double work_on_order_ = 0;      // in passes
+  double share_ = share;          // of it
   int tries_left_ = first_tries;  // of this start
   int run_ = 1;
   int length_ = 1;

@@ -19,6 +19,15 @@ namespace zbpp::detail {
 /// How many passes a search places in a second of its budget.
 inline constexpr double passes_a_second = 2e7;
 
+/// @return the effort for raising a bound while a search goes on: a small part of its budget
+[[nodiscard]] inline double effort_within(search_settings const& search) {
+  return search.seconds * passes_a_second / 128;
+}
+/// @return the effort for the bound of what a search has found, a few times as much
+[[nodiscard]] inline double effort_behind(search_settings const& search) {
+  return 4 * effort_within(search);
+}
+
 /// Refuses a budget that is not a number of seconds.
 /// @throws error (bad_argument)
 inline void check_budget(search_settings const& search) {

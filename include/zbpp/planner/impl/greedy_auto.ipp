@@ -32,9 +32,11 @@ ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
     if (std::ranges::equal(limits, problem.memory_limits())) continue;
     auto const smaller = detail::with_free_edges(problem, limits);
     if (search.stop.stop_requested() || !detail::fits_memory(smaller)) continue;
-    if (lower_bound(smaller).cost >= found.cost) continue;
+    auto const bound =
+        raise_bound(lower_bound(smaller), found.cost, smaller, detail::effort_within(search));
+    if (bound.cost >= found.cost) continue;
     auto other =
-        detail::find_within(problem, budget, detail::part_of_search(search, done, searches));
+        detail::find_within(problem, budget, detail::part_of_search(search, done, searches), bound);
     found.tries += other.tries;
     auto const its = cost(simulate(other.schedule, problem));
     if (its >= found.cost) continue;

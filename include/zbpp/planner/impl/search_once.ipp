@@ -30,8 +30,11 @@ namespace detail {
 /// is an order.
 class auto_planner {
  public:
-  auto_planner(problem const& problem, search_settings const& settings)
-      : problem_(problem), settings_(settings), bound_(lower_bound(problem)) {}
+  auto_planner(problem const& problem, search_settings const& settings, cost_bound const& bound)
+      : problem_(problem),
+        settings_(settings),
+        first_bound_(lower_bound(problem)),
+        bound_(bound.cost > first_bound_.cost ? bound : first_bound_) {}
 
   [[nodiscard]] found_schedule run() {
     auto const depths =
@@ -44,9 +47,15 @@ class auto_planner {
     };
     constexpr int most_rounds = 8;
     for (int round = 0; round < most_rounds; ++round) {
-      plan_search search(problem_, bound_.cost, depths, reserve, settings_);
+      plan_search search(problem_, first_bound_.cost, depths, reserve, settings_);
+      search.stop_at(bound_.cost);
       search.try_known();
-      if (!search.is_done()) search.improve(seeds_of(known_once()));
+      if (!search.is_done()) search.try_orders(seeds_of(known_once()));
+      if (search.has_found() && !search.is_done()) {
+        raise_up_to(search.cost(), effort_within(settings_));
+        search.stop_at(bound_.cost);
+        search.improve();
+      }
       tries_ += search.tries();
       if (!search.has_found()) break;
       // An order within the limits is taken, whether or not the search goes on for its edges.
@@ -65,6 +74,7 @@ class auto_planner {
       for (auto& order : known_once())
         if (is_within_limits(order, problem_)) take(fuse_where_it_pays(std::move(order), problem_));
     if (!best_) take(one_by_one(problem_));
+    raise_up_to(cost_, effort_behind(settings_));
     return {std::move(*best_), cost_, bound_, tries_};
   }
 
@@ -73,6 +83,10 @@ class auto_planner {
     std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
     for (auto& c : costs) c.edge = 0;
     return {problem.placement(), 1, std::move(costs)};
+  }
+
+  void raise_up_to(ticks cost, double effort) {
+    if (!settings_.stop.stop_requested()) bound_ = raise_bound(bound_, cost, problem_, effort);
   }
 
   void take(schedule order) {
@@ -100,6 +114,8 @@ class auto_planner {
 
   problem const& problem_;
   search_settings const& settings_;
+  cost_bound
+      first_bound_;  // what is tried depends on this one, which does not depend on the budget
   cost_bound bound_;
   std::optional<schedule> best_;
   ticks cost_ = 0;
@@ -165,14 +181,17 @@ ZBPP_INLINE void pair_up(
   }
 }
 
-ZBPP_INLINE found_schedule search_once(problem const& problem, search_settings const& search) {
+ZBPP_INLINE found_schedule
+search_once(problem const& problem, search_settings const& search, cost_bound const& bound) {
   check_budget(search);
   require_memory(problem);
-  if (!problem.gains_by_pairing()) return auto_planner(problem, search).run();
+  if (!problem.gains_by_pairing()) return auto_planner(problem, search, bound).run();
   auto const in_turn = without_pairs(problem);
-  auto found = auto_planner(in_turn, search).run();
+  auto found = auto_planner(in_turn, search, {}).run();
   found.bound = lower_bound(problem);
   pair_up(problem, in_turn, search, found);
+  if (!search.stop.stop_requested())
+    found.bound = raise_bound(found.bound, found.cost, problem, effort_behind(search));
   return found;
 }
 
