@@ -14,7 +14,7 @@ namespace zbpp::json {
 /// Works out everything that a plan file says from its problem and schedule alone, and compares:
 /// each start and end, cost, period, bubble rate (to 0.0001), peak memory, that the schedule may
 /// run within the memory limits, and that neither bound nor optimality is claimed beyond what
-/// `lower_bound` proves. How long the policy took cannot be checked.
+/// `lower_bound` and `raise_bound` prove. How long the policy took cannot be checked.
 /// @return one line for each fault, empty when there is none; of a rank's wrong times the first;
 ///         only what `verify` says when the schedule could not run
 /// @throws error (bad_argument) when the parts of `said` do not belong together

@@ -155,7 +155,7 @@ ZBPP_INLINE plan_report
 make_plan_report(std::string policy, schedule order, problem problem, double plan_seconds) {
   auto predicted = simulate(order, problem);
   auto const whole = zbpp::cost(predicted);
-  auto const bound = zbpp::lower_bound(problem).cost;
+  auto const bound = raise_bound(zbpp::lower_bound(problem), whole, problem).cost;
   auto const rate = std::max(0.0, zbpp::bubble_rate(predicted));
   auto const repeated = zbpp::period(order, problem).period.rounded_up();
   std::vector<bytes> peaks;
