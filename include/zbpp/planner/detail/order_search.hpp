@@ -19,14 +19,19 @@
 
 namespace zbpp::detail {
 
-/// Searches the orders around one schedule. The cost is the longest path through passes and
-/// messages. Where a path runs through a row of passes without a pause on one rank, it only becomes
-/// shorter where one of them goes before the first or behind the last of its row. Each step makes
-/// the change of that kind whose estimate is least, be it longer than before; a pass that was moved
-/// stays for some steps. Where that leads nowhere, some passes move at random.
-/// @source the moves are those of E. Balas and A. Vazacopoulos, Management Science 44(2), 1998, and
-///         the steps those of E. Nowicki and C. Smutnicki, "A fast taboo search algorithm for the
-///         job shop problem", Management Science 42(6), 1996; W that make room are ours
+/// Searches the orders around one schedule, in rounds. The cost is the longest path through passes
+/// and messages. Where a path runs through a row of passes without a pause on one rank, it only
+/// becomes shorter where one of them goes before the first or behind the last of its row. Each step
+/// looks at a third of such changes, drawn at random, of passes that are near that end of the row,
+/// and makes the one whose estimate is least, be it longer than before; a pass that was moved stays
+/// for some steps. Where that leads nowhere, the next round begins with the best order of this one,
+/// or again as this one if that costs much more than the best of all, and moves some passes at
+/// random. Some rounds begin at the best of all, and their steps look at all changes.
+/// @source the moves are those of E. Balas and A. Vazacopoulos, Management Science 44(2), 1998, the
+///         steps those of E. Nowicki and C. Smutnicki, "A fast taboo search algorithm for the job
+///         shop problem", Management Science 42(6), 1996, and where rounds begin is by G. Dueck,
+///         "New optimization heuristics: the great deluge algorithm and the record-to-record
+///         travel", J. Comput. Phys. 104, 1993; W that make room are ours
 class order_search {
  public:
   /// @param room  bytes that the passes of each rank may hold
@@ -36,31 +41,29 @@ class order_search {
   /// Goes on from a schedule that keeps the room and pairs no passes.
   void start(schedule const& order) {
     network_.load(order);
-    cost_ = network_.cost();
+    cost_ = cost_of_round_ = network_.cost();
+    for (auto* kept : {&best_, &best_of_round_, &begin_}) network_.keep(*kept);
     free_.assign(network_.passes(), 0);
     since_ = steps_;
   }
 
-  /// Makes one change of the order, or goes back to the best and changes it at random.
+  /// Makes one change of the order, or begins a round.
   void step() {
     ++steps_;
     look();
-    if (best_change_.estimate == never) return start_again();
+    if (best_change_.estimate == never) return begin_round();
     apply();
     network_.time_tails();
     count_timed();
-    if (network_.cost() <= cost_) {
-      if (network_.cost() < cost_) since_ = steps_;
-      keep();
-    }
-    if (steps_ - since_ > patience) start_again();
+    keep_if_better();
+    if (steps_ - since_ > patience) begin_round();
   }
 
   /// @return the cost of the best order; `never` before the start
   [[nodiscard]] ticks cost() const noexcept { return cost_; }
   /// @return the best order; there must be one
   [[nodiscard]] schedule best() {
-    network_.go_back();
+    network_.go_back(best_);
     return network_.order();
   }
   /// @return what the steps took so far, as passes that a list scheduler places in the same time
@@ -68,10 +71,13 @@ class order_search {
 
  private:
   // Chosen by us, by trying some on the problems of docs/benchmarks.md.
-  static constexpr int patience = 40;  // steps without gain
+  static constexpr int patience = 60;  // steps without gain, in a round
   static constexpr int moves_at_random = 20;
+  static constexpr ticks most_worse = 100;    // part of the best cost by which a round begins above
+  static constexpr int choices = 3;           // of so many changes, a step looks at one
+  static constexpr int period = 8;            // rounds, one of which looks at all
   static constexpr int least_rest = 10;       // steps that a moved pass stays
-  static constexpr int reach = 8;             // of a move at random
+  static constexpr int reach = 8;             // of a move
   static constexpr int farthest_weight = 12;  // from an F for which it makes room
 
   struct change {
@@ -85,20 +91,29 @@ class order_search {
     return static_cast<int>(random_() % static_cast<std::uint64_t>(end));
   }
 
-  void keep() {
-    cost_ = network_.cost();
-    network_.keep();
+  void keep_if_better() {
+    auto const its = network_.cost();
+    if (its > cost_of_round_) return;
+    if (its < cost_of_round_) since_ = steps_;
+    cost_of_round_ = its;
+    network_.keep(best_of_round_);
+    if (its > cost_) return;
+    cost_ = its;
+    network_.keep(best_);
   }
 
-  // Finds the best change of the rows on a critical path.
+  // Finds the best of some changes of the rows on a critical path.
   void look() {
     best_change_.estimate = never;
     for (auto last = end_of_path(); last != pass_network::none;) {
       auto const end = network_.position(last);
       auto first = end;
       last = start_of_row(first);
-      for (int i = first + 1; i <= end; ++i) try_before(i, first);
-      for (int i = first; i < end; ++i) try_behind(i, end);
+      auto const far = looks_at_all_ ? end - first : std::min(reach, end - first);
+      for (int i = first + 1; i <= first + far; ++i)
+        if (below(choices) == 0 || looks_at_all_) try_before(i, first);
+      for (int i = end - far; i < end; ++i)
+        if (below(choices) == 0 || looks_at_all_) try_behind(i, end);
     }
   }
 
@@ -192,8 +207,13 @@ class order_search {
     free_[index(best_change_.moved)] = steps_ + least_rest + below(least_rest);
   }
 
-  void start_again() {
-    network_.go_back();
+  void begin_round() {
+    if (cost_of_round_ != never && cost_of_round_ <= cost_ + cost_ / most_worse)
+      std::swap(begin_, best_of_round_);
+    looks_at_all_ = ++rounds_ % period == 0;
+    if (looks_at_all_) begin_ = best_;
+    network_.go_back(begin_);
+    cost_of_round_ = never;
     since_ = steps_;
     for (int n = 0; n < moves_at_random; ++n) {
       auto const rank = below(network_.ranks());
@@ -227,9 +247,15 @@ class order_search {
   std::vector<std::int64_t> free_;  // step from which on a pass may move again
   std::vector<std::int32_t> changed_;
   change best_change_;
-  ticks cost_ = never;
+  pass_network::kept_order best_;
+  pass_network::kept_order best_of_round_;
+  pass_network::kept_order begin_;  // of the round
+  ticks cost_ = never;              // of the best
+  ticks cost_of_round_ = never;     // of its best
+  std::int64_t rounds_ = 0;
+  bool looks_at_all_ = false;  // the round
   std::int64_t steps_ = 0;
-  std::int64_t since_ = 0;  // step of the last gain
+  std::int64_t since_ = 0;  // step of the round's last gain
   int ties_ = 0;
   std::int64_t timed_ = 0;  // of the network, when it was counted last
   double work_ = 0;

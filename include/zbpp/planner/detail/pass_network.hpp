@@ -59,7 +59,6 @@ class pass_network {
     sort(0, turns_.size());
     time_all();
     turns_.sort_by([this](int pass) { return head(pass); });
-    keep();
   }
 
   /// @return the schedule
@@ -220,16 +219,21 @@ class pass_network {
     }
   }
 
-  /// Remembers the order.
-  void keep() {
-    kept_row_ = row_;
-    turns_.keep();
+  /// Holds an order to go back to.
+  struct kept_order {
+    std::vector<std::int32_t> row;
+    std::vector<std::int32_t> turns;
+  };
+  /// Copies the order.
+  void keep(kept_order& to) const {
+    to.row = row_;
+    to.turns = turns_.sorted();
   }
-  /// Goes back to the order that was kept.
+  /// Goes back to an order of the schedule that was loaded last.
   /// @complexity O(passes)
-  void go_back() {
-    place(0, kept_row_);
-    turns_.go_back();
+  void go_back(kept_order const& to) {
+    place(0, to.row);
+    turns_.go_back(to.turns);
     time_all();
   }
   /// @return how many passes all functions have looked at so far, each time it was looked at
@@ -335,8 +339,7 @@ class pass_network {
   std::vector<int> begin_;                 // of each rank in `row_`
   std::vector<bytes> held_;                // before each position
   std::vector<std::int32_t> tails_stale_;  // passes whose tails may have changed
-  std::vector<std::int32_t> kept_row_;
-  std::vector<ticks> heads_;  // of an estimate
+  std::vector<ticks> heads_;               // of an estimate
   ticks cost_ = 0;
   std::int64_t timed_ = 0;
 };

@@ -65,11 +65,11 @@ class pass_turns {
     number();
   }
 
-  /// Remembers the turns.
-  void keep() { kept_ = sorted_; }
-  /// Goes back to the turns that were kept.
-  void go_back() {
-    sorted_ = kept_;
+  /// @return all passes in their turns
+  [[nodiscard]] std::vector<std::int32_t> const& sorted() const noexcept { return sorted_; }
+  /// Goes back to turns that were copied.
+  void go_back(std::vector<std::int32_t> const& sorted) {
+    sorted_ = sorted;
     number();
   }
 
@@ -83,9 +83,8 @@ class pass_turns {
     for (std::int32_t i = 0; auto const x : sorted_) turns_[index(x)] = i++;
   }
 
-  std::vector<std::int32_t> sorted_;  // passes
-  std::vector<std::int32_t> turns_;   // of each pass
-  std::vector<std::int32_t> kept_;
+  std::vector<std::int32_t> sorted_;   // passes
+  std::vector<std::int32_t> turns_;    // of each pass
   std::vector<std::int32_t> due_;      // passes whose turn is not known yet
   std::vector<std::int32_t> waiting_;  // each for the one behind it
 };

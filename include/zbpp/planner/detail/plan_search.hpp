@@ -52,7 +52,10 @@ class plan_search {
         blocks_(problem),
         changed_(problem.ranks(), problem.stages()),
         has_edges_(std::ranges::any_of(
-            problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })) {
+            problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })),
+        passes_(3.0 * problem.stages() * problem.microbatches()),
+        changes_orders_(passes_ <= most_passes) {
+    if (changes_orders_) most_work_ *= 1 + share;
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
     constexpr double for_blocks = 1.1;  // what they take where they do not lead
     most_work_ *= for_blocks;
@@ -92,7 +95,7 @@ class plan_search {
     if (!has_found()) return false;
     // Whether an order has room for its edges is known only once it is there.
     auto const least = has_edges_ ? cost_by_rules() : cost();
-    return least <= bound_ || work_ >= most_work_ || settings_.stop.stop_requested();
+    return least <= bound_ || all_work() >= most_work_ || settings_.stop.stop_requested();
   }
 
   /// @return whether any schedule was found; where memory is as short as can be there may be none
@@ -121,11 +124,12 @@ class plan_search {
 
  private:
   static constexpr int first_tries = 1000;
-  // The work for changes of the order, as a share of that for candidates. Chosen by us: it is on
-  // top, since with less for candidates more plans got worse, and 0.2 and 0.45 gave no better plans
-  // for their time. On looped placements equal shares of the same time give uneven pipelines 0.02
-  // points less on average, and DeepSeek-V3 of docs/large_models.md 6 % more.
+  // The work for changes of the order, as a share of that for candidates: less while these make
+  // gains. Chosen by us: with one share for all of the time, be it small or large, more plans of
+  // docs/benchmarks.md and docs/large_models.md cost more.
   static constexpr double share = 0.3;
+  static constexpr double share_without_gains = 4;
+  static constexpr double most_passes = 1 << 20;  // then a change takes some ten milliseconds
 
   struct candidate {
     explicit candidate(problem const& problem) : rules(problem.ranks(), problem.stages()) {}
@@ -136,6 +140,7 @@ class plan_search {
   [[nodiscard]] ticks cost_by_rules() const noexcept {
     return std::min({rules_.cost, steps_.cost, blocks_.cost, champion_.cost});
   }
+  [[nodiscard]] double all_work() const noexcept { return work_ + work_on_order_; }
 
   // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
   // @param most  what they may cost
@@ -147,6 +152,7 @@ class plan_search {
     work_ += static_cast<double>(engine_.placed()) + overhead;
     bool const keeps = found <= best.cost && found != never;
     if (keeps) {
+      if (found < cost_by_rules()) work_at_gain_ = work_;
       if (found < best.cost && &best == &rules_) rules_are_new_ = true;
       best.cost = found;
       std::swap(best.rules, rules);
@@ -257,17 +263,20 @@ class plan_search {
     attempt(steps_, std::move(rules));
   }
 
-  // Spends a share of what the candidates take on changing the best schedule pass by pass. It
-  // starts anew where candidates overtake it.
+  // Changes the best schedule pass by pass, for a share of what the candidates take. The share is
+  // larger once these made no gain for half of their time, and had time for some tries. Starts anew
+  // where candidates overtake.
   void change_order() {
-    constexpr std::int64_t most_passes = 1 << 20;  // of which a change takes some ten milliseconds
-    if (std::int64_t{3} * problem_.stages() * problem_.microbatches() > most_passes) return;
-    while (work_on_order_ < share * work_ && cost() > bound_) {
+    if (!changes_orders_) return;
+    bool const gains = work_ <= 2 * work_at_gain_ || work_ <= first_tries * passes_;
+    auto const now = gains ? share : share_without_gains;
+    while (work_on_order_ < now * work_ && cost() > bound_ && !is_done()) {
       if (!orders_ || cost_by_rules() < orders_->cost()) start_order();
       auto const before = orders_->work();
       orders_->step();
       work_on_order_ += orders_->work() - before;
       ++tries_;
+      report();
     }
   }
   void start_order() {
@@ -281,18 +290,18 @@ class plan_search {
   }
 
   void report() {
-    if (!settings_.on_progress || work_ < next_report_ || cost() == never) return;
+    if (!settings_.on_progress || all_work() < next_report_ || cost() == never) return;
     // Chosen by us: often enough that whoever watches a long search sees it move.
     constexpr double most_between = 1e6;
-    next_report_ = work_ + std::min(most_work_ / 64, most_between);
+    next_report_ = all_work() + std::min(most_work_ / 64, most_between);
     settings_.on_progress(
-        {.cost = cost(), .lower_bound = bound_, .spent = std::min(1.0, work_ / most_work_)});
+        {.cost = cost(), .lower_bound = bound_, .spent = std::min(1.0, all_work() / most_work_)});
   }
 
   problem const& problem_;
   search_settings const& settings_;
   ticks bound_;
-  double most_work_;  // of candidates, in passes
+  double most_work_;  // in passes
   list_scheduler engine_;
   candidate_maker make_;
   candidate start_;     // the best known rules
@@ -302,14 +311,17 @@ class plan_search {
   candidate blocks_;
   planner_rules changed_;  // the next block
   bool has_edges_;
+  double passes_;
+  bool changes_orders_;  // of problems whose networks of passes are not too large
   std::optional<v_block_orders> block_orders_;  // on a V
   std::optional<order_search> orders_;
-  double work_on_order_ = 0;      // in passes
+  double work_on_order_ = 0;
   int tries_left_ = first_tries;  // of this start
   int run_ = 1;
   int length_ = 1;
   bool rules_are_new_ = false;
-  double work_ = 0;
+  double work_ = 0;          // on candidates
+  double work_at_gain_ = 0;  // when the best of them was found
   double next_report_ = 0;
   std::int64_t tries_ = 0;
 };
