@@ -55,7 +55,8 @@ class plan_search {
             problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })),
         passes_(3.0 * problem.stages() * problem.microbatches()),
         changes_orders_(passes_ <= most_passes) {
-    if (changes_orders_) most_work_ *= 1 + share;
+    constexpr double with_orders = 1.5;  // budgets are for candidates, changes come on top
+    if (changes_orders_) most_work_ *= with_orders;
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
     constexpr double for_blocks = 1.1;  // what they take where they do not lead
     most_work_ *= for_blocks;
