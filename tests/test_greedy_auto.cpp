@@ -222,19 +222,30 @@ TEST_CASE("no policy of the registry is cheaper within the same limits", "[greed
 }
 
 TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto]") {
-  zbpp::test::plain_random random(20);
-  double gap = 0;
-  int proved = 0;
-  constexpr int cases = thinned(40, 10);
-  for (int i = 0; i < cases; ++i) {
-    auto const what = zbpp::test::uneven_problem(random, 'l');
-    auto const found = find(what, 0.05);
-    gap += static_cast<double>(found.cost - found.bound.cost) / static_cast<double>(found.cost);
-    proved += found.is_optimal() ? 1 : 0;
+  struct goal {
+    char kind;
+    int cases;
+    int proved;  // percent; more budget proves more: bench/report_planner.cpp
+    double gap;
+  };
+  for (auto const& [kind, cases, least, most] :
+       {goal{'l', thinned(40, 10), 75, thinned(0.002, 0.003)},
+        goal{'v', thinned(30, 10), 90, 0.0005},
+        goal{'o', thinned(30, 6), 50, thinned(0.0015, 0.003)}}) {
+    zbpp::test::plain_random random(20);
+    double gap = 0;
+    int proved = 0;
+    for (int i = 0; i < cases; ++i) {
+      auto const found = find(zbpp::test::uneven_problem(random, kind), 0.05);
+      gap += static_cast<double>(found.cost - found.bound.cost) / static_cast<double>(found.cost);
+      proved += found.is_optimal() ? 1 : 0;
+    }
+    std::printf(
+        "uneven, %c: %d of %d proved, mean gap %.4f %%\n", kind, proved, cases, 100 * gap / cases);
+    INFO(kind);
+    CHECK(proved >= cases * least / 100);
+    CHECK(gap / cases < most);
   }
-  std::printf("uneven: %d of %d proved, mean gap %.4f %%\n", proved, cases, 100 * gap / cases);
-  CHECK(proved >= cases * 75 / 100);  // more budget proves more: bench/report_planner.cpp
-  CHECK(gap / cases < thinned(0.002, 0.003));
 }
 
 TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto]") {
@@ -355,7 +366,7 @@ TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto
 TEST_CASE("a long search tells of its progress as often as a short one", "[greedy_auto]") {
   auto const what = paper_problem(paper_rows[10], 1.125);
   std::stop_source source;
-  auto policy = with_budget(1000);
+  auto policy = with_budget(20);
   policy.search.stop = source.get_token();
   std::vector<double> spent;
   policy.search.on_progress = [&](zbpp::search_progress const& now) {
@@ -364,7 +375,7 @@ TEST_CASE("a long search tells of its progress as often as a short one", "[greed
   };
   static_cast<void>(policy.find(what));
   REQUIRE(spent.size() == 3);
-  CHECK(spent.back() < 1e-3);  // a second of those thousand
+  CHECK(spent.back() < 0.01);  // of those 20 seconds
 }
 
 TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {

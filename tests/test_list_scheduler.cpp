@@ -90,6 +90,26 @@ TEST_CASE("an order in which a rank waits for itself ends as never", "[planner]"
   CHECK(list_scheduler(problem).run(rules) == never);
 }
 
+TEST_CASE(
+    "a rank waits for an F of a later stage that is due, where its rule says so", "[planner]") {
+  stage_costs const costs{.forward = 10, .backward_input = 10, .backward_weight = 10};
+  problem const problem(placement::looped(2, 2), 4, costs, 3);
+  list_scheduler engine(problem);
+  // The first F of stage 2 could start at 26: two F and two transfers after the start of rank 0.
+  auto const first_deep_forward = [&](zbpp::ticks wait) {
+    planner_rules rules(2, 4);
+    rules.ranks[0].wait_for_deep_forward = wait;
+    REQUIRE(engine.run(rules) != never);
+    auto const times = zbpp::simulate(engine.order(), problem);
+    return std::ranges::find(times[0], 2, [](auto const& timed) { return timed.pass.stage; })
+        ->start;
+  };
+  CHECK(first_deep_forward(0) == 30);  // behind the third F of stage 0, which starts at 20
+  CHECK(first_deep_forward(6) == 30);
+  CHECK(first_deep_forward(7) == 26);
+  CHECK(first_deep_forward(100) == 26);
+}
+
 TEST_CASE("memory that is set aside is not used", "[planner]") {
   stage_costs const costs{
       .forward = 1, .backward_input = 1, .backward_weight = 1, .activation = 10};

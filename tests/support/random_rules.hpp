@@ -96,6 +96,7 @@ struct rules_trial {
     rule.unblock = random.chance(0.5);
     rule.deep_forward_first = random.chance(0.5);
     rule.deep_backward_first = random.chance(0.5);
+    rule.wait_for_deep_forward = random.integer(0, 10);
   }
   auto const m = static_cast<int>(random.integer(1, 9));
   return {problem(where, m, costs, random.integer(0, 7), limits), rules};

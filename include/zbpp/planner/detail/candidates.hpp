@@ -65,7 +65,8 @@ class candidate_maker {
 
   /// @return rules that work well in some regime, the likeliest first
   [[nodiscard]] std::vector<planner_rules> known() const {
-    auto const styles = is_linear() ? linear_styles() : chunk_styles(share_);
+    auto const styles =
+        is_linear() ? linear_styles() : chunk_styles(share_, problem_.placement().is_v_shape());
     std::vector<planner_rules> result;
     for (auto s : styles)
       for (int option = 0; option < 4; ++option) {
@@ -85,6 +86,7 @@ class candidate_maker {
     s.shape = below(shapes());
     s.unblock = below(3) > 0;
     s.wait = waits[index(below(6))];
+    if (!is_linear() && below(2) == 0) s.deep_wait = waits[index(below(6))];
     s.overrun = 2 * below(5);
     s.forward_first = below(3) == 0 ? below(problem_.ranks() + 1) : below(2);
     s.weights_kept = below(2) == 0 ? rank_rule::no_limit : below(in_flight_ + 2) - 1;
@@ -140,6 +142,7 @@ class candidate_maker {
     deep_forward,
     deep_backward,
     deep_both,
+    wait_for_deep_forward,
   };
   struct rule_change {
     kind what;
@@ -189,6 +192,7 @@ class candidate_maker {
       if (is_linear()) {
         r.warm_up = warm_up(s.shape, rank);
       } else {
+        r.wait_for_deep_forward = forward_ * s.deep_wait / 8;
         r.deep_forward_first = s.shape % 2 == 0;
         r.deep_backward_first = s.shape / 2 == 1;
       }
@@ -222,7 +226,7 @@ class candidate_maker {
 
   [[nodiscard]] rule_change some_change(bool steps_are_settled) {
     constexpr std::array<int, 8> eighths{0, 1, 2, 2, 3, 4, 6, 8};
-    std::array<kind, 14> kinds{kind::overrun, kind::weights_kept, kind::idle_allowance};
+    std::array<kind, 15> kinds{kind::overrun, kind::weights_kept, kind::idle_allowance};
     int n = 3;
     if (can_recompute_) kinds[index(n++)] = kind::recompute;
     if (can_fuse_) kinds[index(n++)] = kind::fuse;
@@ -236,13 +240,18 @@ class candidate_maker {
             kind::in_flight})
         kinds[index(n++)] = k;
       if (!is_linear())
-        for (auto k : {kind::deep_forward, kind::deep_backward, kind::deep_both})
+        for (auto k :
+             {kind::deep_forward,
+              kind::deep_backward,
+              kind::deep_both,
+              kind::wait_for_deep_forward})
           kinds[index(n++)] = k;
     }
     rule_change change{};
     change.what = kinds[index(below(n))];
-    change.time = change.what == kind::wait_for_backward ? forward_ * eighths[index(below(8))] / 8
-                                                         : weight_ * below(9) / 8;
+    bool const waits =
+        change.what == kind::wait_for_backward || change.what == kind::wait_for_deep_forward;
+    change.time = waits ? forward_ * eighths[index(below(8))] / 8 : weight_ * below(9) / 8;
     bool const caps = change.what == kind::in_flight;
     change.count = below(5) == 0 && !is_warm_up(change.what)
                        ? rank_rule::no_limit
@@ -287,6 +296,7 @@ class candidate_maker {
         r.deep_forward_first = c.flag;
         r.deep_backward_first = !c.flag;
         break;
+      case kind::wait_for_deep_forward: r.wait_for_deep_forward = c.time; break;
     }
   }
 

@@ -34,6 +34,10 @@ class chooser {
     if (weight_ >= 0 && blocked_ && !ready_f && rule_.unblock) return {action::weight, weight_};
     if (ready_f && ready_b) (rule_.forward_first ? ready_b : ready_f) = false;
     if (ready_b) return backward(backward_.stage);
+    if (ready_f && waits_for_deep_forward()) {
+      forward_ = deepest_;
+      ready_f = false;
+    }
     if (ready_f && is_near(backward_.at) && may_wait(backward_.at)) ready_f = false;
     if (ready_f && !too_many_pending(backward_.at)) return {action::forward, forward_.stage};
 
@@ -83,10 +87,12 @@ class chooser {
       auto const& s = state_.stage(i);
       if (may_fill && s.f < state_.microbatches() && s.f - s.b < s.in_flight) {
         auto const at = std::max(now_, state_.forward_input(i));
-        if (rank_.held + s.kept > s.room)
+        if (rank_.held + s.kept > s.room) {
           blocked_ = blocked_ || at == now_;
-        else
+        } else {
           prefer(forward_, i, at, rule_.deep_forward_first);
+          if (at != never) deepest_ = {i, at};
+        }
       }
       if (s.b < s.f && (rank_.recomputed < 0 || rank_.recomputed == i))
         prefer(backward_, i, std::max(now_, state_.backward_input(i)), rule_.deep_backward_first);
@@ -124,6 +130,12 @@ class chooser {
     return rank_.held + s.added <= s.limit;
   }
 
+  // Whether the rank leaves an F that could run for one of a later stage that is due; a B that
+  // could run as well is for the rules to choose from.
+  [[nodiscard]] bool waits_for_deep_forward() const noexcept {
+    return deepest_.at > now_ && deepest_.at - now_ < rule_.wait_for_deep_forward &&
+           backward_.at > now_ && may_wait(deepest_.at);
+  }
   [[nodiscard]] bool is_near(ticks at) const noexcept {
     return at > now_ && at - now_ < rule_.wait_for_backward;
   }
@@ -152,6 +164,7 @@ class chooser {
   rank_rule const& rule_;
   ticks now_;
   candidate forward_;
+  candidate deepest_;  // of the F, the one of the latest stage
   candidate backward_;
   int weight_ = -1;       // stage with the most W that wait
   bool blocked_ = false;  // an F has its input, but no memory

@@ -26,7 +26,8 @@ namespace zbpp::detail {
 /// and makes the one whose estimate is least, be it longer than before; a pass that was moved stays
 /// for some steps. Where that leads nowhere, the next round begins with the best order of this one,
 /// or again as this one if that costs much more than the best of all, and moves some passes at
-/// random. Some rounds begin at the best of all, and their steps look at all changes.
+/// random, most often where a critical path goes from rank to rank. Some rounds begin at the best
+/// of all, and their steps look at all changes.
 /// @source the moves are those of E. Balas and A. Vazacopoulos, Management Science 44(2), 1998, the
 ///         steps those of E. Nowicki and C. Smutnicki, "A fast taboo search algorithm for the job
 ///         shop problem", Management Science 42(6), 1996, and where rounds begin is by G. Dueck,
@@ -71,8 +72,9 @@ class order_search {
 
  private:
   // Chosen by us, by trying some on the problems of docs/benchmarks.md.
-  static constexpr int patience = 60;  // steps without gain, in a round
-  static constexpr int moves_at_random = 20;
+  static constexpr int patience = 60;        // steps without gain, in a round
+  static constexpr int moves_anywhere = 20;  // at random, as a round begins
+  static constexpr int moves_near_path = 8;
   static constexpr ticks most_worse = 100;    // part of the best cost by which a round begins above
   static constexpr int choices = 3;           // of so many changes, a step looks at one
   static constexpr int period = 8;            // rounds, one of which looks at all
@@ -215,20 +217,47 @@ class order_search {
     network_.go_back(begin_);
     cost_of_round_ = never;
     since_ = steps_;
-    for (int n = 0; n < moves_at_random; ++n) {
-      auto const rank = below(network_.ranks());
-      auto const begin = network_.begin(rank);
-      auto const end = network_.end(rank);
-      auto const at = begin + below(end - begin);
-      best_change_.estimate = never;
-      if (below(2) == 0)
-        try_before(at, std::max(begin, at - 1 - below(reach)));
-      else
-        try_behind(at, std::min(end - 1, at + 1 + below(reach)));
-      if (best_change_.estimate != never) apply();
-    }
+    move_at_random();
     network_.time_tails();
     count_timed();
+  }
+
+  // Moves some passes. In three of four rounds they are near the places where a critical path goes
+  // from one rank to another: what a rank runs without a pause takes as long in any order.
+  void move_at_random() {
+    find_crossings();
+    bool const near_path = !crossings_.empty() && below(4) > 0;
+    for (int n = near_path ? moves_near_path : moves_anywhere; n > 0; --n) {
+      auto const at = near_path ? near_crossing() : anywhere();
+      auto const rank = network_.rank(network_.at(at));
+      best_change_.estimate = never;
+      if (below(2) == 0)
+        try_before(at, std::max(network_.begin(rank), at - 1 - below(reach)));
+      else
+        try_behind(at, std::min(network_.end(rank) - 1, at + 1 + below(reach)));
+      if (best_change_.estimate != never) apply();
+    }
+  }
+  [[nodiscard]] int anywhere() {
+    auto const rank = below(network_.ranks());
+    return network_.begin(rank) + below(network_.end(rank) - network_.begin(rank));
+  }
+  [[nodiscard]] int near_crossing() {
+    auto const crossing = crossings_[index(below(static_cast<int>(crossings_.size())))];
+    auto const rank = network_.rank(network_.at(crossing));
+    auto const at = crossing + below(2 * reach + 1) - reach;
+    return std::clamp(at, network_.begin(rank), network_.end(rank) - 1);
+  }
+  // Finds the positions of the passes on a critical path that send to another or receive from it.
+  void find_crossings() {
+    crossings_.clear();
+    for (auto last = end_of_path();;) {
+      auto first = network_.position(last);
+      last = start_of_row(first);
+      if (last == pass_network::none) return;
+      crossings_.push_back(first);
+      crossings_.push_back(network_.position(last));
+    }
   }
 
   void count_timed() {
@@ -246,6 +275,7 @@ class order_search {
   std::mt19937_64 random_;
   std::vector<std::int64_t> free_;  // step from which on a pass may move again
   std::vector<std::int32_t> changed_;
+  std::vector<int> crossings_;  // positions
   change best_change_;
   pass_network::kept_order best_;
   pass_network::kept_order best_of_round_;

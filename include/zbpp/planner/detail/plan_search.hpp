@@ -55,7 +55,7 @@ class plan_search {
             problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })),
         passes_(3.0 * problem.stages() * problem.microbatches()),
         changes_orders_(passes_ <= most_passes) {
-    constexpr double with_orders = 1.5;  // budgets are for candidates, changes come on top
+    constexpr double with_orders = 2;  // budgets are for candidates, changes come on top
     if (changes_orders_) most_work_ *= with_orders;
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
     constexpr double for_blocks = 1.1;  // what they take where they do not lead
@@ -223,15 +223,23 @@ class plan_search {
         make_.change_rules(changed);
       else
         make_.change_steps(changed);
-      attempt(steps_, std::move(changed));
+      attempt(steps_, std::move(changed), most_for_change(steps_.cost));
     } else if (dice == 15 || rules_.cost == never) {
       attempt(rules_, make_.sample());
     } else {
       if (--tries_left_ == 0) start_again();
       auto changed = rules_.rules;
       make_.change_rules(changed);
-      attempt(rules_, std::move(changed));
+      attempt(rules_, std::move(changed), most_for_change(rules_.cost));
     }
+  }
+
+  // What a changed candidate may cost. With several chunks per rank, every other change is for a
+  // gain alone: it is given up as soon as a rank has idled for as long as in the best schedule.
+  // That is early, since most of what there is to gain is lost before the first B.
+  [[nodiscard]] ticks most_for_change(ticks best) {
+    if (problem_.placement().is_linear() || best == never) return never;
+    return make_.below(2) == 0 ? best - 1 : never;
   }
 
   // Where changes lead differs from one start to the next: on the hard problems that were tried, a

@@ -21,7 +21,10 @@ struct rank_rule {
 
   int warm_up = no_limit;       ///< F before the first B
   ticks wait_for_backward = 0;  ///< F does not start when a B is due within this time
-  ticks overrun = 0;            ///< W may end this much after something else could have started
+  /// F does not start when an F of a later stage is due within this time, so that the first
+  /// microbatch, which all ranks wait for, never waits for others itself.
+  ticks wait_for_deep_forward = 0;
+  ticks overrun = 0;  ///< W may end this much after something else could have started
   /// Idle time, from the first pass on, that may be spent waiting for a B or an F that is due; when
   /// it is spent, W goes first, however late it ends.
   ticks idle_allowance = std::numeric_limits<ticks>::max();

@@ -17,7 +17,8 @@ namespace zbpp::detail {
 struct rule_style {
   int shape = 0;  ///< of the warm-up on one chunk per rank, or which chunk goes first on several
   bool unblock = true;
-  int wait = 2;  ///< for a B that is due
+  int wait = 2;       ///< for a B that is due
+  int deep_wait = 0;  ///< for an F of a later stage that is due
   int overrun = 0;
   int forward_first = 0;  ///< on as many ranks; -1 for as many as have room beyond one per F
   int weights_kept = rank_rule::no_limit;  ///< -1 for as many as the rank's number
@@ -84,18 +85,35 @@ struct rule_style {
 
 /// Lists styles for several chunks per rank, the likeliest first.
 /// @param share  of the first chunks, as `share_of_first_chunks` has it
-[[nodiscard]] inline std::vector<rule_style> chunk_styles(int share) {
+/// @param is_v   on a V, where building blocks lead and need the time
+/// @source ours: most orders of looped problems that cost too much lose that time before rank 0
+///         runs its first B, which waits for the first microbatch
+[[nodiscard]] inline std::vector<rule_style> chunk_styles(int share, bool is_v) {
+  std::vector<int> deep_waits{0};
+  if (!is_v) deep_waits.insert(deep_waits.begin(), 8);
   std::vector<rule_style> styles;
-  for (int wait : {2, 0})
-    for (bool unblock : {true, false})
-      for (int shape = 0; shape < 4; ++shape)
-        for (int idle : {8, -1})
-          styles.push_back({.shape = shape, .unblock = unblock, .wait = wait, .idle = idle});
+  for (int deep_wait : deep_waits)
+    for (int wait : {2, 0})
+      for (bool unblock : {true, false})
+        for (int shape = 0; shape < 4; ++shape)
+          for (int idle : {8, -1})
+            styles.push_back(
+                {.shape = shape,
+                 .unblock = unblock,
+                 .wait = wait,
+                 .deep_wait = deep_wait,
+                 .idle = idle});
   if (share == 0) return styles;
-  for (int by : {0, 1, -1, 2, -2})
-    for (int shape : {3, 1, 2, 0})
-      if (share + by > 0)
-        styles.push_back({.shape = shape, .unblock = false, .wait = 0, .in_flight = share + by});
+  for (int deep_wait : deep_waits)
+    for (int by : {0, 1, -1, 2, -2})
+      for (int shape : {3, 1, 2, 0})
+        if (share + by > 0)
+          styles.push_back(
+              {.shape = shape,
+               .unblock = false,
+               .wait = 0,
+               .deep_wait = deep_wait,
+               .in_flight = share + by});
   return styles;
 }
 

@@ -23,9 +23,9 @@ inline constexpr double passes_a_second = 2e7;
 [[nodiscard]] inline double effort_within(search_settings const& search) {
   return search.seconds * passes_a_second / 128;
 }
-/// @return the effort for the bound of what a search has found, a few times as much
+/// @return the effort for the bound of what a search has found, twelve times as much
 [[nodiscard]] inline double effort_behind(search_settings const& search) {
-  return 4 * effort_within(search);
+  return 12 * effort_within(search);
 }
 
 /// Refuses a budget that is not a number of seconds.
