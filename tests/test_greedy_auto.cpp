@@ -375,7 +375,7 @@ TEST_CASE("a long search tells of its progress as often as a short one", "[greed
   };
   static_cast<void>(policy.find(what));
   REQUIRE(spent.size() == 3);
-  CHECK(spent.back() < 0.01);  // of those 20 seconds
+  CHECK(spent.back() < 0.01);  // a fifth of a second; three 64ths of the budget would be 0.05
 }
 
 TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {
