@@ -89,8 +89,7 @@ struct rule_style {
 /// @source ours: most orders of looped problems that cost too much lose that time before rank 0
 ///         runs its first B, which waits for the first microbatch
 [[nodiscard]] inline std::vector<rule_style> chunk_styles(int share, bool is_v) {
-  std::vector<int> deep_waits{0};
-  if (!is_v) deep_waits.insert(deep_waits.begin(), 8);
+  auto const deep_waits = is_v ? std::vector{0} : std::vector{8, 0};
   std::vector<rule_style> styles;
   for (int deep_wait : deep_waits)
     for (int wait : {2, 0})
