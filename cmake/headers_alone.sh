@@ -31,25 +31,36 @@ for macro in $macros; do
   definitions="$definitions -D$macro"
 done
 
-# compile NAME FLAG...: each line of the standard input is a source: headers to include in turn.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+as_cxx20="$compiler $definitions -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I$root/include"
+
+# compile NAME FLAG...: each line of the standard input is a source: headers to include in turn. One that
+# leads to LibTorch, which takes nearly all the time, begins with LibTorch as it was compiled once.
 compile() {
   form=$1
   shift
   # shellcheck disable=SC2016
   xargs -P "$(nproc)" -I HEADERS sh -c '
-    printf "#include <zbpp/%s>\n" $1 |
-      $2 -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fsyntax-only "-I$3" -x c++ - || {
+    printf "#include <zbpp/%s>\n" $1 >"$3/$$.cpp"
+    with=
+    if [ -e "$3/libtorch.hpp.gch" ] && $2 -MM "$3/$$.cpp" | grep -q torch/detail/libtorch.hpp; then
+      with="-include $3/libtorch.hpp"
+    fi
+    $2 -fsyntax-only $with "$3/$$.cpp" || {
       echo "include/zbpp: $1: does not compile $4" >&2
       exit 1
     }
-  ' compile HEADERS "$compiler $definitions $*" "$root/include" "$form"
+  ' compile HEADERS "$as_cxx20 $*" "$scratch" "$form"
 }
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 for component in "$@"; do
   headers "$component" >"$scratch/$component"
   cat "$scratch/$component" >>"$scratch/all"
+  if [ "$component" = TORCH ]; then
+    echo '#include <zbpp/torch/detail/libtorch.hpp>' >"$scratch/libtorch.hpp"
+    $as_cxx20 -x c++-header "$scratch/libtorch.hpp" -o "$scratch/libtorch.hpp.gch"
+  fi
 done
 cd "$root/include/zbpp"
 

@@ -228,7 +228,7 @@ TEST_CASE("an evaluation hands messages over with the bits of a step", "[cuda]")
   for (int devices : {1, 2})
     for (auto const& where : placements_to_run(4)) {
       problem const what(where, 6, launched_costs(), 87);
-      auto const planned = make_plan(zbpp::greedy_auto{}, what);
+      auto const planned = make_plan(zbpp::greedy_auto{.search = {.seconds = 0.01}}, what);
       model::reset({.seed = ++seed, .devices = devices, .hosts = devices});
       {
         launched_training training(planned, backend_of(4, devices));
