@@ -33,7 +33,7 @@ done
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-as_cxx20="$compiler $definitions -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I$root/include"
+as_cxx20="$compiler $definitions -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 
 # compile NAME FLAG...: each line of the standard input is a source: headers to include in turn. One that
 # leads to LibTorch, which takes nearly all the time, begins with LibTorch as it was compiled once.
@@ -42,16 +42,17 @@ compile() {
   shift
   # shellcheck disable=SC2016
   xargs -P "$(nproc)" -I HEADERS sh -c '
-    printf "#include <zbpp/%s>\n" $1 >"$3/$$.cpp"
-    with=
-    if [ -e "$3/libtorch.hpp.gch" ] && $2 -MM "$3/$$.cpp" | grep -q torch/detail/libtorch.hpp; then
-      with="-include $3/libtorch.hpp"
-    fi
-    $2 -fsyntax-only $with "$3/$$.cpp" || {
+    source=$3/$$.cpp
+    printf "#include <zbpp/%s>\n" $1 >"$source"
+    if [ -e "$3/libtorch.hpp.gch" ] && $2 "-I$5" -MM "$source" | grep -q torch/detail/libtorch.hpp; then
+      $2 "-I$5" -fsyntax-only -include "$3/libtorch.hpp" "$source"
+    else
+      $2 "-I$5" -fsyntax-only "$source"
+    fi || {
       echo "include/zbpp: $1: does not compile $4" >&2
       exit 1
     }
-  ' compile HEADERS "$as_cxx20 $*" "$scratch" "$form"
+  ' compile HEADERS "$as_cxx20 $*" "$scratch" "$form" "$root/include"
 }
 
 for component in "$@"; do
@@ -59,7 +60,7 @@ for component in "$@"; do
   cat "$scratch/$component" >>"$scratch/all"
   if [ "$component" = TORCH ]; then
     echo '#include <zbpp/torch/detail/libtorch.hpp>' >"$scratch/libtorch.hpp"
-    $as_cxx20 -x c++-header "$scratch/libtorch.hpp" -o "$scratch/libtorch.hpp.gch"
+    $as_cxx20 "-I$root/include" -x c++-header "$scratch/libtorch.hpp" -o "$scratch/libtorch.hpp.gch"
   fi
 done
 cd "$root/include/zbpp"
