@@ -290,16 +290,21 @@ raise_bound(cost_bound const& bound, ticks cost, problem const& problem, double 
   detail::pass_windows windows(terms, problem.placement(), effort);
   auto raised = bound;
   auto high = cost - 1;
-  auto const least_step = (cost - bound.cost) / 64;
-  // Often no schedule costs less; so that is tried first.
-  for (auto tried = high; raised.cost <= high; tried = raised.cost + (high - raised.cost) / 2) {
+  // Whether no schedule costs `tried` or less; if so, that raises the bound.
+  auto const try_cost = [&](ticks tried) {
     auto const rank = windows.stuck(tried);
-    if (rank != detail::pass_windows::none)
+    bool const is_stuck = rank != detail::pass_windows::none;
+    if (is_stuck)
       raised = {tried + 1, bound_rule::windows, rank};
     else
       high = tried - 1;
-    if (high - raised.cost < least_step) break;
-  }
+    return is_stuck;
+  };
+  // Most often no schedule costs less, or nothing is gained.
+  auto const least_step = (cost - bound.cost) / 64;
+  if (try_cost(high) || !try_cost(bound.cost + least_step)) return raised;
+  while (raised.cost <= high && high - raised.cost >= least_step)
+    try_cost(raised.cost + (high - raised.cost) / 2);
   return raised;
 }
 
