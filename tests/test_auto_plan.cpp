@@ -5,7 +5,10 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/bottleneck.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/registry.hpp>
@@ -214,6 +217,53 @@ TEST_CASE("seldom any cut with any set of recomputing stages costs less", "[auto
   CHECK((good + thinned(0, 1)) * 100 >= fitting * 90);  // of few, one is more than a tenth
   CHECK(fitting > thinned(10, 2));
   CHECK(recomputing > thinned(0, -1));
+}
+
+TEST_CASE("the first chunks recompute where that costs least", "[auto_plan]") {
+  int fitting = 0;
+  int gaining = 0;
+  for (int trial = 0; trial < thinned(30, 8); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const p = static_cast<int>(random.integer(2, 4));
+    auto const count = p * static_cast<int>(random.integer(2, 4));
+    layer_costs const layer{
+        .forward = random.integer(10, 20),
+        .backward_input = random.integer(10, 20),
+        .backward_weight = random.integer(10, 20),
+        .recompute = random.integer(5, 15),
+        .activation = 100,
+        .weight_gradient_input = 80,
+        .recompute_input = 10};
+    layered_problem const model(
+        placement::linear(p),
+        static_cast<int>(random.integer(p, 4 * p)),
+        std::vector<layer_costs>(detail::index(count), layer),
+        random.integer(0, 3),
+        {count * random.integer(30, 110)});
+    auto const found = try_plan(brief(0), model);
+    if (!found) continue;
+    ++fitting;
+    check_plan(*found, model);
+    auto again = layer;
+    again.forward += *again.recompute;
+    std::vector<layer_costs> const all_again(detail::index(count), again);
+    for (auto const& where : all_placements(model)) {
+      auto const first_layer = bottleneck_partition(all_again, where).first_layer;
+      for (int chunks = 0; chunks <= where.stages() / p; ++chunks) {
+        CAPTURE(where.name(), chunks);
+        std::vector<bool> recompute(detail::index(where.stages()));
+        std::fill_n(recompute.begin(), chunks * p, true);
+        auto const what = on(model, where).with(first_layer, recompute);
+        if (detail::fits_memory(what))
+          CHECK(found->cost <= detail::search_once(what, {.seconds = 0}).cost);
+      }
+    }
+    auto const recomputing = std::count(found->recompute.begin(), found->recompute.end(), true);
+    gaining += recomputing > 0 && recomputing < found->problem.stages() ? 1 : 0;
+  }
+  CAPTURE(fitting, gaining);
+  CHECK(fitting > thinned(25, 5));
+  CHECK(gaining > thinned(12, 1));
 }
 
 TEST_CASE("no partition for a policy of the registry costs less", "[auto_plan]") {

@@ -54,6 +54,8 @@ class candidate_maker {
     }
     forward_ = forward / problem.stages();
     weight_ = weight / problem.stages();
+    // On a V building blocks lead, and more choices only slow the rules down.
+    waits_apart_ = !is_linear() && !problem.placement().is_v_shape();
     in_flight_ = tightest_room(problem);
     share_ = share_of_first_chunks(problem);
     for (int r = 0; r < problem.ranks(); ++r) {
@@ -87,6 +89,7 @@ class candidate_maker {
     s.unblock = below(3) > 0;
     s.wait = waits[index(below(6))];
     if (!is_linear() && below(2) == 0) s.deep_wait = waits[index(below(6))];
+    if (waits_apart_ && below(2) == 0) s.first_wait = waits[index(below(6))];
     s.overrun = 2 * below(5);
     s.forward_first = below(3) == 0 ? below(problem_.ranks() + 1) : below(2);
     s.weights_kept = below(2) == 0 ? rank_rule::no_limit : below(in_flight_ + 2) - 1;
@@ -143,6 +146,7 @@ class candidate_maker {
     deep_backward,
     deep_both,
     wait_for_deep_forward,
+    wait_for_first_backward,
   };
   struct rule_change {
     kind what;
@@ -184,6 +188,7 @@ class candidate_maker {
     for (int rank = 0; rank < problem_.ranks(); ++rank) {
       auto& r = rules.ranks[index(rank)];
       r.unblock = s.unblock;
+      r.wait_for_first_backward = forward_ * (s.first_wait < 0 ? s.wait : s.first_wait) / 8;
       r.wait_for_backward = forward_ * s.wait / 8;
       r.overrun = weight_ * s.overrun / 8;
       r.forward_first = rank < first;
@@ -202,7 +207,7 @@ class candidate_maker {
       if (s.in_flight > 0 && problem_.placement().chunk_of(stage) == 0)
         rule.in_flight = s.in_flight;
       rule.recomputes = problem_.costs(stage).recompute &&
-                        (s.recompute == 1 || (s.recompute == 2 && stage % 2 == 0));
+                        (s.recompute == 1 || (s.recompute == 2 && stage < problem_.stages() / 2));
       rule.fuses = may_fuse(stage) && (s.fuse == 1 || (s.fuse == 2 && stage % 2 == 1));
     }
     return rules;
@@ -226,7 +231,7 @@ class candidate_maker {
 
   [[nodiscard]] rule_change some_change(bool steps_are_settled) {
     constexpr std::array<int, 8> eighths{0, 1, 2, 2, 3, 4, 6, 8};
-    std::array<kind, 15> kinds{kind::overrun, kind::weights_kept, kind::idle_allowance};
+    std::array<kind, 16> kinds{kind::overrun, kind::weights_kept, kind::idle_allowance};
     int n = 3;
     if (can_recompute_) kinds[index(n++)] = kind::recompute;
     if (can_fuse_) kinds[index(n++)] = kind::fuse;
@@ -246,11 +251,13 @@ class candidate_maker {
               kind::deep_both,
               kind::wait_for_deep_forward})
           kinds[index(n++)] = k;
+      if (waits_apart_) kinds[index(n++)] = kind::wait_for_first_backward;
     }
     rule_change change{};
     change.what = kinds[index(below(n))];
-    bool const waits =
-        change.what == kind::wait_for_backward || change.what == kind::wait_for_deep_forward;
+    bool const waits = change.what == kind::wait_for_first_backward ||
+                       change.what == kind::wait_for_backward ||
+                       change.what == kind::wait_for_deep_forward;
     change.time = waits ? forward_ * eighths[index(below(8))] / 8 : weight_ * below(9) / 8;
     bool const caps = change.what == kind::in_flight;
     change.count = below(5) == 0 && !is_warm_up(change.what)
@@ -282,7 +289,11 @@ class candidate_maker {
         rules.stages[index(stage)].recomputes = c.flag && problem_.costs(stage).recompute;
         break;
       case kind::fuse: rules.stages[index(stage)].fuses = c.flag && may_fuse(stage); break;
-      case kind::wait_for_backward: r.wait_for_backward = c.time; break;
+      case kind::wait_for_first_backward: r.wait_for_first_backward = c.time; break;
+      case kind::wait_for_backward:
+        r.wait_for_backward = c.time;
+        if (!waits_apart_) r.wait_for_first_backward = c.time;
+        break;
       case kind::warm_up: r.warm_up = c.count; break;
       case kind::warm_up_by_one:
         r.warm_up = std::max(1, std::min(r.warm_up, in_flight_) + c.by);
@@ -306,8 +317,9 @@ class candidate_maker {
   std::vector<ticks> idle_;  // of each rank, in a schedule that meets the bound
   ticks forward_ = 0;
   ticks weight_ = 0;
-  int in_flight_ = 0;  // microbatches that the tightest rank has room for
-  int share_ = 0;      // of them, in flight in the first chunks; 0 where that is not limited
+  int in_flight_ = 0;         // microbatches that the tightest rank has room for
+  int share_ = 0;             // of them, in flight in the first chunks; 0 where that is not limited
+  bool waits_apart_ = false;  // for the first B of a rank, and for later ones
   bool can_recompute_ = false;
   bool can_fuse_ = false;
 };

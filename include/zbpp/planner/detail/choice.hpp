@@ -137,7 +137,9 @@ class chooser {
            backward_.at > now_ && may_wait(deepest_.at);
   }
   [[nodiscard]] bool is_near(ticks at) const noexcept {
-    return at > now_ && at - now_ < rule_.wait_for_backward;
+    auto const wait =
+        rank_.backwards == 0 ? rule_.wait_for_first_backward : rule_.wait_for_backward;
+    return at > now_ && at - now_ < wait;
   }
   // Whether waiting until `at` keeps the idle time of the rank within what its rule allows.
   [[nodiscard]] bool may_wait(ticks at) const noexcept {

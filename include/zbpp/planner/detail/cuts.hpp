@@ -61,6 +61,14 @@ class cut_space {
     return c;
   }
 
+  /// Makes a cut in which those of the first stages recompute that can: these keep activations for
+  /// longest.
+  [[nodiscard]] cut with_first_recomputing(std::vector<int> first_layer, int stages) const {
+    auto c = with_choice(std::move(first_layer), true);
+    std::fill(c.recompute.begin() + stages, c.recompute.end(), false);
+    return c;
+  }
+
   /// Makes the cut with the least bottleneck of those in which all stages recompute that can.
   [[nodiscard]] cut all_recomputing() const {
     std::vector<layer_costs> slower(model_.layers().begin(), model_.layers().end());

@@ -19,8 +19,9 @@ namespace zbpp::detail {
 struct rank_rule {
   static constexpr int no_limit = std::numeric_limits<int>::max();
 
-  int warm_up = no_limit;       ///< F before the first B
-  ticks wait_for_backward = 0;  ///< F does not start when a B is due within this time
+  int warm_up = no_limit;             ///< F before the first B
+  ticks wait_for_first_backward = 0;  ///< F does not start when the first B is due within this time
+  ticks wait_for_backward = 0;        ///< the same for every later B
   /// F does not start when an F of a later stage is due within this time, so that the first
   /// microbatch, which all ranks wait for, never waits for others itself.
   ticks wait_for_deep_forward = 0;

@@ -17,14 +17,15 @@ namespace zbpp::detail {
 struct rule_style {
   int shape = 0;  ///< of the warm-up on one chunk per rank, or which chunk goes first on several
   bool unblock = true;
-  int wait = 2;       ///< for a B that is due
-  int deep_wait = 0;  ///< for an F of a later stage that is due
+  int wait = 2;         ///< for a B that is due
+  int first_wait = -1;  ///< for the first B; -1 for as long as for others
+  int deep_wait = 0;    ///< for an F of a later stage that is due
   int overrun = 0;
   int forward_first = 0;  ///< on as many ranks; -1 for as many as have room beyond one per F
   int weights_kept = rank_rule::no_limit;  ///< -1 for as many as the rank's number
   int in_flight = 0;                       ///< of the first chunks; 0 for no limit
   int idle = -1;                           ///< eighths of what each rank may idle; -1 for any
-  int recompute = 0;                       ///< 0 no stage, 1 all that can, 2 half of them
+  int recompute = 0;                       ///< 0 no stage, 1 all that can, 2 the first half
   int fuse = 0;                            ///< 0 no stage, 1 all that may, 2 half of them
 };
 

@@ -122,7 +122,12 @@ class auto_plan_search {
 
   void look_first(plan_site& where) {
     try_cut(where, where.space.with_choice(where.balanced.first_layer, false), 0);
-    if (where.space.may_recompute()) try_cut(where, where.space.all_recomputing(), 0);
+    if (!where.space.may_recompute()) return;
+    auto const all = where.space.all_recomputing();
+    auto const ranks = where.model.placement().ranks();
+    for (int first = ranks; first < where.model.stages(); first += ranks)
+      try_cut(where, where.space.with_first_recomputing(all.first_layer, first), 0);
+    try_cut(where, all, 0);
   }
 
   void search_cuts(plan_site& where, double share) {
