@@ -83,7 +83,7 @@ struct warm_up_depths {
 /// first stages are on a rank each, such as linear, V and looped ones.
 /// @param bound   of the problem
 /// @param cost    of a schedule of the problem; the answer is no greater
-/// @param effort  comparisons of a pass with a line of passes, for each of two to nine costs that
+/// @param effort  comparisons of a pass with a line of passes, for each of at most nine costs that
 ///                are tried: 2e7 take about a second, and no more are used
 /// @return the greater bound, or `bound`
 [[nodiscard]] cost_bound raise_bound(

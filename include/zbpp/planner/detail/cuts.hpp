@@ -54,19 +54,17 @@ class cut_space {
     return model_.has_limits() && can_recompute_.back() > 0;
   }
 
-  /// Makes a cut in which no stage recomputes, or all that can.
-  [[nodiscard]] cut with_choice(std::vector<int> first_layer, bool recompute) const {
-    cut c{std::move(first_layer), std::vector<bool>(index(stages_))};
-    for (int s = 0; recompute && s < stages_; ++s) c.recompute[index(s)] = can_recompute(c, s);
-    return c;
-  }
-
   /// Makes a cut in which those of the first stages recompute that can: these keep activations for
   /// longest.
   [[nodiscard]] cut with_first_recomputing(std::vector<int> first_layer, int stages) const {
-    auto c = with_choice(std::move(first_layer), true);
-    std::fill(c.recompute.begin() + stages, c.recompute.end(), false);
+    cut c{std::move(first_layer), std::vector<bool>(index(stages_))};
+    for (int s = 0; s < stages; ++s) c.recompute[index(s)] = can_recompute(c, s);
     return c;
+  }
+
+  /// Makes a cut in which no stage recomputes, or all that can.
+  [[nodiscard]] cut with_choice(std::vector<int> first_layer, bool recompute) const {
+    return with_first_recomputing(std::move(first_layer), recompute ? stages_ : 0);
   }
 
   /// Makes the cut with the least bottleneck of those in which all stages recompute that can.
