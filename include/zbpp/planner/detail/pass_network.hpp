@@ -35,10 +35,9 @@ class pass_network {
         room_(std::move(room)),
         microbatches_(problem.microbatches()),
         classes_(problem),
-        nodes_(index(problem.stages() * slots) * index(microbatches_)),
-        turns_(nodes_.size()) {
-    for (std::size_t x = 0; x < nodes_.size(); ++x)
-      nodes_[x].of_class = static_cast<std::int32_t>(x / index(microbatches_));
+        passes_(problem.stages() * slots * microbatches_),
+        nodes_(index(passes_ + 2 + problem.ranks())),
+        turns_(index(passes_)) {
     begin_.resize(index(problem.ranks()) + 1);
   }
 
@@ -54,6 +53,7 @@ class pass_network {
     }
     begin_.back() = static_cast<int>(row_.size());
     held_.resize(row_.size());
+    set_nodes();
     place(0, row_);
     turns_.load(row_);
     sort(0, turns_.size());
@@ -77,7 +77,7 @@ class pass_network {
 
   [[nodiscard]] int ranks() const noexcept { return problem_.ranks(); }
   /// @return how many numbers of passes there are
-  [[nodiscard]] std::size_t passes() const noexcept { return nodes_.size(); }
+  [[nodiscard]] std::size_t passes() const noexcept { return index(passes_); }
   /// @return the passes of all ranks, one row after another
   [[nodiscard]] std::vector<std::int32_t> const& row() const noexcept { return row_; }
   /// @return the positions of a rank: from `begin` to `end` - 1
@@ -97,11 +97,14 @@ class pass_network {
   [[nodiscard]] ticks head(int pass) const noexcept { return nodes_[index(pass)].head; }
   [[nodiscard]] ticks tail(int pass) const noexcept { return nodes_[index(pass)].tail; }
   /// @return when a pass ends
-  [[nodiscard]] ticks done(int pass) const noexcept { return head(pass) + of(pass).time; }
+  [[nodiscard]] ticks done(int pass) const noexcept {
+    auto const& n = nodes_[index(pass)];
+    return n.head + n.time;
+  }
   /// @return when the input of a pass is there that another rank makes; 0 where none does
   [[nodiscard]] ticks arrival(int pass) const noexcept {
-    auto const& p = of(pass);
-    return p.receives ? done(pass + p.input) + p.hop : 0;
+    auto const& n = nodes_[index(pass)];
+    return n.input == nowhere() ? 0 : done(n.input) + n.hop;
   }
   /// @return the time from the first to the last pass of a rank
   [[nodiscard]] ticks span(int rank) const noexcept {
@@ -147,16 +150,16 @@ class pass_network {
       auto const& p = of(x);
       if (held + p.needed > room_[index(own)]) return never;
       held += p.added;
-      if (p.receives) free = std::max(free, done(x + p.input) + p.hop);
+      auto const& n = nodes_[index(x)];
+      free = std::max(free, done(n.input) + n.hop);
       heads_.push_back(free);
-      free += p.time;
+      free += n.time;
     }
     ticks most = 0;
     auto rest = last < end(own) ? tail_with(at(last)) : -head(at(begin(own)));
     for (auto i = passes.size(); i-- > 0;) {
-      auto const x = passes[i];
-      auto const& p = of(x);
-      rest = longest_tail(x, p, rest) + p.time;
+      auto const& n = nodes_[index(passes[i])];
+      rest = std::max(rest, behind_output(n)) + n.time;
       most = std::max(most, heads_[i] + rest);
       if (most > limit) return never;
     }
@@ -167,32 +170,29 @@ class pass_network {
   /// and the cost; `time_tails` has to follow before an estimate counts.
   /// @param first  position of the first of them
   /// @param passes  in their new order
-  /// @complexity O(ranks + passes whose heads change, and those that start in that time)
+  /// @complexity O(ranks + passes whose turns are between the first and the last whose heads
+  /// change)
   void move(int first, std::span<std::int32_t const> passes) {
     auto const own = rank(passes.front());
     auto const last = first + static_cast<int>(passes.size());
-    auto const from = index(turns_.of(at(first)));
-    auto const to = index(turns_.of(at(last - 1))) + 1;
+    auto const from = turns_.of(at(first));
+    auto const to = turns_.of(at(last - 1)) + 1;
     place(first, passes);
-    sort(from, to);
-    int stale = 0;
-    auto const mark = [&](int pass) { stale += std::exchange(is_head_stale(pass), true) ? 0 : 1; };
-    for (int i = first; i < std::min(last + 1, end(own)); ++i) mark(at(i));
-    for (int i = std::max(first - 1, begin(own)); i < last; ++i) make_tail_stale(at(i));
-    if (first == begin(own)) make_tail_stale(at(end(own) - 1));
-    for (auto i = from; stale > 0; ++i) {
-      auto const x = turns_[i];
+    sort(index(from), index(to));
+    int until = 0;
+    for (int i = first; i < std::min(last + 1, end(own)); ++i)
+      until = std::max(until, turns_.of(at(i)));
+    for (int i = std::max(first - 1, begin(own)); i < last; ++i) tails_stale_.push_back(at(i));
+    if (first == begin(own)) tails_stale_.push_back(at(end(own) - 1));
+    for (int i = from; i <= until; ++i) {
       ++timed_;
-      if (!std::exchange(is_head_stale(x), false)) continue;
-      --stale;
-      auto const& p = of(x);
-      auto const starts = earliest(x, p);
-      if (starts == head(x)) continue;
-      nodes_[index(x)].head = starts;
-      auto const here = position(x);
-      if (here == begin(p.rank)) make_tail_stale(at(end(p.rank) - 1));
-      if (here + 1 < end(p.rank)) mark(at(here + 1));
-      if (p.sends) mark(x + p.output);
+      auto& n = nodes_[index(turns_[index(i)])];
+      auto const starts = earliest(n);
+      if (starts == n.head) continue;
+      n.head = starts;
+      for (auto const x : {n.behind, n.output})
+        if (is_pass(x)) until = std::max(until, turns_.of(x));
+      if (n.before == start()) set_start(turns_[index(i)]);
     }
     set_cost();
   }
@@ -200,22 +200,21 @@ class pass_network {
   /// Computes the tails that the moves so far changed.
   /// @complexity as of `move`
   void time_tails() {
-    int from = 0;
-    for (auto const x : tails_stale_) from = std::max(from, turns_.of(x));
-    auto stale = static_cast<int>(tails_stale_.size());
+    int until = passes_;
+    int from = -1;
+    for (auto const x : tails_stale_) {
+      until = std::min(until, turns_.of(x));
+      from = std::max(from, turns_.of(x));
+    }
     tails_stale_.clear();
-    auto const mark = [&](int pass) { stale += std::exchange(is_tail_stale(pass), true) ? 0 : 1; };
-    for (auto i = index(from) + 1; stale > 0;) {
-      auto const x = turns_[--i];
+    for (int i = from; i >= until; --i) {
       ++timed_;
-      if (!std::exchange(is_tail_stale(x), false)) continue;
-      --stale;
-      auto const& p = of(x);
-      auto const rest = longest_tail(x, p, rest_behind(x));
-      if (rest == tail(x)) continue;
-      nodes_[index(x)].tail = rest;
-      if (position(x) > begin(p.rank)) mark(at(position(x) - 1));
-      if (p.receives) mark(x + p.input);
+      auto& n = nodes_[index(turns_[index(i)])];
+      auto const rest = longest_tail(n);
+      if (rest == n.tail) continue;
+      n.tail = rest;
+      for (auto const x : {n.before, n.input})
+        if (is_pass(x)) until = std::min(until, turns_.of(x));
     }
   }
 
@@ -242,14 +241,48 @@ class pass_network {
  private:
   static constexpr int slots = pass_classes::slots;
 
-  struct node {
+  // All that timing a pass needs, on one cache line. Behind the passes there are nodes that stand
+  // for what a pass lacks, so that timing does not ask: the start of every rank, an input or output
+  // of no other rank, and the end of each rank.
+  struct alignas(64) node {
     ticks head = 0;
     ticks tail = 0;
+    ticks time = 0;
+    ticks hop = 0;            // of its input
+    std::int32_t before = 0;  // on its rank
+    std::int32_t behind = 0;  // on its rank
+    std::int32_t input = 0;   // of another rank
+    std::int32_t output = 0;  // to another rank
     std::int32_t position = 0;
     std::int32_t of_class = 0;
-    bool is_head_stale = false;
-    bool is_tail_stale = false;
   };
+  [[nodiscard]] bool is_pass(int x) const noexcept { return x < passes_; }
+  [[nodiscard]] int start() const noexcept { return passes_; }
+  [[nodiscard]] int nowhere() const noexcept { return passes_ + 1; }
+  [[nodiscard]] int end_of(int rank) const noexcept { return passes_ + 2 + rank; }
+
+  // Makes the nodes of all passes, which `place` puts in their order.
+  void set_nodes() {
+    for (int x = 0; x < passes_; ++x) {
+      auto const of_class = x / microbatches_;
+      auto const& c = classes_[of_class];
+      nodes_[index(x)] = {
+          .time = c.time,
+          .hop = c.hop,
+          .input = c.receives ? x + c.input : nowhere(),
+          .output = c.sends ? x + c.output : nowhere(),
+          .of_class = of_class};
+    }
+    constexpr ticks never_longest = -(ticks{1} << 60);
+    nodes_[index(nowhere())] = {.head = never_longest, .tail = never_longest};
+  }
+  // What follows the last pass of a rank is less by the head of its first: the cost is the time
+  // from the one to the other.
+  void set_start(int first) {
+    auto const own = rank(first);
+    nodes_[index(end_of(own))].tail = -head(first);
+    tails_stale_.push_back(at(end(own) - 1));
+  }
 
   [[nodiscard]] pass_class const& of(int pass) const noexcept {
     return classes_[nodes_[index(pass)].of_class];
@@ -259,24 +292,38 @@ class pass_network {
     return by == 0 ? none : pass + by;
   }
   // The time from the start of a pass to the end of what follows.
-  [[nodiscard]] ticks tail_with(int pass) const noexcept { return of(pass).time + tail(pass); }
-
-  // The tail of a pass, given that of its rank.
-  [[nodiscard]] ticks longest_tail(int pass, pass_class const& p, ticks rest) const noexcept {
-    if (!p.sends) return rest;
-    auto const to = pass + p.output;
-    return std::max(rest, of(to).hop + tail_with(to));
+  [[nodiscard]] ticks tail_with(int pass) const noexcept {
+    auto const& n = nodes_[index(pass)];
+    return n.time + n.tail;
+  }
+  // The time from the end of a pass to the end of what follows its output.
+  [[nodiscard]] ticks behind_output(node const& n) const noexcept {
+    auto const& to = nodes_[index(n.output)];
+    return to.hop + to.time + to.tail;
+  }
+  // The head of a pass, given those that it waits for.
+  [[nodiscard]] ticks earliest(node const& n) const noexcept {
+    return std::max(done(n.before), done(n.input) + n.hop);
+  }
+  // The tail of a pass, given those that wait for it.
+  [[nodiscard]] ticks longest_tail(node const& n) const noexcept {
+    return std::max(tail_with(n.behind), behind_output(n));
   }
 
   void place(int first, std::span<std::int32_t const> passes) {
-    for (auto i = first; auto const x : passes) {
-      row_[index(i)] = x;
-      nodes_[index(x)].position = i++;
-    }
     auto const last = first + static_cast<int>(passes.size());
+    std::copy(passes.begin(), passes.end(), row_.begin() + first);
     for (int i = first; i < last; ++i) {
       auto const x = at(i);
-      bool const is_first = i == begin(rank(x));
+      auto const own = rank(x);
+      bool const is_first = i == begin(own);
+      bool const is_last = i + 1 == end(own);
+      auto& n = nodes_[index(x)];
+      n.position = i;
+      n.before = is_first ? start() : at(i - 1);
+      n.behind = is_last ? end_of(own) : at(i + 1);
+      if (!is_first) nodes_[index(n.before)].behind = x;
+      if (!is_last) nodes_[index(n.behind)].before = x;
       held_[index(i)] = is_first ? 0 : held_[index(i - 1)] + added(at(i - 1));
     }
   }
@@ -294,46 +341,29 @@ class pass_network {
   // Computes all heads, tails and the cost anew.
   void time_all() {
     for (std::size_t i = 0; i < turns_.size(); ++i) {
-      auto const x = turns_[i];
-      nodes_[index(x)].head = earliest(x, of(x));
+      auto& n = nodes_[index(turns_[i])];
+      n.head = earliest(n);
     }
+    for (int rank = 0; rank < ranks(); ++rank) set_start(at(begin(rank)));
     set_cost();
     for (auto i = turns_.size(); i-- > 0;) {
-      auto const x = turns_[i];
-      nodes_[index(x)].tail = longest_tail(x, of(x), rest_behind(x));
+      auto& n = nodes_[index(turns_[i])];
+      n.tail = longest_tail(n);
     }
-    for (auto const x : tails_stale_) is_tail_stale(x) = false;
     tails_stale_.clear();
     timed_ += static_cast<std::int64_t>(2 * turns_.size());
-  }
-  // The head of a pass, given those that it waits for.
-  [[nodiscard]] ticks earliest(int pass, pass_class const& p) const noexcept {
-    auto const here = position(pass);
-    auto const free = here > begin(p.rank) ? done(at(here - 1)) : 0;
-    return p.receives ? std::max(free, done(pass + p.input) + p.hop) : free;
-  }
-  // What follows a pass on its rank.
-  [[nodiscard]] ticks rest_behind(int pass) const noexcept {
-    auto const own = rank(pass);
-    auto const behind = position(pass) + 1;
-    return behind < end(own) ? tail_with(at(behind)) : -head(at(begin(own)));
   }
   void set_cost() {
     cost_ = 0;
     for (int rank = 0; rank < ranks(); ++rank) cost_ = std::max(cost_, span(rank));
   }
 
-  [[nodiscard]] bool& is_head_stale(int pass) noexcept { return nodes_[index(pass)].is_head_stale; }
-  [[nodiscard]] bool& is_tail_stale(int pass) noexcept { return nodes_[index(pass)].is_tail_stale; }
-  void make_tail_stale(int pass) {
-    if (!std::exchange(is_tail_stale(pass), true)) tails_stale_.push_back(pass);
-  }
-
   problem const& problem_;
   std::vector<bytes> room_;
   int microbatches_;
   pass_classes classes_;
-  std::vector<node> nodes_;  // of each pass
+  int passes_;  // how many numbers of them there are
+  std::vector<node> nodes_;
   pass_turns turns_;
   std::vector<std::int32_t> row_;          // passes of all ranks, one rank after another
   std::vector<int> begin_;                 // of each rank in `row_`
