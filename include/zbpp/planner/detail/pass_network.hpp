@@ -143,7 +143,7 @@ class pass_network {
   [[nodiscard]] ticks estimate(int first, std::span<std::int32_t const> passes, ticks limit) {
     auto const last = first + static_cast<int>(passes.size());
     auto const own = rank(passes.front());
-    ticks free = first > begin(own) ? done(at(first - 1)) : 0;
+    ticks free = done(nodes_[index(at(first))].before);
     bytes held = held_[index(first)];
     heads_.clear();
     for (auto const x : passes) {
@@ -156,7 +156,7 @@ class pass_network {
       free += n.time;
     }
     ticks most = 0;
-    auto rest = last < end(own) ? tail_with(at(last)) : -head(at(begin(own)));
+    auto rest = tail_with(nodes_[index(at(last - 1))].behind);
     for (auto i = passes.size(); i-- > 0;) {
       auto const& n = nodes_[index(passes[i])];
       rest = std::max(rest, behind_output(n)) + n.time;
@@ -170,8 +170,7 @@ class pass_network {
   /// and the cost; `time_tails` has to follow before an estimate counts.
   /// @param first  position of the first of them
   /// @param passes  in their new order
-  /// @complexity O(ranks + passes whose turns are between the first and the last whose heads
-  /// change)
+  /// @complexity O(ranks + passes with turns from the first to the last whose head changes)
   void move(int first, std::span<std::int32_t const> passes) {
     auto const own = rank(passes.front());
     auto const last = first + static_cast<int>(passes.size());
@@ -183,7 +182,7 @@ class pass_network {
     for (int i = first; i < std::min(last + 1, end(own)); ++i)
       until = std::max(until, turns_.of(at(i)));
     for (int i = std::max(first - 1, begin(own)); i < last; ++i) tails_stale_.push_back(at(i));
-    if (first == begin(own)) tails_stale_.push_back(at(end(own) - 1));
+    if (first == begin(own)) set_start(at(first));
     for (int i = from; i <= until; ++i) {
       ++timed_;
       auto& n = nodes_[index(turns_[index(i)])];
@@ -314,18 +313,16 @@ class pass_network {
     auto const last = first + static_cast<int>(passes.size());
     std::copy(passes.begin(), passes.end(), row_.begin() + first);
     for (int i = first; i < last; ++i) {
-      auto const x = at(i);
-      auto const own = rank(x);
+      auto const own = rank(at(i));
       bool const is_first = i == begin(own);
-      bool const is_last = i + 1 == end(own);
-      auto& n = nodes_[index(x)];
+      auto& n = nodes_[index(at(i))];
       n.position = i;
       n.before = is_first ? start() : at(i - 1);
-      n.behind = is_last ? end_of(own) : at(i + 1);
-      if (!is_first) nodes_[index(n.before)].behind = x;
-      if (!is_last) nodes_[index(n.behind)].before = x;
+      n.behind = i + 1 < end(own) ? at(i + 1) : end_of(own);
       held_[index(i)] = is_first ? 0 : held_[index(i - 1)] + added(at(i - 1));
     }
+    if (first > begin(rank(at(first)))) nodes_[index(at(first - 1))].behind = at(first);
+    if (last < end(rank(at(last - 1)))) nodes_[index(at(last))].before = at(last - 1);
   }
 
   void sort(std::size_t from, std::size_t to) {
