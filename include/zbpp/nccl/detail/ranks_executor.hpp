@@ -8,7 +8,6 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/data_connector.hpp>
 #include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
