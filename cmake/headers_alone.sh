@@ -44,7 +44,8 @@ compile() {
   xargs -P "$(nproc)" -I HEADERS sh -c '
     source=$3/$$.cpp
     printf "#include <zbpp/%s>\n" $1 >"$source"
-    if [ -e "$3/libtorch.hpp.gch" ] && $2 "-I$5" -MM "$source" | grep -q torch/detail/libtorch.hpp; then
+    if [ -e "$3/libtorch.hpp.gch" ] &&
+      $2 "-I$5" -nostdinc -MG -MM "$source" | grep -q torch/detail/libtorch.hpp; then
       $2 "-I$5" -fsyntax-only -include "$3/libtorch.hpp" "$source"
     else
       $2 "-I$5" -fsyntax-only "$source"
