@@ -135,6 +135,7 @@ set(ZBPP_CORE_HEADERS
   planner/detail/pair_up.hpp
   planner/detail/pass_classes.hpp
   planner/detail/pass_network.hpp
+  planner/detail/pass_nodes.hpp
   planner/detail/pass_turns.hpp
   planner/detail/pipeline_state.hpp
   planner/detail/plan_search.hpp

@@ -10,6 +10,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/pass_classes.hpp>
+#include <zbpp/planner/detail/pass_nodes.hpp>
 #include <zbpp/planner/detail/pass_turns.hpp>
 #include <zbpp/planner/detail/pipeline_state.hpp>
 
@@ -35,9 +36,8 @@ class pass_network {
         room_(std::move(room)),
         microbatches_(problem.microbatches()),
         classes_(problem),
-        passes_(problem.stages() * slots * microbatches_),
-        nodes_(index(passes_ + 2 + problem.ranks())),
-        turns_(index(passes_)) {
+        nodes_(problem.stages() * slots * microbatches_, problem.ranks()),
+        turns_(index(nodes_.passes())) {
     begin_.resize(index(problem.ranks()) + 1);
   }
 
@@ -53,7 +53,7 @@ class pass_network {
     }
     begin_.back() = static_cast<int>(row_.size());
     held_.resize(row_.size());
-    set_nodes();
+    nodes_.make(classes_, microbatches_);
     place(0, row_);
     turns_.load(row_);
     sort(0, turns_.size());
@@ -67,7 +67,7 @@ class pass_network {
     passes.reserve(index(ranks()), row_.size());
     for (int rank = 0; rank < ranks(); ++rank) {
       for (int i = begin(rank); i < end(rank); ++i) {
-        auto const c = nodes_[index(at(i))].of_class;
+        auto const c = nodes_[at(i)].of_class;
         passes.push({classes_[c].kind, c / slots, at(i) % microbatches_});
       }
       passes.end_row();
@@ -77,14 +77,14 @@ class pass_network {
 
   [[nodiscard]] int ranks() const noexcept { return problem_.ranks(); }
   /// @return how many numbers of passes there are
-  [[nodiscard]] std::size_t passes() const noexcept { return index(passes_); }
+  [[nodiscard]] std::size_t passes() const noexcept { return index(nodes_.passes()); }
   /// @return the passes of all ranks, one row after another
   [[nodiscard]] std::vector<std::int32_t> const& row() const noexcept { return row_; }
   /// @return the positions of a rank: from `begin` to `end` - 1
   [[nodiscard]] int begin(int rank) const noexcept { return begin_[index(rank)]; }
   [[nodiscard]] int end(int rank) const noexcept { return begin_[index(rank) + 1]; }
   [[nodiscard]] int at(int position) const noexcept { return row_[index(position)]; }
-  [[nodiscard]] int position(int pass) const noexcept { return nodes_[index(pass)].position; }
+  [[nodiscard]] int position(int pass) const noexcept { return nodes_[pass].position; }
   [[nodiscard]] int rank(int pass) const noexcept { return of(pass).rank; }
   [[nodiscard]] bool is_weight(int pass) const noexcept {
     return of(pass).kind == pass_kind::backward_weight;
@@ -94,17 +94,14 @@ class pass_network {
     auto const by = of(pass).input;
     return by == 0 ? none : pass + by;
   }
-  [[nodiscard]] ticks head(int pass) const noexcept { return nodes_[index(pass)].head; }
-  [[nodiscard]] ticks tail(int pass) const noexcept { return nodes_[index(pass)].tail; }
+  [[nodiscard]] ticks head(int pass) const noexcept { return nodes_[pass].head; }
+  [[nodiscard]] ticks tail(int pass) const noexcept { return nodes_[pass].tail; }
   /// @return when a pass ends
-  [[nodiscard]] ticks done(int pass) const noexcept {
-    auto const& n = nodes_[index(pass)];
-    return n.head + n.time;
-  }
+  [[nodiscard]] ticks done(int pass) const noexcept { return nodes_.done(pass); }
   /// @return when the input of a pass is there that another rank makes; 0 where none does
   [[nodiscard]] ticks arrival(int pass) const noexcept {
-    auto const& n = nodes_[index(pass)];
-    return n.input == nowhere() ? 0 : done(n.input) + n.hop;
+    auto const& n = nodes_[pass];
+    return n.input == nodes_.nowhere() ? 0 : nodes_.arrival(n);
   }
   /// @return the time from the first to the last pass of a rank
   [[nodiscard]] ticks span(int rank) const noexcept {
@@ -126,8 +123,8 @@ class pass_network {
   /// @source E. Balas and A. Vazacopoulos, "Guided local search with shifting bottleneck for job
   ///         shop scheduling", Management Science 44(2), 1998, propositions 2.2 and 2.3
   [[nodiscard]] bool may_go_before(int pass, int other) const noexcept {
-    auto const c = nodes_[index(pass)].of_class;
-    auto const d = nodes_[index(other)].of_class;
+    auto const c = nodes_[pass].of_class;
+    auto const d = nodes_[other].of_class;
     if (c == d || (c / slots == d / slots && pass - other == (c - d) * microbatches_)) return false;
     auto const from = input(pass);
     auto const to = output(other);
@@ -143,23 +140,23 @@ class pass_network {
   [[nodiscard]] ticks estimate(int first, std::span<std::int32_t const> passes, ticks limit) {
     auto const last = first + static_cast<int>(passes.size());
     auto const own = rank(passes.front());
-    ticks free = done(nodes_[index(at(first))].before);
+    ticks free = done(nodes_[at(first)].before);
     bytes held = held_[index(first)];
     heads_.clear();
     for (auto const x : passes) {
       auto const& p = of(x);
       if (held + p.needed > room_[index(own)]) return never;
       held += p.added;
-      auto const& n = nodes_[index(x)];
-      free = std::max(free, done(n.input) + n.hop);
+      auto const& n = nodes_[x];
+      free = std::max(free, nodes_.arrival(n));
       heads_.push_back(free);
       free += n.time;
     }
     ticks most = 0;
-    auto rest = tail_with(nodes_[index(at(last - 1))].behind);
+    auto rest = nodes_.tail_with(nodes_[at(last - 1)].behind);
     for (auto i = passes.size(); i-- > 0;) {
-      auto const& n = nodes_[index(passes[i])];
-      rest = std::max(rest, behind_output(n)) + n.time;
+      auto const& n = nodes_[passes[i]];
+      rest = std::max(rest, nodes_.behind_output(n)) + n.time;
       most = std::max(most, heads_[i] + rest);
       if (most > limit) return never;
     }
@@ -185,13 +182,13 @@ class pass_network {
     if (first == begin(own)) set_start(at(first));
     for (int i = from; i <= until; ++i) {
       ++timed_;
-      auto& n = nodes_[index(turns_[index(i)])];
-      auto const starts = earliest(n);
+      auto& n = nodes_[turns_[index(i)]];
+      auto const starts = nodes_.earliest(n);
       if (starts == n.head) continue;
       n.head = starts;
       for (auto const x : {n.behind, n.output})
-        if (is_pass(x)) until = std::max(until, turns_.of(x));
-      if (n.before == start()) set_start(turns_[index(i)]);
+        if (nodes_.is_pass(x)) until = std::max(until, turns_.of(x));
+      if (n.before == nodes_.start()) set_start(turns_[index(i)]);
     }
     set_cost();
   }
@@ -199,7 +196,7 @@ class pass_network {
   /// Computes the tails that the moves so far changed.
   /// @complexity as of `move`
   void time_tails() {
-    int until = passes_;
+    int until = nodes_.passes();
     int from = -1;
     for (auto const x : tails_stale_) {
       until = std::min(until, turns_.of(x));
@@ -208,12 +205,12 @@ class pass_network {
     tails_stale_.clear();
     for (int i = from; i >= until; --i) {
       ++timed_;
-      auto& n = nodes_[index(turns_[index(i)])];
-      auto const rest = longest_tail(n);
+      auto& n = nodes_[turns_[index(i)]];
+      auto const rest = nodes_.longest_tail(n);
       if (rest == n.tail) continue;
       n.tail = rest;
       for (auto const x : {n.before, n.input})
-        if (is_pass(x)) until = std::min(until, turns_.of(x));
+        if (nodes_.is_pass(x)) until = std::min(until, turns_.of(x));
     }
   }
 
@@ -240,89 +237,35 @@ class pass_network {
  private:
   static constexpr int slots = pass_classes::slots;
 
-  // All that timing a pass needs, on one cache line. Behind the passes there are nodes that stand
-  // for what a pass lacks, so that timing does not ask: the start of every rank, an input or output
-  // of no other rank, and the end of each rank.
-  struct alignas(64) node {
-    ticks head = 0;
-    ticks tail = 0;
-    ticks time = 0;
-    ticks hop = 0;            // of its input
-    std::int32_t before = 0;  // on its rank
-    std::int32_t behind = 0;  // on its rank
-    std::int32_t input = 0;   // of another rank
-    std::int32_t output = 0;  // to another rank
-    std::int32_t position = 0;
-    std::int32_t of_class = 0;
-  };
-  [[nodiscard]] bool is_pass(int x) const noexcept { return x < passes_; }
-  [[nodiscard]] int start() const noexcept { return passes_; }
-  [[nodiscard]] int nowhere() const noexcept { return passes_ + 1; }
-  [[nodiscard]] int end_of(int rank) const noexcept { return passes_ + 2 + rank; }
-
-  // Makes the nodes of all passes, which `place` puts in their order.
-  void set_nodes() {
-    for (int x = 0; x < passes_; ++x) {
-      auto const of_class = x / microbatches_;
-      auto const& c = classes_[of_class];
-      nodes_[index(x)] = {
-          .time = c.time,
-          .hop = c.hop,
-          .input = c.receives ? x + c.input : nowhere(),
-          .output = c.sends ? x + c.output : nowhere(),
-          .of_class = of_class};
-    }
-    constexpr ticks never_longest = -(ticks{1} << 60);
-    nodes_[index(nowhere())] = {.head = never_longest, .tail = never_longest};
-  }
   // What follows the last pass of a rank is less by the head of its first: the cost is the time
   // from the one to the other.
   void set_start(int first) {
     auto const own = rank(first);
-    nodes_[index(end_of(own))].tail = -head(first);
+    nodes_[nodes_.end_of(own)].tail = -head(first);
     tails_stale_.push_back(at(end(own) - 1));
   }
 
   [[nodiscard]] pass_class const& of(int pass) const noexcept {
-    return classes_[nodes_[index(pass)].of_class];
+    return classes_[nodes_[pass].of_class];
   }
   [[nodiscard]] int output(int pass) const noexcept {
     auto const by = of(pass).output;
     return by == 0 ? none : pass + by;
   }
-  // The time from the start of a pass to the end of what follows.
-  [[nodiscard]] ticks tail_with(int pass) const noexcept {
-    auto const& n = nodes_[index(pass)];
-    return n.time + n.tail;
-  }
-  // The time from the end of a pass to the end of what follows its output.
-  [[nodiscard]] ticks behind_output(node const& n) const noexcept {
-    auto const& to = nodes_[index(n.output)];
-    return to.hop + to.time + to.tail;
-  }
-  // The head of a pass, given those that it waits for.
-  [[nodiscard]] ticks earliest(node const& n) const noexcept {
-    return std::max(done(n.before), done(n.input) + n.hop);
-  }
-  // The tail of a pass, given those that wait for it.
-  [[nodiscard]] ticks longest_tail(node const& n) const noexcept {
-    return std::max(tail_with(n.behind), behind_output(n));
-  }
-
   void place(int first, std::span<std::int32_t const> passes) {
     auto const last = first + static_cast<int>(passes.size());
     std::copy(passes.begin(), passes.end(), row_.begin() + first);
     for (int i = first; i < last; ++i) {
       auto const own = rank(at(i));
       bool const is_first = i == begin(own);
-      auto& n = nodes_[index(at(i))];
+      auto& n = nodes_[at(i)];
       n.position = i;
-      n.before = is_first ? start() : at(i - 1);
-      n.behind = i + 1 < end(own) ? at(i + 1) : end_of(own);
+      n.before = is_first ? nodes_.start() : at(i - 1);
+      n.behind = i + 1 < end(own) ? at(i + 1) : nodes_.end_of(own);
       held_[index(i)] = is_first ? 0 : held_[index(i - 1)] + added(at(i - 1));
     }
-    if (first > begin(rank(at(first)))) nodes_[index(at(first - 1))].behind = at(first);
-    if (last < end(rank(at(last - 1)))) nodes_[index(at(last))].before = at(last - 1);
+    if (first > begin(rank(at(first)))) nodes_[at(first - 1)].behind = at(first);
+    if (last < end(rank(at(last - 1)))) nodes_[at(last)].before = at(last - 1);
   }
 
   void sort(std::size_t from, std::size_t to) {
@@ -338,14 +281,14 @@ class pass_network {
   // Computes all heads, tails and the cost anew.
   void time_all() {
     for (std::size_t i = 0; i < turns_.size(); ++i) {
-      auto& n = nodes_[index(turns_[i])];
-      n.head = earliest(n);
+      auto& n = nodes_[turns_[i]];
+      n.head = nodes_.earliest(n);
     }
     for (int rank = 0; rank < ranks(); ++rank) set_start(at(begin(rank)));
     set_cost();
     for (auto i = turns_.size(); i-- > 0;) {
-      auto& n = nodes_[index(turns_[i])];
-      n.tail = longest_tail(n);
+      auto& n = nodes_[turns_[i]];
+      n.tail = nodes_.longest_tail(n);
     }
     tails_stale_.clear();
     timed_ += static_cast<std::int64_t>(2 * turns_.size());
@@ -359,8 +302,7 @@ class pass_network {
   std::vector<bytes> room_;
   int microbatches_;
   pass_classes classes_;
-  int passes_;  // how many numbers of them there are
-  std::vector<node> nodes_;
+  pass_nodes nodes_;
   pass_turns turns_;
   std::vector<std::int32_t> row_;          // passes of all ranks, one rank after another
   std::vector<int> begin_;                 // of each rank in `row_`
