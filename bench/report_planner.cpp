@@ -2,6 +2,7 @@
 //
 // Prints the tables of docs/benchmarks.md: what the planner reaches on the paper's profiles, on
 // uneven pipelines and on a V, beside what is printed elsewhere and beside the lower bound.
+// usage: report_planner [COUNT]     with COUNT only that many uneven pipelines of each placement
 #include <zbpp/planner/greedy_auto.hpp>
 
 #include <support/planner_problems.hpp>
@@ -10,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <sys/resource.h>
 #include <vector>
@@ -115,10 +117,19 @@ void sweep(double budget, bool jitter) {
       static_cast<int>(over));
 }
 
+// Seconds that this process has had of a processor.
+double cpu_time() {
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  return static_cast<double>(use.ru_utime.tv_sec) +
+         1e-6 * static_cast<double>(use.ru_utime.tv_usec);
+}
+
 void uneven(char kind, char const* name, int cases, double budget) {
   zbpp::test::plain_random random(20);
   std::vector<double> gaps;
   int proved = 0;
+  auto const begun = cpu_time();
   for (int i = 0; i < cases; ++i) {
     auto const found = plan(zbpp::test::uneven_problem(random, kind), budget).found;
     gaps.push_back(gap(found));
@@ -128,13 +139,22 @@ void uneven(char kind, char const* name, int cases, double budget) {
   for (double g : gaps) sum += g;
   std::sort(gaps.begin(), gaps.end());
   std::printf(
-      "| %s | %d | %.1f %% | %.3f %% | %.2f %% |\n",
+      "| %s | %d | %.1f %% | %.3f %% | %.2f %% | %.1f s |\n",
       name,
       cases,
       100.0 * proved / cases,
       sum / cases,
-      gaps.back());
+      gaps.back(),
+      cpu_time() - begun);
   std::fflush(stdout);
+}
+
+void uneven_table(int cases) {
+  std::puts("| placement | problems | proved | mean gap | widest gap | CPU time |");
+  std::puts("|---|---|---|---|---|---|");
+  uneven('l', "linear", cases, 0.3);
+  uneven('v', "V", cases, 0.3);
+  uneven('o', "looped, 2 chunks", cases, 0.3);
 }
 
 void on_v() {
@@ -210,7 +230,16 @@ void below_1p() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    auto const count = std::atoi(argv[1]);
+    if (argc > 2 || count <= 0) {
+      std::fputs("usage: report_planner [COUNT]; COUNT is a whole number above 0\n", stderr);
+      return 2;
+    }
+    uneven_table(count);
+    return 0;
+  }
   std::puts("Table 5, budget 0.3 s\n");
   table_5();
   std::puts("\nMemory sweep, budget 5 s\n");
@@ -224,10 +253,7 @@ int main() {
   std::puts("\nOn a V below the memory of 1F1B, budget 0.3 s\n");
   on_v_below_1p();
   std::puts("\nUneven pipelines, budget 0.3 s\n");
-  std::puts("| placement | problems | proved | mean gap | widest gap |\n|---|---|---|---|---|");
-  uneven('l', "linear", 500, 0.3);
-  uneven('v', "V", 500, 0.3);
-  uneven('o', "looped, 2 chunks", 500, 0.3);
+  uneven_table(500);
   rusage use{};
   getrusage(RUSAGE_SELF, &use);
   std::printf("\npeak memory %ld MiB\n", use.ru_maxrss / 1024);
