@@ -117,12 +117,16 @@ void sweep(double budget, bool jitter) {
       static_cast<int>(over));
 }
 
-// Seconds that this process has had of a processor.
-double cpu_time() {
+rusage use_of_this_process() {
   rusage use{};
   getrusage(RUSAGE_SELF, &use);
-  return static_cast<double>(use.ru_utime.tv_sec) +
-         1e-6 * static_cast<double>(use.ru_utime.tv_usec);
+  return use;
+}
+
+// Seconds that this process has had of a processor.
+double cpu_time() {
+  auto const time = use_of_this_process().ru_utime;
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
 void uneven(char kind, char const* name, int cases, double budget) {
@@ -254,7 +258,5 @@ int main(int argc, char** argv) {
   on_v_below_1p();
   std::puts("\nUneven pipelines, budget 0.3 s\n");
   uneven_table(500);
-  rusage use{};
-  getrusage(RUSAGE_SELF, &use);
-  std::printf("\npeak memory %ld MiB\n", use.ru_maxrss / 1024);
+  std::printf("\npeak memory %ld MiB\n", use_of_this_process().ru_maxrss / 1024);
 }

@@ -252,6 +252,7 @@ class pass_network {
     auto const by = of(pass).output;
     return by == 0 ? none : pass + by;
   }
+
   void place(int first, std::span<std::int32_t const> passes) {
     auto const last = first + static_cast<int>(passes.size());
     std::copy(passes.begin(), passes.end(), row_.begin() + first);
