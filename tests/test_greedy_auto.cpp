@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/greedy_auto.hpp>
 // What the checks need besides.
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
@@ -8,6 +9,7 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/detail/known_orders.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/plan_search.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
 
@@ -376,6 +378,46 @@ TEST_CASE("a long search tells of its progress as often as a short one", "[greed
   static_cast<void>(policy.find(what));
   REQUIRE(spent.size() == 3);
   CHECK(spent.back() < 0.03);  // 0.15 seconds; three 64ths of the budget would be 0.05
+}
+
+TEST_CASE(
+    "a search that has the optimum proves it long before its budget is spent", "[greedy_auto]") {
+  // Found within the first hundredth of the budget; only a raised bound proves it.
+  constexpr std::array problems{24, 357, 430};
+  zbpp::test::plain_random random(20);
+  for (int i = 0; i <= problems.back(); ++i) {
+    auto const what = zbpp::test::uneven_problem(random, 'o');
+    if (std::ranges::find(problems, i) == problems.end()) continue;
+    INFO("problem " << i);
+    auto policy = with_budget(0.3);
+    double spent = 0;
+    policy.search.on_progress = [&](zbpp::search_progress const& now) { spent = now.spent; };
+    CHECK(policy.find(what).is_optimal());
+    CHECK(spent < 0.2);  // 0.5 where it goes on, as another search of less memory could follow
+  }
+}
+
+TEST_CASE("a search that is near its bound takes up to twice its budget", "[greedy_auto]") {
+  zbpp::test::plain_random random(5);
+  for (char kind : {'l', 'v', 'o'}) {
+    auto const what = zbpp::test::uneven_problem(random, kind);
+    auto const least = find(what, 0.01).bound.cost;
+    zbpp::search_settings const search{.seconds = 0.004};
+    // Bounds that no schedule meets.
+    auto const tries = [&](double share) {
+      auto const bound = static_cast<ticks>(static_cast<double>(least) * share);
+      auto const depths =
+          what.placement().is_linear() ? zbpp::staircase(what).forwards : std::vector<int>{};
+      zbpp::detail::plan_search made(what, bound, depths, {}, search);
+      made.try_known();
+      made.improve(3);  // more than it may take
+      return static_cast<double>(made.tries());
+    };
+    INFO("kind " << kind);
+    auto const far = tries(0.98);
+    CHECK(tries(0.9998) > 1.5 * far);
+    CHECK(tries(0.9998) < 2.5 * far);
+  }
 }
 
 TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {

@@ -23,6 +23,11 @@ ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
   auto const budgets = detail::activation_budgets(problem.placement());
   auto const searches = 1 + budgets.size();
   auto found = detail::search_once(problem, detail::part_of_search(search, 0, searches));
+  auto const raise = [&] {
+    if (!search.stop.stop_requested())
+      found.bound = raise_bound(found.bound, found.cost, problem, detail::effort_behind(search));
+  };
+  raise();
   if (found.is_optimal()) return found;
   std::size_t done = 0;
   for (auto const budget_for : budgets) {
@@ -33,7 +38,7 @@ ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
     auto const smaller = detail::with_free_edges(problem, limits);
     if (search.stop.stop_requested() || !detail::fits_memory(smaller)) continue;
     auto const bound =
-        raise_bound(lower_bound(smaller), found.cost, smaller, detail::effort_within(search));
+        raise_bound(lower_bound(smaller), found.cost, smaller, detail::effort_behind(search));
     if (bound.cost >= found.cost) continue;
     auto other =
         detail::find_within(problem, budget, detail::part_of_search(search, done, searches), bound);
@@ -42,6 +47,7 @@ ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
     if (its >= found.cost) continue;
     found.schedule = std::move(other.schedule);
     found.cost = its;
+    raise();
   }
   if (search.on_progress && !search.stop.stop_requested())
     search.on_progress({.cost = found.cost, .lower_bound = found.bound.cost, .spent = 1});

@@ -51,11 +51,7 @@ class auto_planner {
       search.stop_at(bound_.cost);
       search.try_known();
       if (!search.is_done()) search.try_orders(seeds_of(known_once()));
-      if (search.has_found() && !search.is_done()) {
-        raise_up_to(search.cost(), effort_within(settings_));
-        search.stop_at(bound_.cost);
-        search.improve();
-      }
+      if (search.has_found()) improve(search);
       tries_ += search.tries();
       if (!search.has_found()) break;
       // An order within the limits is taken, whether or not the search goes on for its edges.
@@ -74,7 +70,6 @@ class auto_planner {
       for (auto& order : known_once())
         if (is_within_limits(order, problem_)) take(fuse_where_it_pays(std::move(order), problem_));
     if (!best_) take(one_by_one(problem_));
-    raise_up_to(cost_, effort_behind(settings_));
     return {std::move(*best_), cost_, bound_, tries_};
   }
 
@@ -85,8 +80,18 @@ class auto_planner {
     return {problem.placement(), 1, std::move(costs)};
   }
 
-  void raise_up_to(ticks cost, double effort) {
-    if (!settings_.stop.stop_requested()) bound_ = raise_bound(bound_, cost, problem_, effort);
+  // A search often finds an optimum early, and the bound can be raised to it with little effort. So
+  // that is tried each time that the search has taken twice as long.
+  void improve(plan_search& search) {
+    ticks tried = never;
+    for (double budgets = 1.0 / 8; !search.is_done(); budgets *= 2) {
+      if (search.cost() < tried && !settings_.stop.stop_requested()) {
+        tried = search.cost();
+        bound_ = raise_bound(bound_, tried, problem_, effort_within(settings_));
+        search.stop_at(bound_.cost);
+      }
+      search.improve(budgets);
+    }
   }
 
   void take(schedule order) {
@@ -190,8 +195,6 @@ search_once(problem const& problem, search_settings const& search, cost_bound co
   auto found = auto_planner(in_turn, search, {}).run();
   found.bound = lower_bound(problem);
   pair_up(problem, in_turn, search, found);
-  if (!search.stop.stop_requested())
-    found.bound = raise_bound(found.bound, found.cost, problem, effort_behind(search));
   return found;
 }
 
