@@ -3,6 +3,7 @@
 // Prints the tables of docs/benchmarks.md: what the planner reaches on the paper's profiles, on
 // uneven pipelines and on a V, beside what is printed elsewhere and beside the lower bound.
 // usage: report_planner [COUNT]     with COUNT only that many uneven pipelines of each placement
+#include "whole_number.hpp"
 #include <zbpp/planner/greedy_auto.hpp>
 
 #include <support/planner_problems.hpp>
@@ -11,7 +12,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <sys/resource.h>
 #include <vector>
@@ -236,8 +236,8 @@ void below_1p() {
 
 int main(int argc, char** argv) {
   if (argc > 1) {
-    auto const count = std::atoi(argv[1]);
-    if (argc > 2 || count <= 0) {
+    auto const count = zbpp::bench::whole_number(argv[1]).value_or(0);
+    if (argc > 2 || count == 0) {
       std::fputs("usage: report_planner [COUNT]; COUNT is a whole number above 0\n", stderr);
       return 2;
     }

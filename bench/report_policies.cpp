@@ -2,12 +2,14 @@
 //
 // Compares greedy_auto with every policy of the registry within the same memory limits, on seeded
 // problems of all placements from 2 to 32 ranks, and prints where a policy is cheaper.
+// usage: report_policies [COUNT [FIRST]]     COUNT problems, 2,000 by default, from number FIRST on
+#include "whole_number.hpp"
+
 #include <support/against_policies.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 
 namespace {
 
@@ -19,16 +21,19 @@ struct tally {
 
 }  // namespace
 
-/// Arguments: how many problems, 2,000 by default, and the number of the first.
 int main(int argc, char** argv) {
-  auto const argument = [&](int i, std::uint64_t otherwise) {
-    return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise;
-  };
-  auto const count = argument(1, 2000);
-  auto const first = argument(2, 0);
+  using zbpp::bench::whole_number;
+  auto const count = argc > 1 ? whole_number(argv[1]) : 2000;
+  auto const first = argc > 2 ? whole_number(argv[2]) : 0;
+  if (argc > 3 || !count || !first) {
+    std::fputs(
+        "usage: report_policies [COUNT [FIRST]]; both are whole numbers, 0 or more\n", stderr);
+    return 2;
+  }
   constexpr int most_ranks = 32;
   tally all;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  for (std::int64_t i = 0; i < *count; ++i) {
+    auto const seed = static_cast<std::uint64_t>(*first + i);
     auto const what = zbpp::test::any_planner_problem(seed, most_ranks);
     auto const cheaper = zbpp::test::cheaper_policies(seed, what, {});
     ++all.problems;
