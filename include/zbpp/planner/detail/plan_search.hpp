@@ -44,7 +44,6 @@ class plan_search {
         first_bound_(bound),
         bound_(bound),
         budget_(settings.seconds * passes_a_second),
-        most_work_(budget_),
         engine_(problem, reserve),
         make_(problem, bound, std::move(depths), settings.seed),
         start_(problem),
@@ -59,10 +58,9 @@ class plan_search {
         changes_orders_(passes_ <= most_passes) {
     constexpr double with_orders = 2;  // budgets are for candidates, changes come on top
     if (changes_orders_) budget_ *= with_orders;
-    most_work_ = budget_;
     if (!problem.placement().is_v_shape() || problem.ranks() < 2) return;
     constexpr double for_blocks = 1.1;  // what they take where they do not lead
-    most_work_ = budget_ *= for_blocks;
+    budget_ *= for_blocks;
     std::vector<bytes> room;
     for (int rank = 0; rank < problem.ranks(); ++rank) room.push_back(engine_.room(rank));
     block_orders_.emplace(problem, std::move(room), settings.seed);
@@ -90,7 +88,7 @@ class plan_search {
   /// done. There must be some.
   void improve(double budgets) {
     improves_ = true;
-    set_most_work();
+    allow_longer();
     while (!is_done() && all_work() < budgets * budget_) {
       try_change();
       change_order();
@@ -102,7 +100,7 @@ class plan_search {
     if (!has_found()) return false;
     // Whether an order has room for its edges is known only once it is there.
     auto const least = has_edges_ ? cost_by_rules() : cost();
-    return least <= bound_ || all_work() >= most_work_ || settings_.stop.stop_requested();
+    return least <= bound_ || all_work() >= most_work() || settings_.stop.stop_requested();
   }
 
   /// @return whether any schedule was found; where memory is as short as can be there may be none
@@ -148,6 +146,7 @@ class plan_search {
     return std::min({rules_.cost, steps_.cost, blocks_.cost, champion_.cost});
   }
   [[nodiscard]] double all_work() const noexcept { return work_ + work_on_order_; }
+  [[nodiscard]] double most_work() const noexcept { return budgets_ * budget_; }
 
   // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
   // @param most  what they may cost
@@ -163,7 +162,7 @@ class plan_search {
       if (found < best.cost && &best == &rules_) rules_are_new_ = true;
       best.cost = found;
       std::swap(best.rules, rules);
-      if (improves_) set_most_work();
+      if (improves_) allow_longer();
     }
     report();
     return keeps;
@@ -173,13 +172,12 @@ class plan_search {
   // budget, the nearer the longer. The bound is the first, which does not depend on the budget: at
   // the same work a larger budget goes on where a smaller one does. Chosen by us, by what 500
   // uneven looped problems need (docs/benchmarks.md).
-  void set_most_work() {
+  void allow_longer() {
     constexpr double near = 0.002;  // of the cost
-    constexpr double longest = 2;   // times the budget
+    constexpr double most_budgets = 2;
     auto const its = static_cast<double>(cost());
     auto const gap = its - static_cast<double>(first_bound_);
-    auto const longer = gap * longest <= near * its ? longest : near * its / gap;
-    most_work_ = budget_ * std::max(longer, 1.0);
+    budgets_ = gap * most_budgets <= near * its ? most_budgets : std::max(near * its / gap, 1.0);
   }
 
   // An order of F and B leaves open where W goes.
@@ -304,7 +302,7 @@ class plan_search {
       auto const before = orders_->work();
       orders_->step();
       work_on_order_ += orders_->work() - before;
-      set_most_work();
+      allow_longer();
       ++tries_;
       report();
     }
@@ -323,8 +321,8 @@ class plan_search {
     if (!settings_.on_progress || all_work() < next_report_ || cost() == never) return;
     // Chosen by us: often enough that whoever watches a long search sees it move.
     constexpr double most_between = 1e6;
-    next_report_ = all_work() + std::min(most_work_ / 64, most_between);
-    spent_ = std::max(spent_, std::min(1.0, all_work() / most_work_));
+    next_report_ = all_work() + std::min(most_work() / 64, most_between);
+    spent_ = std::max(spent_, std::min(1.0, all_work() / most_work()));
     settings_.on_progress({.cost = cost(), .lower_bound = bound_, .spent = spent_});
   }
 
@@ -332,8 +330,8 @@ class plan_search {
   search_settings const& settings_;
   ticks first_bound_;
   ticks bound_;
-  double budget_;     // in passes
-  double most_work_;  // one to two budgets
+  double budget_;       // in passes
+  double budgets_ = 1;  // that it may take
   list_scheduler engine_;
   candidate_maker make_;
   candidate start_;     // the best known rules
