@@ -4,6 +4,9 @@
 #include <zbpp/analysis/bounds.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/detail/bounds/work_tree.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
 
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
@@ -98,6 +101,32 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
 
 // Rank 0 would have to run its first B of stage 2 at 21 and then never idle; but rank 1 can send
 // the next B no earlier than at 30, and rank 0 has but one W until then.
+// Larger problems have no exhaustive search beside them, but schedules that no bound may pass.
+TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bounds]") {
+  auto const check = [](problem const& what) {
+    auto const found = zbpp::greedy_auto{.search = {.seconds = 0.05}}.find(what);
+    CHECK(cost(zbpp::simulate(found.schedule, what)) == found.cost);
+    constexpr double effort = 3e5;
+    for (double share : {1.0, 1.03}) {
+      auto const aim = static_cast<ticks>(static_cast<double>(found.cost) * share) + 1;
+      INFO("p " << what.ranks() << ", m " << what.microbatches() << ", aim " << aim);
+      CHECK(raise_bound(lower_bound(what), aim, what, effort).cost <= found.cost);
+    }
+  };
+  constexpr ticks time = 5'000'000;
+  stage_costs const unit{
+      .forward = time,
+      .backward_input = time,
+      .backward_weight = time,
+      .activation = 500,
+      .weight_gradient_input = 250};
+  std::vector<bytes> const limits{8000, 8000, 8000, 8000, 7500, 6500, 5500, 4500};
+  check({placement::looped(8, 2), 24, unit, 2 * time, limits});
+  zbpp::test::plain_random random(7);
+  for (int i = 0; i < thinned(4, 1); ++i)
+    for (char kind : {'o', 'v'}) check(zbpp::test::uneven_problem(random, kind));
+}
+
 TEST_CASE("a rank idles where what it waits for comes too late for its W", "[bounds]") {
   stage_costs const costs{.forward = 4, .backward_input = 5, .backward_weight = 3};
   problem const what(placement::looped(2, 2), 2, costs);

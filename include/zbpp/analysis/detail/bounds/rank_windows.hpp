@@ -148,11 +148,17 @@ class rank_windows {
       tree_.clear(starts.size());
       taken_.assign(index(lines()), 0);
       for (int n = 0; n < microbatches_; ++n) {
-        for (int other = 0; other < lines(); ++other)
-          for (int& taken = taken_[index(other)]; taken < before(side, line, other, n); ++taken) {
+        for (int other = 0; other < lines(); ++other) {
+          auto& known = before_[index(side)][at(line, other, n)];
+          auto& taken = taken_[index(other)];
+          for (; taken < known; ++taken) {
             auto const place = place_[at(other, taken)];
             tree_.add(place, sorted_[place], duration(other));
           }
+          // What comes before the pass in front of it comes before this one, too; else `further`
+          // would count it again.
+          known = taken;
+        }
         further_work const more = further(line, n);
         start_from(side, line, n, end_of_taken(more));
       }
