@@ -99,8 +99,6 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
   CHECK(raised > 0.15 * problems);
 }
 
-// Rank 0 would have to run its first B of stage 2 at 21 and then never idle; but rank 1 can send
-// the next B no earlier than at 30, and rank 0 has but one W until then.
 // Larger problems have no exhaustive search beside them, but schedules that no bound may pass.
 TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bounds]") {
   auto const check = [](problem const& what) {
@@ -127,6 +125,8 @@ TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bou
     for (char kind : {'o', 'v'}) check(zbpp::test::uneven_problem(random, kind));
 }
 
+// Rank 0 would have to run its first B of stage 2 at 21 and then never idle; but rank 1 can send
+// the next B no earlier than at 30, and rank 0 has but one W until then.
 TEST_CASE("a rank idles where what it waits for comes too late for its W", "[bounds]") {
   stage_costs const costs{.forward = 4, .backward_input = 5, .backward_weight = 3};
   problem const what(placement::looped(2, 2), 2, costs);

@@ -88,7 +88,6 @@ class plan_search {
   /// done. There must be some.
   void improve(double budgets) {
     improves_ = true;
-    allow_longer();
     while (!is_done() && all_work() < budgets * budget_) {
       try_change();
       change_order();
@@ -146,7 +145,19 @@ class plan_search {
     return std::min({rules_.cost, steps_.cost, blocks_.cost, champion_.cost});
   }
   [[nodiscard]] double all_work() const noexcept { return work_ + work_on_order_; }
-  [[nodiscard]] double most_work() const noexcept { return budgets_ * budget_; }
+  // A search that is near its bound most often meets it if it goes on, so it takes longer than its
+  // budget, the nearer the longer. The bound is the first, which does not depend on the budget: at
+  // the same work a larger budget goes on where a smaller one does. Chosen by us, by what 500
+  // uneven looped problems need (docs/benchmarks.md).
+  [[nodiscard]] double most_work() const noexcept {
+    constexpr double near = 0.002;  // of the cost
+    constexpr double most_budgets = 2;
+    if (!improves_) return budget_;
+    auto const its = static_cast<double>(cost());
+    auto const gap = its - static_cast<double>(first_bound_);
+    if (gap * most_budgets <= near * its) return most_budgets * budget_;
+    return std::max(near * its / gap, 1.0) * budget_;
+  }
 
   // Keeps rules that are as good as the best of their kind, so that a search can cross plains.
   // @param most  what they may cost
@@ -162,22 +173,9 @@ class plan_search {
       if (found < best.cost && &best == &rules_) rules_are_new_ = true;
       best.cost = found;
       std::swap(best.rules, rules);
-      if (improves_) allow_longer();
     }
     report();
     return keeps;
-  }
-
-  // A search that is near its bound most often meets it if it goes on, so it takes longer than its
-  // budget, the nearer the longer. The bound is the first, which does not depend on the budget: at
-  // the same work a larger budget goes on where a smaller one does. Chosen by us, by what 500
-  // uneven looped problems need (docs/benchmarks.md).
-  void allow_longer() {
-    constexpr double near = 0.002;  // of the cost
-    constexpr double most_budgets = 2;
-    auto const its = static_cast<double>(cost());
-    auto const gap = its - static_cast<double>(first_bound_);
-    budgets_ = gap * most_budgets <= near * its ? most_budgets : std::max(near * its / gap, 1.0);
   }
 
   // An order of F and B leaves open where W goes.
@@ -302,7 +300,6 @@ class plan_search {
       auto const before = orders_->work();
       orders_->step();
       work_on_order_ += orders_->work() - before;
-      allow_longer();
       ++tries_;
       report();
     }
@@ -330,8 +327,7 @@ class plan_search {
   search_settings const& settings_;
   ticks first_bound_;
   ticks bound_;
-  double budget_;       // in passes
-  double budgets_ = 1;  // that it may take
+  double budget_;  // in passes
   list_scheduler engine_;
   candidate_maker make_;
   candidate start_;     // the best known rules
