@@ -143,6 +143,7 @@ set(ZBPP_CORE_HEADERS
   planner/detail/rank_rules.hpp
   planner/detail/recompute.hpp
   planner/detail/regroup.hpp
+  planner/detail/rule_search.hpp
   planner/detail/rule_styles.hpp
   planner/detail/search_once.hpp
   planner/detail/search_parts.hpp
