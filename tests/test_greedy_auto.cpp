@@ -420,6 +420,25 @@ TEST_CASE("a search that is near its bound takes up to twice its budget", "[gree
   }
 }
 
+// Of one microbatch no passes can change places, and many bounds are not met.
+TEST_CASE("a search keeps its budget where an order leaves nothing to change", "[greedy_auto]") {
+  constexpr double seconds = 0.01;
+  constexpr double passes_a_try = 75.0 / 2;  // at least: of two steps one changes an order
+  constexpr double most_searches = 3;  // in all the memory and in less, each with the whole budget
+  constexpr double most_budgets = 2 * 2.2;
+  auto const most_tries =
+      most_searches * most_budgets * seconds * zbpp::detail::passes_a_second / passes_a_try;
+  int spent = 0;
+  for (int i = 0; i < thinned(60, 20); ++i) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
+    auto const where = zbpp::test::tiny_placement(random, i);
+    auto const found = find(zbpp::test::tiny_problem_with_gradients(random, where, 1), seconds);
+    CHECK(static_cast<double>(found.tries) <= most_tries);
+    spent += found.is_optimal() ? 0 : 1;
+  }
+  CHECK(spent > 0);
+}
+
 TEST_CASE("limits that no schedule keeps are refused with the least that works", "[greedy_auto]") {
   stage_costs const costs{.forward = 5, .activation = 10, .static_memory = 3, .workspace = 2};
   std::vector<bytes> limits{50, 24, 50};

@@ -52,7 +52,12 @@ class order_search {
   void step() {
     ++steps_;
     look();
-    if (best_change_.estimate == never) return begin_round();
+    if (best_change_.estimate == never) {
+      // A round that changes nothing counts as a change: where nothing can change, there are only
+      // such rounds.
+      if (steps_ - since_ == 1) work_ += overhead;
+      return begin_round();
+    }
     apply();
     network_.time_tails();
     count_timed();
