@@ -91,6 +91,9 @@ void check_charts() {
       expect(text.size() < 5000 + 40 * values.size(), name + ": the file is small");
       expect(count(text, "<text") < 50, name + ": it has few labels");
       expect(count(text, "nan") == 0 && count(text, "inf") == 0, name + ": numbers are finite");
+      expect(
+          count(text, ">level</text>") == (std::isfinite(level) ? 2U : 0U),
+          name + ": the level has a name, on a rim");
       expect(text.ends_with("</svg>\n"), name + ": it is whole");
     }
 }

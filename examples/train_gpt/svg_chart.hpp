@@ -189,12 +189,17 @@ class chart_drawing {
         "stroke=\"#888\" stroke-dasharray=\"2 4\"");
   }
 
-  // On top of the curves, with a white rim.
+  // On top of the curves, on a white rim. The rim is text of its own, because some programs do not
+  // know `paint-order` and would hide the name under its rim.
   void draw_level_name() {
     if (!std::isfinite(chart_.level)) return;
-    body_ += "<g paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\">\n";
-    text(width_ - right_ - 4.0, y(chart_.level) - 6.0, "end", escaped(chart_.level_name));
+    auto const write = [&] {
+      text(width_ - right_ - 4.0, y(chart_.level) - 6.0, "end", escaped(chart_.level_name));
+    };
+    body_ += "<g stroke=\"#fff\" stroke-width=\"4\">\n";
+    write();
     body_ += "</g>\n";
+    write();
   }
 
   void draw_curves() {
