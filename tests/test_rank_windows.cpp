@@ -4,6 +4,7 @@
 // concludes must hold of the passes that run there.
 #include <zbpp/analysis/detail/bounds/memory_windows.hpp>
 #include <zbpp/analysis/detail/bounds/rank_windows.hpp>
+#include <zbpp/analysis/detail/bounds/view.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/model/timeline.hpp>
@@ -99,7 +100,7 @@ rank_windows around(pass_starts const& starts, std::vector<ticks> durations, see
 
 TEST_CASE("no step of windows excludes a schedule that is known", "[bounds]") {
   ZBPP_SEEDED(rng, 1);
-  zbpp::test::plain_random random(static_cast<unsigned>(rng.integer(1, 1000)));
+  zbpp::test::plain_random random(rng.bits());
   int narrowed = 0;
   for (int round = 0; round < thinned(6, 2); ++round)
     for (char kind : {'l', 'o', 'v'}) {
@@ -111,12 +112,7 @@ TEST_CASE("no step of windows excludes a schedule that is known", "[bounds]") {
         INFO("round " << round << ", kind " << kind << ", rank " << rank);
         auto const stages = what.placement().stages_of(rank);
         auto const starts = starts_of(line, what, rank);
-        std::vector<ticks> durations;
-        for (int s : stages)
-          durations.insert(
-              durations.end(),
-              {terms[s].forward, terms[s].backward_input, terms[s].backward_weight});
-        auto windows = around(starts, durations, rng);
+        auto windows = around(starts, durations_of_lines(terms, stages), rng);
         memory_windows memory(terms, stages);
         REQUIRE(fault(windows, starts) == "");
         memory.put_later_stages_first(windows);

@@ -31,11 +31,7 @@ class pass_windows {
       : terms_(terms), effort_(effort) {
     for (int r = 0; r < on.ranks(); ++r) {
       auto const stages = on.stages_of(r);
-      std::vector<ticks> durations;
-      for (int s : stages)
-        durations.insert(
-            durations.end(), {terms[s].forward, terms[s].backward_input, terms[s].backward_weight});
-      ranks_.emplace_back(std::move(durations), terms.microbatches());
+      ranks_.emplace_back(durations_of_lines(terms, stages), terms.microbatches());
       memory_.emplace_back(terms, stages);
       begins_.push_back(terms.down(0, stages.front()));
     }

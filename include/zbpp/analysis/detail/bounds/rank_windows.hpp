@@ -4,7 +4,6 @@
 // for their windows that a rank runs one pass at a time. docs/bounds.md proves the rule.
 #pragma once
 
-#include <zbpp/analysis/detail/bounds/view.hpp>
 #include <zbpp/analysis/detail/bounds/work_tree.hpp>
 #include <zbpp/model/costs.hpp>
 
@@ -25,15 +24,6 @@ enum class pass_side : std::uint8_t { front, back };
 [[nodiscard]] constexpr pass_side opposite(pass_side side) noexcept {
   return side == pass_side::front ? pass_side::back : pass_side::front;
 }
-
-/// @return the line of the passes of one kind of one stage of a rank, among all lines of the rank
-[[nodiscard]] constexpr int line_of(pass_line what, int chunk) noexcept {
-  return 3 * chunk + static_cast<int>(what);
-}
-[[nodiscard]] constexpr pass_line kind_of_line(int line) noexcept {
-  return static_cast<pass_line>(line % 3);
-}
-[[nodiscard]] constexpr int chunk_of_line(int line) noexcept { return line / 3; }
 
 /// States work that must come before a pass beside the passes that are known to: how much, and
 /// when it can begin at the earliest.

@@ -12,12 +12,33 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace zbpp::detail {
 
 /// Names the lines of a stage.
 enum class pass_line : std::uint8_t { forward, backward, weight };
+
+/// @return the line of the passes of one kind of one stage of a rank, among all lines of the rank
+[[nodiscard]] constexpr int line_of(pass_line what, int chunk) noexcept {
+  return 3 * chunk + static_cast<int>(what);
+}
+[[nodiscard]] constexpr pass_line kind_of_line(int line) noexcept {
+  return static_cast<pass_line>(line % 3);
+}
+[[nodiscard]] constexpr int chunk_of_line(int line) noexcept { return line / 3; }
+
+/// @return how long a pass of each line takes, of all lines of a rank that has these stages
+[[nodiscard]] inline std::vector<ticks> durations_of_lines(
+    bound_terms const& terms, std::span<int const> stages) {
+  std::vector<ticks> all;
+  for (int s : stages) {
+    auto const& t = terms[s];
+    all.insert(all.end(), {t.forward, t.backward_input, t.backward_weight});
+  }
+  return all;
+}
 
 /// Says from which rank a problem is seen. It refers to what it is made of.
 struct rank_view {
@@ -28,7 +49,7 @@ struct rank_view {
   [[nodiscard]] int microbatches() const noexcept { return terms.microbatches(); }
   /// @return the place of a line among those of the rank of its stage
   [[nodiscard]] std::size_t line(pass_line what, int stage) const noexcept {
-    return 3 * index(placement.chunk_of(stage)) + static_cast<std::size_t>(what);
+    return index(line_of(what, placement.chunk_of(stage)));
   }
   [[nodiscard]] ticks duration(pass_line what, int stage) const noexcept {
     auto const& t = terms[stage];
@@ -41,12 +62,7 @@ struct rank_view {
   }
   /// @return the durations of all lines of a rank
   [[nodiscard]] std::vector<ticks> durations(int of_rank) const {
-    std::vector<ticks> all;
-    for (int s : placement.stages_of(of_rank)) {
-      auto const& t = terms[s];
-      all.insert(all.end(), {t.forward, t.backward_input, t.backward_weight});
-    }
-    return all;
+    return durations_of_lines(terms, placement.stages_of(of_rank));
   }
 
   bound_terms const& terms;
