@@ -53,8 +53,8 @@ class order_search {
     ++steps_;
     look();
     if (best_change_.estimate == never) {
-      // A round that changes nothing counts as a change: where nothing can change, there are only
-      // such rounds.
+      // As the first step of a round, or behind a gain, this counts as a change: where nothing can
+      // change, a round has no other step.
       if (steps_ - since_ == 1) work_ += overhead;
       return begin_round();
     }

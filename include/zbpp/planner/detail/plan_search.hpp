@@ -136,13 +136,12 @@ class plan_search {
     bool const gains =
         work <= 2 * rules_.work_at_gain() || work <= rule_search::first_tries * passes_;
     auto const now = gains ? share : share_without_gains;
-    while (work_on_order_ < now * work && cost() > bound_ && !is_done()) {
+    while (work_on_order_ < now * work && cost() > bound_ && goes_on()) {
       if (!orders_ || rules_.cost() < orders_->cost()) start_order();
       auto const before = orders_->work();
       orders_->step();
       work_on_order_ += orders_->work() - before;
       ++changes_;
-      report();
     }
   }
   void start_order() {
@@ -174,8 +173,8 @@ class plan_search {
   double work_on_order_ = 0;
   bool improves_ = false;
   double next_report_ = 0;
-  double spent_ = 0;  // as last reported
-  std::int64_t changes_ = 0;
+  double spent_ = 0;          // as last reported
+  std::int64_t changes_ = 0;  // of the order
 };
 
 }  // namespace zbpp::detail
