@@ -196,6 +196,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/program_run.hpp
   runtime/detail/refuse_flow.hpp
   runtime/detail/rethrow.hpp
+  runtime/detail/running_call.hpp
   runtime/detail/step_agreement.hpp
   runtime/detail/step_agreements.hpp
   runtime/detail/tied_gradients.hpp
@@ -219,6 +220,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
   runtime/impl/rethrow.ipp
+  runtime/impl/running_call.ipp
   runtime/impl/src.hpp
   runtime/impl/state_link.ipp
   runtime/impl/step_agreement.ipp
@@ -235,6 +237,7 @@ set(ZBPP_CORE_HEADERS
   runtime/pass_context.hpp
   runtime/pipeline.hpp
   runtime/rank_memory.hpp
+  runtime/run_options.hpp
   runtime/stage.hpp
   runtime/started_step.hpp
   runtime/state_link.hpp
@@ -292,6 +295,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/message_frame.hpp
   asio/detail/newcomers.hpp
   asio/detail/noticed_failure.hpp
+  asio/detail/proposals.hpp
   asio/detail/outgoing.hpp
   asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp

@@ -14,6 +14,7 @@
 #include <zbpp/asio/detail/membership.hpp>
 #include <zbpp/asio/detail/newcomers.hpp>
 #include <zbpp/asio/detail/noticed_failure.hpp>
+#include <zbpp/asio/detail/proposals.hpp>
 #include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
@@ -56,6 +57,7 @@ class coordinator final : public connection_owner {
         to_local_(std::move(to_local)),
         members_(zbpp::detail::index(start.ranks)),
         collective_(start.ranks),
+        proposals_(start.ranks),
         deadline_(by.io()),
         pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
         silence_(
@@ -106,6 +108,9 @@ class coordinator final : public connection_owner {
         return;
       case control_kind::call:
         if (state_ == state::running) call(rank, read_call(payload, settings_.largest_blob));
+        return;
+      case control_kind::propose:
+        if (state_ == state::running) propose(rank, read_next(payload));
         return;
       case control_kind::report: {
         auto failure = read_failure(payload);
@@ -225,12 +230,30 @@ class coordinator final : public connection_owner {
     send_all(control_kind::outcome, write(collective_.finish()));
   }
 
+  void propose(int rank, after_step next) {
+    proposals_.add(rank, next);
+    look_at_proposals();
+  }
+
+  void look_at_proposals() {
+    if (state_ != state::running || proposals_.is_empty()) return;
+    for (int rank = 0; rank < ranks(); ++rank)
+      if (member_of(rank).has_left && !proposals_.has(rank))
+        return fail(
+            {{rank, -1, -1, -1},
+             {},
+             errc::peer_failed,
+             "left the run; others wait for it at the end of a step of run()"});
+    if (proposals_.is_complete()) send_all(control_kind::decide, write(proposals_.finish()));
+  }
+
   void let_go(int rank) {
     auto& s = member_of(rank);
     if (state_ == state::joining) return lose(rank, "it gave up", {});
     s.has_left = true;
     s.has_ended = true;
     look_at_collective();
+    look_at_proposals();
     if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
     if (rank == 0) {
       // This process ends: what is known is all that will be.
@@ -330,6 +353,7 @@ class coordinator final : public connection_owner {
   std::vector<member_record> members_;
   newcomers newcomers_;
   collective_round collective_;
+  proposals proposals_;
   timeout deadline_;  // of joining, of the collective, of telling all, of ending: one at a time
   pulse pulse_;
   silence_limit silence_;

@@ -133,11 +133,12 @@ class flow_runner {
     state.reset();
   }
 
-  /// Begins a step.
+  /// Begins a step, or an evaluation.
   /// @param losses  one per microbatch, written by the last stage
-  void begin_step(std::int64_t step, std::span<double> losses) {
+  void begin_step(std::int64_t step, std::int64_t evaluation, std::span<double> losses) {
     for (auto& chunk : chunks_) {
       chunk.common.step = step;
+      chunk.common.evaluation = evaluation;
       chunk.common.losses = losses.data();
     }
   }

@@ -115,6 +115,7 @@ struct stage_context {
   bool is_training = true;
   bool is_captured = false;  // and replayed in later steps, so what the host knows does not count
   std::int64_t step = 0;
+  std::int64_t evaluation = 0;
   double* losses = nullptr;            // one per microbatch
   double const* loss_scale = nullptr;  // null: 1
   // Who gets what the last stage sends in an evaluation; null in training.
