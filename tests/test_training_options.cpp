@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -112,8 +113,7 @@ TEST_CASE("stages that step in update() follow options as others do", "[training
     for (int accumulate : {1, 2, 3})
       for (double scale : {1.0, 16.0}) {
         INFO("accumulate " << accumulate << ", scale " << scale);
-        training_options const options{
-            .scaling = {.initial = scale, .largest = 16}, .accumulate = accumulate};
+        training_options const options{.scaling = {.initial = scale}, .accumulate = accumulate};
         auto const expected =
             test::checked::train_alone({.stages = ranks}, microbatches, steps, options).bits;
         CHECK(train_plain(backend, options) == expected);
@@ -225,6 +225,25 @@ TEST_CASE(
     CHECK(refused(kind, frozen, {.clip = 1}) == unable);
     CHECK(refused(kind, plain, {.scaling = {.growth_interval = 4}}) == unable);
   }
+  for (auto kind : {step_kind::none, step_kind::unchecked})
+    for (auto const& scaling : {loss_scaling{.smallest = 0.5}, {.largest = 16}}) {
+      auto const text = refused(kind, frozen, {.scaling = scaling});
+      CHECK(
+          text ==
+          "a smallest or largest loss scale is given, and without ranks that agree the scale stays "
+          "what it is at first; lower the plan with step_kind::synchronous or post_validated");
+    }
+  CHECK(
+      refused(step_kind::unchecked, frozen, {.scaling = {.initial = 0.5, .smallest = 0.25}}) ==
+      "<nothing was refused>");
+  for (auto const& window : {validation_window{.steps = 4}, {.most_amended = 1}})
+    CHECK(
+        refused(step_kind::unchecked, frozen, {.window = window}) ==
+        "a window of validations is given, and no step of the plan is validated afterwards; lower "
+        "it with step_kind::post_validated");
+  CHECK(
+      refused(step_kind::post_validated, all.stages(), {.window = {.most_amended = -1}}) ==
+      "most_amended of the window of validations counts steps; it is at least 0");
   for (auto kind : {step_kind::synchronous, step_kind::post_validated})
     CHECK(
         refused(kind, plain, {}) ==
@@ -233,6 +252,23 @@ TEST_CASE(
   // A frozen stage has no step that a rate could be for; other ranks may have one.
   CHECK(
       refused(step_kind::unchecked, frozen, {.learning_rate = falling}) == "<nothing was refused>");
+}
+
+TEST_CASE("a learning rate that is no number ends the step", "[training-options]") {
+  on_each_backend([](auto backend) {
+    for (auto kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+      model all({.stages = ranks});
+      auto const rate = [](std::int64_t updates) {
+        return updates < 2 ? 0.01 : std::numeric_limits<double>::quiet_NaN();
+      };
+      pipeline pipe(planned_for(kind), backend, all.stages(), {.learning_rate = rate});
+      auto const text = refusal([&] { pipe.run(5); });
+      CHECK(
+          text.find("learning_rate gave nan behind 2 updates; it gives a number for each") !=
+          std::string::npos);
+      CHECK(pipe.steps() == 2);
+    }
+  });
 }
 
 TEST_CASE("steps are counted as updates whatever takes them", "[training-options]") {

@@ -250,9 +250,15 @@ ZBPP_INLINE void step_agreement::forget_step() noexcept {
 
 ZBPP_INLINE step_settings
 step_agreement::settings(gradient_verdict const& verdict, bool is_final) const {
+  auto const rate = options_.learning_rate(state_.updates);
+  if (!std::isfinite(rate))
+    throw error(
+        errc::bad_argument,
+        "learning_rate gave " + std::to_string(rate) + " behind " + std::to_string(state_.updates) +
+            " updates; it gives a number for each");
   return {
       .updates = state_.updates,
-      .learning_rate = options_.learning_rate(state_.updates),
+      .learning_rate = rate,
       .coefficient = verdict.coefficient,
       .gradient_scale = state_.loss_scale,
       .is_final = is_final};

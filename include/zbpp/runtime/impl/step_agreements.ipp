@@ -51,6 +51,9 @@ ZBPP_INLINE void check(training_options const& options) {
   require(
       options.window.steps >= 0 && options.window.steps <= 64,
       "the window of validations has 0 to 64 steps");
+  require(
+      options.window.most_amended >= 0,
+      "most_amended of the window of validations counts steps; it is at least 0");
   require(static_cast<bool>(options.learning_rate), "learning_rate is empty; give a function");
 }
 
@@ -89,6 +92,21 @@ ZBPP_INLINE void check_alone(training_options const& options, bool steps) {
         errc::bad_argument,
         "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
         "step_kind::synchronous or post_validated");
+  loss_scaling const usual;
+  bool const bounds_initial =
+      options.scaling.initial < usual.smallest || options.scaling.initial > usual.largest;
+  if (!bounds_initial &&
+      (options.scaling.smallest != usual.smallest || options.scaling.largest != usual.largest))
+    throw error(
+        errc::bad_argument,
+        "a smallest or largest loss scale is given, and without ranks that agree the scale stays "
+        "what it is at first; lower the plan with step_kind::synchronous or post_validated");
+  validation_window const whole;
+  if (options.window.steps != whole.steps || options.window.most_amended != whole.most_amended)
+    throw error(
+        errc::bad_argument,
+        "a window of validations is given, and no step of the plan is validated afterwards; lower "
+        "it with step_kind::post_validated");
   if (steps) return;
   if (has_learning_rate(options))
     throw error(
