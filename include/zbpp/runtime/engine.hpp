@@ -330,7 +330,7 @@ class engine {
     awaited_ = flows_.take_inputs(i, observer_, arrival);
     if (awaited_.channel != channel_map::none) return false;
     if (i.begins_pair || i.is_paired) memory_->buffers.begin_half();
-    flows_.run_pass(i, arrival, observer_, &trace_[traced_++]);
+    flows_.run_pass(i, arrival, observer_, trace_, traced_++);
     if (i.is_paired) memory_->buffers.end_pair();
     if (i.is_last_w && agreement_.part() != nullptr)
       agreement_.part()->complete_gradients(i.chunk, flows_.context());
