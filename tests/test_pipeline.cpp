@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -316,6 +317,23 @@ TEST_CASE("the loss of a step is the mean of its microbatches", "[pipeline]") {
   std::vector<noting> silent(2, {&notes});
   pipeline other{planned, virtual_time{}, silent};
   CHECK(std::isnan(other.step().loss()));
+}
+
+TEST_CASE("a step tells whether each of its losses is a finite number", "[pipeline]") {
+  constexpr auto infinite = std::numeric_limits<double>::infinity();
+  constexpr auto none = std::numeric_limits<double>::quiet_NaN();
+  auto const are_finite = [](std::vector<double> losses) {
+    step_result result;
+    result.losses = std::move(losses);
+    return result.has_finite_losses();
+  };
+  CHECK(are_finite({1, 0, -2}));
+  CHECK(are_finite({std::numeric_limits<double>::max(), std::numeric_limits<double>::max()}));
+  for (auto const wrong : {infinite, -infinite, none, -none}) {
+    CHECK_FALSE(are_finite({wrong, 1}));
+    CHECK_FALSE(are_finite({1, wrong}));
+  }
+  CHECK_FALSE(are_finite({infinite, -infinite}));
 }
 
 TEST_CASE("a buffer that a stage keeps outlives the pipeline", "[pipeline]") {
