@@ -91,7 +91,8 @@ class microbatch {
     return detail::message_awaiter<void, flow_point::send_gradient>(*state_);
   }
 
-  /// States the loss of this microbatch; the step's result carries it.
+  /// States the loss of this microbatch; the step's result carries it. Call it in F: an evaluation
+  /// runs nothing else.
   /// @throws error (wrong_flow) when this is not the last stage, or while the step is captured for
   ///         replay, which would not state it again
   void report_loss(double loss) const {

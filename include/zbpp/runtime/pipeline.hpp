@@ -120,7 +120,7 @@ class pipeline {
   /// A rank holds up to `evaluation_depth` messages of each channel; then it waits until the oldest
   /// was consumed (over TCP: has left), so that it needs what `peak_evaluation_memory` says. On
   /// GPUs what a rank sends stays in its memory until the end.
-  /// @throws as `step`
+  /// @throws as `step`; error (wrong_flow) when a flow of the last stage reports no loss in F
   step_result const& evaluate();
   /// Runs the forward passes, and hands what the last stage sends to `on_output`.
   ///

@@ -263,6 +263,7 @@ class flow_runner {
     state.microbatch = i.microbatch;
     state.is_recomputed = i.is_recomputed;
     state.context = &context_;
+    state.has_loss = false;
     state.flow = chunk.run(microbatch(state)).release(state);
   }
 
@@ -314,7 +315,15 @@ class flow_runner {
     if (chunk.common.is_training && state.point != flow_point::end)
       refuse_flow(i, "still awaits ", to_string(state.point), " after its last pass");
     std::exchange(state.flow, nullptr).destroy();
-    if (!chunk.common.is_training && state.is_last_stage() && state.is_heard()) hand_out(i, state);
+    if (!chunk.common.is_training && state.is_last_stage()) end_evaluated(i, state);
+  }
+
+  // Of an evaluation somebody takes the outputs, or the losses are all that it gives.
+  void end_evaluated(ready_instruction const& i, flow_state& state) const {
+    if (state.is_heard())
+      hand_out(i, state);
+    else if (!state.has_loss)
+      refuse_missing_loss(place_of(i));
   }
 
   // Gives what the last stage sent to whoever evaluates.

@@ -130,6 +130,7 @@ struct flow_state {
   bool is_recomputed = false;
   pass_kind running = pass_kind::forward;
   bool is_running = false;
+  bool has_loss = false;  // somebody has asked where its loss goes
   open_passes open;
   flow_point point = flow_point::start;  // where the flow stands
   bool has_received = false;             // in the running pass
