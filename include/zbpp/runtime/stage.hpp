@@ -164,10 +164,13 @@ concept plain_recompute_pass =
     };
 
 /// Turns an object with plain passes into a stage; it refers to the object, which must outlive it.
+/// Objects convert to it, so `std::vector<as_flow<Object>>` can be made of them and assigned from
+/// them.
 template <plain_passes Object>
 class as_flow {
  public:
-  explicit as_flow(Object& object) noexcept : object_(&object) {
+  /// Refers to `object`.
+  as_flow(Object& object) noexcept : object_(&object) {
     static_assert(
         !detail::has_wrong_update<Object>,
         "the update of an object is its optimizer step: void update(zbpp::pass_context), or void "
