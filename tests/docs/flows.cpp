@@ -291,3 +291,32 @@ void generate(zbpp::pipeline<Backend>& pipe, int rounds, std::vector<int>& token
 template void generate(zbpp::pipeline<zbpp::threads>& pipe, int rounds, std::vector<int>& tokens);
 
 }  // namespace docs_flows
+
+// [epoch
+#include <zbpp/zbpp.hpp>
+
+#include <vector>
+
+// epoch]
+namespace docs_flows {
+
+// [epoch
+double train_epoch(
+    std::vector<my_stage>& stages, zbpp::placement const& placement, zbpp::stage_costs costs) {
+  auto const plan_of = [&](int microbatches) {
+    return zbpp::make_plan(zbpp::zb_h1{}, {placement, microbatches, costs});
+  };
+  zbpp::pipeline whole{plan_of(8), zbpp::threads{}, stages};
+  zbpp::pipeline last{plan_of(3), zbpp::threads{}, stages};  // the same stages
+  zbpp::pipeline validation{plan_of(32), zbpp::threads{}, stages};
+
+  whole.run(100);
+  last.resume(whole.state());  // its step is number 100
+  last.step();
+  whole.resume(last.state());  // and goes on with 101 in the next epoch
+  validation.resume(last.state());
+  return validation.evaluate().loss();
+}
+// epoch]
+
+}  // namespace docs_flows
