@@ -216,6 +216,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/microbatch.ipp
   runtime/impl/object.ipp
   runtime/impl/pipeline_async.ipp
+  runtime/impl/pipeline_run.ipp
   runtime/impl/pipeline_setup.ipp
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
