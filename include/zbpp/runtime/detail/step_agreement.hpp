@@ -93,7 +93,7 @@ class step_agreement {
   }
   /// @return whether gradients are only added up in this step
   [[nodiscard]] bool accumulates() const noexcept {
-    return (state_.steps + 1) % options_.accumulate != 0;
+    return state_.accumulated + 1 < options_.accumulate;
   }
   /// Ends the program of a step: the step is judged by now, or its verdict is pending.
   void end_step();

@@ -138,7 +138,8 @@ ZBPP_INLINE std::uint64_t step_agreement::fingerprint() const noexcept {
         std::int64_t{options_.window.most_amended},
         state_.steps,
         state_.updates,
-        state_.finite_steps})
+        state_.finite_steps,
+        state_.accumulated})
     add(value);
   add(state_.amended);
   return hash;
@@ -291,6 +292,7 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
   ++state_.steps;
   next_ = std::max(next_, ruling_.next);
   if (request_ <= ruling_.next) request_ = after_step::go_on;
+  state_.accumulated = is_update ? 0 : state_.accumulated + 1;
   if (!is_update) return;
   state_.amended = state_.amended << 1 | (verdict.is_plain() && ruling_.is_unanimous ? 0 : 1);
   auto const& scaling = options_.scaling;
