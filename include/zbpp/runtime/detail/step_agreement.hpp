@@ -40,7 +40,7 @@ struct step_ruling {
 class step_agreement {
  public:
   /// Says how far the optimizer of a stage is with the step of this rank.
-  enum class progress : std::uint8_t { none, early, final };
+  enum class progress : std::uint8_t { none, held, early, final };
   /// Is one stage of the rank; frozen where there is no optimizer.
   struct stage_optimizer {
     int stage = 0;

@@ -209,6 +209,9 @@ ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
   } else if (will_step_early_ && own.optimizer && !accumulates()) {
     own.step = progress::early;
     own.optimizer.step(settings({}, false), ctx);
+  } else if (own.optimizer.holds() && !accumulates()) {
+    own.step = progress::held;
+    own.optimizer.hold(ctx);
   }
 }
 
@@ -226,7 +229,7 @@ ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
       holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
       chunk.step = holds ? progress::final : progress::none;
     }
-    if (chunk.step == progress::none) take_final_step(chunk, ctx);
+    if (chunk.step != progress::final) take_final_step(chunk, ctx);
   }
   close(!holds);
   return !holds;
@@ -239,7 +242,7 @@ ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context 
     return;
   }
   for (auto& chunk : chunks_)
-    if (chunk.step == progress::early) chunk.optimizer.undo(ctx);
+    if (chunk.step == progress::early || chunk.step == progress::held) chunk.optimizer.undo(ctx);
   forget_step();
 }
 
