@@ -254,6 +254,50 @@ TEST_CASE(
       refused(step_kind::unchecked, frozen, {.learning_rate = falling}) == "<nothing was refused>");
 }
 
+TEST_CASE("after a failure an accumulation begins anew, with the same bits", "[training-options]") {
+  on_each_backend([](auto backend) {
+    for (auto kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
+      for (int failing = 0; failing < steps; ++failing) {
+        // Where ranks do not agree, some stages have stepped when another one fails.
+        if (kind == step_kind::unchecked && failing % 3 == 2) continue;
+        INFO("kind " << static_cast<int>(kind) << ", step " << failing << " fails");
+        training_options const options{.accumulate = 3};
+        model all({.stages = ranks});
+        all.maths(1).throw_in_w(failing, 2);
+        pipeline pipe(planned_for(kind), backend, all.stages(), options);
+        CHECK_THROWS(pipe.run(steps));
+        arena memory;
+        for (int s = 0; s < ranks; ++s) all.optimizer(s).skip(pass_context(memory));
+        pipe.resume(pipe.state().at_last_update());
+        CHECK(pipe.steps() % 3 == 0);
+        pipe.run(steps - pipe.steps());
+        auto const expected =
+            test::checked::train_alone({.stages = ranks}, microbatches, steps, options).bits;
+        CHECK(all.bits() == expected);
+      }
+  });
+}
+
+TEST_CASE("a state that no training can have is refused", "[training-options]") {
+  model all({.stages = ranks});
+  pipeline pipe(planned_for(step_kind::synchronous), virtual_time{}, all.stages());
+  for (auto const& wrong :
+       {training_state{.steps = -1},
+        {.updates = -1},
+        {.finite_steps = -1},
+        {.accumulated = -1},
+        {.steps = 1, .accumulated = 2}})
+    CHECK(
+        refusal([&] { pipe.resume(wrong); }) == "a training_state counts: none of its numbers is "
+                                                "below 0, and no more steps are accumulated "
+                                                "than were run");
+  for (double scale : {3.0, -2.0, std::numeric_limits<double>::quiet_NaN()})
+    CHECK(refusal([&] {
+            pipe.resume({.loss_scale = scale});
+          }) == "the loss scale of a training_state is a power of two, or 0 for the initial one");
+  CHECK(pipe.steps() == 0);
+}
+
 TEST_CASE("a learning rate that is no number ends the step", "[training-options]") {
   on_each_backend([](auto backend) {
     for (auto kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {

@@ -150,6 +150,7 @@ class pipeline {
     return state_;
   }
   /// Continues a training from where `state()` was taken.
+  /// @throws error (bad_argument) when no training can have that state
   void resume(training_state const& state);
   /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }

@@ -72,6 +72,15 @@ struct training_state {
   /// Steps whose gradients wait for an optimizer step; save these gradients, too, unless it is 0.
   std::int64_t accumulated = 0;
 
+  /// @return the state behind the last optimizer step, from which an accumulation begins anew, as
+  ///         after a failure: its gradients are incomplete, so `skip` drops all of them
+  [[nodiscard]] training_state at_last_update() const noexcept {
+    auto earlier = *this;
+    earlier.steps -= accumulated;
+    earlier.accumulated = 0;
+    return earlier;
+  }
+
   friend bool operator==(training_state const&, training_state const&) = default;
 };
 

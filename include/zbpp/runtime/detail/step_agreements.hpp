@@ -24,6 +24,9 @@ namespace zbpp::detail {
 /// @throws error (bad_argument) when it cannot
 void check_backend(program const& program, bool agrees, bool validates);
 
+/// @throws error (bad_argument) unless a state is one that a training can have
+void check(training_state const& state);
+
 /// Holds one `step_agreement` for each rank of the process, where ranks agree, or where the host
 /// has a part in the optimizer step of a stage; else none.
 class step_agreements {

@@ -144,6 +144,7 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
 template <backend Backend>
 void pipeline<Backend>::resume(training_state const& state) {
   auto const call = calls_.begin("resume()");
+  detail::check(state);
   finish_all();
   evaluations_ = 0;
   state_ = state;

@@ -31,12 +31,24 @@ ZBPP_INLINE void check_backend(program const& program, bool agrees, bool validat
            "step_kind::synchronous");
 }
 
+[[nodiscard]] ZBPP_INLINE bool is_power_of_two(double scale) {
+  int exponent = 0;
+  return std::isfinite(scale) && std::frexp(scale, &exponent) == 0.5;
+}
+
+ZBPP_INLINE void check(training_state const& state) {
+  require(
+      state.updates >= 0 && state.finite_steps >= 0 && state.accumulated >= 0 &&
+          state.steps >= state.accumulated,
+      "a training_state counts: none of its numbers is below 0, and no more steps are accumulated "
+      "than were run");
+  require(
+      state.loss_scale == 0 || is_power_of_two(state.loss_scale),
+      "the loss scale of a training_state is a power of two, or 0 for the initial one");
+}
+
 /// @throws error (bad_argument) when options contradict each other
 ZBPP_INLINE void check(training_options const& options) {
-  auto const is_power_of_two = [](double scale) {
-    int exponent = 0;
-    return std::isfinite(scale) && std::frexp(scale, &exponent) == 0.5;
-  };
   auto const& scaling = options.scaling;
   require(options.clip >= 0 && std::isfinite(options.clip), "clip is a number from 0");
   require(options.accumulate >= 1, "accumulate counts steps; it is at least 1");
