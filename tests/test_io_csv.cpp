@@ -148,9 +148,10 @@ TEST_CASE("a bad cell is refused with line, cell, what was found and what is rig
       refusal([] { return schedule_from_csv("0F0,0F1\n1F0,1X1\n"); }) ==
       "line 2, cell 2: found '1X1'; expected F, I, W, B or R after the stage, for a schedule has "
       "passes only");
-  CHECK(refusal([] {
-          return schedule_from_csv("0F0 ,0F1;0F2\n");
-        }) == "line 1, cell 2: found '0F1;0F2'; expected nothing after 0F1");
+  CHECK(
+      refusal([] { return schedule_from_csv("0F0 ,0F1;0F2\n"); }) ==
+      "line 1, cell 2: found '0F1;0F2'; expected nothing after 0F1; in this text, commas "
+      "separate cells");
 }
 
 TEST_CASE("the passes of a pair are read one after the other, as written", "[io][csv]") {
@@ -364,8 +365,9 @@ TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
   std::vector<fault> const faults{
       {"", "line 1: found nothing", "one line for each rank"},
       {"\n", "line 1: found no action", "at least one"},
-      {"0F0\n\n", "line 2: found no action", "at least one"},
-      {"0F0\n,,\n", "line 2: found no action", "at least one"},
+      {"\n\n,,\n", "line 1: found no action", "at least one"},
+      {"0F0\n\n1F0\n", "line 2: found no action", "at least one"},
+      {"0F0\n,,\n1F0", "line 2: found no action", "at least one"},
       {"F0", "line 1, cell 1", "begins with a stage"},
       {"-1F0", "line 1, cell 1", "begins with a stage"},
       {"+1F0", "line 1, cell 1", "begins with a stage"},
@@ -418,11 +420,6 @@ TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
       {"(0F1;1W0)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
       {"(0F1;1B1)OVERLAP_F_B", "line 1, cell 1", "an F and a B or I of two microbatches"},
       {"(0F1;0STEP)OVERLAP_F_B", "line 1, cell 1", "after the stage"},
-      {"\"0F0\"", "line 1, cell 1", "begins with a stage"},
-      {"\xEF\xBB\xBF"
-       "0F0",
-       "line 1, cell 1",
-       "begins with a stage"},
       {std::string("0F0\0", 4), "line 1, cell 1", "nothing after 0F0"},
       {"0STEP1", "line 1, cell 1", "nothing after 0STEP"},
       {"0F0\n0F1", "line 2, cell 1", "stage 0 on one rank only; line 1 has it too"},
@@ -445,6 +442,137 @@ TEST_CASE("every malformed file is refused at its place", "[io][csv]") {
   }
 }
 
+TEST_CASE("what spreadsheets and editors leave in a file is read", "[io][csv]") {
+  std::string const bom = "\xEF\xBB\xBF";
+  std::string const nbsp = "\xC2\xA0";
+  auto const plain = schedule_from_csv("0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1B1,1W0\n");
+  for (auto const& text :
+       {bom + "0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1B1,1W0\n",
+        bom + "0F0,0F1,0I0,0W0,0B1\r\n" + bom + "1F0,1I0,1F1,1B1,1W0\r\n\r\n",
+        std::string("0F0,0F1,0I0,0W0,0B1\r1F0,1I0,1F1,1B1,1W0\r"),
+        std::string("0F0,0F1,0I0,0W0,0B1\r1F0,1I0,1F1,1B1,1W0"),
+        std::string("0F0,0F1,0I0,0W0,0B1\r\r\n1F0,1I0,1F1,1B1,1W0\r\r\n"),
+        std::string("0F0,0F1,0I0,0W0,0B1,,,\n1F0,1I0,1F1,1B1,1W0,,,\n,,,\n \n\n"),
+        std::string("\"0F0\",\"0F1\",\"\",\"0I0\",\" 0W0 \",0B1\n \"1F0\" ,\"1I0\",1F1,1B1,1W0"),
+        std::string("0F0;0F1;0I0;0W0;0B1\n1F0;1I0;1F1;1B1;1W0;;\n;;\n"),
+        std::string("\"0F0\";\"0F1\";0I0;0W0;0B1\n1F0; 1I0 ;1F1;1B1;1W0\n"),
+        std::string("0F0\t0F1\t0I0\t\t0W0\t0B1\n1F0\t1I0\t 1F1\t1B1\t1W0\t\n"),
+        bom + "sep=;\r\n0F0;0F1;0I0;0W0;0B1\r\n1F0;1I0;1F1;1B1;1W0\r\n",
+        std::string("sep=,\n0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1B1,1W0\n"),
+        std::string("sep=\t\n0F0\t0F1\t0I0\t0W0\t0B1\n1F0\t1I0\t1F1\t1B1\t1W0\n"),
+        nbsp + "0F0" + nbsp + ",0F1\xE2\x80\xAF,0I0 " + nbsp + " ,0W0,0B1 \n1F0,1I0,1F1,1B1,1W0"}) {
+    CAPTURE(text);
+    CHECK(is_read(refusal([&] {
+      CHECK(schedule_from_csv(text) == plain);
+      CHECK(schedule_from_csv(text, plain.placement(), 2) == plain);
+      CHECK(program_from_csv(text) == program_from_csv(to_csv(plain)));
+      CHECK(ignored_actions_in_csv(text).empty());
+      return 0;
+    })));
+  }
+  auto const where = placement::custom({0, 0});
+  auto const paired = schedule_from_csv("0F0,0F1,0F2,1B0,1I1,0F3\n", where, 4);
+  for (auto const* text :
+       {"0F0;0F1;(0F2;1B0)OVERLAP_F_B;(1I1;0F3)OVERLAP_F_B\n",
+        "0F0;0F1;\"(0F2;1B0)OVERLAP_F_B\";\"(1I1;0F3)OVERLAP_F_B\"\n",
+        "0F0\t0F1\t(0F2;1B0)OVERLAP_F_B\t(1I1;0F3)OVERLAP_F_B\n",
+        "\"0F0\",\"0F1\",\"(0F2;1B0)OVERLAP_F_B\",\"(1I1;0F3)OVERLAP_F_B\"\n"}) {
+    CAPTURE(text);
+    CHECK(schedule_from_csv(text, where, 4) == paired);
+    CHECK(overlapped_pairs_in_csv(text) == 2);
+  }
+  // With a placement, a line may be empty: its rank runs nothing.
+  auto const three = placement::linear(3);
+  CHECK(to_csv(schedule_from_csv("0F0\n1F0\n\n", three, 1)) == "0F0\n1F0\n\n");
+  CHECK(to_csv(schedule_from_csv("0F0\n1F0\n\n,,\n", three, 1)) == "0F0\n1F0\n\n");
+}
+
+TEST_CASE("a file of random lines reads the same however it is written", "[io][csv]") {
+  for (int trial = 0; trial < 100; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const choose = [&](int count) {
+      return static_cast<std::size_t>(values.integer(0, count - 1));
+    };
+    auto const order = test::random_schedule(values);
+    auto const separator = std::string(1, ",;\t"[choose(3)]);
+    auto const* const end = std::vector{"\n", "\r\n", "\r", "\r\r\n"}[choose(4)];
+    std::string text = values.chance(0.5) ? "\xEF\xBB\xBF" : "";
+    if (values.chance(0.3)) text += "sep=" + separator + end;
+    std::istringstream lines(to_csv(order, {.overlap = values.chance(0.5)}));
+    for (std::string line; std::getline(lines, line);) {
+      for (auto const& cell : cells_of(line)) {
+        auto const* const blank = std::vector{"", " ", "\xC2\xA0", "  "}[choose(4)];
+        auto const* const quote = values.chance(0.3) ? "\"" : "";
+        text += blank + std::string(quote) + cell + quote + blank + separator;
+      }
+      text += end;
+    }
+    for (auto left = values.integer(0, 3); left > 0; --left) text += separator + end;
+    CAPTURE(text);
+    CHECK(schedule_from_csv(text) == order);
+  }
+}
+
+TEST_CASE("what a file cannot mean is refused with what was found and what is right", "[io][csv]") {
+  auto const refused = [](std::string const& text) {
+    return refusal([&] { return schedule_from_csv(text); });
+  };
+  auto const utf8 = "; expected UTF-8, as `iconv -t UTF-8` makes it, or an editor that saves it so";
+  using namespace std::string_literals;
+  for (auto const& text :
+       {"\xFF\xFE"
+        "0\0F\0"s,
+        "\xFE\xFF\0"
+        "0\0F"s,
+        "0\0F\0"s + "0\0\n\0"s,
+        "\0"
+        "0\0F\0"
+        "0\0\n"s,
+        "\xFF\xFE"s})
+    CHECK(refused(text) == "line 1: found UTF-16" + std::string(utf8));
+  for (auto const& text :
+       {"\xFF\xFE\0\0"
+        "0\0\0\0"s,
+        "\0\0\xFE\xFF\0\0\0"
+        "0"s})
+    CHECK(refused(text) == "line 1: found UTF-32" + std::string(utf8));
+  CHECK(refused("\xEF\xBB\xBF") == "line 1: found nothing; expected one line for each rank");
+  CHECK(refused("sep=;\n") == "line 2: found nothing; expected one line for each rank");
+  CHECK(
+      refused("sep=|\n0F0|0F1\n") ==
+      "line 1: found 'sep=|'; expected a comma, a semicolon or a tab");
+  CHECK(refused("sep=;\n0F0;0F1\n0F2\n")
+            .starts_with("line 3, cell 1: found '0F2'; expected stage 0 on one rank only; line 2"));
+  CHECK(
+      refused("0F0\0,0F1\n"s) == "line 1, cell 1: found '0F0<U+0000>'; expected nothing after 0F0");
+  CHECK(
+      refused("0F0\n\x1A") ==
+      "line 2, cell 1: found '<U+001A>'; expected a cell like 0F3 that begins with a stage from 0 "
+      "to 2147483647");
+  CHECK(refused("0F0,0\xC2\xA0"
+                "F1\n")
+            .starts_with("line 1, cell 2: found '0<U+00A0>F1'; expected F, "));
+  CHECK(refused("0F0,0F\xE2\x80\x8B"
+                "1\n")
+            .starts_with("line 1, cell 2: found '0F<U+200B>1'; "));
+  auto const quotes = "; expected one action, with a quote before and behind it or none";
+  for (auto const* cell :
+       {"\"0F1", "\"", "\"0F1\"x", "\"0F1\"\"", "\"\"\"0F1\"\"\"", "\"0F1\" \"0F2\""})
+    CHECK(
+        refused("0F0," + std::string(cell)) ==
+        "line 1, cell 2: found '" + std::string(cell) + "'" + quotes);
+  CHECK(refused("0F0,\"0F1\n0F2\"") == "line 1, cell 2: found '\"0F1'" + std::string(quotes));
+  CHECK(
+      refused("\"0F0,0F1\"\n") ==
+      "line 1, cell 1: found '\"0F0,0F1\"'; expected nothing after 0F0; quotes hold one cell");
+  CHECK(
+      refused("0F0,0F1\n1F0;1F1\n") ==
+      "line 2, cell 1: found '1F0;1F1'; expected nothing after 1F0; in this text, commas separate "
+      "cells");
+  CHECK(refused("0F0;0F1\n1F0\t1F1\n").ends_with("in this text, semicolons separate cells"));
+  CHECK(refused("0F0,0;1\n").starts_with("line 1, cell 2: found '0;1'; expected F, I"));
+}
+
 TEST_CASE("a schedule does not take transfers and steps", "[io][csv]") {
   for (std::string cell : {"0SEND_F0", "0RECV_F0", "0SEND_B0", "0RECV_B0", "0STEP", "0UNSHARD"}) {
     CHECK(
@@ -463,7 +591,7 @@ TEST_CASE("a file that does not fit the given placement or count is refused", "[
   CHECK(
       read("0F0\n", two) ==
       "line 1: found 1 lines; expected 2, one for each rank of the placement");
-  CHECK(read("0F0\n1F0\n\n", two).starts_with("line 3: found 3 lines"));
+  CHECK(read("0F0\n1F0\n\n0F1\n", two).starts_with("line 4: found 4 lines"));
   CHECK(
       read("1F0\n0F0\n", two) ==
       "line 1, cell 1: found '1F0'; expected only stages of this rank; that one is on rank 1");

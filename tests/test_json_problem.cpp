@@ -96,6 +96,30 @@ TEST_CASE("a NUL byte is refused wherever it stands", "[json]") {
   CHECK(refusal("{\"ra" + nul + "nks\": 2}") == "problem: line 1, column 5" + std::string(message));
 }
 
+TEST_CASE("a byte order mark is read, and moves no place of a message", "[json]") {
+  auto const text = text_with("");
+  std::string const mark = "\xEF\xBB\xBF";
+  CHECK(read_problem(mark + text) == read_problem(text));
+  CHECK(read_problem(mark + "\r\n" + text + "\r\n") == read_problem(text));
+  CHECK(refusal(mark + "{]") == refusal("{]"));
+}
+
+TEST_CASE("another encoding than UTF-8 is refused by its name", "[json]") {
+  auto const expected =
+      "; expected UTF-8, as `iconv -t UTF-8` makes it, or an editor that saves it so";
+  for (bool is_little : {true, false}) {
+    for (bool has_mark : {true, false}) {
+      std::string text = !has_mark ? "" : is_little ? "\xFF\xFE" : "\xFE\xFF";
+      for (char c : text_with("")) {
+        if (!is_little) text += '\0';
+        text += c;
+        if (is_little) text += '\0';
+      }
+      CHECK(refusal(text) == "problem: line 1: found UTF-16" + std::string(expected));
+    }
+  }
+}
+
 TEST_CASE("texts and numbers have a bound, which the message names", "[json]") {
   auto const transfer = [](std::size_t size) {
     return text_with("", ",\n \"transfer\": 0." + std::string(size - 3, '0') + "1");

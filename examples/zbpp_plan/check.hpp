@@ -11,6 +11,7 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/csv.hpp>
+#include <zbpp/io/detail/text_encoding.hpp>
 #include <zbpp/json/json.hpp>
 
 #include <algorithm>
@@ -117,8 +118,9 @@ struct verdict {
 /// @throws zbpp::error when it cannot be read
 [[nodiscard]] inline verdict check(options const& o) {
   auto const text = read(o.check);
-  auto const first = text.find_first_not_of(" \t\r\n");
-  bool const is_plan = first != std::string::npos && text[first] == '{';
+  auto const content = zbpp::detail::without_byte_order_mark(text);
+  auto const first = content.find_first_not_of(" \t\r\n");
+  bool const is_plan = first != std::string::npos && content[first] == '{';
   return is_plan || o.check.ends_with(".json") ? check_plan(text, o) : check_schedule(text, o);
 }
 

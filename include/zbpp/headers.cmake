@@ -66,8 +66,10 @@ set(ZBPP_CORE_HEADERS
   io/detail/csv_cell.hpp
   io/detail/csv_pytorch.hpp
   io/detail/csv_reader.hpp
+  io/detail/csv_text.hpp
   io/detail/drawing.hpp
   io/detail/round_axis.hpp
+  io/detail/text_encoding.hpp
   io/detail/xml_text.hpp
   io/drawing.hpp
   io/durable.hpp

@@ -104,7 +104,7 @@ def verify(plan: Union[Plan, str], problem: Problem | None = None) -> list[Fault
 
     Raises Error when the text is no plan and no CSV, or the order is not one of the problem.
     """
-    if isinstance(plan, str) and plan.lstrip().startswith("{"):
+    if isinstance(plan, str) and plan.lstrip("\ufeff \t\r\n").startswith("{"):
         plan = Plan(plan)
     if isinstance(plan, Plan) and problem is None:
         found = call("verify_plan", Text(plan.text))

@@ -143,6 +143,15 @@ def test_rubbish_is_refused_in_one_line(call, code, words):
     assert line and "\n" not in line and line.isprintable()
 
 
+def test_texts_are_read_with_a_byte_order_mark():
+    found = zbpp.plan(problem(ranks=2, microbatches=2), "zb_h1")
+    assert zbpp.verify("\ufeff" + found.to_json()) == []
+    assert zbpp.verify("\ufeff\r\n" + found.to_json()) == []
+    assert zbpp.verify("\ufeff" + found.to_csv().replace("\n", "\r\n"), found.problem) == []
+    assert zbpp.Problem.from_json("\ufeff" + found.problem.to_json()) == found.problem
+    assert zbpp.Plan.from_json("\ufeff" + found.to_json()).ranks == found.ranks
+
+
 def test_texts_with_a_change_are_read_or_refused_in_one_line(rng):
     found = zbpp.plan(problem(ranks=2, microbatches=2), "zb_h1")
     readers = [

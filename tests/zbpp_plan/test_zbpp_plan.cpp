@@ -519,6 +519,34 @@ TEST_CASE("files that cannot be read are refused with their name", "[zbpp-plan]"
   check_refused({"--policy", "gpipe", "--problem", files / "none"}, "No such file");
 }
 
+TEST_CASE("files of other programs are read with their byte order marks", "[zbpp-plan]") {
+  scratch_folder const folder;
+  std::string const mark = "\xEF\xBB\xBF";
+  auto const plan = read_file(std::string(ZBPP_TEST_DATA_DIR) + "/plan.json");
+  auto const problem_text = read_file(std::string(ZBPP_TEST_DATA_DIR) + "/problem.json");
+  // Without a name in .json it is the first character that tells a plan from a schedule.
+  for (std::string const name : {"plan.json", "plan"})
+    CHECK(run(folder, {"--check", folder.write(name, mark + "\r\n" + plan)}).status == 0);
+  CHECK(
+      run(folder, {"--policy", "greedy_auto", "--problem", folder.write("p", mark + problem_text)})
+          .status == 0);
+  auto const order =
+      folder.write("order.csv", mark + "sep=;\r\n\"0F0\";0I0;0W0;\r\n1F0;1I0;1W0\r\n;;\r\n");
+  auto const right = run(folder, {"--check", order});
+  CHECK(right.status == 0);
+  CHECK(contains(right.out, "2 ranks, 2 stages (linear), 1 microbatches"));
+  check_refused(
+      {"--check",
+       folder.write(
+           "wide.csv",
+           std::string(
+               "\xFF\xFE"
+               "0\0F\0"
+               "0\0",
+               8))},
+      "wide.csv: line 1: found UTF-16; expected UTF-8");
+}
+
 TEST_CASE("text behind the end is refused, whatever byte comes first", "[zbpp-plan]") {
   scratch_folder const files;
   auto const plan = read_file(std::string(ZBPP_TEST_DATA_DIR) + "/plan.json");

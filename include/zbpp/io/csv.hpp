@@ -56,7 +56,10 @@ struct ignored_action {
 ///         run it
 [[nodiscard]] std::string to_csv(program const& program, csv_options options = {});
 
-/// Reads a schedule. Empty cells are skipped, and spaces around a cell.
+/// Reads a schedule. Empty cells are skipped, and spaces around a cell. It reads what spreadsheets
+/// and editors write: a byte order mark, lines that end in LF, CR LF or CR, empty lines at the end,
+/// cells in quotes, and a line such as `sep=;` in front. Commas separate cells; where there is
+/// none, semicolons do, or else tabs.
 ///
 /// Without a placement, each stage belongs to the rank in whose line it stands, and without a
 /// number of microbatches there are as many as the cells show; unless both are given, the cells

@@ -7,7 +7,8 @@
 #include <zbpp/error.hpp>
 #include <zbpp/io/csv_pairs.hpp>
 #include <zbpp/io/detail/csv_cell.hpp>
-#include <zbpp/io/text.hpp>
+#include <zbpp/io/detail/csv_text.hpp>
+#include <zbpp/io/detail/text_encoding.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
@@ -34,19 +35,24 @@ class csv_reader {
   /// Reads all cells; `passes_only` refuses what a schedule does not have.
   csv_reader(std::string_view text, bool passes_only, csv_pairs pairs = csv_pairs::in_turn)
       : passes_only_(passes_only), pairs_(pairs) {
+    if (auto const other = foreign_encoding(text); !other.empty())
+      refuse(0, none, std::string(other), std::string(expected_utf8));
+    text = without_byte_order_mark(text);
+    take_separator(text);
     if (text.empty()) refuse(0, none, "nothing", "one line for each rank");
     for (int line = 0; !text.empty(); ++line) {
-      auto const end = text.find('\n');
-      read_line(line, text.substr(0, end));
+      read_line(line, take_csv_line(text));
       if (has_waits_) check_waits(line);
-      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     }
+    ranks_ = cells_.ranks();
   }
 
   /// @return placement and number of microbatches: the given ones, checked, or those that the cells
   ///         show
   [[nodiscard]] std::pair<placement, int> shape(
-      std::optional<placement> const& given, std::optional<int> given_microbatches) const {
+      std::optional<placement> const& given, std::optional<int> given_microbatches) {
+    // Empty lines at the end are no ranks, unless the placement has as many.
+    while (ranks_ > (given ? given->ranks() : 1) && cells_[ranks_ - 1].empty()) --ranks_;
     auto placed = placement_or(given);
     auto const count = microbatches(given_microbatches);
     // What looks at an order keeps something for each pass that there should be; a short file must
@@ -58,8 +64,8 @@ class csv_reader {
   /// @return the instructions of all ranks
   [[nodiscard]] rows<instruction> instructions() const {
     rows<instruction> result;
-    result.reserve(index(cells_.ranks()), cells_.size());
-    for (int line = 0; line < cells_.ranks(); ++line) {
+    result.reserve(index(ranks_), cells_.size());
+    for (int line = 0; line < ranks_; ++line) {
       for (auto const& c : cells_[line])
         if (!c.is_outside()) result.push(c.what);
       result.end_row();
@@ -70,8 +76,8 @@ class csv_reader {
   /// @return the passes of all ranks
   [[nodiscard]] rows<pass> passes() const {
     rows<pass> result;
-    result.reserve(index(cells_.ranks()), cells_.size());
-    for (int line = 0; line < cells_.ranks(); ++line) {
+    result.reserve(index(ranks_), cells_.size());
+    for (int line = 0; line < ranks_; ++line) {
       for (auto const& c : cells_[line]) result.push(c.what.as_pass());
       result.end_row();
     }
@@ -95,11 +101,11 @@ class csv_reader {
   // The given placement, checked, or the one that the cells show.
   [[nodiscard]] placement placement_or(std::optional<placement> const& given) const {
     if (!given) return shown_placement();
-    if (given->ranks() != cells_.ranks())
+    if (given->ranks() != ranks_)
       refuse(
-          cells_.ranks() - 1,
+          ranks_ - 1,
           none,
-          std::to_string(cells_.ranks()) + " lines",
+          std::to_string(ranks_) + " lines",
           std::to_string(given->ranks()) + ", one for each rank of the placement");
     for_each([&](int line, cell const& c) {
       if (c.what.stage >= given->stages())
@@ -125,31 +131,41 @@ class csv_reader {
     return count;
   }
 
+  // Spreadsheets name the separator in a line of its own, such as `sep=;`.
+  void take_separator(std::string_view& text) {
+    separator_ = csv_separator(text);
+    constexpr std::string_view name = "sep=";
+    if (!text.starts_with(name)) return;
+    auto const stated = take_csv_line(text).substr(name.size());
+    if (stated != "," && stated != ";" && stated != "\t")
+      refuse(0, none, "'sep=" + visible(stated, 40) + "'", "a comma, a semicolon or a tab");
+    separator_ = stated.front();
+    skipped_lines_ = 1;
+  }
+
   void read_line(int line, std::string_view text) {
-    if (text.ends_with('\r')) text.remove_suffix(1);
-    for (std::int64_t column = 0;; ++column) {
-      auto const end = text.find(',');
-      read_cell(line, column, text.substr(0, end));
-      if (end == std::string_view::npos) break;
-      text.remove_prefix(end + 1);
-    }
+    std::optional rest = text;
+    for (std::int64_t column = 0; auto const next = take_csv_cell(rest, separator_); ++column)
+      read_cell(line, column, *next);
     cells_.end_row();
   }
 
-  void read_cell(int line, std::int64_t column, std::string_view text) {
-    auto const begin = text.find_first_not_of(" \t");
-    if (begin == std::string_view::npos) return;
-    text = text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
-    auto rest = text;
+  void read_cell(int line, std::int64_t column, csv_text_cell const& from) {
     auto complain = [&](std::string const& expected) {
-      refuse(line, column, "'" + one_line(text, 40) + "'", expected);
+      refuse(line, column, "'" + visible(from.written, 40) + "'", expected);
     };
+    if (!from.is_closed) complain("one action, with a quote before and behind it or none");
+    auto const text = from.content;
+    auto rest = text;
+    if (text.empty()) return;
     if (!rest.starts_with('(')) {
       auto action = read_action(rest, complain);
       action.column = column;
       cells_.push(action);
       if (!rest.empty())
-        complain("nothing after " + std::string(text.substr(0, text.size() - rest.size())));
+        complain(
+            "nothing after " + std::string(text.substr(0, text.size() - rest.size())) +
+            (rest.find_first_of(",;\t") == std::string_view::npos ? "" : separator_note(from)));
       return;
     }
     auto const take = [&](std::string_view what) {
@@ -172,6 +188,14 @@ class csv_reader {
     }
     cells_.push(first);
     cells_.push(second);
+  }
+
+  [[nodiscard]] std::string separator_note(csv_text_cell const& from) const {
+    if (from.is_quoted) return "; quotes hold one cell";
+    auto const* const name = separator_ == ','   ? "commas"
+                             : separator_ == ';' ? "semicolons"
+                                                 : "tabs";
+    return std::string("; in this text, ") + name + " separate cells";
   }
 
   // Reads one action, and leaves in `rest` what stands behind it.
@@ -242,7 +266,7 @@ class csv_reader {
 
   [[nodiscard]] placement shown_placement() const {
     std::map<std::int32_t, std::pair<int, cell>> first;
-    for (int line = 0; line < cells_.ranks(); ++line)
+    for (int line = 0; line < ranks_; ++line)
       if (cells_[line].empty())
         refuse(line, none, "no action", "at least one, for a placement to be seen in the cells");
     for_each([&](int line, cell const& c) {
@@ -252,7 +276,7 @@ class csv_reader {
             line,
             c,
             "stage " + std::to_string(c.what.stage) + " on one rank only; line " +
-                std::to_string(at->second.first + 1) + " has it too");
+                std::to_string(at->second.first + 1 + skipped_lines_) + " has it too");
     });
     count_without_gap(first, "stage");
     std::vector<int> rank_of;
@@ -266,7 +290,7 @@ class csv_reader {
     for_each([&](int, cell const& c) { passes += c.what.is_pass() ? 1 : 0; });
     if (passes < least)
       refuse(
-          cells_.ranks() - 1,
+          ranks_ - 1,
           none,
           std::to_string(passes) + " passes in all",
           "at least " + std::to_string(least) +
@@ -290,17 +314,17 @@ class csv_reader {
 
   template <class Visit>
   void for_each(Visit visit) const {
-    for (int line = 0; line < cells_.ranks(); ++line)
+    for (int line = 0; line < ranks_; ++line)
       for (auto const& c : cells_[line]) visit(line, c);
   }
 
-  [[noreturn]] static void refuse(int line, cell const& c, std::string const& expected) {
+  [[noreturn]] void refuse(int line, cell const& c, std::string const& expected) const {
     refuse(line, c.column, "'" + to_string(c) + "'", expected);
   }
 
-  [[noreturn]] static void refuse(
-      int line, std::int64_t column, std::string const& found, std::string const& expected) {
-    auto text = "line " + std::to_string(line + 1);
+  [[noreturn]] void refuse(
+      int line, std::int64_t column, std::string const& found, std::string const& expected) const {
+    auto text = "line " + std::to_string(line + 1 + skipped_lines_);
     if (column != none) text += ", cell " + std::to_string(column + 1);
     throw error(errc::bad_format, text + ": found " + found + "; expected " + expected);
   }
@@ -308,6 +332,9 @@ class csv_reader {
   bool passes_only_;
   csv_pairs pairs_;
   bool has_waits_ = false;
+  char separator_ = ',';
+  int skipped_lines_ = 0;  // in front of the first rank
+  int ranks_ = 0;
   rows<cell> cells_;
 };
 

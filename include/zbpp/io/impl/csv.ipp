@@ -111,7 +111,7 @@ ZBPP_INLINE schedule schedule_from_csv(
     std::optional<placement> const& where,
     std::optional<int> microbatches,
     csv_pairs pairs) {
-  detail::csv_reader const reader(text, true, pairs);
+  detail::csv_reader reader(text, true, pairs);
   auto const [stages, count] = reader.shape(where, microbatches);
   return {stages, count, reader.passes()};
 }
@@ -121,7 +121,7 @@ ZBPP_INLINE program program_from_csv(
     std::optional<placement> const& where,
     std::optional<int> microbatches,
     csv_pairs pairs) {
-  detail::csv_reader const reader(text, false, pairs);
+  detail::csv_reader reader(text, false, pairs);
   auto const [stages, count] = reader.shape(where, microbatches);
   program const program{stages, count, reader.instructions(), {}};
   auto channels = traffic(program).channels();

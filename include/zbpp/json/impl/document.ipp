@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/detail/text_encoding.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/detail/document.hpp>
 
@@ -115,6 +116,7 @@ class document::builder final : public nlohmann::json_sax<nlohmann::json> {
 };
 
 ZBPP_INLINE document::document(std::string_view text, std::string name) : name_(std::move(name)) {
+  text = zbpp::detail::without_byte_order_mark(text);
   check_bytes(text);
   builder build(*this, text);
   if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &build))
@@ -131,6 +133,10 @@ ZBPP_INLINE void document::check_bytes(std::string_view text) const {
     refuse(
         "found " + std::to_string(text.size()) + " bytes; expected at most " +
         std::to_string(largest_text));
+  if (auto const other = zbpp::detail::foreign_encoding(text); !other.empty())
+    refuse(
+        "line 1: found " + std::string(other) + "; expected " +
+        std::string(zbpp::detail::expected_utf8));
   if (auto const nul = text.find('\0'); nul != std::string_view::npos)
     refuse(place(text, nul) + ": found a NUL byte; expected JSON, which has none");
   std::size_t digits = 0;

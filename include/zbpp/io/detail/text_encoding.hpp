@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What editors put around a text, and how a message shows what cannot be seen.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace zbpp::detail {
+
+/// The byte order mark that editors put before a text in UTF-8.
+inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+
+/// @return the text behind a byte order mark, if there is one
+[[nodiscard]] constexpr std::string_view without_byte_order_mark(std::string_view text) noexcept {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  return text;
+}
+
+/// @return the name of another encoding than UTF-8 that a text begins in; else nothing
+[[nodiscard]] constexpr std::string_view foreign_encoding(std::string_view text) noexcept {
+  auto const byte = [&](std::size_t i) { return i < text.size() ? text[i] : '\x01'; };
+  auto const is_nul = [&](std::size_t i) { return byte(i) == '\0'; };
+  bool const is_little = byte(0) == '\xFF' && byte(1) == '\xFE';
+  bool const is_big = byte(0) == '\xFE' && byte(1) == '\xFF';
+  if (is_little && is_nul(2) && is_nul(3)) return "UTF-32";
+  if (is_nul(0) && is_nul(1) && byte(2) == '\xFE' && byte(3) == '\xFF') return "UTF-32";
+  // Without a mark, ASCII has a NUL as every other byte.
+  bool const is_unmarked = (is_nul(0) && !is_nul(1) && is_nul(2) && !is_nul(3)) ||
+                           (!is_nul(0) && is_nul(1) && !is_nul(2) && is_nul(3));
+  return is_little || is_big || is_unmarked ? "UTF-16" : std::string_view{};
+}
+
+/// What is right where a text is in another encoding.
+inline constexpr std::string_view expected_utf8 =
+    "UTF-8, as `iconv -t UTF-8` makes it, or an editor that saves it so";
+
+/// A character that shows nothing, or a blank that is none of ASCII.
+struct invisible_character {
+  std::string_view bytes;
+  std::string_view name;
+};
+
+/// What spreadsheets and pages leave around texts: blanks of all kinds, and byte order marks of
+/// files that were put together.
+inline constexpr std::array<invisible_character, 8> invisible_characters{
+    {{"\xC2\xA0", "<U+00A0>"},
+     {"\xE2\x80\x87", "<U+2007>"},
+     {"\xE2\x80\x8B", "<U+200B>"},
+     {"\xE2\x80\x8E", "<U+200E>"},
+     {"\xE2\x80\x8F", "<U+200F>"},
+     {"\xE2\x80\xAF", "<U+202F>"},
+     {"\xE3\x80\x80", "<U+3000>"},
+     {byte_order_mark, "<U+FEFF>"}}};
+
+/// @return how many bytes the blank or invisible character has for which `is_there` says so
+template <class IsThere>
+[[nodiscard]] constexpr std::size_t blank_size(IsThere is_there) noexcept {
+  if (is_there(std::string_view(" ")) || is_there(std::string_view("\t"))) return 1;
+  for (auto const& one : invisible_characters)
+    if (is_there(one.bytes)) return one.bytes.size();
+  return 0;
+}
+
+/// @return the text without blanks and invisible characters in front
+[[nodiscard]] constexpr std::string_view trimmed_front(std::string_view text) noexcept {
+  while (auto const size = blank_size([&](auto part) { return text.starts_with(part); }))
+    text.remove_prefix(size);
+  return text;
+}
+
+/// @return the text without blanks and invisible characters at both ends
+[[nodiscard]] constexpr std::string_view trimmed(std::string_view text) noexcept {
+  text = trimmed_front(text);
+  while (auto const size = blank_size([&](auto part) { return text.ends_with(part); }))
+    text.remove_suffix(size);
+  return text;
+}
+
+}  // namespace zbpp::detail
