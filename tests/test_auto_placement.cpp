@@ -8,6 +8,7 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/detail/regroup.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/with_placement.hpp>
 
 #include <support/catch.hpp>
 #include <support/changed_problems.hpp>
@@ -17,7 +18,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,7 +124,7 @@ TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placeme
     if (random.chance(0.5))
       whole.overlapped = random.integer(
           std::max(whole.forward, whole.backward_input), whole.forward + whole.backward_input - 1);
-    auto const [first, second] = detail::halve_stage(whole);
+    auto const [first, second] = detail::split_stage(whole, 2);
     CHECK_NOTHROW(first.check(0));
     CHECK_NOTHROW(second.check(1));
     CHECK(first.forward - second.forward == whole.forward % 2);
@@ -132,12 +135,91 @@ TEST_CASE("halves of a stage are valid and make the stage again", "[auto_placeme
   }
 }
 
+TEST_CASE("parts of stages are valid and make the stages again", "[auto_placement]") {
+  for (int trial = 0; trial < 1000; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    std::vector<stage_costs> stages;
+    for (auto left = random.integer(1, 3); left > 0; --left) {
+      auto& whole = stages.emplace_back(some_costs(random));
+      whole.output_gradient = random.integer(0, 50);
+      whole.weight_gradient_input = whole.activation + whole.output_gradient;
+      whole.workspace = random.integer(0, 50);
+      if (random.chance(0.5))
+        whole.overlapped = random.integer(
+            std::max(whole.forward, whole.backward_input),
+            whole.forward + whole.backward_input - 1);
+    }
+    auto const parts = static_cast<int>(random.integer(1, 7));
+    auto const all = detail::divided_stages(stages, parts);
+    REQUIRE(all.size() == stages.size() * static_cast<std::size_t>(parts));
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      auto const run = std::span(all).subspan(
+          s * static_cast<std::size_t>(parts), static_cast<std::size_t>(parts));
+      for (auto const& part : run) {
+        CHECK_NOTHROW(part.check(0));
+        CHECK(part.edge == stages[s].edge);
+        CHECK(run.front().forward - part.forward <= 1);
+        CHECK(run.front().forward >= part.forward);
+        CHECK(run.front().activation - part.activation <= 1);
+      }
+      auto sum = merge_layers(run);
+      auto whole = merge_layers(std::span(stages).subspan(s, 1));
+      // Each part keeps an input of its own for R, which is no more than what it keeps at all.
+      CHECK(sum.recompute_input <= whole.recompute_input);
+      sum.recompute_input = whole.recompute_input;
+      CHECK(sum == whole);
+    }
+  }
+}
+
+TEST_CASE("a model is put on any placement of its ranks with its sums", "[auto_placement]") {
+  for (int trial = 0; trial < 200; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const ranks = static_cast<int>(random.integer(1, 4));
+    auto const some_placement = [&] {
+      auto const kind = random.integer(0, 2);
+      return kind == 0   ? placement::linear(ranks)
+             : kind == 1 ? placement::v_shape(ranks)
+                         : placement::looped(ranks, static_cast<int>(random.integer(2, 5)));
+    };
+    auto const from = some_problem(random, some_placement(), 4);
+    auto const where = some_placement();
+    auto const placed = with_placement(from, where);
+    CHECK(placed.placement() == where);
+    CHECK(placed.microbatches() == from.microbatches());
+    CHECK(placed.transfer() == from.transfer());
+    CHECK(std::ranges::equal(placed.memory_limits(), from.memory_limits()));
+    auto const sum = [](problem const& of) {
+      std::vector<std::int64_t> sums(5);
+      for (auto const& c : of.all_costs()) {
+        sums[0] += c.forward;
+        sums[1] += c.backward_input;
+        sums[2] += c.backward_weight;
+        sums[3] += c.activation;
+        sums[4] += c.static_memory;
+      }
+      return sums;
+    };
+    CHECK(sum(placed) == sum(from));
+    if (where == from.placement()) CHECK(placed == from);
+  }
+  problem const four(placement::linear(4), 8, stage_costs{.forward = 10, .edge = 7});
+  auto const looped = with_placement(four, placement::looped(4, 3));
+  for (int s = 0; s < 12; ++s) {
+    CHECK(looped.costs(s).forward == (s % 3 == 0 ? 4 : 3));
+    CHECK(looped.costs(s).edge == 7);
+  }
+  CHECK(test::refusal([&] {
+          static_cast<void>(with_placement(four, placement::linear(3)));
+        }) == "the placement has 3 ranks and the problem 4; a model stays on its ranks");
+}
+
 TEST_CASE("halves keep tied weights at the ends of the model", "[auto_placement]") {
   auto const halves = [](int ranks) {
     std::vector<zbpp::stage_costs> costs(static_cast<std::size_t>(ranks), {.forward = 2});
     costs.front().tied = costs.back().tied = 64;
     zbpp::problem const problem(placement::linear(ranks), 4, costs);
-    return detail::regroup(problem, placement::v_shape(ranks), true)->tied_stages();
+    return detail::regroup(problem, placement::v_shape(ranks), 2)->tied_stages();
   };
   CHECK(halves(1) == std::vector{0, 1});
   CHECK(halves(3) == std::vector{0, 5});

@@ -134,6 +134,30 @@ TEST_CASE("plans that say anything at all read back to the same value", "[json]"
   }
 }
 
+TEST_CASE("a plan may say which layers its stages have", "[json]") {
+  auto plan = zb_h1_plan();
+  auto const text = write_plan(plan);
+  CHECK(text.find("first_layer") == std::string::npos);
+  plan.first_layer = {0, 3};
+  auto const with_layers = write_plan(plan);
+  CHECK(
+      with_layers == edited(text, "  \"ranks\": [", "  \"first_layer\": [0, 3],\n  \"ranks\": ["));
+  CHECK(read_plan(with_layers) == plan);
+  CHECK(check_claims(plan).empty());
+  for (std::string const bad : {"[0]", "[0, 0]", "[1, 2]", "[0, 2, 3]", "[]", "3", "null", "{}"})
+    CHECK(refusal(edited(with_layers, "[0, 3]", bad)).starts_with("plan: first_layer: found "));
+  CHECK(
+      refusal(edited(with_layers, "[0, 3]", "[0, 4096]")) ==
+      "plan: first_layer[1]: found 4096; expected a whole number from 0 to 4095");
+  for (std::vector<int> const& bad :
+       std::vector<std::vector<int>>{{0}, {0, 0}, {1, 2}, {0, 4096}}) {
+    plan.first_layer = bad;
+    CHECK(test::refusal([&] {
+            static_cast<void>(write_plan(plan));
+          }) == "first_layer has an entry for each stage, begins with 0 and ascends, or is empty");
+  }
+}
+
 TEST_CASE("digits of a title are no number", "[json]") {
   auto plan = zb_h1_plan();
   plan.policy = "\"" + std::string(2000, '1') + "\\\"" + std::string(2000, '2') + "\\";

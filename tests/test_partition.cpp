@@ -7,7 +7,10 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/detail/recompute.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -371,6 +374,97 @@ TEST_CASE("bad layers and bad cuts are refused", "[partition]") {
   CHECK(refusal([&] {
           (void)partition(model, zbpp::zb_h1{}, {.schedules = 0});
         }) == "schedules is less than 1; the policy is asked at least once");
+}
+
+TEST_CASE("progress ascends to the end, and tells what is found", "[partition]") {
+  ZBPP_SEEDED(random, 0);
+  layered_problem const model(placement::linear(3), 6, random_layers(random, 30), 5, {});
+  double spent = 0;
+  ticks last = 0;
+  auto const found = partition(
+      model, zbpp::zb_h1{}, {.schedules = 50, .on_progress = [&](zbpp::search_progress const& now) {
+                               CHECK(now.spent >= spent);
+                               CHECK((last == 0 || now.cost <= last));
+                               CHECK(now.lower_bound <= now.cost);
+                               spent = now.spent;
+                               last = now.cost;
+                             }});
+  CHECK(spent > 0);
+  CHECK(spent <= 1);
+  CHECK(last == found.cost);
+}
+
+TEST_CASE("a partition by name is that of the policy", "[partition]") {
+  for (int trial = 0; trial < 8; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const model =
+        random_model(random, placement::linear(static_cast<int>(random.integer(1, 3))), 7);
+    auto const outcome = [&](auto act) {
+      try {
+        auto const found = act();
+        return std::to_string(found.cost) + " " + std::to_string(found.schedules) + " " +
+               std::to_string(found.first_layer.back());
+      } catch (zbpp::error const& refused) {
+        return std::string(refused.what());
+      }
+    };
+    CHECK(
+        outcome([&] { return partition_by_name(model, "zb_h1", {.seed = 5}, 40); }) ==
+        outcome([&] { return partition(model, zbpp::zb_h1{}, {.schedules = 40, .seed = 5}); }));
+    CHECK(outcome([&] { return partition_by_name(model, "1F1B"); }) == outcome([&] {
+            return partition(model, zbpp::one_f_one_b{}, {.seed = 3});
+          }));
+  }
+}
+
+TEST_CASE("a policy that searches shares its budget among cuts", "[partition]") {
+  ZBPP_SEEDED(random, 0);
+  std::vector<layer_costs> layers(10, random_layers(random, 1).front());
+  layers.back().forward *= 3;
+  for (auto const* name : {"greedy_auto", "v_half", "v_min", "interleaved_zb", "zb_v"}) {
+    INFO(name);
+    bool const is_looped = std::string(name) == "interleaved_zb";
+    layered_problem const model(
+        is_looped ? placement::looped(2, 2) : placement::v_shape(2), 6, layers, 2, {100'000});
+    double spent = 0;
+    auto const found = partition_by_name(
+        model,
+        name,
+        {.seconds = 0.01,
+         .on_progress =
+             [&](zbpp::search_progress const& now) {
+               CHECK(now.spent >= spent);
+               spent = now.spent;
+             }},
+        10);
+    CHECK(spent > (std::string(name) == "zb_v" ? 0 : 0.4));  // whose own order fits
+    CHECK(found.schedules <= 10);
+    CHECK(cost(simulate(found.schedule, found.problem)) == found.cost);
+    CHECK(verify(lower(found.schedule), found.problem).empty());
+    CHECK(partition_by_name(model, name, {.seconds = 0.01}, 10).schedule == found.schedule);
+  }
+}
+
+TEST_CASE("what a name cannot be asked for is refused", "[partition]") {
+  layer_costs const layer{.forward = 1, .activation = 10};
+  layered_problem const model(placement::linear(2), 4, std::vector<layer_costs>(5, layer), 0, {1});
+  CHECK(refusal([&] {
+          (void)partition_by_name(model, "fastest");
+        }).starts_with("no policy is called 'fastest'; there are gpipe"));
+  CHECK(refusal([&] {
+          (void)partition_by_name(model, "gpipe", {}, -1);
+        }) == "schedules is less than 0; 0 leaves it to zbpp");
+  CHECK(refusal([&] {
+          (void)partition_by_name(model, "gpipe", {.seconds = -1});
+        }).starts_with("a budget of -1"));
+  // Not the memory that no cut has, but the placement.
+  for (auto const* name : {"zb_v", "v_half", "dualpipe_v"})
+    CHECK(refusal(errc::unsupported_problem, [&] {
+            (void)partition_by_name(model, name);
+          }).find("needs a v placement") != std::string::npos);
+  CHECK(refusal(errc::unsupported_problem, [&] {
+          (void)partition_by_name(model, "greedy_auto", {.seconds = 0.001});
+        }).starts_with("none of the "));
 }
 
 TEST_CASE("a partition that cannot be is refused by what it lacks", "[partition]") {

@@ -160,15 +160,20 @@ set(ZBPP_CORE_HEADERS
   planner/impl/chunk_policies.ipp
   planner/impl/greedy_auto.ipp
   planner/impl/memory_needs.ipp
+  planner/impl/named_policy.ipp
   planner/impl/partition.ipp
+  planner/impl/partition_by_name.ipp
   planner/impl/registry.ipp
   planner/impl/search_once.ipp
   planner/impl/src.hpp
   planner/impl/zb_v.ipp
   planner/memory_needs.hpp
+  planner/named_policy.hpp
   planner/partition.hpp
+  planner/partition_by_name.hpp
   planner/registry.hpp
   planner/search.hpp
+  planner/with_placement.hpp
   planner/zb_v.hpp
   policy/dualpipe_v.hpp
   policy/impl/dualpipe_v.ipp
@@ -262,11 +267,13 @@ set(ZBPP_JSON_HEADERS
   json/detail/writable.hpp
   json/impl/claims.ipp
   json/impl/document.ipp
+  json/impl/layers.ipp
   json/impl/plan.ipp
   json/impl/problem.ipp
   json/impl/src.hpp
   json/impl/writable.ipp
   json/json.hpp
+  json/layers.hpp
   json/plan.hpp
   json/problem.hpp
 )

@@ -48,9 +48,12 @@
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition.hpp>
+#include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/search.hpp>
+#include <zbpp/planner/with_placement.hpp>
 #include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/fixed_zb_v.hpp>

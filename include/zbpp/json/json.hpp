@@ -4,5 +4,6 @@
 #pragma once
 
 #include <zbpp/json/claims.hpp>
+#include <zbpp/json/layers.hpp>
 #include <zbpp/json/plan.hpp>
 #include <zbpp/json/problem.hpp>

@@ -29,6 +29,8 @@ struct plan_report {
   double bubble_rate = 0;          ///< from 0 to 1
   double plan_seconds = 0;         ///< how long the policy took
   std::vector<bytes> peak_memory;  ///< of each rank
+  /// The first layer of each stage, where layers were cut into stages; else empty.
+  std::vector<int> first_layer = {};
 
   friend bool operator==(plan_report const&, plan_report const&) = default;
 };

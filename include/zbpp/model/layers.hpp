@@ -66,6 +66,8 @@ class layered_problem {
   [[nodiscard]] problem with(
       std::vector<int> const& first_layer, std::vector<bool> const& recompute = {}) const;
 
+  friend bool operator==(layered_problem const&, layered_problem const&) = default;
+
  private:
   zbpp::placement placement_;
   int microbatches_;

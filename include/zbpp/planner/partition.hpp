@@ -8,6 +8,7 @@
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/search.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -24,6 +25,9 @@ struct partition_settings {
   std::uint64_t seed = 0;  ///< of the order in which cuts are tried
   /// Ends the search after the schedule that it is about; it answers with the best so far.
   std::stop_token stop = {};
+  /// Called after each schedule, once one fits. The lower bound is that of every cut, 0 where there
+  /// is none.
+  std::function<void(search_progress const&)> on_progress = {};
 };
 
 /// Holds a cut of layers into stages, the problem it makes, and the schedule of least cost found.

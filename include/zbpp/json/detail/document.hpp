@@ -88,6 +88,14 @@ class value {
   /// @return how many elements an array or members an object has
   [[nodiscard]] std::size_t size() const noexcept { return node().count; }
 
+  /// @return whether it is an object that has a key
+  [[nodiscard]] bool has(std::string_view key) const {
+    bool found = false;
+    if (is(value_kind::object))
+      for_each([&](value const& member) { found = found || all_->text(member.node().key) == key; });
+    return found;
+  }
+
   /// Calls `visit(element)` for each element of an array or member of an object.
   template <class Visit>
   void for_each(Visit visit) const {

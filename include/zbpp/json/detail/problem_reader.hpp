@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a problem is read from JSON. Strict: what a file says that is unknown here, or that cannot be
-// held exactly, is refused with the path of the key and what was expected.
+// How a problem, of stages or of layers, is read from JSON. Strict: what a file says that is
+// unknown here, or that cannot be held exactly, is refused with the path of the key and what was
+// expected.
 #pragma once
 
 #include <zbpp/error.hpp>
 #include <zbpp/json/detail/document.hpp>
 #include <zbpp/json/detail/fields.hpp>
 #include <zbpp/json/detail/number.hpp>
+#include <zbpp/model/layers.hpp>
 #include <zbpp/model/problem.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +27,7 @@ namespace zbpp::json::detail {
 /// any size, and must not fill the memory.
 struct problem_limits {
   static constexpr int stages = 1 << 16;
+  static constexpr int layers = 4096;  // as the model
   static constexpr int ranks_of_a_spread_table = 1 << 10;
 };
 
@@ -31,35 +36,57 @@ class problem_reader {
  public:
   explicit problem_reader(value const& object) : object_(object) {}
 
+  /// @return whether it states layers instead of stages
+  [[nodiscard]] bool has_layers() const { return object_.has("layers"); }
+
   /// @return the problem
   [[nodiscard]] problem read() {
-    constexpr std::array<std::string_view, 8> names{
-        "ranks",
-        "microbatches",
-        "stages",
-        "placement",
-        "chunks",
-        "time_unit",
-        "transfer",
-        "memory_limit"};
-    auto const [ranks, microbatches, stages, where, chunks, unit, transfer, limit] =
-        object_.members(names, 3);
-    if (unit) unit_ = read_unit(unit);
-    auto layout = read_placement(ranks, where, chunks);
-    auto const count = static_cast<int>(whole(microbatches, 1, 1 << 27));
-    auto costs = read_stages(stages, layout.stages());
-    auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
-    auto limits = limit ? read_limits(limit, layout.ranks()) : std::vector<bytes>{};
-    return as_format_error(object_, [&] {
-      return problem{
-          std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
+    if (has_layers())
+      object_.refuse(
+          "the key 'layers'", "'stages' in its place: only a plan for layers takes layers");
+    return read_as<problem>("stages", [&](value const& stages, placement const& layout) {
+      return read_stages(stages, layout.stages());
     });
+  }
+
+  /// @return the problem of layers
+  [[nodiscard]] layered_problem read_layered() {
+    if (object_.has("stages"))
+      object_.refuse("the key 'stages'", "'layers' in its place, which are cut into stages");
+    return read_as<layered_problem>(
+        "layers", [&](value const& layers, placement const&) { return read_layers(layers); });
   }
 
   /// @return the unit of the file's times, once it has been read
   [[nodiscard]] time_unit unit() const noexcept { return unit_; }
 
  private:
+  // Reads all keys; `read_costs_of` reads those of stages or layers, whose key is `name`.
+  template <class Problem, class ReadCosts>
+  [[nodiscard]] Problem read_as(std::string_view name, ReadCosts read_costs_of) {
+    std::array<std::string_view, 8> const names{
+        "ranks",
+        "microbatches",
+        name,
+        "placement",
+        "chunks",
+        "time_unit",
+        "transfer",
+        "memory_limit"};
+    auto const [ranks, microbatches, entries, where, chunks, unit, transfer, limit] =
+        object_.members(names, 3);
+    if (unit) unit_ = read_unit(unit);
+    auto layout = read_placement(ranks, where, chunks);
+    auto const count = static_cast<int>(whole(microbatches, 1, 1 << 27));
+    auto costs = read_costs_of(entries, layout);
+    auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
+    auto limits = limit ? read_limits(limit, layout.ranks()) : std::vector<bytes>{};
+    return as_format_error(object_, [&] {
+      return Problem{
+          std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
+    });
+  }
+
   [[nodiscard]] static time_unit read_unit(value const& name) {
     for (auto unit :
          {time_unit::nanoseconds,
@@ -112,32 +139,55 @@ class problem_reader {
       list.refuse(
           "an array of 1 for all stages, or of " + std::to_string(stages) + ", one for each");
     std::vector<stage_costs> costs;
-    list.for_each([&](value const& stage) { costs.push_back(read_costs(stage)); });
+    list.for_each(
+        [&](value const& stage) { costs.push_back(read_costs(stage.members(names_, 5))); });
     if (costs.size() == 1) costs.resize(zbpp::detail::index(stages), costs.front());
     return costs;
   }
 
-  [[nodiscard]] stage_costs read_costs(value const& stage) const {
-    constexpr std::array<std::string_view, 18> names{
-        "forward",
-        "backward_input",
-        "backward_weight",
-        "activation",
-        "weight_gradient_input",
-        "backward_fused",
-        "recompute",
-        "norm",
-        "optimizer_step",
-        "recompute_input",
-        "edge",
-        "static",
-        "workspace",
-        "tied",
-        "output_gradient",
-        "overlapped",
-        "offload",
-        "reload"};
-    auto const found = stage.members(names, 5);
+  [[nodiscard]] std::vector<layer_costs> read_layers(value const& list) const {
+    if (!list.is(value_kind::array) || list.size() == 0)
+      list.refuse("an array of layers from the input on, each with its costs");
+    std::array<std::string_view, names_.size() + 1> names{};
+    std::copy(names_.begin(), names_.end(), names.begin());
+    names.back() = "count";
+    std::vector<layer_costs> costs;
+    list.for_each([&](value const& layer) {
+      auto const found = layer.members(names, 5);
+      std::array<value, names_.size()> parts;
+      std::copy(found.begin(), found.end() - 1, parts.begin());
+      auto const& count = found.back();
+      auto const equal = count ? whole(count, 1, problem_limits::layers) : 1;
+      if (static_cast<std::int64_t>(costs.size()) + equal > problem_limits::layers)
+        list.refuse(
+            "more than " + std::to_string(problem_limits::layers) + " layers", "at most that many");
+      costs.insert(costs.end(), zbpp::detail::index(equal), read_costs(parts));
+    });
+    return costs;
+  }
+
+  // The keys of a stage or layer.
+  static constexpr std::array<std::string_view, 18> names_{
+      "forward",
+      "backward_input",
+      "backward_weight",
+      "activation",
+      "weight_gradient_input",
+      "backward_fused",
+      "recompute",
+      "norm",
+      "optimizer_step",
+      "recompute_input",
+      "edge",
+      "static",
+      "workspace",
+      "tied",
+      "output_gradient",
+      "overlapped",
+      "offload",
+      "reload"};
+
+  [[nodiscard]] stage_costs read_costs(std::array<value, names_.size()> const& found) const {
     auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, output_gradient, overlapped, offload, reload] =
         found;
     for (auto const& host : {offload, reload})

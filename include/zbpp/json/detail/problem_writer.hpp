@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a problem is written as JSON. Only `impl/*.ipp` include it.
+// How a problem, of stages or of layers, is written as JSON. Only `impl/*.ipp` include it.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -8,9 +8,12 @@
 #include <zbpp/json/detail/number.hpp>
 #include <zbpp/json/detail/problem_reader.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/layers.hpp>
+#include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,22 +25,37 @@ namespace zbpp::json::detail {
 class problem_writer {
  public:
   problem_writer(problem const& problem, time_unit unit, std::string indent)
-      : problem_(problem), unit_(unit), indent_(std::move(indent)) {}
+      : placement_(problem.placement()),
+        microbatches_(problem.microbatches()),
+        costs_(problem.all_costs()),
+        transfer_(problem.transfer()),
+        memory_limits_(problem.memory_limits()),
+        unit_(unit),
+        indent_(std::move(indent)) {}
+  problem_writer(layered_problem const& model, time_unit unit, std::string indent)
+      : placement_(model.placement()),
+        microbatches_(model.microbatches()),
+        has_layers_(true),
+        costs_(model.layers()),
+        transfer_(model.transfer()),
+        memory_limits_(model.memory_limits()),
+        unit_(unit),
+        indent_(std::move(indent)) {}
 
   [[nodiscard]] std::string write() {
-    if (problem_.stages() > problem_limits::stages)
+    if (placement_.stages() > problem_limits::stages)
       throw error(
           errc::bad_argument,
           "a file holds at most " + std::to_string(problem_limits::stages) + " stages, not " +
-              std::to_string(problem_.stages()));
+              std::to_string(placement_.stages()));
     text_ = "{";
-    key("ranks") += std::to_string(problem_.ranks());
-    key("microbatches") += std::to_string(problem_.microbatches());
+    key("ranks") += std::to_string(placement_.ranks());
+    key("microbatches") += std::to_string(microbatches_);
     key("placement") += placement_text();
-    if (problem_.placement().name() == "looped")
-      key("chunks") += std::to_string(problem_.stages() / problem_.ranks());
+    if (placement_.name() == "looped")
+      key("chunks") += std::to_string(placement_.stages() / placement_.ranks());
     key("time_unit").append("\"").append(to_string(unit_)).append("\"");
-    key("stages") += stages_text();
+    key(has_layers_ ? "layers" : "stages") += has_layers_ ? layers_text() : stages_text();
     key("transfer") += transfer_text();
     key("memory_limit") += limits_text();
     return text_ + "\n" + indent_ + "}";
@@ -50,14 +68,13 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string placement_text() const {
-    auto const name = problem_.placement().name();
+    auto const name = placement_.name();
     if (name != "custom") return "\"" + name + "\"";
-    return list(
-        problem_.placement().rank_of_stages(), [](int rank) { return std::to_string(rank); });
+    return list(placement_.rank_of_stages(), [](int rank) { return std::to_string(rank); });
   }
 
   [[nodiscard]] std::string stages_text() const {
-    auto all = problem_.all_costs();
+    auto all = costs_;
     if (std::equal(all.begin() + 1, all.end(), all.begin())) all = all.first(1);
     std::string text = "[";
     for (auto const& costs : all)
@@ -67,7 +84,23 @@ class problem_writer {
     return text + "\n" + indent_ + "  ]";
   }
 
-  [[nodiscard]] std::string costs_text(stage_costs const& costs) const {
+  // Equal layers one after another are one entry with their count.
+  [[nodiscard]] std::string layers_text() const {
+    std::string text = "[";
+    for (auto left = costs_; !left.empty();) {
+      auto const next = std::find_if_not(left.begin(), left.end(), [&](layer_costs const& costs) {
+        return costs == left.front();
+      });
+      auto const count = next - left.begin();
+      text.append(text.size() > 1 ? ",\n" : "\n")
+          .append(indent_ + "    ")
+          .append(costs_text(left.front(), count));
+      left = left.subspan(zbpp::detail::index(count));
+    }
+    return text + "\n" + indent_ + "  ]";
+  }
+
+  [[nodiscard]] std::string costs_text(stage_costs const& costs, std::int64_t count = 1) const {
     std::string text;
     auto add = [&text](std::string_view name, std::string const& number) {
       text.append(text.empty() ? "{\"" : ", \"").append(name).append("\": ").append(number);
@@ -75,6 +108,7 @@ class problem_writer {
     auto add_size = [&](std::string_view name, bytes number) {
       if (number != 0) add(name, std::to_string(number));
     };
+    if (count > 1) add("count", std::to_string(count));
     add("forward", number_text(costs.forward, unit_));
     add("backward_input", number_text(costs.backward_input, unit_));
     add("backward_weight", number_text(costs.backward_weight, unit_));
@@ -95,7 +129,7 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string transfer_text() const {
-    auto const& hops = problem_.transfer();
+    auto const& hops = transfer_;
     auto const time_of = [this](ticks latency) { return number_text(latency, unit_); };
     if (hops.ranks() == 0) return time_of(hops.latency().front());
     auto const latency = table(hops.latency(), time_of);
@@ -108,7 +142,7 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string limits_text() const {
-    auto const limits = problem_.memory_limits();
+    auto const limits = memory_limits_;
     if (limits.empty()) return "null";
     if (limits.size() == 1) return std::to_string(limits.front());
     return list(limits, [](bytes limit) { return std::to_string(limit); });
@@ -123,14 +157,19 @@ class problem_writer {
 
   template <class Number, class Text>
   [[nodiscard]] std::string table(std::span<Number const> numbers, Text text_of) const {
-    auto const row = zbpp::detail::index(problem_.ranks());
+    auto const row = zbpp::detail::index(placement_.ranks());
     std::string text = "[";
     for (; !numbers.empty(); numbers = numbers.subspan(row))
       text.append(text.size() > 1 ? ", " : "").append(list(numbers.first(row), text_of));
     return text + "]";
   }
 
-  problem const& problem_;
+  placement const& placement_;
+  int microbatches_;
+  bool has_layers_ = false;
+  std::span<stage_costs const> costs_;
+  transfer_costs const& transfer_;
+  std::span<bytes const> memory_limits_;
   time_unit unit_;
   std::string indent_;
   std::string text_;

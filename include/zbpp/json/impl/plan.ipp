@@ -41,7 +41,7 @@ class plan_reader {
 
   /// @return the plan
   [[nodiscard]] plan_report read() {
-    constexpr std::array<std::string_view, 9> names{
+    constexpr std::array<std::string_view, 10> names{
         "policy",
         "problem",
         "cost",
@@ -50,9 +50,10 @@ class plan_reader {
         "optimal",
         "bubble_rate",
         "plan_seconds",
-        "ranks"};
-    auto const [policy, what, cost, period, bound, optimal, rate, seconds, ranks] =
-        object_.members(names, names.size());
+        "ranks",
+        "first_layer"};
+    auto const [policy, what, cost, period, bound, optimal, rate, seconds, ranks, layers] =
+        object_.members(names, names.size() - 1);
     if (!policy.is(value_kind::string)) policy.refuse("the title of a policy");
     if (!optimal.is(value_kind::boolean)) optimal.refuse("true or false");
     problem_reader reader(what);
@@ -73,7 +74,8 @@ class plan_reader {
         optimal.text() == "true",
         read_rate(rate),
         real(seconds, 0, "seconds"),
-        std::move(peaks_)};
+        std::move(peaks_),
+        layers ? read_first_layers(layers, asked.stages()) : std::vector<int>{}};
   }
 
   /// @return the unit of the file's times, once it has been read
@@ -84,6 +86,19 @@ class plan_reader {
     auto const rate = real(from, 0, "a rate from 0 to 1");
     if (rate > 1) from.refuse("a rate from 0 to 1");
     return rate;
+  }
+
+  [[nodiscard]] static std::vector<int> read_first_layers(value const& list, int stages) {
+    std::vector<int> first;
+    if (list.is(value_kind::array))
+      list.for_each([&](value const& layer) {
+        first.push_back(static_cast<int>(whole(layer, 0, problem_limits::layers - 1)));
+      });
+    if (!are_first_layers(first, stages))
+      list.refuse(
+          "an array of " + std::to_string(stages) +
+          " that begins with 0 and ascends, the first layer of each stage");
+    return first;
   }
 
   void read_ranks(value const& ranks, problem const& asked) {
@@ -171,7 +186,8 @@ make_plan_report(std::string policy, schedule order, problem problem, double pla
       whole <= bound,
       rate,
       plan_seconds,
-      std::move(peaks)};
+      std::move(peaks),
+      {}};
 }
 
 ZBPP_INLINE plan_report read_plan(std::string_view text, std::string const& name, time_unit* unit) {
@@ -196,6 +212,12 @@ ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
   add("optimal", from.optimal ? "true" : "false");
   add("bubble_rate", number_text(from.bubble_rate));
   add("plan_seconds", number_text(from.plan_seconds));
+  if (!from.first_layer.empty()) {
+    std::string list;
+    for (int layer : from.first_layer)
+      list.append(list.empty() ? "[" : ", ").append(std::to_string(layer));
+    add("first_layer", list + "]");
+  }
   text += "  \"ranks\": [";
   for (int rank = 0; rank < from.problem.ranks(); ++rank) {
     text.append(rank == 0 ? "\n" : ",\n").append("    {\"peak_memory\": ");

@@ -5,6 +5,7 @@
 
 #include <zbpp/json/impl/claims.ipp>
 #include <zbpp/json/impl/document.ipp>
+#include <zbpp/json/impl/layers.ipp>
 #include <zbpp/json/impl/plan.ipp>
 #include <zbpp/json/impl/problem.ipp>
 #include <zbpp/json/impl/writable.ipp>

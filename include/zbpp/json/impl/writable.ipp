@@ -5,15 +5,25 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/json/detail/problem_reader.hpp>
 #include <zbpp/json/detail/writable.hpp>
 #include <zbpp/json/plan.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
+#include <vector>
 
 namespace zbpp::json::detail {
+
+ZBPP_INLINE bool are_first_layers(std::vector<int> const& list, int stages) {
+  return list.size() == zbpp::detail::index(stages) && list.front() == 0 &&
+         list.back() < problem_limits::layers &&
+         std::adjacent_find(list.begin(), list.end(), std::greater_equal<>{}) == list.end();
+}
 
 ZBPP_INLINE void check_writable(plan_report const& from) {
   using zbpp::detail::require;
@@ -32,6 +42,9 @@ ZBPP_INLINE void check_writable(plan_report const& from) {
       "cost, period and lower_bound are at least 0");
   require(is_number(from.bubble_rate) && from.bubble_rate <= 1, "bubble_rate lies between 0 and 1");
   require(is_number(from.plan_seconds), "plan_seconds is a number of at least 0");
+  require(
+      from.first_layer.empty() || are_first_layers(from.first_layer, from.problem.stages()),
+      "first_layer has an entry for each stage, begins with 0 and ascends, or is empty");
   for (auto peak : from.peak_memory) require(peak >= 0, "peak_memory is at least 0");
   require(from.timeline.ranks() == ranks, "the timeline has a row for each rank");
   for (int rank = 0; rank < ranks; ++rank) {

@@ -89,6 +89,11 @@ class partition_search {
       best_order_ = std::move(order_);
     }
     known_.emplace(c, result);
+    if (settings_.on_progress && best_score_.fits())
+      settings_.on_progress(
+          {.cost = best_score_.cost,
+           .lower_bound = std::max<ticks>(least_cost_, 0),
+           .spent = static_cast<double>(asked_) / settings_.schedules});
     return result;
   }
 

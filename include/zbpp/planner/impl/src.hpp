@@ -9,7 +9,9 @@
 #include <zbpp/planner/impl/chunk_policies.ipp>
 #include <zbpp/planner/impl/greedy_auto.ipp>
 #include <zbpp/planner/impl/memory_needs.ipp>
+#include <zbpp/planner/impl/named_policy.ipp>
 #include <zbpp/planner/impl/partition.ipp>
+#include <zbpp/planner/impl/partition_by_name.ipp>
 #include <zbpp/planner/impl/registry.ipp>
 #include <zbpp/planner/impl/search_once.ipp>
 #include <zbpp/planner/impl/zb_v.ipp>

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shares a budget among the cuts that a policy is asked about.
+#pragma once
+
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/recompute.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/partition_by_name.hpp>
+#include <zbpp/planner/zb_v.hpp>
+
+#include <string_view>
+#include <utility>
+
+namespace zbpp {
+namespace detail {
+
+/// Says whether a policy of the registry searches for schedules of a model.
+[[nodiscard]] ZBPP_INLINE bool is_searching(std::string_view policy, layered_problem const& model) {
+  return policy == greedy_auto::name || policy == v_half::name || policy == v_min::name ||
+         policy == interleaved_zb::name || (policy == zb_v::name && model.has_limits());
+}
+
+}  // namespace detail
+
+ZBPP_INLINE layer_partition partition_by_name(
+    layered_problem const& model,
+    std::string_view policy,
+    search_settings const& search,
+    int schedules) {
+  detail::check_budget(search);
+  detail::require(schedules >= 0, "schedules is less than 0; 0 leaves it to zbpp");
+  auto const name = named_policy(policy, search).name();
+  if (auto const why = placement_refusal(name, model.placement(), model.microbatches());
+      !why.empty())
+    throw error(errc::unsupported_problem, why);
+  bool const searches = detail::is_searching(name, model);
+  auto const count = schedules > 0 ? schedules
+                     : searches    ? partition_schedules::of_searches
+                                   : partition_schedules::of_rules;
+  // The order of the best cut takes as long as all cuts before it.
+  auto const phases = static_cast<std::size_t>(searches ? 2 : 1);
+  search_settings share{.seconds = search.seconds / count, .seed = search.seed};
+  share.stop = search.stop;
+  auto found = partition(
+      model,
+      named_policy(name, share),
+      {.schedules = count,
+       .seed = search.seed,
+       .stop = search.stop,
+       .on_progress = detail::part_of_search(search, 0, phases).on_progress});
+  if (!searches || search.stop.stop_requested()) return found;
+  auto last = detail::part_of_search(search, 1, phases);
+  auto order = detail::insert_recompute(named_policy(name, last)(found.problem), found.problem);
+  auto const took = cost(simulate(order, found.problem));
+  if (took >= found.cost || !detail::is_within_limits(order, found.problem)) return found;
+  found.optimal = false;  // it was about the shorter searches
+  found.schedule = std::move(order);
+  found.cost = took;
+  return found;
+}
+
+}  // namespace zbpp
