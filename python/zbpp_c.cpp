@@ -14,9 +14,13 @@
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
+#include <zbpp/model/layers.hpp>
 #include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/zb_v.hpp>
 
@@ -101,17 +105,20 @@ struct asked_problem {
 };
 
 // Every rank is followed through all passes, so what is larger would take minutes.
-void check_size(zbpp::problem const& problem) {
+void check_size(int ranks, int stages, int microbatches) {
   constexpr std::int64_t most = std::int64_t{1} << 31;
   constexpr int most_ranks = 4096;
-  auto const cells = std::int64_t{problem.stages()} * problem.microbatches();
-  if (problem.ranks() <= most_ranks && cells <= most / problem.ranks()) return;
+  auto const cells = std::int64_t{stages} * microbatches;
+  if (ranks <= most_ranks && cells <= most / ranks) return;
   throw zbpp::error(
       errc::bad_argument,
-      "the problem has " + std::to_string(problem.ranks()) + " ranks, " +
-          std::to_string(problem.stages()) + " stages and " +
-          std::to_string(problem.microbatches()) +
+      "the problem has " + std::to_string(ranks) + " ranks, " + std::to_string(stages) +
+          " stages and " + std::to_string(microbatches) +
           " microbatches; expected up to 4096 ranks, and up to 2^31 for the product of the three");
+}
+
+void check_size(zbpp::problem const& problem) {
+  check_size(problem.ranks(), problem.stages(), problem.microbatches());
 }
 
 asked_problem read_problem(zbpp_text text) {
@@ -125,6 +132,21 @@ zbpp::json::plan_report read_plan(zbpp_text text, zbpp::time_unit* unit = nullpt
   auto plan = zbpp::json::read_plan(view(text), "plan", unit);
   check_size(plan.problem);
   return plan;
+}
+
+struct asked_layers {
+  zbpp::layered_problem model;
+  zbpp::time_unit unit;
+};
+
+asked_layers read_layers(zbpp_text text, int most_chunks = 1) {
+  auto unit = zbpp::time_unit::milliseconds;
+  auto model = zbpp::json::read_layers(view(text), "problem", &unit);
+  auto const ranks = model.placement().ranks();
+  auto const layers = static_cast<std::int64_t>(model.layers().size());
+  auto const stages = std::min(layers, std::int64_t{most_chunks} * ranks);
+  check_size(ranks, std::max(model.stages(), static_cast<int>(stages)), model.microbatches());
+  return {std::move(model), unit};
 }
 
 // ---- policies -----------------------------------------------------------------------------------
@@ -209,6 +231,18 @@ zbpp::json::plan_report plan(
   auto const& policy = find(all, name);
   auto order = policy(problem);
   return report(policy.title(), std::move(order), std::move(problem));
+}
+
+// A plan of layers that were cut into stages.
+template <class Found>
+zbpp::json::plan_report plan_of(
+    std::string_view title, Found found, std::chrono::steady_clock::time_point start) {
+  std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
+  auto plan = zbpp::json::make_plan_report(
+      std::string(title), std::move(found.schedule), std::move(found.problem), spent.count());
+  plan.first_layer = std::move(found.first_layer);
+  check_limits(plan);
+  return plan;
 }
 
 // A line as JSON writes it; without control characters there is little to escape.
@@ -316,6 +350,50 @@ zbpp_status zbpp_plan(
         std::move(asked.problem), zbpp_c::view(policy), zbpp_c::settings(seconds, seed, search));
     zbpp_c::check_limits(found);
     return zbpp::json::write_plan(found, asked.unit);
+  });
+}
+
+zbpp_status zbpp_partition(
+    zbpp_text layers,
+    zbpp_text policy,
+    int schedules,
+    double seconds,
+    uint64_t seed,
+    zbpp_search* search,
+    char** out) {
+  return zbpp_c::answer(out, [&] {
+    auto const asked = zbpp_c::read_layers(layers);
+    auto const settings = zbpp_c::settings(seconds, seed, search);
+    auto const chosen = zbpp::named_policy(zbpp_c::view(policy), settings);
+    auto const start = std::chrono::steady_clock::now();
+    auto found = zbpp::partition_by_name(asked.model, chosen.name(), settings, schedules);
+    return zbpp::json::write_plan(
+        zbpp_c::plan_of(chosen.title(), std::move(found), start), asked.unit);
+  });
+}
+
+zbpp_status zbpp_auto_plan(
+    zbpp_text layers,
+    int most_chunks,
+    double seconds,
+    uint64_t seed,
+    zbpp_search* search,
+    char** out) {
+  return zbpp_c::answer(out, [&] {
+    auto const asked = zbpp_c::read_layers(layers, most_chunks);
+    zbpp::auto_plan const decide{
+        .search = zbpp_c::settings(seconds, seed, search), .most_chunks = most_chunks};
+    auto const start = std::chrono::steady_clock::now();
+    auto found = decide(asked.model);
+    return zbpp::json::write_plan(
+        zbpp_c::plan_of(zbpp::auto_plan::title, std::move(found), start), asked.unit);
+  });
+}
+
+zbpp_status zbpp_read_layers(zbpp_text layers, char** out) {
+  return zbpp_c::answer(out, [&] {
+    auto const asked = zbpp_c::read_layers(layers);
+    return zbpp::json::write_layers(asked.model, asked.unit);
   });
 }
 

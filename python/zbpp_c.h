@@ -71,6 +71,28 @@ ZBPP_C_EXPORT zbpp_status zbpp_plan(
     zbpp_search* search,
     char** out);
 
+/// Cuts layers into stages for a policy as `zbpp-plan --policy` does: `layers` is a problem of
+/// layers, `policy` the name or title of a policy. The policy is asked for `schedules` orders at
+/// most, 0 for the default. The answer is a plan with the first layer of each stage.
+ZBPP_C_EXPORT zbpp_status zbpp_partition(
+    zbpp_text layers,
+    zbpp_text policy,
+    int schedules,
+    double seconds,
+    uint64_t seed,
+    zbpp_search* search,
+    char** out);
+
+/// Searches placement, layers of each stage, stages that recompute and order at once, over looped
+/// placements of up to `most_chunks` stages per rank. The answer is as above.
+ZBPP_C_EXPORT zbpp_status zbpp_auto_plan(
+    zbpp_text layers,
+    int most_chunks,
+    double seconds,
+    uint64_t seed,
+    zbpp_search* search,
+    char** out);
+
 /// Lists the policies: a JSON array of {"name", "title", "summary"}.
 ZBPP_C_EXPORT zbpp_status zbpp_policies(char** out);
 
@@ -93,9 +115,10 @@ ZBPP_C_EXPORT zbpp_status zbpp_verify(zbpp_text csv, zbpp_text problem, char** o
 /// is as above; wrong claims are of the kind "claim".
 ZBPP_C_EXPORT zbpp_status zbpp_verify_plan(zbpp_text plan, char** out);
 
-/// Reads a problem or a plan strictly and writes it in full. Whether what a plan says is true is
-/// for `zbpp_verify_plan`.
+/// Reads a problem, of stages or of layers, or a plan strictly and writes it in full. Whether what
+/// a plan says is true is for `zbpp_verify_plan`.
 ZBPP_C_EXPORT zbpp_status zbpp_read_problem(zbpp_text problem, char** out);
+ZBPP_C_EXPORT zbpp_status zbpp_read_layers(zbpp_text layers, char** out);
 ZBPP_C_EXPORT zbpp_status zbpp_read_plan(zbpp_text plan, char** out);
 
 /// Writes the schedule of a plan as CSV; with `overlap`, pairs such as (0F7;7B3)OVERLAP_F_B.

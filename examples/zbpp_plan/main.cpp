@@ -2,8 +2,10 @@
 //
 // zbpp-plan: plans, checks and compares schedules on the command line. docs/zbpp_plan.md tells how.
 #include "check.hpp"
+#include "compare.hpp"
 #include "gpus.hpp"
 #include "inputs.hpp"
+#include "layers.hpp"
 #include "options.hpp"
 #include "outputs.hpp"
 #include "planners.hpp"
@@ -12,7 +14,6 @@
 #include "tables.hpp"
 #include <zbpp/io/text.hpp>
 
-#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
@@ -34,37 +35,20 @@ void list_planners(searching const& how) {
 
 void plan(options const& o, searching const& how) {
   auto const planners = all_planners(how);
+  if (o.layers) {
+    auto const found =
+        plan_layers(find_planner(planners, o.policy), *o.layers, how, o.states_seconds);
+    write_plans(o.out, {found.plan}, o.unit);
+    if (!o.out.any())
+      print(
+          summary_of(found.plan, o.unit) + layers_facts(found, o.layers->layers().size()) +
+          (o.gpus ? "\n" + gpu_needs_of(found.plan) : ""));
+    return;
+  }
   auto const found = make_plan(find_planner(planners, o.policy), o.problem->problem);
   write_plans(o.out, {found}, o.problem->unit);
   if (!o.out.any())
     print(summary_of(found, o.problem->unit) + (o.gpus ? "\n" + gpu_needs_of(found) : ""));
-}
-
-void compare(options const& o, searching const& how) {
-  auto const planners = all_planners(how);
-  auto const unit = o.problem->unit;
-  std::vector<planner> asked;
-  for (auto const& name : o.policies) asked.push_back(find_planner(planners, name));
-  table rows({"policy", "cost", "bubble rate", "gap to the bound", "peak memory"});
-  std::vector<zbpp::json::plan_report> plans;
-  for (auto const& who : asked) {
-    try {
-      auto const& p = plans.emplace_back(make_plan(who, o.problem->problem));
-      rows.add(
-          {who.name,
-           time_text(p.cost, unit),
-           percent(p.bubble_rate),
-           gap_text(p.cost, p.lower_bound),
-           std::to_string(*std::max_element(p.peak_memory.begin(), p.peak_memory.end()))});
-    } catch (nothing_fits const& why) {
-      rows.add({who.name, why.what()});
-    } catch (zbpp::error const& why) {
-      if (why.code() != zbpp::errc::unsupported_problem) throw;
-      rows.add({who.name, why.what()});
-    }
-  }
-  if (!o.out.takes_standard_output()) print(rows.text() + (o.out.ascii ? "\n" : ""));
-  write_plans(o.out, plans, unit);
 }
 
 [[nodiscard]] status check_file(options const& o) {
@@ -78,15 +62,12 @@ void compare(options const& o, searching const& how) {
 [[nodiscard]] status run(int argc, char const* const* argv) {
   auto const o = command_line().read(argc, argv);
   if (!o) return done;
-  searching const how{
-      .seconds = o->seconds,
-      .seed = o->seed,
-      .unit = o->problem ? o->problem->unit : zbpp::time_unit::milliseconds};
+  searching const how{.seconds = o->seconds, .seed = o->seed, .unit = o->unit};
   switch (o->task) {
     case task::list: list_planners(how); break;
     case task::check: return check_file(*o);
     case task::plan: plan(*o, how); break;
-    case task::compare: compare(*o, how); break;
+    case task::compare: run_compare(*o, how); break;
     case task::sweep: run_sweep(*o, how); break;
   }
   if (how.stop.stop_requested())

@@ -85,22 +85,31 @@ template <std::integral Number>
   }
 }
 
-/// @return the values of a list, one for each of `count`; a single one stands for all
+/// @return the values of a list, one for each of `count`; a single one stands for all, and `5x32`
+///         for 32 of 5
+/// @param of  in messages, what there are `count` of
 /// @throws zbpp::error (bad_argument)
 template <class Value>
 [[nodiscard]] std::vector<Value> list(
     std::string_view option,
     std::string_view text,
     int count,
-    Value (*read)(std::string_view, std::string_view)) {
+    Value (*read)(std::string_view, std::string_view),
+    std::string const& of = "stages") {
   std::vector<Value> values;
-  for (auto part : split(text, ',')) values.push_back(read(option, part));
   auto const all = static_cast<std::size_t>(count);
+  for (auto part : split(text, ',')) {
+    auto const times = part.find('x');
+    auto const value = read(option, part.substr(0, times));
+    auto const repeats =
+        times == std::string_view::npos ? 1 : whole(option, part.substr(times + 1), 1, count);
+    values.insert(values.end(), static_cast<std::size_t>(repeats), value);
+  }
   if (values.size() == 1) values.resize(all, values.front());
   if (values.size() != all)
     refuse(
         std::string(option) + ": found " + std::to_string(values.size()) +
-        " values; expected 1 for all stages, or " + std::to_string(count) + ", one for each");
+        " values; expected 1 for all " + of + ", or " + std::to_string(count) + ", one for each");
   return values;
 }
 

@@ -9,6 +9,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
+#include <zbpp/model/layers.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/planner/search.hpp>
 
@@ -23,6 +24,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace planning {
@@ -39,15 +41,19 @@ struct asked_problem {
 /// Holds what the command line says.
 struct options {
   planning::task task = task::plan;
-  std::string policy;                    ///< empty: not given
-  std::vector<std::string> policies;     ///< to compare
-  std::string check;                     ///< file to check
-  std::vector<zbpp::bytes> limits;       ///< of a sweep
-  std::optional<asked_problem> problem;  ///< every task but `list` and `check` has one
-  std::string problem_file;              ///< empty: the problem comes from options
+  std::string policy;                 ///< empty: not given
+  std::vector<std::string> policies;  ///< to compare
+  std::string check;                  ///< file to check
+  std::vector<zbpp::bytes> limits;    ///< of a sweep
+  /// Every task but `list` and `check` has one, or layers.
+  std::optional<asked_problem> problem;
+  std::optional<zbpp::layered_problem> layers;           ///< in place of a problem
+  zbpp::time_unit unit = zbpp::time_unit::milliseconds;  ///< of the problem or layers
+  std::string problem_file;                              ///< empty: the problem comes from options
   outputs out;
   bool gpus = false;  ///< whether to tell what a plan needs of GPUs
   double seconds = 0.3;
+  bool states_seconds = false;  ///< whether that is from the command line
   std::uint64_t seed = zbpp::search_settings{}.seed;
 };
 
@@ -62,15 +68,17 @@ class command_line {
             std::to_string(ZBPP_VERSION_PATCH));
     add_flag("--list", "Tell every policy");
     add("--check", "FILE", "Verify a plan (JSON) or a schedule (CSV)");
-    add("--compare", "A,B,...", "Compare policies");
+    add("--compare", "A,B,...", "Compare policies, each on the placement it needs, or A@PLACEMENT");
     add("--sweep-memory", "LO:HI:N", "Bubble rate against memory limit");
     add("--policy", "NAME", "Policy that decides the order");
     add("--problem",
         "FILE",
-        "Problem in JSON, in place of the options from --ranks to --memory-limit");
+        "Problem in JSON, of stages or of layers, in place of the options from --ranks to "
+        "--memory-limit");
     add("--ranks", "P", "Ranks");
     add("--microbatches", "M", "Microbatches of a step");
-    add("--forward", "T", "Time of F in ms; T,T,... for each stage, here and below");
+    add("--layers", "N", "Layers to cut into stages; times and sizes are then those of layers");
+    add("--forward", "T", "Time of F in ms; T,T,... for each stage, TxN for N of them, as below");
     add("--backward-input", "T", "Time of B in ms");
     add("--backward-weight", "T", "Time of W in ms");
     add("--overlapped", "T", "Time of F and B together in ms, to plan pairs; F + B if left out");
@@ -82,7 +90,7 @@ class command_line {
     add("--output-gradient", "S", "Part of it that B adds; 0 if left out");
     add("--memory-limit", "S", "Memory of every rank, in the unit of the sizes");
     add("--json", "FILE", "Write the plan");
-    add("--csv", "FILE", "Write the schedule, or the table of a sweep");
+    add("--csv", "FILE", "Write the schedule, or the table of a comparison or sweep");
     add_flag("--csv-overlap", "In it, write F and BW as pairs that overlap, as DualPipeV does");
     add_flag("--csv-transfers", "In it, write sends and receives, as PyTorch's compute_comms");
     add("--svg", "FILE", "Draw the timeline, or the sweep");
@@ -126,7 +134,8 @@ class command_line {
     o.problem_file = text("--problem");
     if (o.check == "-" && o.problem_file == "-")
       refuse("--check and --problem both read standard input; give one of them a file");
-    if (has("--seconds"))
+    o.states_seconds = has("--seconds");
+    if (o.states_seconds)
       o.seconds = decimal("--seconds", text("--seconds"), 1e6, "a number from 0 to 10^6");
     if (has("--seed"))
       o.seed = whole<std::uint64_t>(
@@ -139,7 +148,15 @@ class command_line {
     if (o.task == task::plan && o.policy.empty())
       refuse("--policy is missing; --list tells the policies there are");
     if (o.task == task::list || (o.task == task::check && !has("--problem"))) return o;
-    o.problem = has("--problem") ? read_problem() : make_problem();
+    if (has("--problem"))
+      read_problem(o);
+    else
+      make_problem(o);
+    if (o.layers && (o.task == task::check || o.task == task::sweep))
+      refuse(
+          std::string(o.task == task::check ? "--check" : "--sweep-memory") +
+          " takes a problem of stages, not of layers; --policy makes one of layers, which its plan "
+          "has");
     return o;
   }
 
@@ -147,6 +164,7 @@ class command_line {
   static constexpr std::array problem_options_{
       "--ranks",
       "--microbatches",
+      "--layers",
       "--forward",
       "--backward-input",
       "--backward-weight",
@@ -167,6 +185,12 @@ class command_line {
   Compare policies:
     zbpp-plan --compare one_f_one_b,zb_h1,zb_h2 --ranks 4 --microbatches 8 \
       --forward 10 --backward-input 10 --backward-weight 10
+  Compare policies of several placements, and greedy_auto on each of these:
+    zbpp-plan --compare zb_h1,interleaved,zb_v,greedy_auto --ranks 4 \
+      --microbatches 8 --forward 10 --backward-input 10 --backward-weight 10
+  Cut 34 layers, of which the last is heavy, into stages, and plan:
+    zbpp-plan --policy auto_plan --ranks 4 --microbatches 16 --layers 34 \
+      --forward 1x33,12 --backward-input 1x33,12 --backward-weight 1x33,12
   Check what somebody else made:
     zbpp-plan --check plan.json
   Sweep the memory limit:
@@ -218,7 +242,7 @@ has the details.)";
     }
     if (found == task::list) refuse_other({"--problem"});
     if (found == task::compare)
-      refuse_other({"--policy", "--json", "--csv", "--csv-overlap", "--csv-transfers", "--gpus"});
+      refuse_other({"--policy", "--json", "--csv-overlap", "--csv-transfers", "--gpus"});
     if (found == task::sweep) {
       refuse_other({"--json", "--csv-overlap", "--csv-transfers", "--trace", "--ascii", "--gpus"});
       refuse_other({"--memory-limit"});
@@ -241,16 +265,18 @@ has the details.)";
     out.check();
   }
 
-  [[nodiscard]] asked_problem read_problem() const {
+  void read_problem(options& o) const {
     for (std::string const name : problem_options_)
       if (has(name)) refuse(name + " stands beside --problem; the file says it all, leave one out");
     auto const path = text("--problem");
-    auto unit = zbpp::time_unit::milliseconds;
-    auto problem = zbpp::json::read_problem(planning::read(path), input_name(path), &unit);
-    return {std::move(problem), unit};
+    auto read = zbpp::json::read_stages_or_layers(planning::read(path), input_name(path), &o.unit);
+    if (auto* const problem = std::get_if<zbpp::problem>(&read))
+      o.problem = asked_problem{std::move(*problem), o.unit};
+    else
+      o.layers = std::get<zbpp::layered_problem>(std::move(read));
   }
 
-  [[nodiscard]] asked_problem make_problem() const {
+  void make_problem(options& o) const {
     for (std::string const name :
          {"--ranks", "--microbatches", "--forward", "--backward-input", "--backward-weight"})
       if (!has(name)) refuse(name + " is missing; it or --problem FILE is needed");
@@ -260,10 +286,16 @@ has the details.)";
       if (has(name) && !has("--activation"))
         refuse("--activation is missing; " + name + " is about what F keeps");
     auto where = make_placement();
-    auto const all = where.stages();
-    auto const times = [&](std::string const& name) { return list(name, text(name), all, time); };
+    constexpr int most_layers = 4096;
+    bool const has_layers = has("--layers");
+    auto const all =
+        has_layers ? whole("--layers", text("--layers"), 1, most_layers) : where.stages();
+    auto const* const of = has_layers ? "layers" : "stages";
+    auto const times = [&](std::string const& name) {
+      return list(name, text(name), all, time, of);
+    };
     auto const sizes = [&](std::string const& name) {
-      return list(name, has(name) ? text(name) : "0", all, size);
+      return list(name, has(name) ? text(name) : "0", all, size, of);
     };
     auto const forward = times("--forward");
     auto const backward_input = times("--backward-input");
@@ -288,7 +320,12 @@ has the details.)";
       memory_limits.push_back(size("--memory-limit", text("--memory-limit")));
     auto const transfer = has("--transfer") ? time("--transfer", text("--transfer")) : 0;
     auto const microbatches = whole("--microbatches", text("--microbatches"), 1, 1 << 27);
-    return {{std::move(where), microbatches, std::move(costs), transfer, std::move(memory_limits)}};
+    if (has_layers)
+      o.layers.emplace(
+          std::move(where), microbatches, std::move(costs), transfer, std::move(memory_limits));
+    else
+      o.problem = asked_problem{
+          {std::move(where), microbatches, std::move(costs), transfer, std::move(memory_limits)}};
   }
 
   [[nodiscard]] zbpp::placement make_placement() const {

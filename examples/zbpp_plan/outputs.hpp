@@ -55,6 +55,11 @@ struct outputs {
                files.begin(), files.end(), [&](auto const& file) { return file.first == option; })
         ->second;
   }
+  /// Forgets what was asked of an option.
+  void clear(std::string_view option) {
+    for (auto& [name, path] : files)
+      if (name == option) path.clear();
+  }
   /// @return whether anything but a summary was asked for
   [[nodiscard]] bool any() const {
     return ascii || std::any_of(files.begin(), files.end(), [](auto const& file) {
@@ -118,9 +123,10 @@ inline void write_plans(
   });
   put("--svg", [&] { return zbpp::to_svg(lines); });
   put("--trace", [&] {
-    bool const is_one_model = std::all_of(plans.begin(), plans.end(), [&](auto const& one) {
-      return one.problem == plans.front().problem;
-    });
+    bool const is_one_model =
+        !plans.empty() && std::all_of(plans.begin(), plans.end(), [&](auto const& one) {
+          return one.problem == plans.front().problem;
+        });
     return is_one_model ? zbpp::to_chrome_trace(lines, plans.front().problem)
                         : zbpp::to_chrome_trace(lines);
   });

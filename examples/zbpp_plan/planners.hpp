@@ -10,6 +10,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
 
@@ -47,6 +48,9 @@ struct planner {
 /// @return the name of the one that chooses the placement too
 inline constexpr std::string_view auto_placement_name = "auto_placement";
 
+/// @return the name of the one that cuts layers into stages, too
+inline constexpr std::string_view auto_plan_name = "auto_plan";
+
 /// @return all planners; `how` must outlive them
 [[nodiscard]] inline std::vector<planner> all_planners(searching const& how) {
   std::vector<planner> all;
@@ -80,6 +84,14 @@ inline constexpr std::string_view auto_placement_name = "auto_placement";
            auto found = zbpp::auto_placement{.search = search}(problem);
            return {std::move(found.problem), std::move(found.schedule)};
          });
+       }});
+  all.push_back(
+      {std::string(auto_plan_name),
+       std::string(zbpp::auto_plan::title),
+       "layers, placement and order at once; needs layers",
+       true,
+       [](zbpp::problem const&) -> solution {
+         refuse("auto_plan needs layers: give --layers N, or --problem FILE with layers in it");
        }});
   return all;
 }

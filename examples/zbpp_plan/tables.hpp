@@ -38,9 +38,9 @@ namespace planning {
 }
 
 /// @return words below each other and what they mean beside them
+/// @param width  of the words, at least
 [[nodiscard]] inline std::string facts_text(
-    std::vector<std::pair<std::string, std::string>> const& facts) {
-  std::size_t width = 0;
+    std::vector<std::pair<std::string, std::string>> const& facts, std::size_t width = 0) {
   for (auto const& [word, meaning] : facts) width = std::max(width, word.size());
   std::string text;
   for (auto const& [word, meaning] : facts)

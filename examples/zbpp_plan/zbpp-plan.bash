@@ -29,14 +29,14 @@ _zbpp_plan() {
       compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -f -- "$word")
       ;;
-    --sweep-memory | --ranks | --microbatches | --forward | --backward-input | --backward-weight | \
+    --sweep-memory | --ranks | --microbatches | --layers | --forward | --backward-input | --backward-weight | \
       --overlapped | --transfer | --chunks | --activation | --weight-gradient-input | \
       --output-gradient | --memory-limit | --seconds | --seed)
       COMPREPLY=() # numbers
       ;;
     *)
       mapfile -t COMPREPLY < <(compgen -W '--help --version --list --check --compare --sweep-memory
-        --policy --problem --ranks --microbatches --forward --backward-input --backward-weight
+        --policy --problem --ranks --microbatches --layers --forward --backward-input --backward-weight
         --overlapped --transfer --placement --chunks --activation --weight-gradient-input --output-gradient
         --memory-limit --json --csv --csv-overlap --csv-transfers --svg --trace --ascii --gpus
         --seconds --seed' -- "$word")

@@ -76,12 +76,52 @@ class Problem:
 
     def to_json(self) -> str:
         """Writes the problem. The library says what is wrong with a value when the text is used."""
-        try:
-            return json.dumps(_plain(self))
-        except RecursionError:
-            raise Error("problem: found a list in itself; expected numbers") from None
-        except ValueError as wrong:  # Python writes no number of more than 4300 digits
-            raise Error(f"problem: {wrong}") from None
+        return _json_of(self)
+
+
+Layer = Stage
+"""What a stage of one layer alone would take."""
+
+
+@dataclass(frozen=True)
+class LayeredProblem:
+    """A model as its layers, from the input on, before they are cut into stages.
+
+    `layers` has one entry for each layer; a list may hold one object many times, as in
+    `[embedding] + 32 * [block] + [head]`. All else is as in `Problem`. It is checked where it is
+    used.
+    """
+
+    ranks: int
+    microbatches: int
+    layers: Sequence[Layer]
+    placement: Union[str, Sequence[int]] = "linear"
+    chunks: int | None = None
+    transfer: Union[float, Table, Transfer] = 0
+    memory_limit: Union[int, Sequence[int], None] = None
+    time_unit: str = "ms"
+
+    @staticmethod
+    def from_json(text: str) -> LayeredProblem:
+        """Reads a problem of layers. Raises Error where the text is none."""
+        read = json.loads(_library.call("read_layers", _library.Text(text)))
+        layers: list[Layer] = []
+        for entry in read["layers"]:
+            layers += entry.pop("count", 1) * [Layer(**entry)]
+        return LayeredProblem(**_with_transfer(dict(read, layers=layers)))
+
+    def to_json(self) -> str:
+        """Writes the problem. The library says what is wrong with a value when the text is used."""
+        return _json_of(self)
+
+
+def _json_of(problem: Union[Problem, LayeredProblem]) -> str:
+    try:
+        return json.dumps(_plain(problem))
+    except RecursionError:
+        raise Error("problem: found a list in itself; expected numbers") from None
+    except ValueError as wrong:  # Python writes no number of more than 4300 digits
+        raise Error(f"problem: {wrong}") from None
 
 
 def _plain(value: object) -> object:
@@ -89,7 +129,7 @@ def _plain(value: object) -> object:
 
     What JSON cannot hold becomes a string, which the library refuses with the place where it stands.
     """
-    if isinstance(value, (Problem, Stage, Transfer)):
+    if isinstance(value, (Problem, LayeredProblem, Stage, Transfer)):
         return {name: _plain(one) for name, one in vars(value).items() if one is not None}
     if isinstance(value, (str, bool)):
         return value
@@ -105,10 +145,14 @@ def _plain(value: object) -> object:
 
 
 def _problem_of(read: dict) -> Problem:
-    known = dict(read, stages=[Stage(**stage) for stage in read["stages"]])
+    stages = [Stage(**stage) for stage in read["stages"]]
+    return Problem(**_with_transfer(dict(read, stages=stages)))
+
+
+def _with_transfer(read: dict) -> dict:
     if isinstance(read["transfer"], dict):
-        known["transfer"] = Transfer(**read["transfer"])
-    return Problem(**known)
+        read["transfer"] = Transfer(**read["transfer"])
+    return read
 
 
 class Pass(NamedTuple):
@@ -154,8 +198,14 @@ class Plan:
     ranks: tuple[tuple[Pass, ...], ...] = field(init=False, repr=False, compare=False)
     """The passes of each rank, in the order in which it runs them."""
 
+    first_layer: Union[tuple[int, ...], None] = field(init=False, repr=False, compare=False)
+    """The first layer of each stage, of a plan that cuts layers into stages; else None. The stages
+    that recompute are those of `problem` that state a time for it."""
+
     def __post_init__(self) -> None:
         read = json.loads(_library.call("read_plan", _library.Text(self.text)))
+        first = read.get("first_layer")
+        read["first_layer"] = None if first is None else tuple(first)
         ranks = read.pop("ranks")
         read["problem"] = _problem_of(read["problem"])
         read["peak_memory"] = tuple(rank["peak_memory"] for rank in ranks)

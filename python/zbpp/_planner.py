@@ -10,7 +10,7 @@ from typing import Union
 
 from zbpp import _model
 from zbpp._library import Error, Search, Text, call
-from zbpp._model import Fault, Plan, Policy, Problem, Progress
+from zbpp._model import Fault, LayeredProblem, Plan, Policy, Problem, Progress
 
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _POLL_SECONDS = 0.05  # how often a search is looked at; often enough for people
@@ -38,14 +38,74 @@ def plan(
     Raises Error when the problem is wrong, when the policy cannot schedule it, or when the plan does
     not fit the memory limits.
     """
+    asked = _text_of(problem)
+    return _search("plan", problem, (asked, Text(_string(policy, "policy"))), seconds, seed, stop, progress)
+
+
+def partition(
+    problem: LayeredProblem,
+    policy: str,
+    *,
+    schedules: int = 0,
+    seconds: float = 0.3,
+    seed: int = 3,
+    stop: threading.Event | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> Plan:
+    """Cuts layers into stages for a policy, on the placement of the problem.
+
+    It also chooses the stages that recompute, where there are memory limits. The plan has the first
+    layer of each stage. The policy is asked for up to `schedules` orders; 0 stands for 1000, or for
+    100 of a policy that searches. Such a policy shares `seconds` among the cuts, and has as much
+    again for the best of them. `stop` and `progress` are as in `plan`.
+
+    Raises Error when the problem is wrong, when the policy does not take it, or when no cut that was
+    tried fits the memory limits.
+    """
+    if not isinstance(schedules, int) or not 0 <= schedules < 2**31:
+        raise Error(f"schedules: found {schedules!r:.60}; expected a whole number from 0 to 2^31 - 1")
+    arguments = (_text_of(problem, LayeredProblem), Text(_string(policy, "policy")), schedules)
+    return _search("partition", problem, arguments, seconds, seed, stop, progress)
+
+
+def auto_plan(
+    problem: LayeredProblem,
+    *,
+    seconds: float = 3,
+    seed: int = 3,
+    most_chunks: int = 8,
+    stop: threading.Event | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> Plan:
+    """Searches placement, layers of each stage, stages that recompute and order at once.
+
+    Looped placements have up to `most_chunks` stages per rank. `problem` of the plan has the
+    placement that was chosen, and the plan the first layer of each stage. All else is as in `plan`.
+
+    Raises Error when the problem is wrong, or when nothing that was tried fits the memory limits.
+    """
+    if not isinstance(most_chunks, int) or not 0 <= most_chunks < 2**31:
+        raise Error(f"most_chunks: found {most_chunks!r:.60}; expected a whole number of at least 2")
+    arguments = (_text_of(problem, LayeredProblem), most_chunks)
+    return _search("auto_plan", problem, arguments, seconds, seed, stop, progress)
+
+
+def _search(
+    name: str,
+    problem: Union[Problem, LayeredProblem],
+    arguments: tuple,
+    seconds: float,
+    seed: int,
+    stop: threading.Event | None,
+    progress: Callable[[Progress], object] | None,
+) -> Plan:
+    """Calls `zbpp_<name>`, a search, in the background."""
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise Error(f"seed: found {seed!r:.60}; expected a whole number from 0 to 2^64 - 1")
     try:
         budget = float(seconds)
     except (TypeError, ValueError, OverflowError):
         raise Error(f"seconds: found {seconds!r:.60}; expected a number") from None
-    asked = _text_of(problem)
-    chosen = Text(_string(policy, "policy"))
     search = Search()
 
     def look() -> None:
@@ -59,7 +119,7 @@ def plan(
 
     return Plan(
         _in_background(
-            lambda: call("plan", asked, chosen, budget, seed, search.handle),
+            lambda: call(name, *arguments, budget, seed, search.handle),
             search.stop,
             look if stop is not None or progress is not None else None,
         )
@@ -134,9 +194,9 @@ def _string(given: object, name: str) -> str:
     return given
 
 
-def _text_of(problem: object) -> Text:
-    if not isinstance(problem, Problem):
-        raise Error(f"problem: found {problem!r:.60}; expected a zbpp.Problem")
+def _text_of(problem: object, kind: type = Problem) -> Text:
+    if not isinstance(problem, kind):
+        raise Error(f"problem: found {problem!r:.60}; expected a zbpp.{kind.__name__}")
     return Text(problem.to_json())
 
 

@@ -21,6 +21,8 @@
 #include <sstream>
 #include <string>
 #include <sys/stat.h>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace test_zbpp_plan {
@@ -59,6 +61,13 @@ words planner_names() {
   for (auto const& policy : builtin_policies()) names.emplace_back(policy.name());
   for (std::string const name : {"greedy_auto", "auto_placement"})
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  return names;
+}
+
+// Those, and the one that needs layers.
+words listed_names() {
+  auto names = planner_names();
+  names.emplace_back("auto_plan");
   return names;
 }
 
@@ -111,7 +120,7 @@ TEST_CASE("the option list tells every policy on a line", "[zbpp-plan]") {
   CHECK(found.err.empty());
   std::set<std::string> names;
   for (auto const& line : lines_of(found.out)) names.insert(line.substr(0, line.find(' ')));
-  auto const expected = planner_names();
+  auto const expected = listed_names();
   CHECK(names == std::set<std::string>(expected.begin(), expected.end()));
   CHECK(lines_of(found.out).size() == expected.size());
 }
@@ -426,7 +435,7 @@ TEST_CASE("the examples of the help run in their order, one for each task", "[zb
   for (std::string const task : {"--policy", "--compare", "--check", "--sweep-memory", "--list"})
     CHECK(std::count_if(commands.begin(), commands.end(), [&](std::string const& command) {
             return contains(command, " " + task);
-          }) == 1);
+          }) == (task == "--policy" || task == "--compare" ? 2 : 1));
   for (auto const& command : commands) {
     INFO(command);
     REQUIRE(command.starts_with("zbpp-plan "));
@@ -486,7 +495,7 @@ TEST_CASE("bash completes options, policies, placements and files", "[zbpp-plan]
   std::sort(options.begin(), options.end());
   CHECK(offered("--") == options);
   CHECK(offered("--ranks 4 --back") == words{"--backward-input", "--backward-weight"});
-  auto policies = planner_names();
+  auto policies = listed_names();
   std::sort(policies.begin(), policies.end());
   CHECK(offered("--policy ''") == policies);
   CHECK(offered("--policy = zb_h") == words{"zb_h1", "zb_h2"});
@@ -707,18 +716,239 @@ TEST_CASE("a comparison gives every policy a row", "[zbpp-plan]") {
   CHECK(found.status == 0);
   CHECK(found.err.empty());
   auto const lines = lines_of(found.out);
-  REQUIRE(lines.size() == 5);
+  REQUIRE(lines.size() == 8);
   CHECK(lines[0].starts_with("policy "));
   CHECK(contains(lines[1], "GPipe needs 8000, its limit is 7000"));
   CHECK(contains(lines[2], "240 ms"));
   CHECK(contains(lines[2], "proved optimal"));
   CHECK(contains(lines[2], "7000"));
-  CHECK(contains(lines[3], "needs a v placement"));
-  CHECK(lines[4].starts_with("greedy_auto "));
+  CHECK(contains(lines[3], "zb_v                 v  240 ms"));
+  CHECK(lines[4].starts_with("greedy_auto     linear  240 ms"));
+  CHECK(lines[5].starts_with("greedy_auto          v  240 ms"));
+  CHECK(lines[6] == "On v each stage of the problem is divided into 2 equal parts.");
+  CHECK(lines[7] == "Times and sizes keep their sums; a message keeps its size.");
   auto const drawn = read_file(folder / "all.svg");
-  CHECK(contains(drawn, ">ZB-H2<"));
-  CHECK_FALSE(contains(drawn, ">GPipe<"));
-  CHECK(contains(read_file(folder / "all.json"), "ZB-H2 rank 0"));
+  CHECK(contains(drawn, ">ZB-H2, linear<"));
+  CHECK(contains(drawn, ">greedy-auto, v<"));
+  CHECK_FALSE(contains(drawn, ">GPipe, linear<"));
+  CHECK(contains(read_file(folder / "all.json"), "ZB-H2, linear rank 0"));
+}
+
+TEST_CASE("each policy of a comparison is on the placement it needs", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const rows_of = [&](words const& arguments) {
+    auto const found = run(folder, join({"--csv", "-"}, arguments));
+    INFO(found.err);
+    CHECK(found.status == 0);
+    std::vector<words> rows;
+    for (auto const& line : lines_of(found.out)) {
+      auto& cells = rows.emplace_back();
+      std::istringstream stream(line);
+      for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+    }
+    REQUIRE(!rows.empty());
+    CHECK(rows[0].size() == 9);
+    rows.erase(rows.begin());
+    return rows;
+  };
+  // Whatever the problem's own placement is, the same policies stand on the same placements, but
+  // for looped ones, whose own number of chunks stays.
+  auto const all = words{"--compare", "gpipe,interleaved,zb_v,greedy_auto"};
+  for (auto const& [own, looped, divided] :
+       {std::tuple{words{}, "looped 2", 2},
+        {words{"--placement", "v"}, "looped 2", 1},
+        {words{"--placement", "looped", "--chunks", "3"}, "looped 3", 1}}) {
+    auto const rows = rows_of(join(join(all, own), sized));
+    REQUIRE(rows.size() == 6);
+    auto const where = words{"linear", looped, "v", "linear", looped, "v"};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      CHECK(rows[i][0] == (i < 3 ? words{"gpipe", "interleaved", "zb_v"}[i] : "greedy_auto"));
+      CHECK(rows[i][1] == where[i]);
+      CHECK(std::stod(rows[i][3]) >= std::stod(rows[i][4]));
+    }
+    // A rank has the same work wherever stages are merged or divided: its share of 8 microbatches.
+    if (divided == 2) CHECK(rows[2][3] == "240");
+  }
+  // A plan of a row is that of the policy on the problem as it is placed by hand.
+  auto const by_hand =
+      run(folder,
+          join(
+              {"--policy", "interleaved", "--placement", "looped", "--chunks", "2", "--json", "-"},
+              {"--ranks",
+               "4",
+               "--microbatches",
+               "8",
+               "--forward",
+               "5",
+               "--backward-input",
+               "5",
+               "--backward-weight",
+               "5"}));
+  CHECK(
+      rows_of(join({"--compare", "interleaved"}, small))[0][3] ==
+      number_text(json::read_plan(by_hand.out).cost, time_unit::milliseconds));
+
+  auto const named = rows_of(join(
+      {"--compare",
+       "zb_h1@linear,interleaved@looped:4,interleaved@linear,greedy_auto@v,zb_v@linear,"
+       "greedy_auto@problem,auto_placement"},
+      small));
+  REQUIRE(named.size() == 7);
+  for (auto const& [row, where] :
+       {std::pair{0, "linear"}, {1, "looped 4"}, {2, "linear"}, {3, "v"}, {5, "linear"}})
+    CHECK(named[static_cast<std::size_t>(row)][1] == where);
+  CHECK(named[1][2] == "16");
+  CHECK(contains(named[4][8], "ZB-V needs a v placement"));
+
+  check_refused(join({"--compare", "zb_v@ring"}, small), "expected behind @ linear, v, looped");
+  check_refused(join({"--compare", "zb_v@"}, small), "expected behind @ linear");
+  check_refused(
+      join({"--compare", "zb_v@looped:0"}, small), "--compare: found '0'; expected a whole");
+  check_refused(
+      join({"--compare", "zb_v@looped:99999"}, small), "expected a whole number from 1 to");
+  check_refused(
+      join({"--compare", "auto_placement@v"}, small), "auto_placement chooses the placement");
+  check_refused(join({"--compare", "@v"}, small), "no policy is called ''");
+  check_refused(join({"--compare", "zb_h1,auto_plan"}, small), "auto_plan needs layers");
+}
+
+TEST_CASE("a comparison without a plan writes its outputs all the same", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const found =
+      run(folder,
+          join(
+              {"--compare",
+               "gpipe,zb_v",
+               "--memory-limit",
+               "1",
+               "--svg",
+               folder / "none.svg",
+               "--trace",
+               folder / "none.json"},
+              sized));
+  CHECK(found.status == 0);
+  CHECK(lines_of(found.out).size() == 3);
+  CHECK(folder.files() == 2);
+}
+
+TEST_CASE("layers of a file and of options make the same plan", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const layers = words{
+      "--ranks",
+      "4",
+      "--microbatches",
+      "8",
+      "--layers",
+      "18",
+      "--forward",
+      "1,2x16,9",
+      "--backward-input",
+      "0x1,2x16,9",
+      "--backward-weight",
+      "1x17,9",
+      "--activation",
+      "10x18",
+      "--weight-gradient-input",
+      "5",
+      "--transfer",
+      "0.5",
+      "--memory-limit",
+      "400"};
+  std::vector<layer_costs> costs(
+      18,
+      {.forward = 2'000'000,
+       .backward_input = 2'000'000,
+       .backward_weight = 1'000'000,
+       .activation = 10,
+       .weight_gradient_input = 5});
+  costs.front().forward = 1'000'000;
+  costs.front().backward_input = 0;
+  costs.back().forward = costs.back().backward_input = costs.back().backward_weight = 9'000'000;
+  layered_problem const model(placement::linear(4), 8, costs, 500'000, {400});
+  auto const file = folder.write("model.json", json::write_layers(model, time_unit::microseconds));
+  for (std::string const policy : {"zb_h1", "greedy_auto", "auto_plan"}) {
+    INFO(policy);
+    auto const chosen = words{"--policy", policy, "--seconds", "0.02", "--json", "-"};
+    auto const given = run(folder, join(chosen, layers));
+    INFO(given.err);
+    REQUIRE(given.status == 0);
+    auto const plan = json::read_plan(given.out);
+    CHECK(json::check_claims(plan).empty());
+    CHECK(plan.problem == model.with(plan.first_layer));
+    auto unit = time_unit::seconds;
+    auto const read =
+        json::read_plan(run(folder, join(chosen, {"--problem", file})).out, "plan", &unit);
+    CHECK(unit == time_unit::microseconds);
+    CHECK(read.schedule == plan.schedule);
+    CHECK(read.first_layer == plan.first_layer);
+    auto const summary = run(folder, {"--policy", policy, "--seconds", "0.02", "--problem", file});
+    std::string counts;
+    for (std::size_t s = 0; s < plan.first_layer.size(); ++s)
+      counts += " " + std::to_string(
+                          (s + 1 < plan.first_layer.size() ? plan.first_layer[s + 1] : 18) -
+                          plan.first_layer[s]);
+    CHECK(contains(summary.out, "\nlayers      " + counts + ", of each stage\n"));
+    CHECK(contains(summary.out, "\nrecompute    no stage\nbest cut     "));
+    CHECK(run(folder, {"--check", folder.write("plan.json", given.out)}).status == 0);
+  }
+  // A row of a comparison is the plan of its policy.
+  auto const table =
+      run(folder,
+          {"--compare",
+           "zb_h1,zb_v,interleaved@looped:5,auto_plan",
+           "--seconds",
+           "0.02",
+           "--problem",
+           file});
+  CHECK(table.status == 0);
+  auto const lines = lines_of(table.out);
+  REQUIRE(lines.size() == 6);
+  CHECK(contains(lines[1], "linear"));
+  CHECK(contains(lines[2], " v "));
+  CHECK(contains(
+      lines[3], "looped 5  there are 18 layers for 20 stages; each stage needs at least 1"));
+  CHECK(lines[5] == "The layers are cut into stages for each row.");
+}
+
+TEST_CASE("layers that cannot be planned are refused", "[zbpp-plan]") {
+  scratch_folder const files;
+  layer_costs const layer{
+      .forward = 1000, .backward_input = 1000, .backward_weight = 1000, .activation = 10};
+  layered_problem const model(placement::linear(2), 4, std::vector<layer_costs>(6, layer), 0, {20});
+  auto const file = files.write("model.json", json::write_layers(model));
+  auto const refused = run(files, {"--policy", "zb_h1", "--problem", file});
+  CHECK(refused.status == 3);
+  CHECK(contains(refused.err, "partitions tried fits"));
+  CHECK(contains(refused.err, "it fits when every limit is higher by"));
+  CHECK(run(files, {"--policy", "auto_plan", "--problem", file}).status == 3);
+  check_refused({"--policy", "zb_v", "--problem", file}, "ZB-V needs a v placement");
+  check_refused(
+      {"--policy", "auto_placement", "--problem", file}, "auto_plan does that for layers");
+  check_refused(
+      {"--sweep-memory", "1:2:2", "--problem", file}, "--sweep-memory takes a problem of stages");
+  auto const plan = std::string(ZBPP_TEST_DATA_DIR) + "/plan.json";
+  check_refused({"--check", plan, "--problem", file}, "--check takes a problem of stages");
+  auto const with = [&](words const& more) {
+    return join(join({"--policy", "auto_plan"}, small), more);
+  };
+  check_refused(with({}), "auto_plan needs layers: give --layers N");
+  check_refused(with({"--layers", "3"}), "there are 3 layers for 4 stages");
+  check_refused(
+      with({"--layers", "0"}), "--layers: found '0'; expected a whole number from 1 to 4096");
+  check_refused(with({"--layers", "x"}), "--layers: found 'x'");
+  check_refused(
+      with({"--layers", "8", "--activation", "1x7"}),
+      "found 7 values; expected 1 for all layers, or 8");
+  check_refused(
+      with({"--activation", "1x"}), "--activation: found ''; expected a whole number from 1");
+  check_refused(
+      with({"--activation", "1x5"}),
+      "--activation: found '5'; expected a whole number from 1 to 4");
+  check_refused(with({"--activation", "x4"}), "--activation: found ''");
+  check_refused(with({"--activation", "1x2x2"}), "--activation: found '2x2'");
+  check_refused(
+      {"--policy", "gpipe", "--problem", file, "--layers", "3"},
+      "--layers stands beside --problem");
 }
 
 TEST_CASE("a sweep tells the same as a table, as CSV and as a picture", "[zbpp-plan]") {
