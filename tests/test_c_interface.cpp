@@ -7,8 +7,10 @@
 #include <zbpp/io/svg.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
@@ -109,6 +111,55 @@ TEST_CASE("the C interface chooses a placement, and answers in the unit of the p
   auto const report =
       json::make_plan_report("auto-placement", std::move(right.schedule), std::move(right.problem));
   CHECK(without_seconds(found.text) == json::write_plan(report, time_unit::seconds));
+}
+
+TEST_CASE("the C interface cuts layers as the library does") {
+  layer_costs const block{
+      .forward = 3000,
+      .backward_input = 4000,
+      .backward_weight = 2000,
+      .recompute = 3000,
+      .activation = 10,
+      .weight_gradient_input = 4};
+  std::vector<layer_costs> layers(9, block);
+  layers.back().forward *= 3;
+  layered_problem const model(placement::linear(2), 4, layers, 500, {400});
+  auto const text = json::write_layers(model, time_unit::microseconds);
+  auto const read = ask([&](char** out) { return zbpp_read_layers(text_of(text), out); });
+  CHECK(read == answer{ZBPP_OK, text});
+  auto const partition = [&](std::string_view of, std::string_view policy, int schedules) {
+    return ask([&](char** out) {
+      return zbpp_partition(text_of(of), text_of(policy), schedules, 0.01, 3, nullptr, out);
+    });
+  };
+  for (auto const* policy : {"zb_h1", "greedy_auto"}) {
+    auto const cut = partition(text, policy, 20);
+    REQUIRE(cut.status == ZBPP_OK);
+    auto const plan = json::read_plan(cut.text);
+    auto const found = partition_by_name(model, policy, short_search(), 20);
+    CHECK(plan.schedule == found.schedule);
+    CHECK(plan.first_layer == found.first_layer);
+    CHECK(json::check_claims(plan).empty());
+  }
+  auto const all = [&](std::string_view of, int chunks) {
+    return ask(
+        [&](char** out) { return zbpp_auto_plan(text_of(of), chunks, 0.01, 3, nullptr, out); });
+  };
+  auto const planned = all(text, 2);
+  REQUIRE(planned.status == ZBPP_OK);
+  auto const found = auto_plan{.search = short_search(), .most_chunks = 2}(model);
+  CHECK(json::read_plan(planned.text).schedule == found.schedule);
+  CHECK(json::read_plan(planned.text).first_layer == found.first_layer);
+
+  CHECK(all(text, 1).status == ZBPP_BAD_ARGUMENT);
+  CHECK(all(text, -1).status == ZBPP_BAD_ARGUMENT);
+  CHECK(all("{}", 2).status == ZBPP_BAD_FORMAT);
+  CHECK(partition(text, "zb_v", 20).status == ZBPP_UNSUPPORTED_PROBLEM);
+  CHECK(partition(text, "none", 20).status == ZBPP_BAD_ARGUMENT);
+  CHECK(partition(text, "zb_h1", -1).status == ZBPP_BAD_ARGUMENT);
+  CHECK(
+      partition(json::write_problem(on(placement::linear(2))), "zb_h1", 1).status ==
+      ZBPP_BAD_FORMAT);
 }
 
 TEST_CASE("the C interface simulates, draws, writes and checks what it planned") {

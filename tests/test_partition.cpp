@@ -426,6 +426,7 @@ TEST_CASE("a policy that searches shares its budget among cuts", "[partition]") 
     bool const is_looped = std::string(name) == "interleaved_zb";
     layered_problem const model(
         is_looped ? placement::looped(2, 2) : placement::v_shape(2), 6, layers, 2, {100'000});
+    double first = 0;
     double spent = 0;
     auto const found = partition_by_name(
         model,
@@ -434,9 +435,12 @@ TEST_CASE("a policy that searches shares its budget among cuts", "[partition]") 
          .on_progress =
              [&](zbpp::search_progress const& now) {
                CHECK(now.spent >= spent);
+               CHECK(now.lower_bound <= now.cost);
+               if (spent == 0) first = now.spent;
                spent = now.spent;
              }},
         10);
+    CHECK(first <= 0.05);  // half of all is for ten cuts, the first of which tells how far it is
     CHECK(spent > (std::string(name) == "zb_v" ? 0 : 0.4));  // whose own order fits
     CHECK(found.schedules <= 10);
     CHECK(cost(simulate(found.schedule, found.problem)) == found.cost);

@@ -18,7 +18,8 @@
 #include <zbpp/planner/with_placement.hpp>
 
 #include <algorithm>
-#include <map>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <string>

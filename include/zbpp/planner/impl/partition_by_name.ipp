@@ -16,6 +16,9 @@
 #include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/zb_v.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -27,6 +30,38 @@ namespace detail {
   return policy == greedy_auto::name || policy == v_half::name || policy == v_min::name ||
          policy == interleaved_zb::name || (policy == zb_v::name && model.has_limits());
 }
+
+/// Makes one search of the schedules of many cuts in what it reports.
+class cuts_progress {
+ public:
+  cuts_progress(std::function<void(search_progress const&)> tell, int count)
+      : tell_(std::move(tell)), count_(count) {}
+
+  /// Tells what has come of the cuts so far.
+  void tell_cut(search_progress const& now) {
+    last_ = now;
+    tell(now);
+  }
+  /// Tells how far the search of the next cut's order is.
+  void tell_order(search_progress const& now) {
+    tell(
+        {.cost = last_.spent > 0 ? std::min(last_.cost, now.cost) : now.cost,
+         .lower_bound = last_.lower_bound,
+         .spent = std::min(1.0, last_.spent + now.spent / count_)});
+  }
+
+ private:
+  // The share never falls, though cuts that are refused are not told.
+  void tell(search_progress now) {
+    now.spent = spent_ = std::max(spent_, now.spent);
+    tell_(now);
+  }
+
+  std::function<void(search_progress const&)> tell_;
+  int count_;
+  search_progress last_;
+  double spent_ = 0;
+};
 
 }  // namespace detail
 
@@ -49,13 +84,13 @@ ZBPP_INLINE layer_partition partition_by_name(
   auto const phases = static_cast<std::size_t>(searches ? 2 : 1);
   search_settings share{.seconds = search.seconds / count, .seed = search.seed};
   share.stop = search.stop;
-  auto found = partition(
-      model,
-      named_policy(name, share),
-      {.schedules = count,
-       .seed = search.seed,
-       .stop = search.stop,
-       .on_progress = detail::part_of_search(search, 0, phases).on_progress});
+  partition_settings cuts{.schedules = count, .seed = search.seed, .stop = search.stop};
+  detail::cuts_progress progress(detail::part_of_search(search, 0, phases).on_progress, count);
+  if (search.on_progress) {
+    cuts.on_progress = [&](search_progress const& now) { progress.tell_cut(now); };
+    share.on_progress = [&](search_progress const& now) { progress.tell_order(now); };
+  }
+  auto found = partition(model, named_policy(name, share), cuts);
   if (!searches || search.stop.stop_requested()) return found;
   auto last = detail::part_of_search(search, 1, phases);
   auto order = detail::insert_recompute(named_policy(name, last)(found.problem), found.problem);
