@@ -187,4 +187,28 @@ TEST_CASE("layers with too few gradients are refused on GPUs", "[cuda]") {
         }) == "a layer has as many gradients as weights");
 }
 
+namespace {
+
+class moving final : public zbpp::optim::layer_source {
+ public:
+  bool locate(layer&) override { return false; }
+  void locate_weights(layer&) const override {}
+  void hold_gradients() override {}
+  void return_gradients(bool) override {}
+};
+
+}  // namespace
+
+TEST_CASE("layers whose memory may move are refused on GPUs", "[cuda]") {
+  model::reset({});
+  std::vector<float> memory(8);
+  std::span<float> const half(memory.data(), 4);
+  CHECK(
+      refusal([&] {
+        on_gpu<zbpp::cuda::detail::sgd_rule> const wrong(
+            std::vector<layer>{{half, half, false, true, std::make_shared<moving>()}});
+      }) == "an optimizer for GPUs got a layer with a source, which is memory of the host that may "
+            "move; give it memory of the device that stays");
+}
+
 }  // namespace test_cuda_optim
