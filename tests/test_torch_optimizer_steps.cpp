@@ -380,7 +380,8 @@ TEST_CASE("what LibTorch's optimizers cannot do is refused", "[torch][optimizer-
           made.undo(ctx);
         }) == "parameter 0 changed its sizes between a step and the validation of that step");
   const_cast<at::Tensor&>(p).set_data(at::ones({2, 2}));
-  optimizer->add_parameters({at::ones({1}).requires_grad_()});
+  optimizer->add_param_group(
+      torch::optim::OptimizerParamGroup(tensors{at::ones({1}).requires_grad_()}));
   std::vector<zbpp::gradient_state> states(1);
   CHECK(
       refusal([&] { made.measure(states, ctx); }) ==
