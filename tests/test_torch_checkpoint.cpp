@@ -803,6 +803,15 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
       refused(right, folder / "both"),
       Catch::Contains("b.safetensors: is of step 4, and ") &&
           Catch::Contains("a.safetensors of step 3; load files that were saved at the same time"));
+  save_checkpoint(
+      folder / "both/b.safetensors",
+      std::vector{model_part(std::vector{right.back()})},
+      {.steps = 3, .updates = 3});
+  CHECK_THAT(
+      refused(right, folder / "both"),
+      Catch::Contains("b.safetensors: has the training_state '3 3 0 0 0 0', and ") &&
+          Catch::EndsWith("a.safetensors has '3 0 0 0 0 0'; load files that were saved at the same "
+                          "time, with the state of a rank that has an optimizer"));
   save_checkpoint(folder / "both/b.safetensors", std::vector{model_part(right)}, {.steps = 3});
   CHECK_THAT(
       refused(right, folder / "both"),

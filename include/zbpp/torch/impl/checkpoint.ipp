@@ -134,13 +134,19 @@ class stored_entries {
                 ", too; leave the files of one checkpoint alone in its folder");
     }
     auto const state = training_of(file);
-    if (training_ && *training_ != state)
+    if (training_ && *training_ != state) {
+      auto const& other = files_.front()->path().string();
+      bool const same_step = training_->state.steps == state.state.steps;
+      auto const differs = same_step
+                               ? ": has the training_state '" + to_text(state.state) + "', and " +
+                                     other + " has '" + to_text(training_->state) + "'"
+                               : ": is of step " + std::to_string(state.state.steps) + ", and " +
+                                     other + " of step " + std::to_string(training_->state.steps);
       throw error(
           errc::bad_format,
-          path.string() + ": is of step " + std::to_string(state.state.steps) + ", and " +
-              files_.front()->path().string() + " of step " +
-              std::to_string(training_->state.steps) +
-              "; load files that were saved at the same time");
+          path.string() + differs + "; load files that were saved at the same time" +
+              (same_step ? ", with the state of a rank that has an optimizer" : ""));
+    }
     training_ = state;
   }
 
