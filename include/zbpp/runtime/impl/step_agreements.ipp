@@ -207,6 +207,7 @@ ZBPP_INLINE void step_agreements::count_step(training_state& state) const {
   }
   ++state.steps;
   if (steps_) ++state.updates;
+  state.accumulated = 0;
 }
 
 ZBPP_INLINE void step_agreements::resume(training_state const& state) {
