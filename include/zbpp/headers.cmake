@@ -196,6 +196,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/program_run.hpp
   runtime/detail/refuse_flow.hpp
   runtime/detail/rethrow.hpp
+  runtime/detail/run_terms.hpp
   runtime/detail/step_agreement.hpp
   runtime/detail/step_agreements.hpp
   runtime/detail/tied_gradients.hpp
@@ -219,6 +220,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
   runtime/impl/rethrow.ipp
+  runtime/impl/run_terms.ipp
   runtime/impl/src.hpp
   runtime/impl/state_link.ipp
   runtime/impl/step_agreement.ipp

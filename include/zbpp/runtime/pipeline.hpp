@@ -202,6 +202,8 @@ pipeline<Backend>::~pipeline() {
     finish_all();
   } catch (...) {  // nobody has asked for those steps
   }
+  // Before its connections close, so that other processes know why they do.
+  if constexpr (requires { executor_.leave(); }) executor_.leave();
 }
 
 template <backend Backend>
@@ -219,6 +221,7 @@ step_result const& pipeline<Backend>::run(std::int64_t count, OnStep on_step) {
 template <backend Backend>
 step_result const& pipeline<Backend>::train(std::int64_t count, step_callback told) {
   finish_all();
+  training_->asked = {.first = state_.steps, .count = count};
   if (multi_step_transport<typename Backend::transport_type> && training_->agreements != nullptr) {
     run(*training_, count, told);
     state_ = agreements_.of(0)->state();
@@ -298,7 +301,9 @@ void pipeline<Backend>::tell(step_callback told, step_result const& result) {
     auto const rank = executor_.ranks().front();
     failures_.push_back({{.rank = rank}, {}, std::current_exception()});
   }
-  if (!failures_.empty()) detail::rethrow_located(failures_.front());
+  if (failures_.empty()) return;
+  executor_.settle(failures_);
+  detail::rethrow_located(failures_.front());
 }
 
 // Notes what went wrong in this process, the first failure first.

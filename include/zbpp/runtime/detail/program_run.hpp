@@ -84,6 +84,7 @@ struct program_run final : step_listener {
   step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
   std::int64_t first = 0;
   std::int64_t count = 1;
+  asked_steps asked{};  // set by who begins
   callback<step_result> told;
 };
 
@@ -156,7 +157,7 @@ void program_run<Backend>::begin(
   for (std::size_t i = 0; i < (agreements == nullptr ? 1 : 2); ++i)
     std::ranges::fill(results[turn + i].losses, std::numeric_limits<double>::quiet_NaN());
   for (auto& e : engines) {
-    engine_run run{.first = first, .count = count};
+    engine_run run{.first = first, .count = count, .asked = asked};
     for (std::size_t i = 0; i < (agreements == nullptr ? 1 : 2); ++i) {
       auto& result = results[turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};

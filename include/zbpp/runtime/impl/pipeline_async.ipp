@@ -29,6 +29,7 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
   auto const number = state_.steps + started_.under_way();
   auto const turn = turn_of(ticket);
   executor_.start_run(turn);
+  training_->asked = {.first = number, .count = 1};
   training_->begin(executor_, number, 1, {}, turn);
   executor_.start(training_->engines, *training_->transport, training_->status, turn);
   if (training_->status.has_failed())
