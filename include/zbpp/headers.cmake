@@ -271,6 +271,7 @@ set(ZBPP_ASIO_HEADERS
   asio/async_step.hpp
   asio/control.hpp
   asio/detail/boost_asio_fwd.hpp
+  asio/detail/call_log.hpp
   asio/detail/channel_links.hpp
   asio/detail/channel_socket.hpp
   asio/detail/checked_settings.hpp
@@ -287,6 +288,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/handshake.hpp
   asio/detail/host.hpp
   asio/detail/incoming.hpp
+  asio/detail/limit_text.hpp
   asio/detail/link_request.hpp
   asio/detail/listener.hpp
   asio/detail/lost_handler.hpp
@@ -295,6 +297,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/newcomers.hpp
   asio/detail/noticed_failure.hpp
   asio/detail/outgoing.hpp
+  asio/detail/own_address.hpp
   asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp
   asio/detail/run_limits.hpp
@@ -308,6 +311,7 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/control.ipp
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp
+  asio/impl/rank_call.ipp
   asio/impl/rendezvous.ipp
   asio/impl/roster.ipp
   asio/impl/src.hpp
@@ -319,6 +323,7 @@ set(ZBPP_ASIO_HEADERS
   asio/io_loop.hpp
   asio/launch.hpp
   asio/progress.hpp
+  asio/rank_call.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp
