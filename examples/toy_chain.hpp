@@ -200,16 +200,15 @@ class chain_stage {
       if (mb.is_first_stage()) run(on, batch{floats(x), mb.index()});
       y = ctx.allocate_edge(size);  // device memory
       run(on, forward{p_, floats(x), floats(y)});
+      if (mb.is_last_stage())  // the step has it at its end
+        run(on, loss{floats(y), zbpp::cuda::loss_slot(mb, ctx)}, 1);
     });
     co_await mb.send_activation(y);
     auto const back = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
       auto const on = zbpp::cuda::stream_of(ctx);
       dy = mb.is_last_stage() ? ctx.allocate(size) : zbpp::buffer(back);
-      if (mb.is_last_stage()) {
-        run(on, loss{floats(y), zbpp::cuda::loss_slot(mb, ctx)}, 1);  // the step has it at its end
-        run(on, loss_gradient{floats(y), floats(dy)});
-      }
+      if (mb.is_last_stage()) run(on, loss_gradient{floats(y), floats(dy)});
       dx = ctx.allocate_edge(size);
       run(on, backward_input{p_, floats(dy), floats(dx)});
       y.reset();

@@ -158,6 +158,34 @@ TEST_CASE("runs of different lengths are told at once", "[asio]") {
   }
 }
 
+TEST_CASE("runs that pause, or decide what comes next, in other ways are told at once", "[asio]") {
+  auto const decides = [](zbpp::step_result const&) { return zbpp::after_step::go_on; };
+  std::vector<std::function<void(pipeline_type&)>> const runs{
+      [](pipeline_type& pipe) { pipe.run(6, [](zbpp::step_result const&) {}); },
+      [&](pipeline_type& pipe) { pipe.run(6, decides); },
+      [](pipeline_type& pipe) {
+        pipe.run(6, [](zbpp::step_result const&) {}, {.pause_every = 2, .on_pause = [] {
+                                                        return zbpp::after_step::go_on;
+                                                      }});
+      }};
+  for (auto const kind : {step_kind::unchecked, step_kind::synchronous})
+    for (std::size_t one = 0; one < runs.size(); ++one)
+      for (std::size_t other = 0; other < runs.size(); ++other) {
+        auto const planned = plan_of(2, kind);
+        auto const thrown = run_ranks(2, endless_settings(), [&](zbpp::asio::rendezvous& meeting) {
+          rank_of_run rank(planned, meeting);
+          runs[meeting.rank() == 0 ? one : other](*rank.pipe);
+        });
+        // Where ranks agree on steps, one of them may decide alone.
+        bool const is_same = one == other || (kind == step_kind::synchronous && one + other == 1);
+        for (auto const& text : thrown) {
+          INFO(text);
+          CHECK(text.empty() == is_same);
+          CHECK((is_same || has(text, "called run(6) for step 0 (")));
+        }
+      }
+}
+
 TEST_CASE("one rank may write run where another writes steps, if they agree on none", "[asio]") {
   for (auto const kind : {step_kind::none, step_kind::unchecked}) {
     auto const planned = plan_of(2, kind);
@@ -290,20 +318,24 @@ TEST_CASE("an option or state that differs between ranks is named with both valu
        [](auto& options, auto&) { options.scaling.initial = 4; }},
       {"training_options::scaling.largest",
        "16777216 on rank 0 and 8 on rank 1",
-       [](auto& options, auto&) { options.scaling.largest = 8; }},
+       [](auto& options, auto&) { options.scaling.largest = 8; },
+       true},
       {"training_options::scaling.smallest",
        "1 on rank 0 and 0.5 on rank 1",
-       [](auto& options, auto&) { options.scaling.smallest = 0.5; }},
+       [](auto& options, auto&) { options.scaling.smallest = 0.5; },
+       true},
       {"training_options::scaling.growth_interval",
        "0 on rank 0 and 7 on rank 1",
        [](auto& options, auto&) { options.scaling.growth_interval = 7; },
        true},
       {"training_options::window.steps",
        "16 on rank 0 and 9 on rank 1",
-       [](auto& options, auto&) { options.window.steps = 9; }},
+       [](auto& options, auto&) { options.window.steps = 9; },
+       true},
       {"training_options::window.most_amended",
        "3 on rank 0 and 1 on rank 1",
-       [](auto& options, auto&) { options.window.most_amended = 1; }},
+       [](auto& options, auto&) { options.window.most_amended = 1; },
+       true},
       {"training_state::updates",
        "0 on rank 0 and 3 on rank 1",
        [](auto&, auto& state) { state.updates = 3; }},

@@ -10,6 +10,7 @@
 #include <support/catch.hpp>
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
+#include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_objects.hpp>
 #include <support/toy_run.hpp>
@@ -328,6 +329,90 @@ TEST_CASE("a run may replace its pipeline by another one", "[asio][pipeline]") {
     CHECK((text.find("the toy broke") != std::string::npos) == fails);
     CHECK(text.empty() == !fails);
   }
+}
+
+namespace {
+
+// Reports its loss in B, which an evaluation does not run.
+struct reports_late {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    co_await mb.recv_activation();
+    co_await zbpp::F([] {});
+    co_await mb.send_activation();
+    co_await mb.recv_gradient();
+    co_await zbpp::B([&] {
+      if (mb.is_last_stage()) mb.report_loss(1);
+    });
+    co_await mb.send_gradient();
+    co_await zbpp::W([] {});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every rank is told of a loss that an evaluation misses", "[asio][pipeline]") {
+  zbpp::problem const what(zbpp::placement::linear(3), 2, zbpp::stage_costs{.forward = 1});
+  auto const planned = make_plan(zbpp::zb_h1{}, what);
+  auto const thrown = run_ranks(3, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    std::vector<reports_late> stages(1);
+    zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    auto const& losses = pipe.step().losses;
+    if (meeting.rank() == 2 && losses != std::vector<double>(2, 1))
+      throw std::logic_error("the step has no losses");
+    // Where the process of the last stage takes outputs, no loss is missed.
+    if (meeting.rank() == 2)
+      pipe.evaluate([](zbpp::evaluation_output const&) {});
+    else
+      pipe.evaluate();
+    pipe.evaluate();
+    pipe.step();  // at the latest here, for ranks that had done with their part
+  });
+  for (auto const& text : thrown) {
+    INFO(text);
+    CHECK(
+        text.find(
+            "there the flow of stage 2 microbatch 0 reports no loss; call mb.report_loss()") !=
+        std::string::npos);
+  }
+}
+
+TEST_CASE("pipelines of several sizes take turns over the same stages", "[asio][pipeline]") {
+  constexpr int ranks = 3;
+  auto const train = [](auto& whole, auto& last, auto& validation) {
+    std::vector<std::vector<double>> losses;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (int i = 0; i < 2; ++i) losses.push_back(whole.step().losses);
+      last.resume(whole.state());
+      losses.push_back(last.step().losses);
+      whole.resume(last.state());
+      validation.resume(whole.state());
+      losses.push_back(validation.evaluate().losses);
+    }
+    return losses;
+  };
+  std::array const planned{
+      toy_plan("zb_h1", ranks, 5), toy_plan("zb_h1", ranks, 2), toy_plan("zb_h1", ranks, 9)};
+  auto there = toy::make_model(ranks);
+  std::vector<toy::hand_written> local(there.begin(), there.end());
+  zbpp::pipeline whole(planned[0], zbpp::threads{}, local);
+  zbpp::pipeline last(planned[1], zbpp::threads{}, local);
+  zbpp::pipeline validation(planned[2], zbpp::threads{}, local);
+  auto const expected = train(whole, last, validation);
+  auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+    auto all = toy::make_model(ranks);
+    auto const rank = static_cast<std::size_t>(meeting.rank());
+    std::vector<toy::hand_written> own;
+    own.emplace_back(all[rank]);
+    zbpp::pipeline first(planned[0], zbpp::asio::tcp(meeting), own);
+    zbpp::pipeline second(planned[1], zbpp::asio::tcp(meeting), own);
+    zbpp::pipeline third(planned[2], zbpp::asio::tcp(meeting), own);
+    auto const losses = train(first, second, third);
+    if (rank + 1 == ranks && losses != expected) throw std::logic_error("other losses");
+    for (std::size_t k = 0; k < all[rank].layers.size(); ++k)
+      if (!toy::is_same(all[rank].layers[k].gradient, there[rank].layers[k].gradient))
+        throw std::logic_error("other gradients");
+  });
+  for (auto const& text : thrown) CHECK(text == "");
 }
 
 TEST_CASE("after an evaluation that could not begin every call says why", "[asio][pipeline]") {

@@ -577,6 +577,53 @@ TEST_CASE("a loss that no kernel writes is not a number, nor that of the step be
   CHECK(std::isnan(losses[1]));
 }
 
+TEST_CASE("a loss that comes late is no missing one in an evaluation, but one of B is", "[cuda]") {
+  struct late {
+    bool in_f = true;
+    bool copies = false;
+
+    zbpp::flow operator()(zbpp::microbatch mb) {
+      zbpp::message const in = co_await mb.recv_activation();
+      zbpp::buffer out;
+      auto const report = [&](zbpp::pass_context ctx) {
+        auto* const slot = copies ? out.as<float>().data() : cuda::loss_slot(mb, ctx);
+        cuda::check(model::launch(
+            cuda::stream_of(ctx), "loss", {}, {{slot, sizeof(float)}}, [=] { *slot = 7; }));
+        if (copies) cuda::report_loss(mb, ctx, slot);
+      };
+      co_await zbpp::F([&](zbpp::pass_context ctx) {
+        out = ctx.allocate_edge(toy::edge);
+        cuda::check(model::launch(cuda::stream_of(ctx), "out", {}, {{out.data(), out.size()}}));
+        if (in_f && mb.is_last_stage()) report(ctx);
+      });
+      co_await mb.send_activation(out);
+      zbpp::message const back = co_await mb.recv_gradient();
+      co_await zbpp::B([&](zbpp::pass_context ctx) {
+        if (!in_f && mb.is_last_stage()) report(ctx);
+      });
+      co_await mb.send_gradient(out);
+      co_await zbpp::W([] {});
+    }
+  };
+  auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
+  std::vector<double> const expected(4, 7);
+  for (bool const copies : {true, false}) {
+    model::reset({.seed = run_seed()});
+    std::vector<late> stages(2, {.copies = copies});
+    pipeline pipe{planned, cuda::device{}, stages};
+    CHECK(pipe.evaluate().losses == expected);
+    CHECK(pipe.step().losses == expected);
+    stages[1].in_f = false;
+    CHECK(pipe.step().losses == expected);
+    CHECK_THAT(
+        refusal([&] { pipe.evaluate(); }),
+        Catch::Contains("the flow of stage 1 microbatch 0 reports no loss; call mb.report_loss()"));
+    CHECK_NOTHROW(pipe.evaluate([](zbpp::evaluation_output const&) {}));
+    CHECK(pipe.step().losses == expected);
+    CHECK(first_of(model::faults()) == "");
+  }
+}
+
 TEST_CASE("a loss is not reported from captured work", "[cuda]") {
   auto const planned = plan_of(zbpp::placement::linear(2), 4, "ZB-H1");
   bool const copies = GENERATE(true, false);

@@ -427,8 +427,9 @@ TEST_CASE("stages with an optimizer are refused, and ranks that agree on steps",
       "passes; leave one of them out");
   CHECK(
       refused(zbpp::make_plan(zbpp::zb_h1{}, what)) ==
-      "rank 0: a stage has an optimizer(), whose settings come from the host in every step; with "
-      "replay::step let update() do its work, with its settings in device memory");
+      "rank 0: a stage has an optimizer(), or training_options are given that the host follows in "
+      "every step; with "
+      "replay::step let update(ctx) do its work, with its settings in device memory");
   CHECK(first_of(model::leaks()) == "");
 }
 

@@ -159,8 +159,8 @@ TEST_CASE("the host waits for no step before as many are under way as may be", "
     CHECK(pipe.steps() == 5);  // it has waited for the first
     CHECK(
         refusal([&] { static_cast<void>(first.get()); }) ==
-        "get() is called when another step has taken the place of the result; call it before as "
-        "many more steps begin as steps_at_once says");
+        "get() is called when another step has taken the place of the result; call it before "
+        "step() or run(), and before as many more steps begin as steps_at_once says");
     CHECK(second.number() == 5);
     static_cast<void>(pipe.evaluate());
     CHECK(pipe.steps() == 7);  // it has waited for all
@@ -326,8 +326,44 @@ TEST_CASE("a number of steps at once that cannot be is refused", "[cuda]") {
   pipeline pipe(planned, cuda::device{}, optimized, gpu_steps::options(0));
   CHECK(
       refusal([&] { static_cast<void>(pipe.step_async()); }) ==
-      "step_async() is called where a stage has an optimizer(), for which the host waits in every "
-      "step; call step()");
+      "step_async() is called where a stage has an optimizer(), or where training_options ask for "
+      "accumulation, a loss scale, a learning rate or on_gradients_ready, for which the host waits "
+      "in every step; call step()");
+}
+
+TEST_CASE("no step that was begun gives the losses of another one", "[cuda]") {
+  for (int at_once : {1, 2, 3})
+    for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
+      model::reset();
+      toy::counted_training<> training(
+          row_plan(3, 4), {.replay = replay, .steps_at_once = at_once});
+      auto& pipe = training.pipe();
+      auto losses_of = [&, alone = toy::make_model(3), next = 0](int step) mutable {
+        std::vector<double> losses;
+        for (; next <= step; ++next) losses = toy::device_reference_step(alone, next, 4);
+        return losses;
+      };
+      constexpr auto start = "get() is called when another step has taken the place of the result";
+      auto const is_gone = [&](auto const& begun) {
+        return refusal([&] { static_cast<void>(begun.get()); }).rfind(start, 0) == 0;
+      };
+      auto const first = pipe.step_async();
+      static_cast<void>(losses_of(0));
+      CHECK(pipe.step().losses == losses_of(1));
+      CHECK(is_gone(first));
+      auto const second = pipe.step_async();
+      CHECK(second.get().losses == losses_of(2));
+      static_cast<void>(pipe.evaluate());
+      static_cast<void>(second.get());
+      pipe.run(2);
+      CHECK(is_gone(first));
+      CHECK(is_gone(second));
+      static_cast<void>(losses_of(4));
+      auto const third = pipe.step_async();
+      CHECK(third.number() == 5);
+      CHECK(third.get().losses == losses_of(5));
+      CHECK(pipe.steps() == 6);
+    }
 }
 
 }  // namespace test_cuda_step_async

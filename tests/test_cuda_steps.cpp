@@ -101,6 +101,41 @@ TEST_CASE("messages that are consumed out of their order do not stop a run of st
   }
 }
 
+TEST_CASE("a run on GPUs that is asked to stop ends with the weights of whole steps", "[cuda]") {
+  problem const what(zbpp::placement::linear(3), 6, launched_costs(), 87);
+  auto seed = run_seed() + 500;
+  for (auto const kind :
+       {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+    auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = kind});
+    for (std::int64_t asked : {1, 2, 3}) {
+      model::reset({.seed = ++seed});
+      auto all = toy::make_model(3);
+      std::vector<stage> stages;
+      for (auto& s : all) stages.emplace_back(s, -1);
+      zbpp::pipeline pipe(
+          planned,
+          zbpp::cuda::device{.edges = toy::edge_shapes(what)},
+          stages,
+          gpu_steps::options(0));
+      pipe.run(gpu_steps::count, [&](zbpp::step_result const&) {
+        return pipe.steps() == asked ? zbpp::after_step::stop : zbpp::after_step::go_on;
+      });
+      CHECK(pipe.steps() >= asked);
+      CHECK(pipe.steps() <= asked + 2);
+      for (bool goes_on : {false, true}) {
+        if (goes_on) pipe.run(gpu_steps::count - pipe.steps());
+        auto const expected =
+            gpu_steps::train_alone(planned, {}, static_cast<int>(pipe.steps())).given;
+        bool is_same = true;
+        for (std::size_t s = 0; s < all.size(); ++s)
+          is_same = is_same && gpu_steps::has_same_weights(all[s], expected[s]);
+        CHECK(is_same);
+      }
+      CHECK(first_of(model::faults()) == "");
+    }
+  }
+}
+
 TEST_CASE("a failure at any flow leaves the weights of whole steps on GPUs", "[cuda]") {
   problem const what(zbpp::placement::linear(3), 6, launched_costs(), 87);
   auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = step_kind::post_validated});

@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -46,6 +47,7 @@ struct shared_state {
 struct numbers {
   shared_state* shared = nullptr;
   bool sends = true;
+  bool reports_in_f = true;
   int weights_done = 0;
 
   flow operator()(microbatch mb) {
@@ -59,15 +61,22 @@ struct numbers {
       // Larger than an edge may be where no edge is.
       out = mb.is_last_stage() ? message(made, ctx.allocate(100)) : message(made);
       if (mb.is_last_stage()) shared->last_stage = std::this_thread::get_id();
+      if (mb.is_last_stage() && reports_in_f)
+        mb.report_loss(std::numeric_limits<double>::quiet_NaN());
     });
     if (sends) co_await mb.send_activation(std::move(out));
     co_await R([] {});
     message const back = co_await mb.recv_gradient();
     if (mb.is_fused()) {
-      co_await BW([&] { ++weights_done; });
+      co_await BW([&] {
+        if (mb.is_last_stage()) mb.report_loss(mb.index());
+        ++weights_done;
+      });
       co_await mb.send_gradient();
     } else {
-      co_await B([] {});
+      co_await B([&] {
+        if (mb.is_last_stage()) mb.report_loss(mb.index());
+      });
       co_await mb.send_gradient();
       co_await W([&] { ++weights_done; });
     }
@@ -235,6 +244,47 @@ TEST_CASE("a last stage that sends nothing is refused where somebody listens", "
   CHECK(r.is_clean());
   r.stages[2].sends = true;
   r.pipe.step();
+}
+
+TEST_CASE(
+    "a loss that is reported in B alone is missed where nobody takes outputs", "[evaluation]") {
+  auto const check = [](plan const& planned, auto backend) {
+    rig r(planned, backend);
+    auto const last = planned.problem().stages() - 1;
+    auto const hear = [](evaluation_output const&) {};
+    auto& stage = r.stages[detail::index(last)];
+    auto const first = last_order(planned.program()).front();
+    auto const is_refused = [&] {
+      auto const text = test::refusal(errc::wrong_flow, [&] { r.pipe.evaluate(); });
+      return text.find(
+                 "evaluate() runs F only, and there the flow of stage " + std::to_string(last) +
+                 " microbatch " + std::to_string(first) +
+                 " reports no loss; call mb.report_loss() in F and not in B, or take the outputs "
+                 "with evaluate(on_output)") != std::string::npos &&
+             r.pipe.failures().front().location.stage == last &&
+             r.pipe.failures().front().location.microbatch == first;
+    };
+    stage.reports_in_f = false;
+    CHECK(is_refused());
+    CHECK(r.is_clean());
+    // A step reports in B, and what it left does not pass for a loss of the next evaluation.
+    CHECK(r.pipe.step().has_finite_losses());
+    CHECK(is_refused());
+    CHECK_NOTHROW(r.pipe.evaluate(hear));
+    CHECK(is_refused());
+    // A loss that is not a number was reported, too.
+    stage.reports_in_f = true;
+    CHECK_FALSE(r.pipe.evaluate().has_finite_losses());
+    CHECK(r.pipe.step().has_finite_losses());
+    CHECK(r.is_clean());
+  };
+  for (auto const& where : test::placements_to_run(3))
+    test::for_each_plan_of(
+        small(where, 4), {.recomputed = true}, [&](std::string const& name, plan const& planned) {
+          INFO(name);
+          check(planned, virtual_time{});
+          check(planned, threads{.count = 2});
+        });
 }
 
 }  // namespace test_evaluation

@@ -169,7 +169,10 @@ struct looking {
 
   flow operator()(microbatch mb) {
     message const in = co_await mb.recv_activation();
-    co_await F([&] { look(mb); });
+    co_await F([&] {
+      look(mb);
+      if (mb.is_last_stage()) mb.report_loss(0);
+    });
     co_await mb.send_activation();
     co_await R([&] { look(mb); });
     message const back = co_await mb.recv_gradient();

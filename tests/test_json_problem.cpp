@@ -356,7 +356,7 @@ TEST_CASE("a short text cannot ask for much memory", "[json]") {
       "1024 ranks at most");
   CHECK(
       refusal(std::string(1'000'000, '[')) ==
-      "problem: found more than 8 brackets within each other; expected at most 5");
+      "problem: found more than 8 brackets within each other; expected at most that many");
   CHECK(
       read_problem(R"({"ranks": 65536, "microbatches": 1, "stages": [)" + costs + "}]}").ranks() ==
       65536);

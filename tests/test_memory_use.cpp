@@ -45,6 +45,7 @@ void check_evaluation(plan const& planned, Backend backend) {
       auto const& usage = pipe.memory(rank);
       CHECK(usage.most(purpose::activation) == expected[detail::index(rank)].activations);
       CHECK(usage.most(purpose::edge) == expected[detail::index(rank)].edges);
+      CHECK(usage.peak_total == expected[detail::index(rank)].total);
       CHECK(usage.in_use == std::array<bytes, purposes>{});
     }
   }

@@ -13,6 +13,7 @@
 #include <support/nccl_ranks_toy.hpp>
 #include <support/seeded.hpp>
 
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
 #include <algorithm>

@@ -109,6 +109,45 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
     }
 }
 
+TEST_CASE("a run over NCCL stops after the same step on all ranks, whoever asks", "[nccl]") {
+  constexpr int ranks = 3;
+  problem const what(zbpp::placement::linear(ranks), 4, launched_costs(), 87);
+  auto seed = run_seed() + 3000;
+  for (auto const kind :
+       {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+    auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = kind});
+    for (int asking = 0; asking < ranks; ++asking) {
+      reset_gpus(machine_of(planned, ++seed));
+      INFO("rank " << asking << " asks, interleaving " << seed);
+      std::array<std::int64_t, ranks> ends{};
+      auto const thrown =
+          run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+            auto const rank = zbpp::detail::index(meeting.rank());
+            auto all = toy::make_model(ranks);
+            std::array stages{stage(all[rank], -1)};
+            zbpp::pipeline pipe(
+                planned,
+                nccl::ranks(meeting, settings_of(planned, meeting.rank())),
+                stages,
+                gpu_steps::options(0));
+            pipe.run(100, [&](zbpp::step_result const&) {
+              bool const asks = meeting.rank() == asking && pipe.steps() == 2;
+              return asks ? zbpp::after_step::stop : zbpp::after_step::go_on;
+            });
+            ends[rank] = pipe.steps();
+            auto const expected =
+                gpu_steps::train_alone(planned, {}, static_cast<int>(pipe.steps()));
+            if (!gpu_steps::has_same_weights(all[rank], expected.given[rank]))
+              throw std::runtime_error("other weights than after whole steps");
+          });
+      for (auto const& text : thrown) CHECK(text == "");
+      for (auto end : ends) CHECK(end == ends[0]);
+      CHECK(ends[0] >= 2);
+      CHECK(ends[0] <= 4);
+    }
+  }
+}
+
 TEST_CASE(
     "a failure at any flow over NCCL leaves every rank the weights of whole steps", "[nccl]") {
   constexpr int ranks = 3;

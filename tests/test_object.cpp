@@ -216,6 +216,7 @@ struct adds {
       auto const before = mb.is_first_stage() ? 100 * mb.index() : *in.get<tracked>().value;
       if (before != 100 * mb.index() + mb.stage()) ++*wrong;
       out = ctx.make_edge(tracked(before + 1), 16);
+      if (mb.is_last_stage()) mb.report_loss(0);
       enter(pass_kind::forward);
     });
     co_await mb.send_activation(std::move(out));

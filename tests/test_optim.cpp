@@ -253,4 +253,28 @@ TEST_CASE("a layer with fewer gradients than weights is refused", "[optim]") {
         }) == "a layer has as many gradients as weights");
 }
 
+TEST_CASE("settings of optimizers that are out of bounds are refused by name", "[optim]") {
+  std::vector<float> weights(3), gradients(3);
+  constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr auto infinite = std::numeric_limits<float>::infinity();
+  auto const with_adamw = [&](zbpp::optim::adamw_settings const& how) {
+    return zbpp::test::refusal([&] { adamw({{weights, gradients}}, how); });
+  };
+  auto const with_sgd = [&](zbpp::optim::sgd_settings const& how) {
+    return zbpp::test::refusal([&] { sgd({{weights, gradients}}, how); });
+  };
+  for (float wrong : {-0.1F, 1.0F, nan, infinite}) {
+    CHECK(with_adamw({.mean = wrong}) == "adamw_settings::mean is a share from 0 to below 1");
+    CHECK(
+        with_adamw({.mean_square = wrong}) ==
+        "adamw_settings::mean_square is a share from 0 to below 1");
+    CHECK(with_sgd({.momentum = wrong}) == "sgd_settings::momentum is a share from 0 to below 1");
+  }
+  for (float wrong : {-1e-8F, nan, infinite}) {
+    CHECK(with_adamw({.epsilon = wrong}) == "adamw_settings::epsilon is a number from 0");
+    CHECK(with_adamw({.weight_decay = wrong}) == "adamw_settings::weight_decay is a number from 0");
+    CHECK(with_sgd({.weight_decay = wrong}) == "sgd_settings::weight_decay is a number from 0");
+  }
+}
+
 }  // namespace test_optim

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -216,10 +217,14 @@ namespace {
 // Notes what happens to its stage, in order.
 struct noting {
   std::vector<std::string>* notes = nullptr;
+  bool reports = true;
 
   flow operator()(microbatch mb) {
     message const in = co_await mb.recv_activation();
-    co_await F([&] { note("F", mb); });
+    co_await F([&] {
+      note("F", mb);
+      if (reports && mb.is_last_stage()) mb.report_loss(0);
+    });
     co_await mb.send_activation();
     message const back = co_await mb.recv_gradient();
     co_await B([&] { note("B", mb); });
@@ -244,7 +249,7 @@ TEST_CASE("a stage is updated once a step, after its last W", "[pipeline]") {
             INFO(name);
             std::vector<std::vector<std::string>> notes(detail::index(where.stages()));
             std::vector<noting> stages;
-            for (auto& n : notes) stages.push_back({&n});
+            for (auto& n : notes) stages.push_back({.notes = &n});
             pipeline pipe{planned, backend, stages};
             pipe.step();
             pipe.evaluate();
@@ -313,9 +318,26 @@ TEST_CASE("the loss of a step is the mean of its microbatches", "[pipeline]") {
   CHECK(pipe.step().loss() == sum / 3);
 
   std::vector<std::string> notes;
-  std::vector<noting> silent(2, {&notes});
+  std::vector<noting> silent(2, {&notes, false});
   pipeline other{planned, virtual_time{}, silent};
   CHECK(std::isnan(other.step().loss()));
+}
+
+TEST_CASE("a step tells whether each of its losses is a finite number", "[pipeline]") {
+  constexpr auto infinite = std::numeric_limits<double>::infinity();
+  constexpr auto none = std::numeric_limits<double>::quiet_NaN();
+  auto const are_finite = [](std::vector<double> losses) {
+    step_result result;
+    result.losses = std::move(losses);
+    return result.has_finite_losses();
+  };
+  CHECK(are_finite({1, 0, -2}));
+  CHECK(are_finite({std::numeric_limits<double>::max(), std::numeric_limits<double>::max()}));
+  for (auto const wrong : {infinite, -infinite, none, -none}) {
+    CHECK_FALSE(are_finite({wrong, 1}));
+    CHECK_FALSE(are_finite({1, wrong}));
+  }
+  CHECK_FALSE(are_finite({infinite, -infinite}));
 }
 
 TEST_CASE("a buffer that a stage keeps outlives the pipeline", "[pipeline]") {

@@ -10,6 +10,7 @@
 #include <support/plain_flow.hpp>
 #include <support/refusal.hpp>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -239,6 +240,45 @@ TEST_CASE("plain passes without recompute() refuse a program with R", "[stage]")
       "rank 0, position 4, stage 0, microbatch 0: the program says 0R0, the flow of stage 0 "
       "microbatch 0 awaits recv_gradient(); a flow awaits recv_activation, F, send_activation, R "
       "where the program has it, recv_gradient, B, send_gradient, W");
+}
+
+TEST_CASE("stages of plain objects can be made, assigned and copied as values are", "[stage]") {
+  using stage_type = as_flow<noting>;
+  STATIC_REQUIRE(std::is_convertible_v<noting&, stage_type>);
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<stage_type, noting>);  // it would refer to nothing
+  STATIC_REQUIRE_FALSE(std::is_constructible_v<stage_type, noting const&>);
+  STATIC_REQUIRE(std::is_copy_assignable_v<stage_type> && std::is_copy_constructible_v<stage_type>);
+
+  std::array<std::vector<std::string>, 2> notes;
+  std::vector<noting> objects{{&notes[0]}, {&notes[1]}};
+  auto const planned =
+      make_plan(zb_h1{}, problem(placement::linear(2), 3, stage_costs{.forward = 1, .edge = 12}));
+  auto const check = [&](auto stages) {
+    for (auto& each : notes) each.clear();
+    pipeline pipe{planned, virtual_time{}, stages};
+    pipe.step();
+    for (auto const& each : notes) CHECK(each.size() == 9);
+  };
+  std::vector<stage_type> stages(objects.begin(), objects.end());
+  check(stages);
+  stages.assign(objects.begin(), objects.end());
+  check(stages);
+  stages = {objects[0], objects[1]};
+  check(stages);
+  stages.clear();
+  for (auto& each : objects) stages.push_back(each);
+  check(stages);
+  stages.erase(stages.begin());
+  stages.insert(stages.begin(), objects[0]);
+  check(stages);
+  auto other = std::vector<stage_type>{objects[1], objects[1]};
+  other = stages;
+  check(other);
+  other.front() = objects[0];
+  check(other);
+  check(std::array<stage_type, 2>{objects[0], objects[1]});
+  check(std::vector<stage_ref>(stages.begin(), stages.end()));
+  check(std::vector{as_flow(objects[0]), as_flow(objects[1])});
 }
 
 TEST_CASE("a stage may be const, a function pointer or a lambda", "[stage]") {

@@ -77,7 +77,10 @@ struct where_am_i {
   flow operator()(microbatch mb) {
     threads.insert(std::this_thread::get_id());
     message const in = co_await mb.recv_activation();
-    co_await F([&] { threads.insert(std::this_thread::get_id()); });
+    co_await F([&] {
+      threads.insert(std::this_thread::get_id());
+      if (mb.is_last_stage()) mb.report_loss(0);
+    });
     co_await mb.send_activation();
     message const back = co_await mb.recv_gradient();
     co_await B([&] { threads.insert(std::this_thread::get_id()); });

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks checkpoints: going on from any of them gives the bits of a run that never stopped; each
-// damage is refused by name; neither SIGKILL nor a full disk costs more than the steps since the
-// last one. Exit status 1 and a line for each fault. ZBPP_SEED=... repeats the random part.
+// Checks checkpoints: going on from any of them gives the bits of a run that never stopped, on as
+// many ranks or on others; each damage is refused by name; neither SIGKILL nor a full disk costs
+// more than the steps since the last one. Exit status 1 and a line for each fault. ZBPP_SEED=...
+// repeats the random part.
 #include "runs.hpp"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -81,6 +83,15 @@ training settings(optimizer_kind kind = optimizer_kind::adam) {
   return how;
 }
 
+/// Settings with all that the parameters of one stage may need of others.
+training tied_and_clipped() {
+  auto how = settings();
+  how.model.is_tied = true;
+  how.optimizer.needs_norm = true;
+  how.optimizer.clip = 1.0;  // that some norms are over
+  return how;
+}
+
 text make_text() {
   std::vector<std::uint8_t> bytes;
   for (std::uint64_t i = 0; i < 500; ++i)
@@ -90,17 +101,27 @@ text make_text() {
 
 text const learned = make_text();
 
-zbpp::placement const& placement() {
-  static auto const v = zbpp::placement::v_shape(2);
+/// Says how a model is split, and in which order its ranks work.
+struct shape {
+  char const* policy;
+  zbpp::placement where;
+};
+
+shape const& v_of_two() {
+  static shape const v{"zb_v", zbpp::placement::v_shape(2)};
   return v;
 }
 
 /// Is one run with its stages, as `train_gpt` has it.
 struct example_run {
-  explicit example_run(fs::path const& folder, training const& settings = gpt::settings())
+  explicit example_run(
+      fs::path const& folder,
+      training const& settings = gpt::settings(),
+      shape const& split = v_of_two())
       : how(settings),
-        stages(make_stages(how, learned, placement())),
-        save(folder, settings_of(how, learned, "zb_v", placement()), 1, placement()) {}
+        cut(split),
+        stages(make_stages(how, learned, cut.where)),
+        save(folder, settings_of(how, learned), 1, cut.policy, cut.where) {}
 
   /// Trains on, to the end unless `until` says less, and keeps a checkpoint every few steps.
   run_record train(zbpp::training_state const& state, bool keeps, std::int64_t until = gpt::steps) {
@@ -110,14 +131,15 @@ struct example_run {
       costs.back().forward = costs.back().backward_input = costs.back().backward_weight = 1;
     }
     auto const planned = zbpp::make_plan(
-        zbpp::find_policy(zbpp::builtin_policies(), "zb_v"),
-        zbpp::problem(placement(), how.microbatches, costs),
+        zbpp::find_policy(zbpp::builtin_policies(), cut.policy),
+        zbpp::problem(cut.where, how.microbatches, costs),
         {.step = how.optimizer.needs_norm ? zbpp::step_kind::post_validated
                                           : zbpp::step_kind::unchecked});
     return run_pipeline(planned, how, stages, state, until, keeps ? &save : nullptr);
   }
 
   training how;
+  shape cut;
   std::vector<chunk_stage> stages;
   saver save;
 };
@@ -167,6 +189,52 @@ void check_resuming_amended_steps() {
   check_resuming(how);
 }
 
+/// Lets runs of many shapes go on from each other's checkpoints, each by one step.
+void check_shapes(training how) {
+  how.model.layers = 8;
+  using zbpp::placement;
+  std::vector<shape> const shapes{
+      {"one_f_one_b", placement::linear(1)},
+      {"zb_v", placement::v_shape(4)},
+      {"zb_h1", placement::linear(2)},
+      {"zb_h2", placement::linear(8)},
+      {"zb_h1", placement::linear(3)},  // 3, 3 and 2 layers
+      {"one_f_one_b", placement::linear(4)},
+      {"zb_v", placement::v_shape(2)}};
+  scratch_folder const none;
+  auto const whole = example_run(none.path(), how, shapes[2]).train({}, false);
+  bool const clips = how.optimizer.clip > 0.0;
+  expect(!clips || whole.counts.amended > 0, "some steps are clipped");
+  auto const expect_same = [&](run_record const& part, std::string const& at) {
+    expect(same_losses(part, whole), at + ": same losses");
+    expect(part.done() < steps || part.parameters == whole.parameters, at + ": same parameters");
+  };
+  // One after the other in one folder: each has to read what all before it made of the numbers.
+  scratch_folder const folder;
+  std::int64_t done = 0;
+  for (auto const& cut : shapes) {
+    example_run run(folder.path(), how, cut);
+    auto const from = run.save.begin(run.stages, true);
+    auto const at =
+        std::to_string(cut.where.ranks()) + " ranks, after step " + std::to_string(done);
+    expect(from.steps == done, at + ": resumed there");
+    expect_same(run.train(from, true, ++done), at);
+  }
+  // From one shape to each other.
+  for (auto const& first : shapes) {
+    scratch_folder const one;
+    static_cast<void>(example_run(one.path(), how, first).train({}, true, steps - 1));
+    for (auto const& second : shapes) {
+      example_run run(one.path(), how, second);
+      auto const from = run.save.resume(run.stages);
+      auto const at = std::to_string(first.where.ranks()) + " ranks and then " +
+                      std::to_string(second.where.ranks());
+      expect(from.steps == steps - 1, at + ": resumed");
+      expect_same(run.train(from, false), at);
+    }
+  }
+}
+
 std::string read(fs::path const& path) { return zbpp::read_file(path); }
 void write(fs::path const& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -188,6 +256,20 @@ void expect_refused(
   expect(!says.empty(), what + " is refused");
   for (auto const& w : words)
     expect(says.find(w) != std::string::npos, what + ": \"" + w + "\" is not in \"" + says + "\"");
+}
+
+/// @return the digest of the parameters of a run
+std::uint64_t digest_of(example_run const& run) {
+  std::uint64_t sum = 0;
+  for (auto const& s : run.stages) sum += digest(s.model().parameters());
+  return sum;
+}
+
+/// @return how many bytes of a rank's file are before its arrays
+std::size_t header_size(std::string const& file) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof(length));
+  return static_cast<std::size_t>(sizeof(length) + length);
 }
 
 /// Changes a file, expects a refusal, and puts the file back.
@@ -229,20 +311,24 @@ void check_damages() {
   check_damage(run, list, "longer", lines + "\n", {"torn"});
   check_damage(run, list, "of another step", read(older / "manifest.txt"), {"step 6"});
   // One that sums up, and is not as the program writes it.
-  auto const summed = [](std::string const& all) {
-    return all + "checksum: " + hex(checksum_of(std::string_view(all))) + "\n";
-  };
   auto const cut = lines.substr(0, lines.find("rank-1.bin"));
-  check_damage(run, list, "without a rank", summed(cut), {"rank-1.bin"});
+  check_damage(run, list, "without a rank", with_checksum(cut), {"rank-1.bin"});
   auto const more = lines.substr(0, lines.rfind("checksum: ")) + "rank-2.bin: 8 bytes\n";
-  check_damage(run, list, "with a rank too many", summed(more), {"do not belong"});
+  check_damage(run, list, "with a rank too many", with_checksum(more), {"do not belong"});
+  check_damage(
+      run,
+      list,
+      "of another version",
+      with_checksum("zbpp train_gpt checkpoint, version 2\nstep: 7\n"),
+      {"version 2", "version 3", "the program that wrote it"});
 
   for (char const* const name : {"rank-0.bin", "rank-1.bin"}) {
     auto const file = newest / name;
     auto const bytes = read(file);
-    constexpr std::size_t header = 8 * (7 + 2 * 4);
+    auto const header = header_size(bytes);
     std::vector<std::size_t> places;
-    for (std::size_t at = 0; at < header + 16; at += apart) places.push_back(at);
+    for (std::size_t at = 0; at < 300; at += apart) places.push_back(at);
+    for (std::size_t at = header - 50; at < header + 16; at += apart) places.push_back(at);
     for (std::uint64_t i = 0; i < 40; i += apart)
       places.push_back(static_cast<std::size_t>(random_bits(3, i) % bytes.size()));
     for (std::size_t back = 1; back <= 16; ++back) places.push_back(bytes.size() - back);
@@ -254,15 +340,7 @@ void check_damages() {
     check_damage(run, file, "longer", bytes + "12345678", {"torn"});
     check_damage(run, file, "empty", "", {"torn"});
     check_damage(run, file, "of another step", read(older / name), {"step is 6, here belongs 7"});
-    // A header alone that sums up.
-    auto const head = bytes.substr(0, header);
-    auto const sum = checksum_of(std::string_view(head));
-    check_damage(
-        run,
-        file,
-        "without its arrays",
-        head + std::string(std::bit_cast<std::array<char, 8>>(sum).data(), 8),
-        {"torn"});
+    check_damage(run, file, "without its arrays", bytes.substr(0, header), {"torn"});
     fs::rename(file, folder / "away");
     expect_refused("without a file", refusal(run), {file.string() + " is missing", "step-000006"});
     fs::rename(folder / "away", file);
@@ -271,6 +349,17 @@ void check_damages() {
   auto const zero = newest / "rank-0.bin";
   auto const one = newest / "rank-1.bin";
   check_damage(run, zero, "of another rank", read(one), {"rank is 1, here belongs 0"});
+  {  // the same step, saved by another number of ranks
+    scratch_folder const other;
+    shape const line{"zb_h1", zbpp::placement::linear(4)};
+    static_cast<void>(example_run(other.path(), settings(), line).train({}, true));
+    check_damage(
+        run,
+        one,
+        "of another split",
+        read(other.path() / "step-000007" / "rank-1.bin"),
+        {"ranks is 4, here belongs 2"});
+  }
   {  // the same step of a run with another seed, whose files have the same sizes
     scratch_folder const other;
     auto how = settings();
@@ -294,6 +383,52 @@ void check_damages() {
   expect(run.save.resume(run.stages).steps == 6, "a folder without a manifest does not count");
   fs::remove(older / "manifest.txt");
   expect(run.save.resume(run.stages).steps == 0, "without any, a run begins anew");
+}
+
+/// Gives checkpoints files that are whole, and have not what the model has: a run says what and
+/// where, and has then changed nothing.
+void check_misfits() {
+  scratch_folder const scratch;
+  example_run run(scratch.path());
+  static_cast<void>(run.train({}, true));
+  checkpoints const to(
+      scratch.path(), settings_of(run.how, learned), split_of("zb_h1", zbpp::placement::linear(2)));
+  auto const all = arrays_of(run.stages, [](int) { return true; });
+  auto const before = digest_of(run);
+  auto const expect_misfit = [&](std::string const& what,
+                                 std::vector<named_array> const& first,
+                                 std::vector<named_array> const& second,
+                                 std::vector<std::string> const& words) {
+    to.begin(steps + 1);
+    auto const nothing = [] {};
+    std::vector<file_record> files{to.write(steps + 1, 0, first, nothing)};
+    files.push_back(to.write(steps + 1, 1, second, nothing));
+    to.finish({.steps = steps + 1}, files);
+    expect_refused(what, refusal(run), words);
+    expect(digest_of(run) == before, what + ": nothing is changed");
+    fs::remove_all(scratch.path() / "step-000008");
+  };
+  // The numbers are others, so that what is read early would be seen.
+  std::vector<std::vector<float>> numbers;
+  std::vector<named_array> others;
+  for (auto const& a : all) others.push_back({a.name, numbers.emplace_back(a.values.size(), 3.0F)});
+  std::vector<named_array> const none;
+  auto fewer = others;
+  fewer.pop_back();
+  auto const& name = all.back().name;
+  expect_misfit("an array missing", fewer, none, {"step-000008 has no \"" + name + "\""});
+  expect_misfit(
+      "an array twice", others, {others.back()}, {"rank-1.bin has \"" + name, "elsewhere, too"});
+  auto larger = others;
+  numbers.emplace_back(larger.back().values.size() + 1);
+  larger.back().values = numbers.back();
+  expect_misfit(
+      "an array of another size",
+      larger,
+      none,
+      {"rank-0.bin has " + std::to_string(larger.back().values.size()) + " floats of \"" + name,
+       "here belong " + std::to_string(all.back().values.size())});
+  expect(refusal(run).empty(), "the checkpoint before is whole");
 }
 
 /// @return what a run says that is to begin; empty when it does
@@ -410,19 +545,20 @@ void check_keeping() {
   expect(refusal_to_begin(folder, true).empty(), "an ended run holds no folder");
 }
 
-/// Reads the file of one rank into the stages of that rank alone, as its own process would.
+/// Reads what one rank needs into the stages of that rank alone, as its own process would.
 void check_one_rank() {
   scratch_folder const scratch;
   example_run run(scratch.path());
   auto const trained = run.train({}, true);
-  checkpoints const from(
-      scratch.path(), settings_of(run.how, learned, "zb_v", placement()), placement().ranks());
-  auto const newest = from.read_manifest(steps);
   std::uint64_t parameters = 0;
-  for (int rank = 0; rank < placement().ranks(); ++rank) {
-    auto own = make_stages(run.how, learned, placement(), rank);
-    expect(own.size() == 2, "a rank has its chunks and no other");
-    from.read(newest, rank, states_of(own, placement(), rank));
+  auto const line = zbpp::placement::linear(4);
+  checkpoints const from(scratch.path(), settings_of(run.how, learned), split_of("zb_h1", line));
+  auto const newest = from.read_manifest(steps);
+  expect(newest.split == split_of("zb_v", v_of_two().where), "the manifest tells who saved it");
+  for (int rank = 0; rank < line.ranks(); ++rank) {
+    auto own = make_stages(run.how, learned, line, rank);
+    expect(own.size() == 1, "a rank has its chunk and no other");
+    from.read(newest, arrays_of(own, [](int) { return true; }));
     for (auto const& s : own) parameters += digest(s.model().parameters());
   }
   expect(parameters == trained.parameters, "digests of ranks add up to that of the model");
@@ -467,13 +603,12 @@ void pause(std::uint64_t nanoseconds) {
 }
 
 /// Writes one checkpoint after the other, filled with their step, and tells each to a pipe.
-[[noreturn]] void save_until_killed(fs::path const& folder, int told) noexcept {
+[[noreturn]] void save_until_killed(fs::path const& folder, shape const& split, int told) noexcept {
   ::alarm(60);  // whatever happens, it does not outlive the test
-  example_run run(folder);
+  example_run run(folder, settings(), split);
   for (auto step = run.save.resume(run.stages).steps + 1;; ++step) {
-    for (auto& s : run.stages)
-      for (auto const array : {s.state().parameters, s.state().mean, s.state().square})
-        std::fill(array.begin(), array.end(), static_cast<float>(step));
+    for (auto const& array : arrays_of(run.stages, [](int) { return true; }))
+      std::ranges::fill(array.values, static_cast<float>(step));
     static_cast<void>(run.save.save({.steps = step}, run.stages));
     if (::write(told, &step, sizeof(step)) != sizeof(step)) ::_exit(1);
   }
@@ -481,12 +616,13 @@ void pause(std::uint64_t nanoseconds) {
 
 /// Starts a program that saves, and kills it some saves and a random time later.
 /// @return the last step that it told, or `before`
-std::int64_t kill_one(fs::path const& folder, std::uint64_t random, std::int64_t before) {
+std::int64_t kill_one(
+    fs::path const& folder, shape const& split, std::uint64_t random, std::int64_t before) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) throw std::runtime_error("no pipe");
   auto const child = ::fork();
   if (child < 0) throw std::runtime_error("no process");
-  if (child == 0) save_until_killed(folder, ends[1]);
+  if (child == 0) save_until_killed(folder, split, ends[1]);
   ::close(ends[1]);
   auto told = before;
   auto const hear = [&] { return ::read(ends[0], &told, sizeof(told)) == sizeof(told); };
@@ -503,25 +639,27 @@ std::int64_t kill_one(fs::path const& folder, std::uint64_t random, std::int64_t
   return told;
 }
 
-/// Kills a program that writes checkpoints, at random points: what remains is always whole, and
-/// holds what it was when that step was saved.
+/// Kills programs that write checkpoints, each with another split, at random points: what remains
+/// is always whole, and holds what it was when that step was saved.
 void check_kills(std::uint64_t seed) {
   scratch_folder const scratch;
+  std::vector<shape> const shapes{
+      v_of_two(), {"zb_h1", zbpp::placement::linear(4)}, {"zb_h1", zbpp::placement::linear(1)}};
   std::int64_t saved = 0;
   for (std::uint64_t kill = 0; kill < kills; ++kill) {
-    auto const told = kill_one(scratch.path(), random_bits(seed, kill), saved);
+    auto const& split = shapes[static_cast<std::size_t>(kill % shapes.size())];
+    auto const told = kill_one(scratch.path(), split, random_bits(seed, kill), saved);
     example_run next(scratch.path());
     auto const at = "kill " + std::to_string(kill);
     auto const says = refusal(next);
     expect(says.empty(), at + ": " + says);
     saved = next.save.last();
     expect(told <= saved && saved <= told + 1, at + ": at most the step at hand is lost");
-    for (auto& s : next.stages)
-      for (auto const array : {s.state().parameters, s.state().mean, s.state().square})
-        expect(
-            saved == 0 || std::count(array.begin(), array.end(), static_cast<float>(saved)) ==
-                              std::ssize(array),
-            at + ": the arrays are of that step");
+    for (auto const& array : arrays_of(next.stages, [](int) { return true; }))
+      expect(
+          saved == 0 || std::ranges::count(array.values, static_cast<float>(saved)) ==
+                            std::ssize(array.values),
+          at + ": " + array.name + " is of that step");
   }
   std::printf(
       "%d kills, %lld checkpoints\n", static_cast<int>(kills), static_cast<long long>(saved));
@@ -540,7 +678,10 @@ int main() {
     gpt::check_resuming(gpt::settings(gpt::optimizer_kind::adam));
     gpt::check_resuming(gpt::settings(gpt::optimizer_kind::sgd));
     gpt::check_resuming_amended_steps();
+    gpt::check_shapes(gpt::settings(gpt::optimizer_kind::sgd));
+    gpt::check_shapes(gpt::tied_and_clipped());
     gpt::check_damages();
+    gpt::check_misfits();
     gpt::check_one_rank();
     gpt::check_keeping();
     gpt::check_strangers();

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # sh check_resuming.sh PROGRAM TEXT: train_gpt killed at random points and resumed gives the parameters
-# of a run that never stopped; a damaged checkpoint ends it with status 2, a full disk with status 1.
+# of a run that never stopped, whatever number of ranks and policy goes on each time; a damaged checkpoint
+# ends it with status 2, a full disk with status 1.
 # ZBPP_SEED=... repeats the random points, as far as time can be repeated; ZBPP_KILLS=... is how many,
 # 8 by default; ZBPP_STEPS=... is how long a run is, a multiple of 5, 150 by default.
 . "$(dirname "$0")/check_common.sh"
@@ -11,7 +12,9 @@ before=$(printf step-%06d $((steps - every)))
 seed=${ZBPP_SEED:-20241117}
 echo "ZBPP_SEED=$seed"
 
-# train LIMIT FOLDER ARGUMENT...: trains into $scratch/log, killed after LIMIT seconds.
+v='--ranks 2 --policy zb_v'
+split=$v
+# train LIMIT FOLDER ARGUMENT...: trains as $split says into $scratch/log, killed after LIMIT seconds.
 train() {
   limit=$1
   folder=$2
@@ -19,7 +22,7 @@ train() {
   mkdir -p "$folder"
   # shellcheck disable=SC2086  # options are words of their own
   timeout -s KILL "$limit" "$program" --steps "$steps" $model --layers 4 \
-    --text "$text" --out "$scratch" --policy zb_v --checkpoint "$folder" --every $every \
+    --text "$text" --out "$scratch" $split --checkpoint "$folder" --every $every \
     "$@" >"$scratch/log" 2>&1
 }
 
@@ -36,6 +39,12 @@ took=$((($(date +%s%N) - start) / 1000000))
 kills=0
 least=0
 while [ $kills -lt "${ZBPP_KILLS:-8}" ]; do
+  case $((kills % 4)) in
+    0) split=$v ;;
+    1) split='--ranks 4 --policy zb_h1' ;;
+    2) split='--ranks 1 --policy one_f_one_b' ;;
+    3) split='--ranks 3 --policy zb_h2' ;;
+  esac
   kills=$((kills + 1))
   limit=$(awk -v s="$seed" -v n=$kills -v t=$took \
     'BEGIN { srand(s + n); r = rand(); printf "%.3f", 0.001 + r * t / 3000 }')
@@ -48,10 +57,11 @@ while [ $kills -lt "${ZBPP_KILLS:-8}" ]; do
   [ $status -eq 0 ] && break
   [ $status -eq 137 ] || fail "killed after $limit s: status $status"
   # The next run may lose $every steps of what this one told, and no checkpoint.
-  for step in $(said ' checkpoint step-') $(($(said 'ZB-V *step') - every)); do
+  for step in $(said ' checkpoint step-') $(($(said '  step') - every)); do
     [ "$step" -gt $least ] && least=$step
   done
 done
+split=$v
 echo "killed $kills times in $took ms, at step $least or after"
 train 250 "$scratch/killed" --resume || fail "the last run: status $?"
 [ "$(digest)" = "$right" ] || fail "killed and resumed: $(digest) where $right is right"

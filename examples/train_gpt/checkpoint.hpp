@@ -12,10 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
-#include <optional>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -27,8 +29,9 @@ namespace gpt {
 class checkpoints {
  public:
   /// @param folder  exists, and nobody else writes to it
-  checkpoints(std::filesystem::path folder, std::vector<run_setting> settings, int ranks)
-      : folder_(std::move(folder)), settings_(std::move(settings)), ranks_(ranks) {}
+  /// @param split   of what is written; what is read may have another
+  checkpoints(std::filesystem::path folder, std::vector<run_setting> settings, run_split split)
+      : folder_(std::move(folder)), settings_(std::move(settings)), split_(std::move(split)) {}
 
   /// @return the name of the checkpoint of a step
   [[nodiscard]] static std::string name(std::int64_t step) {
@@ -71,15 +74,16 @@ class checkpoints {
   }
 
   /// Writes the part of a rank.
+  /// @param arrays   all that the rank has
   /// @param between  called between pieces of it
   /// @throws zbpp::error (io_failed); what `between` throws
   [[nodiscard]] file_record write(
       std::int64_t step,
       int rank,
-      std::span<stage_state const> stages,
+      std::span<named_array const> arrays,
       interruption const& between) const {
     try {
-      return write_rank_file(file_of(step, rank), id_of(step, rank), stages, between);
+      return write_rank_file(file_of(step, rank), id_of(step, split_.ranks, rank), arrays, between);
     } catch (zbpp::error const& wrong) {
       std::error_code none;
       if (wrong.code() != zbpp::errc::io_failed || std::filesystem::exists(path(step), none)) throw;
@@ -95,7 +99,7 @@ class checkpoints {
   /// @throws zbpp::error (io_failed)
   void finish(zbpp::training_state const& state, std::vector<file_record> files) const {
     auto const step = state.steps;
-    auto const text = to_text(manifest{state, std::move(files)}, settings_);
+    auto const text = to_text(manifest{state, split_, std::move(files)}, settings_);
     sync_folder(path(step));
     std::array<std::span<std::byte const>, 1> const all{std::as_bytes(std::span(text))};
     write_durably(path(step) / manifest::file_name, all);
@@ -111,7 +115,7 @@ class checkpoints {
   [[nodiscard]] manifest read_manifest(std::int64_t step) const {
     auto const path_of = path(step) / manifest::file_name;
     auto const all = regular_file(path_of).read(manifest::most_bytes);
-    manifest_reader reader(all);
+    line_reader reader(all);
     manifest result;
     std::string differences;
     try {
@@ -119,17 +123,24 @@ class checkpoints {
       if (auto const title = reader.next_line(); title != manifest::title)
         throw setting_error(
             "begins with \"" + std::string(title) + "\"; this program reads \"" + manifest::title +
-            "\"");
+            "\": go on with the program that wrote it");
       auto& state = result.state;
-      state.steps = static_cast<std::int64_t>(manifest_reader::number(reader.value("step")));
+      state.steps = static_cast<std::int64_t>(line_reader::number(reader.value("step")));
       if (state.steps != step)
         throw setting_error("is the one of step " + std::to_string(state.steps));
-      state.updates = static_cast<std::int64_t>(manifest_reader::number(reader.value("updates")));
-      state.amended = manifest_reader::number(reader.value("amended steps"), 16);
+      state.updates = static_cast<std::int64_t>(line_reader::number(reader.value("updates")));
+      state.amended = line_reader::number(reader.value("amended steps"), 16);
       differences = differences_in(reader);
       if (differences.empty()) {
-        for (int r = 0; r < ranks_; ++r)
-          result.files.push_back(reader.file(static_cast<std::size_t>(r)));
+        auto& split = result.split;
+        split.ranks = static_cast<int>(line_reader::number(reader.value("--ranks")));
+        split.policy = reader.value("--policy");
+        split.placement = reader.value("placement");
+        for (int r = 0; r < split.ranks; ++r) {
+          auto const says = reader.value(rank_file_name(static_cast<std::size_t>(r)));
+          auto const [size, sum] = line_reader::sized("bytes", says);
+          result.files.push_back({size, sum});
+        }
         if (to_text(result, settings_) != all)
           throw setting_error("has lines or signs that do not belong there");
       }
@@ -142,18 +153,34 @@ class checkpoints {
         "; resume with the settings it began with, or give --checkpoint another folder");
   }
 
-  /// Reads the part of a rank.
-  /// @throws setting_error when it is torn, or not the file that belongs there; zbpp::error
-  ///         (io_failed)
-  void read(manifest const& of, int rank, std::span<stage_state const> stages) const {
+  /// Reads arrays, whichever ranks wrote them. None is changed unless all of them are right.
+  /// @throws setting_error when a file is torn, or not the one that belongs there, or an array is
+  ///         in none of them; zbpp::error (io_failed)
+  void read(manifest const& of, std::span<named_array const> to) const {
+    auto const step = of.state.steps;
     try {
-      read_rank_file(
-          file_of(of.state.steps, rank),
-          id_of(of.state.steps, rank),
-          of.files[static_cast<std::size_t>(rank)],
-          stages);
+      std::deque<rank_file> files;
+      for (int r = 0; r < of.split.ranks; ++r)
+        files.emplace_back(
+            file_of(step, r),
+            id_of(step, of.split.ranks, r),
+            of.files[static_cast<std::size_t>(r)]);
+      auto const found = index_of(files);
+      std::vector<std::vector<float>> read;
+      for (auto const& a : to) {
+        auto const at = found.find(a.name);
+        if (at == found.end())
+          throw setting_error(path(step).string() + " has no \"" + a.name + "\" in its files");
+        auto const& [file, record] = at->second;
+        if (record->count != a.values.size())
+          file->refuse(
+              "has " + std::to_string(record->count) + " floats of \"" + a.name +
+              "\", here belong " + std::to_string(a.values.size()));
+        file->read(*record, read.emplace_back(a.values.size()));
+      }
+      for (std::size_t i = 0; i < to.size(); ++i) std::ranges::copy(read[i], to[i].values.begin());
     } catch (setting_error const& wrong) {
-      throw setting_error(wrong.what() + advice(of.state.steps));
+      throw setting_error(wrong.what() + advice(step));
     }
   }
 
@@ -161,12 +188,28 @@ class checkpoints {
   [[nodiscard]] std::filesystem::path file_of(std::int64_t step, int rank) const {
     return path(step) / rank_file_name(static_cast<std::size_t>(rank));
   }
-  [[nodiscard]] rank_file_id id_of(std::int64_t step, int rank) const {
-    return {checksum_of(std::string_view(to_text(settings_))), step, ranks_, rank};
+  [[nodiscard]] rank_file_id id_of(std::int64_t step, int ranks, int rank) const {
+    return {checksum_of(std::string_view(to_text(settings_))), step, ranks, rank};
+  }
+
+  /// Says where an array is.
+  struct place {
+    rank_file const* file;
+    array_record const* record;
+  };
+  /// @throws setting_error when two files have the same array
+  [[nodiscard]] static std::map<std::string_view, place> index_of(
+      std::deque<rank_file> const& files) {
+    std::map<std::string_view, place> all;
+    for (auto const& file : files)
+      for (auto const& record : file.arrays())
+        if (!all.emplace(record.name, place{&file, &record}).second)
+          file.refuse("has \"" + record.name + "\", which stands elsewhere, too");
+    return all;
   }
 
   /// Reads the settings of a manifest and says which are not those of this run.
-  [[nodiscard]] std::string differences_in(manifest_reader& reader) const {
+  [[nodiscard]] std::string differences_in(line_reader& reader) const {
     std::string list;
     for (auto const& s : settings_)
       if (auto const was = reader.value(s.name); was != s.value)
@@ -243,7 +286,7 @@ class checkpoints {
 
   std::filesystem::path folder_;
   std::vector<run_setting> settings_;
-  int ranks_;
+  run_split split_;
 };
 
 }  // namespace gpt

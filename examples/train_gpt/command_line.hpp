@@ -96,7 +96,9 @@ inline void remove_probes(std::filesystem::path const& folder) {
       "compares every loss bit for bit. Writes loss.svg, timeline.svg and trace.json.\n"
       "With --checkpoint it keeps the last two checkpoints, and one of the end. It can be killed "
       "at\n"
-      "any time and go on with --resume: the bits are those of a run that never stopped.\n"
+      "any time and go on with --resume, on as many ranks as you like: the bits are those of a "
+      "run\n"
+      "that never stopped.\n"
       "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
       "a\n"
       "shell loop starts (docs/launch.md), all with the same options. Rank 0 tells and writes, of "
@@ -156,7 +158,11 @@ inline void remove_probes(std::filesystem::path const& folder) {
   app.add_option("--every", o.every, "Steps from one checkpoint to the next")
       ->check(whole_number(1, 1'000'000))
       ->needs(checkpoint);
-  app.add_flag("--resume", o.resume, "Go on from the newest checkpoint, with the same settings")
+  app.add_flag(
+         "--resume",
+         o.resume,
+         "Go on from the newest checkpoint, with the same settings; but --ranks, --policy and\n"
+         "--transport may be others, and so may --step, unless it is unchecked")
       ->needs(checkpoint)
       ->default_str("");
   bool is_alone = false;

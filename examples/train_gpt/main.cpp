@@ -52,8 +52,7 @@ int train(options const& o) {
   };
   if (!o.checkpoint.empty()) {
     auto const& where = *choices.front().where;
-    auto settings = settings_of(o.how, on, o.policies.front(), where);
-    save.emplace(o.checkpoint, std::move(settings), o.every, where);
+    save.emplace(o.checkpoint, settings_of(o.how, on), o.every, o.policies.front(), where);
     resumed.emplace(beginning{new_stages(where)});
     resumed->state =
         doing("reading the checkpoint", [&] { return save->begin(resumed->stages, o.resume); });

@@ -126,7 +126,12 @@ using saver_apart = basic_saver<ranks_apart>;
 
 /// Checks that all ranks were started alike.
 /// @throws zbpp::error (no_agreement) that names the options that differ
-void agree(zbpp::asio::rendezvous& meeting, options const& o, std::vector<run_setting> settings) {
+void agree(
+    zbpp::asio::rendezvous& meeting,
+    options const& o,
+    std::vector<run_setting> settings,
+    run_split const& split) {
+  for (auto& of_split : settings_of(split)) settings.push_back(std::move(of_split));
   settings.push_back({"--step", name_of(o.kinds.front())});
   settings.push_back(
       {"--checkpoint and --every", o.checkpoint.empty() ? "none" : std::to_string(o.every)});
@@ -207,14 +212,14 @@ int train(zbpp::asio::rendezvous& meeting, options const& o) {
   auto const on = read(o);
   auto choices = choose_all(o);
   auto const where = *choices.front().where;
-  auto const settings = settings_of(o.how, on, o.policies.front(), where);
-  agree(meeting, o, settings);
+  auto const settings = settings_of(o.how, on);
+  agree(meeting, o, settings, split_of(o.policies.front(), where));
   auto stages =
       doing("making the stages", [&] { return make_stages(o.how, on, where, meeting.rank()); });
   std::optional<saver_apart> save;
   zbpp::training_state state;
   if (!o.checkpoint.empty()) {
-    save.emplace(o.checkpoint, settings, o.every, where, ranks_apart(meeting));
+    save.emplace(o.checkpoint, settings, o.every, o.policies.front(), where, ranks_apart(meeting));
     state = doing("reading the checkpoint", [&] { return save->begin(stages, o.resume); });
     agree_on_checkpoint(meeting, o, state.steps);
   }

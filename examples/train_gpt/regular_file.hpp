@@ -13,8 +13,10 @@
 #include <cstdint>
 #include <fcntl.h>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -37,7 +39,10 @@ class regular_file {
   /// @return its bytes, as the file system tells
   [[nodiscard]] std::uint64_t size() const { return size_; }
 
-  /// Reads it from the start, once.
+  /// @return where it is
+  [[nodiscard]] std::filesystem::path const& path() const { return path_; }
+
+  /// Reads on, at first from its start.
   /// @param most  bytes that are wanted
   /// @throws setting_error with the path and the reason
   [[nodiscard]] std::string read(std::uint64_t most) const {
@@ -53,6 +58,20 @@ class regular_file {
       if (got == 0) break;
     }
     return bytes;
+  }
+
+  /// Reads a piece.
+  /// @param offset  bytes of the file before it
+  /// @throws setting_error with the path and the reason
+  void read_at(std::uint64_t offset, std::span<std::byte> to) const {
+    while (!to.empty()) {
+      auto const got = ::pread(file_.number(), to.data(), to.size(), static_cast<::off_t>(offset));
+      if (got < 0 && errno != EINTR) refuse(reason());
+      if (got == 0) refuse("became shorter while it was read");
+      if (got <= 0) continue;
+      offset += static_cast<std::uint64_t>(got);
+      to = to.subspan(static_cast<std::size_t>(got));
+    }
   }
 
  private:

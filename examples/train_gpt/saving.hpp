@@ -51,14 +51,17 @@ class basic_saver {
  public:
   /// @param folder  exists, and is the same for all ranks
   /// @param every   steps from one checkpoint to the next
+  /// @param policy  of the run, to be told
   basic_saver(
       std::filesystem::path const& folder,
       std::vector<run_setting> settings,
       std::int64_t every,
+      std::string policy,
       zbpp::placement const& placement,
       Ranks ranks = {})
       : folder_(folder),
-        to_(folder, std::move(settings), placement.ranks()),
+        split_(split_of(std::move(policy), placement)),
+        to_(folder, std::move(settings), split_),
         every_(every),
         where_(placement),
         ranks_(std::move(ranks)) {}
@@ -90,16 +93,17 @@ class basic_saver {
     return {};
   }
 
-  /// Sets the stages that are here to the newest checkpoint, where there is one.
+  /// Sets the stages that are here to the newest checkpoint, where there is one, however it was
+  /// split.
   /// @return what the next step depends on, besides the stages
-  /// @throws setting_error when it cannot be used: none is skipped
+  /// @throws setting_error when it cannot be used: none is skipped, and no stage is changed
   [[nodiscard]] zbpp::training_state resume(std::vector<chunk_stage>& stages) {
     auto const all = to_.finished();
     if (all.empty()) return {};
-    auto const newest = to_.read_manifest(all.back());
-    for (int const rank : ranks_.here(where_.ranks()))
-      to_.read(newest, rank, states_of(stages, where_, rank));
+    auto newest = to_.read_manifest(all.back());
+    to_.read(newest, arrays_of(stages, [](int) { return true; }));
     last_ = newest.state.steps;
+    was_ = std::move(newest.split);
     return newest.state;
   }
 
@@ -115,9 +119,10 @@ class basic_saver {
       return "no checkpoint " + checkpoints::name(done) + ": parameters are nan or infinite";
     ranks_.on_first([&] { to_.begin(done); });
     std::vector<file_record> own;
-    for (int const rank : ranks_.here(where_.ranks()))
-      own.push_back(
-          to_.write(done, rank, states_of(stages, where_, rank), [&] { ranks_.check(); }));
+    for (int const rank : ranks_.here(where_.ranks())) {
+      auto const arrays = arrays_of(stages, [&](int s) { return where_.rank_of(s) == rank; });
+      own.push_back(to_.write(done, rank, arrays, [&] { ranks_.check(); }));
+    }
     auto const files = ranks_.gather(std::move(own));
     ranks_.on_first([&] { to_.finish(state, files); });
     last_ = done;
@@ -127,7 +132,9 @@ class basic_saver {
   /// @return what to tell after `resume`
   [[nodiscard]] std::string told() const {
     if (last_ == 0) return "resumed: there is no checkpoint in " + folder_.string() + " yet";
-    return "resumed: " + path().string();
+    auto const resumed = "resumed: " + path().string();
+    if (was_ == split_) return resumed;
+    return resumed + ", of --ranks " + std::to_string(was_.ranks) + " --policy " + was_.policy;
   }
 
  private:
@@ -138,6 +145,8 @@ class basic_saver {
 
   std::filesystem::path folder_;
   std::optional<folder_lock> lock_;  // of the first rank
+  run_split split_;
+  run_split was_;  // of the checkpoint that the run goes on from
   checkpoints to_;
   std::int64_t every_;
   zbpp::placement where_;

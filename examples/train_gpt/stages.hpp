@@ -97,7 +97,8 @@ class chunk_stage {
   [[nodiscard]] int stage() const { return stage_; }
   /// @return all that training changes, to be saved or set
   [[nodiscard]] stage_state state() {
-    return {stage_, model_.parameters().values(), optimizer_.mean(), optimizer_.square()};
+    auto& all = model_.parameters();
+    return {all.entries(), all.values(), optimizer_.mean(), optimizer_.square()};
   }
   /// Measures what an optimizer step takes, by steps that change the parameters.
   /// @param costs  get its times
@@ -175,13 +176,14 @@ class chunk_stage {
   return stages;
 }
 
-/// Lists the state of those stages that a rank has.
-[[nodiscard]] inline std::vector<stage_state> states_of(
-    std::vector<chunk_stage>& stages, zbpp::placement const& placement, int rank) {
-  std::vector<stage_state> states;
+/// Lists what training changes in some stages.
+/// @param has  says of a stage whether it is one of them
+template <class Has>
+[[nodiscard]] std::vector<named_array> arrays_of(std::vector<chunk_stage>& stages, Has const& has) {
+  std::vector<named_array> all;
   for (auto& s : stages)
-    if (placement.rank_of(s.stage()) == rank) states.push_back(s.state());
-  return states;
+    if (has(s.stage())) s.state().list(all);
+  return all;
 }
 
 }  // namespace gpt

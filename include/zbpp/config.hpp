@@ -36,6 +36,15 @@
 #error "zbpp needs C++20 coroutines, which this compiler has switched off"
 #endif
 
+#if !defined(__cpp_exceptions)
+#error "zbpp needs exceptions, which all of its errors are: compile without -fno-exceptions"
+#endif
+
+#include <version>
+#if !defined(__cpp_lib_jthread)
+#error "zbpp needs std::stop_token, which libc++ before 20 lacks: use libstdc++ 12 or newer"
+#endif
+
 /// Marks functions that stand in `impl/*.ipp`. Header-only they are inline. With
 /// ZBPP_SEPARATE_COMPILATION defined, headers only declare them, and one source file of the program
 /// includes `<component>/impl/src.hpp`; the targets `zbpp::compiled`, `zbpp::asio_compiled`, ... do

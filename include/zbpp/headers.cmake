@@ -197,6 +197,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/refuse_flow.hpp
   runtime/detail/rethrow.hpp
   runtime/detail/run_terms.hpp
+  runtime/detail/running_call.hpp
   runtime/detail/step_agreement.hpp
   runtime/detail/step_agreements.hpp
   runtime/detail/tied_gradients.hpp
@@ -221,6 +222,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/refuse_flow.ipp
   runtime/impl/rethrow.ipp
   runtime/impl/run_terms.ipp
+  runtime/impl/running_call.ipp
   runtime/impl/src.hpp
   runtime/impl/state_link.ipp
   runtime/impl/step_agreement.ipp
@@ -237,6 +239,7 @@ set(ZBPP_CORE_HEADERS
   runtime/pass_context.hpp
   runtime/pipeline.hpp
   runtime/rank_memory.hpp
+  runtime/run_options.hpp
   runtime/stage.hpp
   runtime/started_step.hpp
   runtime/state_link.hpp
@@ -296,6 +299,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/message_frame.hpp
   asio/detail/newcomers.hpp
   asio/detail/noticed_failure.hpp
+  asio/detail/proposals.hpp
   asio/detail/outgoing.hpp
   asio/detail/own_address.hpp
   asio/detail/reason.hpp

@@ -75,6 +75,7 @@
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/rank_memory.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>

@@ -13,6 +13,7 @@ namespace docs_flows {
 // [my_stage
 // Your arithmetic.
 zbpp::buffer forward(zbpp::buffer const& x, zbpp::pass_context ctx);
+double loss(zbpp::buffer const& y, zbpp::buffer& dy, zbpp::pass_context ctx);  // and its gradient
 zbpp::buffer backward_input(zbpp::buffer const& x, zbpp::buffer const& dy, zbpp::pass_context ctx);
 void backward_weight(zbpp::buffer const& x, zbpp::buffer const& dy);
 void step_optimizer();
@@ -24,11 +25,12 @@ struct my_stage {
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       x = in;
       y = forward(x, ctx);
+      if (mb.is_last_stage()) mb.report_loss(loss(y, dy, ctx));
     });
     co_await mb.send_activation(std::move(y));
     auto back = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
-      dy = back;
+      if (!mb.is_last_stage()) dy = back;
       dx = backward_input(x, dy, ctx);
     });
     co_await mb.send_gradient(std::move(dx));
@@ -114,6 +116,7 @@ struct tensor {
 tensor batch(zbpp::microbatch mb);
 tensor gradient_of_loss(zbpp::microbatch mb);
 tensor forward(tensor const& x);
+double loss(tensor const& y);
 tensor backward(tensor const& dy);
 void backward_weight(tensor const& x);
 
@@ -125,6 +128,7 @@ struct object_stage {
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       x = mb.is_first_stage() ? batch(mb) : in.get<tensor>();
       auto y = forward(x);
+      if (mb.is_last_stage()) mb.report_loss(loss(y));
       out = ctx.make_edge(y, y.size * 4);  // counts as so many bytes
     });
     co_await mb.send_activation(std::move(out));
@@ -285,5 +289,34 @@ void generate(zbpp::pipeline<Backend>& pipe, int rounds, std::vector<int>& token
 // generate]
 
 template void generate(zbpp::pipeline<zbpp::threads>& pipe, int rounds, std::vector<int>& tokens);
+
+}  // namespace docs_flows
+
+// [epoch
+#include <zbpp/zbpp.hpp>
+
+#include <vector>
+
+// epoch]
+namespace docs_flows {
+
+// [epoch
+double train_epoch(
+    std::vector<my_stage>& stages, zbpp::placement const& placement, zbpp::stage_costs costs) {
+  auto const plan_of = [&](int microbatches) {
+    return zbpp::make_plan(zbpp::zb_h1{}, {placement, microbatches, costs});
+  };
+  zbpp::pipeline whole{plan_of(8), zbpp::threads{}, stages};
+  zbpp::pipeline last{plan_of(3), zbpp::threads{}, stages};  // the same stages
+  zbpp::pipeline validation{plan_of(32), zbpp::threads{}, stages};
+
+  whole.run(100);
+  last.resume(whole.state());  // its step is number 100
+  last.step();
+  whole.resume(last.state());  // and goes on with 101 in the next epoch
+  validation.resume(last.state());
+  return validation.evaluate().loss();
+}
+// epoch]
 
 }  // namespace docs_flows

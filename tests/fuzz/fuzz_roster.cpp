@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   if (size < 1 || size > test::most_fuzzed_bytes) return 0;
   auto const bytes = std::as_bytes(std::span(data, size)).subspan(1);
   auto const write = [](auto const& value) { return wire::write(value); };
-  switch (data[0] % 7) {
+  switch (data[0] % 8) {
     case 0: demand_same_bytes(bytes, wire::read_join, write); break;
     case 1: demand_same_bytes(bytes, wire::read_roster, write); break;
     case 2: demand_same_bytes(bytes, wire::read_failures, write); break;
@@ -59,6 +59,7 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
             return to.take();
           });
       break;
+    case 7: demand_same_bytes(bytes, wire::read_next, write); break;
     default:
       demand_same_bytes(
           bytes,

@@ -420,8 +420,12 @@ struct history {
 
 /// Trains as one process would: a plain loop over microbatches, and the rules of optimizer steps
 /// written out.
+/// @param microbatches  of each step
 [[nodiscard]] inline history train_alone(
-    model_settings const& settings, int microbatches, int steps, training_options const& options) {
+    model_settings const& settings,
+    std::vector<int> const& microbatches,
+    training_options const& options) {
+  auto const steps = static_cast<int>(microbatches.size());
   model all(settings);
   arena memory;
   pass_context const ctx(memory);
@@ -432,7 +436,7 @@ struct history {
   for (int step = 0; step < steps; ++step) {
     auto& losses = result.losses.emplace_back();
     result.scales.push_back(scale);
-    for (int m = 0; m < microbatches; ++m) {
+    for (int m = 0; m < microbatches[static_cast<std::size_t>(step)]; ++m) {
       std::vector<std::vector<kept_layer>> kept(static_cast<std::size_t>(settings.stages));
       vector v{};
       for (int s = 0; s < settings.stages; ++s)
@@ -492,6 +496,11 @@ struct history {
   }
   result.bits = all.bits();
   return result;
+}
+[[nodiscard]] inline history train_alone(
+    model_settings const& settings, int microbatches, int steps, training_options const& options) {
+  return train_alone(
+      settings, std::vector<int>(static_cast<std::size_t>(steps), microbatches), options);
 }
 
 }  // namespace zbpp::test::checked

@@ -182,7 +182,7 @@ struct trouble {
   }
 };
 
-/// Steps of a training; each of its three runs ends with one for which all ranks wait.
+/// Steps of a training; the last before each of its pauses is one for which all ranks wait.
 inline constexpr int count = 7;
 inline constexpr int runs = 3;
 
@@ -201,11 +201,12 @@ struct outcome {
     for (auto const& rank : step.ranks) early += rank.is_early ? 1 : 0;
     amended += step.update.is_amended ? 1 : 0;
   }
-  /// Trains in three runs.
+  /// Trains in two runs, the first of which pauses to evaluate.
   template <class Backend>
   void train(pipeline<Backend>& pipe) {
-    for (int const length : {4, 1, count - 5})
-      pipe.run(length, [&](step_result const& step) { add(step); });
+    auto const note = [&](step_result const& step) { add(step); };
+    pipe.run(5, note, {.pause_every = 4, .on_pause = [&] { pipe.evaluate(); }});
+    pipe.run(count - 5, note);
   }
   friend bool operator==(outcome const& a, outcome const& b) {
     bool is_same = toy::is_same(a.norms, b.norms) && a.losses.size() == b.losses.size() &&

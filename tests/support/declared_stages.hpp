@@ -68,7 +68,10 @@ struct declared {
         for_b = take<Memory>(ctx, c.activation - kept_for_w);
         for_w = take<Memory>(ctx, kept_for_w);
       }
-      if (!mb.is_last_stage()) out = MakeEdge(ctx, c.edge);
+      if (mb.is_last_stage())
+        mb.report_loss(0);
+      else
+        out = MakeEdge(ctx, c.edge);
       in.clear();
     });
     co_await mb.send_activation(std::move(out));
@@ -131,7 +134,15 @@ struct keeps_its_input {
   }
 };
 
-/// Runs steps and compares what each rank took with what is said of its plan.
+/// True for stages that hold all memory of a pass at one time, and none of it twice, so that the
+/// most of all together is as the plan says, too.
+template <class Stage>
+inline constexpr bool fills_total = false;
+template <class Memory, message (*MakeEdge)(pass_context, bytes)>
+inline constexpr bool fills_total<declared<Memory, MakeEdge>> = true;
+
+/// Runs steps and compares what each rank took with what is said of its plan, whose stages state
+/// neither static memory nor workspace.
 template <class Backend, class Stage>
 void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
   std::vector<Stage> stages(zbpp::detail::index(planned.problem().stages()), stage);
@@ -146,6 +157,9 @@ void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
       auto const& usage = pipe.memory(rank);
       CHECK(usage.most(purpose::activation) == expected[zbpp::detail::index(rank)].activations);
       CHECK(usage.most(purpose::edge) == expected[zbpp::detail::index(rank)].edges);
+      CHECK(usage.peak_total <= expected[zbpp::detail::index(rank)].total);
+      if (fills_total<Stage>) CHECK(usage.peak_total == expected[zbpp::detail::index(rank)].total);
+      CHECK(usage.total() == 0);
       CHECK(usage.in_use == std::array<bytes, purposes>{});
     }
   }

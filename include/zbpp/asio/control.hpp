@@ -15,6 +15,7 @@
 #include <zbpp/asio/stop_calls.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
+#include <zbpp/runtime/run_options.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -128,6 +129,14 @@ class control {
   ///         the run, such as (peer_failed) when a rank does not come in time, or (no_agreement)
   ///         when ranks make different calls
   std::vector<blob> collect(collective kind, std::span<std::byte const> part = {}, int root = 0);
+
+  /// Tells all ranks what this one asks for behind a step, and does not block; `decision` follows.
+  /// @throws the failure of the run
+  void propose(after_step next);
+  /// Blocks until all ranks have proposed something for that step.
+  /// @return the most that one of them asks for
+  /// @throws the failure of the run
+  after_step decision();
 
   /// Checks that all ranks hold the same as rank 0; a collective call. The run goes on if not.
   /// @throws error (no_agreement), on all ranks the same, that says whose differs and in what; as

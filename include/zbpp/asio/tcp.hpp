@@ -177,6 +177,10 @@ class tcp::executor {
     part_.end();
   }
 
+  /// Tells all ranks what this one asks for behind a step; does not block.
+  void propose(after_step next) { control_->propose(next); }
+  /// Blocks until all ranks have proposed something. @return the most that one of them asks for
+  [[nodiscard]] after_step decision() { return control_->decision(); }
   /// Blocks until all ranks know all failures, and adds those of the others.
   void settle(std::vector<failure>& failures);
   /// Tells the others that the pipeline is destroyed here.

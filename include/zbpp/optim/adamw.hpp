@@ -20,9 +20,10 @@ namespace zbpp::optim {
 class adamw final : public detail::elementwise {
  public:
   /// @param layers  what is stepped; it must outlive the optimizer
-  /// @throws error (bad_argument) when a layer has not as many gradients as weights
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights,
+  ///         or a setting is out of bounds
   explicit adamw(std::vector<layer> layers, adamw_settings settings = {})
-      : elementwise(std::move(layers), 2, settings.undo), settings_(settings) {}
+      : elementwise(std::move(layers), 2, settings.undo), settings_(detail::checked(settings)) {}
 
   /// @return the mean gradients of all weights, layer after layer; for checkpoints
   [[nodiscard]] std::span<float> mean() noexcept { return moment(0); }

@@ -3,7 +3,10 @@
 // The settings of optimizers, on the CPU and on GPUs.
 #pragma once
 
+#include <zbpp/error.hpp>
 #include <zbpp/optim/layer.hpp>
+
+#include <limits>
 
 namespace zbpp::optim {
 
@@ -23,4 +26,34 @@ struct sgd_settings {
   undo_by undo = undo_by::weights;
 };
 
+namespace detail {
+
+/// Refuses a setting that is not a number within bounds.
+/// @throws error (bad_argument)
+inline void require_share(float value, char const* text) {
+  zbpp::detail::require(value >= 0 && value < 1, text);
+}
+/// @throws error (bad_argument)
+inline void require_size(float value, char const* text) {
+  zbpp::detail::require(value >= 0 && value <= std::numeric_limits<float>::max(), text);
+}
+
+/// @return the settings
+/// @throws error (bad_argument) that names the setting which is out of bounds
+[[nodiscard]] inline adamw_settings checked(adamw_settings const& given) {
+  require_share(given.mean, "adamw_settings::mean is a share from 0 to below 1");
+  require_share(given.mean_square, "adamw_settings::mean_square is a share from 0 to below 1");
+  require_size(given.epsilon, "adamw_settings::epsilon is a number from 0");
+  require_size(given.weight_decay, "adamw_settings::weight_decay is a number from 0");
+  return given;
+}
+/// @return the settings
+/// @throws as above
+[[nodiscard]] inline sgd_settings checked(sgd_settings const& given) {
+  require_share(given.momentum, "sgd_settings::momentum is a share from 0 to below 1");
+  require_size(given.weight_decay, "sgd_settings::weight_decay is a number from 0");
+  return given;
+}
+
+}  // namespace detail
 }  // namespace zbpp::optim

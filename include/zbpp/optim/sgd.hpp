@@ -21,9 +21,10 @@ namespace zbpp::optim {
 class sgd final : public detail::elementwise {
  public:
   /// @param layers  what is stepped; it must outlive the optimizer
-  /// @throws error (bad_argument) when a layer has not as many gradients as weights
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights,
+  ///         or a setting is out of bounds
   explicit sgd(std::vector<layer> layers, sgd_settings settings = {})
-      : elementwise(std::move(layers), 1, settings.undo), settings_(settings) {}
+      : elementwise(std::move(layers), 1, settings.undo), settings_(detail::checked(settings)) {}
 
   /// @return the momentum of all weights, layer after layer; for checkpoints
   [[nodiscard]] std::span<float> momentum() noexcept { return moment(0); }

@@ -13,6 +13,7 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <concepts>
@@ -57,6 +58,15 @@ concept backend = requires(
 };
 
 namespace detail {
+
+/// Models a backend with ranks in other processes, to which `propose(next)` tells what this one
+/// asks for behind a step, without blocking; `decision()` blocks until all have, and gives the
+/// most.
+template <class Backend>
+concept proposes = requires(typename Backend::executor& executor, after_step next) {
+  executor.propose(next);
+  { executor.decision() } -> std::same_as<after_step>;
+};
 
 /// Runs what belongs to a rank, and is no pass, where its passes run. An executor that has
 /// something to set up for that, such as a current device, keeps it set up while what `enter(rank)`

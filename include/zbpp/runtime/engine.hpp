@@ -24,6 +24,7 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/rank_memory.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -99,7 +100,7 @@ class engine {
     frame_pool::scope const frames(memory_->frames);
     try {
       for (;;) {
-        if (state_ == run_state::between_steps && run_.is_last(step_)) return progress::done;
+        if (state_ == run_state::between_steps && is_last_step()) return progress::done;
         if (status_->has_failed()) return progress::failed;
         if (state_ != run_state::at_instruction && !begin_step()) return progress::blocked;
         if (auto const how = advance_step(most); how != progress::done) return how;
@@ -157,7 +158,7 @@ class engine {
   }
   /// Says whether what flows do is captured, to be replayed in later steps.
   void set_captured(bool is_captured) noexcept { flows_.set_captured(is_captured); }
-  /// @return whether stages have an optimizer, which decides on the host
+  /// @return whether the host has a part in optimizer steps, for an `optimizer` or by options
   [[nodiscard]] bool has_optimizer() const noexcept { return agreement_.part() != nullptr; }
   /// @return whether it trains, or evaluates
   [[nodiscard]] bool is_training() const noexcept { return flows_.is_training(); }
@@ -173,7 +174,10 @@ class engine {
         .first = run_.asked.first,
         .count = run_.asked.count,
         .step = step_,
-        .at_once = run_.count};
+        .at_once = run_.count,
+        // Where ranks agree on steps, they do not wait for each other besides.
+        .step_decides = run_.asked.step_decides && run_.places[0].update == nullptr,
+        .pause_decides = run_.asked.pause_decides};
     try {
       if (is_training() && agreement_.part() != nullptr) run.terms = agreement_.part()->terms();
     } catch (...) {
@@ -215,7 +219,7 @@ class engine {
     state_ = run_state::between_steps;
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
     agreement_.tell_judged();
-    if (!run_.is_last(step_)) end_step();
+    if (!is_last_step()) end_step();
     return progress::done;
   }
 
@@ -224,10 +228,15 @@ class engine {
     next_ = 0;
     traced_ = 0;
     trace_ = places.trace;
-    flows_.begin_step(step_, places.losses);
+    flows_.begin_step(step_, run_.evaluation, places.losses);
     memory_->buffers.start_step();
     tied_.begin_step();
-    if (agreement_.part() != nullptr) agreement_.part()->begin_step(run_.is_last(step_));
+    if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
+  }
+  // Whether the run ends with this step, as far as is known yet.
+  [[nodiscard]] bool is_last_step() const noexcept {
+    return run_.is_last(step_) ||
+           (agreement_.part() != nullptr && agreement_.part()->next() != after_step::go_on);
   }
 
   void end_step() {
@@ -299,9 +308,15 @@ class engine {
         update->stepped = observer_.reach(0);
         update->is_early = true;
       }
-    if (agreement_.part() != nullptr) agreement_.part()->step(chunk, flows_.context());
-    flows_.chunks()[detail::index(chunk)].run.update(flows_.context());
-    detail::spend(observer_, flows_.chunks()[detail::index(chunk)].costs.optimizer_step);
+    auto const ctx = flows_.context();
+    auto const& state = flows_.chunks()[detail::index(chunk)];
+    if (auto* const part = agreement_.part(); part == nullptr) {
+      state.run.update({}, ctx);
+    } else {
+      part->step(chunk, ctx);
+      if (state.run.has_update() && !part->accumulates()) state.run.update(part->settings(), ctx);
+    }
+    detail::spend(observer_, state.costs.optimizer_step);
   }
 
   // Returns false when the instruction has to wait.
@@ -337,7 +352,7 @@ class engine {
     awaited_ = flows_.take_inputs(i, observer_, arrival);
     if (awaited_.channel != channel_map::none) return false;
     if (i.begins_pair || i.is_paired) memory_->buffers.begin_half();
-    flows_.run_pass(i, arrival, observer_, &trace_[traced_++]);
+    flows_.run_pass(i, arrival, observer_, trace_, traced_++);
     if (i.is_paired) memory_->buffers.end_pair();
     if (i.is_last_w && agreement_.part() != nullptr)
       agreement_.part()->complete_gradients(i.chunk, flows_.context());

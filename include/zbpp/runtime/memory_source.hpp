@@ -24,12 +24,20 @@ inline constexpr std::size_t purposes = 4;
 struct arena_usage {
   std::array<bytes, purposes> in_use{};  ///< by `purpose`
   std::array<bytes, purposes> peak{};    ///< by `purpose`, since the last `reset_peak`
-  bytes reserved = 0;                    ///< taken from the system so far
-  int growths = 0;                       ///< how often more was taken than `reserve` had set aside
+  /// The most bytes of activations and edges at one time, since the last `reset_peak`. It is
+  /// `memory_peak::total` where the costs declare neither static memory nor workspace, of which an
+  /// arena knows nothing.
+  bytes peak_total = 0;
+  bytes reserved = 0;  ///< taken from the system so far
+  int growths = 0;     ///< how often more was taken than `reserve` had set aside
 
   /// @return bytes in use now, for one purpose
   [[nodiscard]] bytes now(purpose what) const noexcept {
     return in_use[static_cast<std::size_t>(what)];
+  }
+  /// @return bytes of activations and edges in use now
+  [[nodiscard]] bytes total() const noexcept {
+    return now(purpose::activation) + now(purpose::edge);
   }
   /// @return the most bytes in use at one time, for one purpose
   [[nodiscard]] bytes most(purpose what) const noexcept {

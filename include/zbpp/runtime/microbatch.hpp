@@ -38,6 +38,9 @@ class microbatch {
     if (state_->common->is_captured) refuse_captured_step();
     return state_->common->step;
   }
+  /// @return how many evaluations were completed since the last step, before this one; 0 in a step.
+  ///         With `index()` it says which batch of a validation this is
+  [[nodiscard]] std::int64_t evaluation() const noexcept { return state_->common->evaluation; }
   /// @return false under `evaluate()`: F is all that happens, so nothing need be kept
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }
   /// @return whether the program recomputes: F need keep only what R starts from
@@ -88,7 +91,8 @@ class microbatch {
     return detail::message_awaiter<void, flow_point::send_gradient>(*state_);
   }
 
-  /// States the loss of this microbatch; the step's result carries it.
+  /// States the loss of this microbatch; the step's result carries it. Call it in F: an evaluation
+  /// runs nothing else.
   /// @throws error (wrong_flow) when this is not the last stage, or while the step is captured for
   ///         replay, which would not state it again
   void report_loss(double loss) const {

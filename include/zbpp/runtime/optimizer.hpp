@@ -11,6 +11,7 @@
 #include <concepts>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace zbpp {
@@ -81,6 +82,7 @@ class optimizer_ref {
   optimizer_ref() noexcept = default;
   /// Refers to `what`, which must outlive it.
   template <optimizer Optimizer>
+    requires(!std::same_as<std::remove_const_t<Optimizer>, optimizer_ref>)
   explicit optimizer_ref(Optimizer& what) noexcept : object_(&what), calls_(&calls_of<Optimizer>) {}
 
   /// @return whether there is one

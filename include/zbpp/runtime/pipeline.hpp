@@ -14,10 +14,12 @@
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
 #include <zbpp/runtime/detail/program_run.hpp>
 #include <zbpp/runtime/detail/rethrow.hpp>
+#include <zbpp/runtime/detail/running_call.hpp>
 #include <zbpp/runtime/detail/step_agreements.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>
@@ -31,12 +33,16 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace zbpp {
 
 /// Runs the steps of a plan.
+///
+/// One call at a time: one that comes while another runs, from a callback, a flow or another
+/// thread, throws error (bad_argument) at once. docs/flows.md has a table of what is allowed when.
 /// @tparam Backend  `threads` or `virtual_time`, or one of a component (`asio::tcp`)
 template <backend Backend>
 class pipeline {
@@ -90,15 +96,23 @@ class pipeline {
   ///
   /// Where ranks agree on optimizer steps, a rank begins the next step when it is done with its own
   /// part of the last one; `on_step` is then called on the thread of a rank, while others go on.
-  /// All is final when `run` returns. Otherwise this is as many calls of `step`.
-  /// @param on_step  called with a `step_result const&`, which later steps overwrite; what it
-  ///                 throws ends the run as the failure of a rank
+  /// All is final when `run` returns, and when it pauses. Otherwise this is as many calls of
+  /// `step`.
+  ///
+  /// What `on_step` asks for happens at most two steps later, after the same step on all ranks,
+  /// whichever of them asked. The run ends before if that many steps are not left.
+  /// @param count  of steps, unless `on_step` or `on_pause` stops the run
+  /// @param on_step  called with a `step_result const&`, which later steps overwrite; gives
+  ///                 nothing or, on all ranks, an `after_step`. `state()` and `steps()` are those
+  ///                 behind that step then. What it throws ends the run as the failure of a rank
+  /// @return the result of the last step
   /// @throws as `step`; error (bad_argument) unless `count` is at least 1
   template <std::invocable<step_result const&> OnStep>
-  step_result const& run(std::int64_t count, OnStep on_step);
+  step_result const& run(std::int64_t count, OnStep on_step, run_options const& options = {});
   /// Runs steps one after another. @return the result of the last
-  step_result const& run(std::int64_t count) {
-    return run(count, [](step_result const&) {});
+  step_result const& run(std::int64_t count, run_options const& options = {}) {
+    return run(
+        count, [](step_result const&) {}, options);
   }
 
   /// Runs the forward passes only.
@@ -106,7 +120,7 @@ class pipeline {
   /// A rank holds up to `evaluation_depth` messages of each channel; then it waits until the oldest
   /// was consumed (over TCP: has left), so that it needs what `peak_evaluation_memory` says. On
   /// GPUs what a rank sends stays in its memory until the end.
-  /// @throws as `step`
+  /// @throws as `step`; error (wrong_flow) when a flow of the last stage reports no loss in F
   step_result const& evaluate();
   /// Runs the forward passes, and hands what the last stage sends to `on_output`.
   ///
@@ -119,23 +133,37 @@ class pipeline {
   step_result const& evaluate(OnOutput on_output);
 
   /// @return every failure of the last step, the first one first; empty when it succeeded
-  [[nodiscard]] std::vector<failure> const& failures() const noexcept { return failures_; }
-  /// @return how many steps were completed, since `resume` counted from there
-  [[nodiscard]] std::int64_t steps() const noexcept { return state_.steps; }
+  /// @throws error (bad_argument) while a call runs that does not pause
+  [[nodiscard]] std::vector<failure> const& failures() const {
+    calls_.check_idle("failures()");
+    return failures_;
+  }
+  /// @return how many steps were completed, since `resume` counted from there; in `on_step` the one
+  ///         that it is called for is among them
+  /// @throws error (bad_argument) while a call runs, except in its callbacks
+  [[nodiscard]] std::int64_t steps() const {
+    calls_.check_state("steps()");
+    return state_.steps;
+  }
   /// @return what the next step depends on besides weights and optimizers; to be saved with them
-  [[nodiscard]] training_state const& state() const noexcept { return state_; }
+  /// @throws as `steps`
+  [[nodiscard]] training_state const& state() const {
+    calls_.check_state("state()");
+    return state_;
+  }
   /// Continues a training from where `state()` was taken.
   void resume(training_state const& state);
   /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
   /// @return what a rank's arena holds, and the most it held in the last step
-  /// @throws error (bad_argument) when the rank does not run in this process
+  /// @throws error (bad_argument) when the rank does not run in this process, or while a call runs
+  ///         that does not pause
   [[nodiscard]] arena_usage const& memory(int rank) const;
 
  private:
   friend class started_step<pipeline>;
   using program_run = detail::program_run<Backend>;
-  using step_callback = detail::callback<step_result>;
+  using step_callback = detail::callback<step_result, after_step>;
   using output_callback = detail::callback<evaluation_output>;
 
   pipeline(
@@ -145,12 +173,22 @@ class pipeline {
       training_options const& options);
 
   [[nodiscard]] std::unique_ptr<program_run> make_run(program code, output_callback const* outputs);
-  step_result const& train(std::int64_t count, step_callback told);
-  step_result const& evaluate_for(output_callback told);
-  void run(program_run& what, std::int64_t count, step_callback told = {});
-  void tell(step_callback told, step_result const& result);
-  void note_failures(program_run const& what);
-  [[noreturn]] void report(program_run const& what);
+  // What a run calls for each step.
+  struct step_calls {
+    step_callback on_step{};
+    bool decides = false;  // it says what comes next
+  };
+
+  step_result const& train(std::int64_t count, step_calls calls, run_options const& options);
+  after_step train_until(std::int64_t end, step_calls calls);
+  after_step decide(after_step asked, bool is_last);
+  after_step pause(pause_call const& on_pause);
+  step_result const& evaluate_for(output_callback on_output);
+  void execute(program_run& of, std::int64_t count, step_callback on_step = {});
+  after_step call_back(step_callback on_step, step_result const& result);
+  void note_failures(program_run const& of);
+  [[noreturn]] void report(program_run const& of);
+  [[noreturn]] void report_callback();
   step_result const& result_of(std::int64_t ticket);
   void finish_oldest();
   void finish_all();
@@ -159,10 +197,15 @@ class pipeline {
   }
 
   plan plan_;
+  detail::running_call calls_;
   typename Backend::executor executor_;
   std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
   training_state state_;
+  std::int64_t evaluations_ = 0;          // since the last step
+  asked_steps asked_steps_;               // by the user, in the call that runs
+  after_step asked_ = after_step::go_on;  // of this process, and not told to others yet
+  bool has_proposed_ = false;
   detail::step_agreements agreements_;
   output_callback outputs_;  // of the evaluation that runs
   std::unique_ptr<program_run> training_;
@@ -208,37 +251,133 @@ pipeline<Backend>::~pipeline() {
 
 template <backend Backend>
 step_result const& pipeline<Backend>::step() {
-  return train(1, {});
+  auto const call = calls_.begin("step()");
+  return train(1, {}, {});
 }
 
 template <backend Backend>
 template <std::invocable<step_result const&> OnStep>
-step_result const& pipeline<Backend>::run(std::int64_t count, OnStep on_step) {
+step_result const& pipeline<Backend>::run(
+    std::int64_t count, OnStep on_step, run_options const& options) {
+  using given = std::invoke_result_t<OnStep&, step_result const&>;
+  static_assert(
+      std::is_void_v<given> || std::same_as<given, after_step>,
+      "what run() calls for each step gives nothing, or a zbpp::after_step");
+  auto const call = calls_.begin("run()");
   detail::require(count >= 1, "run() takes a number of steps from 1");
-  return train(count, step_callback(on_step));
+  detail::require(
+      options.pause_every >= 0, "run_options::pause_every counts steps; it is at least 0");
+  detail::require(
+      options.pause_every == 0 || options.on_pause,
+      "run_options::pause_every is set and on_pause is not; say what the run does when it pauses");
+  auto ask = [&](step_result const& result) -> after_step {
+    if constexpr (std::is_void_v<given>) {
+      on_step(result);
+      return after_step::go_on;
+    } else {
+      auto const next = on_step(result);
+      detail::require(
+          next != after_step::pause || options.on_pause,
+          "on_step asks the run to pause, and run_options::on_pause is not set; say what the run "
+          "does when it pauses");
+      return next;
+    }
+  };
+  return train(count, {step_callback(ask), !std::is_void_v<given>}, options);
 }
 
 template <backend Backend>
-step_result const& pipeline<Backend>::train(std::int64_t count, step_callback told) {
+step_result const& pipeline<Backend>::train(
+    std::int64_t count, step_calls calls, run_options const& options) {
   finish_all();
-  training_->asked = {.first = state_.steps, .count = count};
+  started_.expire(training_->results.size());
+  agreements_.forget_request();
+  asked_ = after_step::go_on;
+  has_proposed_ = false;
+  asked_steps_ = {
+      .first = state_.steps,
+      .count = count,
+      .step_decides = calls.decides,
+      .pause_decides = options.on_pause && options.on_pause.decides()};
+  auto const end = state_.steps + count;
+  for (auto next = after_step::go_on; next != after_step::stop && state_.steps < end;) {
+    next = train_until(detail::next_pause(options, state_.steps, end), calls);
+    bool const is_due = options.pause_every > 0 && state_.steps % options.pause_every == 0;
+    if (options.on_pause && (is_due || next == after_step::pause))
+      next = std::max(next, pause(options.on_pause));
+  }
+  return training_->last_result();
+}
+
+// Runs steps up to a number of them, or until something else comes next. Returns that.
+template <backend Backend>
+after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
+  evaluations_ = 0;
   if (multi_step_transport<typename Backend::transport_type> && training_->agreements != nullptr) {
-    run(*training_, count, told);
-    state_ = agreements_.of(0)->state();
-    return training_->result_of(state_.steps - 1);
+    auto& part = *agreements_.of(0);
+    auto ask = [&](step_result const& result) {
+      state_ = part.state();
+      return call_back(calls.on_step, result);
+    };
+    execute(*training_, end - state_.steps, step_callback(ask));
+    state_ = part.state();
+    return part.next();
   }
-  for (auto& result = training_->results.front(); count > 0; --count) {
-    run(*training_, 1);
-    ++state_.steps;
-    if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
-    if (told) tell(told, result);
+  auto next = after_step::go_on;
+  while (next == after_step::go_on && state_.steps < end) {
+    execute(*training_, 1);
+    agreements_.count_step(state_);
+    try {
+      next = call_back(calls.on_step, training_->last_result());
+      if (calls.decides) next = decide(next, state_.steps == end);
+    } catch (...) {
+      report_callback();
+    }
   }
-  return training_->results.front();
+  return next;
+}
+
+// With one process per rank, what is asked for behind a step is decided at the end of the next one,
+// so that no rank waits for others while there are passes to run.
+template <backend Backend>
+after_step pipeline<Backend>::decide(after_step asked, bool is_last) {
+  if constexpr (detail::proposes<Backend>) {
+    asked_ = std::max(asked_, asked);
+    auto const next =
+        std::exchange(has_proposed_, false) ? executor_.decision() : after_step::go_on;
+    if (next == after_step::go_on && !is_last) {
+      executor_.propose(std::exchange(asked_, after_step::go_on));
+      has_proposed_ = true;
+    }
+    return next;
+  } else {
+    return asked;
+  }
+}
+
+template <backend Backend>
+after_step pipeline<Backend>::pause(pause_call const& on_pause) {
+  try {
+    auto const next = [&] {
+      auto const paused = calls_.pause();
+      return on_pause();
+    }();
+    if constexpr (detail::proposes<Backend>)
+      if (on_pause.decides()) {
+        executor_.propose(next);
+        return executor_.decision();
+      }
+    return next;
+  } catch (...) {
+    report_callback();
+  }
 }
 
 template <backend Backend>
 void pipeline<Backend>::resume(training_state const& state) {
+  auto const call = calls_.begin("resume()");
   finish_all();
+  evaluations_ = 0;
   state_ = state;
   agreements_.resume(state);
 }
@@ -255,16 +394,23 @@ step_result const& pipeline<Backend>::evaluate(OnOutput on_output) {
 }
 
 template <backend Backend>
-step_result const& pipeline<Backend>::evaluate_for(output_callback told) {
+step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
+  auto const call = calls_.begin_evaluation();
   finish_all();
   if (evaluation_ == nullptr) evaluation_ = make_run(forward_only(plan_.program()), &outputs_);
-  outputs_ = told;
-  run(*evaluation_, 1);
-  return evaluation_->results.front();
+  auto hand_out = [&](evaluation_output const& output) {
+    auto const called = calls_.call_back();
+    on_output(output);
+  };
+  outputs_ = on_output ? output_callback(hand_out) : output_callback();
+  execute(*evaluation_, 1);
+  ++evaluations_;
+  return evaluation_->last_result();
 }
 
 template <backend Backend>
 arena_usage const& pipeline<Backend>::memory(int rank) const {
+  calls_.check_idle("memory()");
   auto const all = executor_.ranks();
   auto const found = std::ranges::find(all, rank);
   detail::require(found != all.end(), "memory() takes a rank that runs in this process");
@@ -279,52 +425,62 @@ std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
 }
 
 template <backend Backend>
-void pipeline<Backend>::run(program_run& what, std::int64_t count, step_callback told) {
+void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callback on_step) {
   failures_.clear();
   executor_.start_run();
-  what.begin(executor_, state_.steps, count, told);
-  executor_.run(what.engines, *what.transport, what.status);
-  if (what.status.has_failed())
-    for (auto& e : what.engines) e.abandon();
-  what.transport->drain();
-  if (!what.status.has_failed()) return;
-  note_failures(what);
-  report(what);
+  of.begin(
+      executor_,
+      {.first = state_.steps,
+       .count = count,
+       .evaluation = evaluations_,
+       .on_step = on_step,
+       .asked = asked_steps_});
+  executor_.run(of.engines, *of.transport, of.status);
+  if (of.status.has_failed())
+    for (auto& e : of.engines) e.abandon();
+  of.transport->drain();
+  if (!of.status.has_failed()) return;
+  note_failures(of);
+  report(of);
 }
 
-// Where ranks agree, an engine calls; what is thrown is a failure of its rank there, too.
+// Where ranks agree, an engine calls.
 template <backend Backend>
-void pipeline<Backend>::tell(step_callback told, step_result const& result) {
-  try {
-    told(result);
-  } catch (...) {
-    auto const rank = executor_.ranks().front();
-    failures_.push_back({{.rank = rank}, {}, std::current_exception()});
-  }
-  if (failures_.empty()) return;
-  executor_.settle(failures_);
-  detail::rethrow_located(failures_.front());
+after_step pipeline<Backend>::call_back(step_callback on_step, step_result const& result) {
+  if (!on_step) return after_step::go_on;
+  auto const called = calls_.call_back();
+  return on_step(result);
 }
 
 // Notes what went wrong in this process, the first failure first.
 template <backend Backend>
-void pipeline<Backend>::note_failures(program_run const& what) {
-  for (auto const& e : what.engines)
+void pipeline<Backend>::note_failures(program_run const& of) {
+  for (auto const& e : of.engines)
     if (e.what_failed().exception) failures_.push_back(e.what_failed());
   // The subrange that std::ranges gives does not compile with clang 14.
   std::stable_partition(failures_.begin(), failures_.end(), [&](failure const& f) {
-    return f.location.rank == what.status.first();
+    return f.location.rank == of.status.first();
   });
 }
 
 // Settles what was noted with other processes, and throws the first failure.
 template <backend Backend>
-void pipeline<Backend>::report(program_run const& what) {
-  if (&what == training_.get())
+void pipeline<Backend>::report(program_run const& of) {
+  if (&of == training_.get())
     agreements_.settle([&](std::size_t here, auto const& work) {
       detail::run_at(executor_, executor_.ranks()[here], memory_[here].buffers, work);
     });
   if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
+  executor_.settle(failures_);
+  detail::rethrow_located(failures_.front());
+}
+
+// The same for what a callback threw between two steps. Where ranks agree, an engine calls; what is
+// thrown is a failure of its rank there, too.
+template <backend Backend>
+void pipeline<Backend>::report_callback() {
+  auto const rank = executor_.ranks().front();
+  failures_.assign(1, {{.rank = rank}, {}, std::current_exception()});
   executor_.settle(failures_);
   detail::rethrow_located(failures_.front());
 }

@@ -27,9 +27,24 @@ concept stage = requires(Stage& s, microbatch mb) {
   { s(mb) } -> std::same_as<flow>;
 };
 
-/// Models a stage with an optimizer step of its own, which the program runs after its last W.
+namespace detail {
+
+/// True if the optimizer step of `Type` takes how it is to step.
+template <class Type>
+concept updates_by_settings =
+    requires(Type& t, step_settings const& how, pass_context ctx) { t.update(how, ctx); };
+/// True if `Type` has an optimizer step of its own.
+template <class Type>
+concept has_update =
+    updates_by_settings<Type> || requires(Type& t, pass_context ctx) { t.update(ctx); };
+
+}  // namespace detail
+
+/// Models a stage with an optimizer step of its own, which the program runs after its last W, or
+/// after that of the last step whose gradients are added up: `update(ctx)`, or, to be given the
+/// learning rate, `update(settings, ctx)`. Where it has both, the latter counts.
 template <class Stage>
-concept updating_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.update(ctx); };
+concept updating_stage = stage<Stage> && detail::has_update<Stage>;
 
 /// Models a stage with an `optimizer` (the concept), by which ranks can agree before they step.
 template <class Stage>
@@ -47,8 +62,7 @@ namespace detail {
 
 /// True if `Type` has an `update` that cannot be called as its optimizer step.
 template <class Type>
-concept has_wrong_update =
-    requires { &Type::update; } && !requires(Type& t, pass_context ctx) { t.update(ctx); };
+concept has_wrong_update = requires { &Type::update; } && !has_update<Type>;
 
 }  // namespace detail
 
@@ -66,9 +80,16 @@ class stage_ref {
         }) {
     static_assert(
         !detail::has_wrong_update<Stage>,
-        "the update of a stage is its optimizer step: void update(zbpp::pass_context)");
+        "the update of a stage is its optimizer step: void update(zbpp::pass_context), or void "
+        "update(zbpp::step_settings const&, zbpp::pass_context)");
+    takes_settings_ = detail::updates_by_settings<Stage>;
     if constexpr (updating_stage<Stage>)
-      update_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->update(ctx); };
+      update_ = [](void* object, step_settings const& how, pass_context ctx) {
+        if constexpr (detail::updates_by_settings<Stage>)
+          static_cast<Stage*>(object)->update(how, ctx);
+        else
+          static_cast<Stage*>(object)->update(ctx);
+      };
     static_assert(
         !(updating_stage<Stage> && optimized_stage<Stage>),
         "a stage has update() or optimizer(), not both");
@@ -83,11 +104,13 @@ class stage_ref {
   /// Makes the flow of a microbatch.
   [[nodiscard]] flow operator()(microbatch mb) const { return start_(object_, mb); }
   /// Runs the optimizer step, if the stage has one.
-  void update(pass_context ctx) const {
-    if (update_ != nullptr) update_(object_, ctx);
+  void update(step_settings const& how, pass_context ctx) const {
+    if (update_ != nullptr) update_(object_, how, ctx);
   }
   /// @return whether the stage has an `update`
   [[nodiscard]] bool has_update() const noexcept { return update_ != nullptr; }
+  /// @return whether that takes how it is to step
+  [[nodiscard]] bool takes_settings() const noexcept { return takes_settings_; }
   /// @return the optimizer of the stage; none where it has none
   [[nodiscard]] optimizer_ref optimizer() const {
     return optimizer_ == nullptr ? optimizer_ref() : optimizer_(object_);
@@ -100,9 +123,10 @@ class stage_ref {
  private:
   void* object_;
   flow (*start_)(void*, microbatch);
-  void (*update_)(void*, pass_context) = nullptr;
+  void (*update_)(void*, step_settings const&, pass_context) = nullptr;
   optimizer_ref (*optimizer_)(void*) = nullptr;
   void (*warm_up_)(void*, pass_context) = nullptr;
+  bool takes_settings_ = false;
 };
 
 /// Models an object with plain passes instead of a flow. `Object::saved` is what one microbatch
@@ -140,13 +164,17 @@ concept plain_recompute_pass =
     };
 
 /// Turns an object with plain passes into a stage; it refers to the object, which must outlive it.
+/// Objects convert to it, so `std::vector<as_flow<Object>>` can be made of them and assigned from
+/// them.
 template <plain_passes Object>
 class as_flow {
  public:
-  explicit as_flow(Object& object) noexcept : object_(&object) {
+  /// Refers to `object`.
+  as_flow(Object& object) noexcept : object_(&object) {
     static_assert(
         !detail::has_wrong_update<Object>,
-        "the update of an object is its optimizer step: void update(zbpp::pass_context)");
+        "the update of an object is its optimizer step: void update(zbpp::pass_context), or void "
+        "update(zbpp::step_settings const&, zbpp::pass_context)");
   }
 
   /// Runs the passes of one microbatch in the order of a flow.
@@ -176,6 +204,12 @@ class as_flow {
     requires requires(Object& o) { o.update(ctx); }
   {
     object_->update(ctx);
+  }
+  /// Runs the object's optimizer step as the settings say.
+  void update(step_settings const& how, pass_context ctx)
+    requires detail::updates_by_settings<Object>
+  {
+    object_->update(how, ctx);
   }
   /// @return the object's optimizer
   [[nodiscard]] auto& optimizer()

@@ -5,6 +5,7 @@
 
 #include <zbpp/runtime/step_result.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 
@@ -64,6 +65,12 @@ class step_queue {
     done_ = begun_;
     end_of_lost_ = begun_;
     why_ = why;
+  }
+  /// Takes the places of the results of all steps so far, for steps that are not begun one by one.
+  /// @param places  how many there are
+  void expire(std::size_t places) noexcept {
+    begun_ += static_cast<std::int64_t>(places);
+    done_ = begun_;
   }
   /// Throws what made a step that was given up fail.
   void check(std::int64_t ticket) const {

@@ -118,8 +118,8 @@ class in_process_states final : public state_link {
   };
 
   state_map map_;
-  std::vector<wakeup*> wakeups_;   // by rank
-  std::unique_ptr<lane[]> lanes_;  // by channel
+  std::vector<wakeup*> wakeups_;  // by rank
+  std::vector<lane> lanes_;       // by channel
 };
 
 }  // namespace zbpp

@@ -7,6 +7,8 @@
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -23,6 +25,13 @@ struct step_result {
   /// What each rank of this process did for it; empty where ranks agree on nothing.
   std::vector<rank_update> ranks;
 
+  /// @return whether every microbatch has a loss, and each is a finite number. Where it is false
+  ///         after `unchecked` steps, weights may be ruined: such steps are taken whatever
+  ///         gradients are. It is false, too, in a process without the last stage, which knows no
+  ///         losses.
+  [[nodiscard]] bool has_finite_losses() const noexcept {
+    return std::ranges::all_of(losses, [](double loss) { return std::isfinite(loss); });
+  }
   /// @return the mean loss, summed in ascending microbatch; not a number when one is missing
   [[nodiscard]] double loss() const noexcept {
     return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());

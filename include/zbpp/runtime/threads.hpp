@@ -159,7 +159,7 @@ class threads::executor : public one_process {
   int ranks_;
   int count_ = 0;
   std::chrono::steady_clock::time_point epoch_;
-  std::unique_ptr<padded_wakeup[]> wakeups_;
+  std::vector<padded_wakeup> wakeups_;
   std::unique_ptr<workers> workers_;
 };
 

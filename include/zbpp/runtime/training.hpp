@@ -28,12 +28,22 @@ struct validation_window {
   int most_amended = 3;  ///< with more of them amended, ranks wait for the norm
 };
 
-/// Says how the optimizer steps of a pipeline are taken, where ranks agree before them.
+namespace detail {
+
+/// Is the learning rate of those who give none.
+struct default_rate {
+  double operator()(std::int64_t) const noexcept { return 1e-3; }
+};
+
+}  // namespace detail
+
+/// Says how the optimizer steps of a pipeline are taken. An option that a plan or a stage cannot
+/// follow is refused when the pipeline is made; docs/optimizer.md has a table.
 struct training_options {
   double clip = 0;  ///< most that the norm of all gradients may be; 0 clips nothing
   /// Gives the learning rate of an optimizer step, by the steps taken before; the same on all
-  /// ranks, which call it on their own threads.
-  std::function<double(std::int64_t)> learning_rate = [](std::int64_t) { return 1e-3; };
+  /// ranks, which call it on their own threads. Without one it is 0.001.
+  std::function<double(std::int64_t)> learning_rate = detail::default_rate{};
   /// Is called when the gradients of a stage are complete, before they are measured, on the rank of
   /// the stage: what is added to them here counts, such as those of other replicas. It may block as
   /// long as that does not wait for another rank of this pipeline.
@@ -42,6 +52,15 @@ struct training_options {
   int accumulate = 1;          ///< steps whose gradients are added up for one optimizer step
   validation_window window{};  ///< of `post_validated` steps
 };
+
+namespace detail {
+
+/// @return whether a learning rate was given
+[[nodiscard]] inline bool has_learning_rate(training_options const& options) {
+  return options.learning_rate.target<default_rate>() == nullptr;
+}
+
+}  // namespace detail
 
 /// Holds what the next step depends on, besides weights and optimizers. Save it with them.
 struct training_state {

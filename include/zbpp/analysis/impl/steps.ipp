@@ -91,7 +91,7 @@ class steps_walk {
     auto& next = next_[index(rank)];
     auto const before = next;
     while (next < row.size() && run(rank, row.subspan(next)))
-      next += next_is_paired(row, next) ? 2 : 1;
+      next += next_is_paired(row, next) ? 2U : 1U;
     return next != before;
   }
 

@@ -15,6 +15,7 @@
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/stop_calls.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/runtime/run_options.hpp>
 
 #include <boost/asio/io_context.hpp>
 
@@ -83,6 +84,7 @@ class client final : public connection_owner {
       case control_kind::refuse: return be_refused(read_failure(payload));
       case control_kind::welcome: return start(read_roster(payload));
       case control_kind::outcome: return take(read_outcome(payload, settings_.largest_blob));
+      case control_kind::decide: return take(read_next(payload));
       case control_kind::stop: return stop(read_failure(payload));
       case control_kind::all_told: return note_all_told();
       case control_kind::verdict: end(read_failures(payload)); return note_all_told();
@@ -161,6 +163,18 @@ class client final : public connection_owner {
     auto outcome = std::exchange(outcome_, {});
     return std::move(outcome->parts);
   }
+
+  /// Tells rank 0 what this rank asks for behind a step; `decision` gives what comes of it.
+  void propose(after_step next) {
+    decision_.reset();
+    has_proposed_ = true;
+    if (coordinator_left_)
+      end_alone({0, -1, -1, -1}, left());
+    else
+      send(control_kind::propose, write(next));
+  }
+  /// @return what all ranks do, once all have proposed
+  [[nodiscard]] std::optional<after_step> decision() const noexcept { return decision_; }
 
   /// Ends the run for this rank by what it knows itself.
   void end_alone(location const& at, std::string const& text) {
@@ -242,6 +256,13 @@ class client final : public connection_owner {
     outcome_ = std::move(outcome);
   }
 
+  void take(after_step next) {
+    if (state_ != state::running) return;
+    if (!std::exchange(has_proposed_, false))
+      throw error(errc::bad_format, "an answer to no proposal");
+    decision_ = next;
+  }
+
   void stop(rank_failure first) {
     if (state_ != state::running) return;
     state_ = state::stopping;
@@ -281,7 +302,7 @@ class client final : public connection_owner {
   [[nodiscard]] bool waits_for_outcome() const noexcept { return pending_ && !outcome_; }
   // Whether a call or a report waits for what rank 0 makes of it.
   [[nodiscard]] bool needs_coordinator() const noexcept {
-    return waits_for_outcome() || !own_.empty();
+    return waits_for_outcome() || has_proposed_ || !own_.empty();
   }
   // What is wrong where rank 0 said goodbye and is needed.
   [[nodiscard]] std::string left() const {
@@ -341,6 +362,8 @@ class client final : public connection_owner {
   std::optional<rank_call> run_;      // of the pipeline that runs
   wire_writer wire_;                  // for one call after the other
   std::optional<collective_outcome> outcome_;
+  bool has_proposed_ = false;  // and has no answer yet
+  std::optional<after_step> decision_;
   bool coordinator_left_ = false;
   std::uint64_t last_call_ = 0;  // of rank 0, where it has left
   bool is_settled_ = false;

@@ -10,6 +10,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/run_options.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -38,6 +39,8 @@ enum class control_kind : std::uint8_t {
   stop,       ///< rank_failure: the first of the run
   all_told,   ///< nothing; every rank knows of the failure, as far as it can be reached
   verdict,    ///< failures: all of the run, the first one first
+  propose,    ///< to rank 0: after_step, what the rank asks for behind a step
+  decide,     ///< after_step: the most that a rank has asked for
   begin,      ///< to rank 0: rank_call of a pipeline that begins to run
   leave,      ///< to rank 0: number of a pipeline (32 bits); the sender has destroyed it
   query,      ///< nothing; has this rank told all that has happened to it?
@@ -177,6 +180,12 @@ inline void put(wire_writer& to, rank_failure const& f) {
   return to.take();
 }
 
+[[nodiscard]] inline blob write(after_step next) {
+  wire_writer to;
+  to.put(static_cast<std::uint8_t>(next));
+  return to.take();
+}
+
 // Readers of a whole frame.
 // @throws error (bad_format)
 
@@ -227,6 +236,15 @@ template <class Get>
     return roster_entry{std::move(host), from.get<std::uint16_t>()};
   });
   return all;
+}
+
+[[nodiscard]] inline after_step read_next(std::span<std::byte const> bytes) {
+  wire_reader from(bytes);
+  auto const end = static_cast<std::uint8_t>(after_step::stop) + 1;
+  auto const next = static_cast<after_step>(
+      get_below(from, static_cast<std::uint8_t>(end), "what comes after a step is"));
+  from.expect_end();
+  return next;
 }
 
 [[nodiscard]] inline collective_call read_call(

@@ -16,6 +16,7 @@
 #include <zbpp/asio/detail/newcomers.hpp>
 #include <zbpp/asio/detail/noticed_failure.hpp>
 #include <zbpp/asio/detail/own_address.hpp>
+#include <zbpp/asio/detail/proposals.hpp>
 #include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
@@ -62,6 +63,7 @@ class coordinator final : public connection_owner {
         members_(zbpp::detail::index(start.ranks)),
         collective_(start.ranks),
         calls_(start.ranks),
+        proposals_(start.ranks),
         deadline_(by.io()),
         resolver_(by.io()),
         pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
@@ -117,6 +119,9 @@ class coordinator final : public connection_owner {
       case control_kind::call:
         if (state_ == state::running) call(rank, read_call(payload, settings_.largest_blob));
         return;
+      case control_kind::propose:
+        if (state_ == state::running) propose(rank, read_next(payload));
+        return;
       case control_kind::report: {
         auto failure = read_failure(payload);
         bool const is_hearsay = failure.location.rank != rank;
@@ -126,7 +131,8 @@ class coordinator final : public connection_owner {
       case control_kind::begin: return begin_run(rank, read_rank_call(payload));
       case control_kind::leave:
         calls_.leave(rank, read_number<std::int32_t>(payload));
-        return look_at_leaving(rank);
+        look_at_leaving(rank);
+        return look_at_proposals();
       case control_kind::reply: return settle_doubt(rank);
       case control_kind::told: from.is_told = true; return go_on_stopping();
       case control_kind::ended: from.has_ended = true; return go_on_stopping();
@@ -320,6 +326,29 @@ class coordinator final : public connection_owner {
     send_all(control_kind::outcome, write(collective_.finish()));
   }
 
+  void propose(int rank, after_step next) {
+    proposals_.add(rank, next);
+    look_at_proposals();
+  }
+
+  [[nodiscard]] bool has_left_those_who_proposed(int rank) {
+    bool has_left = member_of(rank).has_left;
+    for (int other = 0; other < ranks(); ++other)
+      has_left = has_left || (proposals_.has(other) && calls_.has_left_pipeline_of(other, rank));
+    return has_left;
+  }
+  void look_at_proposals() {
+    if (state_ != state::running || proposals_.is_empty()) return;
+    for (int rank = 0; rank < ranks(); ++rank)
+      if (!proposals_.has(rank) && has_left_those_who_proposed(rank))
+        return fail(
+            {{rank, -1, -1, -1},
+             {},
+             errc::peer_failed,
+             "left the run; others wait for it at the end of a step of run()"});
+    if (proposals_.is_complete()) send_all(control_kind::decide, write(proposals_.finish()));
+  }
+
   void let_go(int rank) {
     auto& s = member_of(rank);
     if (state_ == state::joining) return lose(rank, "it gave up", {});
@@ -327,6 +356,7 @@ class coordinator final : public connection_owner {
     s.has_ended = true;
     settle_doubt(rank);
     look_at_leaving(rank);
+    look_at_proposals();
     if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
     if (rank == 0) {
       // This process ends: what is known is all that will be.
@@ -430,6 +460,7 @@ class coordinator final : public connection_owner {
   newcomers newcomers_;
   collective_round collective_;
   call_log calls_;
+  proposals proposals_;
   timeout deadline_;  // of joining, of the collective, of telling all, of ending: one at a time
   tcp::resolver resolver_;  // of the host that ranks are told
   pulse pulse_;

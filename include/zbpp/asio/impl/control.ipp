@@ -160,6 +160,22 @@ ZBPP_INLINE std::vector<blob> control::collect(
   return std::move(*outcome);
 }
 
+ZBPP_INLINE void control::propose(after_step next) {
+  check();
+  loop_.exclusively([&] { parts_->member().propose(next); });
+}
+
+// Without a limit of its own: the watchdog sees this rank at the end of its program.
+ZBPP_INLINE after_step control::decision() {
+  auto const& member = parts_->member();
+  board().enter(progress_phase::waiting);
+  loop_.run_until([&] { return member.decision() || has_stopped(); });
+  board().enter(progress_phase::outside);
+  auto const decided = loop_.exclusively([&] { return member.decision(); });
+  if (!decided) check();
+  return *decided;
+}
+
 ZBPP_INLINE void control::agree(std::span<agreement_item const> mine) {
   wire_writer to;
   to.put(static_cast<std::uint32_t>(mine.size()));

@@ -38,6 +38,17 @@ ZBPP_INLINE std::string rank_call::name() const {
   return steps.is_training ? text + " for step " + std::to_string(steps.step) : text;
 }
 
+namespace detail {
+
+/// @return how a run goes on, for runs of the same name
+[[nodiscard]] ZBPP_INLINE std::string way_text(zbpp::detail::run_statement const& run) {
+  return " (" + std::to_string(run.at_once) + " without a pause, on_step " +
+         (run.step_decides ? "says" : "does not say") + " what comes next, on_pause " +
+         (run.pause_decides ? "says so" : "does not") + ")";
+}
+
+}  // namespace detail
+
 ZBPP_INLINE std::string mismatch(
     rank_call const& theirs, std::string const& others, int one, rank_call const& own, int rank) {
   using zbpp::detail::run_mismatch;
@@ -54,6 +65,8 @@ ZBPP_INLINE std::string mismatch(
   auto const tell = [&](rank_call const& call) {
     auto text = call.name();
     if (is_same_call) text += " of pipeline " + std::to_string(call.pipeline);
+    if (how == run_mismatch::calls && theirs.name() == own.name())
+      text += detail::way_text(call.steps);
     if (how == run_mismatch::steps && !call.steps.is_training)
       text += " at step " + std::to_string(call.steps.step);
     return text;
@@ -72,7 +85,9 @@ namespace detail {
 ZBPP_INLINE void put(wire_writer& to, rank_call const& call) {
   auto const& run = call.steps;
   to.put(static_cast<std::uint8_t>(call.kind)).put(call.root).put(call.pipeline);
-  to.put(static_cast<std::uint8_t>((run.is_training ? 1 : 0) + (run.terms ? 2 : 0)));
+  to.put(static_cast<std::uint8_t>(
+      (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
+      (run.pause_decides ? 8 : 0)));
   to.put(run.first).put(run.count).put(run.step).put(run.at_once);
   if (run.terms) to.append(std::as_bytes(std::span(&*run.terms, 1)));
 }
@@ -91,9 +106,11 @@ ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
   call.kind = static_cast<call_kind>(below(6, "the kind of a call is"));
   call.root = from.get<std::int32_t>();
   call.pipeline = from.get<std::int32_t>();
-  auto const marks = below(4, "the marks of a call are");
+  auto const marks = below(16, "the marks of a call are");
   auto& run = call.steps;
   run.is_training = (marks & 1U) != 0;
+  run.step_decides = (marks & 4U) != 0;
+  run.pause_decides = (marks & 8U) != 0;
   run.first = from.get<std::int64_t>();
   run.count = from.get<std::int64_t>();
   run.step = from.get<std::int64_t>();

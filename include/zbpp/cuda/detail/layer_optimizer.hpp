@@ -35,11 +35,11 @@ class layer_optimizer {
   using settings = typename Rule::settings;
 
   /// @param layers  in the memory of the device; what they refer to outlives the optimizer
-  /// @throws error (bad_argument) when a layer has not as many gradients as weights, or tied layers
-  ///         differ in size; cuda_error
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights, tied layers
+  ///         differ in size, or a setting is out of bounds; cuda_error
   explicit layer_optimizer(std::vector<optim::layer> layers, settings by = {})
       : layers_(std::move(layers)),
-        settings_(by),
+        settings_(optim::detail::checked(by)),
         tied_weights_(optim::detail::tied_weights(layers_)),
         states_on_host_(layers_.size()) {
     std::int64_t tiles = 0;

@@ -39,14 +39,14 @@ inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan
   return steps_at_once;
 }
 
-/// Refuses stages with an `optimizer()`.
+/// Refuses optimizer steps in which the host has a part.
 /// @throws error (bad_argument)
 inline void refuse_optimizer(int rank, bool has_optimizer) {
   if (has_optimizer)
     throw error(
         errc::bad_argument,
-        "a stage has an optimizer(), whose settings come from the host in every step; with "
-        "replay::step let update() do its work, with its settings in device memory",
+        "a stage has an optimizer(), or training_options are given that the host follows in every "
+        "step; with replay::step let update(ctx) do its work, with its settings in device memory",
         {.rank = rank});
 }
 

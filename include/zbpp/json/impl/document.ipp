@@ -93,7 +93,7 @@ class document::builder final : public nlohmann::json_sax<nlohmann::json> {
   bool open(value_kind kind) {
     if (open_.size() == most_levels) {
       refusal_ = "found more than " + std::to_string(most_levels) +
-                 " brackets within each other; expected at most 5";
+                 " brackets within each other; expected at most that many";
       return false;
     }
     if (!add(kind, {})) return false;

@@ -222,6 +222,10 @@ class ranks::executor {
 
   /// Tells the others that the pipeline is destroyed here.
   void leave() { supervisor_.leave(); }
+  /// Tells all ranks what this one asks for behind a step; does not block.
+  void propose(after_step next) { supervisor_.channel().propose(next); }
+  /// Blocks until all ranks have proposed something. @return the most that one of them asks for
+  [[nodiscard]] after_step decision() { return supervisor_.channel().decision(); }
   /// Blocks until all ranks know all failures, and adds those of other ranks.
   void settle(std::vector<failure>& failures) {
     steps_.settle_device();  // what optimizers take back

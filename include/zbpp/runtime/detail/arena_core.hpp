@@ -127,6 +127,7 @@ class arena_core {
     auto const i = static_cast<std::size_t>(what);
     usage_.in_use[i] += change;
     usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
+    usage_.peak_total = std::max(usage_.peak_total, usage_.total());
   }
 
   /// Counts memory of somebody else for one holder, who gives it up by `release_external`.
@@ -148,12 +149,16 @@ class arena_core {
     return size == 0 ? 0 : size + size / 8 + smallest_chunk;
   }
   /// Starts measuring the peak anew.
-  void reset_peak() noexcept { usage_.peak = usage_.in_use; }
+  void reset_peak() noexcept {
+    usage_.peak = usage_.in_use;
+    usage_.peak_total = usage_.total();
+  }
 
   /// Counts a peak that was measured before.
   void note_peak(arena_usage const& before) noexcept {
     for (std::size_t i = 0; i < usage_.peak.size(); ++i)
       usage_.peak[i] = std::max(usage_.peak[i], before.peak[i]);
+    usage_.peak_total = std::max(usage_.peak_total, before.peak_total);
   }
 
   /// @return a number that tells which pieces are in use

@@ -6,24 +6,25 @@
 
 namespace zbpp::detail {
 
-/// Refers to what takes a `T const&`; to nothing when it is made by default.
-template <class T>
+/// Refers to what takes a `T const&` and gives a `Result`; to nothing when it is made by default.
+template <class T, class Result = void>
 class callback {
  public:
   callback() = default;
   /// Refers to an object, which must outlive the calls.
   template <class Callable>
   explicit callback(Callable& object)
-      : object_(&object),
-        call_([](void* to, T const& given) { (*static_cast<Callable*>(to))(given); }) {}
+      : object_(&object), call_([](void* to, T const& given) -> Result {
+          return (*static_cast<Callable*>(to))(given);
+        }) {}
 
   /// @return whether there is something to call
   [[nodiscard]] explicit operator bool() const noexcept { return call_ != nullptr; }
-  void operator()(T const& given) const { call_(object_, given); }
+  Result operator()(T const& given) const { return call_(object_, given); }
 
  private:
   void* object_ = nullptr;
-  void (*call_)(void*, T const&) = nullptr;
+  Result (*call_)(void*, T const&) = nullptr;
 };
 
 }  // namespace zbpp::detail

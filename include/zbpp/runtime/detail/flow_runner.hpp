@@ -25,9 +25,11 @@
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -65,7 +67,7 @@ class flow_runner {
   [[nodiscard]] awaited_message take_inputs(
       ready_instruction const& i, PassObserver& observer, ticks& latest) {
     if (i.is_paired) return {};  // taken by the pass before it
-    auto const* const second = i.begins_pair ? &i + 1 : nullptr;
+    auto const* const second = i.begins_pair ? &beside(i, 1) : nullptr;
     if (!has_input(i, observer, latest)) return {i.channel, i.sequence};
     if (second != nullptr && !has_input(*second, observer, latest))
       return {second->channel, second->sequence};
@@ -76,20 +78,27 @@ class flow_runner {
 
   /// Runs a pass whose message is taken, and ends it. A pass that begins a pair ends with the
   /// second one, behind it: nothing of either is free before, as if both ran at the same time.
-  /// @param timed  gets its times; for the second of a pair, those of the first stand before it
+  /// @param times  of the passes of the step, gets those of the pass
+  /// @param number  of the pass in it; the first of a pair has the one before that of the second
   template <class PassObserver>
   void run_pass(
-      ready_instruction const& i, ticks arrival, PassObserver& observer, timed_pass* timed) {
+      ready_instruction const& i,
+      ticks arrival,
+      PassObserver& observer,
+      std::span<timed_pass> times,
+      std::size_t number) {
     if constexpr (requires { observer.begin_pair(); })
       if (i.begins_pair) observer.begin_pair();
     auto& chunk = chunk_of(i);
     auto& state = state_of(i);
-    resume(i, chunk, state, arrival, observer, *timed);
+    auto& timed = times[number];
+    resume(i, chunk, state, arrival, observer, timed);
     if (i.begins_pair) return;
     if (i.is_paired) {
-      timed[0].start = timed[-1].start;
-      timed[-1].end = timed[0].end;
-      auto const& first = (&i)[-1];
+      auto& timed_before = times[number - 1];
+      timed.start = timed_before.start;
+      timed_before.end = timed.end;
+      auto const& first = beside(i, -1);
       complete(first, chunk_of(first), state_of(first));
     }
     complete(i, chunk, state);
@@ -133,11 +142,12 @@ class flow_runner {
     state.reset();
   }
 
-  /// Begins a step.
+  /// Begins a step, or an evaluation.
   /// @param losses  one per microbatch, written by the last stage
-  void begin_step(std::int64_t step, std::span<double> losses) {
+  void begin_step(std::int64_t step, std::int64_t evaluation, std::span<double> losses) {
     for (auto& chunk : chunks_) {
       chunk.common.step = step;
+      chunk.common.evaluation = evaluation;
       chunk.common.losses = losses.data();
     }
   }
@@ -164,7 +174,7 @@ class flow_runner {
   /// @return the place of an instruction in the program
   [[nodiscard]] location place_of(ready_instruction const& i) const noexcept {
     auto const what = named(i);
-    return {rank_, &i - code_.instructions.data(), what.stage, what.microbatch};
+    return {rank_, position_of(i), what.stage, what.microbatch};
   }
   /// @return the program of the rank
   [[nodiscard]] rank_code const& code() const noexcept { return code_; }
@@ -231,7 +241,7 @@ class flow_runner {
   [[nodiscard]] ticks cost_of(ready_instruction const& i, chunk_state const& chunk) const noexcept {
     auto const kind = static_cast<pass_kind>(i.kind);
     if (i.begins_pair) return 0;
-    return i.is_paired ? pair_time(chunks_[index((&i)[-1].chunk)].costs, chunk.costs, kind)
+    return i.is_paired ? pair_time(chunks_[index(beside(i, -1).chunk)].costs, chunk.costs, kind)
                        : chunk.costs.of(kind);
   }
 
@@ -253,6 +263,7 @@ class flow_runner {
     state.microbatch = i.microbatch;
     state.is_recomputed = i.is_recomputed;
     state.context = &context_;
+    state.has_loss = false;
     state.flow = chunk.run(microbatch(state)).release(state);
   }
 
@@ -304,7 +315,15 @@ class flow_runner {
     if (chunk.common.is_training && state.point != flow_point::end)
       refuse_flow(i, "still awaits ", to_string(state.point), " after its last pass");
     std::exchange(state.flow, nullptr).destroy();
-    if (!chunk.common.is_training && state.is_last_stage() && state.is_heard()) hand_out(i, state);
+    if (!chunk.common.is_training && state.is_last_stage()) end_evaluated(i, state);
+  }
+
+  // Of an evaluation somebody takes the outputs, or the losses are all that it gives.
+  void end_evaluated(ready_instruction const& i, flow_state& state) const {
+    if (state.is_heard())
+      hand_out(i, state);
+    else if (!state.has_loss)
+      refuse_missing_loss(place_of(i));
   }
 
   // Gives what the last stage sent to whoever evaluates.
@@ -315,6 +334,16 @@ class flow_runner {
     (*state.common->outputs)({state.microbatch, given, context_});
   }
 
+  [[nodiscard]] std::ptrdiff_t position_of(ready_instruction const& i) const noexcept {
+    return &i - code_.instructions.data();
+  }
+  // The instruction some places further in the row.
+  [[nodiscard]] ready_instruction const& beside(
+      ready_instruction const& i, std::ptrdiff_t places) const noexcept {
+    auto const at = position_of(i) + places;
+    assert(0 <= at && at < std::ssize(code_.instructions));
+    return code_.instructions[index(at)];
+  }
   [[nodiscard]] chunk_state& chunk_of(ready_instruction const& i) {
     return chunks_[index(i.chunk)];
   }

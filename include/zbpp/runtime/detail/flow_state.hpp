@@ -115,6 +115,7 @@ struct stage_context {
   bool is_training = true;
   bool is_captured = false;  // and replayed in later steps, so what the host knows does not count
   std::int64_t step = 0;
+  std::int64_t evaluation = 0;
   double* losses = nullptr;            // one per microbatch
   double const* loss_scale = nullptr;  // null: 1
   // Who gets what the last stage sends in an evaluation; null in training.
@@ -129,6 +130,7 @@ struct flow_state {
   bool is_recomputed = false;
   pass_kind running = pass_kind::forward;
   bool is_running = false;
+  bool has_loss = false;  // somebody has asked where its loss goes
   open_passes open;
   flow_point point = flow_point::start;  // where the flow stands
   bool has_received = false;             // in the running pass

@@ -17,6 +17,7 @@
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>
@@ -54,18 +55,27 @@ struct program_run final : step_listener {
       step_agreements& agreed,
       callback<evaluation_output> const* outputs);
 
+  /// Says which steps come next.
+  struct steps_to_run {
+    std::int64_t first = 0;
+    std::int64_t count = 1;
+    std::int64_t evaluation = 0;
+    callback<step_result, after_step> on_step{};  ///< where ranks agree
+    std::size_t turn = 0;  ///< of a step among those at once; where ranks agree there are none
+    asked_steps asked{};
+  };
+
   /// Gets places and engines ready for steps to come.
-  /// @param turn  of a step among those at once; where ranks agree there are none
-  void begin(
-      executor_type& executor,
-      std::int64_t first_step,
-      std::int64_t step_count,
-      callback<step_result> told_of,
-      std::size_t turn = 0);
+  void begin(executor_type& executor, steps_to_run const& next);
   void on_judged(std::int64_t step) override;
   /// @return where the result of a step is
   [[nodiscard]] step_result& result_of(std::int64_t step) {
-    return results[index(step - first) % results.size()];
+    return results[index(step - steps.first) % results.size()];
+  }
+  /// @return that of the step that ran last, where none are at once
+  [[nodiscard]] step_result& last_result() {
+    return agreements == nullptr ? results.front()
+                                 : result_of(agreements->of(0)->state().steps - 1);
   }
 
   // In an evaluation no message tells what was consumed, so receivers acknowledge where they can.
@@ -82,10 +92,7 @@ struct program_run final : step_listener {
   std::vector<step_result> results;
   std::vector<engine_type> engines;
   step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
-  std::int64_t first = 0;
-  std::int64_t count = 1;
-  asked_steps asked{};  // set by who begins
-  callback<step_result> told;
+  steps_to_run steps;
 };
 
 template <backend Backend>
@@ -144,26 +151,28 @@ program_run<Backend>::program_run(
 }
 
 template <backend Backend>
-void program_run<Backend>::begin(
-    executor_type& executor,
-    std::int64_t first_step,
-    std::int64_t step_count,
-    callback<step_result> told_of,
-    std::size_t turn) {
+void program_run<Backend>::begin(executor_type& executor, steps_to_run const& next) {
   status.reset();
-  first = first_step;
-  count = step_count;
-  told = told_of;
-  for (std::size_t i = 0; i < (agreements == nullptr ? 1 : 2); ++i)
-    std::ranges::fill(results[turn + i].losses, std::numeric_limits<double>::quiet_NaN());
-  for (auto& e : engines) {
-    engine_run run{.first = first, .count = count, .asked = asked};
-    for (std::size_t i = 0; i < (agreements == nullptr ? 1 : 2); ++i) {
-      auto& result = results[turn + i];
+  steps = next;
+  std::size_t const places = agreements == nullptr ? 1 : 2;
+  for (std::size_t i = 0; i < places; ++i)
+    std::ranges::fill(results[next.turn + i].losses, std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t here = 0; here < engines.size(); ++here) {
+    auto& e = engines[here];
+    engine_run run{
+        .first = next.first,
+        .count = next.count,
+        .evaluation = next.evaluation,
+        .asked = next.asked};
+    for (std::size_t i = 0; i < places; ++i) {
+      auto& result = results[next.turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};
       if (agreements != nullptr) run.places[i].update = &result.ranks[index(e.rank())];
     }
-    if (agreements != nullptr && &e == &engines.front()) run.listener = this;
+    if (agreements != nullptr) {
+      agreements->of(here)->begin_run();
+      if (here == 0) run.listener = this;
+    }
     e.begin(run, executor.observer_of(e.rank()));
   }
 }
@@ -173,9 +182,11 @@ void program_run<Backend>::begin(
 template <backend Backend>
 void program_run<Backend>::on_judged(std::int64_t step) {
   auto& result = result_of(step);
-  result.update = agreements->of(0)->report();
-  if (told) told(result);
-  if (step + 1 < first + count)
+  auto& part = *agreements->of(0);
+  result.update = part.report();
+  if (steps.on_step) part.request(steps.on_step(result));
+  bool const is_last = step + 1 == steps.first + steps.count;
+  if (!is_last && part.next() == after_step::go_on)
     std::ranges::fill(result.losses, std::numeric_limits<double>::quiet_NaN());
 }
 

@@ -20,6 +20,11 @@ namespace zbpp::detail {
     std::string_view point,
     std::string_view after);
 
+/// Refuses a flow of the last stage that has no loss in an evaluation of which nobody takes
+/// outputs.
+/// @throws error (wrong_flow) always
+[[noreturn]] void refuse_missing_loss(location const& at);
+
 /// Refuses a message that carries more than the costs declare.
 /// @throws error (wrong_size) always
 [[noreturn]] void refuse_size(

@@ -49,10 +49,12 @@ static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 
 /// Holds what the user has asked a pipeline for, and which part of that a rank runs now.
 struct run_statement {
   bool is_training = true;
-  std::int64_t first = 0;                ///< step of the call: of `run(n)` the first one
-  std::int64_t count = 1;                ///< steps of the call
-  std::int64_t step = 0;                 ///< that begins now
-  std::int64_t at_once = 1;              ///< steps that run without a stop from there
+  std::int64_t first = 0;     ///< step of the call: of `run(n)` the first one
+  std::int64_t count = 1;     ///< steps of the call
+  std::int64_t step = 0;      ///< that begins now
+  std::int64_t at_once = 1;   ///< steps that run without a stop from there
+  bool step_decides = false;  ///< ranks wait for each other behind a step, to learn what comes next
+  bool pause_decides = false;            ///< the same in a pause
   std::optional<step_terms> terms = {};  ///< nothing where the rank has no optimizer
 };
 

@@ -11,9 +11,11 @@
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,6 +33,7 @@ enum class agreement_progress : std::uint8_t {
 /// Is what the last rank tells all others.
 struct step_ruling {
   gradient_verdict verdict;
+  after_step next = after_step::go_on;  ///< the most that a rank has asked for
   bool is_unanimous = true;  ///< no rank waited because of what it knew before the verdict
 };
 
@@ -56,6 +59,16 @@ class step_agreement {
       std::vector<stage_optimizer> chunks,
       training_options const& options,
       training_state const& state);
+
+  /// Gets ready for the steps of a run; what was asked for before, and not done, still is.
+  void begin_run() noexcept { next_ = after_step::go_on; }
+  /// Asks all ranks for something that the run does next; called on the thread of this rank.
+  void request(after_step next) noexcept { request_ = std::max(request_, next); }
+  /// Asks for nothing any more; between runs.
+  void forget_request() noexcept { request_ = after_step::go_on; }
+  /// @return what a run does behind the step that runs, the same on all ranks; `go_on` as long as
+  ///         no rank is known to have asked for something else
+  [[nodiscard]] after_step next() const noexcept { return next_; }
 
   /// Continues from a state; between runs.
   void resume(training_state const& state);
@@ -86,6 +99,8 @@ class step_agreement {
   }
   /// Ends the program of a step: the step is judged by now, or its verdict is pending.
   void end_step();
+  /// @return how a stage steps that has an `update`, for which ranks do not agree
+  [[nodiscard]] step_settings settings() { return settings(ruling_.verdict, true); }
   /// Runs the optimizer step of a stage, as far as this step has one now.
   void step(int chunk, pass_context ctx);
 
@@ -119,7 +134,8 @@ class step_agreement {
   enum class phase : std::uint8_t { measure, prefix, verdict };
 
   // What ranks tell the next, behind their terms: one entry per layer, behind a first one whose
-  // `layer` counts the ranks that wait because of what they know.
+  // `layer` counts the ranks that wait because of what they know, and whose `stage` is the
+  // `after_step` that they ask for.
   struct entry {
     double sum_of_squares;  // infinite where a gradient is not finite
     std::int32_t stage;
@@ -155,6 +171,9 @@ class step_agreement {
   training_options options_;
   training_state state_;
   training_state before_;  // the step that was begun last
+
+  after_step request_ = after_step::go_on;  // of this rank, until a ruling has it
+  after_step next_ = after_step::go_on;
 
   phase phase_ = phase::measure;
   bool is_last_step_ = false;

@@ -24,8 +24,8 @@ namespace zbpp::detail {
 /// @throws error (bad_argument) when it cannot
 void check_backend(program const& program, bool agrees, bool validates);
 
-/// Holds one `step_agreement` for each rank of the process whose stages have optimizers, or for all
-/// of them where ranks agree.
+/// Holds one `step_agreement` for each rank of the process, where ranks agree, or where the host
+/// has a part in the optimizer step of a stage; else none.
 class step_agreements {
  public:
   /// @param stages  those of these ranks, rank after rank
@@ -38,10 +38,16 @@ class step_agreements {
       std::span<stage_ref const> stages,
       training_options const& options);
 
-  /// @return that of a rank, counted among those of the process; null where it has none
+  /// @return that of a rank, counted among those of the process; null where there are none
   [[nodiscard]] step_agreement* of(std::size_t here) const noexcept { return parts_[here].get(); }
   /// Continues from a state.
   void resume(training_state const& state);
+  /// Counts a step that is over.
+  void count_step(training_state& state) const;
+  /// Drops what a callback asked for in an earlier run.
+  void forget_request() noexcept {
+    if (parts_.front() != nullptr) parts_.front()->forget_request();
+  }
   /// Ends the step of every rank after a failure: alike on all where ranks agree. Otherwise each
   /// stage has stepped or not, and the step counts as not run.
   /// @param run  called with a rank, counted among those of the process, and what it has to run
@@ -51,6 +57,7 @@ class step_agreements {
 
  private:
   bool agrees_ = false;
+  bool steps_ = false;  // whether the program has optimizer steps
   std::vector<std::unique_ptr<step_agreement>> parts_;
 };
 

@@ -18,6 +18,7 @@ ZBPP_INLINE double& microbatch::loss() const {
         errc::wrong_flow,
         "report_loss() belongs to the last stage",
         {.stage = stage(), .microbatch = index()});
+  state_->has_loss = true;
   return state_->common->losses[static_cast<std::size_t>(index())];
 }
 

@@ -19,18 +19,21 @@ template <backend Backend>
 started_step<pipeline<Backend>> pipeline<Backend>::step_async()
   requires detail::starts_steps<Backend>
 {
+  auto const call = calls_.begin("step_async()");
   detail::require(
       agreements_.of(0) == nullptr,
-      "step_async() is called where a stage has an optimizer(), for which the host waits in every "
-      "step; call step()");
+      "step_async() is called where a stage has an optimizer(), or where training_options ask for "
+      "accumulation, a loss scale, a learning rate or on_gradients_ready, for which the host waits "
+      "in every step; call step()");
   if (started_.under_way() == executor_.steps_at_once()) finish_oldest();
   failures_.clear();
   auto const ticket = started_.next();
   auto const number = state_.steps + started_.under_way();
   auto const turn = turn_of(ticket);
   executor_.start_run(turn);
-  training_->asked = {.first = number, .count = 1};
-  training_->begin(executor_, number, 1, {}, turn);
+  evaluations_ = 0;
+  training_->begin(
+      executor_, {.first = number, .turn = turn, .asked = {.first = number, .count = 1}});
   executor_.start(training_->engines, *training_->transport, training_->status, turn);
   if (training_->status.has_failed())
     for (auto& e : training_->engines) e.abandon();
@@ -57,7 +60,7 @@ void pipeline<Backend>::finish_oldest() {
       }
     }
     started_.finish();
-    ++state_.steps;
+    agreements_.count_step(state_);
   }
 }
 
@@ -68,13 +71,14 @@ void pipeline<Backend>::finish_all() {
 
 template <backend Backend>
 step_result const& pipeline<Backend>::result_of(std::int64_t ticket) {
+  auto const call = calls_.begin("get()");
   while (started_.is_under_way(ticket)) finish_oldest();
   started_.check(ticket);
   auto const at_once = static_cast<std::int64_t>(training_->results.size());
   detail::require(
       ticket + at_once >= started_.next(),
-      "get() is called when another step has taken the place of the result; call it before as many "
-      "more steps begin as steps_at_once says");
+      "get() is called when another step has taken the place of the result; call it before step() "
+      "or run(), and before as many more steps begin as steps_at_once says");
   return training_->results[turn_of(ticket)];
 }
 

@@ -30,6 +30,16 @@ ZBPP_INLINE void refuse_flow(
       at);
 }
 
+ZBPP_INLINE void refuse_missing_loss(location const& at) {
+  throw error(
+      errc::wrong_flow,
+      "evaluate() runs F only, and there the flow of stage " + std::to_string(at.stage) +
+          " microbatch " + std::to_string(at.microbatch) +
+          " reports no loss; call mb.report_loss() in F and not in B, or take the outputs with "
+          "evaluate(on_output)",
+      at);
+}
+
 ZBPP_INLINE void refuse_size(
     location const& at, int from_stage, bool forward, bytes carried, bytes declared) {
   throw error(

@@ -95,7 +95,9 @@ ZBPP_INLINE std::string difference(
 ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& other) noexcept {
   if (one.is_training != other.is_training) return run_mismatch::calls;
   if (one.step != other.step) return run_mismatch::steps;
-  if (one.at_once != other.at_once) return run_mismatch::calls;
+  if (one.at_once != other.at_once || one.step_decides != other.step_decides ||
+      one.pause_decides != other.pause_decides)
+    return run_mismatch::calls;
   // Where ranks agree on nothing, `run(n)` is as many calls of `step`, so one rank may write one
   // and the other rank the other.
   bool const runs_both = one.count > 1 && other.count > 1 && one.first == other.first;

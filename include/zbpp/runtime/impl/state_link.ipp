@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -56,9 +55,7 @@ ZBPP_INLINE int state_map::between(int from, int to) const noexcept {
 }
 
 ZBPP_INLINE in_process_states::in_process_states(state_map const& map)
-    : map_(map),
-      wakeups_(detail::index(map.ranks())),
-      lanes_(std::make_unique<lane[]>(detail::index(map.size()))) {
+    : map_(map), wakeups_(detail::index(map.ranks())), lanes_(detail::index(map.size())) {
   for (int c = 0; c < map.size(); ++c)
     lanes_[detail::index(c)].ring.resize(detail::index(map.depth(c)));
 }
@@ -91,8 +88,7 @@ ZBPP_INLINE void in_process_states::take(int channel, std::vector<std::byte>& st
 }
 
 ZBPP_INLINE void in_process_states::drain() noexcept {
-  for (auto& l : std::span(lanes_.get(), detail::index(map_.size())))
-    l.taken = l.sent.load(std::memory_order_relaxed);
+  for (auto& l : lanes_) l.taken = l.sent.load(std::memory_order_relaxed);
 }
 
 }  // namespace zbpp

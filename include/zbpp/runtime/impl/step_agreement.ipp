@@ -42,6 +42,7 @@ ZBPP_INLINE step_agreement::step_agreement(
 ZBPP_INLINE void step_agreement::resume(training_state const& state) {
   forget_step();
   report_ = {};
+  next_ = request_ = after_step::go_on;
   state_ = state;
   has_rate_ = false;
   if (state_.loss_scale == 0) state_.loss_scale = options_.scaling.initial;
@@ -92,7 +93,7 @@ step_agreement::run(instruction_kind kind, state_link& link, pass_context ctx, t
 
 // Every rank has the same history here, so all decide alike.
 ZBPP_INLINE bool step_agreement::must_wait() const noexcept {
-  if (!is_late_ || is_last_step_) return true;
+  if (!is_late_ || is_last_step_ || next_ != after_step::go_on) return true;
   auto const length = std::clamp(options_.window.steps, 0, 64);
   auto const window = length == 0 ? 0 : ~std::uint64_t{0} >> (64 - length);
   return std::popcount(state_.amended & window) > options_.window.most_amended;
@@ -100,7 +101,7 @@ ZBPP_INLINE bool step_agreement::must_wait() const noexcept {
 
 ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
   waits_ = must_wait();
-  known_.assign(1, {0, -1, 0});
+  known_.assign(1, {0, 0, 0});
   own_.clear();
   if (accumulates()) return;
   for (auto const& chunk : chunks_) {
@@ -122,7 +123,13 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
 }
 
 ZBPP_INLINE double step_agreement::rate() {
-  if (!has_rate_) rate_ = options_.learning_rate(state_.updates);
+  if (has_rate_) return rate_;
+  rate_ = options_.learning_rate(state_.updates);
+  if (!std::isfinite(rate_))
+    throw error(
+        errc::bad_argument,
+        "learning_rate gave " + std::to_string(rate_) + " behind " +
+            std::to_string(state_.updates) + " updates; it gives a number for each");
   has_rate_ = true;
   return rate_;
 }
@@ -152,6 +159,8 @@ ZBPP_INLINE void step_agreement::absorb(state_link& link) {
 ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
   known_.insert(known_.end(), own_.begin(), own_.end());
   auto& waiting = known_.front().layer;
+  auto& next = known_.front().stage;
+  next = std::max(next, static_cast<std::int32_t>(request_));
   auto const known = judge_known();
   will_step_early_ = !waits_ && known.is_plain();
   if (!waits_ && !will_step_early_) ++waiting;
@@ -164,7 +173,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
     link.send(to_next_, bytes_, arrival);
     return;
   }
-  ruling_ = {known, waiting == 0};
+  ruling_ = {known, static_cast<after_step>(next), waiting == 0};
   has_ruling_ = true;
   // Validated afterwards, it is told in the next step, still ahead of the first gradient there:
   // each link then carries what belongs to one step.
@@ -276,6 +285,8 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
       .is_amended = was_amended};
   has_rate_ = false;
   ++state_.steps;
+  next_ = std::max(next_, ruling_.next);
+  if (request_ <= ruling_.next) request_ = after_step::go_on;
   if (!is_update) return;
   state_.amended = state_.amended << 1 | (verdict.is_plain() && ruling_.is_unanimous ? 0 : 1);
   auto const& scaling = options_.scaling;

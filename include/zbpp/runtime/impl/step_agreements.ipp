@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +51,9 @@ ZBPP_INLINE void check(training_options const& options) {
   require(
       options.window.steps >= 0 && options.window.steps <= 64,
       "the window of validations has 0 to 64 steps");
+  require(
+      options.window.most_amended >= 0,
+      "most_amended of the window of validations counts steps; it is at least 0");
   require(static_cast<bool>(options.learning_rate), "learning_rate is empty; give a function");
 }
 
@@ -72,6 +78,66 @@ ZBPP_INLINE void check_tied(int stage, bytes stated, bool has_update, optimizer_
   throw error(errc::bad_argument, text, {.stage = stage});
 }
 
+/// @return whether the host has a part in optimizer steps by what they ask for
+[[nodiscard]] ZBPP_INLINE bool asks_for_more(training_options const& options) {
+  return options.accumulate > 1 || options.on_gradients_ready || options.scaling.initial != 1 ||
+         has_learning_rate(options);
+}
+
+/// Refuses what a program whose ranks do not agree cannot give.
+/// @throws error (bad_argument)
+ZBPP_INLINE void check_alone(training_options const& options, bool steps) {
+  if (options.clip > 0 || options.scaling.growth_interval > 0)
+    throw error(
+        errc::bad_argument,
+        "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
+        "step_kind::synchronous or post_validated");
+  loss_scaling const usual;
+  bool const bounds_initial =
+      options.scaling.initial < usual.smallest || options.scaling.initial > usual.largest;
+  if (!bounds_initial &&
+      (options.scaling.smallest != usual.smallest || options.scaling.largest != usual.largest))
+    throw error(
+        errc::bad_argument,
+        "a smallest or largest loss scale is given, and without ranks that agree the scale stays "
+        "what it is at first; lower the plan with step_kind::synchronous or post_validated");
+  validation_window const whole;
+  if (options.window.steps != whole.steps || options.window.most_amended != whole.most_amended)
+    throw error(
+        errc::bad_argument,
+        "a window of validations is given, and no step of the plan is validated afterwards; lower "
+        "it with step_kind::post_validated");
+  if (steps) return;
+  if (has_learning_rate(options))
+    throw error(
+        errc::bad_argument,
+        "learning_rate is given, and the plan has no optimizer steps; lower it with a step_kind "
+        "other than none, or leave the rate to what steps between step() and step()");
+  if (options.accumulate > 1 && !options.on_gradients_ready)
+    throw error(
+        errc::bad_argument,
+        "accumulate is above 1, and the plan has no optimizer steps; lower it with a step_kind "
+        "other than none, or step after as many calls of step()");
+}
+
+/// Refuses a stage that cannot step as the program and the options say.
+/// @throws error (bad_argument)
+ZBPP_INLINE void check_update(
+    int stage, stage_ref const& given, bool agrees, training_options const& options) {
+  if (!given.has_update()) return;
+  if (agrees)
+    throw error(
+        errc::bad_argument,
+        "it has update(), which knows nothing of other ranks; give it optimizer() instead",
+        {.stage = stage});
+  if (has_learning_rate(options) && !given.takes_settings())
+    throw error(
+        errc::bad_argument,
+        "learning_rate is given, and its update(ctx) takes none; let it take the settings, too: "
+        "update(zbpp::step_settings const&, zbpp::pass_context)",
+        {.stage = stage});
+}
+
 ZBPP_INLINE step_agreements::step_agreements(
     program const& program,
     problem const& problem,
@@ -81,49 +147,54 @@ ZBPP_INLINE step_agreements::step_agreements(
   check(options);
   agrees_ = agrees_on_steps(program);
   auto const tied = tied_stages(program);
-  auto const steps = std::ranges::any_of(program.instructions().all(), [](instruction const& i) {
-    return i.kind == instruction_kind::optimizer_step || i.is_of_tied();
-  });
-  if (steps && tied != problem.tied_stages())
+  auto const has = [&](auto const& property) {
+    return std::ranges::any_of(program.instructions().all(), property);
+  };
+  steps_ = has([](instruction const& i) { return i.kind == instruction_kind::optimizer_step; });
+  if ((steps_ || has(&instruction::is_of_tied)) && tied != problem.tied_stages())
     throw error(
         errc::bad_argument,
         "the program has other tied stages than the problem; lower its schedule with "
         "lower_options::tied = problem.tied_stages()");
-  state_map const links(program);
-  if (!agrees_ && (options.clip > 0 || options.scaling.growth_interval > 0))
-    throw error(
-        errc::bad_argument,
-        "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
-        "step_kind::synchronous or post_validated");
+  if (!agrees_) check_alone(options, steps_);
+  bool is_host_needed = agrees_ || asks_for_more(options);
+  std::vector<std::vector<step_agreement::stage_optimizer>> chunks;  // by rank
   for (int rank : ranks) {
-    std::vector<step_agreement::stage_optimizer> own;
-    bool has_optimizer = false;
+    auto& own = chunks.emplace_back();
     for (int s : program.placement().stages_of(rank)) {
-      if (agrees_ && stages.front().has_update())
-        throw error(
-            errc::bad_argument,
-            "it has update(), which knows nothing of other ranks; give it optimizer() instead",
-            {.stage = s});
+      auto const& stage = stages.front();
+      check_update(s, stage, agrees_, options);
       own.push_back(
           {.stage = s,
-           .optimizer = stages.front().optimizer(),
+           .optimizer = stage.optimizer(),
            .counts_tied = tied.empty() || s == tied.front()});
       auto const& given = own.back().optimizer;
       if (!tied.empty() || given.tied_weights() > 0 || given.tied_layers() > 0)
-        check_tied(s, problem.costs(s).tied, stages.front().has_update(), given);
-      has_optimizer = has_optimizer || own.back().optimizer;
+        check_tied(s, problem.costs(s).tied, stage.has_update(), given);
+      is_host_needed = is_host_needed || given || stage.takes_settings();
       stages = stages.subspan(1);
     }
-    parts_.push_back(
-        agrees_ || has_optimizer ? std::make_unique<step_agreement>(
-                                       rank,
-                                       links,
-                                       validates_step_before(program),
-                                       std::move(own),
-                                       options,
-                                       training_state{})
-                                 : nullptr);
   }
+  parts_.resize(chunks.size());
+  if (!is_host_needed) return;
+  state_map const links(program);
+  for (std::size_t here = 0; here < parts_.size(); ++here)
+    parts_[here] = std::make_unique<step_agreement>(
+        ranks[here],
+        links,
+        validates_step_before(program),
+        std::move(chunks[here]),
+        options,
+        training_state{});
+}
+
+ZBPP_INLINE void step_agreements::count_step(training_state& state) const {
+  if (parts_.front() != nullptr) {
+    state = parts_.front()->state();
+    return;
+  }
+  ++state.steps;
+  if (steps_) ++state.updates;
 }
 
 ZBPP_INLINE void step_agreements::resume(training_state const& state) {

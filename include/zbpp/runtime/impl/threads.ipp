@@ -21,7 +21,7 @@ ZBPP_INLINE threads::executor::executor(threads settings, plan const& planned)
   detail::require(settings.count >= 0, "threads.count is at least 0, which is one per rank");
   detail::require(settings.spins >= 0, "threads.spins is at least 0");
   count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
-  wakeups_ = std::make_unique<padded_wakeup[]>(detail::index(count_));
+  wakeups_ = std::vector<padded_wakeup>(detail::index(count_));
   workers_ = std::make_unique<workers>(count_);
 }
 

@@ -79,10 +79,10 @@ inline std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
       refuse_header(name, "a list has more than 64 numbers");
     return true;
   };
+  // The parser skips white space and a byte order mark, which the format does not have there.
+  if (!text.starts_with('{')) refuse_header(name, "it is no object: it does not begin with '{'");
   try {
-    auto parsed = nlohmann::json::parse(text, check);
-    if (!parsed.is_object()) refuse_header(name, "it is no object");
-    return parsed;
+    return nlohmann::json::parse(text, check);
   } catch (nlohmann::json::exception const& failed) {
     refuse_header(name, failed.what());
   }
@@ -142,11 +142,10 @@ inline stored_header read_header(
   auto const parsed = parse_header(text, name);
   for (auto const& [key, value] : parsed.items()) {
     if (key == "__metadata__") {
-      for (auto const& [k, v] : value.items()) {
-        if (!value.is_object() || !v.is_string())
-          refuse_header(name, "its __metadata__ is no object of strings");
-        made.metadata[k] = v.get<std::string>();
-      }
+      auto const is_text = [](nlohmann::json const& each) { return each.is_string(); };
+      if (!value.is_object() || !std::ranges::all_of(value, is_text))
+        refuse_header(name, "its __metadata__ is no object of strings");
+      made.metadata = value.get<std::map<std::string, std::string>>();
       continue;
     }
     auto const& each = made.tensors[key] = read_stored(value, key, name);

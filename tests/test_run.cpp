@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happens between the steps of a run: what may be asked and called there, pauses in which a
+// trainer evaluates, and runs that end early; with the bits of steps that are called one by one.
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/checked_model.hpp>
+#include <support/refusal.hpp>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace test_run {
+
+using namespace zbpp;
+using zbpp::test::refusal;
+using zbpp::test::checked::history;
+using zbpp::test::checked::model;
+using zbpp::test::checked::model_settings;
+
+namespace {
+
+constexpr int ranks = 3;
+constexpr int microbatches = 4;
+constexpr std::int64_t steps = 12;
+
+constexpr step_kind kinds[] = {
+    step_kind::none, step_kind::unchecked, step_kind::synchronous, step_kind::post_validated};
+
+plan planned_for(step_kind kind) {
+  problem const small(placement::linear(ranks), microbatches, test::checked::costs(), 87);
+  return make_plan(zb_h1{}, small, {.step = kind});
+}
+
+// Where ranks agree, some steps are clipped and one is skipped, so that some of those that are
+// validated afterwards are amended.
+bool agrees(step_kind kind) {
+  return kind == step_kind::synchronous || kind == step_kind::post_validated;
+}
+model_settings settings(step_kind kind) {
+  model_settings result{.stages = ranks, .dropout = true};
+  if (agrees(kind)) result.faults = {{4, 1, 2}};
+  return result;
+}
+training_options options(step_kind kind) { return {.clip = agrees(kind) ? 1.3 : 0.0}; }
+
+bool has_start(std::string const& text, std::string const& start) {
+  return text.rfind(start, 0) == 0;
+}
+
+// What calls one by one give: after each step its state, its losses and those of an evaluation.
+struct moment {
+  training_state state;
+  std::vector<double> losses;
+  std::vector<double> evaluated;
+  std::vector<std::uint32_t> bits;
+};
+
+std::vector<moment> one_by_one(step_kind kind) {
+  model all(settings(kind));
+  pipeline pipe(planned_for(kind), virtual_time{}, all.stages(), options(kind));
+  std::vector<moment> moments;
+  for (std::int64_t k = 0; k < steps; ++k) {
+    auto losses = pipe.step().losses;
+    auto evaluated = pipe.evaluate().losses;
+    moments.push_back({pipe.state(), std::move(losses), std::move(evaluated), all.bits()});
+  }
+  return moments;
+}
+
+// Of both kinds of steps where ranks agree, what is amended is told apart; nothing else is.
+bool are_same(training_state a, training_state b) {
+  a.amended = b.amended = 0;
+  return a == b;
+}
+
+template <class Check>
+void on_each_backend(Check check) {
+  for (auto kind : kinds) {
+    INFO("kind of step " << static_cast<int>(kind));
+    check(kind, virtual_time{});
+    check(kind, threads{});
+    check(kind, threads{.count = 2});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("in the callback of a run the state is that of its step", "[run]") {
+  int amended = 0;
+  on_each_backend([&](step_kind kind, auto backend) {
+    auto const expected = one_by_one(kind);
+    model all(settings(kind));
+    pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
+    std::int64_t told = 0;
+    pipe.run(steps, [&](step_result const& result) {
+      auto const& then = expected[detail::index(told)];
+      CHECK(pipe.steps() == ++told);
+      CHECK(are_same(pipe.state(), then.state));
+      CHECK(result.losses == then.losses);
+      amended += result.update.is_amended ? 1 : 0;
+    });
+    CHECK(told == steps);
+    CHECK(all.bits() == expected.back().bits);
+  });
+  CHECK(amended > 0);
+}
+
+TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
+  on_each_backend([](step_kind kind, auto backend) {
+    auto const expected = one_by_one(kind);
+    model all(settings(kind));
+    pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
+    auto const refuse_all = [&](std::string const& running) {
+      auto const start = [&](char const* name) {
+        return std::string(name) + " is called while " + running + " of the same pipeline runs; ";
+      };
+      auto const cure =
+          "call it when that has returned; what is to be done between two steps of a run, such as "
+          "evaluating or saving, belongs in run_options::on_pause, and on_step returns "
+          "after_step::stop to end the run";
+      CHECK(refusal([&] { pipe.step(); }) == start("step()") + cure);
+      CHECK(refusal([&] { pipe.run(2); }) == start("run()") + cure);
+      CHECK(refusal([&] { pipe.evaluate(); }) == start("evaluate()") + cure);
+      CHECK(refusal([&] {
+              pipe.evaluate([](evaluation_output const&) {});
+            }) == start("evaluate()") + cure);
+      CHECK(refusal([&] { pipe.resume({}); }) == start("resume()") + cure);
+      CHECK(has_start(refusal([&] { static_cast<void>(pipe.memory(0)); }), start("memory()")));
+      CHECK(has_start(refusal([&] { static_cast<void>(pipe.failures()); }), start("failures()")));
+    };
+    auto const elsewhere = [&] {
+      std::thread([&] {
+        CHECK(has_start(refusal([&] { pipe.step(); }), "step() is called while "));
+        CHECK(has_start(
+            refusal([&] { static_cast<void>(pipe.steps()); }), "steps() is called while "));
+        CHECK(has_start(
+            refusal([&] { static_cast<void>(pipe.state()); }), "state() is called while "));
+      }).join();
+    };
+    int told = 0;
+    pipe.run(steps, [&](step_result const&) {
+      if (++told % 5 != 1) return;
+      refuse_all("run()");
+      elsewhere();
+    });
+    CHECK(all.bits() == expected.back().bits);
+    // An evaluation's callback is called only where the last stage sends something.
+    pipe.run(1, {.pause_every = 1, .on_pause = [&] {
+                   auto const refused = refusal([&] { pipe.step(); });
+                   CHECK(
+                       refused ==
+                       "step() is called while run() of the same pipeline runs; a run that pauses "
+                       "may evaluate and save, and goes on when on_pause returns");
+                   CHECK(has_start(refusal([&] { pipe.resume({}); }), "resume() is called while"));
+                   CHECK(pipe.failures().empty());
+                   static_cast<void>(pipe.memory(0));
+                   elsewhere();
+                 }});
+    int outputs = 0;
+    pipe.evaluate([&](evaluation_output const&) {
+      if (++outputs > 1) return;
+      refuse_all("evaluate()");
+      CHECK(pipe.steps() == steps + 1);
+    });
+    CHECK(outputs == microbatches);
+  });
+}
+
+TEST_CASE("a flow that calls its pipeline fails as any pass does", "[run]") {
+  struct calling_stage {
+    void (*act)(void*) = nullptr;
+    void* pipe = nullptr;
+
+    flow operator()(microbatch mb) {
+      co_await mb.recv_activation();
+      co_await F([&] {
+        if (act != nullptr) act(pipe);
+      });
+      co_await mb.send_activation();
+      co_await mb.recv_gradient();
+      co_await B([] {});
+      co_await mb.send_gradient();
+      co_await W([] {});
+    }
+  };
+  auto const check = [](auto backend) {
+    using pipe_type = pipeline<decltype(backend)>;
+    std::vector<calling_stage> stages(ranks);
+    pipe_type pipe(planned_for(step_kind::unchecked), backend, stages);
+    auto const fails = [&](void (*act)(void*), char const* start) {
+      stages[1].act = act;
+      stages[1].pipe = &pipe;
+      auto const text = refusal([&] { pipe.step(); });
+      CHECK(text.find(start) != std::string::npos);
+      stages[1].act = nullptr;
+      pipe.step();
+    };
+    fails(
+        [](void* p) { static_cast<pipe_type*>(p)->evaluate(); },
+        "evaluate() is called while step()");
+    fails(
+        [](void* p) { static_cast<void>(static_cast<pipe_type*>(p)->steps()); },
+        "a flow asks its microbatch for step()");
+    CHECK(pipe.steps() == 2);
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("a run that pauses evaluates as calls one by one do", "[run]") {
+  on_each_backend([](step_kind kind, auto backend) {
+    auto const expected = one_by_one(kind);
+    model all(settings(kind));
+    pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
+    std::vector<std::int64_t> pauses;
+    std::int64_t told = 0;
+    auto const caller = std::this_thread::get_id();
+    pipe.resume({.steps = 0});
+    pipe.run(
+        steps,
+        [&](step_result const& result) {
+          CHECK(result.losses == expected[detail::index(told)].losses);
+          ++told;
+        },
+        {.pause_every = 5, .on_pause = [&] {
+           auto const& then = expected[detail::index(pipe.steps() - 1)];
+           CHECK(told == pipe.steps());
+           CHECK(are_same(pipe.state(), then.state));
+           CHECK(all.bits() == then.bits);
+           CHECK(pipe.evaluate().losses == then.evaluated);
+           CHECK(pipe.evaluate().losses == then.evaluated);
+           CHECK(are_same(pipe.state(), then.state));
+           CHECK(std::this_thread::get_id() == caller);
+           pauses.push_back(pipe.steps());
+         }});
+    CHECK(pauses == std::vector<std::int64_t>{5, 10});
+    CHECK(told == steps);
+    CHECK(all.bits() == expected.back().bits);
+    CHECK(are_same(pipe.state(), expected.back().state));
+  });
+}
+
+TEST_CASE("pauses go by the number of the step, after resuming too", "[run]") {
+  model all(settings(step_kind::post_validated));
+  pipeline pipe(planned_for(step_kind::post_validated), threads{}, all.stages());
+  pipe.resume({.steps = 7});
+  std::vector<std::int64_t> pauses;
+  pipe.run(8, {.pause_every = 5, .on_pause = [&] { pauses.push_back(pipe.steps()); }});
+  CHECK(pauses == std::vector<std::int64_t>{10, 15});  // the last step's, too
+}
+
+TEST_CASE("what on_step asks for happens within two steps, and changes no bit", "[run]") {
+  on_each_backend([](step_kind kind, auto backend) {
+    auto const expected = one_by_one(kind);
+    for (std::int64_t asked = 1; asked <= steps; ++asked) {
+      model all(settings(kind));
+      pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
+      std::int64_t last = 0;
+      auto const& result = pipe.run(steps, [&](step_result const& step) {
+        last = pipe.steps();
+        CHECK(step.losses == expected[detail::index(last - 1)].losses);
+        return last == asked ? after_step::stop : after_step::go_on;
+      });
+      CHECK(pipe.steps() == last);
+      CHECK(last >= asked);
+      CHECK(last <= std::min(asked + 2, steps));
+      CHECK(result.losses == expected[detail::index(last - 1)].losses);
+      CHECK(all.bits() == expected[detail::index(last - 1)].bits);
+      if (last < steps) pipe.run(steps - last);
+      CHECK(all.bits() == expected.back().bits);
+      std::vector<std::int64_t> pauses;
+      model others(settings(kind));
+      pipeline pausing(planned_for(kind), backend, others.stages(), options(kind));
+      pausing.run(
+          steps,
+          [&](step_result const&) {
+            return pausing.steps() == asked ? after_step::pause : after_step::go_on;
+          },
+          {.on_pause = [&] { pauses.push_back(pausing.steps()); }});
+      CHECK(others.bits() == expected.back().bits);
+      CHECK(pauses.size() == (asked + 2 <= steps ? 1 : pauses.size()));
+      for (auto at : pauses) CHECK((at >= asked && at <= asked + 2));
+    }
+  });
+}
+
+TEST_CASE("a request near the end of one run is none in the next", "[run]") {
+  model all(settings(step_kind::post_validated));
+  pipeline pipe(planned_for(step_kind::post_validated), threads{}, all.stages());
+  pipe.run(3, [](step_result const&) { return after_step::stop; });
+  auto const before = pipe.steps();
+  pipe.run(4);
+  CHECK(pipe.steps() == before + 4);
+}
+
+TEST_CASE("on_pause ends a run, or fails it", "[run]") {
+  on_each_backend([](step_kind kind, auto backend) {
+    model all(settings(kind));
+    pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
+    pipe.run(100, {.pause_every = 3, .on_pause = [&] {
+                     return pipe.steps() == 6 ? after_step::stop : after_step::go_on;
+                   }});
+    CHECK(pipe.steps() == 6);
+    auto const fail = [&] { throw std::runtime_error("the disk is full"); };
+    try {
+      pipe.run(100, {.pause_every = 4, .on_pause = fail});
+      CHECK(false);
+    } catch (error const& thrown) {
+      CHECK(thrown.code() == errc::pass_failed);
+      CHECK(std::string(thrown.what()) == "rank 0: the disk is full");
+    }
+    CHECK(pipe.steps() == 8);
+    REQUIRE(pipe.failures().size() == 1);
+    pipe.run(4);
+    CHECK(pipe.steps() == 12);
+  });
+}
+
+TEST_CASE("options of a run that contradict each other are refused", "[run]") {
+  model all(settings(step_kind::unchecked));
+  pipeline pipe(planned_for(step_kind::unchecked), virtual_time{}, all.stages());
+  CHECK(refusal([&] {
+          pipe.run(3, {.pause_every = -1});
+        }) == "run_options::pause_every counts steps; it is at least 0");
+  CHECK(
+      refusal([&] { pipe.run(3, {.pause_every = 2}); }) ==
+      "run_options::pause_every is set and on_pause is not; say what the run does when it pauses");
+  CHECK(
+      refusal([&] { pipe.run(3, [](step_result const&) { return after_step::pause; }); }) ==
+      "rank 0: on_step asks the run to pause, and run_options::on_pause is not set; say what the "
+      "run does when it pauses");
+  CHECK(refusal([&] { pipe.run(0); }) == "run() takes a number of steps from 1");
+}
+
+TEST_CASE("evaluations are numbered since the last step", "[run]") {
+  struct numbering_stage {
+    std::vector<std::int64_t>* numbers = nullptr;
+
+    flow operator()(microbatch mb) {
+      co_await mb.recv_activation();
+      co_await F([&] {
+        if (mb.is_last_stage()) mb.report_loss(0);
+        if (mb.is_last_stage() && mb.index() == 0) numbers->push_back(mb.evaluation());
+      });
+      co_await mb.send_activation();
+      co_await mb.recv_gradient();
+      co_await B([] {});
+      co_await mb.send_gradient();
+      co_await W([] {});
+    }
+  };
+  auto const check = [](auto backend) {
+    std::vector<std::int64_t> numbers;
+    std::vector<numbering_stage> stages(ranks, numbering_stage{&numbers});
+    pipeline pipe(planned_for(step_kind::unchecked), backend, stages);
+    auto const three = [&] {
+      for (int i = 0; i < 3; ++i) pipe.evaluate();
+    };
+    three();
+    pipe.run(2, {.pause_every = 1, .on_pause = three});
+    pipe.resume({.steps = 9});
+    pipe.evaluate();
+    CHECK(numbers == std::vector<std::int64_t>{0, 1, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0});
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+}  // namespace test_run
