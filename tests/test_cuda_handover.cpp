@@ -192,7 +192,8 @@ TEST_CASE("no arena of ranks that share a GPU grows, whatever steps follow", "[c
             auto all = toy::make_model(what.stages());
             std::vector<large_stage> stages;
             for (auto& each : all) stages.emplace_back(each, &each == &all.back() ? 1 : -1);
-            pipeline pipe{planned, cuda::device{}, stages, gpu_steps::options(0)};
+            bool const agrees = kind != step_kind::unchecked;
+            pipeline pipe{planned, cuda::device{}, stages, gpu_steps::options(0, agrees)};
             int amended = 0;
             pipe.run(4, [&](zbpp::step_result const& step) {
               amended += step.update.is_amended ? 1 : 0;

@@ -419,7 +419,8 @@ TEST_CASE("stages with an optimizer are refused, and ranks that agree on steps",
     std::vector<stage> stages;
     for (auto& s : all) stages.emplace_back(s, -1);
     cuda::device const backend{.edges = toy::edge_shapes(what), .replay = cuda::replay::step};
-    return refusal([&] { pipeline pipe(planned, backend, stages, gpu_steps::options(0)); });
+    auto const options = gpu_steps::options(0, agrees_on_steps(planned.program()));
+    return refusal([&] { pipeline pipe(planned, backend, stages, options); });
   };
   CHECK(
       refused(zbpp::make_plan(zbpp::zb_h1{}, what, {.step = zbpp::step_kind::post_validated})) ==

@@ -323,7 +323,7 @@ TEST_CASE("a number of steps at once that cannot be is refused", "[cuda]") {
   using stage = gpu_steps::optimized_stage<toy::basic_passes<toy::launched>>;
   std::vector<stage> optimized;
   for (auto& s : all) optimized.emplace_back(s, -1);
-  pipeline pipe(planned, cuda::device{}, optimized, gpu_steps::options(0));
+  pipeline pipe(planned, cuda::device{}, optimized, gpu_steps::options(0, false));
   CHECK(
       refusal([&] { static_cast<void>(pipe.step_async()); }) ==
       "step_async() is called where a stage has an optimizer(), or where training_options ask for "

@@ -116,7 +116,7 @@ TEST_CASE("a run on GPUs that is asked to stop ends with the weights of whole st
           planned,
           zbpp::cuda::device{.edges = toy::edge_shapes(what)},
           stages,
-          gpu_steps::options(0));
+          gpu_steps::options(0, kind != step_kind::unchecked));
       pipe.run(gpu_steps::count, [&](zbpp::step_result const&) {
         return pipe.steps() == asked ? zbpp::after_step::stop : zbpp::after_step::go_on;
       });

@@ -15,8 +15,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace test_optim {
@@ -274,6 +276,94 @@ TEST_CASE("settings of optimizers that are out of bounds are refused by name", "
     CHECK(with_adamw({.epsilon = wrong}) == "adamw_settings::epsilon is a number from 0");
     CHECK(with_adamw({.weight_decay = wrong}) == "adamw_settings::weight_decay is a number from 0");
     CHECK(with_sgd({.weight_decay = wrong}) == "sgd_settings::weight_decay is a number from 0");
+  }
+}
+
+namespace {
+
+// A layer whose memory is another one whenever it is asked for, and which can be frozen.
+class moving final : public zbpp::optim::layer_source {
+ public:
+  bool is_frozen = false;
+  std::vector<float> weights = {1, 2, 3};
+  std::vector<float> gradients = std::vector<float>(3);
+
+  bool locate(layer& found) override {
+    if (is_frozen) return false;
+    locate_weights(found);
+    gradients = std::vector<float>(gradients);
+    found.gradients = gradients;
+    return true;
+  }
+  void locate_weights(layer& found) const override {
+    auto& own = const_cast<std::vector<float>&>(weights);
+    own = std::vector<float>(own);
+    found.weights = own;
+  }
+  void hold_gradients() override {
+    held_ = std::move(gradients);
+    gradients.assign(3, 0.0F);
+  }
+  void return_gradients(bool was_undone) override {
+    if (was_undone) gradients = held_;
+  }
+
+ private:
+  std::vector<float> held_;
+};
+
+}  // namespace
+
+TEST_CASE("a layer that moves and freezes steps as one that stays", "[optim]") {
+  auto const check = [](auto make) {
+    ZBPP_SEEDED(random, 6);
+    auto const source = std::make_shared<moving>();
+    source->is_frozen = random.chance(0.5);
+    std::vector<float> fixed_weights(3, 1.0F);
+    std::vector<float> fixed_gradients(3);
+    std::vector<float> weights = source->weights;
+    std::vector<float> gradients(3);
+    layer made{{}, {}, false, true, source};
+    if (!source->is_frozen) source->locate(made);
+    auto own = make(std::vector<layer>{made, {fixed_weights, fixed_gradients}});
+    auto plain = make(std::vector<layer>{{weights, gradients}});
+    CHECK(own.has_moments(0) == !source->is_frozen);
+    bool was_trained = !source->is_frozen;
+    for (int step = 0; step < 40; ++step) {
+      source->is_frozen = random.chance(0.5);
+      was_trained = was_trained || !source->is_frozen;
+      for (auto& g : source->gradients) g = static_cast<float>(random.real(-1, 1));
+      for (auto& g : fixed_gradients) g = static_cast<float>(random.real(-1, 1));
+      gradients = source->gradients;
+      std::vector<gradient_state> states(2);
+      own.measure(states, ctx());
+      CHECK((states[0] == gradient_state{}) == source->is_frozen);
+      step_settings how{.updates = step, .learning_rate = 0.01};
+      if (!source->is_frozen) plain.step(how, ctx());
+      how.is_final = random.chance(0.3);
+      own.step(how, ctx());
+      if (!how.is_final && random.chance(0.5)) {
+        own.undo(ctx());
+        how.is_final = true;
+        own.step(how, ctx());
+      } else if (!how.is_final) {
+        own.commit(ctx());
+      }
+      CHECK(is_same(source->weights, weights));
+      CHECK(own.has_moments(0) == was_trained);
+    }
+    own.keep_moments(0, false);
+    CHECK(own.first_moment(1) == 0);
+    own.keep_moments(0, true);
+    CHECK(own.first_moment(1) == 3);
+  };
+  for (auto const undo : {undo_by::weights, undo_by::copies}) {
+    check([&](std::vector<layer> layers) {
+      return adamw(std::move(layers), {.weight_decay = 0.1F, .undo = undo});
+    });
+    check([&](std::vector<layer> layers) {
+      return sgd(std::move(layers), {.momentum = 0.5F, .weight_decay = 0.1F, .undo = undo});
+    });
   }
 }
 

@@ -204,6 +204,32 @@ TEST_CASE("gradients of several steps add up to one optimizer step", "[optimizer
   CHECK(seen.skipped > 0);
 }
 
+TEST_CASE("a state says how many steps wait for an optimizer step", "[optimizer-steps]") {
+  // In the second problem the first rank has no optimizer, and knows as well as the others.
+  for (bool const is_first : {false, true})
+    for (auto const kind :
+         {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+      auto const where = is_first ? zbpp::placement::custom({1, 0, 2}) : zbpp::placement::linear(3);
+      zbpp::problem const problem(where, 4, costs(), 87);
+      checked::model all({.stages = 3, .has_frozen_stage = true});
+      auto const planned = zbpp::make_plan(zbpp::greedy_auto{}, problem, {.step = kind});
+      pipeline pipe(planned, threads{}, all.stages(), {.accumulate = 3});
+      for (int step = 1; step <= 7; ++step) {
+        pipe.step();
+        CHECK(pipe.state().accumulated == step % 3);
+        CHECK(pipe.state().updates == step / 3);
+      }
+      // Another number begins anew behind the last optimizer step.
+      auto state = pipe.state();
+      pipeline other(planned, threads{}, all.stages(), {.accumulate = 2});
+      other.resume(state);
+      other.step();
+      CHECK(other.state().accumulated == 0);
+      other.step();
+      CHECK(other.state().accumulated == 1);
+    }
+}
+
 TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimizer-steps]") {
   for (auto undo : {zbpp::optim::undo_by::weights, zbpp::optim::undo_by::copies})
     for (bool uses_adamw : {false, true}) {

@@ -35,6 +35,7 @@ using namespace zbpp::test;
 using zbpp::errc;
 using zbpp::microbatch;
 using zbpp::torch::coverage;
+using zbpp::torch::layers_of;
 using zbpp::torch::load_checkpoint;
 using zbpp::torch::model_part;
 using zbpp::torch::module_stage;
@@ -318,6 +319,224 @@ TEST_CASE(
   round("adagrad", [](auto p) { return std::make_unique<torch::optim::Adagrad>(p, 1e-2); });
 }
 
+namespace {
+
+struct resumed_run {
+  std::vector<double> losses;
+  tensors weights;
+};
+
+// How the parameters of a run are stepped; `make` gives what `module_stage` takes.
+template <class Step>
+struct stepping {
+  char const* name;
+  zbpp::step_kind kind;
+  zbpp::training_options options;
+  std::function<Step(tensors const&)> make;
+};
+
+constexpr int all_steps = 7;
+
+torch_model resumed_model() { return mlp_model(run_seed(), 2, 2, 6, 3); }
+
+std::vector<zbpp::torch::named_tensor> names_of(tensors const& parameters, std::size_t stage) {
+  std::vector<zbpp::torch::named_tensor> named;
+  for (auto const& each : parameters)
+    named.push_back({std::to_string(stage) + "." + std::to_string(named.size()), each});
+  return named;
+}
+
+// Trains `all_steps` steps in two runs with a new process, as it were, between them.
+template <class Step>
+resumed_run train_in_two(stepping<Step> const& how, int first, fs::path const& folder) {
+  resumed_run made;
+  for (int run = 0; run < 2; ++run) {
+    int const count = run == 0 ? first : all_steps - first;
+    if (count == 0) continue;
+    auto const model = resumed_model();
+    if (run > 0) {  // what a load has to replace
+      c10::AutoGradMode const off(false);
+      for (auto p : parameters_of(model)) p.add_(1);
+    }
+    std::vector<module_stage<Step>> stages;
+    for (auto const& slice : model.slices)
+      stages.emplace_back(slice.forward, ends_of(model), how.make(slice.parameters));
+    zbpp::pipeline pipe{plan_of(2, how.kind), one_thread_each(), stages, how.options};
+    std::vector<model_part> parts;
+    for (std::size_t s = 0; s < stages.size(); ++s)
+      parts.emplace_back(names_of(model.slices[s].parameters, s), stages[s].optimizer());
+    if (run > 0 && first > 0) {
+      for (auto const& p : parameters_of(model)) p.mutable_grad() = at::ones_like(p.detach());
+      pipe.resume(load_checkpoint(folder, parts));
+      CHECK(pipe.state().accumulated == first % how.options.accumulate);
+    }
+    pipe.run(count, [&](zbpp::step_result const& result) {
+      made.losses.insert(made.losses.end(), result.losses.begin(), result.losses.end());
+    });
+    made.weights = weights_of(model);
+    fs::create_directory(folder);
+    save_checkpoint(folder / "all.safetensors", parts, pipe.state());
+  }
+  return made;
+}
+
+template <class Step>
+void check_at_any_step(stepping<Step> const& how) {
+  scratch_folder const folder;
+  auto const expected = train_in_two(how, all_steps, folder / "whole");
+  for (int first = 1; first < all_steps; ++first) {
+    INFO(how.name << ", kind " << static_cast<int>(how.kind) << ", saved after " << first);
+    auto const made = train_in_two(how, first, folder / std::to_string(first));
+    CHECK(made.losses == expected.losses);
+    CHECK(same_bits(made.weights, expected.weights));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint at any step goes on with the same bits", "[torch][checkpoint]") {
+  using adamw = zbpp::optim::adamw;
+  using torch_sgd = zbpp::torch::optimizer_steps<torch::optim::SGD>;
+  for (auto const kind :
+       {zbpp::step_kind::unchecked, zbpp::step_kind::synchronous, zbpp::step_kind::post_validated})
+    for (int const accumulate : {1, 3}) {
+      bool const agrees = kind != zbpp::step_kind::unchecked;
+      zbpp::training_options const options{
+          .clip = agrees ? 0.1 : 0,
+          .learning_rate = rate,
+          .scaling = {.initial = 4, .growth_interval = agrees ? 2 : 0},
+          .accumulate = accumulate};
+      check_at_any_step<adamw>(
+          {"adamw", kind, options, [](tensors const& p) { return adamw(layers_of(p)); }});
+      check_at_any_step<torch_sgd>({"sgd of LibTorch", kind, options, [](tensors const& p) {
+                                      return torch_sgd(
+                                          std::make_shared<torch::optim::SGD>(
+                                              p, torch::optim::SGDOptions(1e-2).momentum(0.9)),
+                                          zbpp::torch::rate_from::options);
+                                    }});
+    }
+}
+
+TEST_CASE("gradients that a trainer adds up itself are saved", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const make = [] {
+    auto slices = make_slices(1, 1);
+    auto const all = slices.front()->parameters();
+    auto optimizer =
+        std::make_shared<torch::optim::SGD>(all, torch::optim::SGDOptions(1e-2).momentum(0.9));
+    return std::pair(slices, optimizer);
+  };
+  auto const [slices, optimizer] = make();
+  at::set_num_threads(1);
+  for (int step = 0; step < 6; ++step) {
+    static_cast<void>(plain_microbatches_of(slices, step));
+    auto const [other, stepped] = make();
+    save_checkpoint(folder / "a", std::vector{model_part(slices.front(), *optimizer)});
+    load_checkpoint(folder / "a", std::vector{model_part(other.front(), *stepped)});
+    auto const a = slices.front()->parameters();
+    auto const b = other.front()->parameters();
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(same_bits(a[i].grad(), b[i].grad()));
+    if (step % 3 == 2) step_torch(*optimizer);
+  }
+  // Weights alone have none.
+  auto const [bare, unused] = make();
+  load_checkpoint(folder / "a", std::vector{model_part(bare.front())});
+  for (auto const& p : bare.front()->parameters()) CHECK_FALSE(p.grad().defined());
+  // But where some are pending, no part goes without.
+  save_checkpoint(
+      folder / "a", std::vector{model_part(slices.front())}, {.steps = 1, .accumulated = 1});
+  static_cast<void>(plain_microbatches_of(slices, 0));
+  save_checkpoint(
+      folder / "b", std::vector{model_part(slices.front())}, {.steps = 2, .accumulated = 2});
+  CHECK(load_checkpoint(folder / "b", std::vector{model_part(bare.front())}).accumulated == 2);
+  for (std::size_t i = 0; i < bare.front()->parameters().size(); ++i)
+    CHECK(same_bits(bare.front()->parameters()[i].grad(), slices.front()->parameters()[i].grad()));
+  // A sparse one cannot be saved.
+  auto const table = at::ones({3, 2}).requires_grad_();
+  table.mutable_grad() =
+      at::sparse_coo_tensor(at::ones({1, 1}, at::kLong), at::ones({1, 2}), {3, 2});
+  torch::optim::SGD sparse({table}, 0.1);
+  auto const part = model_part(std::vector<zbpp::torch::named_tensor>{{"table", table}}, sparse);
+  CHECK(
+      refusal([&] { save_checkpoint(folder / "c", std::vector{part}); }) ==
+      "the gradient of 'table' is sparse, which a checkpoint cannot have; save when the optimizer "
+      "has stepped and its gradients are cleared");
+  table.mutable_grad().reset();
+  save_checkpoint(folder / "c", std::vector{part});
+}
+
+TEST_CASE("checkpoints that say nothing of gradients are read", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  auto const w = at::ones({2, 2}).requires_grad_();
+  w.mutable_grad() = at::ones({2, 2});
+  std::vector const parts{model_part(std::vector<zbpp::torch::named_tensor>{{"w", w}})};
+  zbpp::training_state const state{
+      .steps = 7, .updates = 5, .loss_scale = 4, .finite_steps = 3, .amended = 9};
+  save_checkpoint(path, parts, state);
+  auto text = text_of(path);
+  auto const at = text.find("7 5 4 3 9 0\"");
+  REQUIRE(at != std::string::npos);
+  text.replace(at, 12, "7 5 4 3 9\"  ");
+  write_text(path, text);
+  CHECK(load_checkpoint(path, parts) == state);
+  CHECK(same_bits(w.grad(), at::ones({2, 2})));
+  text.replace(at, 12, "7 5 4 3\"    ");
+  write_text(path, text);
+  CHECK_THAT(
+      refusal(errc::bad_format, [&] { load_checkpoint(path, parts); }),
+      Catch::EndsWith(
+          "its training_state is '7 5 4 3', which is not five or six numbers; take another copy of "
+          "it"));
+}
+
+TEST_CASE("moments of what was frozen once are saved and loaded", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  zbpp::arena memory;
+  zbpp::pass_context const ctx(memory);
+  auto const make = [] {
+    std::vector<zbpp::torch::named_tensor> all;
+    for (auto const* const name : {"a", "b", "c"}) all.push_back({name, at::ones({2, 2})});
+    return all;
+  };
+  auto const freeze = [](std::vector<zbpp::torch::named_tensor> const& all, int step) {
+    for (int i = 0; i < 3; ++i)  // `a` from the second step on, `b` in the first one, `c` never
+      all[static_cast<std::size_t>(i)].value.set_requires_grad(
+          i == 0 ? step > 0 : i == 1 && step < 1);
+  };
+  auto const step = [&](auto const& all, auto& optimizer, int number) {
+    freeze(all, number);
+    for (auto const& each : all)
+      if (each.value.requires_grad()) each.value.mutable_grad() = at::full({2, 2}, number + 1.0);
+    optimizer.step({.updates = number, .learning_rate = 0.1}, ctx);
+  };
+  auto const check_saved = [&](auto make_optimizer) {
+    for (int saved = 0; saved < 4; ++saved) {
+      auto const all = make();
+      auto const other = make();
+      freeze(all, 0);
+      freeze(other, saved);
+      auto optimizer = make_optimizer(all);
+      auto again = make_optimizer(other);
+      for (int i = 0; i < saved; ++i) step(all, *optimizer, i);
+      save_checkpoint(folder / "x", std::vector{model_part(all, *optimizer)});
+      load_checkpoint(folder / "x", std::vector{model_part(other, *again)});
+      for (int i = saved; i < 4; ++i) {
+        step(all, *optimizer, i);
+        step(other, *again, i);
+      }
+      for (std::size_t i = 0; i < 3; ++i) CHECK(same_bits(all[i].value, other[i].value));
+    }
+  };
+  check_saved([](auto const& all) { return std::make_unique<zbpp::optim::adamw>(layers_of(all)); });
+  check_saved([](auto const& all) {
+    tensors values;
+    for (auto const& each : all) values.push_back(each.value);
+    return std::make_unique<zbpp::torch::optimizer_steps<torch::optim::AdamW>>(
+        std::make_shared<torch::optim::AdamW>(values, 1.0), zbpp::torch::rate_from::options);
+  });
+}
+
 TEST_CASE("momentum of zbpp's SGD and tensors of all types come back", "[torch][checkpoint]") {
   scratch_folder const folder;
   auto const make = [](float value) {
@@ -350,7 +569,12 @@ TEST_CASE("momentum of zbpp's SGD and tensors of all types come back", "[torch][
   zbpp::optim::sgd to(zbpp::torch::layers_of(b), {.momentum = 0.5F});
   for (std::size_t i = 0; i < 9; ++i) from.momentum()[i] = static_cast<float>(i);
   zbpp::training_state const state{
-      .steps = 7, .updates = 5, .loss_scale = 0.1, .finite_steps = 3, .amended = ~0ULL};
+      .steps = 7,
+      .updates = 5,
+      .loss_scale = 0.1,
+      .finite_steps = 3,
+      .amended = ~0ULL,
+      .accumulated = 2};
   save_checkpoint(folder / "a", std::vector{model_part(named(a), from)}, state);
   CHECK(load_checkpoint(folder / "a", std::vector{model_part(named(b), to)}) == state);
   CHECK(same_bits(a, b));

@@ -217,6 +217,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/microbatch.ipp
   runtime/impl/object.ipp
   runtime/impl/pipeline_async.ipp
+  runtime/impl/pipeline_run.ipp
   runtime/impl/pipeline_setup.ipp
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
@@ -420,12 +421,15 @@ set(ZBPP_TORCH_HEADERS
   torch/impl/checkpoint.ipp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
+  torch/impl/optimizer_steps.ipp
   torch/impl/parameters.ipp
   torch/impl/safetensors.ipp
   torch/impl/tensors.ipp
   torch/measure_layers.hpp
   torch/module_stage.hpp
+  torch/named_tensor.hpp
   torch/optimizer_state.hpp
+  torch/optimizer_steps.hpp
   torch/parameters.hpp
   torch/split_backward.hpp
   torch/tensors.hpp

@@ -217,12 +217,13 @@ struct outcome {
   }
 };
 
-[[nodiscard]] inline training_options options(double clip) {
+/// @param agrees  whether ranks agree on steps, some of which may be validated afterwards
+[[nodiscard]] inline training_options options(double clip, bool agrees = true) {
   return {
       .clip = clip,
       .learning_rate =
           [](std::int64_t updates) { return 0.01 / (1.0 + static_cast<double>(updates)); },
-      .window = {.steps = 4, .most_amended = 3}};
+      .window = agrees ? validation_window{.steps = 4, .most_amended = 3} : validation_window{}};
 }
 
 /// Gives stages with tied weights the sum of their gradients, lowest stage first.

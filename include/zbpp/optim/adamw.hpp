@@ -19,15 +19,18 @@ namespace zbpp::optim {
 ///         algorithm 2
 class adamw final : public detail::elementwise {
  public:
-  /// @param layers  what is stepped; it must outlive the optimizer
+  /// @param layers  what is stepped; it must outlive the optimizer. A layer with a source is found
+  ///                anew in each step, and left alone where it is frozen.
   /// @throws error (bad_argument) when a layer has not as many gradients as weights,
   ///         or a setting is out of bounds
   explicit adamw(std::vector<layer> layers, adamw_settings settings = {})
       : elementwise(std::move(layers), 2, settings.undo), settings_(detail::checked(settings)) {}
 
-  /// @return the mean gradients of all weights, layer after layer; for checkpoints
+  /// @return the mean gradients of all weights that were trained, layer after layer; for
+  /// checkpoints
   [[nodiscard]] std::span<float> mean() noexcept { return moment(0); }
-  /// @return the mean squared gradients of all weights, layer after layer; for checkpoints
+  /// @return the mean squared gradients of all weights that were trained, layer after layer; for
+  /// checkpoints
   [[nodiscard]] std::span<float> mean_square() noexcept { return moment(1); }
 
  private:

@@ -7,9 +7,36 @@
 #include <zbpp/error.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace zbpp::optim {
+
+struct layer;
+
+/// Finds a layer whose memory may move between two steps, or that may be frozen, such as that of a
+/// tensor. Optimizers of the host ask it whenever they are called, and keep no address.
+class layer_source {
+ public:
+  layer_source() = default;
+  layer_source(layer_source const&) = delete;
+  layer_source& operator=(layer_source const&) = delete;
+  virtual ~layer_source() = default;
+
+  /// Writes where weights and gradients are now.
+  /// @return whether the layer is trained now; where it is frozen, it has no gradients afterwards
+  /// @throws error (bad_argument) that names the layer, when it cannot be stepped as it is
+  virtual bool locate(layer& where) = 0;
+  /// Writes where the weights are now.
+  /// @throws error (bad_argument) that names the layer, when they cannot be stepped as they are
+  virtual void locate_weights(layer& where) const = 0;
+  /// Takes the gradients away, so that nobody changes them while a step may be taken back. They
+  /// stay where `locate` found them.
+  virtual void hold_gradients() = 0;
+  /// Gives the gradients back: those of a step that is final, which are 0, where there are none by
+  /// now; those of a step that was taken back in any case.
+  virtual void return_gradients(bool was_undone) = 0;
+};
 
 /// Refers to the weights of one layer and their gradients, of the same size, in the memory of the
 /// host or of a GPU.
@@ -18,6 +45,8 @@ struct layer {
   std::span<float> gradients;
   bool is_tied = false;  ///< has the weights of all other tied layers of the model
   bool decays = true;    ///< false: weight decay leaves it alone, as is usual for biases and norms
+  /// Finds the memory anew; none where it stays. On GPUs memory has to stay.
+  std::shared_ptr<layer_source> source{};
 };
 
 namespace detail {

@@ -20,13 +20,14 @@ namespace zbpp::optim {
 /// @source Sutskever et al., ICML 2013 sec. 2
 class sgd final : public detail::elementwise {
  public:
-  /// @param layers  what is stepped; it must outlive the optimizer
+  /// @param layers  what is stepped; it must outlive the optimizer. A layer with a source is found
+  ///                anew in each step, and left alone where it is frozen.
   /// @throws error (bad_argument) when a layer has not as many gradients as weights,
   ///         or a setting is out of bounds
   explicit sgd(std::vector<layer> layers, sgd_settings settings = {})
       : elementwise(std::move(layers), 1, settings.undo), settings_(detail::checked(settings)) {}
 
-  /// @return the momentum of all weights, layer after layer; for checkpoints
+  /// @return the momentum of all weights that were trained, layer after layer; for checkpoints
   [[nodiscard]] std::span<float> momentum() noexcept { return moment(0); }
 
  private:

@@ -54,6 +54,15 @@ concept optimizer = requires(
   o.skip(ctx);
 };
 
+/// Models an optimizer whose gradients could change before its step is final, because others can
+/// reach them, such as those of tensors.
+///
+/// `hold` is called where a step is put off: until `step`, `skip` or `undo`, passes of the next
+/// step run. `step` and `skip` then take the gradients that there were; `undo`, which follows a
+/// failure, brings them back.
+template <class T>
+concept holding_optimizer = optimizer<T> && requires(T& o, pass_context ctx) { o.hold(ctx); };
+
 /// Models an optimizer that may have tied layers. All tied layers of a model have the same weights,
 /// and their gradients are summed before `measure`.
 ///
@@ -95,6 +104,12 @@ class optimizer_ref {
   }
   /// Takes a step.
   void step(step_settings const& how, pass_context ctx) const { calls_->step(object_, how, ctx); }
+  /// Keeps the gradients as they are until `step`, `skip` or `undo`.
+  void hold(pass_context ctx) const {
+    if (calls_->hold != nullptr) calls_->hold(object_, ctx);
+  }
+  /// @return whether `hold` does something
+  [[nodiscard]] bool holds() const noexcept { return calls_ != nullptr && calls_->hold != nullptr; }
   /// Makes the last step final.
   void commit(pass_context ctx) const { calls_->commit(object_, ctx); }
   /// Takes the last step back.
@@ -133,6 +148,7 @@ class optimizer_ref {
     void (*commit)(void*, pass_context);
     void (*undo)(void*, pass_context);
     void (*skip)(void*, pass_context);
+    void (*hold)(void*, pass_context) = nullptr;  // null where nobody else reaches the gradients
     // Null unless the optimizer can have tied layers.
     bool (*is_tied)(void const*, int) = nullptr;
     std::int64_t (*tied_weights)(void const*) = nullptr;
@@ -154,6 +170,8 @@ class optimizer_ref {
         .commit = [](void* o, pass_context ctx) { static_cast<T*>(o)->commit(ctx); },
         .undo = [](void* o, pass_context ctx) { static_cast<T*>(o)->undo(ctx); },
         .skip = [](void* o, pass_context ctx) { static_cast<T*>(o)->skip(ctx); }};
+    if constexpr (holding_optimizer<T>)
+      result.hold = [](void* o, pass_context ctx) { static_cast<T*>(o)->hold(ctx); };
     if constexpr (tying_optimizer<T>) {
       result.is_tied = [](void const* o, int layer) -> bool {
         return static_cast<T const*>(o)->is_tied(layer);

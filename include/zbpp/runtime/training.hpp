@@ -69,6 +69,8 @@ struct training_state {
   double loss_scale = 0;          ///< 0: the initial one
   std::int64_t finite_steps = 0;  ///< since the scale changed
   std::uint64_t amended = 0;      ///< the last steps, the latest in the lowest bit: 1 if amended
+  /// Steps whose gradients wait for an optimizer step; save these gradients, too, unless it is 0.
+  std::int64_t accumulated = 0;
 
   friend bool operator==(training_state const&, training_state const&) = default;
 };

@@ -4,8 +4,10 @@
 // model, so that another split can load what one split saved.
 #pragma once
 
+#include <zbpp/optim/layer.hpp>
 #include <zbpp/runtime/training.hpp>
 #include <zbpp/torch/detail/safetensors.hpp>
+#include <zbpp/torch/named_tensor.hpp>
 #include <zbpp/torch/optimizer_state.hpp>
 
 #include <concepts>
@@ -13,6 +15,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -20,13 +23,6 @@
 #include <vector>
 
 namespace zbpp::torch {
-
-/// Models a module of LibTorch, as a pointer or a holder.
-template <class Module>
-concept module_pointer = requires(Module const& module) {
-  module->named_parameters();
-  module->named_buffers();
-};
 
 namespace detail {
 
@@ -49,30 +45,30 @@ struct saved_state {
 [[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
 /// @return whether a parameter has a state in a checkpoint
 [[nodiscard]] bool has_state(stored_entries& from, std::string const& parameter);
+/// @return whether a file has an entry
+[[nodiscard]] bool has_entry(stored_entries const& from, std::string const& name);
 /// @return whether a field was undefined when it was saved
 [[nodiscard]] bool is_undefined(stored_entries const& from, std::string const& name);
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();
 
-/// @param stepped  the weights of each layer that the optimizer steps
-/// @throws error (bad_argument) unless these are the tensors that are trained, in their order
+/// Refers to the moments that an optimizer of zbpp keeps for its layers.
+struct kept_moments {
+  std::vector<optim::layer> layers;
+  std::vector<std::string> names;
+  std::function<bool(int layer)> has;
+  std::function<void(int layer, bool has_some)> keep;
+  /// Gives those of a layer that has some, in the order of the names.
+  std::function<std::vector<std::span<float>>(int layer)> of;
+};
+
+/// @throws error (bad_argument) unless the layers are those of the tensors that are trained, in
+///         their order; others may be among them, which are frozen
 [[nodiscard]] saved_state state_of_moments(
-    std::vector<named_tensor> trained,
-    std::vector<std::span<float const>> const& stepped,
-    std::function<std::vector<named_moment>()> moments);
+    std::vector<named_tensor> const& entries, kept_moments const& moments);
 
 template <class Optimizer>
-[[nodiscard]] saved_state state_of(std::vector<named_tensor> trained, Optimizer& optimizer);
-
-/// Tells the numbers among the fields of a state from its tensors; there is nothing else.
-template <class Value>
-inline constexpr bool is_number = [] {
-  using field = std::remove_cvref_t<Value>;
-  static_assert(
-      std::same_as<field, std::int64_t> || std::same_as<field, at::Tensor>,
-      "param_state visits numbers of type std::int64_t and tensors");
-  return std::same_as<field, std::int64_t>;
-}();
+[[nodiscard]] saved_state state_of(std::vector<named_tensor> const& entries, Optimizer& optimizer);
 
 }  // namespace detail
 
@@ -83,7 +79,7 @@ enum class coverage : std::uint8_t {
 };
 
 /// Is what a checkpoint has of a part of a model: the parameters and buffers of a module, and what
-/// an optimizer keeps for those that are trained. It refers to all of these.
+/// an optimizer keeps for those that are trained, with their gradients. It refers to all of these.
 class model_part {
  public:
   /// Takes the parameters and buffers of a module.
@@ -102,7 +98,7 @@ class model_part {
   /// @throws error (bad_argument) when one of zbpp steps other tensors, or in another order
   template <saved_optimizer Optimizer>
   model_part(std::vector<named_tensor> entries, Optimizer& optimizer)
-      : entries_(std::move(entries)), state_(detail::state_of(trained(), optimizer)) {}
+      : entries_(std::move(entries)), state_(detail::state_of(entries_, optimizer)) {}
 
  private:
   friend void save_checkpoint(
@@ -120,8 +116,6 @@ class model_part {
       all.push_back({prefix + each.key(), each.value()});
     return all;
   }
-  [[nodiscard]] std::vector<named_tensor> trained() const;
-
   std::vector<named_tensor> entries_;  // parameters, then buffers
   detail::saved_state state_;          // empty functions without an optimizer
 };
@@ -130,11 +124,14 @@ class model_part {
 ///
 /// The file appears whole or not at all, and is on the disk when this returns. Optimizers must have
 /// done their step: as after `run` or `step`. Parameters that are not trained are saved, too; an
-/// optimizer's settings are not.
+/// optimizer's settings are not. Gradients that wait for an optimizer step, because steps are
+/// accumulated or the trainer adds them up, are saved with the optimizer; without one, only where
+/// `state` says that some are pending.
 /// @param path   of the file; end its name in `.safetensors`
 /// @param state  `pipeline::state()`
 /// @throws error (io_failed) with the path; (bad_argument) when two entries have the same name, or
-///         a tensor is not dense, or of a type that the format does not have
+///         a tensor is not dense, or of a type that the format does not have; when a gradient is
+///         sparse and not 0, which is saved when the optimizer has stepped
 void save_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
@@ -143,7 +140,8 @@ void save_checkpoint(
 /// Loads parts of a model from a file, or from all files of a folder whose names end in
 /// `.safetensors`, whatever parts they were saved from. Nothing is changed unless all of it fits,
 /// so a second copy of what is loaded is in memory for a while. A part without an optimizer leaves
-/// alone what others saved of theirs.
+/// alone what others saved of theirs. Gradients become those that were saved: where none were
+/// pending, those of a part with an optimizer are cleared.
 /// @return what `pipeline::resume` takes
 /// @throws error (io_failed) with the path; (bad_format) naming a file that is damaged, or the
 ///         entry that is missing, unknown, there twice, or of another type or sizes; when files are
@@ -154,25 +152,40 @@ training_state load_checkpoint(
     coverage what = coverage::whole);
 
 template <class Optimizer>
-detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimizer& optimizer) {
-  if constexpr (has_moments<Optimizer>) {
-    std::vector<std::span<float const>> stepped;
-    for (int i = 0; i < optimizer.layers(); ++i) stepped.push_back(optimizer.weights(i));
-    return state_of_moments(std::move(trained), stepped, [&optimizer] {
-      auto const all = moments_of(optimizer);
-      return std::vector<named_moment>(all.begin(), all.end());
-    });
+detail::saved_state detail::state_of(
+    std::vector<named_tensor> const& entries, Optimizer& optimizer) {
+  if constexpr (holds_optimizer<Optimizer>) {
+    return state_of(entries, optimizer.libtorch());
+  } else if constexpr (has_moments<Optimizer>) {
+    kept_moments moments;
+    for (int i = 0; i < optimizer.layers(); ++i) moments.layers.push_back(optimizer.at(i));
+    for (auto const& each : moments_of(optimizer)) moments.names.emplace_back(each.name);
+    moments.has = [&optimizer](int layer) { return optimizer.has_moments(layer); };
+    moments.keep = [&optimizer](int layer, bool some) { optimizer.keep_moments(layer, some); };
+    moments.of = [&optimizer](int layer) {
+      std::vector<std::span<float>> all;
+      for (auto const& each : moments_of(optimizer))
+        all.push_back(
+            each.values.subspan(optimizer.first_moment(layer), optimizer.at(layer).weights.size()));
+      return all;
+    };
+    return state_of_moments(entries, moments);
   } else {
     using fields = param_state<Optimizer>;
     using state = typename fields::type;
     using key = typename std::remove_cvref_t<decltype(optimizer.state())>::key_type;
     saved_state made;
-    made.save = [&optimizer, trained](std::vector<named_tensor>& to) {
-      for (auto const& each : trained) {  // clang 14 captures no structured binding
+    made.save = [&optimizer, entries](std::vector<named_tensor>& to) {
+      std::set<at::TensorImpl const*> stepped;  // frozen ones, too
+      for (auto const& group : optimizer.param_groups())
+        for (auto const& each : group.params()) stepped.insert(each.unsafeGetTensorImpl());
+      for (auto const& each : entries) {  // clang 14 captures no structured binding
         auto const& name = each.name;
-        auto const& parameter = each.value;
-        auto const found = optimizer.state().find(state_key<key>(parameter));
+        if (!each.value.defined()) continue;
+        auto const found = optimizer.state().find(state_key<key>(each.value));
         bool const is_there = found != optimizer.state().end();
+        bool const is_stepped = stepped.contains(each.value.unsafeGetTensorImpl());
+        if (!is_there && !is_stepped && !each.value.requires_grad()) continue;
         to.push_back({state_name(name, "has_state"), at::scalar_tensor(is_there, at::kBool)});
         if (!is_there) continue;
         fields::visit(static_cast<state&>(*found->second), [&](char const* field, auto& value) {
@@ -185,11 +198,17 @@ detail::saved_state detail::state_of(std::vector<named_tensor> trained, Optimize
         });
       }
     };
-    made.load = [&optimizer, trained](stored_entries& from, loading& to) {
-      for (auto const& each : trained) {  // clang 14 captures no structured binding
+    made.load = [&optimizer, entries](stored_entries& from, loading& to) {
+      for (auto const& each : entries) {  // clang 14 captures no structured binding
         auto const& name = each.name;
         auto const& parameter = each.value;
+        if (!parameter.defined()) continue;
         auto const where = state_key<key>(parameter);
+        // Older files say nothing of what was frozen.
+        if (!parameter.requires_grad() && !has_entry(from, state_name(name, "has_state"))) {
+          to.afterwards.push_back([&optimizer, where] { optimizer.state().erase(where); });
+          continue;
+        }
         to.entries.push_back({state_name(name, "has_state"), at::zeros({}, at::kBool)});
         if (!has_state(from, name)) {
           to.afterwards.push_back([&optimizer, where] { optimizer.state().erase(where); });

@@ -117,6 +117,20 @@ struct named_moment {
 template <class Optimizer>
 concept has_moments = requires(Optimizer& o) { moments_of(o); };
 
+/// Models what steps by an optimizer of LibTorch, such as `optimizer_steps`.
+template <class Steps>
+concept holds_optimizer = requires(Steps& s) { s.libtorch().state(); };
+
+/// Tells the numbers among the fields of a state from its tensors; there is nothing else.
+template <class Value>
+inline constexpr bool is_number = [] {
+  using field = std::remove_cvref_t<Value>;
+  static_assert(
+      std::same_as<field, std::int64_t> || std::same_as<field, at::Tensor>,
+      "param_state visits numbers of type std::int64_t and tensors");
+  return std::same_as<field, std::int64_t>;
+}();
+
 /// @return the key of a parameter in the state of an optimizer of LibTorch
 template <class Key>
 [[nodiscard]] Key state_key(at::Tensor const& parameter) {
@@ -131,10 +145,10 @@ template <class Key>
 
 }  // namespace detail
 
-/// Models an optimizer whose state a checkpoint can have: `optim::adamw`, `optim::sgd`, or one of
-/// LibTorch with a `param_state`.
+/// Models an optimizer whose state a checkpoint can have: `optim::adamw`, `optim::sgd`, one of
+/// LibTorch with a `param_state`, or `optimizer_steps` of such a one.
 template <class Optimizer>
-concept saved_optimizer =
-    detail::has_moments<Optimizer> || requires { typename param_state<Optimizer>::type; };
+concept saved_optimizer = detail::has_moments<Optimizer> || detail::holds_optimizer<Optimizer> ||
+                          requires { typename param_state<Optimizer>::type; };
 
 }  // namespace zbpp::torch

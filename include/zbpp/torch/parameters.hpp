@@ -7,6 +7,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/torch/detail/libtorch.hpp>
+#include <zbpp/torch/named_tensor.hpp>
 #include <zbpp/torch/tensors.hpp>
 
 #include <functional>
@@ -15,13 +16,31 @@
 
 namespace zbpp::torch {
 
-/// Makes layers for `optim::adamw` or `optim::sgd` of a stage's parameters, one for each that is
-/// trained, in order. They get a `grad` of zeros, which must stay the same tensor: W adds to it,
-/// the optimizer clears it. Weight decay leaves out parameters of one dimension.
-/// @param tied  those that stages share, of this stage or of any: `tied_parameter::leaves()`
-/// @throws error (bad_argument) naming a parameter that is not a dense tensor of floats on the host
+/// Makes layers for `optim::adamw` or `optim::sgd` of a stage's parameters, one for each, in order.
+///
+/// A layer keeps the tensor, and no address: memory that moved, such as by `zero_grad(true)`,
+/// `torch::load` or `set_data`, is found again in each step. Whether a parameter is trained is what
+/// its `requires_grad` says in the step: while it is frozen, it has no gradient, and neither it nor
+/// its moments change. Weight decay leaves out parameters of one dimension.
+///
+/// Before a step that is taken early or put off is validated, a parameter has no `grad`, as after
+/// `zero_grad(true)`: what is done to gradients meanwhile belongs to the next step.
+/// @param tied  those that stages share, of this stage or of any: `tied_parameter::leaves()`; they
+///              are frozen together
+/// @throws error (bad_argument) naming a parameter that is trained and is not a dense tensor of
+///         floats on the host. A step throws it, too, where that or its size has changed.
 [[nodiscard]] std::vector<optim::layer> layers_of(
     tensors const& parameters, tensors const& tied = {});
+/// Makes the layers of parameters that have names, such as in errors.
+[[nodiscard]] std::vector<optim::layer> layers_of(
+    std::vector<named_tensor> const& parameters, tensors const& tied = {});
+/// Makes the layers of a module's parameters, which errors name.
+template <module_pointer Module>
+[[nodiscard]] std::vector<optim::layer> layers_of(Module const& module, tensors const& tied = {}) {
+  std::vector<named_tensor> named;
+  for (auto const& each : module->named_parameters()) named.push_back({each.key(), each.value()});
+  return layers_of(named, tied);
+}
 
 /// Holds a parameter that a model uses in several places, such as an embedding that is the output
 /// layer too: one leaf for each use, all with the same values.

@@ -8,7 +8,9 @@
 #include <zbpp/torch/generator.hpp>
 #include <zbpp/torch/measure_layers.hpp>
 #include <zbpp/torch/module_stage.hpp>
+#include <zbpp/torch/named_tensor.hpp>
 #include <zbpp/torch/optimizer_state.hpp>
+#include <zbpp/torch/optimizer_steps.hpp>
 #include <zbpp/torch/parameters.hpp>
 #include <zbpp/torch/split_backward.hpp>
 #include <zbpp/torch/tensors.hpp>

@@ -35,8 +35,8 @@ class layer_optimizer {
   using settings = typename Rule::settings;
 
   /// @param layers  in the memory of the device; what they refer to outlives the optimizer
-  /// @throws error (bad_argument) when a layer has not as many gradients as weights, tied layers
-  ///         differ in size, or a setting is out of bounds; cuda_error
+  /// @throws error (bad_argument) when a layer has not as many gradients as weights, or a source,
+  ///         tied layers differ in size, or a setting is out of bounds; cuda_error
   explicit layer_optimizer(std::vector<optim::layer> layers, settings by = {})
       : layers_(std::move(layers)),
         settings_(optim::detail::checked(by)),
@@ -47,6 +47,10 @@ class layer_optimizer {
     for (auto const& l : layers_) {
       zbpp::detail::require(
           l.weights.size() == l.gradients.size(), "a layer has as many gradients as weights");
+      zbpp::detail::require(
+          l.source == nullptr,
+          "an optimizer for GPUs got a layer with a source, which is memory of the host that may "
+          "move; give it memory of the device that stays");
       tied += l.is_tied ? l.weights.size() : 0;
       count_ += static_cast<std::int64_t>(l.weights.size());
       tiles += tile_rows::rows_of(static_cast<std::int64_t>(l.weights.size()));

@@ -17,17 +17,26 @@
 
 namespace zbpp::optim::detail {
 
+/// Adds squares, in double and always in the same order.
+[[nodiscard]] double sum_of_squares(std::span<float const> values);
+
 /// Models `optimizer` for rules that change a weight by its gradient and its moments.
 class elementwise {
  public:
   /// @return how many layers there are
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
-  /// @return the weights of a layer
-  [[nodiscard]] std::span<float const> weights(int layer) const noexcept {
-    return layers_[static_cast<std::size_t>(layer)].weights;
+  /// @return a layer, where it was found last
+  [[nodiscard]] layer const& at(int layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)];
   }
-  /// Writes the states of the gradients.
-  void measure(std::span<gradient_state> states, pass_context) const;
+  /// @return the weights of a layer
+  /// @throws error (bad_argument) as `layer_source::locate_weights`
+  [[nodiscard]] std::span<float const> weights(int layer) const;
+  /// Writes the states of the gradients; those of a layer that is frozen are 0.
+  /// @throws error (bad_argument) as `layer_source::locate`; all functions that follow do
+  void measure(std::span<gradient_state> states, pass_context);
+  /// Keeps gradients that have a source as they are until `step`, `skip` or `undo`.
+  void hold(pass_context);
   /// Takes a step; unless it is final, keeps what `undo` needs.
   void step(step_settings const& how, pass_context);
   /// Makes the last step final.
@@ -43,9 +52,17 @@ class elementwise {
   /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
   /// Copies the gradients of the tied layers, one after another.
-  void read_tied(std::span<float> copy, pass_context) const;
-  /// Replaces the gradients of each tied layer.
-  void write_tied(std::span<float const> sum, pass_context) const;
+  void read_tied(std::span<float> copy, pass_context);
+  /// Replaces the gradients of each tied layer that is trained.
+  void write_tied(std::span<float const> sum, pass_context);
+  /// @return whether a layer has moments: one that was never trained has none
+  [[nodiscard]] bool has_moments(int layer) const noexcept {
+    return has_moments_[static_cast<std::size_t>(layer)] != 0;
+  }
+  /// Makes the moments of a layer, all 0, or removes them; nothing where that is so already.
+  void keep_moments(int layer, bool has_some);
+  /// @return how many weights of layers before one have moments: where its own begin
+  [[nodiscard]] std::size_t first_moment(int layer) const noexcept;
 
  protected:
   using change = detail::change;
@@ -78,14 +95,22 @@ class elementwise {
   // Changes what a layer has.
   virtual void apply(step_settings const& how, place const& to, change what) = 0;
 
+  // Finds all layers, and which of them are trained; of gradients that are held, the weights.
+  void locate();
+  void hold_gradients();
   void apply_all(change what);
   void keep();
   void clear_gradients();
+  void return_gradients(bool was_undone);
 
   std::vector<layer> layers_;
+  std::vector<char> is_trained_;   // in the step that was begun last, by layer
+  std::vector<char> has_moments_;  // by layer
   std::vector<std::vector<float>> moments_;
-  std::vector<std::vector<float>>
-      kept_;  // the weights of all layers, then, with copies, the moments
+  // The weights of the layers that are trained, then, with copies, the moments.
+  std::vector<std::vector<float>> kept_;
+  bool is_early_ = false;
+  bool is_held_ = false;
   undo_by undo_;
   step_settings how_;
   std::int64_t tied_weights_;

@@ -18,8 +18,8 @@
 
 namespace zbpp::optim::detail {
 
-/// Adds squares in eight sums that are added up in the end, always in the same order.
-[[nodiscard]] ZBPP_EXACT ZBPP_INLINE double sum_of_squares(std::span<float const> values) {
+// In eight sums that are added up in the end.
+ZBPP_EXACT ZBPP_INLINE double sum_of_squares(std::span<float const> values) {
   ZBPP_EXACT_BODY
   std::array<double, 8> sums{};
   std::size_t i = 0;
@@ -38,18 +38,75 @@ namespace zbpp::optim::detail {
 }
 
 ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, undo_by undo)
-    : layers_(std::move(layers)), undo_(undo), tied_weights_(detail::tied_weights(layers_)) {
+    : layers_(std::move(layers)),
+      is_trained_(layers_.size(), 1),
+      moments_(static_cast<std::size_t>(moments)),
+      undo_(undo),
+      tied_weights_(detail::tied_weights(layers_)) {
   std::size_t size = 0;
   for (auto const& l : layers_) {
+    bool const is_there = l.source == nullptr || !l.gradients.empty();
     zbpp::detail::require(
-        l.weights.size() == l.gradients.size(), "a layer has as many gradients as weights");
-    size += l.weights.size();
+        !is_there || l.weights.size() == l.gradients.size(),
+        "a layer has as many gradients as weights");
+    has_moments_.push_back(is_there ? 1 : 0);
+    size += is_there ? l.weights.size() : 0;
   }
-  moments_.assign(static_cast<std::size_t>(moments), std::vector<float>(size, 0.0F));
+  for (auto& each : moments_) each.assign(size, 0.0F);
 }
 
-ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_context) const {
+ZBPP_INLINE std::span<float const> elementwise::weights(int layer) const {
+  auto where = at(layer);
+  if (where.source != nullptr) where.source->locate_weights(where);
+  return where.weights;
+}
+
+ZBPP_INLINE std::size_t elementwise::first_moment(int layer) const noexcept {
+  std::size_t first = 0;
+  for (int i = 0; i < layer; ++i) first += has_moments(i) ? at(i).weights.size() : 0;
+  return first;
+}
+
+ZBPP_INLINE void elementwise::keep_moments(int layer, bool has_some) {
+  if (has_moments(layer) == has_some) return;
+  auto& where = layers_[static_cast<std::size_t>(layer)];
+  if (where.source != nullptr) where.source->locate_weights(where);
+  auto const first = static_cast<std::ptrdiff_t>(first_moment(layer));
+  auto const count = where.weights.size();
+  for (auto& each : moments_)
+    if (has_some)
+      each.insert(each.begin() + first, count, 0.0F);
+    else
+      each.erase(each.begin() + first, each.begin() + first + static_cast<std::ptrdiff_t>(count));
+  has_moments_[static_cast<std::size_t>(layer)] = has_some ? 1 : 0;
+}
+
+ZBPP_INLINE void elementwise::locate() {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    auto& l = layers_[i];
+    if (l.source == nullptr) continue;
+    if (!is_held_)
+      is_trained_[i] = l.source->locate(l) ? 1 : 0;
+    else if (is_trained_[i] != 0)
+      l.source->locate_weights(l);
+  }
+}
+
+ZBPP_INLINE void elementwise::hold_gradients() {
+  is_held_ = true;
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (is_trained_[i] != 0 && layers_[i].source != nullptr) layers_[i].source->hold_gradients();
+}
+
+ZBPP_INLINE void elementwise::hold(pass_context) {
+  locate();
+  hold_gradients();
+}
+
+ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_context) {
+  locate();
   for (std::size_t i = 0; i < states.size(); ++i) {
+    if (is_trained_[i] == 0) continue;
     // No square of a float overflows a double, so the sum is finite where all of them are.
     auto const sum = sum_of_squares(layers_[i].gradients);
     states[i] = {sum, std::isfinite(sum)};
@@ -57,24 +114,39 @@ ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_con
 }
 
 ZBPP_INLINE void elementwise::step(step_settings const& how, pass_context) {
+  locate();
+  for (int i = 0; i < layers(); ++i)
+    if (is_trained_[static_cast<std::size_t>(i)] != 0) keep_moments(i, true);
   how_ = how;
   if (how.is_final) {
     apply_all(change::both);
     clear_gradients();
+    return_gradients(false);
     return;
   }
   keep();
+  is_early_ = true;
   apply_all(undo_ == undo_by::weights ? change::weights : change::both);
+  hold_gradients();
 }
 
 ZBPP_INLINE void elementwise::commit(pass_context) {
+  if (!std::exchange(is_early_, false)) return;
   if (undo_ == undo_by::weights) apply_all(change::moments);
   clear_gradients();
+  return_gradients(false);
 }
 
 ZBPP_INLINE void elementwise::undo(pass_context) {
+  return_gradients(true);
+  if (!std::exchange(is_early_, false)) return;  // the step failed before it changed anything
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (is_trained_[i] != 0 && layers_[i].source != nullptr)
+      layers_[i].source->locate_weights(layers_[i]);
   auto const* from = kept_.front().data();
-  for (auto const& l : layers_) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (is_trained_[i] == 0) continue;
+    auto const& l = layers_[i];
     std::copy_n(from, l.weights.size(), l.weights.begin());
     from += l.weights.size();
   }
@@ -83,30 +155,43 @@ ZBPP_INLINE void elementwise::undo(pass_context) {
       std::ranges::copy(kept_[i + 1], moments_[i].begin());
 }
 
-ZBPP_INLINE void elementwise::skip(pass_context) { clear_gradients(); }
-
-ZBPP_INLINE void elementwise::read_tied(std::span<float> copy, pass_context) const {
-  auto to = copy.begin();
-  for (auto const& l : layers_)
-    if (l.is_tied) to = std::ranges::copy(l.gradients, to).out;
+ZBPP_INLINE void elementwise::skip(pass_context) {
+  locate();
+  clear_gradients();
+  return_gradients(false);
 }
 
-ZBPP_INLINE void elementwise::write_tied(std::span<float const> sum, pass_context) const {
-  for (auto const& l : layers_)
-    if (l.is_tied) std::ranges::copy(sum, l.gradients.begin());
+ZBPP_INLINE void elementwise::read_tied(std::span<float> copy, pass_context) {
+  locate();
+  auto to = copy.begin();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    auto const& l = layers_[i];
+    if (!l.is_tied) continue;
+    to = is_trained_[i] != 0 ? std::ranges::copy(l.gradients, to).out
+                             : std::ranges::fill_n(to, tied_weights_, 0.0F);
+  }
+}
+
+ZBPP_INLINE void elementwise::write_tied(std::span<float const> sum, pass_context) {
+  locate();
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (layers_[i].is_tied && is_trained_[i] != 0)
+      std::ranges::copy(sum, layers_[i].gradients.begin());
 }
 
 ZBPP_INLINE void elementwise::apply_all(change what) {
   std::size_t first = 0;
-  for (auto const& l : layers_) {
-    // A commit changes moments after the weights.
-    auto const* const before =
-        what == change::moments ? kept_.front().data() + first : l.weights.data();
-    apply(
-        how_,
-        {before, l.weights.data(), l.gradients.data(), l.weights.size(), first, l.decays},
-        what);
-    first += l.weights.size();
+  auto const* kept = kept_.empty() ? nullptr : kept_.front().data();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    auto const& l = layers_[i];
+    auto const size = l.weights.size();
+    if (is_trained_[i] != 0) {
+      // A commit changes moments after the weights.
+      auto const* const before = what == change::moments ? kept : l.weights.data();
+      apply(how_, {before, l.weights.data(), l.gradients.data(), size, first, l.decays}, what);
+      if (what == change::moments) kept += size;
+    }
+    if (has_moments_[i] != 0) first += size;
   }
 }
 
@@ -114,13 +199,24 @@ ZBPP_INLINE void elementwise::keep() {
   kept_.resize(undo_ == undo_by::copies ? 1 + moments_.size() : 1);
   auto& weights = kept_.front();
   weights.clear();  // keeps its memory, so that later steps allocate nothing
-  for (auto const& l : layers_) weights.insert(weights.end(), l.weights.begin(), l.weights.end());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    auto const& l = layers_[i];
+    if (is_trained_[i] != 0) weights.insert(weights.end(), l.weights.begin(), l.weights.end());
+  }
   for (std::size_t i = 1; i < kept_.size(); ++i)
     kept_[i].assign(moments_[i - 1].begin(), moments_[i - 1].end());
 }
 
 ZBPP_INLINE void elementwise::clear_gradients() {
-  for (auto const& l : layers_) std::ranges::fill(l.gradients, 0.0F);
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (is_trained_[i] != 0) std::ranges::fill(layers_[i].gradients, 0.0F);
+}
+
+ZBPP_INLINE void elementwise::return_gradients(bool was_undone) {
+  if (!std::exchange(is_held_, false)) return;
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (is_trained_[i] != 0 && layers_[i].source != nullptr)
+      layers_[i].source->return_gradients(was_undone);
 }
 
 }  // namespace zbpp::optim::detail

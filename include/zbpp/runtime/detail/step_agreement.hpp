@@ -41,7 +41,7 @@ struct step_ruling {
 class step_agreement {
  public:
   /// Says how far the optimizer of a stage is with the step of this rank.
-  enum class progress : std::uint8_t { none, early, final };
+  enum class progress : std::uint8_t { none, held, early, final };
   /// Is one stage of the rank; frozen where there is no optimizer.
   struct stage_optimizer {
     int stage = 0;
@@ -95,7 +95,7 @@ class step_agreement {
   }
   /// @return whether gradients are only added up in this step
   [[nodiscard]] bool accumulates() const noexcept {
-    return (state_.steps + 1) % options_.accumulate != 0;
+    return state_.accumulated + 1 < options_.accumulate;
   }
   /// Ends the program of a step: the step is judged by now, or its verdict is pending.
   void end_step();

@@ -23,7 +23,7 @@ ZBPP_INLINE step_terms terms_of(
   auto const& [clip, rate, on_ready, scaling, accumulate, window] = options;
   auto const& [initial, interval, largest, smallest] = scaling;
   auto const& [window_steps, most_amended] = window;
-  auto const& [steps, updates, loss_scale, finite_steps, amended] = state;
+  auto const& [steps, updates, loss_scale, finite_steps, amended, accumulated] = state;
   static_cast<void>(rate);
   static_cast<void>(on_ready);
   return {
@@ -40,6 +40,7 @@ ZBPP_INLINE step_terms terms_of(
       .steps = steps,
       .updates = updates,
       .finite_steps = finite_steps,
+      .accumulated = accumulated,
       .amended = amended};
 }
 
@@ -61,6 +62,7 @@ bool any_pair_of(step_terms const& one, step_terms const& other, See see) {
          see("training_options::window.most_amended", one.most_amended, other.most_amended) ||
          see("training_state::loss_scale", one.loss_scale, other.loss_scale) ||
          see("training_state::finite_steps", one.finite_steps, other.finite_steps) ||
+         see("training_state::accumulated", one.accumulated, other.accumulated) ||
          see("training_state::amended", one.amended, other.amended) ||
          see("training_options::learning_rate", one.learning_rate, other.learning_rate);
 }

@@ -210,6 +210,9 @@ ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
   } else if (will_step_early_ && own.optimizer && !accumulates()) {
     own.step = progress::early;
     own.optimizer.step(settings({}, false), ctx);
+  } else if (own.optimizer.holds() && !accumulates()) {
+    own.step = progress::held;
+    own.optimizer.hold(ctx);
   }
 }
 
@@ -227,7 +230,7 @@ ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
       holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
       chunk.step = holds ? progress::final : progress::none;
     }
-    if (chunk.step == progress::none) take_final_step(chunk, ctx);
+    if (chunk.step != progress::final) take_final_step(chunk, ctx);
   }
   close(!holds);
   return !holds;
@@ -240,7 +243,7 @@ ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context 
     return;
   }
   for (auto& chunk : chunks_)
-    if (chunk.step == progress::early) chunk.optimizer.undo(ctx);
+    if (chunk.step == progress::early || chunk.step == progress::held) chunk.optimizer.undo(ctx);
   forget_step();
 }
 
@@ -287,6 +290,7 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
   ++state_.steps;
   next_ = std::max(next_, ruling_.next);
   if (request_ <= ruling_.next) request_ = after_step::go_on;
+  state_.accumulated = is_update ? 0 : state_.accumulated + 1;
   if (!is_update) return;
   state_.amended = state_.amended << 1 | (verdict.is_plain() && ruling_.is_unanimous ? 0 : 1);
   auto const& scaling = options_.scaling;

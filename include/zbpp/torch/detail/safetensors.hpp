@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/torch/detail/libtorch.hpp>
+#include <zbpp/torch/named_tensor.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -15,12 +16,6 @@
 #include <vector>
 
 namespace zbpp::torch {
-
-/// Names a tensor.
-struct named_tensor {
-  std::string name;
-  at::Tensor value;
-};
 
 namespace detail {
 

@@ -5,6 +5,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/torch/checkpoint.hpp>
+#include <zbpp/torch/parameters.hpp>
 
 #include <algorithm>
 #include <array>
@@ -24,7 +25,7 @@ inline constexpr char const* training_key = "zbpp.training_state";
 
 /// Writes the numbers of a state, with blanks between them.
 [[nodiscard]] inline std::string to_text(training_state const& state) {
-  std::array<char, 128> text{};
+  std::array<char, 160> text{};
   auto* at = text.data();
   auto const add = [&](auto value) {
     if (at != text.data()) *at++ = ' ';
@@ -35,12 +36,23 @@ inline constexpr char const* training_key = "zbpp.training_state";
   add(state.loss_scale);
   add(state.finite_steps);
   add(state.amended);
+  add(state.accumulated);
   return {text.data(), at};
 }
 
-/// Reads what `to_text` wrote. @return nothing where it is something else
-[[nodiscard]] inline std::optional<training_state> to_state(std::string_view text) {
-  training_state made;
+/// Is what a file says of the run.
+struct saved_training {
+  training_state state;
+  bool has_gradients = false;  ///< what was pending, if anything; older files say nothing of it
+
+  friend bool operator==(saved_training const&, saved_training const&) = default;
+};
+
+/// Reads what `to_text` wrote, or five numbers as it was before. @return nothing where it is
+/// something else
+[[nodiscard]] inline std::optional<saved_training> to_training(std::string_view text) {
+  saved_training read;
+  auto& made = read.state;
   bool is_right = true;
   auto const next = [&](auto& value) {
     auto const [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -53,8 +65,10 @@ inline constexpr char const* training_key = "zbpp.training_state";
   next(made.loss_scale);
   next(made.finite_steps);
   next(made.amended);
+  read.has_gradients = !text.empty();
+  if (read.has_gradients) next(made.accumulated);
   if (!is_right || !text.empty()) return std::nullopt;
-  return made;
+  return read;
 }
 
 class stored_entries {
@@ -105,7 +119,7 @@ class stored_entries {
     return *found;
   }
   [[nodiscard]] std::map<std::string, place> const& all() const noexcept { return places_; }
-  [[nodiscard]] training_state const& training() const noexcept { return *training_; }
+  [[nodiscard]] saved_training const& training() const noexcept { return *training_; }
 
  private:
   void add(std::filesystem::path const& path) {
@@ -123,27 +137,28 @@ class stored_entries {
     if (training_ && *training_ != state)
       throw error(
           errc::bad_format,
-          path.string() + ": is of step " + std::to_string(state.steps) + ", and " +
-              files_.front()->path().string() + " of step " + std::to_string(training_->steps) +
+          path.string() + ": is of step " + std::to_string(state.state.steps) + ", and " +
+              files_.front()->path().string() + " of step " +
+              std::to_string(training_->state.steps) +
               "; load files that were saved at the same time");
     training_ = state;
   }
 
-  [[nodiscard]] static training_state training_of(stored_file const& file) {
+  [[nodiscard]] static saved_training training_of(stored_file const& file) {
     auto const& metadata = file.header().metadata;
     auto const found = metadata.find(training_key);
     if (found == metadata.end()) return {};
-    if (auto const state = to_state(found->second)) return *state;
+    if (auto const read = to_training(found->second)) return *read;
     throw error(
         errc::bad_format,
         file.path().string() + ": its training_state is '" + found->second +
-            "', which is not five numbers; take another copy of it");
+            "', which is not five or six numbers; take another copy of it");
   }
 
   std::string name_;
   std::vector<std::unique_ptr<stored_file>> files_;
   std::map<std::string, place> places_;
-  std::optional<training_state> training_;
+  std::optional<saved_training> training_;
 };
 
 inline std::string state_name(std::string const& parameter, char const* field) {
@@ -156,6 +171,10 @@ inline bool has_state(stored_entries& from, std::string const& parameter) {
   return where.file->read(*where.tensor).item<bool>();
 }
 
+inline bool has_entry(stored_entries const& from, std::string const& name) {
+  return from.find(name) != nullptr;
+}
+
 // A field of no parameter: such have no bytes of their own.
 inline at::Tensor undefined_field() { return at::empty({0}, at::kByte); }
 
@@ -165,41 +184,128 @@ inline bool is_undefined(stored_entries const& from, std::string const& name) {
          found->tensor->sizes == std::vector<std::int64_t>{0};
 }
 
+/// @return whether a layer is that of a tensor
+[[nodiscard]] inline bool is_of(optim::layer const& layer, at::Tensor const& tensor) {
+  if (auto const* const source = dynamic_cast<tensor_source const*>(layer.source.get()))
+    return source->parameter().is_same(tensor);
+  return tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() &&
+         tensor.data_ptr() == layer.weights.data() && tensor.numel() == std::ssize(layer.weights);
+}
+
 inline saved_state state_of_moments(
-    std::vector<named_tensor> trained,
-    std::vector<std::span<float const>> const& stepped,
-    std::function<std::vector<named_moment>()> moments) {
-  auto const is_of = [](named_tensor const& parameter, std::span<float const> weights) {
-    return parameter.value.data_ptr() == weights.data() &&
-           parameter.value.numel() == std::ssize(weights);
-  };
-  if (!std::ranges::equal(trained, stepped, is_of))
+    std::vector<named_tensor> const& entries, kept_moments const& moments) {
+  std::vector<named_tensor> stepped;  // by layer
+  for (auto const& each : entries) {
+    if (stepped.size() < moments.layers.size() && is_of(moments.layers[stepped.size()], each.value))
+      stepped.push_back(each);
+    else if (each.value.defined() && each.value.requires_grad())
+      stepped.resize(moments.layers.size() + 1);
+  }
+  if (stepped.size() != moments.layers.size())
     throw error(
         errc::bad_argument,
         "the optimizer of a model_part steps other weights than those of the part that are "
         "trained, or in another order; make it of layers_of(module->parameters())");
-  auto const entries = [trained = std::move(trained), moments = std::move(moments)] {
-    std::vector<named_tensor> all;
-    for (auto const& [moment, values] : moments()) {
-      auto* at = values.data();
-      for (auto const& [name, parameter] : trained) {
-        all.push_back({state_name(name, moment), at::from_blob(at, parameter.sizes(), at::kFloat)});
-        at += parameter.numel();
-      }
+  saved_state made;
+  made.save = [stepped, moments](std::vector<named_tensor>& to) {
+    for (int layer = 0; layer < std::ssize(stepped); ++layer) {
+      auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
+      bool const has_some = moments.has(layer);
+      auto const values = has_some ? moments.of(layer) : std::vector<std::span<float>>();
+      for (std::size_t i = 0; i < moments.names.size(); ++i)
+        to.push_back(
+            {state_name(name, moments.names[i].c_str()),
+             has_some ? at::from_blob(values[i].data(), parameter.sizes(), at::kFloat)
+                      : undefined_field()});
     }
-    return all;
   };
-  return {
-      .save =
-          [entries](std::vector<named_tensor>& to) {
-            auto const all = entries();
-            to.insert(to.end(), all.begin(), all.end());
-          },
-      .load =
-          [entries](stored_entries&, loading& to) {
-            auto const all = entries();
-            to.entries.insert(to.entries.end(), all.begin(), all.end());
-          }};
+  made.load = [stepped, moments](stored_entries& from, loading& to) {
+    for (int layer = 0; layer < std::ssize(stepped); ++layer) {
+      auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
+      auto const first = state_name(name, moments.names.front().c_str());
+      bool const has_none = is_undefined(from, first);
+      // Older files say nothing of what was frozen.
+      if (!has_none && !has_entry(from, first) && !parameter.requires_grad()) {
+        to.afterwards.push_back([moments, layer] { moments.keep(layer, false); });
+        continue;
+      }
+      tensors read;
+      for (std::size_t i = 0; i < moments.names.size(); ++i) {
+        read.push_back(
+            has_none ? undefined_field()
+            : moments.has(layer)
+                ? at::from_blob(moments.of(layer)[i].data(), parameter.sizes(), at::kFloat)
+                : at::empty(parameter.sizes(), at::kFloat));
+        to.entries.push_back({state_name(name, moments.names[i].c_str()), read.back()});
+      }
+      if (has_none)
+        to.afterwards.push_back([moments, layer] { moments.keep(layer, false); });
+      else if (!moments.has(layer))
+        to.afterwards.push_back([moments, layer, read] {
+          moments.keep(layer, true);
+          auto const values = moments.of(layer);
+          for (std::size_t i = 0; i < values.size(); ++i)
+            std::copy_n(read[i].data_ptr<float>(), values[i].size(), values[i].begin());
+        });
+    }
+  };
+  return made;
+}
+
+/// @return the gradient of a tensor; undefined where it has none
+[[nodiscard]] inline at::Tensor gradient_of(at::Tensor const& tensor) {
+  return tensor.defined() && tensor.is_leaf() ? tensor.grad() : at::Tensor();
+}
+
+/// @return whether all bits are those of 0
+[[nodiscard]] inline bool is_zero(at::Tensor const& gradient) {
+  if (at::count_nonzero(gradient).item<std::int64_t>() > 0) return false;
+  return !gradient.is_floating_point() || !at::signbit(gradient).any().item<bool>();
+}
+
+/// Adds the gradient of a tensor, if it has one: with an optimizer also that it is 0, because
+/// optimizers of LibTorch leave alone what has none.
+inline void save_gradient(
+    named_tensor const& of, bool has_optimizer, std::vector<named_tensor>& to) {
+  auto gradient = gradient_of(of.value);
+  if (!gradient.defined()) return;
+  if (gradient.is_sparse()) {
+    if (gradient._nnz() > 0)
+      throw error(
+          errc::bad_argument,
+          "the gradient of '" + of.name +
+              "' is sparse, which a checkpoint cannot have; save when the optimizer has stepped "
+              "and its gradients are cleared");
+    return;
+  }
+  bool const is_pending = !is_zero(gradient);
+  if (is_pending || has_optimizer)
+    to.push_back({state_name(of.name, "gradient"), is_pending ? gradient : undefined_field()});
+}
+
+/// Prepares that the gradient of a tensor becomes the one that was saved.
+inline void load_gradient(
+    named_tensor const& of, bool has_optimizer, stored_entries const& from, loading& to) {
+  auto const name = state_name(of.name, "gradient");
+  auto const& tensor = of.value;
+  if (!has_optimizer && (!has_entry(from, name) || from.training().state.accumulated == 0)) return;
+  if (!has_entry(from, name)) {
+    if (gradient_of(tensor).defined())
+      to.afterwards.push_back([tensor] { tensor.mutable_grad().reset(); });
+    return;
+  }
+  bool const is_pending = !is_undefined(from, name);
+  auto const read = is_pending ? at::empty_like(tensor.detach()) : undefined_field();
+  to.entries.push_back({name, read});
+  to.afterwards.push_back([tensor, is_pending, read] {
+    auto& gradient = tensor.mutable_grad();
+    if (is_pending)
+      gradient = read;
+    else if (!gradient.defined() || gradient.is_sparse())
+      gradient = at::zeros_like(tensor.detach());
+    else
+      gradient.zero_();
+  });
 }
 
 /// Refuses what a name stands for twice.
@@ -229,22 +335,19 @@ inline void require_names(std::vector<named_tensor> const& entries) {
 
 }  // namespace detail
 
-inline std::vector<named_tensor> model_part::trained() const {
-  std::vector<named_tensor> all;
-  for (auto const& each : entries_)
-    if (each.value.defined() && each.value.requires_grad()) all.push_back(each);
-  return all;
-}
-
 inline void save_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
     training_state const& state) {
+  c10::AutoGradMode const off(false);
   std::vector<named_tensor> all;
   for (auto const& part : parts) {
+    bool const has_optimizer = static_cast<bool>(part.state_.save);
     for (auto const& each : part.entries_)
       if (each.value.defined()) all.push_back(each);
-    if (part.state_.save) part.state_.save(all);
+    if (has_optimizer) part.state_.save(all);
+    if (!has_optimizer && state.accumulated == 0) continue;
+    for (auto const& each : part.entries_) detail::save_gradient(each, has_optimizer, all);
   }
   detail::require_names(all);
   detail::write_tensors(
@@ -264,7 +367,11 @@ inline training_state load_checkpoint(
       to.entries.push_back(each);
       (part.state_.load ? with_state : without_state).insert(each.name);
     }
-    if (part.state_.load) part.state_.load(from, to);
+    bool const has_optimizer = static_cast<bool>(part.state_.load);
+    if (has_optimizer) part.state_.load(from, to);
+    if (!from.training().has_gradients) continue;
+    for (auto const& each : part.entries_)
+      if (each.value.defined()) detail::load_gradient(each, has_optimizer, from, to);
   }
   detail::require_names(to.entries);
   std::set<std::string_view> known;
@@ -290,7 +397,7 @@ inline training_state load_checkpoint(
   for (std::size_t i = 0; i < read.size(); ++i)
     to.entries[i].value.copy_(std::exchange(read[i], at::Tensor()));
   for (auto const& each : to.afterwards) each();
-  return from.training();
+  return from.training().state;
 }
 
 }  // namespace zbpp::torch

@@ -8,30 +8,131 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 
 namespace zbpp::torch {
 
+namespace detail {
+
+/// Finds the memory of a parameter.
+class tensor_source final : public optim::layer_source {
+ public:
+  /// @param name  what errors call it
+  /// @param tied  all uses of the same parameter, if it is tied
+  tensor_source(at::Tensor parameter, std::string name, tensors tied)
+      : parameter_(std::move(parameter)),
+        name_(std::move(name)),
+        tied_(std::move(tied)),
+        count_(parameter_.numel()) {}
+
+  [[nodiscard]] at::Tensor const& parameter() const noexcept { return parameter_; }
+
+  bool locate(optim::layer& where) override {
+    for (auto const& each : tied_)
+      if (each.requires_grad() != parameter_.requires_grad())
+        refuse("is frozen in one of its uses, and trained in another; freeze all of them, or none");
+    if (!parameter_.requires_grad()) {
+      if (parameter_.grad().defined()) parameter_.mutable_grad().reset();
+      return false;
+    }
+    locate_weights(where);
+    auto& gradient = parameter_.mutable_grad();
+    if (!gradient.defined()) {
+      gradient = at::zeros_like(parameter_.detach());
+    } else if (
+        gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat ||
+        !gradient.device().is_cpu() || gradient.numel() != count_) {
+      refuse(
+          "has a grad that is " + text_of(gradient) +
+          "; give it one of 32-bit floats on the host, dense and of its size");
+    } else if (!gradient.is_contiguous()) {
+      gradient = gradient.contiguous();
+    }
+    where.gradients = span_of(gradient);
+    return true;
+  }
+
+  void locate_weights(optim::layer& where) const override {
+    if (!is_right(parameter_))
+      refuse(
+          "is not a contiguous tensor of 32-bit floats on the host, but " + text_of(parameter_) +
+          "; step it by an optimizer of LibTorch instead");
+    if (!parameter_.is_leaf())
+      refuse("is no leaf, so that backward gives it no grad; make its layer of the leaf");
+    if (parameter_.numel() != count_)
+      refuse(
+          "had " + std::to_string(count_) + " weights when its layer was made, and is " +
+          text_of(parameter_) + " now; make the stage anew");
+    where.weights = span_of(parameter_);
+  }
+
+  void hold_gradients() override { held_ = std::exchange(parameter_.mutable_grad(), at::Tensor()); }
+
+  void return_gradients(bool was_undone) override {
+    auto& gradient = parameter_.mutable_grad();
+    if (was_undone || !gradient.defined()) gradient = std::move(held_);
+    held_.reset();
+  }
+
+  [[nodiscard]] static bool is_right(at::Tensor const& t) {
+    return t.layout() == at::kStrided && t.scalar_type() == at::kFloat && t.device().is_cpu() &&
+           t.is_contiguous();
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string const& text) const {
+    throw error(errc::bad_argument, name_ + ' ' + text);
+  }
+  [[nodiscard]] static std::string text_of(at::Tensor const& t) {
+    std::ostringstream text;
+    text << t.toString() << " of " << t.sizes();
+    return text.str();
+  }
+  [[nodiscard]] std::span<float> span_of(at::Tensor const& t) const {
+    return {t.data_ptr<float>(), static_cast<std::size_t>(count_)};
+  }
+
+  at::Tensor parameter_;
+  std::string name_;
+  tensors tied_;
+  std::int64_t count_;
+  at::Tensor held_;  // from an early step to its validation
+};
+
+/// Makes the layer of a parameter.
+[[nodiscard]] inline optim::layer layer_of(
+    at::Tensor const& parameter, std::string name, tensors const& tied) {
+  bool const is_tied =
+      std::ranges::any_of(tied, [&](auto const& t) { return parameter.is_same(t); });
+  auto const source =
+      std::make_shared<tensor_source>(parameter, std::move(name), is_tied ? tied : tensors());
+  optim::layer made{{}, {}, is_tied, parameter.dim() > 1, source};
+  // One that is frozen may be of any type, for now.
+  if (!source->locate(made) && tensor_source::is_right(parameter)) source->locate_weights(made);
+  return made;
+}
+
+}  // namespace detail
+
 inline std::vector<optim::layer> layers_of(tensors const& parameters, tensors const& tied) {
   std::vector<optim::layer> layers;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto const& each = parameters[i];
-    if (!each.defined() || !each.requires_grad()) continue;
-    if (each.scalar_type() != at::kFloat || !each.device().is_cpu() || !each.is_contiguous())
-      throw error(
-          errc::bad_argument,
-          "parameter " + std::to_string(i) +
-              " is not a contiguous tensor of 32-bit floats on the host; step it by an optimizer "
-              "of LibTorch instead");
-    if (!each.grad().defined()) each.mutable_grad() = at::zeros_like(each.detach());
-    auto const count = static_cast<std::size_t>(each.numel());
-    layers.push_back(
-        {.weights = {each.data_ptr<float>(), count},
-         .gradients = {each.grad().data_ptr<float>(), count},
-         .is_tied = std::ranges::any_of(tied, [&](auto const& t) { return each.is_same(t); }),
-         .decays = each.dim() > 1});
-  }
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].defined())
+      layers.push_back(detail::layer_of(parameters[i], "parameter " + std::to_string(i), tied));
+  return layers;
+}
+
+inline std::vector<optim::layer> layers_of(
+    std::vector<named_tensor> const& parameters, tensors const& tied) {
+  std::vector<optim::layer> layers;
+  for (auto const& each : parameters)
+    if (each.value.defined())
+      layers.push_back(detail::layer_of(each.value, "parameter '" + each.name + "'", tied));
   return layers;
 }
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The steps of a pipeline one after another, and what happens between them: what is called, when a
+// run pauses, and how ranks end it together.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/detail/rethrow.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/run_options.hpp>
+#include <zbpp/runtime/state_link.hpp>
+#include <zbpp/runtime/step_result.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+namespace zbpp {
+
+template <backend Backend>
+step_result const& pipeline<Backend>::step() {
+  auto const call = calls_.begin("step()");
+  return train(1, {}, {});
+}
+
+template <backend Backend>
+template <std::invocable<step_result const&> OnStep>
+step_result const& pipeline<Backend>::run(
+    std::int64_t count, OnStep on_step, run_options const& options) {
+  using given = std::invoke_result_t<OnStep&, step_result const&>;
+  static_assert(
+      std::is_void_v<given> || std::same_as<given, after_step>,
+      "what run() calls for each step gives nothing, or a zbpp::after_step");
+  auto const call = calls_.begin("run()");
+  detail::require(count >= 1, "run() takes a number of steps from 1");
+  detail::require(
+      options.pause_every >= 0, "run_options::pause_every counts steps; it is at least 0");
+  detail::require(
+      options.pause_every == 0 || options.on_pause,
+      "run_options::pause_every is set and on_pause is not; say what the run does when it pauses");
+  auto ask = [&](step_result const& result) -> after_step {
+    if constexpr (std::is_void_v<given>) {
+      on_step(result);
+      return after_step::go_on;
+    } else {
+      auto const next = on_step(result);
+      detail::require(
+          next != after_step::pause || options.on_pause,
+          "on_step asks the run to pause, and run_options::on_pause is not set; say what the run "
+          "does when it pauses");
+      return next;
+    }
+  };
+  return train(count, {step_callback(ask), !std::is_void_v<given>}, options);
+}
+
+template <backend Backend>
+step_result const& pipeline<Backend>::train(
+    std::int64_t count, step_calls calls, run_options const& options) {
+  finish_all();
+  started_.expire(training_->results.size());
+  agreements_.forget_request();
+  asked_ = after_step::go_on;
+  has_proposed_ = false;
+  asked_steps_ = {
+      .first = state_.steps,
+      .count = count,
+      .step_decides = calls.decides,
+      .pause_decides = options.on_pause && options.on_pause.decides()};
+  auto const end = state_.steps + count;
+  for (auto next = after_step::go_on; next != after_step::stop && state_.steps < end;) {
+    next = train_until(detail::next_pause(options, state_.steps, end), calls);
+    bool const is_due = options.pause_every > 0 && state_.steps % options.pause_every == 0;
+    if (options.on_pause && (is_due || next == after_step::pause))
+      next = std::max(next, pause(options.on_pause));
+  }
+  return training_->last_result();
+}
+
+// Runs steps up to a number of them, or until something else comes next. Returns that.
+template <backend Backend>
+after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
+  evaluations_ = 0;
+  if (multi_step_transport<typename Backend::transport_type> && training_->agreements != nullptr) {
+    auto& part = *agreements_.of(0);
+    auto ask = [&](step_result const& result) {
+      state_ = part.state();
+      return call_back(calls.on_step, result);
+    };
+    execute(*training_, end - state_.steps, step_callback(ask));
+    state_ = part.state();
+    return part.next();
+  }
+  auto next = after_step::go_on;
+  while (next == after_step::go_on && state_.steps < end) {
+    execute(*training_, 1);
+    agreements_.count_step(state_);
+    try {
+      next = call_back(calls.on_step, training_->last_result());
+      if (calls.decides) next = decide(next, state_.steps == end);
+    } catch (...) {
+      report_callback();
+    }
+  }
+  return next;
+}
+
+// With one process per rank, what is asked for behind a step is decided at the end of the next one,
+// so that no rank waits for others while there are passes to run.
+template <backend Backend>
+after_step pipeline<Backend>::decide(after_step asked, bool is_last) {
+  if constexpr (detail::proposes<Backend>) {
+    asked_ = std::max(asked_, asked);
+    auto const next =
+        std::exchange(has_proposed_, false) ? executor_.decision() : after_step::go_on;
+    if (next == after_step::go_on && !is_last) {
+      executor_.propose(std::exchange(asked_, after_step::go_on));
+      has_proposed_ = true;
+    }
+    return next;
+  } else {
+    return asked;
+  }
+}
+
+template <backend Backend>
+after_step pipeline<Backend>::pause(pause_call const& on_pause) {
+  try {
+    auto const next = [&] {
+      auto const paused = calls_.pause();
+      return on_pause();
+    }();
+    if constexpr (detail::proposes<Backend>)
+      if (on_pause.decides()) {
+        executor_.propose(next);
+        return executor_.decision();
+      }
+    return next;
+  } catch (...) {
+    report_callback();
+  }
+}
+
+template <backend Backend>
+void pipeline<Backend>::resume(training_state const& state) {
+  auto const call = calls_.begin("resume()");
+  finish_all();
+  evaluations_ = 0;
+  state_ = state;
+  agreements_.resume(state);
+}
+
+// Where ranks agree, an engine calls.
+template <backend Backend>
+after_step pipeline<Backend>::call_back(step_callback on_step, step_result const& result) {
+  if (!on_step) return after_step::go_on;
+  auto const called = calls_.call_back();
+  return on_step(result);
+}
+
+// Settles what a callback threw between two steps, and throws it. Where ranks agree, an engine
+// calls; what is thrown is a failure of its rank there, too.
+template <backend Backend>
+void pipeline<Backend>::report_callback() {
+  auto const rank = executor_.ranks().front();
+  failures_.assign(1, {{.rank = rank}, {}, std::current_exception()});
+  executor_.settle(failures_);
+  detail::rethrow_located(failures_.front());
+}
+
+}  // namespace zbpp
