@@ -377,7 +377,12 @@ TEST_CASE("a rank 0 that leaves after a large outcome waits for those who are sl
       2,
       test::patient_settings(),
       [&](raw_member& raw) {
-        asio::detail::collective_call const mine{0, asio::collective::broadcast, 0, {}};
+        asio::detail::collective_call const mine{
+            0,
+            asio::collective::broadcast,
+            0,
+            {},
+            asio::rank_call::of(asio::collective::broadcast, 0)};
         raw.send(control_kind::call, write(mine));
         ::poll(nullptr, 0, 1000);  // is slow: longer than a rank lingers when it leaves
         auto const outcome = raw.read(control_kind::outcome);
@@ -400,6 +405,53 @@ TEST_CASE("a process that ends is named on all ranks") {
   }
 }
 
+TEST_CASE("what a rank says of itself goes before what others notice of it, in any order") {
+  enum class word { nothing, goodbye, of_pipeline, failure, end };
+  for (auto const said :
+       {word::nothing, word::goodbye, word::of_pipeline, word::failure, word::end})
+    for (int noticing : {0, 1}) {
+      std::promise<void> noticed;
+      auto const is_noticed = noticed.get_future().share();
+      auto const thrown = run_with_raw(
+          3,
+          test::patient_settings(),
+          [&](raw_member& raw) {
+            // Nothing that this rank says comes before it is asked.
+            REQUIRE(raw.read(control_kind::query));
+            asio::wire_writer one;
+            if (said == word::of_pipeline)
+              raw.send(control_kind::leave, one.put(std::int32_t{1}).take());
+            if (said == word::goodbye) raw.send(control_kind::bye);
+            if (said == word::failure)
+              raw.send(control_kind::report, asio::detail::write(failure_of(2)));
+            if (said == word::end) return raw.close();
+            raw.send(control_kind::reply);
+            raw.read(control_kind::verdict);
+          },
+          [&](asio::rendezvous& meeting) {
+            auto& control = meeting.control_channel();
+            asio::rank_call call{.kind = asio::call_kind::run, .pipeline = 1};
+            call.steps.step = 4;
+            control.begin_run(call);
+            if (meeting.rank() == noticing)
+              control.loop().exclusively([&] {
+                control.report({{2, -1, -1, -1}, {}, errc::peer_failed, "its channel broke"});
+              });
+            for (;;) control.check(), std::this_thread::yield();
+          });
+      for (auto const& text : thrown) {
+        INFO(text);
+        // Where it leaves a pipeline that others use, both may be named.
+        auto const left = "rank 2: left the run; rank";
+        if (said == word::nothing) CHECK(text == "rank 2: its channel broke");
+        if (said == word::goodbye) CHECK(contains(text, left));
+        if (said == word::of_pipeline) CHECK(contains(text, left));
+        if (said == word::failure) CHECK(contains(text, "pass of rank 2"));
+        if (said == word::end) CHECK(contains(text, "rank 2: its process has ended"));
+      }
+    }
+}
+
 TEST_CASE("a connection that is reset is named on all ranks") {
   auto const thrown = run_with_raw(3, test::patient_settings(), [](raw_member& raw) {
     linger const at_once{1, 0};
@@ -420,7 +472,9 @@ TEST_CASE("a process that joins and then says nothing is named on all ranks, and
     is_told = verdict && asio::detail::read_failures(*verdict).front().location.rank == 2;
   });
   for (auto const& text : thrown)
-    CHECK(text == "rank 2: has not been heard for 3.0 s; it is stopped, overloaded or cut off");
+    CHECK(
+        text == "rank 2: has not been heard for 3.0 s; it is stopped, overloaded or cut off; "
+                "rendezvous_settings::deadline sets this limit");
   CHECK(is_told);
 }
 
@@ -475,7 +529,7 @@ TEST_CASE("a process that sends what is no frame is the one that failed") {
 
   CHECK(
       text_after(bytes_of(0xffffffff, 1)) ==
-      begin + "a frame of 4294967295 bytes; at most 262272 are expected there)");
+      begin + "a frame of 4294967295 bytes; at most 262464 are expected there)");
   CHECK(text_after(bytes_of(0, 200)) == begin + "a frame of kind 200)");
   CHECK(contains(text_after(send(control_kind::welcome)), begin + "a frame of kind 8, which only"));
   CHECK(contains(text_after(send(control_kind::report)), begin + "expected 4 more bytes"));
@@ -659,11 +713,17 @@ TEST_CASE("a rank says itself that rank 0 is lost") {
   for (auto when : {control_kind::join, control_kind::call})
     CHECK(
         thrown_under(
-            settings, [](control_connection& to) { to.send(control_kind::bye); }, when) ==
-        "rank 0: left the run; this rank called barrier");
+            settings,
+            [](control_connection& to) {
+              asio::wire_writer calls;
+              to.send(control_kind::bye, calls.put(std::uint64_t{0}).take());
+            },
+            when) == "rank 0: left the run; rank 1 called barrier");
   settings.deadline = 500ms;
-  CHECK(thrown_under(settings, [](control_connection&) {
-        }) == "rank 0: has not been heard for 0.5 s; it is stopped, overloaded or cut off");
+  CHECK(
+      thrown_under(settings, [](control_connection&) {}) ==
+      "rank 0: has not been heard for 0.5 s; it is stopped, overloaded or cut off; "
+      "rendezvous_settings::deadline sets this limit");
 }
 
 TEST_CASE("a rank 0 that stops and then says nothing does not hold the others") {
@@ -830,7 +890,8 @@ TEST_CASE("a data port that cannot be reached is named on all ranks, with who ca
   auto const text = [](std::uint16_t port, std::string const& why) {
     return "rank 0: cannot reach rank 2 at 127.0.0.1:" + std::to_string(port) +
            " for its messages within 1.0 s: " + why +
-           "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them";
+           "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them; "
+           "rendezvous_settings::connect_deadline sets this limit";
   };
   auto const closed = test::free_port();
   for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, closed))

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/asio/tcp.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+
+#include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/count_allocations.hpp>
+#include <support/plain_flow.hpp>
 #include <support/tcp_pair.hpp>
 
 #include <array>
+#include <barrier>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -62,6 +71,35 @@ TEST_CASE("a message by TCP allocates nothing once such a step was run", "[asio]
       CHECK(allocated == 0);
       CHECK(pair.lost.all().empty());
     }
+}
+
+TEST_CASE("a step over TCP allocates nothing once such a step was run", "[asio]") {
+  zbpp::test::stuck_guard const guard;
+  auto settings = zbpp::test::patient_settings();
+  settings.deadline = std::chrono::hours(1);  // so that no heartbeat, which allocates, comes
+  settings.stall_deadline = std::chrono::hours(1);
+  zbpp::stage_costs costs{.forward = 1, .backward_input = 1, .backward_weight = 1};
+  costs.edge = sizeof(double);
+  zbpp::problem const problem(zbpp::placement::linear(2), 4, costs);
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  std::barrier<> both(2);
+  std::int64_t allocated = -1;
+  auto const thrown = zbpp::test::run_ranks(2, settings, [&](zbpp::asio::rendezvous& meeting) {
+    std::array stages{zbpp::test::plain_flow()};
+    zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    auto const run = [&] {
+      for (int i = 0; i < 100; ++i) pipe.step();
+      both.arrive_and_wait();
+    };
+    run();
+    if (meeting.rank() == 0)
+      allocated = zbpp::test::count_allocations(run);
+    else
+      run();
+    both.arrive_and_wait();
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  CHECK(allocated == 0);
 }
 
 }  // namespace test_asio_no_allocation

@@ -215,6 +215,42 @@ TEST_CASE("where to come to is the address that rank 0 listens on, whatever rank
   CHECK(contains(of_any[0], "rank 1 of 2 did not come within 1.0 s to 127.0.0.1:"));
 }
 
+TEST_CASE("a rank 0 that listens elsewhere than the ranks are told to meet knows it at once") {
+  auto const text_of = [](std::string const& host, std::string const& bind, std::string advertise) {
+    auto settings = test::patient_settings();  // longer than the test may take
+    settings.join_deadline = std::chrono::hours(1);
+    settings.bind = bind;
+    settings.advertise = std::move(advertise);
+    return run_processes({{0, 2, test::test_token(), host}}, settings, idle_process).front();
+  };
+  // 192.0.2.0/24 is for documentation: no machine has such an address (RFC 5737).
+  auto const foreign = text_of("192.0.2.7", "0.0.0.0", "");
+  CHECK(contains(foreign, "the ranks are to meet at 192.0.2.7:"));
+  CHECK(contains(foreign, ", which is no address of rank 0's machine; set MASTER_ADDR to one"));
+  CHECK(contains(text_of("192.0.2.7", "127.0.0.1", ""), "no address of rank 0's machine"));
+  CHECK(contains(text_of("[2001:db8::7]", "::", ""), "no address of rank 0's machine"));
+  auto const other = text_of("127.0.0.9", "127.0.0.1", "");
+  CHECK(contains(other, "the ranks are to meet at 127.0.0.9:"));
+  CHECK(contains(other, ", and rank 0 listens on 127.0.0.1 alone; set rendezvous_settings::bind"));
+  CHECK(contains(text_of("127.0.0.9", "127.0.0.1", "node1"), "listens on 127.0.0.1 alone"));
+}
+
+TEST_CASE("a rank 0 waits where ranks may reach it") {
+  auto const text_of = [](std::string const& host, std::string const& bind, std::string advertise) {
+    auto settings = test::patient_settings();
+    settings.join_deadline = 200ms;
+    settings.bind = bind;
+    settings.advertise = std::move(advertise);
+    return run_processes({{0, 2, test::test_token(), host}}, settings, idle_process).front();
+  };
+  std::string const waited = "rank 1 of 2 did not come within 0.2 s to ";
+  CHECK(contains(text_of("127.0.0.9", "0.0.0.0", ""), waited));
+  CHECK(contains(text_of("localhost", "127.0.0.1", ""), waited));
+  CHECK(contains(text_of("localhost", "0.0.0.0", ""), waited));
+  CHECK(contains(text_of("no-such-host.invalid", "127.0.0.1", ""), waited));
+  CHECK(contains(text_of("192.0.2.7", "0.0.0.0", "192.0.2.7"), waited));  // one that forwards
+}
+
 TEST_CASE("what the system or a library throws is told in plain words") {
   using asio::detail::reason_of;
   boost::asio::io_context io;
@@ -370,7 +406,7 @@ TEST_CASE("different calls are an error on all ranks that says who called what")
     CHECK(contains(text, "ranks disagree: "));
     CHECK(contains(text, "rank 1 called broadcast from rank 2"));
     CHECK(contains(text, " called all_gather"));
-    CHECK(contains(text, ", as collective call 1; all ranks have to make the same calls"));
+    CHECK(contains(text, "; all ranks have to make the same calls in the same order"));
   }
 }
 
@@ -394,8 +430,8 @@ TEST_CASE("a rank that does not come to a collective is named on all") {
   for (auto const& text : thrown)
     CHECK(
         text ==
-        "another rank failed: rank 2 did not come within 3.0 s: ranks 0 and 1 called barrier, as "
-        "collective call 0");
+        "another rank failed: rank 2 did not come within 3.0 s: ranks 0 and 1 called barrier; "
+        "rendezvous_settings::collective_deadline sets this limit");
 }
 
 TEST_CASE("a rank that leaves while others need it is named on all") {

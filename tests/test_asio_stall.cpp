@@ -207,7 +207,9 @@ TEST_CASE("a cycle of two is told from its lowest rank", "[asio]") {
        at(1, progress_phase::waiting, 1),
        at(2, progress_phase::waiting, 0)});
   REQUIRE(text.size() == 5);
-  CHECK(text[0] == "the step has stalled: no rank has progressed for 61.2 s (limit 60.0 s)");
+  CHECK(
+      text[0] == "the step has stalled: no rank has progressed for 61.2 s (limit 60.0 s, "
+                 "rendezvous_settings::stall_deadline)");
   CHECK(begins_with(text[1], "rank 0: waits for gradient 0 of stage 1 from rank 1 (position "));
   CHECK(text[1].ends_with(", channel 1->0) for 61.2 s"));
   CHECK(begins_with(text[2], "rank 1: waits for gradient 0 of stage 2 from rank 2 (position "));

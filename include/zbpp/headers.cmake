@@ -203,6 +203,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/program_run.hpp
   runtime/detail/refuse_flow.hpp
   runtime/detail/rethrow.hpp
+  runtime/detail/run_terms.hpp
   runtime/detail/running_call.hpp
   runtime/detail/step_agreement.hpp
   runtime/detail/step_agreements.hpp
@@ -228,6 +229,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
   runtime/impl/rethrow.ipp
+  runtime/impl/run_terms.ipp
   runtime/impl/running_call.ipp
   runtime/impl/src.hpp
   runtime/impl/state_link.ipp
@@ -282,6 +284,7 @@ set(ZBPP_ASIO_HEADERS
   asio/async_step.hpp
   asio/control.hpp
   asio/detail/boost_asio_fwd.hpp
+  asio/detail/call_log.hpp
   asio/detail/channel_links.hpp
   asio/detail/channel_socket.hpp
   asio/detail/checked_settings.hpp
@@ -298,6 +301,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/handshake.hpp
   asio/detail/host.hpp
   asio/detail/incoming.hpp
+  asio/detail/limit_text.hpp
   asio/detail/link_request.hpp
   asio/detail/listener.hpp
   asio/detail/lost_handler.hpp
@@ -307,6 +311,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/noticed_failure.hpp
   asio/detail/proposals.hpp
   asio/detail/outgoing.hpp
+  asio/detail/own_address.hpp
   asio/detail/reason.hpp
   asio/detail/receive_buffer.hpp
   asio/detail/run_limits.hpp
@@ -320,6 +325,7 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/control.ipp
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp
+  asio/impl/rank_call.ipp
   asio/impl/rendezvous.ipp
   asio/impl/roster.ipp
   asio/impl/src.hpp
@@ -331,6 +337,7 @@ set(ZBPP_ASIO_HEADERS
   asio/io_loop.hpp
   asio/launch.hpp
   asio/progress.hpp
+  asio/rank_call.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp

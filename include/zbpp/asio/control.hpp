@@ -9,6 +9,7 @@
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/stop_calls.hpp>
@@ -17,11 +18,13 @@
 #include <zbpp/runtime/run_options.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zbpp::asio {
@@ -104,6 +107,21 @@ class control {
   /// @throws error, the first failure of the run, if it has one
   void check();
 
+  /// Says which call of the user collective calls belong to from now on; with nothing, each is one
+  /// of the user. Messages name that call. @return what it was before
+  std::optional<rank_call> name_calls(std::optional<rank_call> call) noexcept {
+    return std::exchange(call_, call);
+  }
+  /// Tells rank 0 that a pipeline of this rank begins to run. All ranks begin the same, in the same
+  /// order as their collective calls; that they do not is the failure of the run. Blocks nobody.
+  void begin_run(rank_call const& call);
+  /// Notes that the pipeline no longer runs.
+  void end_run();
+  /// @return the number of a new pipeline, from 1; all ranks make theirs in the same order
+  [[nodiscard]] std::int32_t number_pipeline() noexcept { return ++pipelines_; }
+  /// Tells rank 0 that a pipeline is destroyed here, before its connections close.
+  void leave_pipeline(std::int32_t number);
+
   /// Makes a collective call; all ranks make the same ones in the same order.
   /// @param part  of this rank; for a broadcast that of the root counts
   /// @return for an all_gather the parts of all ranks; for a broadcast the part of the root
@@ -137,7 +155,23 @@ class control {
   io_loop loop_;
   std::unique_ptr<detail::control_parts> parts_;
   void const* watcher_ = nullptr;
+  std::optional<rank_call> call_;  // that collective calls belong to
+  std::int32_t pipelines_ = 0;
   bool is_shut_ = false;
+};
+
+/// Names the call of the user that collective calls belong to, as long as it lives.
+class call_name {
+ public:
+  call_name(control& run, rank_call const& call) noexcept
+      : control_(&run), before_(run.name_calls(call)) {}
+  call_name(call_name const&) = delete;
+  call_name& operator=(call_name const&) = delete;
+  ~call_name() { control_->name_calls(before_); }
+
+ private:
+  control* control_;
+  std::optional<rank_call> before_;
 };
 
 }  // namespace zbpp::asio

@@ -6,8 +6,10 @@
 
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/failure.hpp>
 
 #include <atomic>
@@ -53,6 +55,18 @@ class step_supervisor {
   /// Begins a step. A failure on another rank fails `status` here; at once where the run is over.
   /// @param program_of  whose program it is, until `control::unwatch`
   void begin(void const* program_of, program const& program, step_status& status);
+  /// Tells the other ranks what begins to run, once `begin` was called; what is wrong with that is
+  /// the failure of the run. Blocks nobody.
+  void announce(zbpp::detail::run_statement const& run);
+  /// @return the call of the user in which a program is connected: the first one by the constructor
+  ///         of the pipeline
+  [[nodiscard]] rank_call connecting(bool is_first) const noexcept;
+  /// @return that in which the pipeline is made
+  [[nodiscard]] rank_call making() const noexcept {
+    return {.kind = call_kind::make_pipeline, .pipeline = pipeline_};
+  }
+  /// Tells that the pipeline is destroyed here, before its connections close.
+  void leave();
   /// Runs socket handlers that are ready, and fails the step if the run has failed.
   /// @return whether this rank knows that it has: if not, no other has given up messages yet
   bool look();
@@ -77,6 +91,7 @@ class step_supervisor {
 
   control* control_;
   int rank_;
+  std::int32_t pipeline_;
   failure_calls calls_;
   // Whether this rank knows that the run has failed. `look` reads it behind the handlers, when
   // another thread may be the I/O thread: whoever sees it set sees the step failed.

@@ -129,6 +129,7 @@ class tcp::executor {
   /// Lets the stages of the rank get ready.
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
+    call_name const named(*control_, part_.making());
     part_.or_fail([&] {
       if (settings_.on_thread_start) settings_.on_thread_start(ranks());
       engines.front().warm_up();
@@ -141,6 +142,7 @@ class tcp::executor {
     auto& mine = links_of(transport);
     auto& engine = engines.front();
     part_.begin(&mine, *mine.code, status);
+    part_.announce(engine.statement());
     auto& board = control_->board();
     for (;;) {
       // Read the wakeup counter before polling, so that a notification that comes during polling
@@ -181,6 +183,8 @@ class tcp::executor {
   [[nodiscard]] after_step decision() { return control_->decision(); }
   /// Blocks until all ranks know all failures, and adds those of the others.
   void settle(std::vector<failure>& failures);
+  /// Tells the others that the pipeline is destroyed here.
+  void leave() { part_.leave(); }
 
  private:
   // What one program has of connections.

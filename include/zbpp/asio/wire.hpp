@@ -70,6 +70,9 @@ class wire_writer {
     return *this;
   }
 
+  /// Begins anew, in the same memory.
+  void clear() noexcept { bytes_.clear(); }
+
   /// @return what was written
   [[nodiscard]] blob const& bytes() const noexcept { return bytes_; }
   /// @return what was written, which goes with it

@@ -16,6 +16,7 @@
 #include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/detail/tied_gradients.hpp>
 #include <zbpp/runtime/engine_run.hpp>
@@ -165,6 +166,27 @@ class engine {
   [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
   /// @return the number of the step
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
+  /// Says what it has begun to run, for other processes to compare; fails the step where the
+  /// learning rate of the user throws.
+  [[nodiscard]] detail::run_statement statement() noexcept {
+    detail::run_statement run{
+        .is_training = is_training(),
+        .first = run_.asked.first,
+        .count = run_.asked.count,
+        .step = step_,
+        .at_once = run_.count,
+        // Where ranks agree on steps, they do not wait for each other besides.
+        .step_decides = run_.asked.step_decides && run_.places[0].update == nullptr,
+        .pause_decides = run_.asked.pause_decides};
+    try {
+      if (is_training() && agreement_.part() != nullptr) run.terms = agreement_.part()->terms();
+    } catch (...) {
+      failure_ = {{.rank = rank_}, {}, std::current_exception()};
+      status_->fail(rank_);
+      transport_->abort();
+    }
+    return run;
+  }
   /// @return how many passes have run in this step
   [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
   /// @return start and end of each pass

@@ -38,6 +38,14 @@ class step_listener {
   virtual void on_judged(std::int64_t step) = 0;
 };
 
+/// Says what the user has asked for, of which an engine runs one step or all.
+struct asked_steps {
+  std::int64_t first = 0;
+  std::int64_t count = 1;
+  bool step_decides = false;   ///< what `on_step` gives says what comes next
+  bool pause_decides = false;  ///< the same of `on_pause`
+};
+
 /// Says what an engine is to run.
 struct engine_run {
   std::int64_t first = 0;               ///< number of the first step
@@ -45,6 +53,7 @@ struct engine_run {
   std::int64_t evaluation = 0;          ///< evaluations since the last step, before this one
   std::array<step_places, 2> places{};  ///< of even and of odd steps, counted from `first`
   step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
+  asked_steps asked{};                  ///< for other processes to compare
 
   /// @return whether a step is the last one
   [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }

@@ -201,6 +201,7 @@ class pipeline {
   std::vector<rank_memory> memory_;
   training_state state_;
   std::int64_t evaluations_ = 0;          // since the last step
+  asked_steps asked_steps_;               // by the user, in the call that runs
   after_step asked_ = after_step::go_on;  // of this process, and not told to others yet
   bool has_proposed_ = false;
   detail::step_agreements agreements_;
@@ -242,6 +243,8 @@ pipeline<Backend>::~pipeline() {
     finish_all();
   } catch (...) {  // nobody has asked for those steps
   }
+  // Before its connections close, so that other processes know why they do.
+  if constexpr (requires { executor_.leave(); }) executor_.leave();
 }
 
 template <backend Backend>
@@ -292,7 +295,11 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
   executor_.start_run();
   of.begin(
       executor_,
-      {.first = state_.steps, .count = count, .evaluation = evaluations_, .on_step = on_step});
+      {.first = state_.steps,
+       .count = count,
+       .evaluation = evaluations_,
+       .on_step = on_step,
+       .asked = asked_steps_});
   executor_.run(of.engines, *of.transport, of.status);
   if (of.status.has_failed())
     for (auto& e : of.engines) e.abandon();

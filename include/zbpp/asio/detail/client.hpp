@@ -10,6 +10,7 @@
 #include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/stop_calls.hpp>
@@ -37,6 +38,8 @@ class client final : public connection_owner {
  public:
   /// Sends to rank 0 where that is this process.
   using local_sender = std::function<void(control_kind, blob)>;
+  /// The same for a pipeline that begins to run: at once, and without a copy.
+  using local_call = std::function<void(rank_call const&)>;
   enum class state { joining, refused, running, stopping, over };
 
   client(net::io_context& io, int rank, rendezvous_settings const& settings)
@@ -49,8 +52,9 @@ class client final : public connection_owner {
         others_notice_(io) {}
 
   /// Has rank 0 in this process.
-  void use(local_sender to_rank_0) {
+  void use(local_sender to_rank_0, local_call begins) {
     to_coordinator_ = std::move(to_rank_0);
+    begins_ = std::move(begins);
     pulse_.start();
   }
   /// Has rank 0 at the other end of a connection, and asks to join.
@@ -84,7 +88,10 @@ class client final : public connection_owner {
       case control_kind::stop: return stop(read_failure(payload));
       case control_kind::all_told: return note_all_told();
       case control_kind::verdict: end(read_failures(payload)); return note_all_told();
-      case control_kind::bye: return lose_coordinator({}, left_text());
+      case control_kind::bye:
+        last_call_ = read_number<std::uint64_t>(payload);
+        return lose_coordinator({}, left());
+      case control_kind::query: return send(control_kind::reply);
       default: throw wrong_kind(kind, "is for rank 0");
     }
   }
@@ -104,7 +111,7 @@ class client final : public connection_owner {
   void report(rank_failure failure) {
     if (state_ != state::running && state_ != state::stopping) return;
     attach(own_, failure, failure.location.rank != rank_);
-    if (coordinator_left_) return end_alone({0, -1, -1, -1}, left_text());
+    if (coordinator_left_) return end_alone({0, -1, -1, -1}, left());
     send(control_kind::report, write(failure));
   }
   /// Says that nothing runs here any more: rank 0 need not wait for further failures of this rank.
@@ -114,18 +121,45 @@ class client final : public connection_owner {
   }
 
   /// Begins a collective; once `has_outcome`, `take_outcome` gives what came of it.
-  void call(collective kind, int root, std::span<std::byte const> part) {
+  /// @param by  the call of the user that makes it
+  void call(collective kind, int root, std::span<std::byte const> part, rank_call const& by) {
     outcome_.reset();
-    collective_call const mine{sequence_++, kind, root, blob(part.begin(), part.end())};
-    pending_ = mine.name();
+    collective_call const mine{sequence_++, kind, root, blob(part.begin(), part.end()), by};
+    ++calls_;
+    pending_ = by;
     if (coordinator_left_)
-      end_alone({0, -1, -1, -1}, left_text());
+      end_alone({0, -1, -1, -1}, left());
     else
       send(control_kind::call, write(mine));
   }
+  /// Notes that a pipeline begins to run, which all ranks do in the same order. Blocks nobody: what
+  /// is wrong with it is the failure of the run.
+  void begin_run(rank_call const& by) {
+    if (state_ != state::running) return;
+    ++calls_;
+    run_ = by;
+    if (coordinator_left_) {
+      if (calls_ > last_call_) end_alone({0, -1, -1, -1}, left());
+    } else if (connection_ != nullptr) {
+      wire_.clear();
+      put(wire_, by);
+      connection_->send_small(control_kind::begin, wire_.bytes());
+    } else if (begins_) {
+      begins_(by);
+    }
+  }
+  /// Notes that it no longer runs.
+  void end_run() noexcept { run_.reset(); }
+  /// Notes that this rank has destroyed a pipeline, whose connections close after this.
+  void leave_pipeline(std::int32_t pipeline) {
+    if (state_ != state::running || coordinator_left_) return;
+    wire_writer to;
+    to.put(pipeline);
+    send(control_kind::leave, to.take());
+  }
   [[nodiscard]] bool has_outcome() const noexcept { return outcome_.has_value(); }
   [[nodiscard]] std::vector<blob> take_outcome() {
-    pending_.clear();
+    pending_.reset();
     auto outcome = std::exchange(outcome_, {});
     return std::move(outcome->parts);
   }
@@ -135,7 +169,7 @@ class client final : public connection_owner {
     decision_.reset();
     has_proposed_ = true;
     if (coordinator_left_)
-      end_alone({0, -1, -1, -1}, left_text());
+      end_alone({0, -1, -1, -1}, left());
     else
       send(control_kind::propose, write(next));
   }
@@ -257,7 +291,7 @@ class client final : public connection_owner {
       stop_clocks();
       close_connection();
       if (when_lost_) when_lost_(left ? text : reason);
-    } else if (left && state_ == state::running && !needs_coordinator()) {
+    } else if (left && state_ == state::running && !needs_coordinator() && calls_ <= last_call_) {
       coordinator_left_ = true;  // a failure only if this rank needs it again
       leave(std::chrono::seconds(1));
     } else {
@@ -265,14 +299,16 @@ class client final : public connection_owner {
     }
   }
 
-  [[nodiscard]] bool waits_for_outcome() const noexcept { return !pending_.empty() && !outcome_; }
+  [[nodiscard]] bool waits_for_outcome() const noexcept { return pending_ && !outcome_; }
   // Whether a call or a report waits for what rank 0 makes of it.
   [[nodiscard]] bool needs_coordinator() const noexcept {
     return waits_for_outcome() || has_proposed_ || !own_.empty();
   }
   // What is wrong where rank 0 said goodbye and is needed.
-  [[nodiscard]] std::string left_text() const {
-    return waits_for_outcome() ? "left the run; this rank called " + pending_ : "left the run";
+  [[nodiscard]] std::string left() const {
+    auto const& call = waits_for_outcome() ? pending_ : run_;
+    return left_text(
+        call ? "rank " + std::to_string(rank_) + " called " + call->name() : std::string());
   }
 
   void beat(bool was_late) {
@@ -313,6 +349,7 @@ class client final : public connection_owner {
   silence_limit silence_;
   timeout others_notice_;  // that rank 0 is gone
   local_sender to_coordinator_;
+  local_call begins_;
   std::shared_ptr<control_connection> connection_;
   std::function<void(std::string const&)> when_lost_;
   stop_calls on_stop_;
@@ -320,11 +357,15 @@ class client final : public connection_owner {
   state state_ = state::joining;
   roster roster_;
   std::uint64_t sequence_ = 0;
-  std::string pending_;  // the collective call whose outcome was not taken, for people
+  std::uint64_t calls_ = 0;           // collective ones, and those that ran a pipeline
+  std::optional<rank_call> pending_;  // the collective one whose outcome was not taken
+  std::optional<rank_call> run_;      // of the pipeline that runs
+  wire_writer wire_;                  // for one call after the other
   std::optional<collective_outcome> outcome_;
   bool has_proposed_ = false;  // and has no answer yet
   std::optional<after_step> decision_;
   bool coordinator_left_ = false;
+  std::uint64_t last_call_ = 0;  // of rank 0, where it has left
   bool is_settled_ = false;
   bool are_all_told_ = false;  // of `first_`
   std::optional<rank_failure> first_;

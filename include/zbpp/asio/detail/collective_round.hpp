@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/limit_text.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
@@ -46,13 +47,24 @@ class collective_round {
   [[nodiscard]] bool is_empty() const noexcept { return count_ == 0; }
   [[nodiscard]] bool is_complete() const noexcept { return count_ == calls_.size(); }
 
-  /// @return who called what, when that is not the same; else empty
+  /// @return who made which collective call within the same call of the user, when these are not
+  /// the
+  ///         same; else empty
   [[nodiscard]] std::string mismatch() const {
-    auto const names = names_of_calls();
-    if (names.size() < 2) return {};
-    return who_text() + "; all ranks have to make the same calls in the same order";
+    std::string text;
+    std::optional<std::pair<collective, int>> first;
+    bool differs = false;
+    for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
+      if (!calls_[rank]) continue;
+      auto const& call = *calls_[rank];
+      if (!first) first = {call.kind, call.root};
+      differs = differs || *first != std::pair{call.kind, call.root};
+      text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " called " +
+              std::string(to_string(call.kind)) + " in " + call.name();
+    }
+    return differs ? text + "; all ranks have to make the same calls in the same order" : "";
   }
-  /// @return who called what: "ranks 0 and 1 called barrier, as collective call 3"
+  /// @return who called what: "ranks 0 and 1 called barrier, rank 2 called all_gather"
   [[nodiscard]] std::string who_text() const {
     std::string text;
     for (auto const& name : names_of_calls()) {
@@ -61,7 +73,7 @@ class collective_round {
         if (has(rank) && calls_[zbpp::detail::index(rank)]->name() == name) callers.push_back(rank);
       text += (text.empty() ? "" : ", ") + ranks_text(callers) + " called " + name;
     }
-    return text + ", as collective call " + std::to_string(number_);
+    return text;
   }
   /// @return who did not come
   [[nodiscard]] std::string late_text(std::chrono::milliseconds deadline) const {
@@ -69,7 +81,7 @@ class collective_round {
     for (int rank = 0; rank < static_cast<int>(calls_.size()); ++rank)
       if (!has(rank)) missing.push_back(rank);
     return ranks_text(missing) + " did not come within " + seconds_text(deadline) + ": " +
-           who_text();
+           who_text() + set_by("collective_deadline");
   }
   /// @return what is wrong when the parts together do not fit into one frame; else empty
   [[nodiscard]] std::string too_large() const {

@@ -10,6 +10,7 @@
 #include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/limit_text.hpp>
 #include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/launch.hpp>
@@ -73,7 +74,8 @@ class connector {
     auto const tries = std::to_string(tries_) + (tries_ == 1 ? " try" : " tries");
     return "did not reach rank 0 at " + place + " within " + seconds_text(waited) + " (" + tries +
            ", the last one: " + (reason_.empty() ? "still under way" : reason_) +
-           "); start rank 0 there, listening on an address that this machine can reach";
+           "); start rank 0 there, listening on an address that this machine can reach" +
+           set_by("join_deadline");
   }
   /// @return whether rank 0 has been reached, and has still to complete the run
   [[nodiscard]] bool has_asked() const noexcept { return has_asked_; }

@@ -5,13 +5,16 @@
 #pragma once
 
 #include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/handler_memory.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/host.hpp>
 #include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 
+#include <boost/asio/bind_allocator.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -22,10 +25,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <exception>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -74,7 +78,15 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   /// Sends a frame, after those sent before.
   void send(control_kind kind, shared_bytes payload) {
     if (is_ending_ || !socket_.is_open()) return;
-    outgoing_.push_back({kind, std::move(payload)});
+    push(kind).payload = std::move(payload);
+    if (outgoing_.size() == 1) write_first();
+  }
+  /// Sends a frame of at most `most_call` bytes; allocates nothing once as many were on their way.
+  void send_small(control_kind kind, std::span<std::byte const> payload) {
+    if (is_ending_ || !socket_.is_open()) return;
+    auto& frame = push(kind);
+    frame.small_size = std::min(payload.size(), frame.small.size());
+    std::copy_n(payload.begin(), frame.small_size, frame.small.begin());
     if (outgoing_.size() == 1) write_first();
   }
   /// Sends a frame of its own.
@@ -121,23 +133,38 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   static constexpr std::size_t header_size = 5;
   static constexpr std::size_t piece = 64 * 1024;
   struct control_frame {
-    control_kind kind;
-    shared_bytes payload;
+    control_kind kind{};
+    shared_bytes payload;  // null where it is small
+    std::array<std::byte, most_call> small{};
+    std::size_t small_size = 0;
     std::array<std::byte, header_size> header{};
   };
+
+  control_frame& push(control_kind kind) {
+    if (spare_.empty()) spare_.emplace_back();
+    outgoing_.splice(outgoing_.end(), spare_, spare_.begin());
+    outgoing_.back().kind = kind;
+    return outgoing_.back();
+  }
+
+  // One read is under way at a time.
+  template <class Handler>
+  [[nodiscard]] auto reader(Handler handler) {
+    return net::bind_allocator(handler_allocator<std::byte>(read_memory_), std::move(handler));
+  }
 
   // The handlers hold the connection: one whose owner has gone lives until its socket is closed.
   void receive_header() {
     net::async_read(
         socket_,
         net::buffer(header_),
-        [self = shared_from_this()](boost::system::error_code const& failed, std::size_t) {
+        reader([self = shared_from_this()](boost::system::error_code const& failed, std::size_t) {
           self->go_on(failed, [&] {
             self->expected_ = self->checked_size(self->header_);
             self->payload_.clear();
             self->receive_payload();
           });
-        });
+        }));
   }
 
   // A length is only a promise: memory grows with what has come. A peer that sends less than a
@@ -154,9 +181,9 @@ class control_connection : public std::enable_shared_from_this<control_connectio
     net::async_read(
         socket_,
         net::buffer(payload_.data() + at, payload_.size() - at),
-        [self = shared_from_this()](boost::system::error_code const& failed, std::size_t) {
+        reader([self = shared_from_this()](boost::system::error_code const& failed, std::size_t) {
           self->go_on(failed, [&] { self->receive_payload(); });
-        });
+        }));
   }
 
   template <class Next>
@@ -187,22 +214,26 @@ class control_connection : public std::enable_shared_from_this<control_connectio
 
   void write_first() {
     auto& first = outgoing_.front();
-    auto const size = static_cast<std::uint32_t>(first.payload->size());
+    net::const_buffer payload(first.small.data(), first.small_size);
+    if (first.payload != nullptr) payload = net::buffer(*first.payload);
+    auto const size = static_cast<std::uint32_t>(payload.size());
     std::memcpy(first.header.data(), &size, sizeof(size));
     first.header[4] = static_cast<std::byte>(first.kind);
-    std::array<net::const_buffer, 2> const parts{
-        net::buffer(first.header), net::buffer(*first.payload)};
+    std::array<net::const_buffer, 2> const parts{net::buffer(first.header), payload};
     net::async_write(
         socket_,
         parts,
-        [self = shared_from_this()](boost::system::error_code const& failed, std::size_t) {
-          if (failed) return;  // whoever receives finds out
-          self->outgoing_.pop_front();
-          if (!self->outgoing_.empty())
-            self->write_first();
-          else if (self->is_ending_)
-            self->shut_down();
-        });
+        net::bind_allocator(
+            handler_allocator<std::byte>(write_memory_),
+            [self = shared_from_this()](boost::system::error_code const& failed, std::size_t) {
+              if (failed) return;  // whoever receives finds out
+              self->outgoing_.front().payload = nullptr;
+              self->spare_.splice(self->spare_.end(), self->outgoing_, self->outgoing_.begin());
+              if (!self->outgoing_.empty())
+                self->write_first();
+              else if (self->is_ending_)
+                self->shut_down();
+            }));
   }
 
   void shut_down() {
@@ -226,7 +257,10 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   std::array<std::byte, header_size> header_{};  // of what is being received
   std::size_t expected_ = 0;
   blob payload_;
-  std::deque<control_frame> outgoing_;  // the first one is being written
+  std::list<control_frame> outgoing_;  // the first one is being written
+  std::list<control_frame> spare_;     // that were written
+  handler_memory write_memory_;
+  handler_memory read_memory_;
   steady::time_point heard_ = steady::now();
   bool is_ending_ = false;
   bool has_reader_ = true;

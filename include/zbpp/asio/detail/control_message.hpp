@@ -4,6 +4,7 @@
 // wrong, what they collect. Readers check every value and bound every size before they take memory.
 #pragma once
 
+#include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/config.hpp>
@@ -30,7 +31,8 @@ enum class control_kind : std::uint8_t {
   report,     ///< to rank 0: rank_failure
   told,       ///< to rank 0: nothing; what runs here knows of the failure, and ends
   ended,      ///< to rank 0: nothing; this rank has stopped
-  bye,        ///< nothing; the sender leaves, which is no failure
+  bye,        ///< to rank 0: nothing; to others: how many calls rank 0 made (64 bits); the sender
+              ///< leaves, which is no failure
   refuse,     ///< rank_failure: you, or all of you, will not run
   welcome,    ///< roster
   outcome,    ///< collective_outcome: what a collective call gives
@@ -39,8 +41,12 @@ enum class control_kind : std::uint8_t {
   verdict,    ///< failures: all of the run, the first one first
   propose,    ///< to rank 0: after_step, what the rank asks for behind a step
   decide,     ///< after_step: the most that a rank has asked for
+  begin,      ///< to rank 0: rank_call of a pipeline that begins to run
+  leave,      ///< to rank 0: number of a pipeline (32 bits); the sender has destroyed it
+  query,      ///< nothing; has this rank told all that has happened to it?
+  reply,      ///< to rank 0: nothing; what happened before the query was told before this
 };
-inline constexpr auto last_control_kind = control_kind::decide;
+inline constexpr auto last_control_kind = control_kind::reply;
 
 /// @return what to throw for a frame that is not for who received it
 [[nodiscard]] inline error wrong_kind(control_kind kind, char const* why) {
@@ -65,15 +71,10 @@ struct collective_call {
   collective kind = collective::barrier;
   std::int32_t root = 0;  ///< 0 unless it is a broadcast
   blob part;
+  rank_call by = {};  ///< the call of the user that makes this one
 
-  /// @return the call as in "broadcast from rank 2"
-  [[nodiscard]] std::string name() const {
-    auto text = std::string(to_string(kind));
-    if (kind == collective::broadcast) text += " from rank " + std::to_string(root);
-    return text;
-  }
-
-  friend bool operator==(collective_call const&, collective_call const&) = default;
+  /// @return the call of the user, as in "broadcast from rank 2"
+  [[nodiscard]] std::string name() const { return by.name(); }
 };
 
 /// What all ranks get from a collective.
@@ -92,7 +93,7 @@ inline constexpr std::size_t most_join = 1024;       // bytes of a join_request 
 /// @return the most bytes of a frame that one of `ranks` ranks gives
 [[nodiscard]] inline std::size_t most_frame(std::size_t ranks, std::size_t largest_blob) {
   constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
-  auto const each = std::max(largest_blob, most_failures * most_text) + 128;
+  auto const each = std::max(largest_blob, most_failures * most_text) + 128 + most_call;
   return std::min(most, ranks * each);
 }
 
@@ -168,6 +169,7 @@ inline void put(wire_writer& to, rank_failure const& f) {
 [[nodiscard]] inline blob write(collective_call const& call) {
   wire_writer to;
   to.put(call.sequence).put(static_cast<std::uint8_t>(call.kind)).put(call.root).put(call.part);
+  put(to, call.by);
   return to.take();
 }
 
@@ -253,8 +255,25 @@ template <class Get>
   call.kind = static_cast<collective>(get_below(from, 3, "the kind of a collective is"));
   call.root = from.get<std::int32_t>();
   call.part = from.get_blob(largest_part);
+  call.by = get_rank_call(from);
   from.expect_end();
   return call;
+}
+
+[[nodiscard]] inline rank_call read_rank_call(std::span<std::byte const> bytes) {
+  wire_reader from(bytes);
+  auto const call = get_rank_call(from);
+  from.expect_end();
+  return call;
+}
+
+/// Reads a frame that is one number.
+template <class Number>
+[[nodiscard]] Number read_number(std::span<std::byte const> bytes) {
+  wire_reader from(bytes);
+  auto const number = from.get<Number>();
+  from.expect_end();
+  return number;
 }
 
 [[nodiscard]] inline collective_outcome read_outcome(

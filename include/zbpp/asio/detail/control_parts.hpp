@@ -62,11 +62,13 @@ class control_parts {
     }
     // Rank 0 talks to itself by way of the io_context, in the order in which frames are sent. Where
     // the coordinator cannot be made, the first of them may still be on their way.
-    member_.use([this](control_kind kind, blob payload) {
-      post([this, kind, bytes = std::move(payload)] {
-        if (coordinator_ != nullptr) coordinator_->receive(0, kind, bytes);
-      });
-    });
+    member_.use(
+        [this](control_kind kind, blob payload) {
+          post([this, kind, bytes = std::move(payload)] {
+            if (coordinator_ != nullptr) coordinator_->receive(0, kind, bytes);
+          });
+        },
+        [this](rank_call const& call) { coordinator_->begin_run(0, call); });
     coordinator_ = std::make_unique<coordinator>(
         loop_,
         start,

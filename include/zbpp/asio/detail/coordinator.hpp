@@ -4,6 +4,7 @@
 // collectives, detects lost ranks, decides which failure was first.
 #pragma once
 
+#include <zbpp/asio/detail/call_log.hpp>
 #include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/collective_round.hpp>
@@ -14,6 +15,7 @@
 #include <zbpp/asio/detail/membership.hpp>
 #include <zbpp/asio/detail/newcomers.hpp>
 #include <zbpp/asio/detail/noticed_failure.hpp>
+#include <zbpp/asio/detail/own_address.hpp>
 #include <zbpp/asio/detail/proposals.hpp>
 #include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
@@ -23,6 +25,9 @@
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/error.hpp>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -57,8 +62,10 @@ class coordinator final : public connection_owner {
         to_local_(std::move(to_local)),
         members_(zbpp::detail::index(start.ranks)),
         collective_(start.ranks),
+        calls_(start.ranks),
         proposals_(start.ranks),
         deadline_(by.io()),
+        resolver_(by.io()),
         pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
         silence_(
             by.io(),
@@ -77,7 +84,10 @@ class coordinator final : public connection_owner {
       end_joining(missing_text(members_, settings_.join_deadline, place_, listener_.counts()));
     });
     pulse_.start();
-    if (all_have_come()) start_run();
+    if (all_have_come())
+      start_run();
+    else
+      look_at_place(by.io(), start);
   }
 
   /// Receives a frame of a connection. @throws error (bad_format)
@@ -115,13 +125,25 @@ class coordinator final : public connection_owner {
       case control_kind::report: {
         auto failure = read_failure(payload);
         bool const is_hearsay = failure.location.rank != rank;
+        if (is_hearsay && state_ == state::running && may_ask(failure)) return doubt(rank, failure);
         return fail(std::move(failure), is_hearsay);
       }
+      case control_kind::begin: return begin_run(rank, read_rank_call(payload));
+      case control_kind::leave:
+        calls_.leave(rank, read_number<std::int32_t>(payload));
+        look_at_leaving(rank);
+        return look_at_proposals();
+      case control_kind::reply: return settle_doubt(rank);
       case control_kind::told: from.is_told = true; return go_on_stopping();
       case control_kind::ended: from.has_ended = true; return go_on_stopping();
       case control_kind::bye: return let_go(rank);
       default: throw wrong_kind(kind, "only rank 0 sends");
     }
+  }
+
+  /// Notes that a rank begins to run a pipeline.
+  void begin_run(int rank, rank_call const& call) {
+    if (state_ == state::running) note(rank, call);
   }
 
   /// Sets what looks at everybody's progress with every heartbeat.
@@ -141,6 +163,7 @@ class coordinator final : public connection_owner {
     pulse_.stop();
     silence_.stop();
     deadline_.cancel();
+    resolver_.cancel();
     listener_.stop();
     each_connection([](control_connection& l) { l.close(); });
   }
@@ -162,6 +185,34 @@ class coordinator final : public connection_owner {
   }
 
   // Joining.
+
+  // Ranks that go where rank 0 does not listen would never come.
+  void look_at_place(net::io_context& io, launch const& start) {
+    auto const look =
+        [this, &io, host = start.host](std::vector<net::ip::address> const& found, bool is_name) {
+          if (state_ != state::joining) return;
+          auto const text = unmet_text(
+              io,
+              {host, port(), is_name},
+              found,
+              listener_.endpoint().address(),
+              !settings_.advertise.empty());
+          if (!text.empty()) end_joining(text);
+        };
+    boost::system::error_code is_name;
+    auto const address = net::ip::make_address(start.host, is_name);
+    if (!is_name) return look({address}, false);
+    resolver_.async_resolve(
+        start.host,
+        "",
+        [look](boost::system::error_code const& failed, tcp::resolver::results_type const& all) {
+          if (failed) return;  // other machines may know the name
+          std::vector<net::ip::address> found;
+          for (auto const& entry : all) found.push_back(entry.endpoint().address());
+          look(found, true);
+        });
+  }
+
   void accept(tcp::socket socket, link_purpose what) {
     if (what != link_purpose::control) return;  // the socket closes
     auto const next = std::make_shared<control_connection>(std::move(socket), *this, most_join);
@@ -208,21 +259,66 @@ class coordinator final : public connection_owner {
 
   // Running.
   void call(int rank, collective_call mine) {
-    if (collective_.add(rank, std::move(mine)))
+    auto const by = mine.by;
+    bool const is_first = collective_.add(rank, std::move(mine));
+    note(rank, by);
+    if (state_ != state::running) return;
+    if (is_first)
       deadline_.set(settings_.collective_deadline, [this] {
         fail({{}, {}, errc::peer_failed, collective_.late_text(settings_.collective_deadline)});
       });
     look_at_collective();
   }
 
+  // Compares a call with those of other ranks, and looks whether some rank will never make it.
+  void note(int rank, rank_call const& call) {
+    if (auto const text = calls_.note(rank, call); !text.empty())
+      return fail({{}, {}, errc::no_agreement, text});
+    for (int other = 0; other < ranks(); ++other) look_at_leaving(other);
+  }
+  void look_at_leaving(int rank) {
+    if (state_ != state::running) return;
+    auto const text = calls_.missed_by(rank, member_of(rank).has_left);
+    if (!text.empty()) fail_left(rank, text);
+  }
+  void fail_left(int rank, std::string const& calls) {
+    fail({{rank, -1, -1, -1}, {}, errc::peer_failed, left_text(calls)});
+  }
+
+  // A rank that has lost another one sees what comes of a failure or a goodbye, often before that
+  // itself is known here. So the other one is asked. What it said of itself comes before its
+  // answer, on the same connection.
+  [[nodiscard]] bool may_ask(rank_failure const& noticed) const {
+    auto const rank = noticed.location.rank;
+    return noticed.code == errc::peer_failed && rank >= 0 && rank < ranks();
+  }
+  void doubt(int by, rank_failure const& noticed) {
+    auto& about = member_of(noticed.location.rank);
+    if (about.doubt) return;
+    about.doubt = noticed;
+    about.doubted_by = by;
+    if (about.has_left)
+      settle_doubt(noticed.location.rank);
+    else if (noticed.location.rank == 0)
+      to_local_(control_kind::query, std::make_shared<blob const>());
+    else if (about.to != nullptr)
+      about.to->send(control_kind::query);
+    else
+      settle_doubt(noticed.location.rank);
+  }
+  void settle_doubt(int rank) {
+    auto& about = member_of(rank);
+    if (!about.doubt || state_ != state::running) return;
+    auto const noticed = *std::exchange(about.doubt, {});
+    bool const has_left = about.has_left || calls_.has_left_pipeline_of(about.doubted_by, rank);
+    if (has_left) return fail_left(rank, calls_.last_of(about.doubted_by));
+    fail(noticed);
+  }
+
   void look_at_collective() {
     if (state_ != state::running || collective_.is_empty()) return;
     if (auto const text = collective_.mismatch(); !text.empty())
       return fail({{}, {}, errc::no_agreement, text});
-    for (int rank = 0; rank < ranks(); ++rank)
-      if (member_of(rank).has_left && !collective_.has(rank))
-        return fail(
-            {{rank, -1, -1, -1}, {}, errc::peer_failed, "left the run; " + collective_.who_text()});
     if (!collective_.is_complete()) return;
     deadline_.cancel();
     auto const too_large = collective_.too_large();
@@ -235,10 +331,16 @@ class coordinator final : public connection_owner {
     look_at_proposals();
   }
 
+  [[nodiscard]] bool has_left_those_who_proposed(int rank) {
+    bool has_left = member_of(rank).has_left;
+    for (int other = 0; other < ranks(); ++other)
+      has_left = has_left || (proposals_.has(other) && calls_.has_left_pipeline_of(other, rank));
+    return has_left;
+  }
   void look_at_proposals() {
     if (state_ != state::running || proposals_.is_empty()) return;
     for (int rank = 0; rank < ranks(); ++rank)
-      if (member_of(rank).has_left && !proposals_.has(rank))
+      if (!proposals_.has(rank) && has_left_those_who_proposed(rank))
         return fail(
             {{rank, -1, -1, -1},
              {},
@@ -252,14 +354,16 @@ class coordinator final : public connection_owner {
     if (state_ == state::joining) return lose(rank, "it gave up", {});
     s.has_left = true;
     s.has_ended = true;
-    look_at_collective();
+    settle_doubt(rank);
+    look_at_leaving(rank);
     look_at_proposals();
     if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
     if (rank == 0) {
       // This process ends: what is known is all that will be.
       if (state_ == state::stopping) return conclude();
       state_ = state::over;
-      send_all(control_kind::bye);
+      wire_writer last;
+      send_all(control_kind::bye, last.put(calls_.calls_of(0)).take());
       finish_all();
     }
     go_on_stopping();
@@ -287,6 +391,8 @@ class coordinator final : public connection_owner {
     state_ = state::stopping;
     silence_.stop();
     failures_ = {std::move(failure)};
+    for (auto& m : members_)
+      if (m.doubt) attach(failures_, *std::exchange(m.doubt, {}), true);
     send_all(control_kind::stop, write(failures_.front()));
     deadline_.set(stop_limit_of(settings_), [this] { send_all_told(); });
     go_on_stopping();
@@ -353,8 +459,10 @@ class coordinator final : public connection_owner {
   std::vector<member_record> members_;
   newcomers newcomers_;
   collective_round collective_;
+  call_log calls_;
   proposals proposals_;
   timeout deadline_;  // of joining, of the collective, of telling all, of ending: one at a time
+  tcp::resolver resolver_;  // of the host that ranks are told
   pulse pulse_;
   silence_limit silence_;
   watchdog watchdog_;

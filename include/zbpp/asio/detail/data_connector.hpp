@@ -7,6 +7,7 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/handshake.hpp>
 #include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/limit_text.hpp>
 #include <zbpp/asio/detail/link_request.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/reason.hpp>
@@ -293,11 +294,13 @@ class data_connector {
            host_and_port(mine.to.host, mine.to.port) + " for its messages within " +
            seconds_text(control_->settings().connect_deadline) + ": " +
            (mine.reason.empty() ? mine.state : mine.reason) +
-           "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them";
+           "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them" +
+           set_by("connect_deadline");
   }
   [[nodiscard]] std::string uncalled_text(int rank) const {
     return "rank " + std::to_string(rank) + " has not connected to " + own_place() +
-           " for its messages within " + seconds_text(control_->settings().connect_deadline);
+           " for its messages within " + seconds_text(control_->settings().connect_deadline) +
+           set_by("connect_deadline");
   }
   [[nodiscard]] std::string own_place() const {
     auto const where = control_->data_listener().endpoint();

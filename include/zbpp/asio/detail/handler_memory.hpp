@@ -31,8 +31,9 @@ class handler_memory {
   }
 
  private:
-  // What an operation of Asio needs for a small handler is below half of this.
-  alignas(std::max_align_t) std::array<std::byte, 256> storage_;
+  // An operation of Asio for a small handler needs a third of this, one that reads or writes a
+  // whole frame two thirds.
+  alignas(std::max_align_t) std::array<std::byte, 480> storage_;
   bool is_used_ = false;
 };
 

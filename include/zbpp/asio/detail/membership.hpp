@@ -7,6 +7,7 @@
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/host.hpp>
+#include <zbpp/asio/detail/limit_text.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/detail/timers.hpp>
@@ -22,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +53,8 @@ struct member_record {
   bool is_told = false;    ///< that the run has failed
   bool has_ended = false;  ///< nothing more is expected of it
   bool has_left = false;
+  std::optional<rank_failure> doubt;  ///< what another rank noticed of it, until it has answered
+  int doubted_by = 0;                 ///< that other rank
   progress_report progress;
 
   /// @return how long it has said nothing; 0 where nothing connects it
@@ -155,7 +159,8 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
   }
   auto text = ranks_text(missing) + " of " + std::to_string(members.size()) +
               " did not come within " + seconds_text(deadline) + " to " + place +
-              "; start each with the same host, port, number of ranks and token" + left;
+              "; start each with the same host, port, number of ranks and token" +
+              set_by("join_deadline") + left;
   auto const turned_away = counts.refused + counts.dropped;
   if (turned_away > 0)
     text += "; connections turned away: " + std::to_string(turned_away) +

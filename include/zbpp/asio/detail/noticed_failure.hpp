@@ -4,6 +4,7 @@
 // themselves.
 #pragma once
 
+#include <zbpp/asio/detail/limit_text.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
@@ -18,10 +19,15 @@ namespace zbpp::asio::detail {
 
 [[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
   return "has not been heard for " + seconds_text(deadline) +
-         "; it is stopped, overloaded or cut off";
+         "; it is stopped, overloaded or cut off" + set_by("deadline");
 }
 [[nodiscard]] inline std::string broken_text(std::string const& reason) {
   return "its process has ended or its connection broke (" + reason + ")";
+}
+
+/// @param calls  who called what, of which the rank that has left is no part; may be empty
+[[nodiscard]] inline std::string left_text(std::string const& calls) {
+  return calls.empty() ? "left the run" : "left the run; " + calls;
 }
 
 /// @return the report for a peer failure seen here. If this process itself was suspended for at
@@ -38,7 +44,7 @@ namespace zbpp::asio::detail {
       {},
       errc::peer_failed,
       "was suspended for " + seconds_text(suspension) + ", and the other ranks gave it up after " +
-          seconds_text(deadline) + "; it was stopped or overloaded"};
+          seconds_text(deadline) + "; it was stopped or overloaded" + set_by("deadline")};
 }
 
 /// Adds a failure to those of a run. Hearsay, of one rank about another, says nothing new about a

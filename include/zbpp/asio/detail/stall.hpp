@@ -289,7 +289,8 @@ class stall_detector {
     if (std::exchange(is_told_, true)) return std::nullopt;
     return "the step has stalled: no rank has progressed for " +
            seconds_text(std::chrono::milliseconds(still)) + " (limit " +
-           seconds_text(std::chrono::milliseconds(limit_ms_)) + ")" +
+           seconds_text(std::chrono::milliseconds(limit_ms_)) +
+           ", rendezvous_settings::stall_deadline)" +
            stall_report(program_, reports, limit_ms_).text();
   }
 

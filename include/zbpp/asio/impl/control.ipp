@@ -8,6 +8,7 @@
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/control_parts.hpp>
+#include <zbpp/asio/detail/limit_text.hpp>
 #include <zbpp/asio/detail/run_limits.hpp>
 #include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/config.hpp>
@@ -101,7 +102,8 @@ ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure
   loop_.exclusively([&] {
     member.end_alone(
         {0, -1, -1, -1},
-        "does not say why the run failed within " + seconds_text(settings_.deadline));
+        "does not say why the run failed within " + seconds_text(settings_.deadline) +
+            detail::set_by("deadline"));
   });
   if (parts_->rank_0() != nullptr) drain();
   shut();
@@ -111,6 +113,18 @@ ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure
 ZBPP_INLINE void control::check() {
   auto const failures = settle();
   if (!failures.empty()) throw to_error(failures.front());
+}
+
+ZBPP_INLINE void control::begin_run(rank_call const& call) {
+  loop_.exclusively([&] { parts_->member().begin_run(call); });
+}
+
+ZBPP_INLINE void control::end_run() {
+  loop_.exclusively([&] { parts_->member().end_run(); });
+}
+
+ZBPP_INLINE void control::leave_pipeline(std::int32_t number) {
+  if (!is_shut_) loop_.exclusively([&] { parts_->member().leave_pipeline(number); });
 }
 
 ZBPP_INLINE std::vector<blob> control::collect(
@@ -128,7 +142,8 @@ ZBPP_INLINE std::vector<blob> control::collect(
             "; ranks go from 0 to " + std::to_string(ranks() - 1));
   check();
   auto& member = parts_->member();
-  loop_.exclusively([&] { member.call(kind, root, part); });
+  auto const by = call_.value_or(rank_call::of(kind, root));
+  loop_.exclusively([&] { member.call(kind, root, part, by); });
   auto const limit = settings_.collective_deadline + settings_.deadline;
   detail::run_for(loop_, limit, [&] { return member.has_outcome() || has_stopped(); });
   std::optional<std::vector<blob>> outcome;
@@ -138,8 +153,8 @@ ZBPP_INLINE std::vector<blob> control::collect(
     else if (!has_stopped())
       member.end_alone(
           {0, -1, -1, -1},
-          "has not answered a call of " + std::string(to_string(kind)) + " within " +
-              seconds_text(limit));
+          "has not answered a call of " + by.name() + " within " + seconds_text(limit) +
+              detail::set_by("collective_deadline"));
   });
   if (!outcome) check();
   return std::move(*outcome);
@@ -165,6 +180,7 @@ ZBPP_INLINE void control::agree(std::span<agreement_item const> mine) {
   wire_writer to;
   to.put(static_cast<std::uint32_t>(mine.size()));
   for (auto const& item : mine) item.put(to);
+  call_name const named(*this, call_.value_or(rank_call{.kind = call_kind::agree}));
   auto const parts = collect(collective::all_gather, to.bytes());
   auto const read = [](blob const& part) {
     wire_reader from(part);

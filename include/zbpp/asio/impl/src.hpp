@@ -8,6 +8,7 @@
 #include <zbpp/asio/impl/control.ipp>
 #include <zbpp/asio/impl/io_loop.ipp>
 #include <zbpp/asio/impl/launch.ipp>
+#include <zbpp/asio/impl/rank_call.ipp>
 #include <zbpp/asio/impl/rendezvous.ipp>
 #include <zbpp/asio/impl/roster.ipp>
 #include <zbpp/asio/impl/step_supervisor.ipp>

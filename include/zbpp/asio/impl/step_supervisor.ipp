@@ -43,7 +43,10 @@ namespace detail {
 
 ZBPP_INLINE step_supervisor::step_supervisor(
     control& run, plan const& planned, failure_calls calls, std::vector<agreement_item> const& more)
-    : control_(&run), rank_(run.rank()), calls_(std::move(calls)) {
+    : control_(&run),
+      rank_(run.rank()),
+      pipeline_(run.number_pipeline()),
+      calls_(std::move(calls)) {
   if (run.ranks() != planned.problem().ranks())
     throw error(
         errc::bad_argument,
@@ -52,8 +55,22 @@ ZBPP_INLINE step_supervisor::step_supervisor(
             " ranks; there is one process for each rank");
   auto items = fingerprint(planned);
   items.insert(items.end(), more.begin(), more.end());
+  call_name const named(run, making());
   run.agree(items);
 }
+
+ZBPP_INLINE rank_call step_supervisor::connecting(bool is_first) const noexcept {
+  if (is_first) return making();
+  return {.kind = call_kind::run, .pipeline = pipeline_, .steps = {.is_training = false}};
+}
+
+ZBPP_INLINE void step_supervisor::announce(zbpp::detail::run_statement const& run) {
+  rank_call const call{.kind = call_kind::run, .pipeline = pipeline_, .steps = run};
+  control_->name_calls(call);
+  control_->begin_run(call);
+}
+
+ZBPP_INLINE void step_supervisor::leave() { control_->leave_pipeline(pipeline_); }
 
 ZBPP_INLINE void step_supervisor::begin(
     void const* program_of, program const& program, step_status& status) {
@@ -98,6 +115,8 @@ ZBPP_INLINE void step_supervisor::end() {
     status_ = nullptr;
     control_->on_stop({});
   });
+  control_->end_run();
+  control_->name_calls({});
   control_->board().enter(progress_phase::outside);
   steps_ = control_->board().read().step + 1;
 }

@@ -75,6 +75,7 @@ ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport
 
 ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
   auto& mine = links_.back();
+  call_name const named(*control_, part_.connecting(links_.size() == 1));
   mine.connections.connect(transport);
   if (mine.states != nullptr) mine.states->connect();
 }

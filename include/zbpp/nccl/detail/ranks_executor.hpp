@@ -111,6 +111,7 @@ class ranks::executor {
   ///         the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
+    asio::call_name const named(supervisor_.channel(), supervisor_.connecting(programs_.empty()));
     auto communicators = communicators_.lock();
     if (communicators == nullptr)
       supervisor_.or_fail([&] {
@@ -165,6 +166,8 @@ class ranks::executor {
   /// when they are made.
   /// @throws error, the failure of the run
   void connect(detail::transport&) {
+    asio::call_name const named(
+        supervisor_.channel(), supervisor_.connecting(programs_.size() == 1));
     if (auto const& states = programs_.back().states; states != nullptr)
       supervisor_.or_fail([&] { states->connect(); });
   }
@@ -173,6 +176,7 @@ class ranks::executor {
   ///         throws; the failure of the run
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
+    asio::call_name const named(supervisor_.channel(), supervisor_.making());
     supervisor_.or_fail([&] {
       auto const& engine = engines.front();
       if (steps_.steps().replays())
@@ -216,6 +220,8 @@ class ranks::executor {
     return steps_.finish(transport, turn, failures);
   }
 
+  /// Tells the others that the pipeline is destroyed here.
+  void leave() { supervisor_.leave(); }
   /// Tells all ranks what this one asks for behind a step; does not block.
   void propose(after_step next) { supervisor_.channel().propose(next); }
   /// Blocks until all ranks have proposed something. @return the most that one of them asks for

@@ -82,6 +82,7 @@ class step_runner {
   void run(std::vector<Engine>& engines, rank_program const& what, step_status& status) {
     auto& engine = engines.front();
     begin(what, status, 0);
+    supervisor_.announce(engine.statement());
     try {
       if (!status.has_failed()) run_step(engines, what, status);
       if (!status.has_failed()) launcher_.collect(engines);
@@ -107,6 +108,7 @@ class step_runner {
       come_back();
       static_cast<void>(supervisor_.look());  // the status was reset
     }
+    supervisor_.announce(engine.statement());
     try {
       if (!status.has_failed()) start_step(engines, what, status, turn);
     } catch (...) {

@@ -62,6 +62,7 @@ struct program_run final : step_listener {
     std::int64_t evaluation = 0;
     callback<step_result, after_step> on_step{};  ///< where ranks agree
     std::size_t turn = 0;  ///< of a step among those at once; where ranks agree there are none
+    asked_steps asked{};
   };
 
   /// Gets places and engines ready for steps to come.
@@ -158,7 +159,11 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
     std::ranges::fill(results[next.turn + i].losses, std::numeric_limits<double>::quiet_NaN());
   for (std::size_t here = 0; here < engines.size(); ++here) {
     auto& e = engines[here];
-    engine_run run{.first = next.first, .count = next.count, .evaluation = next.evaluation};
+    engine_run run{
+        .first = next.first,
+        .count = next.count,
+        .evaluation = next.evaluation,
+        .asked = next.asked};
     for (std::size_t i = 0; i < places; ++i) {
       auto& result = results[next.turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};

@@ -7,6 +7,7 @@
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -76,6 +77,7 @@ class step_agreement {
   void begin_step(bool is_last) noexcept {
     is_last_step_ = is_last;
     before_ = state_;
+    if (!is_pending_) has_rate_ = false;
   }
   /// Counts the step that was begun last as not run, whatever optimizers have done in it.
   void count_as_not_run() { resume(before_); }
@@ -98,7 +100,7 @@ class step_agreement {
   /// Ends the program of a step: the step is judged by now, or its verdict is pending.
   void end_step();
   /// @return how a stage steps that has an `update`, for which ranks do not agree
-  [[nodiscard]] step_settings settings() const { return settings(ruling_.verdict, true); }
+  [[nodiscard]] step_settings settings() { return settings(ruling_.verdict, true); }
   /// Runs the optimizer step of a stage, as far as this step has one now.
   void step(int chunk, pass_context ctx);
 
@@ -121,6 +123,9 @@ class step_agreement {
   [[nodiscard]] update_report const& report() const noexcept { return report_; }
   /// @return what the next step depends on
   [[nodiscard]] training_state const& state() const noexcept { return state_; }
+  /// @return what all ranks need alike in the step that has begun
+  /// @throws what `learning_rate` does
+  [[nodiscard]] step_terms terms();
   /// @return by what the loss of this step is multiplied
   [[nodiscard]] double const& loss_scale() const noexcept { return state_.loss_scale; }
 
@@ -128,9 +133,9 @@ class step_agreement {
   // What an instruction does next.
   enum class phase : std::uint8_t { measure, prefix, verdict };
 
-  // What ranks tell the next: one entry per layer, behind a first one whose `layer` counts the
-  // ranks that wait because of what they know, whose `stage` is the `after_step` that they ask for,
-  // and whose `sum_of_squares` has the bits of `fingerprint`.
+  // What ranks tell the next, behind their terms: one entry per layer, behind a first one whose
+  // `layer` counts the ranks that wait because of what they know, and whose `stage` is the
+  // `after_step` that they ask for.
   struct entry {
     double sum_of_squares;  // infinite where a gradient is not finite
     std::int32_t stage;
@@ -142,15 +147,15 @@ class step_agreement {
   [[nodiscard]] bool must_wait() const noexcept;
 
   void measure(pass_context ctx);
-  // Of what all ranks must have alike.
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept;
+  // Asks for the learning rate of a step once, so that all of the step has the same.
+  [[nodiscard]] double rate();
   void absorb(state_link& link);
   void hand_on(state_link& link, ticks arrival);
   void receive_ruling(state_link& link, ticks arrival);
   void send_ruling(state_link& link, ticks arrival) const;
   [[nodiscard]] gradient_verdict judge_known();
-  [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final) const;
-  void take_final_step(stage_optimizer& chunk, pass_context ctx) const;
+  [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final);
+  void take_final_step(stage_optimizer& chunk, pass_context ctx);
   // Makes the step of every stage final, and closes it. Returns whether early steps were amended.
   bool follow_ruling(pass_context ctx);
   void close(bool was_amended);
@@ -176,6 +181,8 @@ class step_agreement {
   bool will_step_early_ = false;
   bool is_pending_ = false;  // the verdict on the step before
   bool has_ruling_ = false;  // on the step that is not closed
+  bool has_rate_ = false;    // of the step that is not closed
+  double rate_ = 0;
   step_ruling ruling_;
   update_report report_;
   std::vector<entry> own_;

@@ -32,7 +32,8 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
   auto const turn = turn_of(ticket);
   executor_.start_run(turn);
   evaluations_ = 0;
-  training_->begin(executor_, {.first = number, .turn = turn});
+  training_->begin(
+      executor_, {.first = number, .turn = turn, .asked = {.first = number, .count = 1}});
   executor_.start(training_->engines, *training_->transport, training_->status, turn);
   if (training_->status.has_failed())
     for (auto& e : training_->engines) e.abandon();

@@ -17,6 +17,7 @@
 #include <zbpp/runtime/impl/rank_code.ipp>
 #include <zbpp/runtime/impl/refuse_flow.ipp>
 #include <zbpp/runtime/impl/rethrow.ipp>
+#include <zbpp/runtime/impl/run_terms.ipp>
 #include <zbpp/runtime/impl/running_call.ipp>
 #include <zbpp/runtime/impl/state_link.ipp>
 #include <zbpp/runtime/impl/step_agreement.ipp>

@@ -44,6 +44,7 @@ ZBPP_INLINE void step_agreement::resume(training_state const& state) {
   report_ = {};
   next_ = request_ = after_step::go_on;
   state_ = state;
+  has_rate_ = false;
   if (state_.loss_scale == 0) state_.loss_scale = options_.scaling.initial;
 }
 
@@ -100,7 +101,7 @@ ZBPP_INLINE bool step_agreement::must_wait() const noexcept {
 
 ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
   waits_ = must_wait();
-  known_.assign(1, {std::bit_cast<double>(fingerprint()), 0, 0});
+  known_.assign(1, {0, 0, 0});
   own_.clear();
   if (accumulates()) return;
   for (auto const& chunk : chunks_) {
@@ -121,43 +122,38 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
   }
 }
 
-ZBPP_INLINE std::uint64_t step_agreement::fingerprint() const noexcept {
-  auto const& scaling = options_.scaling;
-  std::uint64_t hash = 0;
-  auto const add = [&](auto value) {
-    hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 29;
-  };
-  for (double value :
-       {options_.clip, scaling.initial, scaling.largest, scaling.smallest, state_.loss_scale})
-    add(value);
-  for (std::int64_t value :
-       {scaling.growth_interval,
-        std::int64_t{options_.accumulate},
-        std::int64_t{options_.window.steps},
-        std::int64_t{options_.window.most_amended},
-        state_.steps,
-        state_.updates,
-        state_.finite_steps,
-        state_.accumulated})
-    add(value);
-  add(state_.amended);
-  return hash;
+ZBPP_INLINE double step_agreement::rate() {
+  if (has_rate_) return rate_;
+  rate_ = options_.learning_rate(state_.updates);
+  if (!std::isfinite(rate_))
+    throw error(
+        errc::bad_argument,
+        "learning_rate gave " + std::to_string(rate_) + " behind " +
+            std::to_string(state_.updates) + " updates; it gives a number for each");
+  has_rate_ = true;
+  return rate_;
+}
+
+ZBPP_INLINE step_terms step_agreement::terms() {
+  return terms_of(options_, state_, accumulates() ? 0 : rate());
 }
 
 ZBPP_INLINE void step_agreement::absorb(state_link& link) {
   link.take(from_previous_, bytes_);
-  known_.resize(bytes_.size() / sizeof(entry));
-  std::memcpy(known_.data(), bytes_.data(), known_.size() * sizeof(entry));
-  if (known_.empty() ||
-      std::bit_cast<std::uint64_t>(known_.front().sum_of_squares) != fingerprint())
+  step_terms theirs;
+  if (bytes_.size() < sizeof theirs + sizeof(entry) ||
+      (bytes_.size() - sizeof theirs) % sizeof(entry) != 0)
     throw error(
-        errc::no_agreement,
-        "rank " + std::to_string(rank_ - 1) +
-            " takes its optimizer steps with other training_options or from another "
-            "training_state; "
-            "give all ranks the same",
+        errc::bad_format,
+        "rank " + std::to_string(rank_ - 1) + " tells of its gradients in " +
+            std::to_string(bytes_.size()) + " bytes; build all ranks with the same zbpp",
         {.rank = rank_});
+  std::memcpy(&theirs, bytes_.data(), sizeof theirs);
+  auto const text = difference(theirs, rank_ - 1, terms(), rank_);
+  if (!text.empty())
+    throw error(errc::no_agreement, text + "; give all ranks the same", {.rank = rank_});
+  known_.resize((bytes_.size() - sizeof theirs) / sizeof(entry));
+  std::memcpy(known_.data(), bytes_.data() + sizeof theirs, known_.size() * sizeof(entry));
 }
 
 ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
@@ -169,7 +165,12 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
   will_step_early_ = !waits_ && known.is_plain();
   if (!waits_ && !will_step_early_) ++waiting;
   if (!is_last()) {
-    link.send(to_next_, std::as_bytes(std::span(known_)), arrival);
+    auto const own = terms();
+    auto const entries = std::as_bytes(std::span(known_));
+    bytes_.resize(sizeof own + entries.size());
+    std::memcpy(bytes_.data(), &own, sizeof own);
+    std::memcpy(bytes_.data() + sizeof own, entries.data(), entries.size());
+    link.send(to_next_, bytes_, arrival);
     return;
   }
   ruling_ = {known, static_cast<after_step>(next), waiting == 0};
@@ -252,23 +253,16 @@ ZBPP_INLINE void step_agreement::forget_step() noexcept {
   has_ruling_ = is_pending_ = false;
 }
 
-ZBPP_INLINE step_settings
-step_agreement::settings(gradient_verdict const& verdict, bool is_final) const {
-  auto const rate = options_.learning_rate(state_.updates);
-  if (!std::isfinite(rate))
-    throw error(
-        errc::bad_argument,
-        "learning_rate gave " + std::to_string(rate) + " behind " + std::to_string(state_.updates) +
-            " updates; it gives a number for each");
+ZBPP_INLINE step_settings step_agreement::settings(gradient_verdict const& verdict, bool is_final) {
   return {
       .updates = state_.updates,
-      .learning_rate = rate,
+      .learning_rate = rate(),
       .coefficient = verdict.coefficient,
       .gradient_scale = state_.loss_scale,
       .is_final = is_final};
 }
 
-ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_context ctx) const {
+ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_context ctx) {
   chunk.step = progress::final;
   if (!chunk.optimizer || accumulates()) return;
   if (ruling_.verdict.is_finite)
@@ -287,11 +281,12 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
       .norm = verdict.norm,
       .coefficient = verdict.coefficient,
       .loss_scale = state_.loss_scale,
-      .learning_rate = is_update ? options_.learning_rate(state_.updates) : 0,
+      .learning_rate = is_update ? rate() : 0,
       .is_update = is_update,
       .is_skipped = !verdict.is_finite,
       .is_post_validated = is_late_ && !waits_,
       .is_amended = was_amended};
+  has_rate_ = false;
   ++state_.steps;
   next_ = std::max(next_, ruling_.next);
   if (request_ <= ruling_.next) request_ = after_step::go_on;

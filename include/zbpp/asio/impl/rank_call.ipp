@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How calls of ranks are named, compared and sent.
+#pragma once
+
+#include <zbpp/asio/rank_call.hpp>
+#include <zbpp/asio/wire.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+namespace zbpp::asio {
+
+ZBPP_INLINE rank_call rank_call::of(collective kind, int root) noexcept {
+  switch (kind) {
+    case collective::all_gather: return {.kind = call_kind::all_gather};
+    case collective::broadcast: return {.kind = call_kind::broadcast, .root = root};
+    case collective::barrier: break;
+  }
+  return {};
+}
+
+ZBPP_INLINE std::string rank_call::name() const {
+  switch (kind) {
+    case call_kind::barrier: return "barrier";
+    case call_kind::all_gather: return "all_gather";
+    case call_kind::broadcast: return "broadcast from rank " + std::to_string(root);
+    case call_kind::agree: return "agree";
+    case call_kind::make_pipeline: return "the constructor of a pipeline";
+    case call_kind::run: break;
+  }
+  auto const text = zbpp::detail::name_of(steps);
+  return steps.is_training ? text + " for step " + std::to_string(steps.step) : text;
+}
+
+namespace detail {
+
+/// @return how a run goes on, for runs of the same name
+[[nodiscard]] ZBPP_INLINE std::string way_text(zbpp::detail::run_statement const& run) {
+  return " (" + std::to_string(run.at_once) + " without a pause, on_step " +
+         (run.step_decides ? "says" : "does not say") + " what comes next, on_pause " +
+         (run.pause_decides ? "says so" : "does not") + ")";
+}
+
+}  // namespace detail
+
+ZBPP_INLINE std::string mismatch(
+    rank_call const& theirs, std::string const& others, int one, rank_call const& own, int rank) {
+  using zbpp::detail::run_mismatch;
+  bool const both_run = theirs.kind == call_kind::run && own.kind == call_kind::run;
+  auto const how = both_run ? zbpp::detail::compare(theirs.steps, own.steps) : run_mismatch::none;
+  if (how == run_mismatch::terms)
+    return zbpp::detail::difference(*theirs.steps.terms, one, *own.steps.terms, rank) +
+           "; give all ranks the same";
+  bool const is_other_pipeline = theirs.pipeline != own.pipeline;
+  bool const is_same_call =
+      theirs.kind == own.kind && theirs.root == own.root && how == run_mismatch::none;
+  if (is_same_call && !is_other_pipeline) return {};
+  // Numbers of pipelines are of use only where nothing else tells the calls apart.
+  auto const tell = [&](rank_call const& call) {
+    auto text = call.name();
+    if (is_same_call) text += " of pipeline " + std::to_string(call.pipeline);
+    if (how == run_mismatch::calls && theirs.name() == own.name())
+      text += detail::way_text(call.steps);
+    if (how == run_mismatch::steps && !call.steps.is_training)
+      text += " at step " + std::to_string(call.steps.step);
+    return text;
+  };
+  bool const is_first = one < rank;
+  auto const former = others + " called " + tell(theirs);
+  auto const latter = "rank " + std::to_string(rank) + " called " + tell(own);
+  auto const cure = how == run_mismatch::steps
+                        ? "; give all ranks the same training_state to resume from"
+                        : "; all ranks have to make the same calls in the same order";
+  return (is_first ? former + ", " + latter : latter + ", " + former) + cure;
+}
+
+namespace detail {
+
+ZBPP_INLINE void put(wire_writer& to, rank_call const& call) {
+  auto const& run = call.steps;
+  to.put(static_cast<std::uint8_t>(call.kind)).put(call.root).put(call.pipeline);
+  to.put(static_cast<std::uint8_t>(
+      (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
+      (run.pause_decides ? 8 : 0)));
+  to.put(run.first).put(run.count).put(run.step).put(run.at_once);
+  if (run.terms) to.append(std::as_bytes(std::span(&*run.terms, 1)));
+}
+
+ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
+  auto const below = [&](std::uint8_t end, char const* what) {
+    auto const value = from.get<std::uint8_t>();
+    if (value >= end)
+      throw error(
+          errc::bad_format,
+          std::string(what) + " " + std::to_string(value) + "; it must be below " +
+              std::to_string(end));
+    return value;
+  };
+  rank_call call;
+  call.kind = static_cast<call_kind>(below(6, "the kind of a call is"));
+  call.root = from.get<std::int32_t>();
+  call.pipeline = from.get<std::int32_t>();
+  auto const marks = below(16, "the marks of a call are");
+  auto& run = call.steps;
+  run.is_training = (marks & 1U) != 0;
+  run.step_decides = (marks & 4U) != 0;
+  run.pause_decides = (marks & 8U) != 0;
+  run.first = from.get<std::int64_t>();
+  run.count = from.get<std::int64_t>();
+  run.step = from.get<std::int64_t>();
+  run.at_once = from.get<std::int64_t>();
+  if ((marks & 2U) != 0) {
+    auto const bytes = from.take(sizeof(zbpp::detail::step_terms));
+    std::memcpy(&run.terms.emplace(), bytes.data(), bytes.size());
+  }
+  return call;
+}
+
+}  // namespace detail
+}  // namespace zbpp::asio

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank runs and by which options it steps, as ranks of other processes compare it with what
+// they run: plain values, so that an error can name the one that differs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+namespace zbpp {
+
+struct training_options;
+struct training_state;
+
+namespace detail {
+
+/// Holds what all ranks need alike in a step: options, what the step depends on, and its learning
+/// rate.
+struct step_terms {
+  double learning_rate = 0;  ///< of this step; 0 where it only adds gradients up
+  double loss_scale = 1;
+  double clip = 0;
+  double initial_scale = 1;
+  double largest_scale = 1;
+  double smallest_scale = 1;
+  std::int64_t growth_interval = 0;
+  std::int64_t accumulate = 1;
+  std::int64_t window_steps = 0;
+  std::int64_t most_amended = 0;
+  std::int64_t steps = 0;
+  std::int64_t updates = 0;
+  std::int64_t finite_steps = 0;
+  std::int64_t accumulated = 0;
+  std::uint64_t amended = 0;
+};
+static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 15 * 8);
+
+/// @param learning_rate  of the step that comes next
+[[nodiscard]] step_terms terms_of(
+    training_options const& options, training_state const& state, double learning_rate) noexcept;
+
+/// Compares bits, so that a value that is not a number equals itself.
+/// @return the first value that differs, with the lower rank in front: "training_options::clip is 1
+///         on rank 0 and 2 on rank 1"; empty where none does
+[[nodiscard]] std::string difference(
+    step_terms const& one, int rank_of_one, step_terms const& other, int rank_of_other);
+
+/// Holds what the user has asked a pipeline for, and which part of that a rank runs now.
+struct run_statement {
+  bool is_training = true;
+  std::int64_t first = 0;     ///< step of the call: of `run(n)` the first one
+  std::int64_t count = 1;     ///< steps of the call
+  std::int64_t step = 0;      ///< that begins now
+  std::int64_t at_once = 1;   ///< steps that run without a stop from there
+  bool step_decides = false;  ///< ranks wait for each other behind a step, to learn what comes next
+  bool pause_decides = false;            ///< the same in a pause
+  std::optional<step_terms> terms = {};  ///< nothing where the rank has no optimizer
+};
+
+/// Says what is the matter where two ranks do not run the same.
+enum class run_mismatch : std::uint8_t {
+  none,
+  calls,  ///< one trains and the other evaluates, or they run different numbers of steps
+  steps,  ///< they count steps differently
+  terms   ///< they step by different options
+};
+[[nodiscard]] run_mismatch compare(run_statement const& one, run_statement const& other) noexcept;
+
+/// @return the call as the user wrote it: "step()", "run(5)" or "evaluate()"
+[[nodiscard]] std::string name_of(run_statement const& run);
+
+}  // namespace detail
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/impl/run_terms.ipp>
+#endif

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks compare what they run.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace zbpp::detail {
+
+ZBPP_INLINE step_terms terms_of(
+    training_options const& options, training_state const& state, double learning_rate) noexcept {
+  // Name all members, so that a new one does not compile until it is compared here. The two
+  // functions are those of each rank.
+  auto const& [clip, rate, on_ready, scaling, accumulate, window] = options;
+  auto const& [initial, interval, largest, smallest] = scaling;
+  auto const& [window_steps, most_amended] = window;
+  auto const& [steps, updates, loss_scale, finite_steps, amended, accumulated] = state;
+  static_cast<void>(rate);
+  static_cast<void>(on_ready);
+  return {
+      .learning_rate = learning_rate,
+      .loss_scale = loss_scale,
+      .clip = clip,
+      .initial_scale = initial,
+      .largest_scale = largest,
+      .smallest_scale = smallest,
+      .growth_interval = interval,
+      .accumulate = accumulate,
+      .window_steps = window_steps,
+      .most_amended = most_amended,
+      .steps = steps,
+      .updates = updates,
+      .finite_steps = finite_steps,
+      .accumulated = accumulated,
+      .amended = amended};
+}
+
+/// Calls `see(name, value of one, value of the other)` for each value, until one gives true.
+template <class See>
+bool any_pair_of(step_terms const& one, step_terms const& other, See see) {
+  // State before options, and the causes before what follows from them.
+  return see("training_state::steps", one.steps, other.steps) ||
+         see("training_state::updates", one.updates, other.updates) ||
+         see("training_options::accumulate", one.accumulate, other.accumulate) ||
+         see("training_options::clip", one.clip, other.clip) ||
+         see("training_options::scaling.initial", one.initial_scale, other.initial_scale) ||
+         see("training_options::scaling.largest", one.largest_scale, other.largest_scale) ||
+         see("training_options::scaling.smallest", one.smallest_scale, other.smallest_scale) ||
+         see("training_options::scaling.growth_interval",
+             one.growth_interval,
+             other.growth_interval) ||
+         see("training_options::window.steps", one.window_steps, other.window_steps) ||
+         see("training_options::window.most_amended", one.most_amended, other.most_amended) ||
+         see("training_state::loss_scale", one.loss_scale, other.loss_scale) ||
+         see("training_state::finite_steps", one.finite_steps, other.finite_steps) ||
+         see("training_state::accumulated", one.accumulated, other.accumulated) ||
+         see("training_state::amended", one.amended, other.amended) ||
+         see("training_options::learning_rate", one.learning_rate, other.learning_rate);
+}
+
+template <class Value>
+[[nodiscard]] bool has_same_bits(Value a, Value b) noexcept {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+template <class Value>
+[[nodiscard]] std::string text_of_term(Value value) {
+  if constexpr (std::is_floating_point_v<Value>)
+    return number_text(value);
+  else
+    return std::to_string(value);
+}
+
+ZBPP_INLINE std::string difference(
+    step_terms const& one, int rank_of_one, step_terms const& other, int rank_of_other) {
+  if (rank_of_one > rank_of_other) return difference(other, rank_of_other, one, rank_of_one);
+  std::string text;
+  any_pair_of(one, other, [&](std::string_view name, auto a, auto b) {
+    if (has_same_bits(a, b)) return false;
+    text = std::string(name) + " is " + text_of_term(a) + " on rank " +
+           std::to_string(rank_of_one) + " and " + text_of_term(b) + " on rank " +
+           std::to_string(rank_of_other);
+    return true;
+  });
+  return text;
+}
+
+ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& other) noexcept {
+  if (one.is_training != other.is_training) return run_mismatch::calls;
+  if (one.step != other.step) return run_mismatch::steps;
+  if (one.at_once != other.at_once || one.step_decides != other.step_decides ||
+      one.pause_decides != other.pause_decides)
+    return run_mismatch::calls;
+  // Where ranks agree on nothing, `run(n)` is as many calls of `step`, so one rank may write one
+  // and the other rank the other.
+  bool const runs_both = one.count > 1 && other.count > 1 && one.first == other.first;
+  if (runs_both && one.count != other.count) return run_mismatch::calls;
+  if (!one.terms || !other.terms) return run_mismatch::none;
+  bool const differs = any_pair_of(
+      *one.terms, *other.terms, [](auto, auto a, auto b) { return !has_same_bits(a, b); });
+  return differs ? run_mismatch::terms : run_mismatch::none;
+}
+
+ZBPP_INLINE std::string name_of(run_statement const& run) {
+  if (!run.is_training) return "evaluate()";
+  return run.count == 1 ? "step()" : "run(" + std::to_string(run.count) + ")";
+}
+
+}  // namespace zbpp::detail
