@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <support/torch_checks.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -83,6 +85,32 @@ struct two_ways : ::torch::autograd::Function<two_ways> {
 // A hook that is called more than once makes a difference.
 at::Tensor with_hook(at::Tensor const& t) {
   t.register_hook([](at::Tensor const& gradient) { return gradient * 3 + 1; });
+  return t;
+}
+
+struct pre_hook : ::torch::autograd::FunctionPreHook {
+  tensors operator()(tensors const& gradients) override {
+    auto changed = gradients;
+    for (auto& each : changed)
+      if (each.defined()) each = each * 3 + 1;
+    return changed;
+  }
+};
+struct post_hook : ::torch::autograd::FunctionPostHook {
+  tensors operator()(tensors const& outputs, tensors const& inputs) override {
+    auto changed = outputs;
+    auto const more = static_cast<double>(std::ranges::count_if(outputs, &at::Tensor::defined));
+    for (auto& each : changed)
+      if (each.defined()) each = each * 3 + more + inputs.front().mean();
+    return changed;
+  }
+};
+at::Tensor before_node(at::Tensor const& t) {
+  t.grad_fn()->add_pre_hook(std::make_unique<pre_hook>());
+  return t;
+}
+at::Tensor behind_node(at::Tensor const& t) {
+  t.grad_fn()->add_post_hook(std::make_unique<post_hook>());
   return t;
 }
 
@@ -274,6 +302,69 @@ std::vector<graph_case> all_cases() {
        [](auto& x, auto& p) {
          return tensors{x[0].matmul(with_hook(p[0].tanh())).tanh().matmul(p[0])};
        }},
+      {"hooks on inputs",
+       matrices(2),
+       rows(2),
+       [](auto& x, auto& p) {
+         auto const h = with_hook(x[0]).matmul(p[0]) + with_hook(x[0]) * x[1];
+         return tensors{h.matmul(p[1]), with_hook(x[1])};
+       }},
+      {"hooks on outputs",
+       matrices(2),
+       rows(),
+       [](auto& x, auto& p) {
+         auto const h = with_hook(x[0].matmul(p[0]));
+         auto const parts = h.tanh().chunk(2, 1);
+         return tensors{h, with_hook(parts[0]), parts[1], with_hook(p[1] * 2)};
+       },
+       {2}},
+      {"hooks before nodes",
+       matrices(2),
+       rows(),
+       [](auto& x, auto& p) {
+         auto const h = before_node(before_node(x[0].tanh()).matmul(p[0]));
+         return tensors{before_node(h.matmul(before_node(p[1].tanh())))};
+       }},
+      {"hooks behind nodes",
+       matrices(3),
+       rows(),
+       [](auto& x, auto& p) {
+         auto const h = behind_node(before_node(behind_node(x[0].tanh()).matmul(p[0])));
+         auto const g = behind_node(with_hook(h.matmul(behind_node(p[1].tanh()))));
+         return tensors{behind_node((g + p[2].select(0, 0)).matmul(p[1])), h};
+       }},
+      {"hooks behind nodes of one parameter",
+       matrices(1),
+       rows(),
+       [](auto& x, auto& p) {
+         auto h = x[0];
+         for (int i = 0; i < 5; ++i) {
+           h = h.matmul(p[0]).tanh().matmul(p[0]);
+           if (i % 2 == 0) behind_node(h);
+         }
+         return tensors{h};
+       }},
+      {"a hook behind a node of an input and a parameter of its size",
+       [] {
+         return tensors{leaf({3, 4}, 1)};
+       },
+       rows(),
+       [](auto& x, auto& p) { return tensors{behind_node(x[0] + p[0])}; }},
+      {"hooks behind operations in place on views",
+       matrices(2),
+       rows(),
+       [](auto& x, auto& p) {
+         at::Tensor h = x[0] * 2;
+         h.narrow(1, 1, 2).mul_(p[0].select(0, 1).narrow(0, 0, 2));
+         return tensors{behind_node(h).matmul(p[1])};
+       }},
+      {"a hook behind a node that no gradient comes to",
+       matrices(3),
+       rows(),
+       [](auto& x, auto& p) {
+         return tensors{x[0].matmul(p[0]), behind_node(x[0].matmul(p[1])).matmul(p[2])};
+       },
+       {1}},
       {"a part that no gradient goes through",
        matrices(2),
        rows(),
@@ -462,6 +553,31 @@ TEST_CASE("B frees while it runs what W does not need, and W frees the rest", "[
       for (at::Tensor& w : p) w.mutable_grad().reset();
     }
   }
+}
+
+TEST_CASE("the gradient of an input has the strides with which it came", "[torch]") {
+  at::Tensor const p = leaf({3, 3}, 1);
+  auto const strides = [&](bool is_fused) {
+    at::Tensor const x = leaf({3, 3}, 2);
+    split_backward passes(x, x.t().add(p));
+    auto const dx =
+        (is_fused ? passes.backward({at::ones({3, 3})}) : passes.backward_input({at::ones({3, 3})}))
+            .front();
+    return dx.strides().vec();
+  };
+  CHECK(strides(false) == std::vector<std::int64_t>{1, 3});
+  CHECK(strides(true) == strides(false));
+}
+
+TEST_CASE("a node with a hook behind it is not run for two microbatches", "[torch]") {
+  at::Tensor const p = leaf({3, 4}, 1);
+  at::Tensor const x = leaf({3, 4}, 2);
+  at::Tensor const h = behind_node(x + p);
+  tensors const dy{at::ones({3, 4})};
+  split_backward first(x, h.tanh());
+  split_backward second(x, h.exp());
+  first.backward_input(dy);
+  CHECK_THROWS_WITH(second.backward_input(dy), Catch::Contains("that split_backward has cut"));
 }
 
 TEST_CASE("passes in a wrong order are refused, and so are gradients that do not fit", "[torch]") {

@@ -31,8 +31,12 @@ namespace zbpp::torch {
 /// does). And LibTorch may make a gradient the `grad` of a parameter of the same shape without a
 /// copy; it does not so with memory that is not its own, or that another tensor shares.
 ///
-/// Hooks on tensors of the graph run once. A function of the user that computes the gradients of an
+/// Hooks on tensors of the graph, its inputs and outputs included, and hooks on its nodes run once,
+/// with the gradients that `backward()` gives them. For this B runs a node of its own parameters as
+/// a whole where a hook stands behind it. A function of the user that computes the gradients of an
 /// input and of a parameter together runs in both passes.
+///
+/// The `grad` of inputs stays as it is.
 ///
 /// @source arXiv 2401.10241 sec. 2 (the split); LibTorch's engine runs the nodes that are ready in
 ///         descending order of their making, which neither part changes, so sums have the same
@@ -79,6 +83,7 @@ class split_backward {
     outputs_ = std::move(from.outputs_);
     sizes_ = std::move(from.sizes_);
     shared_ = std::move(from.shared_);
+    whole_ = std::move(from.whole_);
     weight_edges_ = std::move(from.weight_edges_);
     weight_gradients_ = std::move(from.weight_gradients_);
     next_ = std::exchange(from.next_, pass::none);
@@ -112,13 +117,15 @@ class split_backward {
     detail::autograd::edge_list edges = std::move(weight_edges_);
     std::vector<at::Tensor> gradients = std::move(weight_gradients_);
     for (detail::shared_node& node : shared_) node.start_weights(edges, gradients);
+    for (detail::whole_node& node : whole_) node.start_weights(edges, gradients);
     if (!edges.empty()) detail::run_engine(std::move(edges), std::move(gradients), false);
     for (detail::shared_node& node : shared_) node.end();
     shared_.clear();
+    whole_.clear();
     next_ = pass::none;
   }
 
-  /// BW: both at once, in one run of the engine that is just `backward()`.
+  /// BW: both at once, in one run of the engine, as `backward()`.
   /// @param gradients as for `backward_input`
   /// @return as `backward_input`
   /// @throws error (bad_argument) as `backward_input`; what LibTorch throws
@@ -133,18 +140,9 @@ class split_backward {
     }
     outputs_.clear();
 
-    // The engine adds to the grad of inputs as well, so what was there is put aside.
-    std::vector<at::Tensor> const before = input_grads();
-    std::vector<at::Tensor> found;
-    try {
-      set_input_grads(std::vector<at::Tensor>(inputs_.size()));
-      if (!edges.empty()) detail::run_engine(std::move(edges), std::move(defined), false);
-      found = input_grads();
-    } catch (...) {
-      set_input_grads(before);
-      throw;
-    }
-    set_input_grads(before);
+    detail::input_gradients const arriving(inputs_);
+    if (!edges.empty()) detail::run_engine(std::move(edges), std::move(defined), false);
+    auto found = arriving.caught();
     inputs_.clear();
     next_ = pass::none;
     return found;
@@ -201,32 +199,24 @@ class split_backward {
       (for_inputs ? edges : weight_edges_).push_back(outputs_[i]);
       (for_inputs ? defined : weight_gradients_).push_back(std::move(gradients[i]));
     }
-    std::vector<at::Tensor> found(inputs_.size());
-    if (walk.nodes().empty()) return found;
+    if (walk.nodes().empty()) return std::vector<at::Tensor>(inputs_.size());
 
     for (auto const& each : walk.nodes()) {
       if (each.is_input || !each.leads_to_inputs) continue;
-      if (each.has_own) {
+      if (each.has_own && each.node->post_hooks().empty()) {
         shared_.emplace_back(each.node, walk.own_edges(each));
+      } else if (each.has_own) {
+        whole_.emplace_back(each.node, walk.own_edges(each));
       } else {
         each.node->add_post_hook(std::make_unique<detail::release_hook>(each.node.get()));
       }
     }
-    if (!edges.empty()) {
-      std::vector<std::size_t> needed;
-      detail::autograd::edge_list wanted;
-      for (std::size_t i = 0; i < inputs_.size(); ++i) {
-        if (!inputs_[i].is_valid()) continue;
-        needed.push_back(i);
-        wanted.push_back(inputs_[i]);
-      }
-      std::vector<at::Tensor> captured =
-          detail::run_engine(std::move(edges), std::move(defined), true, wanted);
-      for (std::size_t i = 0; i < needed.size(); ++i) found[needed[i]] = std::move(captured[i]);
-    }
+    detail::input_gradients const arriving(inputs_);
+    if (!edges.empty()) detail::run_engine(std::move(edges), std::move(defined), true);
     for (detail::shared_node& node : shared_) node.turn_to_weights();
+    for (detail::whole_node& node : whole_) node.turn_to_weights();
     release_rest(walk);
-    return found;
+    return arriving.caught();
   }
 
   // No pass will run what leads only to outputs that got no gradient.
@@ -241,30 +231,11 @@ class split_backward {
     }
   }
 
-  // The grad of input i, or nothing where it needs none.
-  [[nodiscard]] at::Tensor* input_grad(std::size_t i) const {
-    auto* leaf = dynamic_cast<detail::autograd::AccumulateGrad*>(inputs_[i].function.get());
-    return leaf == nullptr ? nullptr : &leaf->variable.mutable_grad();
-  }
-
-  [[nodiscard]] std::vector<at::Tensor> input_grads() const {
-    std::vector<at::Tensor> grads(inputs_.size());
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      if (at::Tensor const* grad = input_grad(i)) grads[i] = *grad;
-    }
-    return grads;
-  }
-
-  void set_input_grads(std::vector<at::Tensor> const& grads) const {
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      if (at::Tensor* grad = input_grad(i)) *grad = grads[i];
-    }
-  }
-
   detail::autograd::edge_list inputs_;
   detail::autograd::edge_list outputs_;
   std::vector<std::vector<std::int64_t>> sizes_;
   std::vector<detail::shared_node> shared_;
+  std::vector<detail::whole_node> whole_;
   detail::autograd::edge_list weight_edges_;  // of outputs that no input leads to
   std::vector<at::Tensor> weight_gradients_;
   pass next_ = pass::none;

@@ -70,6 +70,75 @@ void drop_hooks(Node& node) {
   if constexpr (requires { node.retains_grad_hooks(); }) node.retains_grad_hooks().clear();
 }
 
+/// Keeps the gradients that a node gives for its own parameters, after what the hooks of the user
+/// make of them, and cuts the node off from these.
+class keeping_hook : public autograd::FunctionPostHook {
+ public:
+  keeping_hook(autograd::Node& node, std::vector<bool> own, autograd::edge_list& edges)
+      : node_(&node), own_(std::move(own)), edges_(&edges) {}
+
+  autograd::variable_list operator()(
+      autograd::variable_list const& outputs, autograd::variable_list const&) override {
+    auto passed_on = outputs;
+    kept_.resize(outputs.size());
+    edges_->resize(outputs.size());
+    for (std::size_t i = 0; i < outputs.size() && i < own_.size(); ++i) {
+      if (!own_[i]) continue;
+      std::swap(kept_[i], passed_on[i]);
+      std::swap((*edges_)[i], node_->next_edges()[i]);  // the engine looks at it afterwards
+    }
+    node_->release_variables();
+    return passed_on;
+  }
+  /// @return the gradients, one for each edge
+  [[nodiscard]] std::vector<at::Tensor>& kept() noexcept { return kept_; }
+
+ private:
+  autograd::Node* node_;
+  std::vector<bool> own_;
+  autograd::edge_list* edges_;
+  std::vector<at::Tensor> kept_;
+};
+
+/// A node as a `shared_node`, behind which the user has put hooks. They have to run once and see
+/// all gradients that it gives, so B runs it as a whole, and W hands its own gradients on.
+class whole_node {
+ public:
+  /// @param own for each edge of the node, whether it leads to parameters alone
+  whole_node(node_handle node, std::vector<bool> own) : node_(std::move(node)) {
+    auto hook = std::make_unique<keeping_hook>(*node_, std::move(own), *edges_);
+    hook_ = hook.get();
+    node_->add_post_hook(std::move(hook));
+  }
+
+  /// After B: lets no other run come here.
+  void turn_to_weights() {
+    gradients_ = std::move(hook_->kept());
+    std::erase_if(node_->post_hooks(), [this](auto const& each) { return each.get() == hook_; });
+    node_->release_variables();  // where no gradient came
+    auto const ended = std::make_shared<arrived_gradients>();
+    ended->phase = node_phase::between;
+    node_->add_pre_hook(std::make_unique<arrival_hook>(ended));
+  }
+
+  /// For W: says where gradients enter, and hands over what makes them.
+  void start_weights(autograd::edge_list& edges, std::vector<at::Tensor>& gradients) {
+    if (gradients_.empty()) return;  // no gradient came here
+    auto trigger = at::empty({0});
+    edges.emplace_back(
+        make_node<replay_node>(
+            node_->sequence_nr(), std::move(*edges_), std::move(gradients_), trigger),
+        0);
+    gradients.push_back(std::move(trigger));
+  }
+
+ private:
+  node_handle node_;
+  std::unique_ptr<autograd::edge_list> edges_ = std::make_unique<autograd::edge_list>();
+  keeping_hook* hook_ = nullptr;
+  std::vector<at::Tensor> gradients_;
+};
+
 /// A node that leads both to inputs and to parameters without passing an input's side: B runs it
 /// for the inputs, W for its own parameters.
 class shared_node {
