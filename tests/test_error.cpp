@@ -4,6 +4,7 @@
 #include <support/catch.hpp>
 
 #include <set>
+#include <stdexcept>
 #include <string>
 
 namespace test_error {
@@ -36,6 +37,19 @@ TEST_CASE("every error code has words of its own", "[error]") {
   CHECK(words.size() == 7);
   CHECK(words.count("unknown") == 0);
   CHECK(to_string(static_cast<zbpp::errc>(200)) == "unknown");
+}
+
+TEST_CASE("what an exception tells has no backtrace of LibTorch", "[error]") {
+  auto const told = [](char const* text) {
+    return zbpp::detail::text_of(std::runtime_error(text));
+  };
+  CHECK(
+      told(
+          "sizes differ\nException raised from f at a.cpp:1 (most recent call first):\nframe #0") ==
+      "sizes differ");
+  CHECK(told("two\nlines") == "two\nlines");
+  CHECK(told("Exception raised from me") == "Exception raised from me");
+  CHECK(told("").empty());
 }
 
 }  // namespace test_error

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -103,6 +104,9 @@ namespace detail {
 inline void require(bool good, char const* text) {
   if (!good) throw error(errc::bad_argument, text);
 }
+
+/// @return what an exception tells, without the backtrace that those of LibTorch end with
+[[nodiscard]] std::string text_of(std::exception const& thrown);
 
 }  // namespace detail
 }  // namespace zbpp

@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,15 @@ namespace detail {
 /// @return what stands in front of a message about a place
 [[nodiscard]] ZBPP_INLINE std::string prefix_of(location const& at) {
   return at == location{} ? std::string() : to_string(at) + ": ";
+}
+
+// The core knows LibTorch's exceptions by their text alone: `c10::Error::what()` is
+// `what_without_backtrace()` and then a backtrace, which begins so in all versions.
+ZBPP_INLINE std::string text_of(std::exception const& thrown) {
+  std::string text = thrown.what();
+  if (auto const backtrace = text.find("\nException raised from "); backtrace != std::string::npos)
+    text.resize(backtrace);
+  return text;
 }
 
 }  // namespace detail

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Why something failed, in words for people: the system's own, with what to do where that is known,
-// and without the places in Boost's source that its exceptions name.
+// and without the places in Boost's source that its exceptions name or a backtrace.
 #pragma once
+
+#include <zbpp/error.hpp>
 
 #include <boost/system/error_code.hpp>
 #include <boost/system/system_error.hpp>
@@ -33,7 +35,7 @@ namespace zbpp::asio::detail {
   if (auto const* const of_system = dynamic_cast<std::system_error const*>(&failed))
     return reason_of(boost::system::error_code(of_system->code()));
   if (dynamic_cast<std::bad_alloc const*>(&failed) != nullptr) return "out of memory";
-  return failed.what();
+  return zbpp::detail::text_of(failed);
 }
 
 }  // namespace zbpp::asio::detail

@@ -10,7 +10,8 @@ namespace zbpp::detail {
 /// Throws what failed, with its place.
 ///
 /// An `error` keeps its type, its code and what it says; it gets the place if it has none. Anything
-/// else is nested in an `error` (pass_failed) that has the place and says the same.
+/// else is nested in an `error` (pass_failed) that has the place and says the same, without a
+/// backtrace.
 [[noreturn]] void rethrow_located(failure const& failed);
 
 }  // namespace zbpp::detail

@@ -30,7 +30,7 @@ ZBPP_INLINE void rethrow_located(failure const& failed) {
   } catch (std::bad_alloc const&) {
     std::throw_with_nested(wrap(failed, "out of memory"));
   } catch (std::exception const& e) {
-    std::throw_with_nested(wrap(failed, e.what()));
+    std::throw_with_nested(wrap(failed, text_of(e)));
   } catch (...) {
     std::throw_with_nested(wrap(failed, "failed for an unknown reason"));
   }
