@@ -29,10 +29,16 @@ function(zbpp_component name)
     set(export_name ${name})
   endif()
 
+  set(level "${CMAKE_MESSAGE_LOG_LEVEL}")
   foreach(package IN LISTS arg_PACKAGES)
     separate_arguments(package)
+    set(CMAKE_MESSAGE_LOG_LEVEL "${level}")
+    if(package MATCHES "^Torch")  # it was found before, and says much
+      set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
+    endif()
     find_package(${package} REQUIRED)
   endforeach()
+  set(CMAKE_MESSAGE_LOG_LEVEL "${level}")
 
   add_library(${target} INTERFACE)
   add_library(zbpp::${export_name} ALIAS ${target})
