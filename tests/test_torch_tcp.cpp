@@ -6,6 +6,7 @@
 #include <support/asio_ranks.hpp>
 #include <support/plan_grid.hpp>
 #include <support/scratch_folder.hpp>
+#include <support/torch_hooked.hpp>
 #include <support/torch_tied.hpp>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -131,6 +133,102 @@ TEST_CASE("over sockets modules give the bits of a plain loop", "[torch][tcp]") 
         CHECK(is_same(trained, expected));
       });
     }
+}
+
+TEST_CASE("over sockets hooks run as in a plain loop, once", "[torch][tcp][hooks]") {
+  at::set_num_threads(1);
+  constexpr int microbatches = 4;
+  struct hooked {
+    torch_model slices;
+  };
+  for (auto const& where : {zbpp::placement::linear(2), zbpp::placement::v_shape(2)}) {
+    auto const plain_counts = std::make_shared<hook_counts>();
+    auto const alone = hooked_model(where.stages(), plain_counts, std::make_shared<seen_tensors>());
+    plain_steps optimizer(parameters_of(alone), {});
+    torch_outcome expected;
+    expected.losses = plain_microbatches(alone, 0, microbatches);
+    optimizer.step();
+    expected.weights = weights_of(alone);
+    zbpp::problem const problem(
+        where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10});
+    for_each_plan_of(problem, {.recomputed = true}, [&](auto const& name, auto const& planned) {
+      INFO(name);
+      auto const counts = std::make_shared<hook_counts>();
+      auto const trained = on_sockets(
+          planned,
+          1,
+          {},
+          [&] {
+            return hooked{hooked_model(where.stages(), counts, std::make_shared<seen_tensors>())};
+          },
+          [](hooked const& model, auto own) { return adamw_stages(model.slices, own); });
+      CHECK(is_same(trained, expected));
+      CHECK(counts->all() == plain_counts->all());
+    });
+  }
+}
+
+TEST_CASE("over sockets R makes what F made", "[torch][tcp][recompute]") {
+  at::set_num_threads(1);
+  struct noisy {
+    torch_model slices;
+  };
+  auto const where = zbpp::placement::v_shape(2);
+  zbpp::problem const problem(where, 4, zbpp::stage_costs{.forward = 10, .recompute = 10});
+  auto const planned =
+      zbpp::make_plan("recomputed", with_all_r(zbpp::fixed_zb_v{}(problem), true), problem);
+  auto const made = std::make_shared<made_twice>(where.stages());
+  static_cast<void>(on_sockets(
+      planned,
+      5,
+      {},
+      [&] { return noisy{noisy_model(where.stages(), made)}; },
+      [](noisy const& model, auto own) { return adamw_stages(model.slices, own); }));
+  for (std::size_t s = 0; s < made->first.size(); ++s) {
+    CHECK(made->first[s].size() == 20);
+    CHECK(same_bits(made->first[s], made->second[s]));
+  }
+}
+
+TEST_CASE("every rank tells what a stage did wrong, without a backtrace", "[torch][tcp]") {
+  at::set_num_threads(1);
+  zbpp::problem const problem(
+      zbpp::placement::linear(3), 4, zbpp::stage_costs{.forward = 10, .recompute = 10});
+  auto const planned =
+      zbpp::make_plan("recomputed", with_all_r(zbpp::zb_h1{}(problem), true), problem);
+  zbpp::torch::stage_ends const ends{
+      .batch = [](microbatch) -> tensors {
+        return {at::ones({2, 2})};
+      },
+      .loss = [](tensors const& outputs, microbatch) { return outputs.front().sum(); }};
+  auto const texts = [&](std::function<at::Tensor(at::Tensor const&)> const& wrong) {
+    return run_ranks(3, patient_settings(), [&](auto& meeting) {
+      std::vector<module_stage<>> stages;
+      auto const fine = [](at::Tensor const& x) { return x * 2; };
+      stages.emplace_back(
+          meeting.rank() == 1 ? wrong : fine,
+          ends,
+          zbpp::torch::no_step{},
+          zbpp::torch::recompute_options{.check = true});
+      zbpp::pipeline pipe(planned, one_thread(meeting), stages);
+      pipe.step();
+    });
+  };
+  auto const thrown = texts([](at::Tensor const& x) { return x.matmul(at::ones({3, 3})); });
+  auto const calls = std::make_shared<int>(0);
+  auto const drifted = texts([=](at::Tensor const& x) { return x + ++*calls; });
+  for (std::size_t r = 0; r < 3; ++r) {
+    CHECK_THAT(
+        thrown[r],
+        Catch::Contains("rank 1, position 1, stage 1, microbatch 0: in 1F0: mat1 and mat2 shapes "
+                        "cannot be multiplied (2x2 and 3x3)"));
+    CHECK_THAT(drifted[r], Catch::Contains("stage 1, microbatch 0: "));
+    CHECK_THAT(drifted[r], Catch::Contains("output 0 of R differs from that of F: 4 of 4 numbers"));
+    for (auto const& text : {thrown[r], drifted[r]}) {
+      CHECK(text.find("frame #") == std::string::npos);
+      CHECK(text.find('\n') == std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("over sockets tied parameters have the bits of one process", "[torch][tcp]") {

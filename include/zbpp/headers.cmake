@@ -422,16 +422,23 @@ set(ZBPP_NCCL_HEADERS
 set(ZBPP_TORCH_HEADERS
   torch/checkpoint.hpp
   torch/detail/engine_run.hpp
+  torch/detail/forward_call.hpp
+  torch/detail/generator_states.hpp
   torch/detail/graph_cut.hpp
   torch/detail/libtorch.hpp
   torch/detail/live_memory.hpp
+  torch/detail/operation_watch.hpp
+  torch/detail/random_draws.hpp
   torch/detail/safetensors.hpp
   torch/generator.hpp
   torch/impl/checkpoint.ipp
+  torch/impl/forward_call.ipp
+  torch/impl/generator_states.ipp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
   torch/impl/optimizer_steps.ipp
   torch/impl/parameters.ipp
+  torch/impl/random_draws.ipp
   torch/impl/safetensors.ipp
   torch/impl/tensors.ipp
   torch/measure_layers.hpp

@@ -18,7 +18,8 @@ if(second MATCHES "^// flags: (.+)$")
 endif()
 
 # What refuses is in templates and in config.hpp, so no .ipp is needed.
-set(command "${COMPILER}" -std=c++20 -DZBPP_SEPARATE_COMPILATION -fsyntax-only "-I${INCLUDE}")
+separate_arguments(more UNIX_COMMAND "${FLAGS}")
+set(command "${COMPILER}" -std=c++20 -DZBPP_SEPARATE_COMPILATION -fsyntax-only "-I${INCLUDE}" ${more})
 execute_process(COMMAND ${command} -DZBPP_EXPECT_OK "${SOURCE}"
   RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
 if(NOT status EQUAL 0)

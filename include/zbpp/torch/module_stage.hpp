@@ -9,6 +9,8 @@
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/torch/detail/forward_call.hpp>
+#include <zbpp/torch/detail/random_draws.hpp>
 #include <zbpp/torch/split_backward.hpp>
 #include <zbpp/torch/tensors.hpp>
 
@@ -20,51 +22,18 @@ namespace zbpp::torch {
 
 namespace detail {
 
-template <class Result>
-[[nodiscard]] tensors as_list(Result&& result) {
-  if constexpr (std::convertible_to<Result, at::Tensor>)
-    return {at::Tensor(std::forward<Result>(result))};
-  else
-    return tensors(std::forward<Result>(result));
-}
-
-[[nodiscard]] at::Tensor only(tensors const& all);
 [[nodiscard]] tensors defined(tensors all);
-
-template <class Call>
-[[nodiscard]] auto call_with(Call& call, tensors const& in) {
-  if constexpr (std::invocable<Call&, tensors const&>)
-    return as_list(call(in));
-  else
-    return as_list(call(only(in)));
-}
-
-/// Makes one function of whatever computes outputs from inputs.
-template <class Module>
-[[nodiscard]] std::function<tensors(tensors const&)> forward_of(Module module) {
-  if constexpr (requires(at::Tensor x) { module->forward(x); })
-    return [module](tensors const& in) mutable { return as_list(module->forward(only(in))); };
-  else if constexpr (requires(tensors x) { module->forward(x); })
-    return [module](tensors const& in) mutable { return as_list(module->forward(in)); };
-  else
-    return [module](tensors const& in) mutable { return call_with(module, in); };
-}
 
 }  // namespace detail
 
 class module_flow;
 
 /// Models what computes the outputs of a stage from its inputs: a module holder or a pointer to a
-/// module, or a callable. It takes one tensor or `tensors`, and gives one of these. A stage itself
-/// is none.
+/// module, or a callable. It takes one to four tensors, or `tensors`, and gives `stage_outputs`. A
+/// stage itself is none.
 template <class Module>
-concept stage_module =
-    !std::derived_from<Module, module_flow> && std::copy_constructible<Module> &&
-    requires(Module module, tensors in) {
-      requires requires { module->forward(in.front()); } || requires {
-        module->forward(in);
-      } || std::invocable<Module&, tensors const&> || std::invocable<Module&, at::Tensor const&>;
-    };
+concept stage_module = !std::derived_from<Module, module_flow> && std::copy_constructible<Module> &&
+                       detail::takes_tensors<Module>;
 
 /// States what the first and the last stage of a model need.
 struct stage_ends {
@@ -76,25 +45,50 @@ struct stage_ends {
   std::function<at::Tensor(tensors const& outputs, microbatch)> loss = {};
 };
 
+/// Says what F and R of a stage do where a plan recomputes.
+struct recompute_options {
+  /// Whether R draws from LibTorch's default generators what F drew, and leaves them as they were.
+  /// Without it, R of a module with an `nn::Dropout` computes something else than F.
+  bool restore_generators = true;
+  /// Whether R compares what it made with what F sent, and fails where a bit differs. F then keeps
+  /// a copy of that until R.
+  bool check = false;
+};
+
 /// Runs the passes of a part of a model.
 ///
 /// F calls the module on what the stage received; B and W are the halves of a `split_backward`, BW
 /// is both, R is F once more. Without R, what F made stays as autograd keeps it. Under
 /// `evaluate()` autograd is off, and the last stage sends its outputs to whom evaluates. The module
-/// must be the same function when R calls it again: let dropout draw from `generator_for`. It must
-/// not write to its inputs in place.
+/// must be the same function when R calls it again, but for what it draws from LibTorch's default
+/// generators. It must not write to its inputs in place.
+///
+/// To the module, what the stage received is no leaf, as in a plain loop: hooks on it and
+/// `retain_grad()` work. With R, F runs without autograd, and what it computes needs no gradient.
 ///
 /// The passes of a stage run on the thread of its rank. Use as `module_stage`.
 class module_flow {
  public:
   /// Takes what computes the outputs.
   template <stage_module Module>
-  explicit module_flow(Module module, stage_ends ends = {})
-      : forward_(detail::forward_of(std::move(module))), ends_(std::move(ends)) {}
+  explicit module_flow(Module module, stage_ends ends = {}, recompute_options recompute = {})
+      : forward_(detail::forward_of(std::move(module))),
+        ends_(std::move(ends)),
+        recompute_(recompute) {}
+  /// Refuses what is no module of a stage, in words.
+  template <class Other>
+    requires(!stage_module<Other> && !std::derived_from<Other, module_flow>)
+  explicit module_flow(Other const&, stage_ends = {}, recompute_options = {}) {
+    static_assert(
+        stage_module<Other>,
+        "a stage's module is a holder of a module, a std::shared_ptr to one, or a callable that "
+        "can be copied; it takes one to four at::Tensor, or zbpp::torch::tensors");
+  }
 
   /// Runs the passes of one microbatch.
   /// @throws error (bad_argument) in F when the first stage has no batch, or the last no loss; when
-  ///         the loss is not one number, or there are other gradients than outputs
+  ///         the loss is not one number, or there are other gradients than outputs; in R, when it
+  ///         is checked and made something else than F
   flow operator()(microbatch mb) {
     work kept;
     message out;
@@ -132,13 +126,19 @@ class module_flow {
     edge_tensors in;
     split_backward graph;
     at::Tensor loss;  // detached
+    detail::random_draws draws;
+    tensors made;  // by F, where R is checked
   };
 
   [[nodiscard]] tensors batch(microbatch mb) const;
   [[nodiscard]] message forward(work& kept, microbatch mb, pass_context ctx) const;
   void recompute(work& kept, microbatch mb) const;
   // Computes the outputs, or the loss where there is one, and keeps the graph if it has one.
+  // R needs the draws of F.
   [[nodiscard]] tensors run(work& kept, microbatch mb, bool has_graph) const;
+  // Copies what F made, to check R.
+  [[nodiscard]] static tensors copies_of_made(work const& kept, tensors const& outputs);
+  static void check_made(work const& kept, tensors const& outputs, bool has_loss);
   [[nodiscard]] static tensors gradients(
       work const& kept, message const& from_after, microbatch mb);
   [[nodiscard]] static tensors unshared(tensors gradients);
@@ -146,6 +146,7 @@ class module_flow {
 
   std::function<tensors(tensors const&)> forward_;
   stage_ends ends_;
+  recompute_options recompute_;
 };
 
 /// Stands for no optimizer.
@@ -167,11 +168,18 @@ class module_stage : public module_flow {
   /// Takes what computes the outputs, and what steps.
   /// @throws error (bad_argument) when the pointer to an optimizer is null
   template <stage_module Module>
-  explicit module_stage(Module module, stage_ends ends = {}, Step step = {})
-      : module_flow(std::move(module), std::move(ends)), step_(std::move(step)) {
+  explicit module_stage(
+      Module module, stage_ends ends = {}, Step step = {}, recompute_options recompute = {})
+      : module_flow(std::move(module), std::move(ends), recompute), step_(std::move(step)) {
     if constexpr (optimizer_pointer<Step>)
       zbpp::detail::require(step_ != nullptr, "a module_stage got a null pointer to an optimizer");
   }
+
+  /// Refuses what is no module of a stage, in words.
+  template <class Other>
+    requires(!stage_module<Other> && !std::derived_from<Other, module_flow>)
+  explicit module_stage(Other const& other, stage_ends = {}, Step step = {}, recompute_options = {})
+      : module_flow(other), step_(std::move(step)) {}
 
   /// @return the optimizer
   [[nodiscard]] Step& optimizer()
@@ -203,6 +211,8 @@ template <class Module>
 module_stage(Module, stage_ends) -> module_stage<>;
 template <class Module, class Step>
 module_stage(Module, stage_ends, Step) -> module_stage<Step>;
+template <class Module, class Step>
+module_stage(Module, stage_ends, Step, recompute_options) -> module_stage<Step>;
 
 }  // namespace zbpp::torch
 

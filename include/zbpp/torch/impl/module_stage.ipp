@@ -6,24 +6,60 @@
 #include <zbpp/torch/module_stage.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <utility>
 
 namespace zbpp::torch {
 
-inline at::Tensor detail::only(tensors const& all) {
-  if (all.size() == 1) return all.front();
-  throw error(
-      errc::bad_argument,
-      "a module that takes one tensor got " + std::to_string(all.size()) +
-          "; let its forward take zbpp::torch::tensors");
+namespace detail {
+
+/// @return how two tensors differ, in words; nothing where they have the same bits
+[[nodiscard]] inline std::string difference(at::Tensor const& before, at::Tensor const& now) {
+  if (!before.defined() || !now.defined()) {
+    if (before.defined() == now.defined()) return {};
+    return now.defined() ? "F gave an undefined tensor" : "R gave an undefined tensor";
+  }
+  std::ostringstream text;
+  if (before.sizes() != now.sizes() || before.scalar_type() != now.scalar_type()) {
+    text << "F gave " << before.scalar_type() << " of sizes " << before.sizes() << ", R "
+         << now.scalar_type() << " of sizes " << now.sizes();
+    return text.str();
+  }
+  auto const plain = [](at::Tensor const& from) {
+    return (from.is_sparse() ? from.to_dense() : from).to(at::kCPU).contiguous();
+  };
+  auto const a = plain(before);
+  auto const b = plain(now);
+  auto const size = a.element_size();
+  auto const* const of_a = static_cast<char const*>(a.data_ptr());
+  auto const* const of_b = static_cast<char const*>(b.data_ptr());
+  std::int64_t first = -1;
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < a.numel(); ++i) {
+    auto const at = i * static_cast<std::int64_t>(size);
+    if (std::memcmp(of_a + at, of_b + at, size) == 0) continue;
+    if (count++ == 0) first = i;
+  }
+  if (count == 0) return {};
+  text.precision(std::numeric_limits<double>::max_digits10);
+  text << count << " of " << a.numel() << " numbers, the first at " << first << ", where F has "
+       << a.view(-1)[first].item() << " and R " << b.view(-1)[first].item();
+  return text.str();
 }
 
 /// @return the tensors, with one that needs no gradient for each that is undefined
-inline tensors detail::defined(tensors all) {
+inline tensors defined(tensors all) {
   for (auto& each : all)
     if (!each.defined()) each = at::empty({0});
   return all;
 }
+
+}  // namespace detail
 
 inline tensors module_flow::batch(microbatch mb) const {
   zbpp::detail::require(
@@ -32,27 +68,72 @@ inline tensors module_flow::batch(microbatch mb) const {
 }
 
 inline message module_flow::forward(work& kept, microbatch mb, pass_context ctx) const {
-  auto outputs = run(kept, mb, mb.is_training() && !mb.is_recomputed());
+  bool const is_redone = mb.is_training() && mb.is_recomputed();
+  std::optional<detail::draw_recorder> recorder;
+  if (is_redone && recompute_.restore_generators) recorder.emplace(kept.draws, kept.in.values);
+  auto outputs = run(kept, mb, mb.is_training() && !is_redone);
+  recorder.reset();
+  if (is_redone && recompute_.check) kept.made = copies_of_made(kept, outputs);
   if (kept.loss.defined()) mb.report_loss(kept.loss.item<double>());
   if (mb.is_last_stage() && mb.is_training()) return {};
   return to_edge(std::move(outputs), mb.is_recomputed(), ctx);
 }
 
 inline void module_flow::recompute(work& kept, microbatch mb) const {
-  static_cast<void>(run(kept, mb, true));
+  std::optional<detail::draw_replay> replay;
+  if (recompute_.restore_generators) replay.emplace(kept.draws, kept.in.values);
+  auto const outputs = run(kept, mb, true);
+  replay.reset();
+  kept.draws.turns.clear();
+  if (!recompute_.check) return;
+  check_made(kept, copies_of_made(kept, outputs), kept.loss.defined());
+  kept.made.clear();
+}
+
+inline tensors module_flow::copies_of_made(work const& kept, tensors const& outputs) {
+  tensors made;
+  for (auto const& each : outputs) made.push_back(each.defined() ? each.detach().clone() : each);
+  if (kept.loss.defined()) made.push_back(kept.loss);
+  return made;
+}
+
+inline void module_flow::check_made(work const& kept, tensors const& outputs, bool has_loss) {
+  auto const& before = kept.made;
+  std::string found;
+  if (before.size() != outputs.size())
+    found = "R made " + std::to_string(outputs.size()) + " tensors, F made " +
+            std::to_string(before.size());
+  for (std::size_t i = 0; i < outputs.size() && found.empty(); ++i) {
+    auto const differs = detail::difference(before[i], outputs[i]);
+    if (differs.empty()) continue;
+    bool const is_loss = has_loss && i + 1 == outputs.size();
+    found = (is_loss ? "the loss" : "output " + std::to_string(i)) +
+            " of R differs from that of F: " + differs;
+  }
+  if (found.empty()) return;
+  throw error(
+      errc::bad_argument,
+      found + "; a stage that is recomputed has to compute the same twice: look for random numbers "
+              "of generators of its own, buffers that F changes, and inputs that it writes to");
 }
 
 inline tensors module_flow::run(work& kept, microbatch mb, bool has_graph) const {
-  c10::AutoGradMode const mode(has_graph);
+  tensors leaves;
   tensors inputs;
   for (std::size_t i = 0; i < kept.in.values.size(); ++i) {
     auto const& each = kept.in.values[i];
-    bool const waits = i < kept.in.needs_gradient.size() && kept.in.needs_gradient[i];
-    inputs.push_back(has_graph && waits ? each.detach().requires_grad_() : each);
+    bool const waits =
+        mb.is_training() && i < kept.in.needs_gradient.size() && kept.in.needs_gradient[i];
+    leaves.push_back(waits ? each.detach().requires_grad_() : each);
+    c10::AutoGradMode const with_graph(true);
+    // The leaf's own `retain_grad()` would do nothing, and its hooks run apart from others.
+    bool const is_plain = waits && each.layout() == at::kStrided;
+    inputs.push_back(is_plain ? at::alias(leaves.back()) : leaves.back());
   }
+  c10::AutoGradMode const mode(has_graph);
   auto outputs = forward_(inputs);
   if (!mb.is_last_stage()) {
-    if (has_graph) kept.graph = split_backward(inputs, detail::defined(outputs));
+    if (has_graph) kept.graph = split_backward(leaves, detail::defined(outputs));
     return outputs;
   }
   if (!ends_.loss) {
@@ -62,7 +143,7 @@ inline tensors module_flow::run(work& kept, microbatch mb, bool has_graph) const
   auto const loss = ends_.loss(outputs, mb);
   zbpp::detail::require(
       loss.defined() && loss.numel() == 1, "stage_ends::loss gives a tensor of one number");
-  if (has_graph) kept.graph = split_backward(inputs, loss);
+  if (has_graph) kept.graph = split_backward(leaves, loss);
   kept.loss = loss.detach();
   return outputs;
 }

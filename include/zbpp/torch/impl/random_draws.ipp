@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which operations draw random numbers, and how their draws are recorded and made again.
+#pragma once
+
+#include <zbpp/torch/detail/random_draws.hpp>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/function_schema.h>
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace zbpp::torch::detail {
+
+/// @return what all draws of the process that are recorded or made again hold
+[[nodiscard]] inline std::mutex& draw_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/// @return whether an operation, or an overload of it that it may call, can take a generator
+[[nodiscard]] inline bool takes_generator(at::RecordFunction const& operation) {
+  auto const schema = operation.operator_schema();
+  if (!schema) return false;
+  if (c10::Dispatcher::singleton().findSchema({schema->name(), "generator"})) return true;
+  auto const& arguments = schema->arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](auto const& each) {
+    auto const type = each.type()->str();
+    return type == "Generator" || type == "Generator?";
+  });
+}
+
+/// @return whether an operation draws from a default generator
+[[nodiscard]] inline bool draws_from_default(at::RecordFunction const& operation) {
+  struct hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  // Schemas are copied to be read, so each name is looked up once.
+  static thread_local std::unordered_map<std::string, bool, hash, std::equal_to<>> known;
+  std::string_view const name = operation.name();
+  auto found = known.find(name);
+  if (found == known.end()) found = known.emplace(name, takes_generator(operation)).first;
+  if (!found->second) return false;
+  auto const& inputs = inputs_of(operation);
+  return std::none_of(
+      inputs.begin(), inputs.end(), [](auto const& each) { return each.isGenerator(); });
+}
+
+inline bool draw_recorder::begin(at::RecordFunction const& operation) {
+  if (drawing_ || !draws_from_default(operation)) return false;
+  std::unique_lock lock(draw_mutex());
+  generator_states const now(*in_);
+  if (count_ == 0 || !(now == last_)) draws_->turns.push_back({count_, now});
+  drawing_ = std::move(lock);
+  return true;
+}
+
+inline void draw_recorder::end() noexcept {
+  last_ = generator_states(*in_);
+  ++count_;
+  drawing_ = {};
+}
+
+inline bool draw_replay::begin(at::RecordFunction const& operation) {
+  auto const& turns = draws_->turns;
+  if (drawing_ || turns.empty() || !draws_from_default(operation)) return false;
+  std::unique_lock lock(draw_mutex());
+  outside_ = generator_states(*in_);
+  bool const is_turn = turn_ < turns.size() && turns[turn_].draw == count_;
+  (is_turn ? turns[turn_++].states : last_).write();
+  drawing_ = std::move(lock);
+  return true;
+}
+
+inline void draw_replay::end() noexcept {
+  last_ = generator_states(*in_);
+  outside_.write();
+  ++count_;
+  drawing_ = {};
+}
+
+}  // namespace zbpp::torch::detail
