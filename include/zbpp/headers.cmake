@@ -425,6 +425,7 @@ set(ZBPP_TORCH_HEADERS
   torch/detail/forward_call.hpp
   torch/detail/generator_states.hpp
   torch/detail/graph_cut.hpp
+  torch/detail/layer_keeper.hpp
   torch/detail/libtorch.hpp
   torch/detail/live_memory.hpp
   torch/detail/operation_watch.hpp
@@ -434,6 +435,7 @@ set(ZBPP_TORCH_HEADERS
   torch/impl/checkpoint.ipp
   torch/impl/forward_call.ipp
   torch/impl/generator_states.ipp
+  torch/impl/layer_keeper.ipp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
   torch/impl/optimizer_steps.ipp

@@ -28,13 +28,27 @@ class layer {
  public:
   template <class Module>
     requires(!std::same_as<Module, layer> && stage_module<Module>)  // a copy is no module
-  layer(Module module) : forward_(detail::forward_of(std::move(module))) {}
+  layer(Module module) {
+    if constexpr (requires {
+                    tensors(module->parameters());
+                    tensors(module->buffers());
+                  })
+      state_ = [module] {
+        tensors all = module->parameters();
+        for (auto& each : module->buffers()) all.push_back(std::move(each));
+        return all;
+      };
+    forward_ = detail::forward_of(std::move(module));
+  }
 
   /// Computes the outputs.
   [[nodiscard]] tensors operator()(tensors const& inputs) const { return forward_(inputs); }
+  /// @return what gives the parameters and buffers; empty for a callable, which has none to ask
+  [[nodiscard]] std::function<tensors()> const& state() const noexcept { return state_; }
 
  private:
   std::function<tensors(tensors const&)> forward_;
+  std::function<tensors()> state_;
 };
 
 /// Measures each layer of a model as a stage of its own, one after another, with the threads that
@@ -43,11 +57,19 @@ class layer {
 /// Times are medians. `activation` is what F keeps until B, inputs included; `output_gradient` what
 /// B adds for W at least; `weight_gradient_input` what W keeps; `edge` what it sends, by
 /// `edge_size`; `workspace` the most that a pass takes beyond these. Parameters are not counted.
-/// What W computes is added to the `grad` of parameters: clear them afterwards.
+///
+/// The model is left as it was, also when a layer throws: the bytes of the tensors that operations
+/// of LibTorch are given, so parameters and buffers, those of callables, too; the `grad` of
+/// parameters; LibTorch's default generators. What nobody can see stays as the runs leave it: of a
+/// callable, numbers that are no tensors, tensors that it puts in place of others, and what it
+/// writes through `data_ptr()`. A layer is run in the mode, training or not, that it is in. While
+/// it runs, there is a copy of its tensors.
 /// @param batch  the inputs of the first layer
 /// @param loss   gives one number from the outputs of the last layer, and is measured with it
 /// @return the costs of each layer, in order
-/// @throws error (bad_argument) when there is no layer, or no run; what a layer throws
+/// @throws error (bad_argument) when there is no layer, or no run, or a layer that is a module has
+///         other parameters or buffers afterwards; (pass_failed) naming the layer that threw
+///         something else, with that nested
 [[nodiscard]] std::vector<layer_costs> measure_layers(
     std::vector<layer> const& layers,
     tensors const& batch,

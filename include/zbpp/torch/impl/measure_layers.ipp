@@ -5,12 +5,15 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/detail/median.hpp>
+#include <zbpp/torch/detail/layer_keeper.hpp>
 #include <zbpp/torch/measure_layers.hpp>
 #include <zbpp/torch/split_backward.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <exception>
+#include <string>
 
 namespace zbpp::torch {
 
@@ -116,6 +119,62 @@ inline void measure_bytes(
   from = std::move(sent);
 }
 
+/// Measures a layer.
+/// @param from  inputs, which become the outputs
+[[nodiscard]] inline layer_costs measure_layer(
+    layer const& what,
+    std::function<at::Tensor(tensors const&)> const* loss,
+    edge_tensors& from,
+    measure_options const& options,
+    layer_keeper& keeper) {
+  auto const compute = [&](tensors const& inputs) {
+    auto outputs = what(inputs);
+    return loss == nullptr ? outputs : tensors{(*loss)(outputs)};
+  };
+  c10::AutoGradMode const with_graph(true);
+  keeper.watch([&] {
+    auto const inputs = inputs_like(from.values, from.needs_gradient);
+    auto outputs = compute(inputs);
+    keeper.put_grads_aside(inputs, outputs);
+    split_backward graph(inputs, defined(outputs));
+    static_cast<void>(graph.backward(ones_for(outputs)));
+  });
+  pass_times times;
+  for (int run = -options.warm_up; run < options.runs; ++run) {
+    if (run == 0) times.clear();
+    for (bool const is_fused : {false, true}) {
+      auto const inputs = inputs_like(from.values, from.needs_gradient);
+      std::vector<ticks> unused;
+      auto outputs = times.run(is_fused ? unused : times.forward, [&] { return compute(inputs); });
+      keeper.put_grads_aside(inputs, outputs);
+      split_backward graph(inputs, defined(outputs));
+      auto gradients = ones_for(outputs);
+      outputs.clear();
+      if (is_fused) {
+        times.run(times.both, [&] { return graph.backward(std::move(gradients)); });
+      } else {
+        times.run(times.input, [&] { return graph.backward_input(std::move(gradients)); });
+        times.run(times.weight, [&] { graph.backward_weight(); });
+      }
+    }
+  }
+  auto const received = bytes_of(from.values);
+  layer_costs costs;
+  costs.forward = zbpp::detail::median(times.forward);
+  costs.backward_input = zbpp::detail::median(times.input);
+  costs.backward_weight = zbpp::detail::median(times.weight);
+  costs.backward_fused = std::clamp(
+      zbpp::detail::median(times.both),
+      std::max(costs.backward_input, costs.backward_weight),
+      costs.backward_input + costs.backward_weight);
+  measure_bytes(what, loss, from, costs);
+  if (options.can_recompute) {
+    costs.recompute = costs.forward;
+    costs.recompute_input = std::min(received, costs.activation);
+  }
+  return costs;
+}
+
 }  // namespace detail
 
 inline std::vector<layer_costs> measure_layers(
@@ -127,49 +186,22 @@ inline std::vector<layer_costs> measure_layers(
   zbpp::detail::require(
       options.runs >= 1 && options.warm_up >= 0,
       "measure_layers takes 1 run or more, and 0 or more to warm up");
+  detail::generator_keeper const generators(batch);
   std::vector<layer_costs> measured;
   edge_tensors from{batch, std::vector<bool>(batch.size(), false)};
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto const name = "layer " + std::to_string(i);
     auto const* const last = i + 1 == layers.size() ? &loss : nullptr;
-    auto const compute = [&](tensors const& inputs) {
-      auto outputs = layers[i](inputs);
-      return last == nullptr ? outputs : tensors{(*last)(outputs)};
-    };
-    detail::pass_times times;
-    for (int run = -options.warm_up; run < options.runs; ++run) {
-      c10::AutoGradMode const with_graph(true);
-      if (run == 0) times.clear();
-      for (bool const is_fused : {false, true}) {
-        auto const inputs = detail::inputs_like(from.values, from.needs_gradient);
-        std::vector<ticks> unused;
-        auto outputs =
-            times.run(is_fused ? unused : times.forward, [&] { return compute(inputs); });
-        split_backward graph(inputs, detail::defined(outputs));
-        auto gradients = detail::ones_for(outputs);
-        outputs.clear();
-        if (is_fused) {
-          times.run(times.both, [&] { return graph.backward(std::move(gradients)); });
-        } else {
-          times.run(times.input, [&] { return graph.backward_input(std::move(gradients)); });
-          times.run(times.weight, [&] { graph.backward_weight(); });
-        }
-      }
+    try {
+      detail::layer_keeper keeper(layers[i].state(), name);
+      measured.push_back(detail::measure_layer(layers[i], last, from, options, keeper));
+      keeper.put_back();
+    } catch (error const&) {
+      throw;
+    } catch (std::exception const& thrown) {
+      std::throw_with_nested(
+          error(errc::pass_failed, name + " of measure_layers: " + zbpp::detail::text_of(thrown)));
     }
-    auto const received = detail::bytes_of(from.values);
-    layer_costs costs;
-    costs.forward = zbpp::detail::median(times.forward);
-    costs.backward_input = zbpp::detail::median(times.input);
-    costs.backward_weight = zbpp::detail::median(times.weight);
-    costs.backward_fused = std::clamp(
-        zbpp::detail::median(times.both),
-        std::max(costs.backward_input, costs.backward_weight),
-        costs.backward_input + costs.backward_weight);
-    detail::measure_bytes(layers[i], last, from, costs);
-    if (options.can_recompute) {
-      costs.recompute = costs.forward;
-      costs.recompute_input = std::min(received, costs.activation);
-    }
-    measured.push_back(costs);
   }
   return measured;
 }
