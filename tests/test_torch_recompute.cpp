@@ -10,6 +10,7 @@
 #include <support/torch_hooked.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -157,6 +158,43 @@ TEST_CASE("R makes what F made while other ranks draw, too", "[torch][recompute]
       CHECK(same_bits(made->first[s], made->second[s]));
     }
     CHECK_NOTHROW(pipe.evaluate());
+
+    // Beside passes that are not made again, and batches that are drawn, too.
+    auto mixed = noisy_model(where.stages(), made);
+    mixed.batch = [](std::int64_t) { return at::randn({3, 8}); };
+    auto of_mixed = stages_of(mixed, {.check = true});
+    zbpp::problem const problem = recomputed_problem(where);
+    auto const half =
+        zbpp::make_plan("half", with_recompute(with_all_r(planned.schedule(), false)), problem);
+    zbpp::pipeline other{half, threads, of_mixed};
+    for (int step = 0; step < 10; ++step) CHECK_NOTHROW(other.step());
+  }
+}
+
+TEST_CASE("a flow knows whether its plan recomputes anywhere", "[torch][recompute]") {
+  auto const problem = recomputed_problem(zbpp::placement::linear(2));
+  auto const order = zbpp::one_f_one_b{}(problem);
+  zbpp::rows<zbpp::pass> rows;  // R of the last stage alone
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const all = with_all_r(order, rank == 1);
+    for (auto const& each : all.passes(rank)) rows.push(each);
+    rows.end_row();
+  }
+  zbpp::schedule const last(order.placement(), order.microbatches(), std::move(rows));
+  for (auto const& [of, expected] :
+       {std::pair(with_all_r(order, false), false), std::pair(last, true)}) {
+    auto const model = mlp_model(run_seed(), 2, 1, 4, 2);
+    std::vector<bool> told;
+    auto ends = ends_of(model);
+    ends.batch = [&, batch = ends.batch](microbatch mb) {
+      told.push_back(mb.has_recomputation());
+      return batch(mb);
+    };
+    std::vector<module_stage<>> stages;
+    for (auto const& slice : model.slices) stages.emplace_back(slice.forward, ends);
+    zbpp::pipeline pipe{zbpp::make_plan("", of, problem), zbpp::virtual_time{}, stages};
+    pipe.step();
+    CHECK(told == std::vector<bool>(microbatches, expected));
   }
 }
 

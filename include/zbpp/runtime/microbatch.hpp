@@ -45,6 +45,8 @@ class microbatch {
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }
   /// @return whether the program recomputes: F need keep only what R starts from
   [[nodiscard]] bool is_recomputed() const noexcept { return state_->is_recomputed; }
+  /// @return whether the program recomputes any microbatch of any stage
+  [[nodiscard]] bool has_recomputation() const noexcept { return state_->common->recomputes; }
   /// @return whether the running instruction is BW; ask after `recv_gradient()`
   [[nodiscard]] bool is_fused() const noexcept {
     return state_->is_running && state_->running == pass_kind::backward;

@@ -113,6 +113,7 @@ struct stage_context {
   int stages = 0;
   int microbatches = 0;
   bool is_training = true;
+  bool recomputes = false;   // the program, on any rank
   bool is_captured = false;  // and replayed in later steps, so what the host knows does not count
   std::int64_t step = 0;
   std::int64_t evaluation = 0;

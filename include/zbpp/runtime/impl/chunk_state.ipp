@@ -9,6 +9,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/chunk_state.hpp>
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,10 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
     int rank,
     std::span<stage_ref const> stages,
     callback<evaluation_output> const* outputs) {
+  bool const recomputes =
+      std::ranges::any_of(program.instructions().all(), [](instruction const& each) {
+        return each.kind == instruction_kind::recompute;
+      });
   std::vector<chunk_state> chunks;
   for (int s : program.placement().stages_of(rank)) {
     chunks.push_back(
@@ -28,6 +33,7 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
               .stages = program.stages(),
               .microbatches = program.microbatches(),
               .is_training = outputs == nullptr,
+              .recomputes = recomputes,
               .outputs = outputs},
          .run = stages[chunks.size()],
          .costs = problem.costs(s),

@@ -26,6 +26,17 @@ struct random_draws {
   std::vector<turn> turns;
 };
 
+/// Lets the draws of this thread take turns with those that are recorded or made again, while it
+/// lives.
+class draw_turns : public operation_watch {
+ public:
+  bool begin(at::RecordFunction const& operation) override;
+  void end() noexcept override { drawing_ = {}; }
+
+ private:
+  std::unique_lock<std::mutex> drawing_;
+};
+
 /// Records the draws of this thread while it lives.
 class draw_recorder : public operation_watch {
  public:

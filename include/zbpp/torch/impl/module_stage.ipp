@@ -64,15 +64,22 @@ inline tensors defined(tensors all) {
 inline tensors module_flow::batch(microbatch mb) const {
   zbpp::detail::require(
       static_cast<bool>(ends_.batch), "the first stage needs stage_ends::batch, its inputs");
+  std::optional<detail::draw_turns> turns;
+  if (mb.has_recomputation() && recompute_.restore_generators) turns.emplace();
   return ends_.batch(mb);
 }
 
 inline message module_flow::forward(work& kept, microbatch mb, pass_context ctx) const {
   bool const is_redone = mb.is_training() && mb.is_recomputed();
   std::optional<detail::draw_recorder> recorder;
-  if (is_redone && recompute_.restore_generators) recorder.emplace(kept.draws, kept.in.values);
+  std::optional<detail::draw_turns> turns;
+  if (is_redone && recompute_.restore_generators)
+    recorder.emplace(kept.draws, kept.in.values);
+  else if (mb.has_recomputation() && recompute_.restore_generators)
+    turns.emplace();
   auto outputs = run(kept, mb, mb.is_training() && !is_redone);
   recorder.reset();
+  turns.reset();
   if (is_redone && recompute_.check) kept.made = copies_of_made(kept, outputs);
   if (kept.loss.defined()) mb.report_loss(kept.loss.item<double>());
   if (mb.is_last_stage() && mb.is_training()) return {};

@@ -50,6 +50,12 @@ namespace zbpp::torch::detail {
       inputs.begin(), inputs.end(), [](auto const& each) { return each.isGenerator(); });
 }
 
+inline bool draw_turns::begin(at::RecordFunction const& operation) {
+  if (drawing_ || !draws_from_default(operation)) return false;
+  drawing_ = std::unique_lock(draw_mutex());
+  return true;
+}
+
 inline bool draw_recorder::begin(at::RecordFunction const& operation) {
   if (drawing_ || !draws_from_default(operation)) return false;
   std::unique_lock lock(draw_mutex());
