@@ -18,11 +18,9 @@
 #include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -154,27 +152,6 @@ asked_layers read_layers(zbpp_text text, int most_chunks = 1) {
 constexpr std::string_view auto_placement_name = "auto_placement";
 constexpr std::string_view auto_placement_title = "auto-placement";
 
-template <zbpp::policy Policy>
-void replace(std::vector<zbpp::any_policy>& all, Policy with) {
-  for (auto& one : all)
-    if (one.name() == Policy::name) one = with;
-}
-
-// All policies that keep the placement. The budget is that of greedy_auto; every search can be
-// stopped.
-std::vector<zbpp::any_policy> all_policies(zbpp::search_settings const& search) {
-  auto all = zbpp::builtin_policies();
-  replace(all, zbpp::greedy_auto{.search = search});
-  zbpp::search_settings own;
-  own.stop = search.stop;
-  own.on_progress = search.on_progress;
-  replace(all, zbpp::zb_v{.search = own});
-  replace(all, zbpp::v_half{.search = own});
-  replace(all, zbpp::v_min{.search = own});
-  replace(all, zbpp::interleaved_zb{.search = own});
-  return all;
-}
-
 zbpp::any_policy const& find(std::vector<zbpp::any_policy> const& all, std::string_view name) {
   auto const found = std::ranges::find_if(
       all, [name](auto const& one) { return one.name() == name || one.title() == name; });
@@ -227,7 +204,7 @@ zbpp::json::plan_report plan(
     auto found = zbpp::auto_placement{.search = search}(problem);
     return report(auto_placement_title, std::move(found.schedule), std::move(found.problem));
   }
-  auto const all = all_policies(search);
+  auto const all = zbpp::builtin_policies(search);
   auto const& policy = find(all, name);
   auto order = policy(problem);
   return report(policy.title(), std::move(order), std::move(problem));

@@ -61,8 +61,8 @@ ZBPP_C_EXPORT void zbpp_search_progress(zbpp_search* search, zbpp_progress* out)
 ZBPP_C_EXPORT void zbpp_search_free(zbpp_search* search);
 
 /// Plans a problem as `zbpp-plan --policy` does: `policy` is the name or title of a policy, or
-/// auto_placement. `seconds` and `seed` are the budget and the seed of greedy_auto and
-/// auto_placement. `search` may be NULL. The answer is a plan.
+/// auto_placement. `seconds` and `seed` are the budget and the seed of every policy that searches.
+/// `search` may be NULL. The answer is a plan.
 ZBPP_C_EXPORT zbpp_status zbpp_plan(
     zbpp_text problem,
     zbpp_text policy,

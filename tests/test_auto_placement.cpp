@@ -6,8 +6,10 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/regroup.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/save_memory.hpp>
 #include <zbpp/planner/with_placement.hpp>
 
 #include <support/catch.hpp>
@@ -290,14 +292,18 @@ TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_pl
     auto const found = settings.candidates(what);
     REQUIRE_FALSE(found.empty());
     auto const best = settings(what);
+    auto const memory = [](placed_schedule const& one) {
+      return memory_use_of(detail::memory_of(one.schedule, one.problem), one.problem);
+    };
     for (auto const& one : found) {
       CHECK(cost(simulate(one.schedule, one.problem)) == one.cost);
       CHECK(verify(lower(one.schedule), one.problem).empty());
       CHECK(holds(one.bound, one.problem));
       CHECK(one.is_optimal() == (one.cost == one.bound.cost));
-      CHECK(
-          (one.cost > best.cost ||
-           (one.cost == best.cost && one.problem.stages() >= best.problem.stages())));
+      CHECK(one.cost >= best.cost);
+      if (one.cost > best.cost) continue;
+      CHECK(memory(one) >= memory(best));
+      CHECK((memory(one) > memory(best) || one.problem.stages() >= best.problem.stages()));
     }
     CHECK(best.cost <= greedy_auto{.search = settings.search}.find(what).cost);
     CHECK(settings(what).schedule == best.schedule);
@@ -312,6 +318,8 @@ TEST_CASE("which placement is best depends on memory and transfers", "[auto_plac
   CHECK(best(even(placement::looped(4, 2), 12, 0, 800)) == placement::v_shape(4));
   // With so long a hop chunks only wait for each other.
   CHECK(best(even(placement::v_shape(2), 4, 5000)) == placement::linear(2));
+  // At the same cost ZB-V takes half the memory of ZB-H2.
+  CHECK(best(even(placement::looped(4, 2), 12)) == placement::v_shape(4));
   // All cost the same on one rank: the fewest stages.
   CHECK(best(even(placement::looped(1, 4), 3)) == placement::linear(1));
 }

@@ -14,8 +14,8 @@
 #include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
-#include <support/thinned.hpp>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -57,11 +57,6 @@ search_settings short_search() {
   return search;
 }
 
-schedule order_of(any_policy const& policy, problem const& asked) {
-  if (policy.name() == greedy_auto::name) return greedy_auto{.search = short_search()}(asked);
-  return policy(asked);
-}
-
 problem on(placement where) {
   stage_costs const costs{
       .forward = 10'000'000,
@@ -84,17 +79,13 @@ std::string without_seconds(std::string const& plan) {
 
 TEST_CASE("the C interface plans as the library does") {
   for (auto const& where : {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})
-    for (auto const& policy : builtin_policies()) {
-      // Those search with a budget of their own.
-      bool const is_long = policy.name() == v_half::name || policy.name() == v_min::name ||
-                           policy.name() == interleaved_zb::name;
-      if (is_long && test::is_slow_build) continue;
+    for (auto const& policy : builtin_policies(short_search())) {
       auto const asked = on(where);
       auto const found = plan_with(json::write_problem(asked), policy.name());
       CAPTURE(where.name(), policy.name(), found.text);
       try {
         auto const right =
-            json::make_plan_report(std::string(policy.title()), order_of(policy, asked), asked);
+            json::make_plan_report(std::string(policy.title()), policy(asked), asked);
         REQUIRE(found.status == ZBPP_OK);
         CHECK(without_seconds(found.text) == json::write_plan(right));
       } catch (error const& refused) {
@@ -236,6 +227,33 @@ TEST_CASE("the C interface refuses in one line") {
           "is 80"});
   problem const large(placement::linear(5000), 8, on(placement::linear(2)).costs(0));
   CHECK(plan_with(json::write_problem(large), "gpipe").status == ZBPP_BAD_ARGUMENT);
+}
+
+TEST_CASE("the C interface gives budget and seed to every policy that searches") {
+  auto const costs = [](int i) {
+    return stage_costs{
+        .forward = 300 + 71 * (i % 5),
+        .backward_input = 300 + 53 * (i % 7),
+        .backward_weight = 200 + 97 * (i % 4),
+        .activation = 10};
+  };
+  for (std::string const policy : {"greedy_auto", "zb_v", "v_half", "v_min", "interleaved_zb"}) {
+    CAPTURE(policy);
+    auto const where = policy == "interleaved_zb" ? placement::looped(6, 2) : placement::v_shape(6);
+    std::vector<stage_costs> stages;
+    for (int s = 0; s < where.stages(); ++s) stages.push_back(costs(s));
+    auto const asked = json::write_problem({where, 24, stages, 70, {50}});
+    auto const order = [&](double seconds, std::uint64_t seed) {
+      auto const found = ask([&](char** out) {
+        return zbpp_plan(text_of(asked), text_of(policy), seconds, seed, nullptr, out);
+      });
+      REQUIRE(found.status == ZBPP_OK);
+      return json::read_plan(found.text).schedule;
+    };
+    CHECK(order(0.002, 3) == order(0.002, 3));
+    CHECK(order(0.002, 3) != order(0.05, 3));
+    CHECK(order(0.02, 3) != order(0.02, 4));
+  }
 }
 
 TEST_CASE("the C interface stops a search that runs, with the best so far") {

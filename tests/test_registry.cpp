@@ -41,6 +41,24 @@ TEST_CASE("a built-in policy is found by its name and by its title", "[registry]
   CHECK(zbpp::find_policy(zbpp::builtin_policies(), "1F1B").name() == "one_f_one_b");
 }
 
+TEST_CASE("policies that search take the settings of a search", "[registry]") {
+  std::set<std::string_view> searching;
+  for (auto const& policy : zbpp::builtin_policies())
+    if (policy.searches()) searching.insert(policy.name());
+  CHECK(
+      searching ==
+      std::set<std::string_view>{"greedy_auto", "interleaved_zb", "v_half", "v_min", "zb_v"});
+  // Each of them refuses a budget that is no time as soon as it has to search.
+  zbpp::stage_costs const stage{
+      .forward = 1, .backward_input = 1, .backward_weight = 1, .activation = 1};
+  for (auto const& policy : zbpp::builtin_policies({.seconds = -1})) {
+    auto const where = policy.name() == "interleaved_zb" ? zbpp::placement::looped(2, 2)
+                                                         : zbpp::placement::v_shape(2);
+    if (policy.searches())
+      CHECK_THROWS_AS(policy(zbpp::problem(where, 4, stage, 0, {2})), zbpp::error);
+  }
+}
+
 TEST_CASE("no two built-in policies share a name or a title", "[registry]") {
   std::set<std::string_view> names;
   for (auto const& policy : zbpp::builtin_policies()) {

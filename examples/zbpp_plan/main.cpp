@@ -3,6 +3,7 @@
 // zbpp-plan: plans, checks and compares schedules on the command line. docs/zbpp_plan.md tells how.
 #include "check.hpp"
 #include "compare.hpp"
+#include "frontier.hpp"
 #include "gpus.hpp"
 #include "inputs.hpp"
 #include "layers.hpp"
@@ -45,10 +46,15 @@ void plan(options const& o, searching const& how) {
           (o.gpus ? "\n" + gpu_needs_of(found.plan) : ""));
     return;
   }
-  auto const found = make_plan(find_planner(planners, o.policy), o.problem->problem);
-  write_plans(o.out, {found}, o.problem->unit);
-  if (!o.out.any())
-    print(summary_of(found, o.problem->unit) + (o.gpus ? "\n" + gpu_needs_of(found) : ""));
+  auto const& who = find_planner(planners, o.policy);
+  auto const found = make_plan(who, o.problem->problem);
+  auto const unit = o.problem->unit;
+  write_plans(o.out, {found}, unit);
+  if (o.out.any()) return;
+  print(
+      summary_of(found, unit) +
+      (has_frontier(who, found) ? "\n" + frontier_of(found, how, unit) : "") +
+      (o.gpus ? "\n" + gpu_needs_of(found) : ""));
 }
 
 [[nodiscard]] status check_file(options const& o) {

@@ -41,8 +41,8 @@ struct planner {
   std::string name;
   std::string title;
   std::string summary;
-  bool keeps_limits = false;  ///< what it refuses does not fit the memory
-  std::function<solution(zbpp::problem const&)> solve;
+  searching const* how;
+  std::function<solution(zbpp::problem const&, searching const&)> solve;
 };
 
 /// @return the name of the one that chooses the placement too
@@ -55,32 +55,24 @@ inline constexpr std::string_view auto_plan_name = "auto_plan";
 [[nodiscard]] inline std::vector<planner> all_planners(searching const& how) {
   std::vector<planner> all;
   for (auto const& policy : zbpp::builtin_policies())
-    if (policy.name() != zbpp::greedy_auto::name)
-      all.push_back(
-          {std::string(policy.name()),
-           std::string(policy.title()),
-           std::string(policy.summary()),
-           false,
-           [policy](zbpp::problem const& problem) -> solution {
-             return {problem, policy(problem)};
-           }});
-  all.push_back(
-      {std::string(zbpp::greedy_auto::name),
-       std::string(zbpp::greedy_auto::title),
-       std::string(zbpp::greedy_auto::summary),
-       true,
-       [&how](zbpp::problem const& problem) -> solution {
-         return how.watch([&](zbpp::search_settings const& search) -> solution {
-           return {problem, zbpp::greedy_auto{.search = search}(problem)};
-         });
-       }});
+    all.push_back(
+        {std::string(policy.name()),
+         std::string(policy.title()),
+         std::string(policy.summary()),
+         &how,
+         [policy](zbpp::problem const& problem, searching const& budget) -> solution {
+           if (!policy.searches()) return {problem, policy(problem)};
+           return budget.watch([&](zbpp::search_settings const& search) -> solution {
+             return {problem, find_policy(zbpp::builtin_policies(search), policy.name())(problem)};
+           });
+         }});
   all.push_back(
       {std::string(auto_placement_name),
        "auto-placement",
        "greedy-auto on the placement that suits best",
-       true,
-       [&how](zbpp::problem const& problem) -> solution {
-         return how.watch([&](zbpp::search_settings const& search) -> solution {
+       &how,
+       [](zbpp::problem const& problem, searching const& budget) -> solution {
+         return budget.watch([&](zbpp::search_settings const& search) -> solution {
            auto found = zbpp::auto_placement{.search = search}(problem);
            return {std::move(found.problem), std::move(found.schedule)};
          });
@@ -89,8 +81,8 @@ inline constexpr std::string_view auto_plan_name = "auto_plan";
       {std::string(auto_plan_name),
        std::string(zbpp::auto_plan::title),
        "layers, placement and order at once; needs layers",
-       true,
-       [](zbpp::problem const&) -> solution {
+       &how,
+       [](zbpp::problem const&, searching const&) -> solution {
          refuse("auto_plan needs layers: give --layers N, or --problem FILE with layers in it");
        }});
   return all;
@@ -124,15 +116,34 @@ inline void check_limits(zbpp::json::plan_report const& found) {
   }
 }
 
+/// Tells whether a planner that refused a problem schedules it where there is memory enough.
+[[nodiscard]] inline bool lacks_memory(planner const& who, zbpp::problem const& problem) {
+  if (problem.memory_limits().empty()) return false;
+  zbpp::problem const unlimited(
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer());
+  auto budget = *who.how;
+  budget.seconds = 0;
+  try {
+    static_cast<void>(who.solve(unlimited, budget));
+    return true;
+  } catch (zbpp::error const& refused) {
+    if (refused.code() != zbpp::errc::unsupported_problem) throw;
+    return false;
+  }
+}
+
 /// Makes a plan within the memory limits, and everything that is said of it.
 /// @throws nothing_fits; zbpp::error when the planner cannot schedule the problem
 [[nodiscard]] inline zbpp::json::plan_report make_plan(
     planner const& who, zbpp::problem const& problem) {
   auto const solve = [&] {
     try {
-      return who.solve(problem);
+      return who.solve(problem, *who.how);
     } catch (zbpp::error const& refused) {
-      if (who.keeps_limits && refused.code() == zbpp::errc::unsupported_problem)
+      if (refused.code() == zbpp::errc::unsupported_problem && lacks_memory(who, problem))
         throw nothing_fits(refused.what());
       throw;
     }

@@ -164,6 +164,7 @@ set(ZBPP_CORE_HEADERS
   planner/impl/partition.ipp
   planner/impl/partition_by_name.ipp
   planner/impl/registry.ipp
+  planner/impl/save_memory.ipp
   planner/impl/search_once.ipp
   planner/impl/src.hpp
   planner/impl/zb_v.ipp
@@ -172,6 +173,7 @@ set(ZBPP_CORE_HEADERS
   planner/partition.hpp
   planner/partition_by_name.hpp
   planner/registry.hpp
+  planner/save_memory.hpp
   planner/search.hpp
   planner/with_placement.hpp
   planner/zb_v.hpp

@@ -52,6 +52,7 @@
 #include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/planner/save_memory.hpp>
 #include <zbpp/planner/search.hpp>
 #include <zbpp/planner/with_placement.hpp>
 #include <zbpp/planner/zb_v.hpp>

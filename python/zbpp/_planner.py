@@ -27,8 +27,8 @@ def plan(
 ) -> Plan:
     """Plans a problem with a policy: the name or title of one of `policies()`.
 
-    `greedy_auto` and `auto_placement` search for `seconds` of a machine that places a pass in 50 ns.
-    The budget is counted in passes, so the same problem, budget and seed give the same plan on any
+    Every policy that searches does so for `seconds` of a machine that places a pass in 50 ns. The
+    budget is counted in passes, so the same problem, budget and seed give the same plan on any
     machine. Setting `stop` ends a search, and the plan is the best so far. `progress` is called some
     times a second by the thread that called `plan`, once a search tells how far it is.
 

@@ -6,11 +6,11 @@
 
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/planner/save_memory.hpp>
 
 #include <support/planner_problems.hpp>
 
@@ -22,14 +22,18 @@
 
 namespace zbpp::test {
 
-/// A policy whose schedule costs less than that of greedy_auto.
-struct cheaper_policy {
+/// A policy whose schedule costs less than that of greedy_auto, or no more and takes less memory.
+struct better_policy {
   std::uint64_t seed;
   std::string policy;
   std::string placement;
   int microbatches;
   ticks cost;
   ticks found;
+  memory_use memory;
+  memory_use found_memory;
+
+  [[nodiscard]] bool is_cheaper() const noexcept { return cost < found; }
 };
 
 /// A problem of any placement: 2 to `most_ranks` ranks, up to 4 microbatches for each, alike stages
@@ -61,19 +65,16 @@ struct cheaper_policy {
 }
 
 /// @return the policies of the registry that beat greedy_auto on a problem within its limits
-[[nodiscard]] inline std::vector<cheaper_policy> cheaper_policies(
+[[nodiscard]] inline std::vector<better_policy> better_policies(
     std::uint64_t seed, problem const& problem, search_settings const& search) {
-  auto const found = greedy_auto{.search = search}.find(problem).cost;
-  std::vector<any_policy> const searching{
-      zb_v{.search = search},
-      v_half{.search = search},
-      v_min{.search = search},
-      interleaved_zb{.search = search}};
-  std::vector<cheaper_policy> cheaper;
-  for (auto policy : builtin_policies()) {
+  auto const found = greedy_auto{.search = search}.find(problem);
+  auto const memory = [&](schedule const& order) {
+    return memory_use_of(detail::memory_of(order, problem), problem);
+  };
+  auto const of_found = memory(found.schedule);
+  std::vector<better_policy> better;
+  for (auto const& policy : builtin_policies(search)) {
     if (policy.name() == greedy_auto::name) continue;
-    for (auto const& other : searching)
-      if (other.name() == policy.name()) policy = other;
     std::optional<schedule> order;
     try {
       order = policy(problem);
@@ -83,16 +84,18 @@ struct cheaper_policy {
     }
     if (!detail::is_within_limits(*order, problem)) continue;
     auto const its = cost(simulate(*order, problem));
-    if (its < found)
-      cheaper.push_back(
+    if (its < found.cost || (its == found.cost && memory(*order) < of_found))
+      better.push_back(
           {seed,
            std::string(policy.name()),
            std::string(problem.placement().name()),
            problem.microbatches(),
            its,
-           found});
+           found.cost,
+           memory(*order),
+           of_found});
   }
-  return cheaper;
+  return better;
 }
 
 }  // namespace zbpp::test

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -689,6 +690,15 @@ TEST_CASE("where nothing fits, the least that would is told", "[zbpp-plan]") {
     CHECK(refused.err.ends_with(" " + std::string(least) + "\n"));
     CHECK(with(least).status == 0);
   }
+  // Whatever policy refuses: that memory is short is told apart from a problem that it cannot take.
+  for (auto const& policy : builtin_policies())
+    for (std::string const where : {"linear", "v", "looped"}) {
+      CAPTURE(policy.name(), where);
+      words asked = join({"--policy", std::string(policy.name()), "--placement", where}, sized);
+      if (where == "looped") asked = join({"--chunks", "2"}, asked);
+      bool const takes = run(folder, asked).status == 0;
+      CHECK(run(folder, join({"--memory-limit", "3"}, asked)).status == (takes ? 3 : 2));
+    }
   auto const nowhere =
       run(folder, join({"--policy", "auto_placement", "--memory-limit", "3"}, sized));
   CHECK(nowhere.status == 3);
@@ -1224,43 +1234,92 @@ TEST_CASE("pairs that overlap are written where asked for", "[zbpp-plan]") {
       "--csv-overlap means nothing with --sweep-memory");
 }
 
+// Uneven stages on a V or looped, with so little memory that no bound is met.
+words hard_problem(std::string const& placement) {
+  words const given{
+      "--ranks",
+      "6",
+      "--placement",
+      placement,
+      "--microbatches",
+      "24",
+      "--forward",
+      "3,4,5,7,6,5,4,3,5,6,7,5",
+      "--backward-input",
+      "7,3,5,6,4,5,3,4,5,7,6,4",
+      "--backward-weight",
+      "2,3,5,1,4,2,3,6,2,5,3,4",
+      "--transfer",
+      "0.7",
+      "--activation",
+      "1000",
+      "--memory-limit",
+      "5000"};
+  return placement == "v" ? given : join(given, {"--chunks", "2"});
+}
+
 TEST_CASE("a search that takes long tells how far it is, and Ctrl-C ends it", "[zbpp-plan]") {
+  for (std::string const policy : {"greedy_auto", "zb_v", "v_half", "interleaved_zb"}) {
+    CAPTURE(policy);
+    scratch_folder const folder;
+    test::pseudo_terminal terminal;
+    auto const program = test::start(
+        folder,
+        join(
+            {"--policy", policy, "--seconds", "200", "--json", folder / "plan.json"},
+            hard_problem(policy == "interleaved_zb" ? "looped" : "v")),
+        {.terminal = terminal.name()});
+    terminal.read_until("searching: ");
+    ::kill(program, SIGINT);
+    auto const& shown = terminal.read_until("so far");
+    CHECK(test::wait_for(program) == 0);
+    CHECK(contains(shown, " %, cost "));
+    CHECK(contains(shown, "\r\x1b[Kzbpp-plan: interrupted; "));
+    CHECK(json::check_claims(json::read_plan(read_file(folder / "plan.json"))).empty());
+  }
+}
+
+TEST_CASE("budget and seed reach every policy that searches", "[zbpp-plan]") {
   scratch_folder const folder;
-  test::pseudo_terminal terminal;
-  auto const program = test::start(
-      folder,
-      {"--policy",
-       "greedy_auto",
-       "--ranks",
-       "6",
-       "--placement",
-       "v",
-       "--microbatches",
-       "24",
-       "--forward",
-       "3,4,5,7,6,5,4,3,5,6,7,5",
-       "--backward-input",
-       "7,3,5,6,4,5,3,4,5,7,6,4",
-       "--backward-weight",
-       "2,3,5,1,4,2,3,6,2,5,3,4",
-       "--transfer",
-       "0.7",
-       "--activation",
-       "1000",
-       "--memory-limit",
-       "5000",
-       "--seconds",
-       "20",
-       "--json",
-       folder / "plan.json"},
-      {.terminal = terminal.name()});
-  terminal.read_until("searching: ");
-  ::kill(program, SIGINT);
-  auto const& shown = terminal.read_until("so far");
-  CHECK(test::wait_for(program) == 0);
-  CHECK(contains(shown, " %, cost "));
-  CHECK(contains(shown, "\r\x1b[Kzbpp-plan: interrupted; "));
-  CHECK(json::check_claims(json::read_plan(read_file(folder / "plan.json"))).empty());
+  for (std::string const policy : {"greedy_auto", "zb_v", "v_half", "v_min", "interleaved_zb"}) {
+    auto const asked = hard_problem(policy == "interleaved_zb" ? "looped" : "v");
+    auto const with = [&](char const* seconds, char const* seed) {
+      words const given{"--policy", policy, "--seconds", seconds, "--seed", seed, "--csv", "-"};
+      return run(folder, join(given, asked)).out;
+    };
+    CAPTURE(policy);
+    auto const brief = with("0.002", "3");
+    CHECK(brief == with("0.002", "3"));
+    CHECK(brief != with("0.05", "3"));
+    CHECK(with("0.02", "3") != with("0.02", "4"));
+  }
+}
+
+TEST_CASE("without a limit, three lines say what memory more time would save", "[zbpp-plan]") {
+  scratch_folder const folder;
+  for (auto const* policy : {"greedy_auto", "auto_placement"}) {
+    auto const found = run(folder, join({"--policy", policy}, sized));
+    CHECK(found.status == 0);
+    auto const lines = lines_of(found.out);
+    REQUIRE(lines.size() > 4);
+    CHECK(lines[lines.size() - 4].empty());
+    bytes last = std::numeric_limits<bytes>::max();
+    for (std::size_t i = 0; i < 3; ++i) {
+      auto const& line = lines[lines.size() - 3 + i];
+      auto const* const head = i == 0   ? "least memory at this cost  "
+                               : i == 1 ? "least memory at +1 %       "
+                                        : "least memory at +5 %       ";
+      CHECK(line.starts_with(head));
+      auto const most = std::stoll(line.substr(std::string(head).size()));
+      CHECK(most <= last);
+      CHECK(most >= 1000);
+      last = most;
+    }
+    auto const limited = run(folder, join({"--policy", policy, "--memory-limit", "9000"}, sized));
+    CHECK_FALSE(contains(limited.out, "least memory"));
+  }
+  CHECK_FALSE(contains(run(folder, join({"--policy", "zb_h2"}, sized)).out, "least memory"));
+  CHECK_FALSE(contains(run(folder, join({"--policy", "greedy_auto"}, small)).out, "least memory"));
 }
 
 }  // namespace test_zbpp_plan

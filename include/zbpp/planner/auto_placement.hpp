@@ -35,12 +35,15 @@ struct auto_placement {
   search_settings search = {};  ///< of each placement
   bool halve_stages = true;     ///< where they do not come out even for up to two chunks per rank:
                                 ///< times and sizes halve, what is sent does not
+  double most_memory_for = 0;   ///< share of the cost that may be spent for memory, as in
+                                ///< `greedy_auto`
 
   /// Finds the best schedule for each placement that fits the memory, the fewest stages first.
   /// @return nothing when no placement fits
   [[nodiscard]] std::vector<placed_schedule> candidates(problem const& problem) const;
 
-  /// @return the cheapest of the candidates, of equal ones that with the fewest stages
+  /// @return the cheapest of the candidates, of equal ones the one that takes the least memory, of
+  ///         those the one with the fewest stages
   /// @throws error (unsupported_problem) when no placement fits the memory: for the placement that
   ///         needs least, the rank, what it needs and the least limit that works
   [[nodiscard]] placed_schedule operator()(problem const& problem) const;

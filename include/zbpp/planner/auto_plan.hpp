@@ -46,8 +46,11 @@ struct auto_plan {
 
   search_settings search = {.seconds = 3};  ///< over all placements
   int most_chunks = 8;                      ///< per rank, of looped placements; at least 2
+  double most_memory_for = 0;  ///< share of the cost that may be spent for memory, as in
+                               ///< `greedy_auto`
 
-  /// @return the cheapest plan found, of equal ones that with the fewest stages
+  /// @return the cheapest plan found, of the best on each placement that cost the same the one that
+  ///         takes the least memory, of those the one with the fewest stages
   /// @throws error (unsupported_problem) when nothing that was tried fits the memory: for the
   ///         closest, its placement, the rank, what it needs, and how much higher the limits have
   ///         to be; (bad_argument) when a setting is out of range

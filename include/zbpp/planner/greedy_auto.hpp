@@ -26,6 +26,9 @@ struct greedy_auto {
   static constexpr std::string_view summary = "searched for this problem, with a lower bound";
 
   search_settings search = {};
+  /// Share of the least cost found that a plan may cost more where it takes less memory for that,
+  /// from 0 to 1; 0.005 gives up to half a percent of the time.
+  double most_memory_for = 0;
 
   /// @throws error (unsupported_problem) naming the rank, what it needs at least and the least
   ///         limit that works, when no schedule fits the memory; (bad_argument) when the budget is
@@ -35,6 +38,14 @@ struct greedy_auto {
   /// @throws error (unsupported_problem) as `find`
   [[nodiscard]] schedule operator()(problem const& problem) const { return find(problem).schedule; }
 };
+
+namespace detail {
+
+/// Finds what `greedy_auto` finds, whatever memory it takes within the limits.
+/// @throws error as `greedy_auto::find`
+[[nodiscard]] found_schedule find_cheapest(problem const& problem, search_settings const& search);
+
+}  // namespace detail
 
 }  // namespace zbpp
 

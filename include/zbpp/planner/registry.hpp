@@ -6,6 +6,7 @@
 
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/search.hpp>
 #include <zbpp/policy/policy.hpp>
 
 #include <functional>
@@ -21,10 +22,9 @@ class any_policy {
   /// Takes a policy by value, settings included.
   template <policy Policy>
   any_policy(Policy what)
-      : name_(Policy::name),
-        title_(Policy::title),
-        summary_(Policy::summary),
-        make_(std::move(what)) {}
+      : name_(Policy::name), title_(Policy::title), summary_(Policy::summary), searches_(requires {
+          what.search;
+        }), make_(std::move(what)) {}
 
   /// @return the identifier, such as `zb_h1`
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
@@ -32,6 +32,8 @@ class any_policy {
   [[nodiscard]] std::string_view title() const noexcept { return title_; }
   /// @return what it does, in a few words
   [[nodiscard]] std::string_view summary() const noexcept { return summary_; }
+  /// @return whether it searches, and so has a budget, tells of its progress and can be stopped
+  [[nodiscard]] bool searches() const noexcept { return searches_; }
   /// @return the schedule of a problem
   [[nodiscard]] schedule operator()(problem const& problem) const { return make_(problem); }
 
@@ -39,11 +41,13 @@ class any_policy {
   std::string_view name_;
   std::string_view title_;
   std::string_view summary_;
+  bool searches_;
   std::function<schedule(problem const&)> make_;
 };
 
-/// @return the policies that come with the library, each with its default settings
-[[nodiscard]] std::vector<any_policy> builtin_policies();
+/// @param search  settings of those that search
+/// @return the policies that come with the library, else with their default settings
+[[nodiscard]] std::vector<any_policy> builtin_policies(search_settings const& search = {});
 
 /// Finds a policy by its name or title.
 /// @throws error (bad_argument) listing the names there are

@@ -43,7 +43,12 @@ class fusion {
     return std::move(order_);
   }
 
+  /// @return how many orders were simulated
+  [[nodiscard]] int trials() const noexcept { return most_trials - trials_; }
+
  private:
+  static constexpr int most_trials = 128;
+
   // Whether a pass of `joined_` stands for a B and a W that stay as they were.
   [[nodiscard]] bool is_pair(pass const& p) const {
     return p.kind == pass_kind::backward && stays_split_(p.stage, p.microbatch) != 0;
@@ -95,17 +100,22 @@ class fusion {
   grid<std::uint8_t> stays_split_;  // of (stage, microbatch): 1 where B and W stay apart
   std::vector<pass> pairs_;         // as BW: those for which BW is cheaper
   ticks cost_;
-  int trials_ = 128;
+  int trials_ = most_trials;
 };
 
 /// Fuses B and W where `backward_fused` says that BW is cheaper and the simulated cost does not
 /// rise.
-[[nodiscard]] inline schedule fuse_where_it_pays(schedule order, problem const& problem) {
+/// @param trials  grows by how many orders are simulated for that; nullptr: nobody counts
+[[nodiscard]] inline schedule fuse_where_it_pays(
+    schedule order, problem const& problem, int* trials = nullptr) {
   auto const costs = problem.all_costs();
   bool const may_pay = std::any_of(
       costs.begin(), costs.end(), [](stage_costs const& c) { return c.gains_by_fusing(); });
   if (!may_pay) return order;
-  return fusion(std::move(order), problem).run();
+  fusion choice(std::move(order), problem);
+  auto fused = choice.run();
+  if (trials != nullptr) *trials += choice.trials();
+  return fused;
 }
 
 }  // namespace zbpp::detail

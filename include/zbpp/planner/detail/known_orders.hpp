@@ -52,6 +52,31 @@ namespace zbpp::detail {
   return orders;
 }
 
+/// Makes what the handcrafted policies of the registry make for the placement of a problem, with R
+/// in no stage and, where some may recompute, with R in all of them.
+[[nodiscard]] inline std::vector<schedule> handcrafted_orders(problem const& problem) {
+  auto const& where = problem.placement();
+  std::vector<schedule> orders;
+  if (where.is_linear()) {
+    orders.push_back(zb_h2{}(problem));
+    orders.push_back(zb_h1{}(problem));
+    orders.push_back(one_f_one_b{}(problem));
+    orders.push_back(gpipe{}(problem));
+    orders.push_back(scaled_one_f_one_b(problem));
+  }
+  if (where.is_v_shape()) {
+    orders.push_back(fixed_zb_v{}(problem));
+    if (problem.microbatches() >= 2 * problem.ranks()) orders.push_back(dualpipe_v{}(problem));
+  }
+  if (where.is_looped() && problem.microbatches() % problem.ranks() == 0)
+    orders.push_back(interleaved{}(problem));
+  bool const may_recompute = std::ranges::any_of(
+      problem.all_costs(), [](stage_costs const& c) { return c.recompute.has_value(); });
+  if (may_recompute)
+    for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
+  return orders;
+}
+
 /// Lists orders of F and B to begin a search with.
 [[nodiscard]] inline std::vector<std::vector<std::vector<step_code>>> seeds_of(
     std::vector<schedule> const& known) {

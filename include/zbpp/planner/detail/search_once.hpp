@@ -15,6 +15,13 @@ namespace zbpp::detail {
 [[nodiscard]] found_schedule search_once(
     problem const& problem, search_settings const& search, cost_bound const& bound = {});
 
+/// Searches for a schedule that costs no more than `target`, and ends with the first.
+/// @param problem  one for which there is memory
+/// @param work     grows by what the search takes, in passes
+/// @return the cheapest schedule found; its bound says nothing
+[[nodiscard]] found_schedule search_for(
+    problem const& problem, search_settings const& search, ticks target, double& work);
+
 }  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

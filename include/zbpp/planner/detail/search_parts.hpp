@@ -19,6 +19,9 @@ namespace zbpp::detail {
 /// How many passes a search places in a second of its budget.
 inline constexpr double passes_a_second = 2e7;
 
+/// How many passes it places in the time in which a pass is simulated, and its memory counted.
+inline constexpr double passes_a_simulation = 20;
+
 /// @return the effort for raising a bound while a search goes on: a small part of its budget
 [[nodiscard]] inline double effort_within(search_settings const& search) {
   return search.seconds * passes_a_second / 128;

@@ -9,9 +9,11 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/regroup.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/save_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,8 +23,31 @@ namespace zbpp {
 namespace detail {
 
 [[nodiscard]] ZBPP_INLINE placed_schedule place(problem problem, search_settings const& search) {
-  auto found = greedy_auto{.search = search}.find(problem);
+  auto found = find_cheapest(problem, search);
   return {std::move(problem), std::move(found.schedule), found.cost, found.bound};
+}
+
+/// Makes a schedule take less memory at no more than a cost.
+ZBPP_INLINE void save_memory_of(
+    placed_schedule& placed, ticks most, search_settings const& search) {
+  auto found = zbpp::save_memory(
+      placed.problem,
+      {.schedule = std::move(placed.schedule), .cost = placed.cost, .bound = placed.bound},
+      most,
+      search);
+  placed.schedule = std::move(found.schedule);
+  placed.cost = found.cost;
+}
+
+/// Finds the cheapest schedule for each placement that fits the memory, whatever it takes of that.
+[[nodiscard]] ZBPP_INLINE std::vector<placed_schedule> cheapest_placed(
+    problem const& problem, bool halve_stages, search_settings const& search) {
+  auto all = regroupings(problem, halve_stages);
+  std::erase_if(all, [](zbpp::problem const& one) { return !fits_memory(one); });
+  std::vector<placed_schedule> found;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    found.push_back(place(std::move(all[i]), part_of_search(search, i, all.size())));
+  return found;
 }
 
 /// Sweeps one placement. What fits a limit fits every higher one, and what no schedule can do
@@ -59,22 +84,28 @@ namespace detail {
 }  // namespace detail
 
 ZBPP_INLINE std::vector<placed_schedule> auto_placement::candidates(problem const& problem) const {
-  auto all = detail::regroupings(problem, halve_stages);
-  std::erase_if(all, [](zbpp::problem const& one) { return !detail::fits_memory(one); });
-  std::vector<placed_schedule> found;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    found.push_back(
-        detail::place(std::move(all[i]), detail::part_of_search(search, i, all.size())));
+  static_cast<void>(detail::cost_with_share(0, most_memory_for));
+  auto found = detail::cheapest_placed(problem, halve_stages, search);
+  for (auto& one : found)
+    detail::save_memory_of(one, detail::cost_with_share(one.cost, most_memory_for), search);
   return found;
 }
 
 ZBPP_INLINE placed_schedule auto_placement::operator()(problem const& problem) const {
-  auto found = candidates(problem);
-  if (!found.empty())
-    return std::move(*std::min_element(
-        found.begin(), found.end(), [](placed_schedule const& a, placed_schedule const& b) {
-          return a.cost < b.cost;  // the first of equal ones has the fewest stages
-        }));
+  static_cast<void>(detail::cost_with_share(0, most_memory_for));
+  auto found = detail::cheapest_placed(problem, halve_stages, search);
+  if (!found.empty()) {
+    auto const least = std::ranges::min_element(found, {}, &placed_schedule::cost)->cost;
+    auto const most = detail::cost_with_share(least, most_memory_for);
+    std::erase_if(found, [&](placed_schedule const& one) { return one.cost > most; });
+    std::vector<memory_use> uses;
+    for (auto& one : found) {
+      detail::save_memory_of(one, most, search);
+      uses.push_back(memory_use_of(detail::memory_of(one.schedule, one.problem), one.problem));
+    }
+    // The first of equal ones has the fewest stages.
+    return std::move(found[detail::index(std::ranges::min_element(uses) - uses.begin())]);
+  }
   auto const all = detail::regroupings(problem, halve_stages);
   auto const need = [](zbpp::problem const& one) {
     auto const needed = least_memory(one);

@@ -17,6 +17,7 @@
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition.hpp>
+#include <zbpp/planner/save_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -48,7 +49,7 @@ class auto_plan_search {
              }))->bound;
   }
 
-  [[nodiscard]] planned_layers run() {
+  [[nodiscard]] planned_layers run(double most_memory_for) {
     for (auto* where : alive_) {
       if (best_ && (best_->cost <= bound_ || settings_.stop.stop_requested())) break;
       look_first(*where);
@@ -64,6 +65,7 @@ class auto_plan_search {
       keep_better_half();
       ++round_;
     }
+    save_memory(most_memory_for);
     auto const cut_bound = zbpp::lower_bound(best_->problem);
     auto const& chosen = best_->where;
     return {
@@ -93,6 +95,44 @@ class auto_plan_search {
     auto problem = where.model.with(chosen.first_layer, chosen.recompute);
     where.best = {std::move(chosen), std::move(problem), std::move(order), cost};
     if (!best_ || is_better(*where.best, *best_)) best_ = where.best;
+  }
+
+  // Of the best plans of all placements that cost no more than allowed, chooses the one that takes
+  // the least memory, also where stages recompute in time that is left.
+  void save_memory(double most_memory_for) {
+    auto const is_stopped = [&] { return settings_.stop.stop_requested(); };
+    // Where the optimum was proved at once, others were not looked at that may cost the same.
+    for (auto const& where : sites_)
+      if (!where->best && !is_stopped() &&
+          where->bound <= cost_with_share(best_->cost, most_memory_for))
+        look_first(*where);
+    if (is_stopped()) return;
+    auto const most = cost_with_share(best_->cost, most_memory_for);
+    std::vector<plan_site*> able;
+    for (auto const& where : sites_)
+      if (where->best && where->best->cost <= most) able.push_back(where.get());
+    search_settings part;
+    part.seconds = settings_.seconds / static_cast<double>(able.size());
+    part.seed = settings_.seed;
+    part.stop = settings_.stop;
+    std::optional<memory_use> least;
+    for (auto* where : able) {
+      auto plan = std::move(*where->best);
+      where->best.reset();
+      auto const any =
+          where->space.with_choice(plan.where.first_layer, where->space.may_recompute());
+      auto const problem = where->model.with(any.first_layer, any.recompute);
+      auto found = zbpp::save_memory(
+          problem,
+          {.schedule = std::move(plan.schedule), .cost = plan.cost, .bound = {}},
+          most,
+          part);
+      auto const use = memory_use_of(memory_of(found.schedule, problem), problem);
+      if (least && use >= *least) continue;  // the first of equal ones has the fewest stages
+      least = use;
+      best_.reset();
+      take(*where, plan.where, std::move(found.schedule), found.cost);
+    }
   }
 
   // Searches the order of one cut. `tries` is how many whole schedules that may take.
@@ -253,7 +293,8 @@ ZBPP_INLINE planned_layers auto_plan::operator()(layered_problem const& model) c
   detail::check_budget(search);
   detail::require(
       most_chunks >= 2, "most_chunks is less than 2; a looped placement has at least 2");
-  return detail::auto_plan_search(model, search, most_chunks).run();
+  static_cast<void>(detail::cost_with_share(0, most_memory_for));
+  return detail::auto_plan_search(model, search, most_chunks).run(most_memory_for);
 }
 
 ZBPP_INLINE std::vector<planned_limit> auto_plan::frontier(
@@ -270,7 +311,7 @@ ZBPP_INLINE std::vector<planned_limit> auto_plan::frontier(
     auto const part = detail::part_of_search(search, i, ascending.size());
     std::optional<planned_layers> found;
     try {
-      found = auto_plan{part, most_chunks}(limited);
+      found = auto_plan{part, most_chunks, most_memory_for}(limited);
     } catch (error const& nothing_fits) {
       if (nothing_fits.code() != errc::unsupported_problem) throw;
     }

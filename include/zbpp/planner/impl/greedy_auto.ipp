@@ -12,6 +12,7 @@
 #include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/save_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +20,8 @@
 
 namespace zbpp {
 
-ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
+ZBPP_INLINE found_schedule
+detail::find_cheapest(problem const& problem, search_settings const& search) {
   auto const budgets = detail::activation_budgets(problem.placement());
   auto const searches = 1 + budgets.size();
   auto found = detail::search_once(problem, detail::part_of_search(search, 0, searches));
@@ -52,6 +54,13 @@ ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
   if (search.on_progress && !search.stop.stop_requested())
     search.on_progress({.cost = found.cost, .lower_bound = found.bound.cost, .spent = 1});
   return found;
+}
+
+ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
+  static_cast<void>(detail::cost_with_share(0, most_memory_for));
+  auto found = detail::find_cheapest(problem, search);
+  auto const most = detail::cost_with_share(found.cost, most_memory_for);
+  return save_memory(problem, std::move(found), most, search);
 }
 
 }  // namespace zbpp

@@ -6,10 +6,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
-#include <zbpp/planner/chunk_policies.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/named_policy.hpp>
-#include <zbpp/planner/zb_v.hpp>
 
 #include <string>
 #include <string_view>
@@ -17,13 +14,7 @@
 namespace zbpp {
 
 ZBPP_INLINE any_policy named_policy(std::string_view name, search_settings const& search) {
-  auto policy = find_policy(builtin_policies(), name);
-  if (policy.name() == greedy_auto::name) return greedy_auto{.search = search};
-  if (policy.name() == v_half::name) return v_half{.search = search};
-  if (policy.name() == v_min::name) return v_min{.search = search};
-  if (policy.name() == interleaved_zb::name) return interleaved_zb{.search = search};
-  if (policy.name() == zb_v::name) return zb_v{.search = search};
-  return policy;
+  return find_policy(builtin_policies(search), name);
 }
 
 ZBPP_INLINE std::string placement_refusal(

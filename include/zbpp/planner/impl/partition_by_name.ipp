@@ -7,11 +7,9 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/zb_v.hpp>
@@ -25,10 +23,11 @@
 namespace zbpp {
 namespace detail {
 
-/// Says whether a policy of the registry searches for schedules of a model.
-[[nodiscard]] ZBPP_INLINE bool is_searching(std::string_view policy, layered_problem const& model) {
-  return policy == greedy_auto::name || policy == v_half::name || policy == v_min::name ||
-         policy == interleaved_zb::name || (policy == zb_v::name && model.has_limits());
+/// Says whether a policy searches for schedules of a model; ZB-V has an order of its own where
+/// there are no limits.
+[[nodiscard]] ZBPP_INLINE bool is_searching(
+    any_policy const& policy, layered_problem const& model) {
+  return policy.searches() && (policy.name() != zb_v::name || model.has_limits());
 }
 
 /// Makes one search of the schedules of many cuts in what it reports.
@@ -72,11 +71,12 @@ ZBPP_INLINE layer_partition partition_by_name(
     int schedules) {
   detail::check_budget(search);
   detail::require(schedules >= 0, "schedules is less than 0; 0 leaves it to zbpp");
-  auto const name = named_policy(policy, search).name();
+  auto const asked = named_policy(policy, search);
+  auto const name = asked.name();
   if (auto const why = placement_refusal(name, model.placement(), model.microbatches());
       !why.empty())
     throw error(errc::unsupported_problem, why);
-  bool const searches = detail::is_searching(name, model);
+  bool const searches = detail::is_searching(asked, model);
   auto const count = schedules > 0 ? schedules
                      : searches    ? partition_schedules::of_searches
                                    : partition_schedules::of_rules;

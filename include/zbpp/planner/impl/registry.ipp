@@ -18,19 +18,19 @@
 
 namespace zbpp {
 
-ZBPP_INLINE std::vector<any_policy> builtin_policies() {
+ZBPP_INLINE std::vector<any_policy> builtin_policies(search_settings const& search) {
   return {
       gpipe{},
       one_f_one_b{},
       interleaved{},
-      interleaved_zb{},
+      interleaved_zb{.search = search},
       zb_h1{},
       zb_h2{},
-      zb_v{},
-      v_half{},
-      v_min{},
+      zb_v{.search = search},
+      v_half{.search = search},
+      v_min{.search = search},
       dualpipe_v{},
-      greedy_auto{}};
+      greedy_auto{.search = search}};
 }
 
 ZBPP_INLINE any_policy find_policy(std::vector<any_policy> const& policies, std::string_view name) {

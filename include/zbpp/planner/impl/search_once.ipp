@@ -36,6 +36,14 @@ class auto_planner {
         first_bound_(lower_bound(problem)),
         bound_(bound.cost > first_bound_.cost ? bound : first_bound_) {}
 
+  /// Searches for a schedule that costs no more than `target` and no longer.
+  auto_planner(problem const& problem, search_settings const& settings, ticks target)
+      : problem_(problem),
+        settings_(settings),
+        first_bound_{.cost = target},
+        bound_(first_bound_),
+        has_target_(true) {}
+
   [[nodiscard]] found_schedule run() {
     auto const depths =
         problem_.placement().is_linear() ? staircase(problem_).forwards : std::vector<int>{};
@@ -53,12 +61,12 @@ class auto_planner {
       if (!search.is_done()) search.try_orders(seeds_of(known_once()));
       if (search.has_found()) improve(search);
       tries_ += search.tries();
+      work_ += search.work();
       if (!search.has_found()) break;
       // An order within the limits is taken, whether or not the search goes on for its edges.
       if (auto changed = search.best_by_order())
-        if (is_within_limits(*changed, problem_))
-          take(fuse_where_it_pays(std::move(*changed), problem_));
-      auto order = fuse_where_it_pays(search.best_by_rules(), problem_);
+        if (is_within_limits(*changed, problem_)) take(fuse(std::move(*changed)));
+      auto order = fuse(search.best_by_rules());
       auto const used = memory_of(order, problem_);
       if (keeps_limits(used, problem_)) {
         take(std::move(order));
@@ -68,10 +76,13 @@ class auto_planner {
     }
     if (!best_ || cost_ > bound_.cost)
       for (auto& order : known_once())
-        if (is_within_limits(order, problem_)) take(fuse_where_it_pays(std::move(order), problem_));
+        if (is_within_limits(order, problem_)) take(fuse(std::move(order)));
     if (!best_) take(one_by_one(problem_));
     return {std::move(*best_), cost_, bound_, tries_};
   }
+
+  /// @return what the run took, in passes
+  [[nodiscard]] double work() const noexcept { return work_; }
 
  private:
   [[nodiscard]] static problem without_edges(problem const& problem) {
@@ -85,13 +96,22 @@ class auto_planner {
   void improve(plan_search& search) {
     ticks tried = never;
     for (double budgets = 1.0 / 8; !search.is_done(); budgets *= 2) {
-      if (search.cost() < tried && !settings_.stop.stop_requested()) {
+      if (!has_target_ && search.cost() < tried && !settings_.stop.stop_requested()) {
         tried = search.cost();
         bound_ = raise_bound(bound_, tried, problem_, effort_within(settings_));
         search.stop_at(bound_.cost);
       }
       search.improve(budgets);
     }
+  }
+
+  // Where an order meets a target, there is nothing to gain.
+  [[nodiscard]] schedule fuse(schedule order) {
+    if (has_target_ && cost(simulate(order, problem_)) <= bound_.cost) return order;
+    int trials = 0;
+    auto fused = fuse_where_it_pays(std::move(order), problem_, &trials);
+    work_ += passes_a_simulation * trials * static_cast<double>(fused.passes().size());
+    return fused;
   }
 
   void take(schedule order) {
@@ -124,7 +144,9 @@ class auto_planner {
   cost_bound bound_;
   std::optional<schedule> best_;
   ticks cost_ = 0;
+  bool has_target_ = false;
   std::int64_t tries_ = 0;
+  double work_ = 0;
 };
 
 /// @return the problem as it is where no passes are paired
@@ -184,6 +206,24 @@ ZBPP_INLINE void pair_up(
       if (trials == 1) break;  // a large problem
     }
   }
+}
+
+ZBPP_INLINE found_schedule
+search_for(problem const& problem, search_settings const& search, ticks target, double& work) {
+  if (!problem.gains_by_pairing()) {
+    auto_planner planner(problem, search, target);
+    auto found = planner.run();
+    work += planner.work();
+    return found;
+  }
+  auto const in_turn = without_pairs(problem);
+  auto_planner planner(in_turn, search, cost_bound{});
+  auto found = planner.run();
+  found.bound = {.cost = target};
+  pair_up(problem, in_turn, search, found);
+  constexpr double budgets_of_pairs = 2;  // pair_up counts trials, of which there are about so many
+  work += planner.work() + budgets_of_pairs * search.seconds * passes_a_second;
+  return found;
 }
 
 ZBPP_INLINE found_schedule

@@ -13,5 +13,6 @@
 #include <zbpp/planner/impl/partition.ipp>
 #include <zbpp/planner/impl/partition_by_name.ipp>
 #include <zbpp/planner/impl/registry.ipp>
+#include <zbpp/planner/impl/save_memory.ipp>
 #include <zbpp/planner/impl/search_once.ipp>
 #include <zbpp/planner/impl/zb_v.ipp>

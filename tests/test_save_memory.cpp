@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/save_memory.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/auto_plan.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/memory_needs.hpp>
+#include <zbpp/planner/registry.hpp>
+
+#include <support/catch.hpp>
+#include <support/planner_problems.hpp>
+#include <support/policy_grid.hpp>
+#include <support/random_pairs.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+#include <support/tiny_problem.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <stop_token>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace test_save_memory {
+
+using namespace zbpp;
+using test::thinned;
+
+namespace {
+
+stage_costs const even{
+    .forward = 1000,
+    .backward_input = 1000,
+    .backward_weight = 1000,
+    .activation = 1000,
+    .weight_gradient_input = 500};
+
+memory_use use_of(schedule const& order, problem const& problem) {
+  std::vector<bytes> peaks;
+  for (auto const& one : peak_memory(lower(order), problem)) peaks.push_back(one.total);
+  return memory_use_of(peaks, problem);
+}
+
+bytes peak_of(schedule const& order, problem const& problem) {
+  auto const peaks = peak_memory(lower(order), problem);
+  return std::ranges::max(peaks, {}, &memory_peak::total).total;
+}
+
+problem without_limits(problem const& limited) {
+  return {
+      limited.placement(),
+      limited.microbatches(),
+      {limited.all_costs().begin(), limited.all_costs().end()},
+      limited.transfer()};
+}
+
+// No policy that does not search costs no more and takes less.
+void check_against_policies(problem const& problem, found_schedule const& found) {
+  auto const its = use_of(found.schedule, problem);
+  for (auto const& policy : builtin_policies()) {
+    if (policy.name() != std::string_view("zb_v") && policy.searches()) continue;
+    CAPTURE(policy.name(), problem.placement().name(), problem.ranks(), problem.microbatches());
+    try {
+      auto const other = policy(problem);
+      if (cost(simulate(other, problem)) <= found.cost) CHECK(its <= use_of(other, problem));
+    } catch (error const& refused) {
+      REQUIRE(refused.code() == errc::unsupported_problem);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the least share of the fullest rank comes first, then the sum", "[save_memory]") {
+  problem const unlimited(placement::linear(2), 2, even);
+  CHECK(memory_use_of({5, 3}, unlimited) == memory_use{5, 8});
+  CHECK(memory_use_of({4, 4}, unlimited) < memory_use_of({5, 1}, unlimited));
+  CHECK(memory_use_of({5, 1}, unlimited) < memory_use_of({2, 5}, unlimited));
+  problem const limited(placement::linear(2), 2, even, 0, {10, 100});
+  CHECK(memory_use_of({5, 40}, limited) == memory_use{0.5, 45});
+  CHECK(memory_use_of({1, 90}, limited) > memory_use_of({8, 10}, limited));
+  problem const none(placement::linear(1), 2, stage_costs{}, 0, {0});
+  CHECK(memory_use_of({0}, none) == memory_use{});
+}
+
+TEST_CASE("a plan without limits takes no more memory than policies that cost the same") {
+  struct row {
+    placement where;
+    int microbatches;
+    ticks cost;
+    bytes most;
+  };
+  for (auto const& [where, m, least, most] :
+       {row{placement::linear(2), 128, 384'000, 3'000},
+        row{placement::v_shape(4), 32, 192'000, 8'000},
+        row{placement::linear(8), 64, 192'000, 15'000},
+        row{placement::v_shape(8), 64, 384'000, 16'000},
+        row{placement::looped(8, 2), 64, 384'000, 24'000},
+        row{placement::linear(1), 16, 48'000, 1'000}}) {
+    problem const what(where, m, even);
+    auto const found = greedy_auto{}.find(what);
+    CAPTURE(where.name(), m);
+    CHECK(found.cost == least);
+    CHECK(peak_of(found.schedule, what) <= most);
+  }
+}
+
+TEST_CASE("over a grid no handcrafted policy is as cheap with less memory", "[save_memory]") {
+  greedy_auto const brief{.search = {.seconds = 0.003}};
+  for (int p : thinned<std::vector<int>>({1, 2, 3, 4, 8}, {1, 2, 4}))
+    for (auto const& where : test::placements(p))
+      for (int m : {1, p, 2 * p, 5 * p})
+        for (ticks const transfer : {0, 100}) {
+          problem const what(where, m, even, transfer);
+          check_against_policies(what, brief.find(what));
+          problem const uneven(where, m, test::uneven_costs(), transfer);
+          check_against_policies(uneven, brief.find(uneven));
+        }
+  test::plain_random random(4);
+  for (int i = 0; i < thinned(12, 4); ++i)
+    for (char kind : {'l', 'v', 'o'}) {
+      auto const what = without_limits(test::uneven_problem(random, kind));
+      check_against_policies(what, brief.find(what));
+    }
+}
+
+TEST_CASE("no policy that searches fills a rank less at the same cost", "[save_memory]") {
+  search_settings const search{.seconds = 0.1};
+  for (auto const& where : {placement::v_shape(4), placement::looped(4, 2)})
+    for (int m : thinned<std::vector<int>>({4, 8, 20}, {8})) {
+      problem const what(where, m, even);
+      auto const found = greedy_auto{.search = search}.find(what);
+      auto const its = use_of(found.schedule, what).largest_share;
+      for (auto const& policy : builtin_policies(search)) {
+        bool const is_for_it = where.is_v_shape() == (policy.name() != interleaved_zb::name);
+        if (!policy.searches() || policy.name() == greedy_auto::name || !is_for_it) continue;
+        auto const other = policy(what);
+        CAPTURE(policy.name(), where.name(), m);
+        if (cost(simulate(other, what)) <= found.cost)
+          CHECK(its <= use_of(other, what).largest_share);
+      }
+    }
+}
+
+// With edges, R, BW, pairs, uneven limits and static memory.
+TEST_CASE("saving memory never costs more, breaks a limit or takes more", "[save_memory]") {
+  int less = 0;
+  for (int trial = 0; trial < thinned(120, 30); ++trial) {
+    ZBPP_SEEDED(random, static_cast<std::uint64_t>(trial));
+    auto const where =
+        trial % 4 == 3 ? placement::custom({0, 0, 1, 0, 1}) : test::tiny_placement(random, trial);
+    auto const m = static_cast<int>(random.integer(1, 8));
+    auto what = trial % 2 == 0 ? test::tiny_problem(random, where, m)
+                               : test::tiny_problem_with_gradients(random, where, m);
+    if (trial % 5 == 0) what = test::with_overlapped(what, random);
+    search_settings const search{.seconds = 0.001};
+    auto const cheapest = detail::find_cheapest(what, search);
+    auto const found = greedy_auto{.search = search}.find(what);
+    CHECK(found.cost <= cheapest.cost);
+    CHECK(found.cost == cost(simulate(found.schedule, what)));
+    CHECK(found.bound == cheapest.bound);
+    CHECK(verify(lower(found.schedule), what).empty());
+    CHECK(use_of(found.schedule, what) <= use_of(cheapest.schedule, what));
+    less += use_of(found.schedule, what) < use_of(cheapest.schedule, what) ? 1 : 0;
+    CHECK(greedy_auto{.search = search}.find(what).schedule == found.schedule);
+  }
+  CHECK(less > 0);
+}
+
+TEST_CASE("the more time may be spent for memory, the less a plan takes", "[save_memory]") {
+  test::plain_random random(6);
+  int less = 0;
+  for (char kind : {'l', 'v', 'o'})
+    for (int i = 0; i < thinned(4, 2); ++i) {
+      auto const what = without_limits(test::uneven_problem(random, kind));
+      search_settings const search{.seconds = 0.02};
+      auto const least = detail::find_cheapest(what, search).cost;
+      auto const at_cost = greedy_auto{.search = search}.find(what);
+      CHECK(at_cost.cost == least);
+      for (double share : {0.005, 0.05}) {
+        auto const found = greedy_auto{.search = search, .most_memory_for = share}.find(what);
+        CHECK(
+            static_cast<double>(found.cost) <= std::ceil((1 + share) * static_cast<double>(least)));
+        CHECK(found.cost == cost(simulate(found.schedule, what)));
+        CHECK(verify(lower(found.schedule), what).empty());
+        less += use_of(found.schedule, what) < use_of(at_cost.schedule, what) ? 1 : 0;
+      }
+    }
+  CHECK(less > thinned(4, 2));
+  problem const what(placement::linear(2), 4, even);
+  layered_problem const layers(placement::linear(2), 4, std::vector<layer_costs>(4));
+  for (double share : {-0.1, 1.5, std::nan("")}) {
+    CHECK(test::refusal(errc::bad_argument, [&] {
+            (void)greedy_auto{.most_memory_for = share}(what);
+          }).starts_with("most_memory_for is "));
+    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}(what), error);
+    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}.candidates(what), error);
+    CHECK_THROWS_AS(auto_plan{.most_memory_for = share}(layers), error);
+  }
+}
+
+TEST_CASE("searches over placements spend time for memory alike", "[save_memory]") {
+  search_settings const search{.seconds = 0.1};
+  problem const what(placement::looped(4, 2), 24, even);
+  auto const at = [&](double share) {
+    return auto_placement{.search = search, .most_memory_for = share}(what);
+  };
+  auto const cheapest = at(0);
+  auto const leaner = at(0.05);
+  CHECK(cheapest.cost == 2 * 24 * 3000);
+  CHECK(peak_of(cheapest.schedule, cheapest.problem) <= 8000);
+  CHECK(leaner.cost <= cheapest.cost + cheapest.cost / 20);
+  CHECK(peak_of(leaner.schedule, leaner.problem) < peak_of(cheapest.schedule, cheapest.problem));
+
+  layered_problem const layers(
+      placement::linear(4),
+      24,
+      std::vector<layer_costs>(
+          8,
+          {.forward = 1000,
+           .backward_input = 1000,
+           .backward_weight = 1000,
+           .recompute = 1000,
+           .activation = 1000,
+           .weight_gradient_input = 500}));
+  auto const planned = [&](double share) {
+    return auto_plan{.search = search, .most_memory_for = share}(layers);
+  };
+  auto const first = planned(0);
+  auto const second = planned(0.05);
+  for (auto const& one : {first, second}) {
+    CHECK(one.cost == cost(simulate(one.schedule, one.problem)));
+    CHECK(verify(lower(one.schedule), one.problem).empty());
+  }
+  CHECK(first.cost == 2 * 24 * 3000);
+  CHECK(peak_of(first.schedule, first.problem) <= 8000);
+  CHECK(second.cost <= first.cost + first.cost / 20);
+  CHECK(peak_of(second.schedule, second.problem) < peak_of(first.schedule, first.problem));
+}
+
+TEST_CASE(
+    "saving memory keeps to a quarter of a budget, and ends when it is told", "[save_memory]") {
+  test::plain_random random(9);
+  for (char kind : {'l', 'v', 'o'}) {
+    auto const what = without_limits(test::uneven_problem(random, kind));
+    auto const passes = 3.0 * what.stages() * what.microbatches();
+    search_settings search{.seconds = 0.02};
+    auto const cheapest = detail::find_cheapest(what, search);
+    auto const found = save_memory(what, cheapest, cheapest.cost, search);
+    // Those of 75 / 2 passes are the shortest; a search that has begun has one try at least.
+    auto const most = 2 * 0.25 * search.seconds * detail::passes_a_second / 37.5 + 200;
+    CAPTURE(kind, passes);
+    CHECK(static_cast<double>(found.tries - cheapest.tries) <= most);
+    std::stop_source source;
+    source.request_stop();
+    search.stop = source.get_token();
+    CHECK(save_memory(what, cheapest, cheapest.cost, search).schedule == cheapest.schedule);
+  }
+}
+
+}  // namespace test_save_memory
