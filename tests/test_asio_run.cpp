@@ -129,6 +129,24 @@ TEST_CASE("a run pauses on all ranks to evaluate, by number and when asked", "[a
   }
 }
 
+TEST_CASE("what is asked for where a run pauses anyway happens there", "[asio][run]") {
+  for (auto kind : kinds)
+    for (std::int64_t every : {1, 2}) {
+      INFO("kind " << static_cast<int>(kind) << ", every " << every);
+      std::vector<std::int64_t> ends(ranks);
+      on_all_ranks(kind, [&](auto& pipe, int rank) {
+        auto const on_step = [&](step_result const&) {
+          return rank == 2 && pipe.steps() == 4 ? after_step::stop : after_step::go_on;
+        };
+        pipe.run(100, on_step, {.pause_every = every, .on_pause = [&] { pipe.evaluate(); }});
+        ends[detail::index(rank)] = pipe.steps();
+      });
+      CHECK(ends == std::vector<std::int64_t>(ranks, ends[0]));
+      CHECK(ends[0] >= 4);
+      CHECK(ends[0] <= 6);
+    }
+}
+
 TEST_CASE("one rank's validation ends the run of all", "[asio][run]") {
   for (auto kind : kinds) {
     INFO("kind " << static_cast<int>(kind));
@@ -167,6 +185,56 @@ TEST_CASE("what a callback throws on one rank ends the run on all", "[asio][run]
         CHECK(text.find("the disk is full") != std::string::npos);
       }
     }
+}
+
+TEST_CASE("losses are on all ranks where all ask for them", "[asio][run]") {
+  for (auto const& where : {placement::linear(ranks), placement::v_shape(ranks)})
+    for (auto kind : kinds) {
+      INFO("kind " << static_cast<int>(kind) << ", " << where.stages() << " stages");
+      problem const small(where, microbatches, test::checked::costs(), 87);
+      auto const planned = where.is_linear() ? make_plan(zb_h1{}, small, {.step = kind})
+                                             : make_plan(zb_v{}, small, {.step = kind});
+      constexpr int steps = 5;
+      model alone({.stages = where.stages()});
+      pipeline reference(planned, virtual_time{}, alone.stages(), options(kind));
+      std::vector<std::vector<double>> expected;
+      for (int i = 0; i < steps + 2; ++i) {
+        expected.push_back(reference.step().losses);
+        expected.push_back(reference.evaluate().losses);
+      }
+      auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
+        model all({.stages = where.stages()});
+        std::vector<stage_ref> own;
+        for (int s : where.stages_of(meeting.rank())) own.push_back(all.stages()[detail::index(s)]);
+        pipeline pipe(planned, asio::tcp(meeting, {.share_losses = true}), own, options(kind));
+        std::vector<std::vector<double>> found;
+        pipe.run(
+            100,
+            [&](step_result const& step) {
+              found.push_back(step.losses);
+              bool const asks = meeting.rank() == 1 && pipe.steps() == steps;
+              return asks ? after_step::stop : after_step::go_on;
+            },
+            {.pause_every = 1, .on_pause = [&] { found.push_back(pipe.evaluate().losses); }});
+        auto const count = found.size();
+        if (pipe.steps() < steps || count != 2 * detail::index(pipe.steps()))
+          throw std::runtime_error("another number of steps");
+        if (!std::equal(found.begin(), found.end(), expected.begin()))
+          throw std::runtime_error("other losses");
+      });
+      for (auto const& text : thrown) CHECK(text == "");
+    }
+}
+
+TEST_CASE("ranks that differ in whether they share losses are told so", "[asio][run]") {
+  auto const planned = planned_for(step_kind::unchecked);
+  auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
+    model all({.stages = ranks});
+    std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
+    pipeline pipe(planned, asio::tcp(meeting, {.share_losses = meeting.rank() == 2}), own);
+  });
+  for (auto const& text : thrown)
+    CHECK(text.find("share_losses (true at rank 2, false at rank 0)") != std::string::npos);
 }
 
 TEST_CASE("a call from a callback ends the run on all ranks, and says why", "[asio][run]") {

@@ -78,6 +78,10 @@ class step_supervisor {
   void report(failure const& own, std::optional<std::int64_t> step = {});
   /// Ends a step.
   void end();
+  /// Gives all ranks the losses of the step or evaluation that has ended; a collective call.
+  /// @param from  the rank of the last stage, which has them
+  /// @throws the failure of the run
+  void share(std::span<double> losses, int from);
   /// Blocks until all ranks know all failures, and adds those of the others.
   void settle(std::vector<failure>& failures);
   /// Does something outside of a step. If it throws, ends the run, so that no rank waits for this
@@ -92,6 +96,7 @@ class step_supervisor {
   control* control_;
   int rank_;
   std::int32_t pipeline_;
+  rank_call announced_;  // the last one
   failure_calls calls_;
   // Whether this rank knows that the run has failed. `look` reads it behind the handlers, when
   // another thread may be the I/O thread: whoever sees it set sees the step failed.

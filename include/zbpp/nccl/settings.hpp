@@ -21,7 +21,7 @@
 namespace zbpp::nccl {
 
 /// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
-/// edges, most_ctas, replay, steps_at_once and peer_copies.
+/// edges, most_ctas, replay, steps_at_once, peer_copies and share_losses.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
@@ -36,6 +36,9 @@ struct ranks_settings {
   /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
   /// others run.
   int steps_at_once = 1;
+  /// Whether the results of steps and evaluations have the losses on all ranks: as
+  /// `asio::tcp_settings::share_losses`. Steps of `step_async` cannot.
+  bool share_losses = false;
   /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
   /// stages warm up: as `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};

@@ -68,6 +68,16 @@ concept proposes = requires(typename Backend::executor& executor, after_step nex
   { executor.decision() } -> std::same_as<after_step>;
 };
 
+/// Models a backend with ranks in other processes that can give all of them the losses of a step:
+/// `share_losses(losses, from)` blocks until those of the rank `from` are here, where
+/// `shares_losses()` says that all ranks want them.
+template <class Backend>
+concept shares_losses =
+    requires(typename Backend::executor& executor, std::span<double> losses, int rank) {
+      { executor.shares_losses() } -> std::convertible_to<bool>;
+      executor.share_losses(losses, rank);
+    };
+
 /// Runs what belongs to a rank, and is no pass, where its passes run. An executor that has
 /// something to set up for that, such as a current device, keeps it set up while what `enter(rank)`
 /// gives lives.

@@ -179,7 +179,9 @@ class pipeline {
   [[nodiscard]] std::unique_ptr<program_run> make_run(program code, output_callback const* outputs);
   step_result const& train(std::int64_t count, step_calls calls, run_options const& options);
   after_step train_until(std::int64_t end, step_calls calls);
-  after_step decide(after_step asked, bool is_last);
+  after_step decide(after_step asked, bool is_before_pause);
+  [[nodiscard]] bool shares_losses() const noexcept;
+  void share(step_result& result);
   after_step pause(pause_call const& on_pause);
   step_result const& evaluate_for(output_callback on_output);
   void execute(program_run& of, std::int64_t count, step_callback on_step = {});
@@ -269,6 +271,7 @@ step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
   };
   outputs_ = on_output ? output_callback(hand_out) : output_callback();
   execute(*evaluation_, 1);
+  share(evaluation_->last_result());
   ++evaluations_;
   return evaluation_->last_result();
 }

@@ -17,7 +17,7 @@ namespace zbpp {
 /// Holds what a step gave. It belongs to the pipeline and is overwritten by the next step.
 struct step_result {
   /// As reported, one per microbatch; not a number where none was, as in a process without the last
-  /// stage.
+  /// stage, unless `share_losses` of the backend is set.
   std::vector<double> losses;
   timeline measured;  ///< when each pass ran; empty for ranks of other processes
   /// How the optimizer step came out; `is_update` is false where ranks agree on nothing.

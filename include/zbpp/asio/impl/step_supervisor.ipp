@@ -12,9 +12,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +69,7 @@ ZBPP_INLINE rank_call step_supervisor::connecting(bool is_first) const noexcept 
 
 ZBPP_INLINE void step_supervisor::announce(zbpp::detail::run_statement const& run) {
   rank_call const call{.kind = call_kind::run, .pipeline = pipeline_, .steps = run};
+  announced_ = call;
   control_->name_calls(call);
   control_->begin_run(call);
 }
@@ -119,6 +123,19 @@ ZBPP_INLINE void step_supervisor::end() {
   control_->name_calls({});
   control_->board().enter(progress_phase::outside);
   steps_ = control_->board().read().step + 1;
+}
+
+ZBPP_INLINE void step_supervisor::share(std::span<double> losses, int from) {
+  call_name const named(*control_, announced_);
+  std::span<std::byte const> own;
+  if (rank_ == from) own = std::as_bytes(losses);
+  auto const given = control_->collect(collective::broadcast, own, from).front();
+  if (given.size() != losses.size_bytes())
+    throw error(
+        errc::bad_format,
+        "the losses of a step are " + std::to_string(given.size()) + " bytes; expected " +
+            std::to_string(losses.size_bytes()));
+  std::memcpy(losses.data(), given.data(), given.size());
 }
 
 ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {

@@ -54,7 +54,11 @@ ZBPP_INLINE tcp::executor::executor(tcp by, plan const& planned)
     : control_(by.control_),
       connector_(by.connector_),
       settings_(by.settings_),
-      part_(*by.control_, planned, {.told = [this] { notify(&wakeup_); }}) {}
+      part_(
+          *by.control_,
+          planned,
+          {.told = [this] { notify(&wakeup_); }},
+          {make_item("share_losses", by.settings_.share_losses ? "true" : "false")}) {}
 
 ZBPP_INLINE tcp::executor::~executor() {
   for (auto const& mine : links_) control_->unwatch(&mine);

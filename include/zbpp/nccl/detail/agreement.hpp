@@ -52,6 +52,7 @@ namespace zbpp::nccl::detail {
       asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
       asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
       asio::make_item("steps_at_once", std::to_string(settings.steps_at_once)),
+      asio::make_item("share_losses", settings.share_losses ? "true" : "false"),
       peer_copies_item(settings)};
 }
 

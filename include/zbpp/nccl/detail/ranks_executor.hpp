@@ -222,6 +222,10 @@ class ranks::executor {
 
   /// Tells the others that the pipeline is destroyed here.
   void leave() { supervisor_.leave(); }
+  /// @return whether the losses of a step are given to all ranks
+  [[nodiscard]] bool shares_losses() const noexcept { return settings_.share_losses; }
+  /// Gives them to all ranks; blocks until those of the last stage's rank are here.
+  void share_losses(std::span<double> losses, int from) { supervisor_.share(losses, from); }
   /// Tells all ranks what this one asks for behind a step; does not block.
   void propose(after_step next) { supervisor_.channel().propose(next); }
   /// Blocks until all ranks have proposed something. @return the most that one of them asks for

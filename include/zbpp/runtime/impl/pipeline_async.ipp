@@ -25,6 +25,10 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
       "step_async() is called where a stage has an optimizer(), or where training_options ask for "
       "accumulation, a loss scale, a learning rate or on_gradients_ready, for which the host waits "
       "in every step; call step()");
+  detail::require(
+      !shares_losses(),
+      "step_async() is called where share_losses is set, for which ranks wait behind every step; "
+      "call step()");
   if (started_.under_way() == executor_.steps_at_once()) finish_oldest();
   failures_.clear();
   auto const ticket = started_.next();

@@ -86,7 +86,8 @@ step_result const& pipeline<Backend>::train(
 template <backend Backend>
 after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
   evaluations_ = 0;
-  if (multi_step_transport<typename Backend::transport_type> && training_->agreements != nullptr) {
+  bool const agrees = training_->agreements != nullptr;
+  if (multi_step_transport<typename Backend::transport_type> && agrees && !shares_losses()) {
     auto& part = *agreements_.of(0);
     auto ask = [&](step_result const& result) {
       state_ = part.state();
@@ -101,8 +102,12 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
     execute(*training_, 1);
     agreements_.count_step(state_);
     try {
+      share(training_->last_result());
       next = call_back(calls.on_step, training_->last_result());
-      if (calls.decides) next = decide(next, state_.steps == end);
+      if (agrees && shares_losses())
+        agreements_.of(0)->request(std::exchange(next, agreements_.of(0)->next()));
+      else if (calls.decides)
+        next = decide(next, state_.steps == end);
     } catch (...) {
       report_callback();
     }
@@ -111,20 +116,39 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
 }
 
 // With one process per rank, what is asked for behind a step is decided at the end of the next one,
-// so that no rank waits for others while there are passes to run.
+// so that no rank waits for others while there are passes to run; before a pause, where all wait
+// anyway, at once.
 template <backend Backend>
-after_step pipeline<Backend>::decide(after_step asked, bool is_last) {
+after_step pipeline<Backend>::decide(after_step asked, bool is_before_pause) {
   if constexpr (detail::proposes<Backend>) {
     asked_ = std::max(asked_, asked);
     auto const next =
         std::exchange(has_proposed_, false) ? executor_.decision() : after_step::go_on;
-    if (next == after_step::go_on && !is_last) {
-      executor_.propose(std::exchange(asked_, after_step::go_on));
-      has_proposed_ = true;
-    }
+    bool const is_end = state_.steps == asked_steps_.first + asked_steps_.count;
+    if (next != after_step::go_on || is_end) return next;
+    executor_.propose(std::exchange(asked_, after_step::go_on));
+    if (is_before_pause) return executor_.decision();
+    has_proposed_ = true;
     return next;
   } else {
     return asked;
+  }
+}
+
+template <backend Backend>
+bool pipeline<Backend>::shares_losses() const noexcept {
+  if constexpr (detail::shares_losses<Backend>)
+    return executor_.shares_losses();
+  else
+    return false;
+}
+
+// Puts the losses of a step into the results of all processes, where all want them.
+template <backend Backend>
+void pipeline<Backend>::share(step_result& result) {
+  if constexpr (detail::shares_losses<Backend>) {
+    auto const& where = plan_.problem().placement();
+    if (shares_losses()) executor_.share_losses(result.losses, where.rank_of(where.stages() - 1));
   }
 }
 
