@@ -11,6 +11,7 @@
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/optim/layer.hpp>
+#include <zbpp/optim/settings.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
