@@ -368,7 +368,7 @@ TEST_CASE("settings that cannot work are refused") {
       "0 listens on");
   CHECK(refused(one, [](auto& s) {
           s.deadline = 0ms;
-        }) == "a deadline of rendezvous_settings is 0 ms or less; set each above 0 ms");
+        }) == "rendezvous_settings::deadline is 0 ms or less; set it above 0 ms");
   CHECK(
       refused(one, [](auto& s) { s.bind = "somewhere"; }) ==
       "rendezvous_settings::bind is 'somewhere'; it must be an address of this machine such as "

@@ -9,6 +9,7 @@
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
 #include <support/refusal.hpp>
+#include <support/settings_fields.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -229,6 +230,33 @@ TEST_CASE("a plan's memory is taken when the pipeline is made", "[threads]") {
     CHECK(pipe.memory(rank).reserved >= peak.activations + peak.edges);
     CHECK(pipe.memory(rank).growths == 0);
   }
+}
+
+TEST_CASE("each setting of threads has an effect", "[threads][settings]") {
+  static std::atomic<int> calls;
+  test::changed_field<threads> const fields[]{
+      {"count", [](auto& t) { t.count = 2; }},
+      {"emulates_transfers", [](auto& t) { t.emulates_transfers = true; }},
+      // How often a thread looks before it sleeps shows in speed alone, so what is wrong is
+      // refused.
+      {"spins", [](auto& t) { t.spins = -1; }},
+      {"on_thread_start",
+       [](auto& t) { t.on_thread_start = [](std::span<int const>) { ++calls; }; }}};
+  auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 4));
+  test::check_fields(fields, {}, [&](threads const& settings) {
+    calls = 0;
+    std::vector<where_am_i> stages(3);
+    pipeline pipe(planned, settings, stages);
+    pipe.step();
+    std::set<std::thread::id> all;
+    for (auto const& stage : stages) all.insert(stage.threads.begin(), stage.threads.end());
+    // A message arrives at a time of the clock, or at once.
+    threads::executor executor(settings, planned);
+    executor.start_run();
+    bool const takes_time = executor.observer_of(0).arrival_of_send(1000) > 0;
+    return std::to_string(all.size()) + " threads, " + std::to_string(calls) + " calls, " +
+           (takes_time ? "messages take time" : "messages arrive at once");
+  });
 }
 
 }  // namespace test_threads

@@ -37,7 +37,7 @@ struct bottleneck_settings {
 /// unless it runs out of `settings.steps`, and then `optimal` is false.
 /// @param layers  what each layer costs, from the input on
 /// @throws error (bad_argument) naming a layer whose costs are wrong, or that layers are too few or
-///         too many
+///         too many, or that `settings.steps` is below 0
 /// @complexity one search for each halving of the interval between two sizes; where each rank has
 ///             one stage a search is O(layers)
 [[nodiscard]] bottleneck bottleneck_partition(

@@ -22,7 +22,7 @@ struct zb_v {
   search_settings search = {};  ///< where its own order does not fit
 
   /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
-  ///         the memory
+  ///         the memory; (bad_argument) when the budget is not a number of seconds
   [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 

@@ -10,10 +10,10 @@
 
 #include <boost/asio/ip/address.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 namespace zbpp::asio::detail {
 
@@ -41,14 +41,16 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
 /// @throws error (bad_argument) unless they are in range
 [[nodiscard]] inline rendezvous_settings checked(rendezvous_settings s) {
   constexpr std::size_t host_name_limit = 255;
-  zbpp::detail::require(
-      std::min({s.join_deadline,
-                s.collective_deadline,
-                s.connect_deadline,
-                s.deadline,
-                s.stall_deadline})
-              .count() > 0,
-      "a deadline of rendezvous_settings is 0 ms or less; set each above 0 ms");
+  for (auto const& [name, deadline] :
+       {std::pair("join_deadline", s.join_deadline),
+        {"collective_deadline", s.collective_deadline},
+        {"connect_deadline", s.connect_deadline},
+        {"deadline", s.deadline},
+        {"stall_deadline", s.stall_deadline}})
+    if (deadline.count() <= 0)
+      throw error(
+          errc::bad_argument,
+          std::string("rendezvous_settings::") + name + " is 0 ms or less; set it above 0 ms");
   zbpp::detail::require(
       s.largest_blob <= std::size_t{1} << 31,
       "rendezvous_settings::largest_blob is above 2 GiB; set at most 2 GiB");

@@ -221,6 +221,12 @@ ZBPP_INLINE void tcp_transport::check(
       channels.size() == largest.size(), "a tcp_transport gets one largest size per channel");
   zbpp::detail::require(
       settings_.most > 0, "tcp_settings::most is 0 bytes or less; set it above 0");
+  zbpp::detail::require(
+      settings_.send_buffer >= 0,
+      "tcp_settings::send_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
+  zbpp::detail::require(
+      settings_.receive_buffer >= 0,
+      "tcp_settings::receive_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
   for (auto size : largest)
     zbpp::detail::require(size >= 0, "the largest message of a channel has at least 0 bytes");
   for (auto const& c : channels)

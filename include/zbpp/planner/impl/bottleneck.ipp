@@ -290,6 +290,8 @@ class bottleneck_search {
 
 ZBPP_INLINE bottleneck bottleneck_partition(
     std::span<layer_costs const> layers, placement const& placement, bottleneck_settings settings) {
+  detail::require(
+      settings.steps >= 0, "bottleneck_settings::steps is below 0; give a number of steps from 0");
   detail::check_layers(layers, placement);
   return detail::bottleneck_search(layers, placement, settings).run();
 }

@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// No setting of the core is ignored: each field of each struct of settings and of costs, set to
+// something else, has an effect or is refused. `threads` is in test_threads.cpp, and those of other
+// components are in tests of theirs.
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/memory.hpp>
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/steps.hpp>
+#include <zbpp/io/ascii.hpp>
+#include <zbpp/io/chrome_trace.hpp>
+#include <zbpp/io/csv.hpp>
+#include <zbpp/io/svg.hpp>
+#include <zbpp/io/sweep_svg.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/sgd.hpp>
+#include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/auto_plan.hpp>
+#include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/partition.hpp>
+#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/object.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/checked_model.hpp>
+#include <support/plan_grid.hpp>
+#include <support/planner_problems.hpp>
+#include <support/random_layers.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/settings_fields.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <new>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace test_settings {
+
+using namespace zbpp;
+using test::changed_field;
+using test::check_fields;
+using test::count_of_fields;
+using test::refusal;
+
+namespace {
+
+// What settings call counts its calls here.
+int calls = 0;
+
+template <class... Values>
+void add(std::string& text, Values const&... values) {
+  (text.append(number_text(static_cast<double>(values))).append(" "), ...);
+}
+
+template <class Values>
+void add_all(std::string& text, Values const& values) {
+  for (auto const& value : values) add(text, value);
+}
+
+std::stop_token stopped() {
+  std::stop_source source;
+  source.request_stop();
+  return source.get_token();
+}
+
+}  // namespace
+
+TEST_CASE("fields are counted whatever their type", "[settings]") {
+  struct none {};
+  struct some {
+    std::vector<int> a;
+    std::optional<std::string> b;
+    loss_scaling c;
+    std::function<void()> d;
+    int const* e = nullptr;
+  };
+  CHECK(count_of_fields<none>() == 0);
+  CHECK(count_of_fields<some>() == 5);
+  CHECK(count_of_fields<loss_scaling>() == 4);
+}
+
+// --- optimizer steps
+
+namespace {
+
+// A training in which all steps are clipped, and one has a gradient that is not finite.
+std::string train(training_options const& options) {
+  test::checked::model all({.stages = 3, .faults = {{.step = 1, .stage = 1, .microbatch = 2}}});
+  problem const small(placement::linear(3), 4, test::checked::costs(), 87);
+  calls = 0;
+  pipeline pipe(
+      make_plan(zb_h1{}, small, {.step = step_kind::post_validated}),
+      virtual_time{},
+      all.stages(),
+      options);
+  std::string text;
+  pipe.run(9, [&](step_result const& result) {
+    auto const& update = result.update;
+    add(text, update.loss_scale, update.norm, update.learning_rate, update.is_post_validated);
+  });
+  add_all(text, all.bits());
+  add(text, calls);
+  return text;
+}
+
+training_options usual_options() {
+  return {.clip = 1e-3, .scaling = {.initial = 4, .growth_interval = 2}};
+}
+
+}  // namespace
+
+TEST_CASE("each training option has an effect", "[settings]") {
+  changed_field<training_options> const options[]{
+      {"clip", [](auto& o) { o.clip = 2e-3; }},
+      {"learning_rate", [](auto& o) { o.learning_rate = [](std::int64_t) { return 0.02; }; }},
+      {"on_gradients_ready",
+       [](auto& o) { o.on_gradients_ready = [](int, pass_context) { ++calls; }; }},
+      {"scaling", [](auto& o) { o.scaling.initial = 8; }},
+      {"accumulate", [](auto& o) { o.accumulate = 2; }},
+      {"window", [](auto& o) { o.window.most_amended = 0; }}};
+  check_fields(options, usual_options(), train);
+
+  changed_field<loss_scaling> const scaling[]{
+      {"initial", [](auto& s) { s.initial = 2; }},
+      {"growth_interval", [](auto& s) { s.growth_interval = 1; }},
+      {"largest", [](auto& s) { s.largest = 4; }},
+      {"smallest", [](auto& s) { s.smallest = 4; }}};
+  check_fields(scaling, usual_options().scaling, [](loss_scaling const& changed) {
+    auto with = usual_options();
+    with.scaling = changed;
+    return train(with);
+  });
+
+  changed_field<validation_window> const window[]{
+      {"steps", [](auto& w) { w.steps = 2; }},
+      {"most_amended", [](auto& w) { w.most_amended = 1; }}};
+  check_fields(window, usual_options().window, [](validation_window const& changed) {
+    auto with = usual_options();
+    with.window = changed;
+    return train(with);
+  });
+}
+
+TEST_CASE("each option of a run has an effect", "[settings]") {
+  changed_field<run_options> const fields[]{
+      {"pause_every", [](auto& o) { o.pause_every = 3; }},
+      {"on_pause", [](auto& o) { o.on_pause = [] { return after_step::stop; }; }}};
+  run_options usual;
+  usual.pause_every = 2;
+  usual.on_pause = [] { ++calls; };
+  check_fields(fields, usual, [](run_options const& options) {
+    test::checked::model all({.stages = 2});
+    problem const small(placement::linear(2), 3, test::checked::costs());
+    calls = 0;
+    pipeline pipe(make_plan(zb_h1{}, small), virtual_time{}, all.stages());
+    pipe.run(6, options);
+    std::string text;
+    add(text, pipe.steps(), calls);
+    return text;
+  });
+}
+
+namespace {
+
+struct two_layers {
+  std::array<float, 4> weights{0.5F, -0.25F, 1.5F, 0.125F};
+  std::array<float, 4> gradients{1e-7F, 0.5F, -0.25F, 0};
+
+  [[nodiscard]] std::vector<optim::layer> all() {
+    auto const halves = [](auto& of) {
+      return std::pair{std::span(of).first(2), std::span(of).last(2)};
+    };
+    auto const [w, x] = halves(weights);
+    auto const [g, h] = halves(gradients);
+    return {{.weights = w, .gradients = g}, {.weights = x, .gradients = h}};
+  }
+};
+
+// Steps, looks at what is changed already, makes the step final, and takes another.
+template <class Optimizer>
+std::string step_twice(
+    two_layers& of, Optimizer& optimizer, step_settings const& how, auto const& moments) {
+  arena memory;
+  pass_context const ctx(memory);
+  std::string text;
+  optimizer.step(how, ctx);
+  add_all(text, of.weights);
+  add_all(text, of.gradients);
+  add_all(text, moments());
+  if (!how.is_final) optimizer.commit(ctx);
+  of.gradients = {0.5F, 1e-7F, 0.125F, 0.25F};
+  optimizer.step({.updates = 1, .learning_rate = 0.01}, ctx);
+  add_all(text, of.weights);
+  return text;
+}
+
+step_settings const not_final{.learning_rate = 0.01, .is_final = false};
+
+std::string adamw_steps(
+    std::vector<optim::layer> const& layers,
+    two_layers& of,
+    optim::adamw_settings const& settings,
+    step_settings const& how = not_final) {
+  optim::adamw optimizer(layers, settings);
+  auto text = step_twice(of, optimizer, how, [&] { return optimizer.mean(); });
+  add(text, optimizer.is_tied(1));
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("each setting of an optimizer has an effect", "[settings]") {
+  changed_field<optim::adamw_settings> const adamw[]{
+      {"mean", [](auto& s) { s.mean = 0.8F; }},
+      {"mean_square", [](auto& s) { s.mean_square = 0.9F; }},
+      {"epsilon", [](auto& s) { s.epsilon = 1e-4F; }},
+      {"weight_decay", [](auto& s) { s.weight_decay = 0.1F; }},
+      // Moments change with the step, rather than when it is final.
+      {"undo", [](auto& s) { s.undo = optim::undo_by::copies; }}};
+  check_fields(adamw, {}, [](optim::adamw_settings const& settings) {
+    two_layers own;
+    return adamw_steps(own.all(), own, settings);
+  });
+
+  changed_field<optim::sgd_settings> const sgd[]{
+      {"momentum", [](auto& s) { s.momentum = 0.5F; }},
+      {"weight_decay", [](auto& s) { s.weight_decay = 0.1F; }},
+      {"undo", [](auto& s) { s.undo = optim::undo_by::copies; }}};
+  check_fields(sgd, {.momentum = 0.9F}, [](optim::sgd_settings const& settings) {
+    two_layers own;
+    optim::sgd optimizer(own.all(), settings);
+    return step_twice(own, optimizer, not_final, [&] { return optimizer.momentum(); });
+  });
+}
+
+TEST_CASE("each setting of a step, and of a layer, has an effect", "[settings]") {
+  changed_field<step_settings> const step[]{
+      {"updates", [](auto& s) { s.updates = 3; }},
+      {"learning_rate", [](auto& s) { s.learning_rate = 0.02; }},
+      {"coefficient", [](auto& s) { s.coefficient = 0.5; }},
+      {"gradient_scale", [](auto& s) { s.gradient_scale = 4; }},
+      {"is_final", [](auto& s) { s.is_final = true; }}};
+  check_fields(step, not_final, [](step_settings const& how) {
+    two_layers own;
+    return adamw_steps(own.all(), own, {}, how);
+  });
+
+  static two_layers other;  // what the fields of a layer are changed to
+  changed_field<optim::layer> const layer[]{
+      {"weights", [](auto& l) { l.weights = other.weights; }},
+      {"gradients", [](auto& l) { l.gradients = std::span(other.gradients).last(2); }},
+      {"is_tied", [](auto& l) { l.is_tied = true; }},
+      {"decays", [](auto& l) { l.decays = false; }}};
+  two_layers own;
+  check_fields(layer, own.all()[1], [&](optim::layer const& changed) {
+    own = {};
+    other = {};
+    return adamw_steps({own.all()[0], changed}, own, {.weight_decay = 0.1F});
+  });
+}
+
+// --- memory
+
+namespace {
+
+struct source_counts {
+  int taken = 0;
+  int given_back = 0;
+  std::size_t bytes = 0;
+  std::uintptr_t context = 0;
+};
+source_counts counts;
+
+void* take_counted(std::size_t size, std::uintptr_t context) {
+  ++counts.taken;
+  counts.bytes += size;
+  counts.context = context;
+  return ::operator new(size, std::align_val_t{256});
+}
+void give_back_counted(void* memory, std::size_t, std::uintptr_t) noexcept {
+  ++counts.given_back;
+  ::operator delete(memory, std::align_val_t{256});
+}
+
+}  // namespace
+
+TEST_CASE("each field of a source of memory has an effect", "[settings]") {
+  changed_field<memory_source> const fields[]{
+      {"take",
+       [](auto& s) {
+         s.take = [](std::size_t, std::uintptr_t) -> void* { throw std::bad_alloc(); };
+       }},
+      {"give_back",
+       [](auto& s) {
+         s.give_back = [](void* memory, std::size_t, std::uintptr_t) noexcept {
+           ::operator delete(memory, std::align_val_t{256});
+         };
+       }},
+      {"context", [](auto& s) { s.context = 7; }},
+      {"alignment", [](auto& s) { s.alignment = 256; }},
+      {"is_host", [](auto& s) { s.is_host = false; }}};
+  memory_source const usual{.take = take_counted, .give_back = give_back_counted};
+  check_fields(fields, usual, [](memory_source const& source) -> std::string {
+    counts = {};
+    std::string text;
+    try {
+      arena memory(source);
+      auto const first = memory.allocate(8);
+      auto const second = memory.allocate(8);
+      add(text, second.data() - first.data());
+      text += test::effect_of([&] {
+        static_cast<void>(object(memory, std::string("in memory of the host"), 8, purpose::edge));
+        return std::string("holds objects ");
+      });
+    } catch (std::bad_alloc const&) {
+      return "no memory";
+    }
+    add(text, counts.taken, counts.given_back, counts.bytes, counts.context);
+    return text;
+  });
+}
+
+// --- programs and costs
+
+TEST_CASE("each option of a program has an effect", "[settings]") {
+  problem const on_v(placement::v_shape(3), 5, test::uneven_costs(), 87);
+  auto const order = zb_v{}(on_v);
+  changed_field<lower_options> const fields[]{
+      {"receive_ahead", [](auto& o) { o.receive_ahead = 1; }},
+      {"step", [](auto& o) { o.step = step_kind::synchronous; }},
+      {"tied",
+       [](auto& o) {
+         o.tied = {0, 3};
+       }},
+      {"layout", [](auto& o) { o.layout = channel_layout::one_per_rank; }}};
+  check_fields(
+      fields, {}, [&](lower_options const& options) { return to_csv(lower(order, options)); });
+}
+
+TEST_CASE("each cost of a stage has an effect", "[settings]") {
+  changed_field<stage_costs> const fields[]{
+      {"forward", [](auto& c) { ++c.forward; }},
+      {"backward_input", [](auto& c) { ++c.backward_input; }},
+      {"backward_weight", [](auto& c) { ++c.backward_weight; }},
+      {"backward_fused", [](auto& c) { c.backward_fused = 1300; }},
+      {"recompute", [](auto& c) { c.recompute = 700; }},
+      {"overlapped", [](auto& c) { c.overlapped = 1500; }},
+      {"norm", [](auto& c) { c.norm = 50; }},
+      {"optimizer_step", [](auto& c) { c.optimizer_step = 50; }},
+      {"activation", [](auto& c) { c.activation = 1001; }},
+      {"weight_gradient_input", [](auto& c) { c.weight_gradient_input = 371; }},
+      {"output_gradient", [](auto& c) { c.output_gradient = 9; }},
+      {"recompute_input", [](auto& c) { c.recompute_input = 111; }},
+      {"edge", [](auto& c) { c.edge = 18; }},
+      {"static_memory", [](auto& c) { c.static_memory = 10; }},
+      {"workspace", [](auto& c) { c.workspace = 10; }},
+      {"tied", [](auto& c) { c.tied = 64; }}};
+  check_fields(fields, test::uneven_costs(), [](stage_costs const& costs) {
+    std::string text;
+    auto const note = [&](std::string const&, plan const& planned) {
+      auto const times = times_of_steps(planned);
+      add(text, times.alone, times.steady.whole, times.steady.part);
+      for (auto const& peak : peak_memory(planned.program(), planned.problem()))
+        add(text, peak.total);
+    };
+    problem const on_v(placement::v_shape(2), 4, costs, 87);
+    test::for_each_plan_of(on_v, {.recomputed = true}, note);
+    problem const linear(placement::linear(2), 4, costs, 87);
+    note("", make_plan(zb_h1{}, linear, {.step = step_kind::synchronous}));
+    return text;
+  });
+}
+
+// --- searches
+
+namespace {
+
+changed_field<search_settings> const search_fields[]{
+    {"seconds", [](auto& s) { s.seconds = 0; }},
+    {"seed", [](auto& s) { s.seed = 17; }},
+    {"stop", [](auto& s) { s.stop = stopped(); }},
+    {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
+
+search_settings const brief{.seconds = 0.004};
+
+// Uneven problems, for which no answer of so brief a search is proved optimal.
+std::vector<problem> uneven_problems(char kind) {
+  std::vector<problem> found;
+  test::plain_random random(5);
+  while (found.size() < 3) {
+    auto one = test::uneven_problem(random, kind);
+    if (one.ranks() >= 3 && one.ranks() <= 6 && one.microbatches() <= 16) found.push_back(one);
+  }
+  return found;
+}
+
+// The same on a V, with less memory than the order of ZB-V takes.
+std::vector<problem> tight_problems() {
+  std::vector<problem> found;
+  for (auto const& one : uneven_problems('v')) {
+    std::vector<bytes> limits(one.memory_limits().begin(), one.memory_limits().end());
+    for (auto& limit : limits) limit = 3 * one.ranks() * 1000 / 2;
+    found.emplace_back(
+        one.placement(),
+        one.microbatches(),
+        std::vector(one.all_costs().begin(), one.all_costs().end()),
+        one.transfer(),
+        limits);
+  }
+  return found;
+}
+
+// Checks what a policy has that searches: nothing but settings of its search, and of these all.
+template <class Policy>
+void check_search(std::vector<problem> const& problems) {
+  INFO(Policy::name);
+  static_assert(count_of_fields<Policy>() == 1, "a policy has a new setting; check its effect");
+  check_fields(search_fields, brief, [&](search_settings const& search) {
+    calls = 0;
+    std::string text;
+    for (auto const& one : problems) text += to_csv(Policy{.search = search}(one));
+    add(text, calls);
+    return text;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("each setting of a search has an effect in all policies that search", "[settings]") {
+  check_search<greedy_auto>(uneven_problems('l'));
+  check_search<v_half>(uneven_problems('v'));
+  check_search<v_min>(uneven_problems('v'));
+  check_search<interleaved_zb>(uneven_problems('o'));
+  check_search<zb_v>(tight_problems());
+}
+
+TEST_CASE("a budget that is no number is refused, whether it is needed or not", "[settings]") {
+  search_settings const wrong{.seconds = std::numeric_limits<double>::quiet_NaN()};
+  std::string const text = "a budget of nan seconds; it lies between 0 and 1000000.000000";
+  auto const refused = [](auto const& decide, placement const& where) {
+    problem const roomy(where, 4, test::uneven_costs(), 87);
+    return refusal([&] { static_cast<void>(decide(roomy)); });
+  };
+  auto const v = placement::v_shape(2);
+  CHECK(refused(greedy_auto{.search = wrong}, v) == text);
+  CHECK(refused(zb_v{.search = wrong}, v) == text);
+  CHECK(refused(v_half{.search = wrong}, v) == text);
+  CHECK(refused(v_min{.search = wrong}, v) == text);
+  CHECK(refused(interleaved_zb{.search = wrong}, placement::looped(2, 2)) == text);
+  CHECK(refused(auto_placement{.search = wrong}, v) == text);
+  layered_problem const layers(placement::linear(2), 4, {4, test::uneven_costs()});
+  CHECK(refusal([&] { static_cast<void>(auto_plan{.search = wrong}(layers)); }) == text);
+}
+
+TEST_CASE("each setting of auto_placement has an effect", "[settings]") {
+  auto const problems = uneven_problems('l');
+  auto const effect = [&](auto_placement const& decide) {
+    calls = 0;
+    std::string text;
+    for (auto const& found : decide.candidates(problems.front())) text += to_csv(found.schedule);
+    add(text, calls);
+    return text;
+  };
+  changed_field<auto_placement> const fields[]{
+      {"search", [](auto& a) { a.search.seconds = 0; }},
+      {"halve_stages", [](auto& a) { a.halve_stages = false; }}};
+  check_fields(fields, {.search = brief}, effect);
+  check_fields(search_fields, brief, [&](search_settings const& search) {
+    return effect({.search = search});
+  });
+}
+
+namespace {
+
+layered_problem uneven_layers(placement const& where, int count, std::uint64_t seed) {
+  test::seeded_random random(seed, 0);
+  return {where, 6, test::random_layers(random, count), 5};
+}
+
+}  // namespace
+
+TEST_CASE("each setting of auto_plan has an effect", "[settings]") {
+  auto const effect = [&](auto_plan const& decide) {
+    calls = 0;
+    std::string text;
+    for (std::uint64_t seed : {1, 4, 5, 6}) {
+      auto const found = decide(uneven_layers(placement::linear(3), 9, seed));
+      text += to_csv(found.schedule);
+      add_all(text, found.first_layer);
+      add(text, found.cost, found.lower_bound);
+    }
+    add(text, calls);
+    return text;
+  };
+  search_settings const some{.seconds = 0.005};
+  changed_field<auto_plan> const fields[]{
+      {"search", [](auto& a) { a.search.seconds = 0; }},
+      {"most_chunks", [](auto& a) { a.most_chunks = 2; }}};
+  check_fields(fields, {.search = some}, effect);
+  check_fields(
+      search_fields, some, [&](search_settings const& search) { return effect({search}); });
+}
+
+TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
+  auto const layers = uneven_layers(placement::linear(4), 18, 7);
+  changed_field<partition_settings> const cuts[]{
+      {"schedules", [](auto& s) { s.schedules = 1; }},
+      {"seed", [](auto& s) { s.seed = 17; }},
+      {"stop", [](auto& s) { s.stop = stopped(); }}};
+  check_fields(cuts, {.schedules = 60}, [&](partition_settings const& settings) {
+    auto const found = partition(layers, one_f_one_b{}, settings);
+    std::string text;
+    add_all(text, found.first_layer);
+    add(text, found.cost, found.schedules);
+    return text;
+  });
+
+  auto const looped = uneven_layers(placement::looped(3, 3), 24, 7);
+  changed_field<bottleneck_settings> const steps[]{{"steps", [](auto& s) { s.steps = 1; }}};
+  check_fields(steps, {}, [&](bottleneck_settings const& settings) {
+    auto const found = bottleneck_partition(looped.layers(), looped.placement(), settings);
+    std::string text;
+    add_all(text, found.first_layer);
+    add(text, found.work, found.memory, found.optimal);
+    return text;
+  });
+  CHECK(refusal([&] {
+          static_cast<void>(bottleneck_partition(looped.layers(), looped.placement(), {-1}));
+        }) == "bottleneck_settings::steps is below 0; give a number of steps from 0");
+}
+
+// --- files and pictures
+
+TEST_CASE("each option of files and pictures has an effect", "[settings]") {
+  problem const on_v(placement::v_shape(2), 8, test::uneven_costs(), 87);
+  auto const order = dualpipe_v{}(on_v);
+  auto const line = simulate(order, on_v);
+
+  changed_field<csv_options> const csv[]{
+      {"overlap", [](auto& o) { o.overlap = true; }},
+      {"for_pytorch", [](auto& o) { o.for_pytorch = true; }}};
+  auto const code = lower(order);
+  check_fields(
+      csv, {}, [&](csv_options options) { return to_csv(order, options) + to_csv(code, options); });
+
+  changed_field<ascii_options> const ascii[]{
+      {"width", [](auto& o) { o.width = 60; }},
+      {"colour", [](auto& o) { o.colour = true; }},
+      {"legend", [](auto& o) { o.legend = false; }}};
+  check_fields(ascii, {}, [&](ascii_options options) { return to_ascii(line, options); });
+
+  changed_field<svg_options> const svg[]{
+      {"width", [](auto& o) { o.width = 600; }},
+      {"row_height", [](auto& o) { o.row_height = 11; }}};
+  check_fields(svg, {}, [&](svg_options options) { return to_svg(line, options); });
+
+  std::vector<sweep_curve> const curves{{"v", {{1000, 0.2, 0.1, false}, {2000, 0.1, 0.1, true}}}};
+  changed_field<sweep_svg_options> const sweep[]{
+      {"width", [](auto& o) { o.width = 600; }},
+      {"height", [](auto& o) { o.height = 300; }},
+      {"title", [](auto& o) { o.title = "a title"; }},
+      {"unit", [](auto& o) { o.unit = "GB"; }}};
+  check_fields(
+      sweep, {}, [&](sweep_svg_options const& options) { return sweep_to_svg(curves, options); });
+}
+
+TEST_CASE("each part of a timeline with a name is drawn", "[settings]") {
+  static problem const linear(placement::linear(2), 3, test::uneven_costs(), 87);
+  static auto const order = zb_h1{}(linear);
+  changed_field<named_timeline> const fields[]{
+      {"name", [](auto& t) { t.name = "another name"; }},
+      {"line", [](auto& t) { t.line = simulate(gpipe{}(linear), linear); }},
+      {"memory", [](auto& t) { t.memory = activation_profile(order, linear); }},
+      {"updates", [](auto& t) {
+         auto const code = lower(order, {.step = step_kind::synchronous});
+         t.updates = simulate_steps(code, linear, 1).updates;
+       }}};
+  check_fields(fields, {"a name", simulate(order, linear)}, [](named_timeline const& drawn) {
+    std::vector const one{drawn};
+    return to_ascii(one) + to_svg(one) + to_chrome_trace(one);
+  });
+}
+
+}  // namespace test_settings
