@@ -501,7 +501,7 @@ TEST_CASE("each setting of auto_plan has an effect", "[settings]") {
   auto const effect = [&](auto_plan const& decide) {
     calls = 0;
     std::string text;
-    for (std::uint64_t seed : {1, 4, 5, 6}) {
+    for (std::uint64_t seed : {1U, 4U, 5U, 6U}) {
       auto const found = decide(uneven_layers(placement::linear(3), 9, seed));
       text += to_csv(found.schedule);
       add_all(text, found.first_layer);

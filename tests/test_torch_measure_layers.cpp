@@ -6,9 +6,12 @@
 
 #include <support/torch_checks.hpp>
 #include <support/torch_models.hpp>
+// Behind the headers of LibTorch, which have a CHECK of their own.
+#include <support/settings_fields.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace test_torch_measure_layers {
@@ -106,6 +109,24 @@ TEST_CASE("measuring nothing is refused", "[torch][measure]") {
   CHECK(refusal([&] {
           static_cast<void>(measure_layers({same}, {at::ones(1)}, sum, {.runs = 0}));
         }) == "measure_layers takes 1 run or more, and 0 or more to warm up");
+}
+
+TEST_CASE("each option of measuring has an effect", "[torch][measure][settings]") {
+  using options = zbpp::torch::measure_options;
+  changed_field<options> const fields[]{
+      {"warm_up", [](auto& o) { o.warm_up = 0; }},
+      {"runs", [](auto& o) { o.runs = 3; }},
+      {"can_recompute", [](auto& o) { o.can_recompute = true; }}};
+  check_fields(fields, {}, [](options const& how) {
+    int runs = 0;
+    auto const w = random_tensor({wide, narrow}, 1).requires_grad_();
+    auto const counted = [w, &runs](at::Tensor const& x) {
+      ++runs;
+      return at::linear(x, w);
+    };
+    auto const costs = measure_layers({counted}, {random_tensor({rows, narrow}, 3)}, sum, how);
+    return std::to_string(runs) + (costs[0].recompute ? " runs, recomputes" : " runs, keeps");
+  });
 }
 
 }  // namespace test_torch_measure_layers

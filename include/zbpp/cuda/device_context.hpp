@@ -36,13 +36,39 @@ struct launch_settings {
   int steps_at_once = 1;      ///< whose losses are on their way
 };
 
+namespace detail {
+
+/// Refuses settings that are out of range, or of which one has no effect beside another.
+/// @throws error (bad_argument)
+inline void check_launch(launch_settings const& how) {
+  zbpp::detail::require(
+      how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
+  zbpp::detail::require(
+      how.run_ahead == 0 || !how.synchronizes,
+      "run_ahead is above 0 and synchronizes is set, with which the host is never ahead; leave one "
+      "of them out");
+}
+/// Refuses a number of multiprocessors that nothing confines the rank to.
+/// @throws error (bad_argument)
+inline void check_confined(rank_device const& runs_on) {
+  zbpp::detail::require(
+      runs_on.sm_count >= 0,
+      "rank_device::sm_count is negative; give a number of multiprocessors, or 0 for all");
+  zbpp::detail::require(
+      runs_on.sm_count == 0 || runs_on.compute != nullptr,
+      "rank_device::sm_count is set and rank_device::compute is not, so nothing confines the rank; "
+      "give the stream that is confined, or leave sm_count out");
+}
+
+}  // namespace detail
+
 /// Holds what one rank runs with on its device.
 class device_context {
  public:
   /// Makes streams and events for the current device.
   /// @param passes  those of the rank in a step
-  /// @throws error (bad_argument) when the stream of the rank_device cannot be adopted, or when
-  ///         run_ahead is negative; cuda_error
+  /// @throws error (bad_argument) when the stream of the rank_device cannot be adopted, or
+  ///         settings are out of range or without effect; cuda_error
   device_context(
       rank_device const& runs_on,
       int microbatches,
@@ -238,6 +264,8 @@ inline device_context::device_context(
       losses_(zbpp::detail::index(microbatches) * zbpp::detail::index(how.steps_at_once)),
       losses_on_device_(losses_.on_device()),
       reports_(zbpp::detail::index(how.steps_at_once)) {
+  detail::check_launch(how);
+  detail::check_confined(runs_on);
   std::fill_n(losses_.data(), microbatches * how.steps_at_once, no_loss);
   for (auto& each : reports_) each.pending.resize(zbpp::detail::index(microbatches), nullptr);
   if (is_adopted()) check_adoptable(compute_, device_);
@@ -245,8 +273,6 @@ inline device_context::device_context(
     second_.emplace(is_adopted() ? detail::make_beside(compute_) : stream(stream_priority::usual));
   if (sm_count_ == 0)
     check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
-  zbpp::detail::require(
-      how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
   for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::host_wait);
 }
 

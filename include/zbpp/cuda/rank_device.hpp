@@ -15,7 +15,8 @@ namespace zbpp::cuda {
 struct rank_device {
   int device = 0;                  ///< number of the device in the CUDA runtime
   cudaStream_t compute = nullptr;  ///< the caller's stream for it; null: one is made
-  int sm_count = 0;  ///< multiprocessors that the stream is confined to; 0: the whole device
+  /// Multiprocessors that the caller's stream is confined to; 0: the whole device.
+  int sm_count = 0;
 };
 
 /// @return devices for ranks on devices 0, 1, ... in turn

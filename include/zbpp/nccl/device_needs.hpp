@@ -45,7 +45,7 @@ struct needs_settings {
 /// @param code  one that `verify` accepts for the layout; with one buffer for each edge
 /// @return one for each rank; `device` is its number
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches, or
-///         `ranks_per_host` or `steps_at_once` is below 1
+///         `ranks_per_host`, `steps_at_once` or `most_ctas` is below 1
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<cuda::device_needs> device_needs_of(
     program const& code, problem const& problem, needs_settings const& how = {}) {
@@ -54,6 +54,8 @@ struct needs_settings {
       how.ranks_per_host >= 1, "ranks_per_host is below 1; give the ranks that are on each host");
   zbpp::detail::require(
       how.steps_at_once >= 1, "steps_at_once is below 1; give a number of steps from 1");
+  zbpp::detail::require(
+      how.most_ctas >= 1, "most_ctas is below 1; give the thread blocks that a message may use");
   bool const replays = how.replay == cuda::replay::step;
   bool const has_order = replays || how.steps_at_once > 1;
   traffic const messages(code);

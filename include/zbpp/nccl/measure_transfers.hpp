@@ -41,7 +41,9 @@ namespace zbpp::nccl {
 
 /// Measures what messages between the ranks of a problem take, on GPUs that do nothing else. A
 /// collective call: it finds out what carries messages and makes it, as `ranks` does with these
-/// settings, and frees it.
+/// settings, and frees it. Settings of steps mean nothing here, so that both may take the same:
+/// run_ahead, traces, synchronizes, steps_at_once, on_thread_start, and all of the device but its
+/// number.
 ///
 /// Two neighbouring ranks after the other send the largest of their edges, and a quarter of it, to
 /// and fro; half a round trip is the time of a message, and the median of some counts. It includes
@@ -143,6 +145,7 @@ inline transfer_costs measure_transfers(
   zbpp::detail::require(
       run.ranks() == ranks,
       "the run has another number of processes than the problem has ranks; start one for each");
+  detail::check_deadline(settings);
   static_cast<void>(cuda::shapes_of(problem, settings.edges));  // refuses edges without a size
   channel_map const map(problem.placement());
   auto const channels = detail::channels_of(problem.placement());

@@ -7,6 +7,7 @@
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/cuda/replay.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/nccl/detail/step_replay.hpp>
 #include <zbpp/nccl/settings.hpp>
 
@@ -33,6 +34,14 @@ namespace zbpp::nccl::detail {
 [[nodiscard]] inline asio::agreement_item peer_copies_item(ranks_settings const& settings) {
   return asio::make_item(
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
+}
+
+/// Refuses a deadline that is over at once.
+/// @throws error (bad_argument)
+inline void check_deadline(ranks_settings const& settings) {
+  zbpp::detail::require(
+      settings.init_deadline.count() > 0,
+      "ranks_settings::init_deadline is 0 ms or less; set it above 0 ms");
 }
 
 /// @return what ranks compare of their settings

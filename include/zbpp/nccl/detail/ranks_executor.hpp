@@ -247,15 +247,19 @@ class ranks::executor {
   // Refuses, on all ranks, what one of them sets. @return how its work is launched
   [[nodiscard]] static cuda::launch_settings checked(
       asio::step_supervisor& supervisor, ranks_settings const& how, plan const& planned) {
-    supervisor.or_fail([&] {
-      static_cast<void>(cuda::detail::checked_steps_at_once(how.steps_at_once, how.traces));
-      if (how.replay == cuda::replay::step) detail::check_replay(how, planned);
-    });
-    return {
+    cuda::launch_settings const launched{
         .run_ahead = how.run_ahead,
         .traces = how.traces,
         .synchronizes = how.synchronizes,
         .steps_at_once = how.steps_at_once};
+    supervisor.or_fail([&] {
+      static_cast<void>(cuda::detail::checked_steps_at_once(how.steps_at_once, how.traces));
+      cuda::detail::check_launch(launched);
+      if (how.device) cuda::detail::check_confined(*how.device);
+      detail::check_deadline(how);
+      if (how.replay == cuda::replay::step) detail::check_replay(how, planned);
+    });
+    return launched;
   }
 
   [[nodiscard]] cuda::device_context& context() noexcept {
