@@ -16,7 +16,9 @@
 #include <support/settings_fields.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -34,7 +36,7 @@ using test::effect_of;
 
 namespace {
 
-int calls = 0;  // of what settings call
+std::atomic<int> calls{0};  // of what settings call
 
 asio::launch const alone{0, 1, 0, "127.0.0.1", 0, "test"};
 
@@ -91,15 +93,27 @@ TEST_CASE("each setting of TCP has an effect", "[asio][settings]") {
       {"send_buffer", [](auto& s) { s.send_buffer = -1; }},
       {"receive_buffer", [](auto& s) { s.receive_buffer = -1; }},
       {"on_thread_start",
-       [](auto& s) { s.on_thread_start = [](std::span<int const>) { ++calls; }; }}};
+       [](auto& s) { s.on_thread_start = [](std::span<int const>) { ++calls; }; }},
+      {"share_losses", [](auto& s) { s.share_losses = true; }}};
   auto const effect = [](settings const& changed) {
     calls = 0;
     asio::rendezvous meeting(alone, {}, test::test_token());
-    problem const small(placement::linear(1), 2, stage_costs{.forward = 1});
+    problem const alone_there(placement::linear(1), 2, stage_costs{.forward = 1});
     std::array stages{test::plain_flow{}};
-    pipeline pipe(make_plan(zb_h1{}, small), asio::tcp(meeting, changed), stages);
+    pipeline pipe(make_plan(zb_h1{}, alone_there), asio::tcp(meeting, changed), stages);
     pipe.step();
-    return "calls: " + std::to_string(calls);
+    // Of two ranks the first one has no losses of its own.
+    problem const of_two(placement::linear(2), 2, stage_costs{.forward = 1, .edge = 8});
+    std::atomic<bool> has_losses = false;
+    auto const thrown = test::run_ranks(2, test::patient_settings(), [&](asio::rendezvous& two) {
+      std::array own{test::plain_flow{}};
+      pipeline part(make_plan(zb_h1{}, of_two), asio::tcp(two, changed), own);
+      auto const loss = part.step().loss();
+      if (two.rank() == 0) has_losses = !std::isnan(loss);
+      two.barrier();
+    });
+    CHECK(thrown == std::vector<std::string>(2));
+    return "calls: " + std::to_string(calls) + (has_losses ? ", all have losses" : "");
   };
   check_fields(fields, {}, effect);
   CHECK(

@@ -180,7 +180,8 @@ TEST_CASE("each setting of ranks over NCCL has an effect", "[nccl][settings]") {
       {"layout", [](auto& s) { s.layout = zbpp::channel_layout::one_per_rank; }},
       {"most_ctas", [](auto& s) { s.most_ctas = 1000; }},  // more than the device has
       {"adopted", [](auto& s) { s.adopted = reinterpret_cast<ncclComm_t>(8); }},  // there is none
-      {"init_deadline", [](auto& s) { s.init_deadline = 0ms; }}};
+      {"init_deadline", [](auto& s) { s.init_deadline = 0ms; }},
+      {"share_losses", [](auto& s) { s.share_losses = true; }}};
   auto const planned = row_plan(2, 4, for_one_queue);
   settings usual;
   usual.edges = toy::edge_shapes(planned.problem());

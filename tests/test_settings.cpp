@@ -44,6 +44,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
@@ -212,6 +213,14 @@ std::string step_twice(
   return text;
 }
 
+// Says that its layer is frozen.
+struct frozen_source : optim::layer_source {
+  bool locate(optim::layer&) override { return false; }
+  void locate_weights(optim::layer&) const override {}
+  void hold_gradients() override {}
+  void return_gradients(bool) override {}
+};
+
 step_settings const not_final{.learning_rate = 0.01, .is_final = false};
 
 std::string adamw_steps(
@@ -268,7 +277,8 @@ TEST_CASE("each setting of a step, and of a layer, has an effect", "[settings]")
       {"weights", [](auto& l) { l.weights = other.weights; }},
       {"gradients", [](auto& l) { l.gradients = std::span(other.gradients).last(2); }},
       {"is_tied", [](auto& l) { l.is_tied = true; }},
-      {"decays", [](auto& l) { l.decays = false; }}};
+      {"decays", [](auto& l) { l.decays = false; }},
+      {"source", [](auto& l) { l.source = std::make_shared<frozen_source>(); }}};
   two_layers own;
   check_fields(layer, own.all()[1], [&](optim::layer const& changed) {
     own = {};
@@ -428,18 +438,30 @@ std::vector<problem> tight_problems() {
   return found;
 }
 
-// Checks what a policy has that searches: nothing but settings of its search, and of these all.
+// Checks what a policy has: settings of its search, and of these all; and for memory, if it takes
+// some.
 template <class Policy>
 void check_search(std::vector<problem> const& problems) {
   INFO(Policy::name);
-  static_assert(count_of_fields<Policy>() == 1, "a policy has a new setting; check its effect");
-  check_fields(search_fields, brief, [&](search_settings const& search) {
+  auto const effect = [&](Policy const& decide) {
     calls = 0;
     std::string text;
-    for (auto const& one : problems) text += to_csv(Policy{.search = search}(one));
+    for (auto const& one : problems) text += to_csv(decide(one));
     add(text, calls);
     return text;
+  };
+  check_fields(search_fields, brief, [&](search_settings const& search) {
+    return effect({.search = search});
   });
+  changed_field<Policy> const search{"search", [](Policy& p) { p.search.stop = stopped(); }};
+  if constexpr (requires(Policy p) { p.most_memory_for; }) {
+    changed_field<Policy> const fields[]{
+        search, {"most_memory_for", [](Policy& p) { p.most_memory_for = 0.2; }}};
+    check_fields(fields, {.search = brief}, effect);
+  } else {
+    changed_field<Policy> const fields[]{search};
+    check_fields(fields, {.search = brief}, effect);
+  }
 }
 
 }  // namespace
@@ -481,7 +503,8 @@ TEST_CASE("each setting of auto_placement has an effect", "[settings]") {
   };
   changed_field<auto_placement> const fields[]{
       {"search", [](auto& a) { a.search.seconds = 0; }},
-      {"halve_stages", [](auto& a) { a.halve_stages = false; }}};
+      {"halve_stages", [](auto& a) { a.halve_stages = false; }},
+      {"most_memory_for", [](auto& a) { a.most_memory_for = 0.2; }}};
   check_fields(fields, {.search = brief}, effect);
   check_fields(search_fields, brief, [&](search_settings const& search) {
     return effect({.search = search});
@@ -513,7 +536,8 @@ TEST_CASE("each setting of auto_plan has an effect", "[settings]") {
   search_settings const some{.seconds = 0.005};
   changed_field<auto_plan> const fields[]{
       {"search", [](auto& a) { a.search.seconds = 0; }},
-      {"most_chunks", [](auto& a) { a.most_chunks = 2; }}};
+      {"most_chunks", [](auto& a) { a.most_chunks = 2; }},
+      {"most_memory_for", [](auto& a) { a.most_memory_for = 0.2; }}};
   check_fields(fields, {.search = some}, effect);
   check_fields(
       search_fields, some, [&](search_settings const& search) { return effect({search}); });
@@ -524,12 +548,14 @@ TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
   changed_field<partition_settings> const cuts[]{
       {"schedules", [](auto& s) { s.schedules = 1; }},
       {"seed", [](auto& s) { s.seed = 17; }},
-      {"stop", [](auto& s) { s.stop = stopped(); }}};
+      {"stop", [](auto& s) { s.stop = stopped(); }},
+      {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
   check_fields(cuts, {.schedules = 60}, [&](partition_settings const& settings) {
+    calls = 0;
     auto const found = partition(layers, one_f_one_b{}, settings);
     std::string text;
     add_all(text, found.first_layer);
-    add(text, found.cost, found.schedules);
+    add(text, found.cost, found.schedules, calls);
     return text;
   });
 
