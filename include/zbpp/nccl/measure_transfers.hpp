@@ -42,8 +42,8 @@ namespace zbpp::nccl {
 /// Measures what messages between the ranks of a problem take, on GPUs that do nothing else. A
 /// collective call: it finds out what carries messages and makes it, as `ranks` does with these
 /// settings, and frees it. Settings of steps mean nothing here, so that both may take the same:
-/// run_ahead, traces, synchronizes, steps_at_once, on_thread_start, and all of the device but its
-/// number.
+/// run_ahead, traces, synchronizes, steps_at_once, on_thread_start, share_losses, and all of the
+/// device but its number.
 ///
 /// Two neighbouring ranks after the other send the largest of their edges, and a quarter of it, to
 /// and fro; half a round trip is the time of a message, and the median of some counts. It includes
