@@ -135,8 +135,8 @@ void check_disturbed(Settings settings) {
         if (kind == step_kind::unchecked && clip > 0) continue;
         settings.undo = undo;
         // Looks at no step before, so each is early where its kind allows it.
-        zbpp::training_options const options{
-            .clip = clip, .window = {.steps = 0, .most_amended = 0}};
+        zbpp::training_options options{.clip = clip};
+        if (kind == step_kind::post_validated) options.window = {.steps = 0, .most_amended = 0};
         auto const all = disturbances();
         auto const expected =
             train<Optimizer>(kind, settings, options, all.front(), false, amended);

@@ -94,8 +94,7 @@ class ranks_apart {
     with.replay = replay_of(o_->how);
     with.steps_at_once = o_->how.steps_at_once;
     train_stages(o_->how, stages, [&](auto& all) {
-      zbpp::pipeline pipe(
-          *one.plan, zbpp::nccl::ranks(*meeting_, with), all, options_of(o_->how.optimizer.base));
+      zbpp::pipeline pipe(*one.plan, zbpp::nccl::ranks(*meeting_, with), all, options_of(o_->how));
       bool const shows = meeting_->rank() == root;
       run_steps(pipe, record, o_->how, shows, [](zbpp::step_result const&) {});
     });

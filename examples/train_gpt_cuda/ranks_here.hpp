@@ -61,7 +61,7 @@ class ranks_here {
     with.replay = replay_of(o_->how);
     with.steps_at_once = o_->how.steps_at_once;
     train_stages(o_->how, stages, [&](auto& all) {
-      zbpp::pipeline pipe(*one.plan, with, all, options_of(o_->how.optimizer.base));
+      zbpp::pipeline pipe(*one.plan, with, all, options_of(o_->how));
       run_steps(pipe, record, o_->how, true, [&](zbpp::step_result const& step) {
         if (times_passes) record.measured = from_its_start(step.measured);
       });

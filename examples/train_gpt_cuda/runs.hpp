@@ -94,6 +94,13 @@ class step_recorder {
   gpt::step_clock clock_;
 };
 
+/// @return how the steps of a pipeline are taken; the settings of steps that are replayed are in
+///         device memory
+[[nodiscard]] inline zbpp::training_options options_of(training const& how) {
+  if (how.replay == replay_kind::step) return {};
+  return gpt::options_of(how.optimizer.base);
+}
+
 /// Runs all steps of a pipeline, one by one, or each while as many others run as is said.
 /// @param each  called with the result of each, when it is recorded
 template <class Pipeline, class Each>
