@@ -144,9 +144,9 @@ class csv_reader {
   }
 
   void read_line(int line, std::string_view text) {
-    std::optional rest = text;
-    for (std::int64_t column = 0; auto const next = take_csv_cell(rest, separator_); ++column)
-      read_cell(line, column, *next);
+    csv_rest rest{text};
+    for (std::int64_t column = 0; !rest.has_ended; ++column)
+      read_cell(line, column, take_csv_cell(rest, separator_));
     cells_.end_row();
   }
 

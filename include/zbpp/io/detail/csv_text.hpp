@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -56,24 +55,28 @@ struct csv_text_cell {
   return has_semicolon ? ';' : has_tab ? '\t' : ',';
 }
 
-/// Removes the first cell of a line, and the separator behind it.
-/// @return nothing where the line has ended
-[[nodiscard]] inline std::optional<csv_text_cell> take_csv_cell(
-    std::optional<std::string_view>& line, char separator) noexcept {
-  if (!line) return std::nullopt;
-  auto const front = trimmed_front(separator == '\t' ? line->substr(0, line->find('\t')) : *line);
-  auto const begin = static_cast<std::size_t>(front.data() - line->data());
+/// Is what is left of a line. An empty text is one more cell, unless the line has ended.
+struct csv_rest {
+  std::string_view text;
+  bool has_ended = false;
+};
+
+/// Removes the first cell of a line, and the separator behind it; the line has not ended.
+[[nodiscard]] inline csv_text_cell take_csv_cell(csv_rest& rest, char separator) noexcept {
+  auto const line = rest.text;
+  auto const front = trimmed_front(separator == '\t' ? line.substr(0, line.find('\t')) : line);
+  auto const begin = static_cast<std::size_t>(front.data() - line.data());
   std::size_t search = 0;  // where the cell may end
   if (front.starts_with('"')) {
-    search = line->find('"', begin + 1);
-    while (search != std::string_view::npos && line->substr(search + 1).starts_with('"'))
-      search = line->find('"', search + 2);
+    search = line.find('"', begin + 1);
+    while (search != std::string_view::npos && line.substr(search + 1).starts_with('"'))
+      search = line.find('"', search + 2);
   }
   if (separator == ';' && front.starts_with('('))
-    search = std::min(line->size(), line->find(')', begin));
-  auto const end = search == std::string_view::npos ? search : line->find(separator, search);
+    search = std::min(line.size(), line.find(')', begin));
+  auto const end = search == std::string_view::npos ? search : line.find(separator, search);
   csv_text_cell cell;
-  cell.written = trimmed(line->substr(0, end));
+  cell.written = trimmed(line.substr(0, end));
   cell.content = cell.written;
   cell.is_quoted = cell.written.starts_with('"');
   if (cell.is_quoted) {
@@ -81,10 +84,8 @@ struct csv_text_cell {
         cell.written.size() > 1 && cell.written.find('"', 1) + 1 == cell.written.size();
     if (cell.is_closed) cell.content = trimmed(cell.written.substr(1, cell.written.size() - 2));
   }
-  if (end == std::string_view::npos)
-    line.reset();
-  else
-    line->remove_prefix(end + 1);
+  rest.has_ended = end == std::string_view::npos;
+  if (!rest.has_ended) rest.text.remove_prefix(end + 1);
   return cell;
 }
 
