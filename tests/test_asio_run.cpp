@@ -12,6 +12,7 @@
 #include <support/checked_model.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -178,7 +179,10 @@ TEST_CASE("what a callback throws on one rank ends the run on all", "[asio][run]
         auto const on_step = [&](step_result const&) {
           if (!pauses) fail();
         };
-        pipe.run(100, on_step, {.pause_every = pauses ? 2 : 0, .on_pause = fail});
+        if (pauses)
+          pipe.run(100, on_step, {.pause_every = 2, .on_pause = fail});
+        else
+          pipe.run(100, on_step);
       });
       for (auto const& text : thrown) {
         CHECK(text.find("rank 1") != std::string::npos);
@@ -223,6 +227,56 @@ TEST_CASE("losses are on all ranks where all ask for them", "[asio][run]") {
           throw std::runtime_error("other losses");
       });
       for (auto const& text : thrown) CHECK(text == "");
+    }
+}
+
+TEST_CASE("ranks that wait for each other between other steps are told so", "[asio][run]") {
+  auto const planned = planned_for(step_kind::unchecked);
+  auto const told = [&](auto act) {
+    auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
+      model all({.stages = ranks});
+      std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
+      pipeline pipe(planned, asio::tcp(meeting), own);
+      act(pipe, meeting.rank());
+    });
+    for (auto const& text : thrown)
+      CHECK(
+          text.find("all ranks have to make the same calls in the same order") !=
+          std::string::npos);
+  };
+  auto const go_on = [](step_result const&) { return after_step::go_on; };
+  told([&](auto& pipe, int rank) {
+    pipe.run(12, {.pause_every = rank == 0 ? 2 : 4, .on_pause = [] { return after_step::go_on; }});
+  });
+  told([&](auto& pipe, int rank) {
+    if (rank == 0)
+      pipe.run(6, go_on);
+    else
+      for (int i = 0; i < 6; ++i) pipe.run(1, go_on);
+  });
+}
+
+TEST_CASE("options that differ are named where stages step in update()", "[asio][run]") {
+  struct stepping_stage : test::checked::frozen_stage {
+    using frozen_stage::frozen_stage;
+    void update(pass_context) {}
+  };
+  auto const planned = planned_for(step_kind::unchecked);
+  for (int other = 0; other < ranks; ++other)
+    for (bool scales : {false, true}) {
+      INFO("rank " << other << (scales ? " scales" : " accumulates"));
+      auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
+        model all({.stages = ranks});
+        std::array stages{stepping_stage(all.maths(meeting.rank()))};
+        training_options how;
+        if (meeting.rank() == other && scales) how.scaling.initial = 2;
+        if (meeting.rank() == other && !scales) how.accumulate = 2;
+        pipeline pipe(planned, asio::tcp(meeting), stages, how);
+        pipe.run(6);
+      });
+      auto const name =
+          scales ? "training_options::scaling.initial is " : "training_options::accumulate is ";
+      for (auto const& text : thrown) CHECK(text.find(name) != std::string::npos);
     }
 }
 

@@ -324,6 +324,43 @@ TEST_CASE("on_pause ends a run, or fails it", "[run]") {
   });
 }
 
+TEST_CASE("an evaluation that fails in a pause is told as it was", "[run]") {
+  struct failing_stage {
+    bool const* fails = nullptr;
+
+    flow operator()(microbatch mb) {
+      co_await mb.recv_activation();
+      co_await F([&] {
+        if (mb.is_last_stage()) mb.report_loss(0);
+        if (!mb.is_training() && mb.stage() == 1 && mb.index() == 2 && *fails)
+          throw std::runtime_error("no such batch");
+      });
+      co_await mb.send_activation();
+      co_await mb.recv_gradient();
+      co_await B([] {});
+      co_await mb.send_gradient();
+      co_await W([] {});
+    }
+  };
+  auto const check = [](auto backend) {
+    bool fails = true;
+    std::vector<failing_stage> stages(ranks, failing_stage{&fails});
+    pipeline pipe(planned_for(step_kind::unchecked), backend, stages);
+    auto const text = refusal(errc::pass_failed, [&] {
+      pipe.run(4, {.pause_every = 2, .on_pause = [&] { pipe.evaluate(); }});
+    });
+    CHECK(text.find("stage 1, microbatch 2: in 1F2: no such batch") != std::string::npos);
+    REQUIRE(pipe.failures().size() == 1);
+    CHECK(pipe.failures().front().location.stage == 1);
+    CHECK(pipe.steps() == 2);
+    fails = false;
+    pipe.run(2, {.pause_every = 2, .on_pause = [&] { pipe.evaluate(); }});
+    CHECK(pipe.steps() == 4);
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
 TEST_CASE("options of a run that contradict each other are refused", "[run]") {
   model all(settings(step_kind::unchecked));
   pipeline pipe(planned_for(step_kind::unchecked), virtual_time{}, all.stages());
@@ -337,6 +374,10 @@ TEST_CASE("options of a run that contradict each other are refused", "[run]") {
       refusal([&] { pipe.run(3, [](step_result const&) { return after_step::pause; }); }) ==
       "rank 0: on_step asks the run to pause, and run_options::on_pause is not set; say what the "
       "run does when it pauses");
+  CHECK(
+      refusal([&] { pipe.run(3, {.on_pause = [] {}}); }) ==
+      "run_options::on_pause is set and nothing asks for a pause; set pause_every, or let on_step "
+      "give an after_step");
   CHECK(refusal([&] { pipe.run(0); }) == "run() takes a number of steps from 1");
 }
 

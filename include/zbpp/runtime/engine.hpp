@@ -177,7 +177,8 @@ class engine {
         .at_once = run_.count,
         // Where ranks agree on steps, they do not wait for each other besides.
         .step_decides = run_.asked.step_decides && run_.places[0].update == nullptr,
-        .pause_decides = run_.asked.pause_decides};
+        .pause_decides = run_.asked.pause_decides,
+        .pause_every = run_.asked.pause_every};
     try {
       if (is_training() && agreement_.part() != nullptr) run.terms = agreement_.part()->terms();
     } catch (...) {

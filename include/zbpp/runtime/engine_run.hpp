@@ -44,6 +44,7 @@ struct asked_steps {
   std::int64_t count = 1;
   bool step_decides = false;   ///< what `on_step` gives says what comes next
   bool pause_decides = false;  ///< the same of `on_pause`
+  std::int64_t pause_every = 0;
 };
 
 /// Says what an engine is to run.

@@ -245,8 +245,10 @@ pipeline<Backend>::~pipeline() {
     finish_all();
   } catch (...) {  // nobody has asked for those steps
   }
-  // Before its connections close, so that other processes know why they do.
-  if constexpr (requires { executor_.leave(); }) executor_.leave();
+  try {  // before its connections close, so that other processes know why they do
+    if constexpr (requires { executor_.leave(); }) executor_.leave();
+  } catch (...) {  // they find them closed
+  }
 }
 
 template <backend Backend>
@@ -271,7 +273,11 @@ step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
   };
   outputs_ = on_output ? output_callback(hand_out) : output_callback();
   execute(*evaluation_, 1);
-  share(evaluation_->last_result());
+  try {
+    share(evaluation_->last_result());
+  } catch (...) {
+    report_callback();
+  }
   ++evaluations_;
   return evaluation_->last_result();
 }

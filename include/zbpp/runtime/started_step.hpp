@@ -5,6 +5,7 @@
 
 #include <zbpp/runtime/step_result.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -64,13 +65,19 @@ class step_queue {
     first_lost_ = done_;
     done_ = begun_;
     end_of_lost_ = begun_;
+    expire();
     why_ = why;
   }
-  /// Takes the places of the results of all steps so far, for steps that are not begun one by one.
+  /// Notes that the results of all steps so far lose their places.
+  void expire() noexcept { valid_from_ = begun_; }
+  /// Notes that the next step takes a place for its result, whether or not it comes to begin.
   /// @param places  how many there are
-  void expire(std::size_t places) noexcept {
-    begun_ += static_cast<std::int64_t>(places);
-    done_ = begun_;
+  void take_place(std::size_t places) noexcept {
+    valid_from_ = std::max(valid_from_, begun_ + 1 - static_cast<std::int64_t>(places));
+  }
+  /// @return whether the result of a step that is done is still there
+  [[nodiscard]] bool has_result(std::int64_t ticket) const noexcept {
+    return ticket >= valid_from_;
   }
   /// Throws what made a step that was given up fail.
   void check(std::int64_t ticket) const {
@@ -80,6 +87,7 @@ class step_queue {
  private:
   std::int64_t begun_ = 0;
   std::int64_t done_ = 0;
+  std::int64_t valid_from_ = 0;  // the first whose result may be asked for
   std::int64_t first_lost_ = 0;  // when steps were given up last
   std::int64_t end_of_lost_ = 0;
   std::exception_ptr why_;

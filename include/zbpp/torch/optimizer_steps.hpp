@@ -85,7 +85,8 @@ class optimizer_steps {
  public:
   /// @param tied  parameters that stages share: `tied_parameter::leaves()`
   /// @throws error (bad_argument) when the pointer is null, or a tied parameter is none of 32-bit
-  ///         floats or differs in size from the others
+  ///         floats, differs in size from the others, or has another rate than
+  ///         `training_options::learning_rate`
   optimizer_steps(std::shared_ptr<Optimizer> optimizer, rate_from rate, tensors tied = {})
       : optimizer_(std::move(optimizer)), rate_(rate), tied_(std::move(tied)) {
     zbpp::detail::require(
@@ -104,6 +105,10 @@ class optimizer_steps {
           "tied parameters of an optimizer differ in size; all are the same parameter");
       tied_weights_ = parameter.numel();
     });
+    zbpp::detail::require(
+        tied_weights_ == 0 || rate_ == rate_from::options,
+        "an optimizer with tied parameters has a rate of its own, which ranks do not compare; give "
+        "it rate_from::options, so that all uses of a parameter step alike");
   }
 
   /// @return the optimizer of LibTorch

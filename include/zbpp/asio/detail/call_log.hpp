@@ -38,6 +38,11 @@ class call_log {
       auto const wrong = compare(open_[at], number, rank, call);
       if (!wrong.empty()) return wrong;
       ++open_[at].ranks;
+      // What others are compared with, too: not all ranks have terms.
+      if (call.steps.terms && !open_[at].call.steps.terms) {
+        open_[at].call = call;
+        open_[at].first_rank = rank;
+      }
     }
     while (!open_.empty() && open_.front().ranks == made_.size()) {
       open_.erase(open_.begin());

@@ -42,7 +42,8 @@ namespace detail {
 
 /// @return how a run goes on, for runs of the same name
 [[nodiscard]] ZBPP_INLINE std::string way_text(zbpp::detail::run_statement const& run) {
-  return " (" + std::to_string(run.at_once) + " without a pause, on_step " +
+  return " (from step " + std::to_string(run.first) + ", pause_every " +
+         std::to_string(run.pause_every) + ", on_step " +
          (run.step_decides ? "says" : "does not say") + " what comes next, on_pause " +
          (run.pause_decides ? "says so" : "does not") + ")";
 }
@@ -55,7 +56,11 @@ ZBPP_INLINE std::string mismatch(
   bool const both_run = theirs.kind == call_kind::run && own.kind == call_kind::run;
   auto const how = both_run ? zbpp::detail::compare(theirs.steps, own.steps) : run_mismatch::none;
   if (how == run_mismatch::terms)
-    return zbpp::detail::difference(*theirs.steps.terms, one, *own.steps.terms, rank) +
+    return zbpp::detail::difference(
+               terms_beside(theirs.steps, own.steps),
+               one,
+               terms_beside(own.steps, theirs.steps),
+               rank) +
            "; give all ranks the same";
   bool const is_other_pipeline = theirs.pipeline != own.pipeline;
   bool const is_same_call =
@@ -88,7 +93,7 @@ ZBPP_INLINE void put(wire_writer& to, rank_call const& call) {
   to.put(static_cast<std::uint8_t>(
       (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
       (run.pause_decides ? 8 : 0)));
-  to.put(run.first).put(run.count).put(run.step).put(run.at_once);
+  to.put(run.first).put(run.count).put(run.step).put(run.at_once).put(run.pause_every);
   if (run.terms) to.append(std::as_bytes(std::span(&*run.terms, 1)));
 }
 
@@ -115,6 +120,7 @@ ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
   run.count = from.get<std::int64_t>();
   run.step = from.get<std::int64_t>();
   run.at_once = from.get<std::int64_t>();
+  run.pause_every = from.get<std::int64_t>();
   if ((marks & 2U) != 0) {
     auto const bytes = from.take(sizeof(zbpp::detail::step_terms));
     std::memcpy(&run.terms.emplace(), bytes.data(), bytes.size());

@@ -43,12 +43,12 @@ class fusion {
     return std::move(order_);
   }
 
+  static constexpr int most_trials = 128;  ///< orders that may be simulated
+
   /// @return how many orders were simulated
   [[nodiscard]] int trials() const noexcept { return most_trials - trials_; }
 
  private:
-  static constexpr int most_trials = 128;
-
   // Whether a pass of `joined_` stands for a B and a W that stay as they were.
   [[nodiscard]] bool is_pair(pass const& p) const {
     return p.kind == pass_kind::backward && stays_split_(p.stage, p.microbatch) != 0;

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace zbpp {
 namespace detail {
@@ -98,10 +99,11 @@ ZBPP_INLINE placed_schedule auto_placement::operator()(problem const& problem) c
     auto const least = std::ranges::min_element(found, {}, &placed_schedule::cost)->cost;
     auto const most = detail::cost_with_share(least, most_memory_for);
     std::erase_if(found, [&](placed_schedule const& one) { return one.cost > most; });
-    std::vector<memory_use> uses;
+    std::vector<std::pair<memory_use, ticks>> uses;
     for (auto& one : found) {
       detail::save_memory_of(one, most, search);
-      uses.push_back(memory_use_of(detail::memory_of(one.schedule, one.problem), one.problem));
+      uses.emplace_back(
+          memory_use_of(detail::memory_of(one.schedule, one.problem), one.problem), one.cost);
     }
     // The first of equal ones has the fewest stages.
     return std::move(found[detail::index(std::ranges::min_element(uses) - uses.begin())]);

@@ -115,7 +115,7 @@ class auto_plan_search {
     part.seconds = settings_.seconds / static_cast<double>(able.size());
     part.seed = settings_.seed;
     part.stop = settings_.stop;
-    std::optional<memory_use> least;
+    std::optional<std::pair<memory_use, ticks>> least;
     for (auto* where : able) {
       auto plan = std::move(*where->best);
       where->best.reset();
@@ -127,7 +127,7 @@ class auto_plan_search {
           {.schedule = std::move(plan.schedule), .cost = plan.cost, .bound = {}},
           most,
           part);
-      auto const use = memory_use_of(memory_of(found.schedule, problem), problem);
+      std::pair const use(memory_use_of(memory_of(found.schedule, problem), problem), found.cost);
       if (least && use >= *least) continue;  // the first of equal ones has the fewest stages
       least = use;
       best_.reset();

@@ -45,10 +45,10 @@ detail::find_cheapest(problem const& problem, search_settings const& search) {
     auto other =
         detail::find_within(problem, budget, detail::part_of_search(search, done, searches), bound);
     found.tries += other.tries;
-    auto const its = cost(simulate(other.schedule, problem));
-    if (its >= found.cost) continue;
+    auto const taken = cost(simulate(other.schedule, problem));
+    if (taken >= found.cost) continue;
     found.schedule = std::move(other.schedule);
-    found.cost = its;
+    found.cost = taken;
     raise();
   }
   if (search.on_progress && !search.stop.stop_requested())

@@ -117,24 +117,26 @@ class memory_saver {
     left_ -= passes_a_simulation * passes_;
     auto const use = memory_use_of(used, problem_);
     if (use >= memory_use_of(used_, problem_) || !keeps_limits(used, problem_)) return false;
-    auto its = cost(simulate(order, problem_));
-    if (its > most_ && fuses) {
+    auto taken = cost(simulate(order, problem_));
+    bool const may_fuse = fuses && left_ > passes_a_simulation * fusion::most_trials * passes_;
+    if (taken > most_ && may_fuse) {
       int trials = 0;
       order = fuse_where_it_pays(std::move(order), problem_, &trials);
       left_ -= passes_a_simulation * trials * passes_;
-      its = cost(simulate(order, problem_));
+      taken = cost(simulate(order, problem_));
       used = memory_of(order, problem_);
       if (memory_use_of(used, problem_) >= memory_use_of(used_, problem_)) return false;
     }
-    if (its > most_) return false;
+    if (taken > most_) return false;
     best_.schedule = std::move(order);
-    best_.cost = its;
+    best_.cost = taken;
     used_ = std::move(used);
     return true;
   }
 
   void try_known() {
     for (auto& order : handcrafted_orders(problem_)) {
+      if (search_.stop.stop_requested()) return;
       ++best_.tries;
       take(std::move(order), true);
     }

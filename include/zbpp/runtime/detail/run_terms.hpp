@@ -56,8 +56,13 @@ struct run_statement {
   std::int64_t at_once = 1;   ///< steps that run without a stop from there
   bool step_decides = false;  ///< ranks wait for each other behind a step, to learn what comes next
   bool pause_decides = false;            ///< the same in a pause
-  std::optional<step_terms> terms = {};  ///< nothing where the rank has no optimizer
+  std::int64_t pause_every = 0;          ///< steps between two pauses of the call; 0: none
+  std::optional<step_terms> terms = {};  ///< nothing where no stage of the rank needs any
 };
+
+/// @return the terms of a run as they are compared with those of another one: a rank without any
+///         has the options that stand there by default
+[[nodiscard]] step_terms terms_beside(run_statement const& run, run_statement const& other);
 
 /// Says what is the matter where two ranks do not run the same.
 enum class run_mismatch : std::uint8_t {

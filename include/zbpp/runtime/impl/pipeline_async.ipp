@@ -36,6 +36,7 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
   auto const turn = turn_of(ticket);
   executor_.start_run(turn);
   evaluations_ = 0;
+  started_.take_place(training_->results.size());
   training_->begin(
       executor_, {.first = number, .turn = turn, .asked = {.first = number, .count = 1}});
   executor_.start(training_->engines, *training_->transport, training_->status, turn);
@@ -78,9 +79,8 @@ step_result const& pipeline<Backend>::result_of(std::int64_t ticket) {
   auto const call = calls_.begin("get()");
   while (started_.is_under_way(ticket)) finish_oldest();
   started_.check(ticket);
-  auto const at_once = static_cast<std::int64_t>(training_->results.size());
   detail::require(
-      ticket + at_once >= started_.next(),
+      started_.has_result(ticket),
       "get() is called when another step has taken the place of the result; call it before step() "
       "or run(), and before as many more steps begin as steps_at_once says");
   return training_->results[turn_of(ticket)];

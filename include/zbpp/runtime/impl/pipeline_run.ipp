@@ -43,6 +43,10 @@ step_result const& pipeline<Backend>::run(
   detail::require(
       options.pause_every == 0 || options.on_pause,
       "run_options::pause_every is set and on_pause is not; say what the run does when it pauses");
+  detail::require(
+      !options.on_pause || options.pause_every > 0 || !std::is_void_v<given>,
+      "run_options::on_pause is set and nothing asks for a pause; set pause_every, or let on_step "
+      "give an after_step");
   auto ask = [&](step_result const& result) -> after_step {
     if constexpr (std::is_void_v<given>) {
       on_step(result);
@@ -63,7 +67,7 @@ template <backend Backend>
 step_result const& pipeline<Backend>::train(
     std::int64_t count, step_calls calls, run_options const& options) {
   finish_all();
-  started_.expire(training_->results.size());
+  started_.expire();
   agreements_.forget_request();
   asked_ = after_step::go_on;
   has_proposed_ = false;
@@ -71,7 +75,8 @@ step_result const& pipeline<Backend>::train(
       .first = state_.steps,
       .count = count,
       .step_decides = calls.decides,
-      .pause_decides = options.on_pause && options.on_pause.decides()};
+      .pause_decides = options.on_pause && options.on_pause.decides(),
+      .pause_every = options.pause_every};
   auto const end = state_.steps + count;
   for (auto next = after_step::go_on; next != after_step::stop && state_.steps < end;) {
     next = train_until(detail::next_pause(options, state_.steps, end), calls);
@@ -165,6 +170,9 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
         return executor_.decision();
       }
     return next;
+  } catch (error const&) {
+    if (!failures_.empty()) throw;  // an evaluation failed, and has settled it
+    report_callback();
   } catch (...) {
     report_callback();
   }

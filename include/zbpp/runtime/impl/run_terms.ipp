@@ -94,6 +94,14 @@ ZBPP_INLINE std::string difference(
   return text;
 }
 
+ZBPP_INLINE step_terms terms_beside(run_statement const& run, run_statement const& other) {
+  if (run.terms) return *run.terms;
+  auto terms = *other.terms;
+  terms.accumulate = 1;
+  terms.initial_scale = 1;
+  return terms;
+}
+
 ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& other) noexcept {
   if (one.is_training != other.is_training) return run_mismatch::calls;
   if (one.step != other.step) return run_mismatch::steps;
@@ -104,9 +112,16 @@ ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& 
   // and the other rank the other.
   bool const runs_both = one.count > 1 && other.count > 1 && one.first == other.first;
   if (runs_both && one.count != other.count) return run_mismatch::calls;
-  if (!one.terms || !other.terms) return run_mismatch::none;
-  bool const differs = any_pair_of(
-      *one.terms, *other.terms, [](auto, auto a, auto b) { return !has_same_bits(a, b); });
+  // Ranks that wait for each other between steps do so after the same ones.
+  if ((one.step_decides || one.pause_decides) &&
+      (one.first != other.first || one.count != other.count ||
+       one.pause_every != other.pause_every))
+    return run_mismatch::calls;
+  if (!one.terms && !other.terms) return run_mismatch::none;
+  bool const differs =
+      any_pair_of(terms_beside(one, other), terms_beside(other, one), [](auto, auto a, auto b) {
+        return !has_same_bits(a, b);
+      });
   return differs ? run_mismatch::terms : run_mismatch::none;
 }
 

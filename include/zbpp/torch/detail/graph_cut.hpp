@@ -74,8 +74,10 @@ void drop_hooks(Node& node) {
 /// make of them, and cuts the node off from these.
 class keeping_hook : public autograd::FunctionPostHook {
  public:
-  keeping_hook(autograd::Node& node, std::vector<bool> own, autograd::edge_list& edges)
-      : node_(&node), own_(std::move(own)), edges_(&edges) {}
+  /// @param edges  shared, because the hook stays on the node where B fails
+  keeping_hook(
+      autograd::Node& node, std::vector<bool> own, std::shared_ptr<autograd::edge_list> edges)
+      : node_(&node), own_(std::move(own)), edges_(std::move(edges)) {}
 
   autograd::variable_list operator()(
       autograd::variable_list const& outputs, autograd::variable_list const&) override {
@@ -96,7 +98,7 @@ class keeping_hook : public autograd::FunctionPostHook {
  private:
   autograd::Node* node_;
   std::vector<bool> own_;
-  autograd::edge_list* edges_;
+  std::shared_ptr<autograd::edge_list> edges_;
   std::vector<at::Tensor> kept_;
 };
 
@@ -106,7 +108,7 @@ class whole_node {
  public:
   /// @param own for each edge of the node, whether it leads to parameters alone
   whole_node(node_handle node, std::vector<bool> own) : node_(std::move(node)) {
-    auto hook = std::make_unique<keeping_hook>(*node_, std::move(own), *edges_);
+    auto hook = std::make_unique<keeping_hook>(*node_, std::move(own), edges_);
     hook_ = hook.get();
     node_->add_post_hook(std::move(hook));
   }
@@ -134,7 +136,7 @@ class whole_node {
 
  private:
   node_handle node_;
-  std::unique_ptr<autograd::edge_list> edges_ = std::make_unique<autograd::edge_list>();
+  std::shared_ptr<autograd::edge_list> edges_ = std::make_shared<autograd::edge_list>();
   keeping_hook* hook_ = nullptr;
   std::vector<at::Tensor> gradients_;
 };

@@ -9,6 +9,7 @@
 #include <ATen/core/function_schema.h>
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,10 +23,23 @@ namespace zbpp::torch::detail {
   return mutex;
 }
 
-/// @return whether an operation, or an overload of it that it may call, can take a generator
-[[nodiscard]] inline bool takes_generator(at::RecordFunction const& operation) {
+/// Names operations for GPUs that draw from the default generator and take no other.
+inline constexpr std::string_view drawing_operations[] = {
+    "aten::native_dropout",
+    "aten::_cudnn_rnn",
+    "aten::_flash_attention_forward",
+    "aten::_efficient_attention_forward",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention"};
+
+/// @return whether an operation, or an overload of it that it may call, can draw from a generator
+[[nodiscard]] inline bool can_draw(at::RecordFunction const& operation) {
   auto const schema = operation.operator_schema();
   if (!schema) return false;
+  auto const& drawing = drawing_operations;
+  if (std::ranges::find(drawing, std::string_view(schema->name())) != std::end(drawing))
+    return true;
   if (c10::Dispatcher::singleton().findSchema({schema->name(), "generator"})) return true;
   auto const& arguments = schema->arguments();
   return std::any_of(arguments.begin(), arguments.end(), [](auto const& each) {
@@ -43,7 +57,7 @@ namespace zbpp::torch::detail {
   static thread_local std::unordered_map<std::string, bool, hash, std::equal_to<>> known;
   std::string_view const name = operation.name();
   auto found = known.find(name);
-  if (found == known.end()) found = known.emplace(name, takes_generator(operation)).first;
+  if (found == known.end()) found = known.emplace(name, can_draw(operation)).first;
   if (!found->second) return false;
   auto const& inputs = inputs_of(operation);
   return std::none_of(
