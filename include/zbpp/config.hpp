@@ -41,7 +41,8 @@
 #endif
 
 #include <version>
-#if !defined(__cpp_lib_jthread)
+// Without <version>, somebody only looks at what is included.
+#if __has_include(<version>) && !defined(__cpp_lib_jthread)
 #error "zbpp needs std::stop_token, which libc++ before 20 lacks: use libstdc++ 12 or newer"
 #endif
 
