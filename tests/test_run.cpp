@@ -12,6 +12,7 @@
 #include <support/refusal.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -80,6 +81,23 @@ bool are_same(training_state a, training_state b) {
   a.amended = b.amended = 0;
   return a == b;
 }
+
+// A stage without arithmetic, whose F does what a test says.
+struct acting_stage {
+  std::function<void(microbatch)> act = {};
+
+  flow operator()(microbatch mb) {
+    co_await mb.recv_activation();
+    co_await F([&] {
+      if (act) act(mb);
+    });
+    co_await mb.send_activation();
+    co_await mb.recv_gradient();
+    co_await B([] {});
+    co_await mb.send_gradient();
+    co_await W([] {});
+  }
+};
 
 template <class Check>
 void on_each_backend(Check check) {
@@ -175,40 +193,18 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
 }
 
 TEST_CASE("a flow that calls its pipeline fails as any pass does", "[run]") {
-  struct calling_stage {
-    void (*act)(void*) = nullptr;
-    void* pipe = nullptr;
-
-    flow operator()(microbatch mb) {
-      co_await mb.recv_activation();
-      co_await F([&] {
-        if (act != nullptr) act(pipe);
-      });
-      co_await mb.send_activation();
-      co_await mb.recv_gradient();
-      co_await B([] {});
-      co_await mb.send_gradient();
-      co_await W([] {});
-    }
-  };
   auto const check = [](auto backend) {
-    using pipe_type = pipeline<decltype(backend)>;
-    std::vector<calling_stage> stages(ranks);
-    pipe_type pipe(planned_for(step_kind::unchecked), backend, stages);
-    auto const fails = [&](void (*act)(void*), char const* start) {
-      stages[1].act = act;
-      stages[1].pipe = &pipe;
+    std::vector<acting_stage> stages(ranks);
+    pipeline pipe(planned_for(step_kind::unchecked), backend, stages);
+    auto const fails = [&](auto act, char const* start) {
+      stages[1].act = [act](microbatch) { act(); };
       auto const text = refusal([&] { pipe.step(); });
       CHECK(text.find(start) != std::string::npos);
       stages[1].act = nullptr;
       pipe.step();
     };
-    fails(
-        [](void* p) { static_cast<pipe_type*>(p)->evaluate(); },
-        "evaluate() is called while step()");
-    fails(
-        [](void* p) { static_cast<void>(static_cast<pipe_type*>(p)->steps()); },
-        "a flow asks its microbatch for step()");
+    fails([&] { pipe.evaluate(); }, "evaluate() is called while step()");
+    fails([&] { static_cast<void>(pipe.steps()); }, "a flow asks its microbatch for step()");
     CHECK(pipe.steps() == 2);
   };
   check(virtual_time{});
@@ -325,26 +321,14 @@ TEST_CASE("on_pause ends a run, or fails it", "[run]") {
 }
 
 TEST_CASE("an evaluation that fails in a pause is told as it was", "[run]") {
-  struct failing_stage {
-    bool const* fails = nullptr;
-
-    flow operator()(microbatch mb) {
-      co_await mb.recv_activation();
-      co_await F([&] {
-        if (mb.is_last_stage()) mb.report_loss(0);
-        if (!mb.is_training() && mb.stage() == 1 && mb.index() == 2 && *fails)
-          throw std::runtime_error("no such batch");
-      });
-      co_await mb.send_activation();
-      co_await mb.recv_gradient();
-      co_await B([] {});
-      co_await mb.send_gradient();
-      co_await W([] {});
-    }
-  };
   auto const check = [](auto backend) {
     bool fails = true;
-    std::vector<failing_stage> stages(ranks, failing_stage{&fails});
+    std::vector<acting_stage> stages(ranks, acting_stage{[&](microbatch mb) {
+                                       if (mb.is_last_stage()) mb.report_loss(0);
+                                       if (!mb.is_training() && mb.stage() == 1 &&
+                                           mb.index() == 2 && fails)
+                                         throw std::runtime_error("no such batch");
+                                     }});
     pipeline pipe(planned_for(step_kind::unchecked), backend, stages);
     auto const text = refusal(errc::pass_failed, [&] {
       pipe.run(4, {.pause_every = 2, .on_pause = [&] { pipe.evaluate(); }});
@@ -382,25 +366,13 @@ TEST_CASE("options of a run that contradict each other are refused", "[run]") {
 }
 
 TEST_CASE("evaluations are numbered since the last step", "[run]") {
-  struct numbering_stage {
-    std::vector<std::int64_t>* numbers = nullptr;
-
-    flow operator()(microbatch mb) {
-      co_await mb.recv_activation();
-      co_await F([&] {
-        if (mb.is_last_stage()) mb.report_loss(0);
-        if (mb.is_last_stage() && mb.index() == 0) numbers->push_back(mb.evaluation());
-      });
-      co_await mb.send_activation();
-      co_await mb.recv_gradient();
-      co_await B([] {});
-      co_await mb.send_gradient();
-      co_await W([] {});
-    }
-  };
   auto const check = [](auto backend) {
     std::vector<std::int64_t> numbers;
-    std::vector<numbering_stage> stages(ranks, numbering_stage{&numbers});
+    std::vector<acting_stage> stages(ranks, acting_stage{[&](microbatch mb) {
+                                       if (mb.is_last_stage()) mb.report_loss(0);
+                                       if (mb.is_last_stage() && mb.index() == 0)
+                                         numbers.push_back(mb.evaluation());
+                                     }});
     pipeline pipe(planned_for(step_kind::unchecked), backend, stages);
     auto const three = [&] {
       for (int i = 0; i < 3; ++i) pipe.evaluate();

@@ -119,11 +119,7 @@ inline void check_limits(zbpp::json::plan_report const& found) {
 /// Tells whether a planner that refused a problem schedules it where there is memory enough.
 [[nodiscard]] inline bool lacks_memory(planner const& who, zbpp::problem const& problem) {
   if (problem.memory_limits().empty()) return false;
-  zbpp::problem const unlimited(
-      problem.placement(),
-      problem.microbatches(),
-      {problem.all_costs().begin(), problem.all_costs().end()},
-      problem.transfer());
+  auto const unlimited = zbpp::with_memory_limits(problem, {});
   auto budget = *who.how;
   budget.seconds = 0;
   try {

@@ -107,6 +107,9 @@ void require_fit(Order const& order, problem const& problem) {
 
 }  // namespace detail
 
+/// @return the same problem with other memory limits: none, one for all ranks, or one for each
+/// @throws error (bad_argument) when one is negative, or there is another number of them
+[[nodiscard]] problem with_memory_limits(problem const& problem, std::vector<bytes> limits);
 /// @return the same problem with one memory limit for every rank
 /// @throws error (bad_argument) when the limit is negative
 [[nodiscard]] problem with_memory_limit(problem const& problem, bytes limit);

@@ -141,13 +141,12 @@ class engine {
   /// Fails the step, unless it has failed here, for what came to light outside of a pass.
   void fail(std::exception_ptr why) noexcept {
     if (failure_.exception) return;
-    failure_ = {{.rank = rank_}, {}, std::move(why)};
+    failure found{{.rank = rank_}, {}, std::move(why)};
     if (next_ != code().size()) {
-      failure_.location = flows_.place_of(code()[next_]);
-      failure_.instruction = flows_.named(code()[next_]);
+      found.location = flows_.place_of(code()[next_]);
+      found.instruction = flows_.named(code()[next_]);
     }
-    status_->fail(rank_);
-    transport_->abort();
+    give_up(std::move(found));
   }
 
   /// Notes that a device replays the passes of the step; takes the place of `advance`.
@@ -182,9 +181,7 @@ class engine {
     try {
       if (is_training() && agreement_.part() != nullptr) run.terms = agreement_.part()->terms();
     } catch (...) {
-      failure_ = {{.rank = rank_}, {}, std::current_exception()};
-      status_->fail(rank_);
-      transport_->abort();
+      give_up({{.rank = rank_}, {}, std::current_exception()});
     }
     return run;
   }
@@ -202,6 +199,12 @@ class engine {
  private:
   using ready_instruction = detail::ready_instruction;
   using run_state = detail::run_state;
+
+  void give_up(failure found) noexcept {
+    failure_ = std::move(found);
+    status_->fail(rank_);
+    transport_->abort();
+  }
 
   progress advance_step(std::size_t most) {
     auto const first = traced_;

@@ -118,13 +118,17 @@ ZBPP_INLINE bytes problem::tied_size() const noexcept {
   return size;
 }
 
-ZBPP_INLINE problem with_memory_limit(problem const& problem, bytes limit) {
+ZBPP_INLINE problem with_memory_limits(problem const& problem, std::vector<bytes> limits) {
   return {
       problem.placement(),
       problem.microbatches(),
       {problem.all_costs().begin(), problem.all_costs().end()},
       problem.transfer(),
-      {limit}};
+      std::move(limits)};
+}
+
+ZBPP_INLINE problem with_memory_limit(problem const& problem, bytes limit) {
+  return with_memory_limits(problem, {limit});
 }
 
 }  // namespace zbpp

@@ -143,18 +143,9 @@ class memory_saver {
     take(one_by_one(problem_), false);
   }
 
-  [[nodiscard]] problem within(std::vector<bytes> limits) const {
-    return {
-        problem_.placement(),
-        problem_.microbatches(),
-        {problem_.all_costs().begin(), problem_.all_costs().end()},
-        problem_.transfer(),
-        std::move(limits)};
-  }
-
   // Looks for an order within limits, for a part of the budget that is left.
   bool search(std::vector<bytes> limits, double part) {
-    auto const limited = within(std::move(limits));
+    auto const limited = with_memory_limits(problem_, std::move(limits));
     if (!fits_memory(limited)) return false;
     search_settings brief = search_;
     brief.seconds = std::max(0.0, part * left_ / (budgets_a_search * passes_a_second));
@@ -203,7 +194,7 @@ class memory_saver {
     auto const work = work_of_bound();
     if (work > part_for_bound * left_) return true;
     left_ -= work;
-    return lower_bound(within(limits)).cost <= most_;
+    return lower_bound(with_memory_limits(problem_, limits)).cost <= most_;
   }
   static constexpr double part_for_bound = 0.1;
   static constexpr double budget_part = 0.4;
@@ -222,7 +213,7 @@ class memory_saver {
       if (high - low < step || spent + work > most_work || search_.stop.stop_requested()) break;
       auto const middle = low + (high - low) / 2 / step * step;
       spent += work;
-      if (lower_bound(within(limits_at(middle))).cost > most_)
+      if (lower_bound(with_memory_limits(problem_, limits_at(middle))).cost > most_)
         low = std::min(middle + step, high);
       else
         high = middle;
