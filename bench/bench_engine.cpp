@@ -4,6 +4,7 @@
 // virtual time. Reports nanoseconds an instruction and heap allocations a step, and the same beside
 // bare coroutines that are resumed in the same order, have frames of the same size and do nothing.
 #include "median.hpp"
+#include <zbpp/planner/named_policy.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <support/count_allocations.hpp>

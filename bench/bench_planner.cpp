@@ -2,8 +2,8 @@
 //
 // How long planning takes: one pass of the list scheduler, a whole search, and the lower bound.
 #include <zbpp/analysis/bounds.hpp>
-#include <zbpp/planner/detail/candidates.hpp>
 #include <zbpp/planner/detail/list_scheduler.hpp>
+#include <zbpp/planner/detail/rule_search.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 
 #include <benchmark/benchmark.h>

@@ -5,6 +5,7 @@
 // `adamw` steps weights in both kinds, with both ways to take a step back.
 #include "steps_in_turn.hpp"
 #include "waiting.hpp"
+#include <zbpp/planner/named_policy.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>
@@ -67,7 +68,7 @@ void adamw(benchmark::State& state, kind what) {
   bool const copies = what == kind::early_copies || what == kind::undone_copies;
   zbpp::optim::adamw own(
       {{weights, gradients}},
-      {.undo = copies ? zbpp::optim::undo_by::copies : zbpp::optim::undo_by::weights});
+      {.undo = copies ? zbpp::optim::undo_method::copies : zbpp::optim::undo_method::weights});
   zbpp::arena memory;
   zbpp::pass_context const ctx(memory);
   zbpp::step_settings how{.learning_rate = 1e-3, .is_final = what == kind::final};

@@ -2,8 +2,10 @@
 //
 // Real training in one run: sequential, 1F1B, ZB-H1 and ZB-V take turns, step by step, so that all
 // meet the same noise. Two ranks on threads. Reports the median step and its ratio to the others'.
+#include "median.hpp"
 #include "planning.hpp"
 #include "steps_in_turn.hpp"
+#include <zbpp/planner/named_policy.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>
@@ -35,7 +37,7 @@ void take_a_turn(contender& c) {
 // Measures the problem of two ranks with the placement of a policy.
 zbpp::problem measure(
     gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy) {
-  auto const where = gpt::choose(policy, 2, how.microbatches, how.model.layers).where.value();
+  auto const where = gpt::choose(policy, 2, how.microbatches, how.model).where.value();
   return gpt::measure_on_threads(how, on, policy, where);
 }
 
@@ -68,7 +70,7 @@ void train_gpt(benchmark::State& state) {
     for (auto& c : all) take_a_turn(c);
   std::vector<double> medians;
   for (auto const& c : all) {
-    medians.push_back(gpt::quantile(c.milliseconds));
+    medians.push_back(zbpp::bench::median(c.milliseconds));
     state.counters[c.name + "_ms"] = medians.back();
   }
   state.counters["ZB-H1_over_1F1B"] = medians[2] / medians[1];

@@ -3,7 +3,8 @@
 // Prints the tables of docs/large_models.md: what auto_plan chooses for large models whose costs
 // are calculated from their published shapes and the data sheet of one GPU, beside handcrafted
 // policies. Nothing here is measured; the page states every assumption.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -40,6 +41,8 @@ struct model_shape {
   double sequence, hidden, words;
   double bytes_a_weight;  // weights, gradients and the share of the optimizer's state
   std::vector<block_shape> blocks;
+  int head_shards = 1;  // each a layer
+  int embedding_shards = 1;
 };
 
 ticks nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
@@ -54,11 +57,12 @@ std::vector<layer_costs> layers_of(model_shape const& model) {
   auto const table = whole(model.words * model.hidden * share * model.bytes_a_weight);
   auto const look_up =
       nanoseconds(2 * 2 * model.sequence * model.hidden * share / memory_bandwidth);
-  std::vector<layer_costs> layers{
-      {.forward = look_up,
-       .backward_weight = 2 * look_up,
+  std::vector<layer_costs> layers(
+      static_cast<std::size_t>(model.embedding_shards),
+      {.forward = look_up / model.embedding_shards,
+       .backward_weight = 2 * look_up / model.embedding_shards,
        .edge = size(model.hidden),
-       .static_memory = table}};
+       .static_memory = table / model.embedding_shards});
   for (auto const& block : model.blocks)
     layers.push_back(
         {.forward = time(2 * block.weights + block.attention),
@@ -70,14 +74,18 @@ std::vector<layer_costs> layers_of(model_shape const& model) {
          .recompute_input = size(model.hidden),
          .edge = size(model.hidden),
          .static_memory = whole(block.static_memory)});
-  auto const head = time(2 * model.hidden * model.words);
-  layers.push_back(
+  auto const words = model.words / model.head_shards;
+  auto const head = time(2 * model.hidden * words);
+  layers.resize(
+      layers.size() + static_cast<std::size_t>(model.head_shards),
       {.forward = head,
        .backward_input = head,
        .backward_weight = head,
-       .activation = size(model.words + model.hidden),
-       .weight_gradient_input = size(model.words + model.hidden),
-       .static_memory = table});
+       .activation = size(words + model.hidden),
+       .weight_gradient_input = size(words + model.hidden),
+       .edge = size(model.hidden + 6),  // and three numbers of four bytes of a softmax
+       .static_memory = table / model.head_shards});
+  layers.back().edge = 0;
   return layers;
 }
 
@@ -93,7 +101,8 @@ block_shape dense(model_shape const& of, double queries, double keys, double inn
       .static_memory = weights * of.bytes_a_weight / of.tensor_parallel};
 }
 
-layered_problem problem_of(model_shape const& model, placement const& where) {
+layered_problem problem_of(
+    model_shape const& model, placement const& where, double limit = memory_of_rank) {
   auto const pairs = static_cast<std::size_t>(model.ranks) * static_cast<std::size_t>(model.ranks);
   return {
       where,
@@ -103,7 +112,7 @@ layered_problem problem_of(model_shape const& model, placement const& where) {
           model.ranks,
           std::vector<ticks>(pairs, nanoseconds(latency)),
           std::vector<double>(pairs, 1e9 / network_bandwidth)),
-      {whole(memory_of_rank)}};
+      {whole(limit)}};
 }
 
 double greatest_peak(plan const& made) {
@@ -146,10 +155,14 @@ plan balanced(model_shape const& model, placement const& where, Policy const& de
   auto const uncut = problem_of(model, where);
   std::vector<layer_costs> layers(uncut.layers().begin(), uncut.layers().end());
   for (auto& c : layers) c.forward += again ? c.recompute.value_or(0) : 0;
-  auto const first = bottleneck_partition(layers, where).first_layer;
-  std::vector<bool> recompute(first.size(), again);
-  if (first.back() == static_cast<int>(layers.size()) - 1) recompute.back() = false;  // head alone
-  if (first.size() > 1 && first[1] == 1) recompute.front() = false;  // embedding alone
+  auto const first = zbpp::detail::bottleneck_partition(layers, where).first_layer;
+  std::vector<bool> recompute(first.size());
+  for (std::size_t s = 0; s < first.size(); ++s) {
+    auto const end = s + 1 < first.size() ? layers.begin() + first[s + 1] : layers.end();
+    recompute[s] = again && std::any_of(layers.begin() + first[s], end, [](layer_costs const& c) {
+                     return c.recompute.has_value();
+                   });
+  }
   auto what = uncut.with(first, recompute);
   auto order = decide(what);
   rows<pass> passes;  // an R in front of each B
@@ -176,13 +189,13 @@ void report(model_shape const& model) {
       model.microbatches,
       model.sequence);
   auto const p = model.ranks;
-  auto const found = auto_plan{.search = {.seconds = 8}}(problem_of(model, placement::linear(p)));
+  auto const found = auto_plan{.search = {.seconds = 16}}(problem_of(model, placement::linear(p)));
   auto const chosen = make_plan(std::string(auto_plan::title), found.schedule, found.problem);
   std::puts(
       "| plan | placement | stages that recompute | cost | bubble | memory | over auto-plan |");
   std::puts("|---|---|---|---|---|---|---|");
   print_row("auto-plan", chosen, found.cost);
-  auto const layers = static_cast<int>(model.blocks.size()) + 2;
+  auto const layers = static_cast<int>(layers_of(model).size());
   for (bool again : {true, false}) {
     std::optional<plan> best;  // of the numbers of chunks; one that does not fit where none does
     bool best_fits = false;
@@ -201,7 +214,7 @@ void report(model_shape const& model) {
   for (bool again : {true, false})
     print_row("ZB-H1", balanced(model, placement::linear(p), zb_h1{}, again), found.cost);
   for (bool again : {true, false})
-    print_row("ZB-V", balanced(model, placement::v_shape(p), fixed_zb_v{}, again), found.cost);
+    print_row("ZB-V", balanced(model, placement::v_shape(p), zb_v{}, again), found.cost);
   std::printf("\nNo plan costs less than %.1f ms", to_milliseconds(found.lower_bound));
   std::printf(
       ", none of this cut less than %.1f ms. Layers of each stage:",
@@ -219,8 +232,9 @@ void report(model_shape const& model) {
 double bytes_of(double data_parallel) { return 6 + 12 / data_parallel; }
 
 // Example 07.
-model_shape wide_vocabulary() {
-  model_shape model{"A 256k vocabulary", 8, 32, 1, 2048, 4096, 256 * 1024, bytes_of(1), {}};
+model_shape wide_vocabulary(char const* title, int head_shards = 1, int embedding_shards = 1) {
+  model_shape model{
+      title, 8, 32, 1, 2048, 4096, 256 * 1024, bytes_of(1), {}, head_shards, embedding_shards};
   model.blocks.assign(32, dense(model, 4096, 4096, 4 * 4096, 2));
   return model;
 }
@@ -276,10 +290,35 @@ model_shape deepseek_v3() {
   return model;
 }
 
+void report_splits(std::vector<model_shape> const& models) {
+  std::puts("\n| auto-plan | limit | placement | cost | bubble | memory |");
+  std::puts("|---|---|---|---|---|---|");
+  for (double limit : {memory_of_rank, 40e9})
+    for (auto const& model : models) {
+      auto const found = auto_plan{.search = {.seconds = 8}}(
+          problem_of(model, placement::linear(model.ranks), limit));
+      auto const chosen = make_plan(std::string(auto_plan::title), found.schedule, found.problem);
+      std::printf(
+          "| %s | %.0f GB | %s | %.1f ms | %.1f %% | %.1f GB |\n",
+          model.title,
+          limit / 1e9,
+          placement_of(found.problem.placement()).c_str(),
+          to_milliseconds(found.cost),
+          100 * bubble_rate(chosen.timeline()),
+          greatest_peak(chosen));
+      std::fflush(stdout);
+    }
+}
+
 }  // namespace
 
 int main() {
-  report(wide_vocabulary());
+  report(wide_vocabulary("A 256k vocabulary"));
+  report(wide_vocabulary("A 256k vocabulary, its head split", 8));
+  report_splits(
+      {wide_vocabulary("nothing split"),
+       wide_vocabulary("head split", 8),
+       wide_vocabulary("head and embedding split", 8, 8)});
   report(gpt_3());
   report(llama_3());
   report(deepseek_v3());

@@ -15,7 +15,7 @@ if(OpenMPI_CXX)
     if(NOT status EQUAL 0)  # another MPI
       set(openmpi_${dirs} "")
     endif()
-    separate_arguments(openmpi_${dirs})
+    separate_arguments(openmpi_${dirs} UNIX_COMMAND "${openmpi_${dirs}}")
   endforeach()
 endif()
 find_path(OpenMPI_INCLUDE_DIR mpi.h PATHS ${openmpi_incdirs} NO_DEFAULT_PATH)

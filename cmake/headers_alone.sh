@@ -8,7 +8,7 @@
 # Header-only, a header brings its .ipp, and one source includes all headers of a component that users
 # include. Which of them comes first makes no difference as long as no header leads to itself through
 # what it and its .ipp include, so that is looked at, too.
-# usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON ASIO CUDA NCCL TORCH)
+# usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON CHECKPOINT ASIO CUDA NCCL TORCH)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 compiler=$1

@@ -2,7 +2,7 @@
 //
 // Draws 1F1B above ZB-V for the same model: each stage of 1F1B is two chunks of ZB-V. Prints text,
 // or, with any argument, an SVG picture.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <iostream>
 #include <vector>

@@ -2,7 +2,7 @@
 //
 // A plan written by hand, in the CSV that other runtimes use. The first try makes two ranks wait
 // for each other; verify says how, and the second try is fixed.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <iostream>
 #include <string_view>

@@ -2,7 +2,7 @@
 //
 // A policy of your own is a type with a name, a title, a summary and a call operator. This one runs
 // 1F1B's order of F and B and leaves every W for the end; the tools judge it like any other.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <algorithm>
 #include <iostream>

@@ -2,7 +2,7 @@
 //
 // Searches an order for measured times and a memory limit, and says how good it is: the lower bound
 // beside it proves that nothing cheaper exists.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <iomanip>
 #include <iostream>

@@ -3,7 +3,7 @@
 // Uneven layers: a model whose head over 256k words is as heavy as five blocks. Cut evenly, the
 // last rank holds up all others; `partition` cuts it for the policy that will run it, and where
 // memory is short also chooses the stages that recompute.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -91,10 +91,11 @@ bool compare(Policy const& decide, placement const& placement) {
   auto const uncut = model(placement, 80 * gibibyte);
   std::printf("%s\n", std::string(Policy::title).c_str());
   auto const even = even_cut(placement.stages());
-  auto const balanced = bottleneck_partition(uncut.layers(), placement).first_layer;
+  auto const balanced = partition(uncut, decide, {.schedules = 1});  // its start, of least work
   auto const found = partition(uncut, decide);
   auto const even_cost = show("even", make_plan(decide, uncut.with(even)), even);
-  auto const balanced_cost = show("bottleneck", make_plan(decide, uncut.with(balanced)), balanced);
+  auto const balanced_cost =
+      show("bottleneck", make_plan(decide, balanced.problem), balanced.first_layer);
   auto const plan = make_plan(std::string(Policy::title), found.schedule, found.problem);
   auto const found_cost = show("partition", plan, found.first_layer);
   return verify(plan.program(), found.problem).empty() && found_cost <= balanced_cost &&

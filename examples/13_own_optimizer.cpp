@@ -23,11 +23,11 @@ struct sign_descent {
   void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) const {
     for (double g : gradients) states[0].sum_of_squares += g * g;
   }
-  void step(zbpp::step_settings const& how, zbpp::pass_context ctx) {
+  void step(zbpp::step_settings const& settings, zbpp::pass_context ctx) {
     before.assign(weights.begin(), weights.end());
-    auto const rate = static_cast<float>(how.learning_rate * how.coefficient);
+    auto const rate = static_cast<float>(settings.learning_rate * settings.coefficient);
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= gradients[i] > 0 ? rate : -rate;
-    if (how.is_final) skip(ctx);
+    if (settings.is_final) skip(ctx);
   }
   void commit(zbpp::pass_context ctx) { skip(ctx); }
   void undo(zbpp::pass_context) { std::ranges::copy(before, weights.begin()); }

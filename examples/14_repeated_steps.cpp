@@ -3,7 +3,7 @@
 // Simulates steps one after another: ranks that wait for the norm of all gradients before they
 // step, and ranks that step at once and validate afterwards. Prints what a step takes, or, with any
 // argument, an SVG picture of two steps of each kind.
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <cstdio>
 #include <iostream>

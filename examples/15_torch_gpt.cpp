@@ -3,7 +3,7 @@
 // A GPT of LibTorch modules, in four stages on two ranks in a V. It learns to write a text, once in
 // a plain loop and once in a pipeline on two threads, and compares losses and weights to the bit.
 // usage: 15_torch_gpt FILE
-#include "torch_reference.hpp"
+#include "torch_training.hpp"
 #include <zbpp/torch/torch.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -84,28 +84,17 @@ struct text {
 };
 
 std::vector<double> pipeline(std::vector<slice>& model, text const& from) {
-  auto const number = [](zbpp::microbatch mb) { return mb.step() * mb.count() + mb.index(); };
   // [stages
   zbpp::torch::stage_ends const ends{
       .batch = [&](zbpp::microbatch mb) -> zbpp::torch::tensors {
-        return {from.batch(number(mb))};
+        return {from.batch(number_of(mb))};
       },
       .loss = [&](zbpp::torch::tensors const& outputs,
-                  zbpp::microbatch mb) { return from.loss(outputs.front(), number(mb)); }};
+                  zbpp::microbatch mb) { return from.loss(outputs.front(), number_of(mb)); }};
   std::vector<zbpp::torch::module_stage<std::shared_ptr<torch::optim::AdamW>>> stages;
   for (auto& each : model) stages.emplace_back(each.layers, ends, each.optimizer);
   // stages]
-
-  zbpp::stage_costs const costs{.forward = 10, .backward_input = 10, .backward_weight = 8};
-  zbpp::problem const problem(zbpp::placement::v_shape(2), microbatches, costs);
-  auto const plan = zbpp::make_plan(zbpp::fixed_zb_v{}, problem);
-  zbpp::threads const ranks{.on_thread_start = zbpp::torch::intra_op_threads(1)};
-  zbpp::pipeline pipe{plan, ranks, stages};
-  std::vector<double> losses;
-  pipe.run(steps, [&](zbpp::step_result const& result) {
-    losses.insert(losses.end(), result.losses.begin(), result.losses.end());
-  });
-  return losses;
+  return train_in_v(stages, steps, microbatches);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // A ResNet for images of CIFAR's shape, cut into four stages on two ranks in a V. Two cuts lie
 // within a residual block, so the skip crosses these edges, too. It learns once in a plain loop and
 // once in a pipeline on two threads, and compares losses, weights and running means to the bit.
-#include "torch_reference.hpp"
+#include "torch_training.hpp"
 #include <zbpp/torch/torch.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -100,28 +100,17 @@ torch::Tensor loss_of(tensors const& scores, std::int64_t number) {
 }
 
 std::vector<double> pipeline(std::vector<slice>& model) {
-  auto const number = [](zbpp::microbatch mb) { return mb.step() * mb.count() + mb.index(); };
   zbpp::torch::stage_ends const ends{
-      .batch = [&](zbpp::microbatch mb) { return images(number(mb)).first; },
+      .batch = [&](zbpp::microbatch mb) { return images(number_of(mb)).first; },
       .loss = [&](tensors const& scores,
-                  zbpp::microbatch mb) { return loss_of(scores, number(mb)); }};
+                  zbpp::microbatch mb) { return loss_of(scores, number_of(mb)); }};
   std::vector<zbpp::torch::module_stage<std::shared_ptr<torch::optim::SGD>>> stages;
   for (auto& [layers, optimizer] : model)
     stages.emplace_back(
         [layers = layers](tensors const& in) mutable { return layers->forward<tensors>(in); },
         ends,
         optimizer);
-
-  zbpp::stage_costs const costs{.forward = 10, .backward_input = 10, .backward_weight = 10};
-  zbpp::problem const problem(zbpp::placement::v_shape(2), microbatches, costs);
-  auto const plan = zbpp::make_plan(zbpp::fixed_zb_v{}, problem);
-  zbpp::threads const ranks{.on_thread_start = zbpp::torch::intra_op_threads(1)};
-  zbpp::pipeline pipe{plan, ranks, stages};
-  std::vector<double> losses;
-  pipe.run(steps, [&](zbpp::step_result const& result) {
-    losses.insert(losses.end(), result.losses.begin(), result.losses.end());
-  });
-  return losses;
+  return train_in_v(stages, steps, microbatches);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdio>
+#include <exception>
 #include <vector>
 
 namespace toy {
@@ -241,5 +243,40 @@ class chain_stage {
   parameters* p_;
 };
 // gpu_stage]
+
+/// Trains a pipeline of one layer a stage, and the plain loop beside it.
+/// @return whether all losses and parameters have the same bits
+template <class Pipeline>
+bool trains_as_plain_loop(Pipeline& pipe, std::vector<layer> const& layers) {
+  auto const stages = static_cast<int>(layers.size());
+  plain_loop plain(stages);
+  bool same = true;
+  for (int step = 0; step < 5; ++step) {
+    auto const evaluated = pipe.evaluate().losses;  // F alone, so nothing is trained
+    auto const right = plain.step(pipe.planned().problem().microbatches());
+    same = pipe.step().losses == right && evaluated == right && same;
+    for (int s = 0; s < stages; ++s)
+      same = layers[static_cast<std::size_t>(s)].read() == plain.of(s) && same;
+  }
+  std::puts(same ? "identical to the last bit" : "different");
+  return same;
+}
+
+/// Runs an example where there are as many GPUs as it needs at least.
+/// @param run  called with their number; whether all is right
+/// @return the exit status: 77 where there are too few
+inline int run_on_gpus(char const* example, int least, bool (*run)(int devices)) {
+  int const found = devices();
+  if (found < least) {
+    std::printf("%d CUDA devices here, and this takes %d: nothing was run\n", found, least);
+    return 77;
+  }
+  try {
+    return run(found) ? 0 : 1;
+  } catch (std::exception const& failed) {
+    std::fprintf(stderr, "%s: %s\n", example, failed.what());
+    return 1;
+  }
+}
 
 }  // namespace toy

@@ -15,12 +15,9 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/auto_plan.hpp>
-#include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
-#include <zbpp/planner/registry.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -149,18 +146,6 @@ asked_layers read_layers(zbpp_text text, int most_chunks = 1) {
 
 // ---- policies -----------------------------------------------------------------------------------
 
-constexpr std::string_view auto_placement_name = "auto_placement";
-constexpr std::string_view auto_placement_title = "auto-placement";
-
-zbpp::any_policy const& find(std::vector<zbpp::any_policy> const& all, std::string_view name) {
-  auto const found = std::ranges::find_if(
-      all, [name](auto const& one) { return one.name() == name || one.title() == name; });
-  if (found != all.end()) return *found;
-  std::string text = "no policy is called '" + zbpp::one_line(name, 60) + "'; there are";
-  for (auto const& one : all) text.append(" ").append(one.name());
-  throw zbpp::error(errc::bad_argument, text.append(" ").append(auto_placement_name));
-}
-
 zbpp::search_settings settings(double seconds, std::uint64_t seed, zbpp_search* control) {
   if (!(seconds >= 0 && seconds <= zbpp::search_settings::most_seconds))
     throw zbpp::error(
@@ -177,43 +162,9 @@ zbpp::search_settings settings(double seconds, std::uint64_t seed, zbpp_search* 
   return search;
 }
 
-void check_limits(zbpp::json::plan_report const& found) {
-  auto const& peaks = found.peak_memory;
-  for (int rank = 0; rank < found.problem.ranks(); ++rank) {
-    auto const peak = peaks[static_cast<std::size_t>(rank)];
-    auto const limit = found.problem.memory_limit(rank);
-    if (!limit || peak <= *limit) continue;
-    throw zbpp::error(
-        errc::unsupported_problem,
-        found.policy + " needs " + std::to_string(peak) + ", its limit is " +
-            std::to_string(*limit) + "; the least limit that works for it on every rank is " +
-            std::to_string(*std::ranges::max_element(peaks)),
-        {.rank = rank});
-  }
-}
-
-zbpp::json::plan_report plan(
-    zbpp::problem problem, std::string_view name, zbpp::search_settings const& search) {
-  auto const start = std::chrono::steady_clock::now();
-  auto const report = [&](std::string_view title, zbpp::schedule order, zbpp::problem solved) {
-    std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
-    return zbpp::json::make_plan_report(
-        std::string(title), std::move(order), std::move(solved), spent.count());
-  };
-  if (name == auto_placement_name || name == auto_placement_title) {
-    auto found = zbpp::auto_placement{.search = search}(problem);
-    return report(auto_placement_title, std::move(found.schedule), std::move(found.problem));
-  }
-  auto const all = zbpp::builtin_policies(search);
-  auto const& policy = find(all, name);
-  auto order = policy(problem);
-  return report(policy.title(), std::move(order), std::move(problem));
-}
-
 // A plan of layers that were cut into stages.
-template <class Found>
 zbpp::json::plan_report plan_of(
-    std::string_view title, Found found, std::chrono::steady_clock::time_point start) {
+    std::string_view title, zbpp::found_plan found, std::chrono::steady_clock::time_point start) {
   std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
   auto plan = zbpp::json::make_plan_report(
       std::string(title), std::move(found.schedule), std::move(found.problem), spent.count());
@@ -241,13 +192,11 @@ std::string list(std::vector<std::string> const& objects) {
 
 std::string policies_text() {
   std::vector<std::string> objects;
-  auto const add = [&](std::string_view name, std::string_view title, std::string_view summary) {
-    objects.push_back(
-        "\"name\": " + quoted(name) + ", \"title\": " + quoted(title) +
-        ", \"summary\": " + quoted(summary));
-  };
-  for (auto const& one : zbpp::builtin_policies()) add(one.name(), one.title(), one.summary());
-  add(auto_placement_name, auto_placement_title, "greedy-auto on the placement that suits best");
+  for (auto const& one : zbpp::json::planners())
+    if (one.scope != zbpp::json::planner_scope::layers)
+      objects.push_back(
+          "\"name\": " + quoted(one.name) + ", \"title\": " + quoted(one.title) +
+          ", \"summary\": " + quoted(one.summary));
   return list(objects);
 }
 
@@ -323,9 +272,9 @@ zbpp_status zbpp_plan(
     char** out) {
   return zbpp_c::answer(out, [&] {
     auto asked = zbpp_c::read_problem(problem);
-    auto const found = zbpp_c::plan(
+    auto const found = zbpp::json::plan_problem(
         std::move(asked.problem), zbpp_c::view(policy), zbpp_c::settings(seconds, seed, search));
-    zbpp_c::check_limits(found);
+    zbpp::json::check_limits(found);
     return zbpp::json::write_plan(found, asked.unit);
   });
 }

@@ -102,7 +102,7 @@ struct fault {
 // A stage of the toy in which a fault strikes once.
 class faulty : public toy::passes {
  public:
-  faulty(toy::stage_model& what, fault const& where) : toy::passes(what), fault_(where) {}
+  faulty(toy::stage_model& stage, fault const& fault) : toy::passes(stage), fault_(fault) {}
 
   zbpp::message forward(
       saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {

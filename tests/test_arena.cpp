@@ -20,13 +20,7 @@
 
 namespace test_arena {
 
-using zbpp::arena;
-using zbpp::buffer;
-using zbpp::bytes;
-using zbpp::external_memory;
-using zbpp::memory_source;
-using zbpp::purpose;
-using zbpp::purposes;
+using namespace zbpp;
 
 namespace {
 
@@ -384,7 +378,7 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
   struct piece {
     buffer data;
     std::uint8_t value = 0;
-    purpose what = purpose::activation;
+    purpose use = purpose::activation;
   };
   for (int trial = 0; trial < 20; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -394,8 +388,8 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
     std::array<bytes, purposes> in_use{};
     std::array<bytes, purposes> peak{};
     bytes peak_total = 0;
-    auto count = [&](purpose what, bytes change) {
-      auto const i = static_cast<std::size_t>(what);
+    auto count = [&](purpose use, bytes change) {
+      auto const i = static_cast<std::size_t>(use);
       in_use[i] += change;
       peak[i] = std::max(peak[i], in_use[i]);
       peak_total = std::max(peak_total, in_use[0] + in_use[1]);  // of activations and edges
@@ -406,30 +400,30 @@ TEST_CASE("any order of allocating, sharing and freeing keeps buffers apart", "[
       if (live.empty() || choice < 5) {
         auto const width = random.integer(0, 14);
         auto const size = static_cast<std::size_t>(random.integer(0, std::int64_t{1} << width));
-        auto const what = random.chance(0.3) ? purpose::edge : purpose::activation;
-        auto data = memory.allocate(size, what);
-        count(what, static_cast<bytes>(size));
+        auto const role = random.chance(0.3) ? purpose::edge : purpose::activation;
+        auto data = memory.allocate(size, role);
+        count(role, static_cast<bytes>(size));
         auto const value = static_cast<std::uint8_t>(random.integer(0, 255));
         is_right = is_right && is_aligned(data) && data.size() == size;
         fill(data, value);
-        live.push_back({std::move(data), value, what});
+        live.push_back({std::move(data), value, role});
       } else {
         auto const at =
             static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(live.size()) - 1));
         auto& one = live[at];
         is_right = is_right && is_filled(one.data, one.value);
         if (choice == 5) {
-          auto const what = random.chance(0.5) ? purpose::edge : purpose::activation;
+          auto const other = random.chance(0.5) ? purpose::edge : purpose::activation;
           auto const size = static_cast<bytes>(one.data.size());
-          one.data.retag(what);
-          count(one.what, -size);
-          count(what, size);
+          one.data.retag(other);
+          count(one.use, -size);
+          count(other, size);
           for (auto& sharing : live)
-            if (sharing.data.data() == one.data.data()) sharing.what = what;
+            if (sharing.data.data() == one.data.data()) sharing.use = other;
         } else if (choice == 6) {
           live.push_back(one);
         } else {
-          if (one.data.use_count() == 1) count(one.what, -static_cast<bytes>(one.data.size()));
+          if (one.data.use_count() == 1) count(one.use, -static_cast<bytes>(one.data.size()));
           live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
         }
       }

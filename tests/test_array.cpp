@@ -124,16 +124,16 @@ TEST_CASE("an array keeps type, shape and values on its way", "[array]") {
 
 TEST_CASE("shapes may vary from microbatch to microbatch", "[array]") {
   int plans = 0;
-  for (auto const& where : zbpp::test::placements_to_run(3)) {
+  for (auto const& placement : zbpp::test::placements_to_run(3)) {
     auto costs = zbpp::test::uneven_costs();
     costs.edge = array_size<float>({most_rows, width});
     zbpp::test::for_each_plan_of(
-        problem(where, 7, costs),
+        problem(placement, 7, costs),
         {.recomputed = true},
         [&](std::string const& name, plan const& p) {
           INFO(name);
           auto const run = [&](auto backend) {
-            std::vector<array_stage> stages(static_cast<std::size_t>(where.stages()));
+            std::vector<array_stage> stages(static_cast<std::size_t>(placement.stages()));
             pipeline pipe{p, backend, stages};
             pipe.step();
             for (auto const& stage : stages) CHECK(stage.wrong == 0);

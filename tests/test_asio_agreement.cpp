@@ -60,6 +60,11 @@ stage_costs roomy_costs(seeded_random& random) {
   if (costs.backward_fused)
     costs.backward_fused = std::max(costs.backward_input, costs.backward_weight) + 1;
   if (costs.overlapped) costs.overlapped = std::max(costs.forward, costs.backward_input) + 1;
+  if (costs.overlapped_fused) {
+    // So that it may be left out, and B and W may move by one.
+    costs.backward_fused = costs.backward_input + costs.backward_weight - 1;
+    costs.overlapped_fused = std::max(costs.forward, *costs.backward_fused + 1) + 1;
+  }
   costs.activation = std::max(costs.weight_gradient_input, costs.recompute_input) + 2;
   ++costs.weight_gradient_input;  // so that B can add one more
   return costs;
@@ -158,6 +163,12 @@ void add_cost_mutations(plan_parts const& base, parts const& from, std::vector<m
           c.overlapped.reset();
         else
           c.overlapped = c.forward + c.backward_input - 1;
+      },
+      [](stage_costs& c) {
+        if (c.overlapped_fused)
+          c.overlapped_fused.reset();
+        else
+          c.overlapped_fused = c.forward + c.of(pass_kind::backward) - 1;
       },
       grow(&stage_costs::norm),
       grow(&stage_costs::optimizer_step),
@@ -392,15 +403,15 @@ TEST_CASE("differences are empty for equal lists only, whatever is in them", "[a
   int equal = 0;
   for (std::uint64_t trial = 0; trial < 2000; ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const mine = random_items(random);
-    auto theirs = random.chance(0.7) ? mine : random_items(random);
-    if (random.chance(0.5)) random.shuffle(std::span(theirs));
-    if (!theirs.empty() && random.chance(0.5)) {
-      auto& one = random.pick(std::span(theirs));
+    auto const first = random_items(random);
+    auto second = random.chance(0.7) ? first : random_items(random);
+    if (random.chance(0.5)) random.shuffle(std::span(second));
+    if (!second.empty() && random.chance(0.5)) {
+      auto& one = random.pick(std::span(second));
       one.digest[31] ^= std::byte{1};
     }
-    auto const text = differences(mine, theirs);
-    bool const same = sorted(mine) == sorted(theirs);
+    auto const text = differences(first, second);
+    bool const same = sorted(first) == sorted(second);
     equal += same ? 1 : 0;
     CHECK(text.empty() == same);
     CHECK(text.size() < 8 * 250);

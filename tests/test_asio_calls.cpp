@@ -4,7 +4,7 @@
 // every rank is told which call of the user, or which option, differs. All limits are longer than a
 // test may take, so a rank that waited for one would not end.
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/asio/detail/call_log.hpp>
+#include <zbpp/asio/detail/membership.hpp>
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/runtime/pipeline.hpp>
@@ -53,17 +53,17 @@ using pipeline_type = zbpp::pipeline<zbpp::asio::tcp>;
 struct rank_of_run {
   rank_of_run(
       zbpp::plan const& plan,
-      zbpp::asio::rendezvous& where,
+      zbpp::asio::rendezvous& joined,
       training_options const& options = {},
       checked::model_settings settings = {})
       : planned(plan),
-        meeting(where),
+        meeting(joined),
         all([&] {
           settings.stages = plan.problem().stages();
           return settings;
         }()),
-        own{all.stages()[static_cast<std::size_t>(where.rank())]} {
-    pipe.emplace(plan, zbpp::asio::tcp(where), own, options);
+        own{all.stages()[static_cast<std::size_t>(joined.rank())]} {
+    pipe.emplace(plan, zbpp::asio::tcp(joined), own, options);
   }
 
   zbpp::plan const& planned;
@@ -207,7 +207,7 @@ TEST_CASE("who leaves early is named, and nothing that comes of it, whoever it i
   enum class way { returns, keeps_meeting, throws };
   int tries = 0;
   for (auto const kind : {step_kind::unchecked, step_kind::post_validated})
-    for (auto const how : {way::returns, way::keeps_meeting, way::throws})
+    for (auto const way_out : {way::returns, way::keeps_meeting, way::throws})
       for (int leaver : {0, 1, 2})
         for (int trial = 0; trial < 6; ++trial) {
           ZBPP_SEEDED(random, ++tries);
@@ -223,8 +223,8 @@ TEST_CASE("who leaves early is named, and nothing that comes of it, whoever it i
                   dawdle(pauses[static_cast<std::size_t>(meeting.rank())]);
                 }
                 if (!leaves) return;
-                if (how == way::throws) throw std::runtime_error("of the user");
-                if (how == way::returns) return;
+                if (way_out == way::throws) throw std::runtime_error("of the user");
+                if (way_out == way::returns) return;
                 rank.pipe.reset();
                 // Until the others have given up.
                 for (;;) meeting.check(), dawdle(10);
@@ -232,9 +232,9 @@ TEST_CASE("who leaves early is named, and nothing that comes of it, whoever it i
           for (int r = 0; r < 3; ++r) {
             auto const& text = thrown[static_cast<std::size_t>(r)];
             INFO(text);
-            if (r == leaver && how == way::returns) CHECK(text == "");
-            if (r == leaver && how == way::throws) CHECK(text == "of the user");
-            if (r == leaver && how != way::keeps_meeting) continue;
+            if (r == leaver && way_out == way::returns) CHECK(text == "");
+            if (r == leaver && way_out == way::throws) CHECK(text == "of the user");
+            if (r == leaver && way_out != way::keeps_meeting) continue;
             CHECK(has(text, "rank " + std::to_string(leaver) + ": left the run; rank"));
             CHECK(has(text, " called step() for step 2"));
           }
@@ -376,10 +376,10 @@ TEST_CASE("a learning rate is asked for once in a step, and not beyond the last 
     auto const planned = plan_of(2, kind);
     std::array<std::vector<std::int64_t>, 2> asked;
     auto const thrown = run_ranks(2, endless_settings(), [&](zbpp::asio::rendezvous& meeting) {
-      auto& mine = asked[static_cast<std::size_t>(meeting.rank())];
+      auto& row = asked[static_cast<std::size_t>(meeting.rank())];
       training_options options;
       options.learning_rate = [&](std::int64_t n) {
-        mine.push_back(n);
+        row.push_back(n);
         return 1e-3;
       };
       rank_of_run rank(planned, meeting, options);
@@ -387,7 +387,7 @@ TEST_CASE("a learning rate is asked for once in a step, and not beyond the last 
       rank.pipe->step();
     });
     for (auto const& text : thrown) CHECK(text == "");
-    for (auto const& mine : asked) CHECK(mine == std::vector<std::int64_t>{0, 1, 2, 3, 4});
+    for (auto const& answers : asked) CHECK(answers == std::vector<std::int64_t>{0, 1, 2, 3, 4});
   }
 }
 

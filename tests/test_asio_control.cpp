@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
-#include <zbpp/asio/detail/control_message.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
-#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/listener.hpp>
-#include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/model/program.hpp>
 
@@ -167,18 +165,14 @@ std::vector<std::string> run_with_raw(
 
 // What a step does on a rank: learns of the first failure, and that all ranks know of it; settles.
 struct step_stub {
-  explicit step_stub(asio::control& of_rank, std::function<void()> on_all_told = {})
+  explicit step_stub(asio::control& of_rank, std::function<void()> on_all_informed = {})
       : control(of_rank) {
     set(
-        {.told =
-             [this](rank_failure const& first) {
-               stopped.set_value(first);
-               return true;
-             },
-         .all_told =
-             [this, on_all_told] {
-               if (on_all_told) on_all_told();
-               all_told.set_value();  // throws when it is called again
+        {.on_failure = [this](rank_failure const& first) { stopped.set_value(first); },
+         .on_all_informed =
+             [this, on_all_informed] {
+               if (on_all_informed) on_all_informed();
+               all_informed.set_value();  // throws when it is called again
              }});
   }
   ~step_stub() { set({}); }
@@ -194,18 +188,18 @@ struct step_stub {
     return failures;
   }
   void wait_until_all_are_told() {
-    if (all_told.get_future().wait_for(test_limit) != std::future_status::ready)
+    if (all_informed.get_future().wait_for(test_limit) != std::future_status::ready)
       throw std::runtime_error("nobody told that all ranks know of the failure");
   }
 
-  void set(asio::stop_calls calls) {
-    control.loop().exclusively([&] { control.on_stop(std::move(calls)); });
+  void set(asio::failure_calls calls) {
+    control.loop().exclusively([&] { control.on_failure(std::move(calls)); });
   }
 
   asio::control& control;
   std::promise<rank_failure> stopped;
   std::future<rank_failure> has_stopped = stopped.get_future();
-  std::promise<void> all_told;
+  std::promise<void> all_informed;
 };
 
 }  // namespace
@@ -254,23 +248,23 @@ TEST_CASE("all ranks know of a failure before any may give up messages") {
       auto const culprit = static_cast<int>(random.integer(0, ranks - 1));
       // Runs no step, so it gives up nothing, and nobody waits for it.
       auto const outside = static_cast<int>(random.integer(0, 2 * ranks));
-      std::atomic<int> told{0};
+      std::atomic<int> informed{0};
       std::vector<std::vector<int>> known(static_cast<std::size_t>(ranks));
       auto const thrown =
           run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
             auto& control = meeting.control_channel();
             auto const rank = meeting.rank();
             meeting.barrier();
-            asio::stop_calls calls{
-                .told =
+            asio::failure_calls calls{
+                .on_failure =
                     [&](rank_failure const&) {
                       for (int i = 0; i < 2 * rank; ++i) std::this_thread::yield();
-                      ++told;
-                      return true;
+                      ++informed;
                     },
-                .all_told = [&, rank] { known[static_cast<std::size_t>(rank)].push_back(told); }};
-            auto const set = [&](asio::stop_calls const& what) {
-              control.loop().exclusively([&] { control.on_stop(what); });
+                .on_all_informed =
+                    [&, rank] { known[static_cast<std::size_t>(rank)].push_back(informed); }};
+            auto const set = [&](asio::failure_calls const& calls_of_rank) {
+              control.loop().exclusively([&] { control.on_failure(calls_of_rank); });
             };
             if (rank != outside) set(calls);
             meeting.barrier();
@@ -311,8 +305,8 @@ TEST_CASE("nobody may give up messages until the last rank says that it knows, o
         [&](raw_member& raw) {
           raw.read(control_kind::stop);
           was_early = answers && know != 0;
-          if (answers) raw.send(control_kind::told);
-          are_told = raw.read(control_kind::all_told).has_value();
+          if (answers) raw.send(control_kind::informed);
+          are_told = raw.read(control_kind::all_informed).has_value();
           raw.send(control_kind::ended);
           raw.read(control_kind::verdict);
           raw.close();
@@ -377,13 +371,13 @@ TEST_CASE("a rank 0 that leaves after a large outcome waits for those who are sl
       2,
       test::patient_settings(),
       [&](raw_member& raw) {
-        asio::detail::collective_call const mine{
+        asio::detail::collective_call const call{
             0,
             asio::collective::broadcast,
             0,
             {},
             asio::rank_call::of(asio::collective::broadcast, 0)};
-        raw.send(control_kind::call, write(mine));
+        raw.send(control_kind::call, write(call));
         ::poll(nullptr, 0, 1000);  // is slow: longer than a rank lingers when it leaves
         auto const outcome = raw.read(control_kind::outcome);
         is_whole = outcome && outcome->size() > large.size();
@@ -878,7 +872,8 @@ std::vector<std::string> thrown_by_connecting(channel const& wanted, std::uint16
         raw.close();
       },
       [&](asio::rendezvous& meeting) {
-        static_cast<void>(meeting.data_connections().connect({wanted}));
+        asio::detail::data_connector connector(meeting.control_channel());
+        static_cast<void>(connector.connect({wanted}));
         meeting.barrier();
       },
       data_port);
@@ -894,23 +889,23 @@ TEST_CASE("a data port that cannot be reached is named on all ranks, with who ca
            "rendezvous_settings::connect_deadline sets this limit";
   };
   auto const closed = test::free_port();
-  for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, closed))
-    CHECK(told == text(closed, "Connection refused"));
+  for (auto const& report : thrown_by_connecting({0, 2, 1, 1}, closed))
+    CHECK(report == text(closed, "Connection refused"));
   deaf_port const firewalled(true);
-  for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, firewalled.number()))
-    CHECK(told == text(firewalled.number(), "no answer; a firewall may drop what is sent there"));
+  for (auto const& thrown : thrown_by_connecting({0, 2, 1, 1}, firewalled.number()))
+    CHECK(thrown == text(firewalled.number(), "no answer; a firewall may drop what is sent there"));
   deaf_port const stopped(false);
-  for (auto const& told : thrown_by_connecting({0, 2, 1, 1}, stopped.number()))
+  for (auto const& refusal : thrown_by_connecting({0, 2, 1, 1}, stopped.number()))
     CHECK(
-        told == text(
-                    stopped.number(),
-                    "it does not accept the connection; it may be stopped or overloaded"));
+        refusal == text(
+                       stopped.number(),
+                       "it does not accept the connection; it may be stopped or overloaded"));
 }
 
 TEST_CASE("a rank that does not call is named on all ranks, with the address where it should") {
-  for (auto const& told : thrown_by_connecting({2, 0, 1, 1}, 1)) {
-    CHECK(contains(told, "rank 0: rank 2 has not connected to 127.0.0.1:"));
-    CHECK(contains(told, " for its messages within 1.0 s"));
+  for (auto const& report : thrown_by_connecting({2, 0, 1, 1}, 1)) {
+    CHECK(contains(report, "rank 0: rank 2 has not connected to 127.0.0.1:"));
+    CHECK(contains(report, " for its messages within 1.0 s"));
   }
 }
 
@@ -923,14 +918,14 @@ TEST_CASE("a hundred runs in which something goes wrong all end") {
     auto const ranks = static_cast<int>(rng.integer(1, 5));
     auto const seed = rng.bits();
     std::mutex guard;
-    std::vector<std::string> told;  // by ranks that learnt of a failure
+    std::vector<std::string> reports;  // by ranks that learnt of a failure
     std::atomic<bool> has_first_left{false};
     auto const thrown = run_ranks(ranks, settings, [&](asio::rendezvous& meeting) {
-      test::seeded_random mine(seed, static_cast<std::uint64_t>(meeting.rank()));
+      test::seeded_random random(seed, static_cast<std::uint64_t>(meeting.rank()));
       auto& control = meeting.control_channel();
       try {
         for (int round = 0; round < 4; ++round) {
-          auto const act = mine.integer(0, 19);
+          auto const act = random.integer(0, 19);
           if (meeting.rank() == 0 && (act == 0 || act == 3)) has_first_left = true;
           if (act == 0) return;  // leaves
           if (act == 1) control.settle(failure_of(meeting.rank()));
@@ -944,14 +939,14 @@ TEST_CASE("a hundred runs in which something goes wrong all end") {
         }
       } catch (error const& wrong) {
         std::scoped_lock const lock(guard);
-        told.emplace_back(wrong.what());
+        reports.emplace_back(wrong.what());
       }
     });
     for (auto const& text : thrown) CHECK((text.empty() || text == "of the user"));
-    INFO(Catch::Detail::stringify(told));
+    INFO(Catch::Detail::stringify(reports));
     // Without rank 0, each begins with what went wrong on itself.
     if (has_first_left) continue;
-    for (auto const& text : told) CHECK(text == told.front());
+    for (auto const& text : reports) CHECK(text == reports.front());
   }
 }
 

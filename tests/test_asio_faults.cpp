@@ -201,10 +201,10 @@ TEST_CASE("socket calls that fail from any moment on end all ranks in time", "[a
           "deadline=2000"};
       all.emplace_back(arguments[0] + " " + arguments[1], start_ranks(2, arguments));
     }
-  for (auto& [what, ranks] : all)
+  for (auto& [text, ranks] : all)
     for (auto& p : ranks) {
       auto const status = p.wait_until(soon());
-      INFO(what << "\n" << everything(ranks));
+      INFO(text << "\n" << everything(ranks));
       CHECK((status == 0 || status == 3));
       CHECK(p.output().find("/boost/") == std::string::npos);
     }
@@ -222,11 +222,12 @@ TEST_CASE("too few file descriptors end all ranks, with how to allow more", "[as
       auto const port = free_port();
       attempt one{limited, limit, {}};
       for (int rank : {0, 1}) {
-        rank_process how{rank, 2, {"join_deadline=3000", "connect_deadline=2000", "deadline=2000"}};
+        rank_process settings{
+            rank, 2, {"join_deadline=3000", "connect_deadline=2000", "deadline=2000"}};
         if (rank == limited)
-          how.wrapper = {
+          settings.wrapper = {
               "/bin/sh", "-c", "ulimit -n " + std::to_string(limit) + "; exec \"$0\" \"$@\""};
-        one.ranks.push_back(start_rank(how, port));
+        one.ranks.push_back(start_rank(settings, port));
       }
       all.push_back(std::move(one));
     }

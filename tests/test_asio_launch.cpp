@@ -27,10 +27,10 @@ zbpp::asio::environment_lookup in(variables const& environment) {
 
 // One line to compare: rank/ranks, local rank, host:port, source.
 std::string found(variables const& environment, launch_arguments const& arguments = {}) {
-  auto const it = find_launch(arguments, in(environment));
-  return std::to_string(it.rank) + "/" + std::to_string(it.ranks) + " local " +
-         std::to_string(it.local_rank) + " at " + it.host + ":" + std::to_string(it.port) + " by " +
-         it.source;
+  auto const found = find_launch(arguments, in(environment));
+  return std::to_string(found.rank) + "/" + std::to_string(found.ranks) + " local " +
+         std::to_string(found.local_rank) + " at " + found.host + ":" + std::to_string(found.port) +
+         " by " + found.source;
 }
 
 std::string refused(variables const& environment, launch_arguments const& arguments = {}) {
@@ -123,9 +123,9 @@ TEST_CASE("MASTER_ADDR and MASTER_PORT count beside every launcher", "[asio][lau
             {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_NODELIST", "n[1-2]"}}}) {
     environment["MASTER_ADDR"] = "meet";
     environment["MASTER_PORT"] = "77";
-    auto const it = find_launch({}, in(environment));
-    CHECK(it.host == "meet");
-    CHECK(it.port == 77);
+    auto const found = find_launch({}, in(environment));
+    CHECK(found.host == "meet");
+    CHECK(found.port == 77);
   }
 }
 

@@ -46,8 +46,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::seconds enough{20};
 
 run_token const& token() {
-  static auto const it = run_token::from_text("the token of these tests");
-  return it;
+  static auto const shared = run_token::from_text("the token of these tests");
+  return shared;
 }
 
 // A listener, its io_loop, and the guests that it handed on.
@@ -58,13 +58,13 @@ class place {
       listener_.emplace(
           by_,
           token(),
-          [this](tcp::socket socket, link_purpose what) {
+          [this](tcp::socket socket, link_purpose use) {
             if (on_guest) on_guest();
-            guests.emplace_back(std::move(socket), what);
+            guests.emplace_back(std::move(socket), use);
           },
           settings);
       most_ = settings.most_pending;
-      where_ = listener_->endpoint();
+      address_ = listener_->endpoint();
     });
   }
   place(place const&) = delete;
@@ -76,7 +76,7 @@ class place {
     });
   }
 
-  tcp::endpoint where() const { return where_; }
+  tcp::endpoint address() const { return address_; }
 
   // Runs the listener until this holds, or for too long. The bound on strangers holds all the
   // while.
@@ -107,7 +107,7 @@ class place {
     return by_.exclusively([&] { return listener_->pending(); });
   }
   // As the io_loop's thread or the I/O thread.
-  listener& it() { return *listener_; }
+  listener& inner() { return *listener_; }
   io_loop& by() { return by_; }
   void destroy() { listener_.reset(); }
 
@@ -118,30 +118,30 @@ class place {
   io_loop by_;
   std::optional<listener> listener_;
   std::size_t most_ = 0;
-  tcp::endpoint where_;
+  tcp::endpoint address_;
 };
 
 // The other side, on the thread of the test.
 class visitor {
  public:
   explicit visitor(net::io_context& io) : io_(io), socket(io) {}
-  visitor& to(tcp::endpoint const& where) {
-    socket.connect(where);
+  visitor& to(tcp::endpoint const& address) {
+    socket.connect(address);
     return *this;
   }
-  void say(std::vector<std::byte> const& what) {
+  void say(std::vector<std::byte> const& content) {
     boost::system::error_code ignored;
-    net::write(socket, net::buffer(what), ignored);
+    net::write(socket, net::buffer(content), ignored);
   }
 
   // @return whether it was let in; else `why` says why not
   bool introduces_itself(
-      run_token const& with = token(), link_purpose what = link_purpose::control) {
+      run_token const& with = token(), link_purpose use = link_purpose::control) {
     bool is_over = false;
     bool is_in = false;
     net::co_spawn(
         io_,
-        zbpp::asio::detail::introduce(socket, with, what),
+        zbpp::asio::detail::introduce(socket, with, use),
         [&](std::exception_ptr const& failure) {
           is_over = true;
           is_in = !failure;
@@ -208,14 +208,14 @@ std::vector<std::byte> noise(zbpp::test::seeded_random& random) {
 TEST_CASE("a listener hands on whoever holds the token", "[asio][listener]") {
   place here;
   net::io_context io;
-  CHECK(here.where().address().is_loopback());
-  CHECK(here.where().port() != 0);
-  for (auto const what : {link_purpose::control, link_purpose::data}) {
+  CHECK(here.address().address().is_loopback());
+  CHECK(here.address().port() != 0);
+  for (auto const link : {link_purpose::control, link_purpose::data}) {
     visitor guest(io);
-    REQUIRE(guest.to(here.where()).introduces_itself(token(), what));
+    REQUIRE(guest.to(here.address()).introduces_itself(token(), link));
     REQUIRE(here.becomes([&] { return !here.guests.empty(); }));
     here.by().exclusively([&] {
-      CHECK(here.guests.back().second == what);
+      CHECK(here.guests.back().second == link);
       tcp::no_delay is_on;
       here.guests.back().first.get_option(is_on);
       CHECK(is_on.value());
@@ -237,9 +237,10 @@ TEST_CASE("who does not hold the token is refused, counted and told", "[asio][li
   place here;
   net::io_context io;
   visitor guest(io);
-  CHECK_FALSE(guest.to(here.where()).introduces_itself(run_token::from_text("some other token.")));
+  CHECK_FALSE(
+      guest.to(here.address()).introduces_itself(run_token::from_text("some other token.")));
   CHECK(guest.why.find("refused this process: it holds another token") != std::string::npos);
-  REQUIRE(here.becomes([&] { return here.it().counts().refused == 1; }));
+  REQUIRE(here.becomes([&] { return here.inner().counts().refused == 1; }));
   CHECK(here.counts().last_reason.find("does not hold this run's token") != std::string::npos);
   CHECK(here.counts().admitted == 0);
   CHECK(here.guests.empty());
@@ -252,15 +253,16 @@ TEST_CASE("two hundred that say nothing keep nobody out", "[asio][listener]") {
   std::vector<visitor> silent;
   silent.reserve(200);
   for (std::size_t i = 0; i < 200; ++i) {
-    silent.emplace_back(io).to(here.where());
+    silent.emplace_back(io).to(here.address());
     if (i % 20 != 19) continue;
     visitor honest(io);
     CAPTURE(i, honest.why);
-    REQUIRE(honest.to(here.where()).introduces_itself());
+    REQUIRE(honest.to(here.address()).introduces_itself());
     CHECK(here.pending() <= 16);
   }
-  REQUIRE(here.becomes(
-      [&] { return here.it().counts().dropped == 200 && here.it().counts().admitted == 10; }));
+  REQUIRE(here.becomes([&] {
+    return here.inner().counts().dropped == 200 && here.inner().counts().admitted == 10;
+  }));
   CHECK(here.pending() == 0);
   CHECK(here.guests.size() == 10);
   for (auto& stranger : silent) CHECK(stranger.is_closed());
@@ -270,10 +272,10 @@ TEST_CASE("with room for one, the last to come has it", "[asio][listener]") {
   place here({.most_pending = 1});
   net::io_context io;
   visitor first(io);
-  first.to(here.where());
-  REQUIRE(here.becomes([&] { return here.it().pending() == 1; }));
+  first.to(here.address());
+  REQUIRE(here.becomes([&] { return here.inner().pending() == 1; }));
   visitor second(io);
-  CHECK(second.to(here.where()).introduces_itself());
+  CHECK(second.to(here.address()).introduces_itself());
   CHECK(first.is_closed());
   CHECK(here.counts().dropped == 1);
   CHECK(here.counts().last_reason.find("made room for newer connections") != std::string::npos);
@@ -285,12 +287,12 @@ TEST_CASE("a stranger that sends a byte and no more is dropped", "[asio][listene
   std::vector<visitor> slow;
   slow.reserve(20);
   for (std::size_t i = 0; i < 20; ++i) {
-    slow.emplace_back(io).to(here.where());
+    slow.emplace_back(io).to(here.address());
     slow.back().say({static_cast<std::byte>('z')});
   }
   visitor honest(io);
-  CHECK(honest.to(here.where()).introduces_itself());
-  REQUIRE(here.becomes([&] { return here.it().counts().dropped == 20; }));
+  CHECK(honest.to(here.address()).introduces_itself());
+  REQUIRE(here.becomes([&] { return here.inner().counts().dropped == 20; }));
   CHECK(
       here.counts().last_reason.find("did not finish the handshake in time") != std::string::npos);
   for (auto& stranger : slow) CHECK(stranger.is_closed());
@@ -301,12 +303,12 @@ TEST_CASE("a stranger that goes on byte by byte does not gain time", "[asio][lis
   place here({.handshake_deadline = 200ms});
   net::io_context io;
   visitor slow(io);
-  slow.to(here.where());
+  slow.to(here.address());
   // A byte whenever the listener has run something, fewer than an answer has.
   std::size_t said = 0;
   std::string const good_beginning("zbpp\1\0\0\0", 8);
   REQUIRE(here.becomes([&] {
-    bool const is_over = here.it().counts().dropped == 1;
+    bool const is_over = here.inner().counts().dropped == 1;
     if (!is_over && said < 60) {
       slow.say({static_cast<std::byte>(said < 8 ? good_beginning[said] : 'x')});
       ++said;
@@ -323,15 +325,15 @@ TEST_CASE("random bytes open no listener and close none", "[asio][listener]") {
   for (int trial = 0; trial < 100; ++trial) {
     ZBPP_SEEDED(random, trial);
     visitor stranger(io);
-    stranger.to(here.where()).say(noise(random));
+    stranger.to(here.address()).say(noise(random));
     if (random.chance(0.3)) stranger.say(noise(random));
     if (trial % 10 != 9) continue;
     visitor honest(io);
     CAPTURE(honest.why);
-    REQUIRE(honest.to(here.where()).introduces_itself());
+    REQUIRE(honest.to(here.address()).introduces_itself());
   }
   REQUIRE(here.becomes([&] {
-    auto const& c = here.it().counts();
+    auto const& c = here.inner().counts();
     return c.admitted == 10 && c.refused + c.dropped == 100;
   }));
   CHECK(here.guests.size() == 10);
@@ -339,12 +341,12 @@ TEST_CASE("random bytes open no listener and close none", "[asio][listener]") {
 
 TEST_CASE("a flood takes turns with those who drive", "[asio][listener]") {
   place here({.most_pending = 8});
-  std::thread flood([where = here.where()] {
+  std::thread flood([address = here.address()] {
     net::io_context io;
     for (int i = 0; i < 1500; ++i) {
       tcp::socket socket(io);
       boost::system::error_code ignored;
-      socket.connect(where, ignored);
+      socket.connect(address, ignored);
     }
   });
   // Each of these waits until what is ready has run: that has to come to an end.
@@ -353,7 +355,7 @@ TEST_CASE("a flood takes turns with those who drive", "[asio][listener]") {
   bool is_in = false;
   for (int attempt = 0; attempt < 100 && !is_in; ++attempt) {
     visitor honest(io);
-    is_in = honest.to(here.where()).introduces_itself();
+    is_in = honest.to(here.address()).introduces_itself();
   }
   flood.join();
   CHECK(is_in);
@@ -364,12 +366,13 @@ TEST_CASE("a listener rests between helpings of strangers", "[asio][listener]") 
   here.by().stop();  // from here on it runs only what these calls run
   net::io_context io;
   std::vector<tcp::socket> waiting;
-  for (int i = 0; i < 120; ++i) waiting.emplace_back(io).connect(here.where());
+  for (int i = 0; i < 120; ++i) waiting.emplace_back(io).connect(here.address());
   for (int i = 0; i < 3; ++i) here.by().exclusively([] {});
   auto const taken = here.pending();
   CHECK(taken > 0);
   CHECK(taken <= 64);
-  REQUIRE(here.becomes([&] { return here.it().pending() + here.it().counts().dropped == 120; }));
+  REQUIRE(
+      here.becomes([&] { return here.inner().pending() + here.inner().counts().dropped == 120; }));
 }
 
 TEST_CASE("a listener survives that descriptors run out", "[asio][listener]") {
@@ -386,14 +389,14 @@ TEST_CASE("a listener survives that descriptors run out", "[asio][listener]") {
   none.rlim_cur = static_cast<::rlim_t>(next);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
   boost::system::error_code connected;
-  guest.socket.connect(here.where(), connected);
-  bool const has_failed = here.becomes([&] { return here.it().counts().failed >= 2; });
+  guest.socket.connect(here.address(), connected);
+  bool const has_failed = here.becomes([&] { return here.inner().counts().failed >= 2; });
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
   REQUIRE_FALSE(connected);
   REQUIRE(has_failed);
   CHECK(here.counts().last_failure.find("Too many open files") != std::string::npos);
   CHECK(guest.introduces_itself());
-  REQUIRE(here.becomes([&] { return here.it().counts().admitted == 1; }));
+  REQUIRE(here.becomes([&] { return here.inner().counts().admitted == 1; }));
 }
 
 TEST_CASE("a stopped listener lets nobody in and calls nobody", "[asio][listener]") {
@@ -401,18 +404,18 @@ TEST_CASE("a stopped listener lets nobody in and calls nobody", "[asio][listener
   net::io_context io;
   visitor at_the_door(io);
   visitor guest(io);
-  at_the_door.to(here.where());
-  REQUIRE(guest.to(here.where()).introduces_itself());
-  REQUIRE(here.becomes([&] { return here.it().pending() == 1 && here.guests.size() == 1; }));
+  at_the_door.to(here.address());
+  REQUIRE(guest.to(here.address()).introduces_itself());
+  REQUIRE(here.becomes([&] { return here.inner().pending() == 1 && here.guests.size() == 1; }));
   here.by().exclusively([&] {
-    here.it().stop();
-    here.it().stop();
-    CHECK(here.it().pending() == 0);
+    here.inner().stop();
+    here.inner().stop();
+    CHECK(here.inner().pending() == 0);
   });
   CHECK(at_the_door.is_closed());
   visitor late(io);
   boost::system::error_code reason;
-  late.socket.connect(here.where(), reason);
+  late.socket.connect(here.address(), reason);
   CHECK(reason == net::error::connection_refused);
   // The guest stays.
   here.by().exclusively([&] {
@@ -428,15 +431,15 @@ TEST_CASE("a guest that nobody can take counts as refused", "[asio][listener]") 
   net::io_context io;
   here.by().exclusively([&] { here.on_guest = [] { throw std::runtime_error("no chair left"); }; });
   visitor first(io);
-  REQUIRE(first.to(here.where()).introduces_itself());
+  REQUIRE(first.to(here.address()).introduces_itself());
   CHECK(first.is_closed());
   CHECK(here.counts().refused == 1);
   CHECK(here.counts().admitted == 0);
   CHECK(here.counts().last_reason == "no chair left");
   here.by().exclusively([&] { here.on_guest = nullptr; });
   visitor second(io);
-  REQUIRE(second.to(here.where()).introduces_itself());
-  REQUIRE(here.becomes([&] { return here.it().counts().admitted == 1; }));
+  REQUIRE(second.to(here.address()).introduces_itself());
+  REQUIRE(here.becomes([&] { return here.inner().counts().admitted == 1; }));
 }
 
 TEST_CASE("a guest may destroy the listener that let it in", "[asio][listener]") {
@@ -444,11 +447,11 @@ TEST_CASE("a guest may destroy the listener that let it in", "[asio][listener]")
   net::io_context io;
   here.by().exclusively([&] { here.on_guest = [&] { here.destroy(); }; });
   visitor guest(io);
-  REQUIRE(guest.to(here.where()).introduces_itself());
+  REQUIRE(guest.to(here.address()).introduces_itself());
   REQUIRE(here.becomes([&] { return here.guests.size() == 1; }));
   visitor late(io);
   boost::system::error_code reason;
-  late.socket.connect(here.where(), reason);
+  late.socket.connect(here.address(), reason);
   CHECK(reason == net::error::connection_refused);
 }
 
@@ -462,7 +465,7 @@ TEST_CASE("a listener may go at any moment", "[asio][listener]") {
     place here({.handshake_deadline = 50ms, .most_pending = 2});
     auto const count = random.integer(0, 4);
     for (int i = 0; i < count; ++i) {
-      visitors.emplace_back(io).to(here.where());
+      visitors.emplace_back(io).to(here.address());
       if (random.chance(0.4)) visitors.back().say(noise(random));
     }
     auto const turns = random.integer(0, 6);
@@ -478,14 +481,14 @@ TEST_CASE("what a listener cannot do is said where it is asked for", "[asio][lis
   io_loop by;
   auto const open = [&](listener_settings const& settings) {
     by.exclusively([&] {
-      listener const it(
+      listener const server(
           by, token(), [](tcp::socket, link_purpose) {}, settings);
     });
   };
   auto const taken =
-      zbpp::test::refusal(zbpp::errc::io_failed, [&] { open({.endpoint = here.where()}); });
+      zbpp::test::refusal(zbpp::errc::io_failed, [&] { open({.endpoint = here.address()}); });
   CHECK(
-      taken == "cannot listen on address 127.0.0.1, port " + std::to_string(here.where().port()) +
+      taken == "cannot listen on address 127.0.0.1, port " + std::to_string(here.address().port()) +
                    ": Address already in use; choose a free port and an address of this machine");
   CHECK(zbpp::test::refusal([&] {
           open({.endpoint = {net::ip::make_address("192.0.2.1"), 0}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/asio/detail/message_frame.hpp>
+#include <zbpp/asio/detail/channel_ends.hpp>
 
 #include <support/catch.hpp>
 #include <support/seeded.hpp>

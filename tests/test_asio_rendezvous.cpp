@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/asio/detail/data_connector.hpp>
-#include <zbpp/asio/detail/reason.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 
 #include <support/asio_ranks.hpp>
@@ -80,7 +80,8 @@ std::vector<std::string> hosts_seen(
   auto const thrown = run_processes(starts, settings, [&](asio::rendezvous& meeting, std::size_t) {
     std::vector<channel> ring;
     for (int r = 0; r < ranks; ++r) ring.push_back({r, (r + 1) % ranks, 1, 1});
-    auto const sockets = meeting.data_connections().connect(ring);
+    asio::detail::data_connector connector(meeting.control_channel());
+    auto const sockets = connector.connect(ring);
     for (auto const& c : ring)
       if ((c.from == meeting.rank() || c.to == meeting.rank()) !=
           sockets.at(static_cast<std::size_t>(c.from)).is_open())
@@ -129,10 +130,7 @@ TEST_CASE("a rank is reached at the address it listens on, whatever address it c
 
 TEST_CASE("IPv6 addresses are understood with brackets and without") {
   using texts = std::vector<std::string>;
-  if (!has_ipv6()) {
-    WARN("skipped: this machine has no loopback of IPv6");
-    return;
-  }
+  if (!has_ipv6()) return test::skip("a loopback of IPv6");
   CHECK(hosts_seen("[::1]", "[::1]", "") == texts(3, "::1"));
   CHECK(hosts_seen("::1", "::1", "[::1]") == texts(3, "::1"));
   CHECK(hosts_seen("::1", "[::]", "") == texts(3, "::1"));
@@ -159,14 +157,14 @@ TEST_CASE("collectives give every rank what all gave") {
       for (int round = 0; round < 30; ++round) {
         auto const kind = same.integer(0, 2);
         auto const root = static_cast<int>(same.integer(0, ranks - 1));
-        auto const mine = part_of(seed, round, meeting.rank());
+        auto const part = part_of(seed, round, meeting.rank());
         if (kind == 0) {
           meeting.barrier();
         } else if (kind == 1) {
-          if (meeting.broadcast(mine, root) != part_of(seed, round, root))
+          if (meeting.broadcast(part, root) != part_of(seed, round, root))
             throw std::runtime_error("a broadcast gave something else");
         } else {
-          auto const all = meeting.all_gather(mine);
+          auto const all = meeting.all_gather(part);
           for (int r = 0; r < ranks; ++r)
             if (all.at(static_cast<std::size_t>(r)) != part_of(seed, round, r))
               throw std::runtime_error("an all_gather gave something else");
@@ -497,10 +495,10 @@ TEST_CASE("ranks that hold different things are told whose differ, in what, and 
     return asio::make_item(std::move(name), std::move(value));
   };
   auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
-    std::vector<asio::agreement_item> mine{item("placement", "in turn"), item("policy", "zb_v")};
-    meeting.agree(mine);
-    if (meeting.rank() == 2) mine[1] = item("policy", "zb_h1");
-    auto const text = test::refusal(errc::no_agreement, [&] { meeting.agree(mine); });
+    std::vector<asio::agreement_item> items{item("placement", "in turn"), item("policy", "zb_v")};
+    meeting.agree(items);
+    if (meeting.rank() == 2) items[1] = item("policy", "zb_h1");
+    auto const text = test::refusal(errc::no_agreement, [&] { meeting.agree(items); });
     if (text !=
         "rank 2 differs from rank 0 in: policy (zb_h1 at rank 2, zb_v at rank 0); start all ranks "
         "with the same problem and plan")

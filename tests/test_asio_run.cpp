@@ -10,6 +10,7 @@
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
+#include <support/checked_ranks.hpp>
 
 #include <algorithm>
 #include <array>
@@ -22,7 +23,9 @@
 namespace test_asio_run {
 
 using namespace zbpp;
+using zbpp::test::check_thrown;
 using zbpp::test::patient_settings;
+using zbpp::test::run_checked_ranks;
 using zbpp::test::run_ranks;
 using zbpp::test::checked::model;
 
@@ -51,30 +54,15 @@ std::vector<std::uint32_t> alone(step_kind kind, std::int64_t steps) {
   return all.bits();
 }
 
-// What the processes of a run have: each changes its own stages alone.
-std::vector<std::uint32_t> joined(std::vector<std::vector<std::uint32_t>> const& parts) {
-  auto const start = model({.stages = ranks}).bits();
-  auto result = start;
-  for (auto const& part : parts)
-    for (std::size_t i = 0; i < part.size(); ++i)
-      if (part[i] != start[i]) result[i] = part[i];
-  return result;
-}
-
 // Runs `body(pipe, rank)` on every rank. @return the bits of all
 template <class Body>
 std::vector<std::uint32_t> on_all_ranks(step_kind kind, Body body) {
-  std::vector<std::vector<std::uint32_t>> parts(ranks);
-  auto const planned = planned_for(kind);
-  auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
-    model all({.stages = ranks});
-    std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
-    pipeline pipe(planned, asio::tcp(meeting), own, options(kind));
-    body(pipe, meeting.rank());
-    parts[detail::index(meeting.rank())] = all.bits();
-  });
-  for (auto const& text : thrown) CHECK(text == "");
-  return joined(parts);
+  auto const found =
+      run_checked_ranks(planned_for(kind), {}, options(kind), [&](auto& pipe, int rank, model&) {
+        body(pipe, rank);
+      });
+  check_thrown(found.thrown, "");
+  return found.bits;
 }
 
 }  // namespace
@@ -167,14 +155,9 @@ TEST_CASE("what a callback throws on one rank ends the run on all", "[asio][run]
   for (auto kind : kinds)
     for (bool pauses : {false, true}) {
       INFO("kind " << static_cast<int>(kind) << (pauses ? ", in a pause" : ", in on_step"));
-      auto const planned = planned_for(kind);
-      auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
-        model all({.stages = ranks});
-        std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
-        pipeline pipe(planned, asio::tcp(meeting), own, options(kind));
+      auto const body = [&](auto& pipe, int rank, model&) {
         auto const fail = [&] {
-          if (meeting.rank() == 1 && pipe.steps() == 4)
-            throw std::runtime_error("the disk is full");
+          if (rank == 1 && pipe.steps() == 4) throw std::runtime_error("the disk is full");
         };
         auto const on_step = [&](step_result const&) {
           if (!pauses) fail();
@@ -183,40 +166,35 @@ TEST_CASE("what a callback throws on one rank ends the run on all", "[asio][run]
           pipe.run(100, on_step, {.pause_every = 2, .on_pause = fail});
         else
           pipe.run(100, on_step);
-      });
-      for (auto const& text : thrown) {
-        CHECK(text.find("rank 1") != std::string::npos);
-        CHECK(text.find("the disk is full") != std::string::npos);
-      }
+      };
+      auto const found = run_checked_ranks(planned_for(kind), {}, options(kind), body);
+      check_thrown(found.thrown, "rank 1");
+      check_thrown(found.thrown, "the disk is full");
     }
 }
 
 TEST_CASE("losses are on all ranks where all ask for them", "[asio][run]") {
-  for (auto const& where : {placement::linear(ranks), placement::v_shape(ranks)})
+  for (auto const& placement : {placement::linear(ranks), placement::v_shape(ranks)})
     for (auto kind : kinds) {
-      INFO("kind " << static_cast<int>(kind) << ", " << where.stages() << " stages");
-      problem const small(where, microbatches, test::checked::costs(), 87);
-      auto const planned = where.is_linear() ? make_plan(zb_h1{}, small, {.step = kind})
-                                             : make_plan(zb_v{}, small, {.step = kind});
+      INFO("kind " << static_cast<int>(kind) << ", " << placement.stages() << " stages");
+      problem const small(placement, microbatches, test::checked::costs(), 87);
+      auto const planned = placement.is_linear() ? make_plan(zb_h1{}, small, {.step = kind})
+                                                 : make_plan(zb_v{}, small, {.step = kind});
       constexpr int steps = 5;
-      model alone({.stages = where.stages()});
+      model alone({.stages = placement.stages()});
       pipeline reference(planned, virtual_time{}, alone.stages(), options(kind));
       std::vector<std::vector<double>> expected;
       for (int i = 0; i < steps + 2; ++i) {
         expected.push_back(reference.step().losses);
         expected.push_back(reference.evaluate().losses);
       }
-      auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
-        model all({.stages = where.stages()});
-        std::vector<stage_ref> own;
-        for (int s : where.stages_of(meeting.rank())) own.push_back(all.stages()[detail::index(s)]);
-        pipeline pipe(planned, asio::tcp(meeting, {.share_losses = true}), own, options(kind));
+      auto const compare = [&](auto& pipe, int rank, model&) {
         std::vector<std::vector<double>> found;
         pipe.run(
             100,
             [&](step_result const& step) {
               found.push_back(step.losses);
-              bool const asks = meeting.rank() == 1 && pipe.steps() == steps;
+              bool const asks = rank == 1 && pipe.steps() == steps;
               return asks ? after_step::stop : after_step::go_on;
             },
             {.pause_every = 1, .on_pause = [&] { found.push_back(pipe.evaluate().losses); }});
@@ -225,30 +203,25 @@ TEST_CASE("losses are on all ranks where all ask for them", "[asio][run]") {
           throw std::runtime_error("another number of steps");
         if (!std::equal(found.begin(), found.end(), expected.begin()))
           throw std::runtime_error("other losses");
-      });
-      for (auto const& text : thrown) CHECK(text == "");
+      };
+      auto const run =
+          run_checked_ranks(planned, {}, options(kind), compare, {.share_losses = true});
+      check_thrown(run.thrown, "");
     }
 }
 
 TEST_CASE("ranks that wait for each other between other steps are told so", "[asio][run]") {
   auto const planned = planned_for(step_kind::unchecked);
-  auto const told = [&](auto act) {
-    auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
-      model all({.stages = ranks});
-      std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
-      pipeline pipe(planned, asio::tcp(meeting), own);
-      act(pipe, meeting.rank());
-    });
-    for (auto const& text : thrown)
-      CHECK(
-          text.find("all ranks have to make the same calls in the same order") !=
-          std::string::npos);
+  auto const refuse = [&](auto act) {
+    auto const found =
+        run_checked_ranks(planned, {}, {}, [&](auto& pipe, int rank, model&) { act(pipe, rank); });
+    check_thrown(found.thrown, "all ranks have to make the same calls in the same order");
   };
   auto const go_on = [](step_result const&) { return after_step::go_on; };
-  told([&](auto& pipe, int rank) {
+  refuse([&](auto& pipe, int rank) {
     pipe.run(12, {.pause_every = rank == 0 ? 2 : 4, .on_pause = [] { return after_step::go_on; }});
   });
-  told([&](auto& pipe, int rank) {
+  refuse([&](auto& pipe, int rank) {
     if (rank == 0)
       pipe.run(6, go_on);
     else
@@ -268,15 +241,15 @@ TEST_CASE("options that differ are named where stages step in update()", "[asio]
       auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
         model all({.stages = ranks});
         std::array stages{stepping_stage(all.maths(meeting.rank()))};
-        training_options how;
-        if (meeting.rank() == other && scales) how.scaling.initial = 2;
-        if (meeting.rank() == other && !scales) how.accumulate = 2;
-        pipeline pipe(planned, asio::tcp(meeting), stages, how);
+        training_options options;
+        if (meeting.rank() == other && scales) options.scaling.initial = 2;
+        if (meeting.rank() == other && !scales) options.accumulate = 2;
+        pipeline pipe(planned, asio::tcp(meeting), stages, options);
         pipe.run(6);
       });
       auto const name =
           scales ? "training_options::scaling.initial is " : "training_options::accumulate is ";
-      for (auto const& text : thrown) CHECK(text.find(name) != std::string::npos);
+      check_thrown(thrown, name);
     }
 }
 
@@ -287,25 +260,18 @@ TEST_CASE("ranks that differ in whether they share losses are told so", "[asio][
     std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
     pipeline pipe(planned, asio::tcp(meeting, {.share_losses = meeting.rank() == 2}), own);
   });
-  for (auto const& text : thrown)
-    CHECK(text.find("share_losses (true at rank 2, false at rank 0)") != std::string::npos);
+  check_thrown(thrown, "share_losses (true at rank 2, false at rank 0)");
 }
 
 TEST_CASE("a call from a callback ends the run on all ranks, and says why", "[asio][run]") {
   for (auto kind : kinds) {
-    auto const planned = planned_for(kind);
-    auto const thrown = run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
-      model all({.stages = ranks});
-      std::vector<stage_ref> const own{all.stages()[detail::index(meeting.rank())]};
-      pipeline pipe(planned, asio::tcp(meeting), own, options(kind));
-      pipe.run(10, [&](step_result const&) {
-        if (pipe.steps() == 3) pipe.evaluate();
-      });
-    });
-    for (auto const& text : thrown)
-      CHECK(
-          text.find("evaluate() is called while run() of the same pipeline runs") !=
-          std::string::npos);
+    auto const found =
+        run_checked_ranks(planned_for(kind), {}, options(kind), [](auto& pipe, int, model&) {
+          pipe.run(10, [&](step_result const&) {
+            if (pipe.steps() == 3) pipe.evaluate();
+          });
+        });
+    check_thrown(found.thrown, "evaluate() is called while run() of the same pipeline runs");
   }
 }
 

@@ -88,7 +88,7 @@ TEST_CASE("a deadline that is over at once is refused by its name", "[asio][sett
 TEST_CASE("each setting of TCP has an effect", "[asio][settings]") {
   using settings = asio::tcp_settings;
   changed_field<settings> const fields[]{
-      {"most", [](auto& s) { s.most = 0; }},
+      {"largest_undeclared_message", [](auto& s) { s.largest_undeclared_message = 0; }},
       // How large a buffer of the kernel is shows in speed alone, so what is wrong is refused.
       {"send_buffer", [](auto& s) { s.send_buffer = -1; }},
       {"receive_buffer", [](auto& s) { s.receive_buffer = -1; }},

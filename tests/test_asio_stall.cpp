@@ -170,10 +170,10 @@ TEST_CASE("a pass that does not end is blamed, wherever it stands", "[asio]") {
                 line.find(
                     " from rank " + std::to_string(ranks.waits_for(rank)) + " (position " +
                     std::to_string(ranks.at(rank)) + " of ") != std::string::npos);
-            auto const what =
+            auto const missing =
                 (waits.kind == instruction_kind::forward ? "activation " : "gradient ") +
                 std::to_string(waits.microbatch) + " of stage ";
-            CHECK(line.find(what) != std::string::npos);
+            CHECK(line.find(missing) != std::string::npos);
             CHECK(line.find("under way") == std::string::npos);
           } else if (!ranks.is_rid_of_all(rank)) {
             CHECK(begins_with(line, name + "waits for rank "));
@@ -322,7 +322,7 @@ TEST_CASE("a step that moves, or that nobody is in, has not stalled", "[asio]") 
 
 TEST_CASE("reports of any content are survived", "[asio]") {
   auto const programs = small_programs();
-  int told = 0;
+  int calls = 0;
   for (std::uint64_t trial = 0; trial < 3000; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const& code = random.pick(std::span(programs)).code;
@@ -343,14 +343,14 @@ TEST_CASE("reports of any content are survived", "[asio]") {
     stall_detector detect(code, 100ms);
     auto const text = detect(all);
     if (!text) continue;
-    ++told;
+    ++calls;
     auto const all_lines = lines(*text);
     REQUIRE(all_lines.size() > static_cast<std::size_t>(code.ranks()));
     for (int rank = 0; rank < code.ranks(); ++rank)
       CHECK(begins_with(
           all_lines[static_cast<std::size_t>(rank) + 1], "rank " + std::to_string(rank) + ": "));
   }
-  CHECK(told > 1000);
+  CHECK(calls > 1000);
 }
 
 }  // namespace test_asio_stall

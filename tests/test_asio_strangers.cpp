@@ -2,7 +2,7 @@
 //
 // Processes that do not belong to a run, or do not fit into it: those without the token disturb
 // nobody, and those that made a mistake hear which one, in time.
-#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/listener.hpp>
 
 #include <support/catch.hpp>
 #include <support/rank_processes.hpp>
@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <set>
 #include <span>
 #include <string>
@@ -47,14 +48,14 @@ std::string digests(process const& p) {
 
 // Gets in by the token as a rank does, and leaves. Returns what it said, as somebody on the path
 // would record it.
-bytes record(std::uint16_t port, zbpp::asio::detail::link_purpose what) {
+bytes record(std::uint16_t port, zbpp::asio::detail::link_purpose use) {
   stranger const guest(port);
   auto const hello = guest.hear(handshake::hello_size, std::chrono::seconds(10));
   REQUIRE(hello.size() == handshake::hello_size);
   auto const of_host =
       handshake::piece<sizeof(zbpp::asio::challenge)>(hello, handshake::preamble_size);
   auto const of_guest = zbpp::asio::make_challenge();
-  auto const stated = static_cast<std::byte>(what);
+  auto const stated = static_cast<std::byte>(use);
   auto const shown = handshake::sign_as(
       handshake::guest_role,
       zbpp::asio::run_token::from_text(rank_token),
@@ -162,6 +163,7 @@ bool all_end_with(std::vector<process>& all, int status) {
 }  // namespace
 
 TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers]") {
+  if (!std::filesystem::exists("/proc/self/fd")) return skip("/proc");
   ZBPP_SEEDED(random, 1);
   constexpr int ranks = 3;
   std::vector<std::string> const usual{"steps=300", "deadline=20000"};
@@ -183,9 +185,9 @@ TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers]") {
   REQUIRE(std::ranges::count(ports, meeting) == 1);
   bytes recorded;
   for (auto const port : ports) {
-    auto const what = port == meeting ? zbpp::asio::detail::link_purpose::control
+    auto const link = port == meeting ? zbpp::asio::detail::link_purpose::control
                                       : zbpp::asio::detail::link_purpose::data;
-    recorded = record(port, what);
+    recorded = record(port, link);
     CHECK(is_refused(port, recorded));
   }
 
@@ -214,24 +216,25 @@ TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers]") {
 
 namespace {
 
-struct told {
-  rank_process how;
+struct stranger_start {
+  rank_process process;
   std::vector<std::string> says;  // each of these; nothing when it ends well
 };
 
-void check_each(std::vector<told> const& starts) {
+void check_each(std::vector<stranger_start> const& starts) {
   auto const port = free_port();
   std::vector<process> all;
   for (auto start : starts) {
-    start.how.arguments.insert(start.how.arguments.end(), {"join_deadline=2000", "deadline=2000"});
-    all.push_back(start_rank(start.how, port));
+    start.process.arguments.insert(
+        start.process.arguments.end(), {"join_deadline=2000", "deadline=2000"});
+    all.push_back(start_rank(start.process, port));
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
     auto const& says = starts[i].says;
     auto const status = all[i].wait_until(soon());
     INFO("process " << i << "\n" << everything(all));
     CHECK(status == (says.empty() ? 0 : 3));
-    CHECK_FALSE(contains(all[i], starts[i].how.token));
+    CHECK_FALSE(contains(all[i], starts[i].process.token));
     for (auto const& text : says) {
       INFO(text);
       CHECK(contains(all[i], text));
@@ -244,7 +247,7 @@ void check_last(
     std::vector<std::string> const& usual,
     std::vector<std::string> const& last,
     std::string const& says) {
-  std::vector<told> starts;
+  std::vector<stranger_start> starts;
   for (int rank = 0; rank < 3; ++rank)
     starts.push_back({{rank, 3, rank < 2 ? usual : last}, {says}});
   check_each(starts);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/asio/detail/message_frame.hpp>
+#include <zbpp/asio/detail/channel_ends.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
 
 #include <support/catch.hpp>
@@ -93,8 +93,9 @@ struct lone_rank {
     transport.bind(1, memory, &wake);
   }
 
-  void write(int channel, std::span<std::byte const> what) {
-    net::write(peer[static_cast<std::size_t>(channel)], net::buffer(what.data(), what.size()));
+  void write(int channel, std::span<std::byte const> content) {
+    net::write(
+        peer[static_cast<std::size_t>(channel)], net::buffer(content.data(), content.size()));
   }
   void write(int channel, message_frame const& f, std::size_t payload = 0) {
     std::vector<std::byte> all(message_frame::most_size);

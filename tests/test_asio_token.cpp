@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/token.hpp>
 
 #include <support/catch.hpp>
@@ -186,9 +186,10 @@ TEST_CASE("a token file of another user is refused", "[asio][token]") {
   fs::path path = "/etc/passwd";
   if (::geteuid() == 0) {
     path = here.file(secret, 0600);
-    if (::chown(path.c_str(), 12345, 12345) != 0) path = "";
+    if (::chown(path.c_str(), 12345, 12345) != 0)
+      return zbpp::test::skip("the right to give a file away");
   }
-  if (!path.empty()) CHECK(file_refusal(path).find(" belongs to user ") != std::string::npos);
+  CHECK(file_refusal(path).find(" belongs to user ") != std::string::npos);
 }
 
 TEST_CASE("only a regular file is a token file", "[asio][token]") {
@@ -279,11 +280,11 @@ void start_introduce(
     net::io_context& io,
     tcp::socket& socket,
     run_token const& token,
-    link_purpose what,
+    link_purpose use,
     ending& end) {
   net::co_spawn(
       io,
-      zbpp::asio::detail::introduce(socket, token, what),
+      zbpp::asio::detail::introduce(socket, token, use),
       [&](std::exception_ptr const& failure) {
         end = text_of(failure);
         boost::system::error_code ignored;
@@ -296,13 +297,13 @@ void start_admit(
     tcp::socket& socket,
     run_token const& token,
     ending& end,
-    link_purpose* what = nullptr) {
+    link_purpose* use = nullptr) {
   net::co_spawn(
       io,
       zbpp::asio::detail::admit(socket, token),
-      [&socket, &end, what](std::exception_ptr const& failure, link_purpose found) {
+      [&socket, &end, use](std::exception_ptr const& failure, link_purpose found) {
         end = text_of(failure);
-        if (what != nullptr) *what = found;
+        if (use != nullptr) *use = found;
         boost::system::error_code ignored;
         if (failure) socket.close(ignored);
       });
@@ -311,15 +312,15 @@ void start_admit(
 struct meeting {
   ending guest;
   ending host;
-  link_purpose what{};
+  link_purpose link{};
 };
 
-meeting meet(run_token const& of_guest, run_token const& of_host, link_purpose what) {
+meeting meet(run_token const& of_guest, run_token const& of_host, link_purpose use) {
   net::io_context io;
   socket_pair pair(io);
   meeting result;
-  start_introduce(io, pair.connecting, of_guest, what, result.guest);
-  start_admit(io, pair.accepting, of_host, result.host, &result.what);
+  start_introduce(io, pair.connecting, of_guest, use, result.guest);
+  start_admit(io, pair.accepting, of_host, result.host, &result.link);
   io.run_for(enough);
   return result;
 }
@@ -346,9 +347,9 @@ class raw_end {
     result.resize(got);
     return result;
   }
-  void write(bytes const& what) {
+  void write(bytes const& content) {
     boost::system::error_code ignored;
-    net::write(socket_, net::buffer(what), ignored);
+    net::write(socket_, net::buffer(content), ignored);
   }
   void close() {
     boost::system::error_code ignored;
@@ -405,11 +406,11 @@ bytes unchanged(int, bytes said) { return said; }
 
 TEST_CASE("two processes with one token believe each other", "[asio][handshake]") {
   auto const token = run_token::from_text(secret);
-  for (auto const what : {link_purpose::control, link_purpose::data}) {
-    auto const met = meet(token, run_token::from_text(secret), what);
+  for (auto const link : {link_purpose::control, link_purpose::data}) {
+    auto const met = meet(token, run_token::from_text(secret), link);
     CHECK(met.guest == "");
     CHECK(met.host == "");
-    CHECK(met.what == what);
+    CHECK(met.link == link);
   }
   auto const met = relay(token, unchanged);
   CHECK(met.guest == "");

@@ -87,7 +87,7 @@ struct tied_stage : idle_stage {
 
 // What a pipeline says that is made and run with a transport.
 template <class Transport>
-std::string told(zbpp::step_kind kind, zbpp::bytes tied = 0) {
+std::string refusal_of(zbpp::step_kind kind, zbpp::bytes tied = 0) {
   auto const planned = zbpp::make_plan(
       zbpp::zb_h1{},
       zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1, .tied = tied}),
@@ -103,15 +103,15 @@ std::string told(zbpp::step_kind kind, zbpp::bytes tied = 0) {
 
 TEST_CASE("ranks agree as far as their transport lets them", "[backend]") {
   using zbpp::step_kind;
-  CHECK(told<zbpp::in_process>(step_kind::post_validated) == "<nothing was refused>");
-  CHECK(told<without_steps>(step_kind::synchronous) == "<nothing was refused>");
+  CHECK(refusal_of<zbpp::in_process>(step_kind::post_validated) == "<nothing was refused>");
+  CHECK(refusal_of<without_steps>(step_kind::synchronous) == "<nothing was refused>");
   CHECK(
-      told<without_steps>(step_kind::post_validated) ==
+      refusal_of<without_steps>(step_kind::post_validated) ==
       "on this backend ranks begin no step before the last one is final; lower the plan with "
       "step_kind::synchronous");
-  CHECK(told<without_states>(step_kind::unchecked) == "<nothing was refused>");
+  CHECK(refusal_of<without_states>(step_kind::unchecked) == "<nothing was refused>");
   CHECK(
-      told<zbpp::in_process>(step_kind::unchecked, 64) ==
+      refusal_of<zbpp::in_process>(step_kind::unchecked, 64) ==
       "stage 0: its optimizer has 0 bytes of tied gradients, and its problem states 64; give both "
       "the same");
   std::array<tied_stage, 2> tied;
@@ -123,7 +123,7 @@ TEST_CASE("ranks agree as far as their transport lets them", "[backend]") {
       "on this backend ranks cannot sum the gradients of tied weights; lower the plan with "
       "step_kind::none and sum them after each step");
   CHECK(
-      told<without_states>(step_kind::synchronous) ==
+      refusal_of<without_states>(step_kind::synchronous) ==
       "on this backend ranks cannot agree on optimizer steps; lower the plan with "
       "step_kind::unchecked");
 }

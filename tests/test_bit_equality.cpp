@@ -7,9 +7,8 @@
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
-#include <support/plan_grid.hpp>
-#include <support/random_pairs.hpp>
-#include <support/seeded.hpp>
+#include <support/policy_grid.hpp>
+#include <support/same_bits.hpp>
 #include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
@@ -47,97 +46,62 @@ history train_pipeline(plan const& planned, Backend backend, toy::model& all, St
 }
 
 template <class Backend>
-history train_by_hand(plan const& planned, Backend backend) {
-  auto all = toy::make_model(planned.problem().stages());
-  std::vector<toy::hand_written> stages(all.begin(), all.end());
-  return train_pipeline(planned, backend, all, stages);
+way<history> by_hand(std::string const& name, Backend const& backend) {
+  return {name, [=](plan const& planned, std::uint64_t) {
+            auto all = toy::make_model(planned.problem().stages());
+            std::vector<toy::hand_written> stages(all.begin(), all.end());
+            return train_pipeline(planned, backend, all, stages);
+          }};
 }
 
 template <class Passes = toy::passes, class Backend>
-history train_as_flow(plan const& planned, Backend backend) {
-  auto all = toy::make_model(planned.problem().stages());
-  std::vector<Passes> objects(all.begin(), all.end());
-  std::vector<zbpp::as_flow<Passes>> stages(objects.begin(), objects.end());
-  return train_pipeline(planned, backend, all, stages);
+way<history> as_flow(std::string const& name, Backend const& backend) {
+  return {name, [=](plan const& planned, std::uint64_t) {
+            auto all = toy::make_model(planned.problem().stages());
+            std::vector<Passes> objects(all.begin(), all.end());
+            std::vector<zbpp::as_flow<Passes>> stages(objects.begin(), objects.end());
+            return train_pipeline(planned, backend, all, stages);
+          }};
 }
 
-// Checks a plan on few or on all backends.
-void check(std::string const& name, plan const& planned) {
-  INFO(name);
-  auto const expected = train_reference(planned);
-  CHECK(train_by_hand(planned, virtual_time{}) == expected);
-  CHECK(train_by_hand(planned, threads{}) == expected);
-  CHECK(train_as_flow(planned, virtual_time{}) == expected);
-  CHECK(train_as_flow(planned, threads{.count = 2}) == expected);
-  CHECK(train_as_flow<toy::packing_passes>(planned, virtual_time{}) == expected);
-  CHECK(train_as_flow<toy::packing_passes>(planned, threads{}) == expected);
-  CHECK(toy::parcel::alive == 0);
-}
-
-zbpp::stage_costs toy_costs() {
+zbpp::problem with_parcels(zbpp::placement const& placement, int microbatches) {
   auto costs = uneven_costs();
   costs.edge = toy::parcel_edge;
-  return costs;
+  return {placement, microbatches, costs, 87};
 }
 
 }  // namespace
 
-TEST_CASE("every policy gives the bits of one process", "[bit-equality]") {
-  auto const p =
-      GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4})));
-  for (auto const& where : placements_to_run(p))
-    for (int m : microbatches_to_run(p))
-      for_each_plan_of(
-          zbpp::problem(where, m, toy_costs(), 87),
-          {},
-          [](std::string const& name, plan const& planned) { check(name, planned); });
-}
-
-TEST_CASE("recomputing changes no bit", "[bit-equality]") {
-  auto const p = GENERATE(1, 2, 4);
-  for (auto const& where : placements_to_run(p))
-    for_each_plan_of(
-        zbpp::problem(where, 2 * p, toy_costs(), 87),
-        {.fused = false, .recomputed = true},
-        [](std::string const& name, plan const& planned) { check(name, planned); });
-}
-
-TEST_CASE("pairs change no bit", "[bit-equality]") {
-  auto const p = GENERATE(2, 3);
-  std::ptrdiff_t pairs = 0;
-  for (auto const& where : placements_to_run(p)) {
-    ZBPP_SEEDED(random, p);
-    zbpp::problem const what(where, 2 * p + 1, toy_costs(), 87);
-    for_each_plan_of(what, {.recomputed = true}, [&](std::string const& name, plan const& plain) {
-      check(name, paired_plan(plain, random, pairs));
-    });
-  }
-  CHECK(pairs > 0);
+TEST_CASE("every policy gives the bits of one process, whatever varies", "[bit-equality]") {
+  same_bits(
+      train_reference,
+      {by_hand("virtual time", virtual_time{}),
+       by_hand("threads", threads{}),
+       as_flow("virtual time, as_flow", virtual_time{}),
+       as_flow("two threads, as_flow", threads{.count = 2}),
+       as_flow<toy::packing_passes>("virtual time, objects", virtual_time{}),
+       as_flow<toy::packing_passes>("threads, objects", threads{})},
+      {{"every policy",
+        thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4}),
+        microbatches_to_run,
+        with_parcels},
+       {"recomputation", {1, 2, 4}, times(2), with_parcels, {.fused = false, .recomputed = true}},
+       {"pairs", {2, 3}, times(2, 1), with_parcels, {.recomputed = true, .pairing = 0.8}},
+       {"receives a pass early", {3}, times(2), with_parcels, {.receive_ahead = 1}},
+       {"receives two passes early", {3}, times(2), with_parcels, {.receive_ahead = 2}}});
+  CHECK(toy::parcel::alive == 0);
 }
 
 TEST_CASE("it does not matter how many threads the ranks share", "[bit-equality]") {
-  auto const count = GENERATE(1, 2, 3, 4, 7);
-  for_each_plan_of(
-      zbpp::problem(zbpp::placement::v_shape(4), 9, toy_costs(), 87),
-      {},
-      [&](std::string const& name, plan const& planned) {
-        INFO(name << ", " << count << " threads");
-        auto const expected = train_reference(planned);
-        CHECK(train_by_hand(planned, threads{.count = count}) == expected);
-        CHECK(train_as_flow(planned, threads{.count = count, .spins = 50}) == expected);
-        CHECK(
-            train_by_hand(planned, threads{.count = count, .emulates_transfers = true}) ==
-            expected);
-      });
-}
-
-TEST_CASE("receives that are opened early change no bit", "[bit-equality]") {
-  auto const ahead = GENERATE(1, 2);
-  for (auto const& where : placements_to_run(3))
-    for_each_plan_of(
-        zbpp::problem(where, 6, toy_costs(), 87),
-        {.receive_ahead = ahead},
-        [](std::string const& name, plan const& planned) { check(name, planned); });
+  std::vector<way<history>> ways;
+  for (int count : {1, 2, 3, 4, 7}) {
+    auto const name = std::to_string(count) + " threads";
+    ways.push_back(by_hand(name, threads{.count = count}));
+    ways.push_back(as_flow(name + " that spin", threads{.count = count, .spins = 50}));
+    ways.push_back(
+        by_hand(name + ", transfers", threads{.count = count, .emulates_transfers = true}));
+  }
+  same_bits(train_reference, ways, {{"threads", {4}, only(9), with_parcels, {.placements = vs}}});
 }
 
 TEST_CASE("the reference learns", "[bit-equality]") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_layers.hpp>
@@ -12,11 +12,11 @@
 
 namespace test_bottleneck {
 
-using zbpp::bottleneck_partition;
 using zbpp::bytes;
 using zbpp::layer_costs;
 using zbpp::placement;
 using zbpp::ticks;
+using zbpp::detail::bottleneck_partition;
 using zbpp::test::for_each_composition;
 using zbpp::test::greatest_load;
 using zbpp::test::random_layers;
@@ -27,19 +27,19 @@ TEST_CASE("no cut has less than the bottleneck that is found", "[bottleneck]") {
   int coupled = 0;
   for (int trial = 0; trial < zbpp::test::thinned(4000, 2000); ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const where = random_placement(random);
-    auto const count = where.stages() + static_cast<int>(random.integer(0, 6));
+    auto const placement = random_placement(random);
+    auto const count = placement.stages() + static_cast<int>(random.integer(0, 6));
     auto const layers = random_layers(random, count);
     auto least = std::pair{ticks{1} << 60, bytes{1} << 60};
-    for_each_composition(count, where.stages(), [&](std::vector<int> const& first) {
-      least = std::min(least, greatest_load(layers, where, first));
+    for_each_composition(count, placement.stages(), [&](std::vector<int> const& first) {
+      least = std::min(least, greatest_load(layers, placement, first));
     });
-    auto const found = bottleneck_partition(layers, where);
-    CAPTURE(where.name(), where.ranks(), count);
+    auto const found = bottleneck_partition(layers, placement);
+    CAPTURE(placement.name(), placement.ranks(), count);
     CHECK(found.optimal);
     CHECK(std::pair(found.work, found.memory) == least);
-    CHECK(greatest_load(layers, where, found.first_layer) == least);
-    ++(where.stages() == where.ranks() ? linear : coupled);
+    CHECK(greatest_load(layers, placement, found.first_layer) == least);
+    ++(placement.stages() == placement.ranks() ? linear : coupled);
   }
   CHECK(linear > 500);
   CHECK(coupled > 500);
@@ -87,12 +87,13 @@ TEST_CASE("a search that gives up says so, and its cut is still a cut", "[bottle
   int gave_up = 0;
   for (int trial = 0; trial < 200; ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const where = placement::looped(4, 2);
+    auto const placement = placement::looped(4, 2);
     auto const layers = random_layers(random, 20);
-    auto const hasty = bottleneck_partition(layers, where, {.steps = 10});
-    auto const best = bottleneck_partition(layers, where);
+    auto const hasty = bottleneck_partition(layers, placement, {.steps = 10});
+    auto const best = bottleneck_partition(layers, placement);
     CHECK(best.optimal);
-    CHECK(greatest_load(layers, where, hasty.first_layer) == std::pair(hasty.work, hasty.memory));
+    CHECK(
+        greatest_load(layers, placement, hasty.first_layer) == std::pair(hasty.work, hasty.memory));
     CHECK(hasty.work >= best.work);
     if (hasty.optimal) CHECK(hasty.work == best.work);
     if (!hasty.optimal) ++gave_up;

@@ -13,7 +13,7 @@
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
-#include <support/tiny_problem.hpp>
+#include <support/tiny_optima.hpp>
 
 #include <array>
 #include <cmath>
@@ -22,16 +22,8 @@
 
 namespace test_bounds {
 
-using zbpp::bound_rule;
-using zbpp::bytes;
-using zbpp::cost_bound;
-using zbpp::holds;
-using zbpp::lower_bound;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::test::thinned;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -61,13 +53,6 @@ std::string text_of(cost_bound const& b) {
          std::to_string(b.rank) + " through " + std::to_string(b.through);
 }
 
-void check_certificate(cost_bound const& claim, problem const& problem) {
-  CHECK(holds(claim, problem));
-  auto more = claim;
-  ++more.cost;
-  CHECK_FALSE(holds(more, problem));
-}
-
 // How often a bound is the optimum, over random problems of a few shapes.
 struct sharpness {
   int problems = 0;
@@ -81,12 +66,12 @@ sharpness compare_with_optimum(std::uint64_t stream, int rounds, Shape shape) {
   ZBPP_SEEDED(rng, stream);
   sharpness found;
   for (int round = 0; round < rounds; ++round) {
-    auto const what = shape(rng);
-    auto const best = zbpp::test::find_optimum(what, {.nodes = 20'000});
+    auto const problem = shape(rng);
+    auto const best = zbpp::test::find_optimum(problem, {.nodes = 20'000});
     if (!best.complete) continue;
-    auto const bound = lower_bound(what);
+    auto const bound = lower_bound(problem);
     INFO("round " << round << ": " << text_of(bound));
-    check_certificate(bound, what);
+    check_certificate(bound, problem);
     if (!best.cost) continue;
     ++found.problems;
     CHECK(bound.cost <= *best.cost);
@@ -147,11 +132,11 @@ TEST_CASE("bounds hold where B adds more for W than F keeps", "[bounds]") {
   auto const found = compare_with_optimum(7, thinned(3000, 600), [](auto& rng) {
     auto const p = static_cast<int>(rng.integer(1, 3));
     auto const kind = rng.integer(0, 2);
-    auto const where = kind == 0   ? placement::linear(p)
-                       : kind == 1 ? placement::v_shape(p)
-                                   : placement::looped(2, 2);
+    auto const placement = kind == 0   ? placement::linear(p)
+                           : kind == 1 ? placement::v_shape(p)
+                                       : placement::looped(2, 2);
     auto const m = static_cast<int>(rng.integer(1, kind == 0 ? 6 : 3));
-    return zbpp::test::tiny_problem_with_gradients(rng, where, m);
+    return zbpp::test::tiny_problem_with_gradients(rng, placement, m);
   });
   CHECK(found.problems > thinned(1500, 250));
   CHECK(found.rate() > 0.5);
@@ -160,14 +145,14 @@ TEST_CASE("bounds hold where B adds more for W than F keeps", "[bounds]") {
 // @source arXiv 2401.10241v1 table 5
 TEST_CASE("ZB-H1 is optimal within the memory of 1F1B on the paper's profiles", "[bounds][paper]") {
   for (auto const& row : zbpp::test::paper_rows) {
-    auto const what = paper_problem(row, 1);
-    auto const order = zbpp::zb_h1{}(what);
-    CHECK(zbpp::peak_activations(order, what)[0] == *what.memory_limit(0));
-    auto const bound = lower_bound(what);
+    auto const problem = paper_problem(row, 1);
+    auto const order = zbpp::zb_h1{}(problem);
+    CHECK(zbpp::peak_activations(order, problem)[0] == *problem.memory_limit(0));
+    auto const bound = lower_bound(problem);
     INFO(row.model << ", m = " << row.microbatches << ": " << text_of(bound));
-    CHECK(bound.cost == cost(zbpp::simulate(order, what)));
+    CHECK(bound.cost == cost(zbpp::simulate(order, problem)));
     CHECK(bound.rule == bound_rule::drain);
-    check_certificate(bound, what);
+    check_certificate(bound, problem);
   }
 }
 
@@ -189,11 +174,11 @@ TEST_CASE("the paper's profiles have these least bubble rates", "[bounds][paper]
       {.0594, .0454, .0350, .0242, .0131, .0075, .0018, .0001, 0}};
   for (std::size_t r = 0; r < 12; ++r)
     for (std::size_t i = 0; i < times.size(); ++i) {
-      auto const what = paper_problem(zbpp::test::paper_rows[r], times[i]);
-      auto const bound = lower_bound(what);
+      auto const problem = paper_problem(zbpp::test::paper_rows[r], times[i]);
+      auto const bound = lower_bound(problem);
       INFO("row " << r << ", " << times[i] << " p: " << text_of(bound));
-      CHECK(zbpp::test::is_printed_as(bubble_of(what, bound.cost), known[r][i]));
-      check_certificate(bound, what);
+      CHECK(zbpp::test::is_printed_as(bubble_of(problem, bound.cost), known[r][i]));
+      check_certificate(bound, problem);
     }
 }
 
@@ -202,25 +187,26 @@ TEST_CASE("a staircase costs what its depths need, and not less", "[bounds]") {
   for (int round = 0; round < thinned(300, 100); ++round) {
     auto const p = static_cast<int>(rng.integer(1, 12));
     auto const m = static_cast<int>(rng.integer(1, 30));
-    auto const what = zbpp::test::tiny_problem(rng, placement::linear(p), m);
-    auto const stairs = zbpp::staircase(what);
+    auto const problem = zbpp::test::tiny_problem(rng, placement::linear(p), m);
+    auto const stairs = zbpp::staircase(problem);
     INFO("round " << round);
-    CHECK(stairs.cost <= lower_bound(what).cost);
+    CHECK(stairs.cost <= lower_bound(problem).cost);
     REQUIRE(stairs.forwards.size() == zbpp::detail::index(p));
     ticks wait = 0;
     for (int r = p - 1; r >= 0; --r) {
-      auto const& c = what.costs(r);
+      auto const& c = problem.costs(r);
       auto const n = stairs.forwards[zbpp::detail::index(r)];
       CHECK(n >= 1);
       CHECK(n <= m);
-      if (auto const limit = what.memory_limit(r))
+      if (auto const limit = problem.memory_limit(r))
         CHECK(n * c.activation + c.static_memory <= *limit);
       ticks pace = 0;
-      for (int before = 0; before <= r; ++before) pace = std::max(pace, what.costs(before).forward);
-      auto const need = r == p - 1
-                            ? c.forward
-                            : c.forward + what.transfer_time(r, r + 1) + wait +
-                                  what.costs(r + 1).backward_input + what.transfer_time(r + 1, r);
+      for (int before = 0; before <= r; ++before)
+        pace = std::max(pace, problem.costs(before).forward);
+      auto const need = r == p - 1 ? c.forward
+                                   : c.forward + problem.transfer_time(r, r + 1) + wait +
+                                         problem.costs(r + 1).backward_input +
+                                         problem.transfer_time(r + 1, r);
       wait = std::max(need, (n - 1) * pace + c.forward);
       CHECK(
           stairs.cost >=
@@ -228,10 +214,10 @@ TEST_CASE("a staircase costs what its depths need, and not less", "[bounds]") {
     }
     cost_bound claim{stairs.cost, bound_rule::staircase};
     bool held = false;
-    for (claim.rank = 0; claim.rank < p; ++claim.rank) held = held || holds(claim, what);
+    for (claim.rank = 0; claim.rank < p; ++claim.rank) held = held || holds(claim, problem);
     CHECK(held);
     ++claim.cost;
-    for (claim.rank = 0; claim.rank < p; ++claim.rank) CHECK_FALSE(holds(claim, what));
+    for (claim.rank = 0; claim.rank < p; ++claim.rank) CHECK_FALSE(holds(claim, problem));
   }
 }
 
@@ -314,11 +300,11 @@ TEST_CASE("a certificate that was tampered with is refused", "[bounds]") {
   std::vector<stage_costs> stages(4, {.forward = 7, .backward_input = 9, .backward_weight = 5});
   for (auto& s : stages) s.activation = 10, s.weight_gradient_input = 4;
   stages[1].forward = 8;
-  for (auto const& where : {placement::linear(4), placement::v_shape(2)}) {
-    problem const problem(where, 8, stages, 2, {20});
+  for (auto const& placement : {placement::linear(4), placement::v_shape(2)}) {
+    problem const problem(placement, 8, stages, 2, {20});
     auto const claim = lower_bound(problem);
     INFO(text_of(claim));
-    CHECK(claim.cost > lower_bound(zbpp::problem(where, 8, stages, 2)).cost);
+    CHECK(claim.cost > lower_bound(zbpp::problem(placement, 8, stages, 2)).cost);
     check_certificate(claim, problem);
     for (int rank : {-1, claim.rank + 1, problem.ranks(), 1 << 30}) {
       auto wrong = claim;
@@ -341,7 +327,7 @@ TEST_CASE("a certificate that was tampered with is refused", "[bounds]") {
       CHECK(holds(wrong, problem) == (rule == claim.rule));
     }
     // Without the limit the same claim is wrong.
-    CHECK_FALSE(holds(claim, zbpp::problem(where, 8, stages, 2)));
+    CHECK_FALSE(holds(claim, zbpp::problem(placement, 8, stages, 2)));
   }
 }
 
@@ -413,12 +399,12 @@ TEST_CASE("more memory never raises the bound", "[bounds]") {
         .backward_weight = rng.integer(1, 30),
         .activation = 12};
     costs.weight_gradient_input = rng.integer(0, 12);
-    for (auto const& where :
+    for (auto const& placement :
          {placement::linear(p), placement::v_shape(p), placement::looped(p, 2)}) {
       auto last = std::numeric_limits<ticks>::max();
       for (bytes limit = 24; limit <= 24 * (m + 1); limit += 3) {
-        auto const now = lower_bound(problem(where, m, costs, 2, {limit})).cost;
-        INFO(where.name() << ", m = " << m << ", limit " << limit);
+        auto const now = lower_bound(problem(placement, m, costs, 2, {limit})).cost;
+        INFO(placement.name() << ", m = " << m << ", limit " << limit);
         CHECK(now <= last);
         last = now;
       }
@@ -434,8 +420,8 @@ TEST_CASE("limits that admit no schedule do no harm", "[bounds]") {
     costs.static_memory = rng.integer(0, 200);
     costs.workspace = rng.integer(0, 200);
     costs.edge = rng.integer(0, 50);
-    for (auto const& where : {placement::linear(3), placement::v_shape(3)}) {
-      problem const problem(where, 5, costs, 1, {rng.integer(0, 99)});
+    for (auto const& placement : {placement::linear(3), placement::v_shape(3)}) {
+      problem const problem(placement, 5, costs, 1, {rng.integer(0, 99)});
       auto const bound = lower_bound(problem);
       CHECK(bound.cost >= 5 * 6);
       CHECK(holds(bound, problem));
@@ -443,19 +429,80 @@ TEST_CASE("limits that admit no schedule do no harm", "[bounds]") {
   }
 }
 
+TEST_CASE("bounds hold with workspace, BW that takes less, and R", "[bounds]") {
+  auto const found = compare_with_optimum(8, thinned(1500, 300), [](auto& rng) {
+    auto const kind = rng.integer(0, 3);
+    auto const on = kind == 0   ? placement::linear(static_cast<int>(rng.integer(1, 3)))
+                    : kind == 1 ? placement::v_shape(static_cast<int>(rng.integer(1, 2)))
+                    : kind == 2 ? placement::looped(2, 2)
+                                : placement::custom({0, 1, 0});
+    auto const m = static_cast<int>(rng.integer(1, kind == 0 ? 6 : 3));
+    return zbpp::test::tiny_problem_with_options(rng, on, m);
+  });
+  CHECK(found.problems > thinned(1200, 200));
+}
+
+TEST_CASE("a rank whose memory forces R upon it has to run that", "[bounds]") {
+  stage_costs const first{
+      .forward = 2,
+      .backward_input = 2,
+      .backward_weight = 1,
+      .recompute = 3,
+      .activation = 10,
+      .recompute_input = 1,
+      .workspace = 2};
+  stage_costs const second{
+      .forward = 2, .backward_input = 2, .backward_weight = 1, .activation = 10, .workspace = 2};
+  auto const bound_within = [&](bytes limit) {
+    auto const bound = lower_bound({placement::v_shape(1), 4, {first, second}, 0, {limit}});
+    CHECK(bound.rule == bound_rule::work);
+    return bound.cost;
+  };
+  CHECK(bound_within(22) == 4 * 10);
+  CHECK(bound_within(21) == 4 * (10 + 3));
+  CHECK(optimal_cost({placement::v_shape(1), 4, {first, second}, 0, {21}}) == 4 * (10 + 3));
+  CHECK(bound_within(13) == 4 * (10 + 3));
+  CHECK(bound_within(12) == 4 * 10);  // nothing fits
+}
+
+TEST_CASE("all orders of a tiny problem show what none of them goes below", "[bounds]") {
+  ZBPP_SEEDED(rng, 9);
+  int above = 0;
+  for (int round = 0; round < thinned(60, 20); ++round) {
+    auto const given = zbpp::test::tiny_problem_with_options(
+        rng, zbpp::test::tiny_placement(rng, round), static_cast<int>(rng.integer(1, 3)));
+    auto const best = optimal_cost(given);
+    REQUIRE(best);
+    check_certificate({*best, bound_rule::all_orders}, given);
+    CHECK_FALSE(holds({*best, bound_rule::all_orders, given.ranks()}, given));
+    above += lower_bound(given).cost < *best ? 1 : 0;
+  }
+  CHECK(above > 0);
+  // Of others nothing is claimed.
+  stage_costs costs{.forward = 3, .backward_input = 2, .backward_weight = 1};
+  cost_bound const claim{1, bound_rule::all_orders};
+  CHECK(holds(claim, {placement::linear(2), 10, costs}));
+  CHECK_FALSE(holds(claim, {placement::linear(3), 7, costs}));
+  costs.edge = 1;
+  CHECK_FALSE(holds(claim, {placement::linear(2), 10, costs}));
+  costs.edge = 0;
+  costs.overlapped = 4;
+  CHECK_FALSE(holds(claim, {placement::linear(2), 10, costs}));
+}
+
 TEST_CASE("the greatest times and sizes do not overflow", "[bounds]") {
   constexpr auto most = std::numeric_limits<std::int64_t>::max() / 2;
   ZBPP_SEEDED(rng, 7);
   for (int round = 0; round < thinned(300, 100); ++round) {
     auto const p = static_cast<int>(rng.integer(1, 4));
-    auto const where = round % 2 == 0 ? placement::linear(p) : placement::v_shape(p);
+    auto const placement = round % 2 == 0 ? placement::linear(p) : placement::v_shape(p);
     auto const m = static_cast<int>(rng.integer(1, 6));
     // The sums that `problem` allows, shared out at random.
-    auto const share = most / m / where.stages();
+    auto const share = most / m / placement.stages();
     auto const cut = [&](std::int64_t whole) { return rng.integer(0, whole); };
     std::vector<stage_costs> stages;
     auto const hop = cut(share / 4);
-    for (int s = 0; s < where.stages(); ++s) {
+    for (int s = 0; s < placement.stages(); ++s) {
       stage_costs c;
       auto left = share - 2 * hop;
       left -= c.forward = cut(left);
@@ -467,7 +514,7 @@ TEST_CASE("the greatest times and sizes do not overflow", "[bounds]") {
     }
     std::vector<bytes> limits;
     if (round % 3 != 0) limits = {rng.integer(0, std::numeric_limits<bytes>::max())};
-    problem const problem(where, m, stages, hop, limits);
+    problem const problem(placement, m, stages, hop, limits);
     auto const bound = lower_bound(problem);
     INFO("round " << round << ": " << text_of(bound));
     CHECK(bound.cost > 0);
@@ -478,8 +525,8 @@ TEST_CASE("the greatest times and sizes do not overflow", "[bounds]") {
 
 TEST_CASE("a problem of any size gets a bound", "[bounds]") {
   stage_costs const costs{.forward = 3, .backward_input = 2, .backward_weight = 1, .activation = 1};
-  for (auto const& where : {placement::linear(20000), placement::looped(2, 10000)}) {
-    problem const problem(where, 3, costs, 1, {20000});
+  for (auto const& placement : {placement::linear(20000), placement::looped(2, 10000)}) {
+    problem const problem(placement, 3, costs, 1, {20000});
     auto const bound = lower_bound(problem);
     CHECK(bound.cost >= 18);
     CHECK(holds(bound, problem));
@@ -492,6 +539,7 @@ TEST_CASE("rules have names", "[bounds]") {
   CHECK(to_string(bound_rule::first_waits) == "first waits");
   CHECK(to_string(bound_rule::heads_and_tails) == "heads and tails");
   CHECK(to_string(bound_rule::windows) == "windows");
+  CHECK(to_string(bound_rule::all_orders) == "all orders");
   CHECK(to_string(static_cast<bound_rule>(99)) == "?");
 }
 

@@ -7,64 +7,34 @@
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
 #include <support/planner_problems.hpp>
-#include <support/seeded.hpp>
 #include <support/thinned.hpp>
-#include <support/tiny_problem.hpp>
+#include <support/tiny_optima.hpp>
 
 #include <limits>
 #include <vector>
 
 namespace test_bounds_first_waits {
 
-using zbpp::bound_rule;
-using zbpp::cost_bound;
-using zbpp::holds;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::test::seeded_random;
+using namespace zbpp;
 using zbpp::test::thinned;
 
 namespace {
 
 bool is_claimed(ticks cost, problem const& problem) {
-  cost_bound claim{cost, bound_rule::first_waits};
-  for (; claim.rank < problem.ranks(); ++claim.rank)
-    if (holds(claim, problem)) return true;
-  return false;
-}
-
-// Looped, V, and others whose first stages are on a rank each, some of them with three stages.
-placement random_placement(seeded_random& rng) {
-  auto const last = [&] { return static_cast<int>(rng.integer(0, 2)); };
-  switch (rng.integer(0, 4)) {
-    case 0: return placement::looped(2, 2);
-    case 1: return placement::looped(3, 2);
-    case 2: return placement::v_shape(static_cast<int>(rng.integer(2, 3)));
-    case 3: return placement::custom({0, 1, static_cast<int>(rng.integer(0, 1))});
-    default: return placement::custom({0, 1, 2, last(), last()});
-  }
+  return zbpp::test::is_claimed(bound_rule::first_waits, cost, problem);
 }
 
 }  // namespace
 
 TEST_CASE("no order of a tiny problem costs less than its first waits", "[bounds]") {
-  ZBPP_SEEDED(rng, 1);
-  int problems = 0;
   int tight = 0;
-  for (int round = 0; round < thinned(3000, 600); ++round) {
-    auto const where = random_placement(rng);
-    auto const m = static_cast<int>(rng.integer(1, where.stages() <= 4 ? 5 : 3));
-    auto const what = rng.chance(0.25) ? zbpp::test::tiny_problem_with_gradients(rng, where, m)
-                                       : zbpp::test::tiny_problem(rng, where, m);
-    auto const best = zbpp::test::find_optimum(what, {.nodes = 20'000});
-    if (!best.complete || !best.cost) continue;
-    INFO("round " << round << ", " << where.name() << ", m = " << m);
-    ++problems;
-    CHECK_FALSE(is_claimed(*best.cost + 1, what));
-    if (is_claimed(*best.cost, what)) ++tight;
-  }
+  auto const problems = zbpp::test::for_each_tiny_optimum(
+      thinned(3000, 600),
+      zbpp::test::tiny_placements::for_first_waits,
+      [&](problem const& problem, ticks best, auto&) {
+        CHECK_FALSE(is_claimed(best + 1, problem));
+        if (is_claimed(best, problem)) ++tight;
+      });
   CHECK(problems > thinned(2000, 400));
   CHECK(tight > problems / 8);
 }
@@ -76,24 +46,24 @@ TEST_CASE("an F of the second stage delays those of the first on the way", "[bou
   auto const times = [](ticks f, ticks w) {
     return stage_costs{.forward = f, .backward_input = 5, .backward_weight = w};
   };
-  problem const what(
+  problem const problem(
       placement::looped(2, 2),
       4,
       std::vector{times(12, 2), times(7, 9), times(10, 2), times(13, 9)});
-  auto const bound = zbpp::lower_bound(what);
+  auto const bound = zbpp::lower_bound(problem);
   CHECK(bound == cost_bound{4 * 48 + 8, bound_rule::first_waits, 1});
-  CHECK(holds(bound, what));
-  CHECK(zbpp::test::optimal_cost(what) == bound.cost);
+  CHECK(holds(bound, problem));
+  CHECK(zbpp::test::optimal_cost(problem) == bound.cost);
 }
 
 TEST_CASE("first waits claim nothing where they are not for the placement", "[bounds]") {
   stage_costs const costs{.forward = 4, .backward_input = 5, .backward_weight = 3};
   // One stage per rank; three of them; rank 1 begins behind two stages of rank 0.
-  for (auto const& where :
+  for (auto const& placement :
        {placement::linear(2), placement::looped(2, 3), placement::custom({0, 0, 1, 1})}) {
-    problem const what(where, 3, costs);
-    INFO(where.name());
-    CHECK_FALSE(is_claimed(1, what));
+    problem const problem(placement, 3, costs);
+    INFO(placement.name());
+    CHECK_FALSE(is_claimed(1, problem));
   }
   problem const looped(placement::looped(2, 2), 3, costs);
   CHECK(is_claimed(1, looped));
@@ -105,13 +75,10 @@ TEST_CASE("first waits are the best bound of many looped pipelines", "[bounds]")
   zbpp::test::plain_random random(20);
   int best = 0;
   for (int i = 0; i < 20; ++i) {
-    auto const what = zbpp::test::uneven_problem(random, 'o');
-    auto const bound = zbpp::lower_bound(what);
+    auto const problem = zbpp::test::uneven_problem(random, 'o');
+    auto const bound = zbpp::lower_bound(problem);
     INFO("problem " << i);
-    CHECK(holds(bound, what));
-    auto more = bound;
-    ++more.cost;
-    CHECK_FALSE(holds(more, what));
+    zbpp::test::check_certificate(bound, problem);
     if (bound.rule == bound_rule::first_waits) ++best;
   }
   CHECK(best >= 8);

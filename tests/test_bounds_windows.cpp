@@ -13,7 +13,7 @@
 #include <support/planner_problems.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
-#include <support/tiny_problem.hpp>
+#include <support/tiny_optima.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,74 +25,36 @@
 
 namespace test_bounds_windows {
 
-using zbpp::bound_rule;
-using zbpp::bytes;
-using zbpp::cost_bound;
-using zbpp::holds;
-using zbpp::lower_bound;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::raise_bound;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::test::seeded_random;
-using zbpp::test::thinned;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
 bool is_claimed(ticks cost, problem const& problem) {
-  cost_bound claim{cost, bound_rule::windows};
-  for (; claim.rank < problem.ranks(); ++claim.rank)
-    if (holds(claim, problem)) return true;
-  return false;
+  return zbpp::test::is_claimed(bound_rule::windows, cost, problem);
 }
-
-// All whose first stages are on a rank each.
-placement random_placement(seeded_random& rng) {
-  auto const last = [&] { return static_cast<int>(rng.integer(0, 2)); };
-  switch (rng.integer(0, 6)) {
-    case 0: return placement::linear(static_cast<int>(rng.integer(1, 4)));
-    case 1: return placement::looped(2, 2);
-    case 2: return placement::looped(2, 3);
-    case 3: return placement::looped(3, 2);
-    case 4: return placement::v_shape(static_cast<int>(rng.integer(2, 3)));
-    case 5: return placement::custom({0, 1, static_cast<int>(rng.integer(0, 1))});
-    default: return placement::custom({0, 1, 2, last(), last()});
-  }
-}
-
-int most_microbatches(placement const& on) { return on.stages() <= 4 ? 5 : 3; }
 
 }  // namespace
 
 TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bounds]") {
-  ZBPP_SEEDED(rng, 1);
-  int problems = 0;
   int tight = 0;
   int raised = 0;
-  for (int round = 0; round < thinned(3000, 300); ++round) {
-    auto const where = random_placement(rng);
-    auto const m = static_cast<int>(rng.integer(1, most_microbatches(where)));
-    auto const what = rng.chance(0.25) ? zbpp::test::tiny_problem_with_gradients(rng, where, m)
-                                       : zbpp::test::tiny_problem(rng, where, m);
-    auto const best = zbpp::test::find_optimum(what, {.nodes = 20'000});
-    if (!best.complete || !best.cost) continue;
-    INFO("round " << round << ", " << where.name() << ", m = " << m);
-    ++problems;
-    CHECK_FALSE(is_claimed(*best.cost + 1, what));
-    auto const first = lower_bound(what);
-    // No schedule that costs the least is known, only one that costs more.
-    auto const bound = raise_bound(first, *best.cost + rng.integer(0, 9), what);
-    CHECK(bound.cost >= first.cost);
-    CHECK(bound.cost <= *best.cost);
-    CHECK(holds(bound, what));
-    if (bound.cost == *best.cost) ++tight;
-    if (bound.cost > first.cost) ++raised;
-    if (first.cost < *best.cost)
-      CHECK(
-          (raise_bound(first, *best.cost, what).cost == *best.cost) ==
-          is_claimed(*best.cost, what));
-  }
+  auto const problems = zbpp::test::for_each_tiny_optimum(
+      thinned(3000, 300),
+      zbpp::test::tiny_placements::any,
+      [&](problem const& problem, ticks best, seeded_random& rng) {
+        CHECK_FALSE(is_claimed(best + 1, problem));
+        auto const first = lower_bound(problem);
+        // No schedule that costs the least is known, only one that costs more.
+        auto const bound = raise_bound(first, best + rng.integer(0, 9), problem);
+        CHECK(bound.cost >= first.cost);
+        CHECK(bound.cost <= best);
+        CHECK(holds(bound, problem));
+        if (bound.cost == best) ++tight;
+        if (bound.cost > first.cost) ++raised;
+        if (first.cost < best)
+          CHECK((raise_bound(first, best, problem).cost == best) == is_claimed(best, problem));
+      });
   INFO(problems << " problems, " << tight << " tight, " << raised << " raised");
   CHECK(problems > thinned(2000, 180));
   CHECK(tight > 0.85 * problems);
@@ -101,14 +63,14 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
 
 // Larger problems have no exhaustive search beside them, but schedules that no bound may pass.
 TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bounds]") {
-  auto const check = [](problem const& what) {
-    auto const found = zbpp::greedy_auto{.search = {.seconds = 0.05}}.find(what);
-    CHECK(cost(zbpp::simulate(found.schedule, what)) == found.cost);
+  auto const check = [](problem const& problem) {
+    auto const found = zbpp::greedy_auto{.search = {.seconds = 0.4}}.find(problem);
+    CHECK(cost(zbpp::simulate(found.schedule, problem)) == found.cost);
     constexpr double effort = 3e5;
     for (double share : {1.0, 1.03}) {
       auto const aim = static_cast<ticks>(static_cast<double>(found.cost) * share) + 1;
-      INFO("p " << what.ranks() << ", m " << what.microbatches() << ", aim " << aim);
-      CHECK(raise_bound(lower_bound(what), aim, what, effort).cost <= found.cost);
+      INFO("p " << problem.ranks() << ", m " << problem.microbatches() << ", aim " << aim);
+      CHECK(raise_bound(lower_bound(problem), aim, problem, effort).cost <= found.cost);
     }
   };
   constexpr ticks time = 5'000'000;
@@ -129,28 +91,28 @@ TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bou
 // the next B no earlier than at 30, and rank 0 has but one W until then.
 TEST_CASE("a rank idles where what it waits for comes too late for its W", "[bounds]") {
   stage_costs const costs{.forward = 4, .backward_input = 5, .backward_weight = 3};
-  problem const what(placement::looped(2, 2), 2, costs);
-  auto const bound = lower_bound(what);
+  problem const problem(placement::looped(2, 2), 2, costs);
+  auto const bound = lower_bound(problem);
   CHECK(bound.cost == 53);
-  auto const raised = raise_bound(bound, 60, what);
+  auto const raised = raise_bound(bound, 60, problem);
   CHECK(raised.cost == 54);
   CHECK(raised.rule == bound_rule::windows);
-  CHECK(holds(raised, what));
-  CHECK_FALSE(is_claimed(55, what));
-  CHECK(zbpp::test::optimal_cost(what) == raised.cost);
+  CHECK(holds(raised, problem));
+  CHECK_FALSE(is_claimed(55, problem));
+  CHECK(zbpp::test::optimal_cost(problem) == raised.cost);
 }
 
 TEST_CASE("more effort never lowers a raised bound", "[bounds]") {
   zbpp::test::plain_random random(20);
   int raised = 0;
   for (int i = 0; i < thinned(150, 60); ++i) {
-    auto const what = zbpp::test::uneven_problem(random, 'o');
-    if (what.microbatches() > 2 * what.ranks()) continue;  // there waits make up the most
-    auto const first = lower_bound(what);
+    auto const problem = zbpp::test::uneven_problem(random, 'o');
+    if (problem.microbatches() > 2 * problem.ranks()) continue;  // there waits make up the most
+    auto const first = lower_bound(problem);
     auto const cost = first.cost + first.cost / 16;  // more than is known to be needed
     auto last = first;
     for (double effort : thinned<std::vector<double>>({0, 1e4, 1e5, 3e5}, {0, 1e4, 1e5})) {
-      auto const bound = raise_bound(first, cost, what, effort);
+      auto const bound = raise_bound(first, cost, problem, effort);
       INFO("problem " << i << ", effort " << effort);
       CHECK(bound.cost >= last.cost);
       CHECK(bound.cost <= cost);
@@ -159,11 +121,11 @@ TEST_CASE("more effort never lowers a raised bound", "[bounds]") {
     if (last.cost == first.cost) continue;
     ++raised;
     CHECK(last.rule == bound_rule::windows);
-    CHECK(holds(last, what));
-    for (int rank : {-1, last.rank + 1, what.ranks()}) {
+    CHECK(holds(last, problem));
+    for (int rank : {-1, last.rank + 1, problem.ranks()}) {
       auto wrong = last;
       wrong.rank = rank;
-      CHECK_FALSE(holds(wrong, what));
+      CHECK_FALSE(holds(wrong, problem));
     }
   }
   CHECK(raised > thinned(10, 3));
@@ -172,11 +134,11 @@ TEST_CASE("more effort never lowers a raised bound", "[bounds]") {
 TEST_CASE("a bound that needs no raising stays as it is", "[bounds]") {
   stage_costs const costs{.forward = 4, .backward_input = 5, .backward_weight = 3};
   // Rank 1 begins behind two stages of rank 0, or nobody knows when a rank begins.
-  for (auto const& where : {placement::custom({0, 0, 1, 1}), placement::custom({0, 1, 1, 2})}) {
-    problem const what(where, 3, costs);
-    INFO(where.name());
-    CHECK_FALSE(is_claimed(1, what));
-    CHECK(raise_bound(lower_bound(what), 1000, what) == lower_bound(what));
+  for (auto const& placement : {placement::custom({0, 0, 1, 1}), placement::custom({0, 1, 1, 2})}) {
+    problem const problem(placement, 3, costs);
+    INFO(placement.name());
+    CHECK_FALSE(is_claimed(1, problem));
+    CHECK(raise_bound(lower_bound(problem), 1000, problem) == lower_bound(problem));
   }
   problem const linear(placement::linear(3), 3, costs);
   auto const bound = lower_bound(linear);
@@ -189,12 +151,13 @@ TEST_CASE("claims about windows can name any cost without harm", "[bounds]") {
   constexpr auto most = std::numeric_limits<ticks>::max();
   stage_costs costs{.forward = 3, .backward_input = 4, .backward_weight = 2, .activation = 10};
   costs.weight_gradient_input = 4;
-  for (auto const& where : {placement::linear(2), placement::v_shape(2), placement::looped(2, 2)})
+  for (auto const& placement :
+       {placement::linear(2), placement::v_shape(2), placement::looped(2, 2)})
     for (bytes limit : {0, 25, 40, 1000}) {
-      problem const what(where, 4, costs, 1, {limit});
+      problem const problem(placement, 4, costs, 1, {limit});
       for (ticks cost : {most, most / 2, most / 4, most / 4 - 1})
-        CHECK_FALSE(is_claimed(cost, what));
-      CHECK(is_claimed(1, what));
+        CHECK_FALSE(is_claimed(cost, problem));
+      CHECK(is_claimed(1, problem));
     }
 }
 
@@ -202,12 +165,12 @@ TEST_CASE("windows of the greatest times and sizes do not overflow", "[bounds]")
   constexpr auto most = std::numeric_limits<std::int64_t>::max() / 2;
   ZBPP_SEEDED(rng, 7);
   for (int round = 0; round < thinned(200, 20); ++round) {
-    auto const where = random_placement(rng);
+    auto const placement = zbpp::test::random_placement(rng, zbpp::test::tiny_placements::any);
     auto const m = static_cast<int>(rng.integer(1, 6));
-    auto const share = most / m / where.stages() / 8;
+    auto const share = most / m / placement.stages() / 8;
     auto const cut = [&](std::int64_t whole) { return rng.integer(0, whole); };
     std::vector<stage_costs> stages;
-    for (int s = 0; s < where.stages(); ++s) {
+    for (int s = 0; s < placement.stages(); ++s) {
       stage_costs c;
       c.forward = cut(share / 4);
       c.backward_input = cut(share / 4);
@@ -218,12 +181,12 @@ TEST_CASE("windows of the greatest times and sizes do not overflow", "[bounds]")
     }
     std::vector<bytes> limits;
     if (round % 3 != 0) limits = {rng.integer(0, std::numeric_limits<bytes>::max())};
-    problem const what(where, m, stages, cut(share / 16), limits);
-    auto const bound = lower_bound(what);
-    auto const raised = raise_bound(bound, bound.cost + cut(bound.cost), what);
+    problem const problem(placement, m, stages, cut(share / 16), limits);
+    auto const bound = lower_bound(problem);
+    auto const raised = raise_bound(bound, bound.cost + cut(bound.cost), problem);
     INFO("round " << round);
     CHECK(raised.cost >= bound.cost);
-    CHECK(holds(raised, what));
+    CHECK(holds(raised, problem));
   }
 }
 

@@ -7,9 +7,11 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/memory_needs.hpp>
-#include <zbpp/planner/zb_v.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
+#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/registry.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/changed_problems.hpp>
@@ -19,8 +21,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,7 +38,7 @@ using test::with_limits;
 namespace {
 
 constexpr int trials = test::thinned(60, 20);
-constexpr double brief = 0.002;  // a search that is over before anybody looks up
+constexpr double brief = 0.008;  // a search that is over before anybody looks up
 
 // Everything that takes memory takes some; no two stages are alike.
 problem uneven(
@@ -109,20 +113,21 @@ TEST_CASE("V-Half and V-Min keep their budget and the limits of the problem", "[
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 6));
     auto const m = static_cast<int>(random.integer(1, 3 * p));
-    auto what = uneven(random, placement::v_shape(p), m, random.chance(0.5));
-    if (trial % 4 >= 2) what = with_gradients(random, what);
-    if (trial % 2 == 1) what = with_limits(what, some_limits(random, what, fixed_zb_v{}(what)));
+    auto problem = uneven(random, placement::v_shape(p), m, random.chance(0.5));
+    if (trial % 4 >= 2) problem = with_gradients(random, problem);
+    if (trial % 2 == 1)
+      problem = with_limits(problem, some_limits(random, problem, zb_v{}(problem)));
     auto const check = [&](schedule const& order, int most) {
-      auto const peaks = peak_activations(order, what);
+      auto const peaks = peak_activations(order, problem);
       for (int rank = 0; rank < p; ++rank)
-        CHECK(peaks[detail::index(rank)] <= most * microbatch_of(what, rank));
-      CHECK(verify(lower(order), what).empty());
+        CHECK(peaks[detail::index(rank)] <= most * microbatch_of(problem, rank));
+      CHECK(verify(lower(order), problem).empty());
       CHECK(w_ascends(order));
-      limited += peaks != peak_activations(fixed_zb_v{}(what), what) ? 1 : 0;
+      limited += peaks != peak_activations(zb_v{}(problem), problem) ? 1 : 0;
     };
     INFO("p " << p << ", m " << m);
-    check(v_half{.search = {.seconds = brief}}(what), (p + 2) / 2);
-    check(v_min{.search = {.seconds = brief}}(what), (p + 4) / 3);
+    check(v_half{.search = {.seconds = brief}}(problem), (p + 2) / 2);
+    check(v_min{.search = {.seconds = brief}}(problem), (p + 4) / 3);
   }
   CHECK(limited > trials);
 }
@@ -142,7 +147,7 @@ TEST_CASE(
                 .backward_weight = 100,
                 .activation = 100,
                 .weight_gradient_input = kept_for_w});
-        search_settings const search{.seconds = p < 8 ? 0.02 : 0.15};
+        search_settings const search{.seconds = p < 8 ? 0.1 : 0.75};
         // (cost - work) / cost <= p / (2m), and 2p / (3m)
         auto const half = cost_of(v_half{.search = search}(problem), problem);
         CHECK(2 * m * (half - 600 * m) <= p * half);
@@ -157,20 +162,23 @@ TEST_CASE("V-Half is no worse than ZB-V where that fits its budget", "[chunk_pol
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 4));
     auto const m = static_cast<int>(random.integer(1, p));
-    auto const what = uneven(random, placement::v_shape(p), m, true);
-    auto const known = fixed_zb_v{}(what);
-    auto const peaks = peak_activations(known, what);
+    auto const problem = uneven(random, placement::v_shape(p), m, true);
+    auto const known = zb_v{}(problem);
+    auto const peaks = peak_activations(known, problem);
     bool fits = true;
     for (int rank = 0; rank < p; ++rank)
-      fits = fits && peaks[detail::index(rank)] <= (p + 2) / 2 * microbatch_of(what, rank);
+      fits = fits && peaks[detail::index(rank)] <= (p + 2) / 2 * microbatch_of(problem, rank);
     if (!fits) continue;
     ++fitting;
-    CHECK(cost_of(v_half{.search = {.seconds = 0}}(what), what) <= cost_of(known, what));
+    CHECK(cost_of(v_half{.search = {.seconds = 0}}(problem), problem) <= cost_of(known, problem));
   }
   CHECK(fitting > trials / 3);
 }
 
-TEST_CASE("ZB-V is its own order where that fits, else one that does", "[chunk_policies][zb_v]") {
+TEST_CASE(
+    "ZB-V is its own order where that fits, unless a search costs less, else one that fits",
+    "[chunk_policies][zb_v]") {
+  int own_orders = 0;
   int searched = 0;
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -178,30 +186,109 @@ TEST_CASE("ZB-V is its own order where that fits, else one that does", "[chunk_p
     auto const m = static_cast<int>(random.integer(1, 4 * p));
     auto free = uneven(random, placement::v_shape(p), m);
     if (trial % 2 == 1) free = with_gradients(random, free);
-    zb_v const decide{.search = {.seconds = brief}};
-    auto const own = fixed_zb_v{}(free);
-    CHECK(decide(free) == own);
+    zb_v_within_limits const decide{.search = {.seconds = brief}};
+    auto const own = zb_v{}(free);
+    auto const check_own_or_cheaper = [&](problem const& problem) {
+      auto const order = decide(problem);
+      CHECK((order == own || cost_of(order, problem) < cost_of(own, problem)));
+      CHECK(verify(lower(order), problem).empty());
+      own_orders += order == own ? 1 : 0;
+    };
+    check_own_or_cheaper(free);
     std::vector<bytes> enough;
     for (auto const& peak : peak_memory(lower(own), free)) enough.push_back(peak.total);
-    CHECK(decide(with_limits(free, enough)) == own);
+    check_own_or_cheaper(with_limits(free, enough));
     // One byte less on one rank is either too little for any order, or searched for.
     auto const rank = detail::index(random.integer(0, p - 1));
     auto const least = least_memory(free)[rank];
     --enough[rank];
-    auto const what = with_limits(free, enough);
+    auto const model = with_limits(free, enough);
     if (enough[rank] < least) {
       CHECK(test::refusal(errc::unsupported_problem, [&] {
-              (void)decide(what);
+              (void)decide(model);
             }).find("no schedule fits") != std::string::npos);
       continue;
     }
-    auto const order = decide(what);
+    auto const order = decide(model);
     CHECK(order != own);
-    CHECK(verify(lower(order), what).empty());
+    CHECK(verify(lower(order), model).empty());
     CHECK(w_ascends(order));
     ++searched;
   }
+  CHECK(own_orders > trials / 4);
   CHECK(searched > trials / 2);
+}
+
+TEST_CASE(
+    "a policy that chooses costs no more than one of the registry that keeps no more",
+    "[chunk_policies]") {
+  // Chunks that a rank keeps at most, as the documentation says.
+  constexpr int as_interleaved = 0;
+  constexpr int any = std::numeric_limits<int>::max();
+  auto const kept = [](std::string_view policy, problem const& problem) {
+    auto const p = problem.ranks();
+    auto const of_microbatches = [&](int most) {
+      return 2 * std::min(most, problem.microbatches());
+    };
+    if (policy == "zb_v") return of_microbatches(p);
+    if (policy == "v_half") return of_microbatches((p + 2) / 2);
+    if (policy == "v_min") return of_microbatches((p + 4) / 3);
+    bool const is_interleaved =
+        policy == "interleaved" || policy == "interleaved_zb" || policy == "grouped_interleaved";
+    return is_interleaved || policy == "one_f_one_b" ? as_interleaved : any;
+  };
+  auto const policies = builtin_policies({.seconds = brief});
+  int compared = 0;
+  int cheaper = 0;
+  auto const compare = [&](problem const& problem) {
+    std::map<std::string_view, ticks> costs;
+    for (auto const& policy : policies) try {
+        costs[policy.name()] = cost_of(policy(problem), problem);
+      } catch (error const& refused) {
+        REQUIRE(refused.code() == errc::unsupported_problem);
+      }
+    for (auto const& [chooser, taken] : costs)
+      for (auto const& [other, least] : costs) {
+        bool const chooses = named_policy(chooser, {}).searches();
+        if (!chooses || chooser == other || kept(other, problem) > kept(chooser, problem)) continue;
+        INFO(chooser << " " << taken << ", " << other << " " << least);
+        CHECK(taken <= least);
+        ++compared;
+        cheaper += taken < least ? 1 : 0;
+      }
+  };
+  for (int p : test::thinned<std::vector<int>>({2, 4, 5}, {2, 3}))
+    for (int m : {1, p - 1, p, p + 1, 2 * p - 2, 2 * p + 1}) {
+      for (auto const& placement :
+           {placement::linear(p), placement::v_shape(p), placement::looped(p, 2)}) {
+        INFO("p " << p << ", m " << m << ", " << placement.name());
+        auto const even = [&](ticks f, ticks b, ticks w, ticks hop) {
+          compare(
+              {placement,
+               m,
+               stage_costs{
+                   .forward = f,
+                   .backward_input = b,
+                   .backward_weight = w,
+                   .activation = 10,
+                   .weight_gradient_input = 5},
+               hop});
+        };
+        even(10, 10, 10, 0);
+        even(10, 13, 7, 3);
+        ZBPP_SEEDED(random, 100 * p + m);
+        std::vector<stage_costs> stages;
+        for (int s = 0; s < placement.stages(); ++s)
+          stages.push_back(
+              {.forward = random.integer(50, 150),
+               .backward_input = random.integer(50, 150),
+               .backward_weight = random.integer(20, 150),
+               .activation = 10,
+               .weight_gradient_input = random.integer(0, 10)});
+        compare({placement, m, stages, random.integer(0, 20)});
+      }
+    }
+  CHECK(cheaper > compared / 4);
 }
 
 TEST_CASE("ZB-I is no worse than 1F1B-I, in its memory", "[chunk_policies]") {
@@ -210,26 +297,26 @@ TEST_CASE("ZB-I is no worse than 1F1B-I, in its memory", "[chunk_policies]") {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 5));
     auto const v = static_cast<int>(random.integer(1, 4));
-    auto const groups = static_cast<int>(random.integer(1, 4));
-    auto what = uneven(random, placement::looped(p, v), p * groups, random.chance(0.5));
-    if (trial % 2 == 1) what = with_gradients(random, what);
-    auto const plain = interleaved{}(what);
-    auto const most = peak_activations(plain, what);
-    INFO("p " << p << ", v " << v << ", m " << p * groups);
+    auto const m = static_cast<int>(random.integer(1, 4 * p));
+    auto problem = uneven(random, placement::looped(p, v), m, random.chance(0.5));
+    if (trial % 2 == 1) problem = with_gradients(random, problem);
+    auto const plain = interleaved{}(problem);
+    auto const most = peak_activations(plain, problem);
+    INFO("p " << p << ", v " << v << ", m " << m);
     interleaved_zb const decide{.search = {.seconds = brief}};
-    auto const order = decide(what);
-    auto const peaks = peak_activations(order, what);
+    auto const order = decide(problem);
+    auto const peaks = peak_activations(order, problem);
     for (int rank = 0; rank < p; ++rank)
       CHECK(peaks[detail::index(rank)] <= most[detail::index(rank)]);
-    CHECK(verify(lower(order), what).empty());
+    CHECK(verify(lower(order), problem).empty());
     CHECK(w_ascends(order));
-    CHECK(cost_of(order, what) <= cost_of(plain, what));
-    better += cost_of(order, what) < cost_of(plain, what) ? 1 : 0;
+    CHECK(cost_of(order, problem) <= cost_of(plain, problem));
+    better += cost_of(order, problem) < cost_of(plain, problem) ? 1 : 0;
   }
   CHECK(better > trials / 3);
 }
 
-TEST_CASE("ZB-I takes any number of microbatches and keeps limits", "[chunk_policies]") {
+TEST_CASE("ZB-I keeps limits", "[chunk_policies]") {
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 4));
@@ -237,15 +324,13 @@ TEST_CASE("ZB-I takes any number of microbatches and keeps limits", "[chunk_poli
     auto const m = static_cast<int>(random.integer(1, 3 * p));
     auto const free = uneven(random, placement::looped(p, v), m);
     interleaved_zb const decide{.search = {.seconds = brief}};
-    auto const what = with_limits(free, some_limits(random, free, decide(free)));
+    auto const problem = with_limits(free, some_limits(random, free, decide(free)));
     INFO("p " << p << ", v " << v << ", m " << m);
-    auto const order = decide(what);
-    CHECK(verify(lower(order), what).empty());
+    auto const order = decide(problem);
+    CHECK(verify(lower(order), problem).empty());
     CHECK(w_ascends(order));
-    problem const whole_groups(
-        free.placement(), (m + p - 1) / p * p, {free.all_costs().begin(), free.all_costs().end()});
-    auto const most = peak_activations(interleaved{}(whole_groups), whole_groups);
-    auto const peaks = peak_activations(order, what);
+    auto const most = peak_activations(interleaved{}(free), free);
+    auto const peaks = peak_activations(order, problem);
     for (int rank = 0; rank < p; ++rank)
       CHECK(peaks[detail::index(rank)] <= most[detail::index(rank)]);
   }

@@ -39,8 +39,8 @@ TEST_CASE("fewer microbatches than ranks only shorten the warm-up of 1F1B", "[cl
 // @source arXiv 2401.10241v1 table 5
 TEST_CASE("1F1B has the bubble rates of the paper", "[classic][paper]") {
   for (auto const& row : zbpp::test::paper_rows) {
-    auto const what = row.linear();
-    auto const line = zbpp::simulate(zbpp::one_f_one_b{}(what), what);
+    auto const problem = row.linear();
+    auto const line = zbpp::simulate(zbpp::one_f_one_b{}(problem), problem);
     INFO(row.model << ", m = " << row.microbatches << ": " << bubble_rate(line));
     CHECK(zbpp::test::is_printed_as(bubble_rate(line), row.bubble_1f1b));
   }
@@ -49,13 +49,13 @@ TEST_CASE("1F1B has the bubble rates of the paper", "[classic][paper]") {
 // cost = (m + p - 1) S + [2 (p - 1) (m / p + 1) - 2] T_comm where p divides m
 TEST_CASE("1F1B costs what its closed form says, to the tick", "[classic]") {
   for (auto const& row : zbpp::test::paper_rows) {
-    auto const what = row.linear();
-    auto const& c = what.costs(0);
+    auto const problem = row.linear();
+    auto const& c = problem.costs(0);
     auto const p = row.ranks;
     auto const m = row.microbatches;
     auto const all = c.forward + c.backward_input + c.backward_weight;
     auto const hop = zbpp::from_milliseconds(row.transfer);
-    auto const line = zbpp::simulate(zbpp::one_f_one_b{}(what), what);
+    auto const line = zbpp::simulate(zbpp::one_f_one_b{}(problem), problem);
     CHECK(cost(line) == (m + p - 1) * all + (2 * (p - 1) * (m / p + 1) - 2) * hop);
   }
 }

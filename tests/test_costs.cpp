@@ -11,10 +11,7 @@
 
 namespace test_costs {
 
-using zbpp::pass_kind;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::transfer_costs;
+using namespace zbpp;
 using zbpp::test::refusal;
 
 namespace {

@@ -17,18 +17,8 @@
 
 namespace test_costs_from {
 
-using zbpp::costs_from;
-using zbpp::pass;
-using zbpp::pass_kind;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::timed_pass;
-using zbpp::timeline;
-using zbpp::test::refusal;
-using zbpp::test::run_seed;
-using zbpp::test::seeded_random;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -46,10 +36,10 @@ stage_costs random_stage(seeded_random& random) {
   return costs;
 }
 
-problem random_problem(seeded_random& random, placement const& where, int microbatches) {
+problem random_problem(seeded_random& random, placement const& placement, int microbatches) {
   std::vector<stage_costs> costs;
-  for (int s = 0; s < where.stages(); ++s) costs.push_back(random_stage(random));
-  return {where, microbatches, std::move(costs), zbpp::transfer_costs(7), {1'000'000}};
+  for (int s = 0; s < placement.stages(); ++s) costs.push_back(random_stage(random));
+  return {placement, microbatches, std::move(costs), zbpp::transfer_costs(7), {1'000'000}};
 }
 
 // The same problem with other times, as a user may have stated it.
@@ -83,15 +73,15 @@ TEST_CASE("the costs of a simulated step are those that it was simulated with", 
   int plans = 0;
   int whole = 0;
   for (int ranks : {1, 2, 3})
-    for (auto const& where : zbpp::test::placements_to_run(ranks)) {
-      auto const truth = random_problem(random, where, 2 * ranks + 1);
+    for (auto const& placement : zbpp::test::placements_to_run(ranks)) {
+      auto const truth = random_problem(random, placement, 2 * ranks + 1);
       zbpp::test::for_each_plan_of(
           truth, {.recomputed = true}, [&](std::string const& name, zbpp::plan const& planned) {
             INFO(name);
             std::vector<timeline> const steps(3, zbpp::simulate(planned.schedule(), truth));
             auto const found = costs_from(steps, with_times(truth, 5));
             bool tells_all = true;
-            for (int stage = 0; stage < where.stages(); ++stage) {
+            for (int stage = 0; stage < placement.stages(); ++stage) {
               auto const ran = [&](pass_kind kind) {
                 auto const all = steps.front().all();
                 return std::any_of(all.begin(), all.end(), [&](timed_pass const& timed) {

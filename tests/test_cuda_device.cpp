@@ -7,6 +7,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_timed.hpp>
 #include <support/cuda_toy.hpp>
@@ -59,9 +60,9 @@ TEST_CASE("one thread per device issues the passes of its ranks", "[cuda]") {
   std::uint64_t n = seed;
   for (bool peer_access : {true, false})
     for (int p : thinned<std::vector<int>>({2, 4}, {2, 3}))
-      for (auto const& where : placements_to_run(p))
+      for (auto const& placement : placements_to_run(p))
         for_each_plan_of(
-            problem(where, 2 * p, launched_costs(), 87),
+            problem(placement, 2 * p, launched_costs(), 87),
             {},
             [&](std::string const& name, plan const& planned) {
               INFO(name);
@@ -105,18 +106,18 @@ TEST_CASE("an issuing thread is told of its ranks, and warms their stages up", "
     std::array<std::set<std::thread::id>, 3> seen;
     std::vector<watched> stages_watched;
     for (std::size_t s = 0; s < 3; ++s) stages_watched.push_back({&stages[s], &seen[s]});
-    std::array<std::thread::id, 3> told;
+    std::array<std::thread::id, 3> threads;
     cuda::device backend{.edges = toy::edge_shapes(planned.problem())};
     backend.devices = {{}, {.device = devices - 1}, {}};
     backend.on_thread_start = [&](std::span<int const> ranks) {
-      for (int rank : ranks) told[static_cast<std::size_t>(rank)] = std::this_thread::get_id();
+      for (int rank : ranks) threads[static_cast<std::size_t>(rank)] = std::this_thread::get_id();
     };
     pipeline pipe{planned, backend, stages_watched};
     pipe.step();
-    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(seen[rank] == std::set{told[rank]});
-    CHECK(told[0] == told[2]);
-    CHECK((told[0] == told[1]) == (devices == 1));
-    CHECK((told[0] == std::this_thread::get_id()) == (devices == 1));
+    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(seen[rank] == std::set{threads[rank]});
+    CHECK(threads[0] == threads[2]);
+    CHECK((threads[0] == threads[1]) == (devices == 1));
+    CHECK((threads[0] == std::this_thread::get_id()) == (devices == 1));
   }
   CHECK(first_of(model::faults()) == "");
 }
@@ -135,9 +136,9 @@ TEST_CASE("no thread sleeps through a message for one of its ranks", "[cuda]") {
 
 TEST_CASE("a step allocates nothing on the device, and waits at its end only", "[cuda]") {
   for (auto const* title : {"1F1B", "ZB-H2", "ZB-V"}) {
-    auto const where =
+    auto const placement =
         std::string(title) == "ZB-V" ? zbpp::placement::v_shape(4) : zbpp::placement::linear(4);
-    auto const planned = plan_of(where, 12, title);
+    auto const planned = plan_of(placement, 12, title);
     INFO(title);
     model::reset({.seed = 5});
     launched_training training(planned);
@@ -181,9 +182,9 @@ TEST_CASE("measured times are those of the plan where the device keeps to its co
   auto costs = launched_costs();
   costs.edge = 8;
   for (int devices : {1, 4})
-    for (auto const& where : placements_to_run(4))
+    for (auto const& placement : placements_to_run(4))
       for_each_plan_of(
-          problem(where, 8, costs, 0),
+          problem(placement, 8, costs, 0),
           {.fused = false},
           [&](std::string const& name, plan const& planned) {
             INFO(name);
@@ -287,7 +288,7 @@ namespace {
 // Fails in one of its passes, as long as it is told to.
 class throwing_stage {
  public:
-  throwing_stage(toy::stage_model& what, bool const& throws) : work_(what), throws_(&throws) {}
+  throwing_stage(toy::stage_model& stage, bool const& throws) : work_(stage), throws_(&throws) {}
 
   zbpp::flow operator()(zbpp::microbatch mb) {
     toy::basic_passes<toy::launched>::saved kept;
@@ -417,19 +418,15 @@ TEST_CASE("a pass on the host has no stream", "[cuda]") {
 TEST_CASE("ranks run on the caller's streams", "[cuda]") {
   auto const planned = plan_of(zbpp::placement::linear(3), 6, "ZB-H1");
   auto const expected = toy::in_single_precision(toy::train_reference(planned));
-  model::reset({.seed = run_seed()});
-  {
-    std::vector<cuda::stream> mine;
-    std::vector<cuda::rank_device> devices;
-    for (int rank = 0; rank < 3; ++rank) {
-      mine.emplace_back(cuda::stream_priority::usual);
-      devices.push_back({.compute = mine.back().view(), .sm_count = 40 + rank});
-    }
-    CHECK(launched_training(planned, {.devices = devices}).train() == expected);
-    for (auto const& each : mine) each.view().synchronize();  // still there
+  checked_gpus const gpus({.seed = run_seed()});
+  std::vector<cuda::stream> streams;
+  std::vector<cuda::rank_device> devices;
+  for (int rank = 0; rank < 3; ++rank) {
+    streams.emplace_back(cuda::stream_priority::usual);
+    devices.push_back({.compute = streams.back().view(), .sm_count = 40 + rank});
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  CHECK(launched_training(planned, {.devices = devices}).train() == expected);
+  for (auto const& each : streams) each.view().synchronize();  // still there
 }
 
 TEST_CASE("a loss may be reported more than once; the last one counts", "[cuda]") {

@@ -43,7 +43,7 @@ namespace {
 
 // Sends what it does not count as an edge, so that only slots are.
 struct sender {
-  problem const* what;
+  problem const* stated;
 
   zbpp::flow operator()(zbpp::microbatch mb) const {
     zbpp::buffer out;
@@ -63,28 +63,28 @@ struct sender {
     co_await zbpp::W([] {});
   }
   [[nodiscard]] zbpp::buffer make(int edge, zbpp::pass_context ctx) const {
-    return ctx.allocate(static_cast<std::size_t>(what->costs(edge).edge));
+    return ctx.allocate(static_cast<std::size_t>(stated->costs(edge).edge));
   }
 };
 
-int alive(std::string const& what) {
+int alive(std::string const& text) {
   auto const all = model::leaks();
   return static_cast<int>(std::ranges::count_if(
-      all, [&](std::string const& one) { return one.starts_with(what + " "); }));
+      all, [&](std::string const& one) { return one.starts_with(text + " "); }));
 }
 
-problem uneven(zbpp::placement const& where, int microbatches) {
+problem uneven(zbpp::placement const& placement, int microbatches) {
   std::vector<zbpp::stage_costs> costs(
-      zbpp::detail::index(where.stages()), zbpp::test::uneven_costs());
+      zbpp::detail::index(placement.stages()), zbpp::test::uneven_costs());
   for (std::size_t s = 0; s < costs.size(); ++s)
     costs[s].edge = 100 + 7 * static_cast<bytes>(s * s % 5);
-  return {where, microbatches, costs, 87};
+  return {placement, microbatches, costs, 87};
 }
 
 plan with_pairs(plan const& plain, seeded_random& random, int ahead) {
-  auto const& what = plain.problem();
-  auto const order = pair_at_random(plain.schedule(), what, random, 0.5);
-  return make_plan("pairs", order, what, {.receive_ahead = ahead});
+  auto const& problem = plain.problem();
+  auto const order = pair_at_random(plain.schedule(), problem, random, 0.5);
+  return make_plan("pairs", order, problem, {.receive_ahead = ahead});
 }
 
 int paired_ranks(plan const& planned) {
@@ -113,9 +113,9 @@ totals total_of(std::vector<cuda::device_needs> const& all) {
 TEST_CASE("a pipeline on GPUs of a process makes what is said of its plan", "[cuda]") {
   for (int p : thinned<std::vector<int>>({1, 2, 4}, {1, 3}))
     for (int ahead : {0, 2})
-      for (auto const& where : placements_to_run(p))
+      for (auto const& placement : placements_to_run(p))
         for_each_plan_of(
-            uneven(where, 2 * p + 1),
+            uneven(placement, 2 * p + 1),
             {.fused = false, .receive_ahead = ahead},
             [&](std::string const& name, plan const& plain) {
               ZBPP_SEEDED(random, p + ahead);
@@ -144,9 +144,9 @@ TEST_CASE("a pipeline on GPUs of a process makes what is said of its plan", "[cu
                 int rank = 0;
                 for (auto const& each : needs) {
                   bytes slots = 0;
-                  for (int const mine : each.ranks) {
-                    CHECK(mine == rank++);
-                    slots += pipe.memory(mine).most(purpose::edge);
+                  for (int const r : each.ranks) {
+                    CHECK(r == rank++);
+                    slots += pipe.memory(r).most(purpose::edge);
                   }
                   CHECK(each.slots == slots);
                   CHECK(each.hardware_queues == each.streams);
@@ -176,14 +176,14 @@ bytes allocated(plan const& planned, int steps_at_once) {
   return sum - static_cast<bytes>(planned.problem().ranks() * losses) * bytes{sizeof(float)};
 }
 
-made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& how) {
+made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& options) {
   auto const ranks = planned.problem().ranks();
   reset_gpus(
       {.devices = ranks,
        .connections = 32,
        .hosts = ranks,
-       .shares_memory = how.ranks_per_host > 1,
-       .devices_of_host = how.ranks_per_host});
+       .shares_memory = options.ranks_per_host > 1,
+       .devices_of_host = options.ranks_per_host});
   made_by_ranks made;
   std::atomic<bytes> reserved = 0;
   auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
@@ -193,17 +193,17 @@ made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& how
       stages.emplace_back(all[zbpp::detail::index(s)]);
     nccl::ranks_settings settings;
     settings.device = {.device = meeting.rank()};
-    settings.layout = how.layout;
-    settings.most_ctas = how.most_ctas;
-    settings.replay = how.replay;
-    settings.steps_at_once = how.steps_at_once;
+    settings.layout = options.layout;
+    settings.most_ctas = options.most_ctas;
+    settings.replay = options.replay;
+    settings.steps_at_once = options.steps_at_once;
     pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
     reserved += pipe.memory(meeting.rank()).reserved;
     meeting.barrier();
     if (meeting.rank() == 0) {
       made.of_all = {alive("stream"), alive("event")};
       made.communicators = alive("communicator");
-      made.shared = allocated(planned, how.steps_at_once);
+      made.shared = allocated(planned, options.steps_at_once);
     }
     meeting.barrier();
   });
@@ -213,12 +213,12 @@ made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& how
   return made;
 }
 
-void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& how) {
-  auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), how);
+void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& settings) {
+  auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), settings);
   auto const ranks = planned.problem().ranks();
-  bool const replays = how.replay == cuda::replay::step;
+  bool const replays = settings.replay == cuda::replay::step;
   REQUIRE(needs.size() == static_cast<std::size_t>(ranks));
-  auto const made = make_on_ranks(planned, how);
+  auto const made = make_on_ranks(planned, settings);
   auto const of_all = total_of(needs);
   CHECK(made.of_all.events == of_all.events);
   // NCCL makes three more for each communicator but the first one of a rank, where it is four.
@@ -232,15 +232,15 @@ void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& how)
     CHECK((each.slots > 0) == (each.waiting_ctas > 0));
   }
   CHECK(made.of_all.streams + by_nccl == of_all.streams);
-  CHECK(ctas == how.most_ctas * made.communicators);
+  CHECK(ctas == settings.most_ctas * made.communicators);
   CHECK(made.shared == shared);
-  CHECK((shared > 0) == (how.ranks_per_host > 1 && !replays));
-  if (how.ranks_per_host >= ranks && !replays) CHECK(made.communicators == 0);
-  if (how.ranks_per_host > 1 && !replays) return;
-  auto const queues = nccl::hardware_queues(planned.program(), how.layout);
-  auto const streams = nccl::streams_of_ranks(planned.program(), how.layout);
+  CHECK((shared > 0) == (settings.ranks_per_host > 1 && !replays));
+  if (settings.ranks_per_host >= ranks && !replays) CHECK(made.communicators == 0);
+  if (settings.ranks_per_host > 1 && !replays) return;
+  auto const queues = nccl::hardware_queues(planned.program(), settings.layout);
+  auto const streams = nccl::streams_of_ranks(planned.program(), settings.layout);
   for (std::size_t rank = 0; rank < needs.size(); ++rank) {
-    int const of_steps = (replays ? 1 : 0) + (replays || how.steps_at_once > 1 ? 1 : 0);
+    int const of_steps = (replays ? 1 : 0) + (replays || settings.steps_at_once > 1 ? 1 : 0);
     CHECK(needs[rank].streams == streams[rank] + of_steps);
     CHECK(needs[rank].hardware_queues == queues.of_rank[rank]);
   }
@@ -252,10 +252,10 @@ TEST_CASE("a pipeline over NCCL and copies makes what is said of its plan", "[cu
   using enum zbpp::channel_layout;
   for (auto const layout : {one_per_directed_pair, one_per_pair, one_per_rank})
     for (int p : {2, 4}) {
-      problem const what(zbpp::placement::linear(p), 2 * p, launched_costs());
+      problem const problem(zbpp::placement::linear(p), 2 * p, launched_costs());
       ZBPP_SEEDED(random, p);
-      auto const order = pair_at_random(zbpp::zb_h1{}(what), what, random, p == 2 ? 1 : 0);
-      auto const planned = zbpp::make_plan("zb_h1", order, what, {.layout = layout});
+      auto const order = pair_at_random(zbpp::zb_h1{}(problem), problem, random, p == 2 ? 1 : 0);
+      auto const planned = zbpp::make_plan("zb_h1", order, problem, {.layout = layout});
       CHECK(paired_ranks(planned) == (p == 2 ? 1 : 0));
       for (int const per_host : {1, 2, 3, 4}) {
         INFO(p << " ranks, " << per_host << " on a host, " << to_string(layout));

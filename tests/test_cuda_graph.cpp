@@ -9,6 +9,7 @@
 #include <zbpp/runtime/stage.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
@@ -59,14 +60,9 @@ struct rig {
   int* numbers = nullptr;
 };
 
-void add(cuda::stream_ref on, int* to, int what) {
+void add(cuda::stream_ref on, int* to, int value) {
   cuda::check(
-      model::launch(on, "add", {{to, sizeof(int)}}, {{to, sizeof(int)}}, [=] { *to += what; }));
-}
-
-void check_clean() {
-  CHECK(model::faults() == std::vector<std::string>{});
-  CHECK(model::leaks() == std::vector<std::string>{});
+      model::launch(on, "add", {{to, sizeof(int)}}, {{to, sizeof(int)}}, [=] { *to += value; }));
 }
 
 }  // namespace
@@ -74,144 +70,128 @@ void check_clean() {
 TEST_CASE("captured work runs at once, and again each time", "[cuda]") {
   for (int trial = 0; trial < 20; ++trial) {
     ZBPP_SEEDED(rng, trial);
-    model::reset({.seed = rng.bits()});
-    {
-      rig r;
-      cuda::graph_cache graphs;
-      int enqueued = 0;
-      auto const repeats = static_cast<int>(rng.integer(1, 6));
-      for (int i = 0; i < repeats; ++i) {
-        graphs.run(r.ctx, 7, {r.numbers}, [&](cuda::stream_ref on) {
-          ++enqueued;
-          add(on, r.numbers, 1);
-          add(on, r.numbers, 10);
-        });
-      }
-      CHECK(r.value(0) == 11 * repeats);
-      CHECK(enqueued == 1);
-      CHECK(graphs.captures() == 1);
-      CHECK(graphs.replays() == repeats - 1);
-      CHECK(graphs.size() == 1);
+    checked_gpus const gpus({.seed = rng.bits()});
+    rig r;
+    cuda::graph_cache graphs;
+    int enqueued = 0;
+    auto const repeats = static_cast<int>(rng.integer(1, 6));
+    for (int i = 0; i < repeats; ++i) {
+      graphs.run(r.ctx, 7, {r.numbers}, [&](cuda::stream_ref on) {
+        ++enqueued;
+        add(on, r.numbers, 1);
+        add(on, r.numbers, 10);
+      });
     }
-    check_clean();
+    CHECK(r.value(0) == 11 * repeats);
+    CHECK(enqueued == 1);
+    CHECK(graphs.captures() == 1);
+    CHECK(graphs.replays() == repeats - 1);
+    CHECK(graphs.size() == 1);
   }
 }
 
 TEST_CASE("each key and each set of pointers has work of its own", "[cuda]") {
   for (int trial = 0; trial < 20; ++trial) {
     ZBPP_SEEDED(rng, trial);
-    model::reset({.seed = rng.bits()});
-    {
-      rig r;
-      cuda::graph_cache graphs;
-      std::vector<int> expected(rig::count, 0);
-      std::vector<std::size_t> last(3, rig::count);  // by key: the pointer of its graph
-      std::int64_t captures = 0;
-      for (int i = 0; i < 40; ++i) {
-        auto const key = static_cast<std::size_t>(rng.integer(0, 2));
-        auto const which = static_cast<std::size_t>(rng.integer(0, rig::count - 1));
-        auto const what = static_cast<int>(key) + 1;
-        if (last[key] != which) ++captures;
-        last[key] = which;
-        expected[which] += what;
-        int* const to = r.numbers + which;
-        graphs.run(r.ctx, static_cast<std::int64_t>(key), {to, r.numbers}, [&](auto on) {
-          add(on, to, what);
-        });
-        CHECK(graphs.captures() == captures);
-      }
-      CHECK(r.values() == expected);
-      CHECK(graphs.captures() + graphs.replays() == 40);
-      graphs.clear();
-      CHECK(graphs.size() == 0);
+    checked_gpus const gpus({.seed = rng.bits()});
+    rig r;
+    cuda::graph_cache graphs;
+    std::vector<int> expected(rig::count, 0);
+    std::vector<std::size_t> last(3, rig::count);  // by key: the pointer of its graph
+    std::int64_t captures = 0;
+    for (int i = 0; i < 40; ++i) {
+      auto const key = static_cast<std::size_t>(rng.integer(0, 2));
+      auto const index = static_cast<std::size_t>(rng.integer(0, rig::count - 1));
+      auto const value = static_cast<int>(key) + 1;
+      if (last[key] != index) ++captures;
+      last[key] = index;
+      expected[index] += value;
+      int* const to = r.numbers + index;
+      graphs.run(r.ctx, static_cast<std::int64_t>(key), {to, r.numbers}, [&](auto on) {
+        add(on, to, value);
+      });
+      CHECK(graphs.captures() == captures);
     }
-    check_clean();
+    CHECK(r.values() == expected);
+    CHECK(graphs.captures() + graphs.replays() == 40);
+    graphs.clear();
+    CHECK(graphs.size() == 0);
   }
 }
 
 TEST_CASE("work of another stream is captured anew", "[cuda]") {
-  model::reset();
-  {
-    rig r;
-    r.stream().synchronize();
-    cuda::device_context other({}, 1, {}, {});
-    zbpp::pass_context const there(r.memory, zbpp::backend_kind::cuda, &other);
-    cuda::graph_cache graphs;
-    auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-    graphs.run(r.ctx, 0, {r.numbers}, work);
-    r.stream().synchronize();
-    graphs.run(there, 0, {r.numbers}, work);
-    other.compute().synchronize();
-    CHECK(graphs.captures() == 2);
-    CHECK(r.value(0) == 2);
-  }
-  check_clean();
+  checked_gpus const gpus;
+  rig r;
+  r.stream().synchronize();
+  cuda::device_context other({}, 1, {}, {});
+  zbpp::pass_context const there(r.memory, zbpp::backend_kind::cuda, &other);
+  cuda::graph_cache graphs;
+  auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
+  graphs.run(r.ctx, 0, {r.numbers}, work);
+  r.stream().synchronize();
+  graphs.run(there, 0, {r.numbers}, work);
+  other.compute().synchronize();
+  CHECK(graphs.captures() == 2);
+  CHECK(r.value(0) == 2);
 }
 
 TEST_CASE("work that throws leaves no capture", "[cuda]") {
   for (bool const is_kept : {false, true}) {
-    model::reset();
-    {
-      rig r;
-      cuda::graph_cache graphs;
-      auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-      if (is_kept) graphs.run(r.ctx, 0, {r.numbers + 1}, work);
-      CHECK_THROWS_WITH(
-          graphs.run(
-              r.ctx,
-              0,
-              {r.numbers},
-              [&](cuda::stream_ref on) {
-                add(on, r.numbers, 100);
-                throw std::runtime_error("no more");
-              }),
-          "no more");
-      cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-      cuda::check(cudaStreamIsCapturing(r.stream(), &status));
-      CHECK(status == cudaStreamCaptureStatusNone);
-      CHECK(r.value(0) == (is_kept ? 1 : 0));
-      graphs.run(r.ctx, 0, {r.numbers}, work);
-      CHECK(r.value(0) == (is_kept ? 2 : 1));
-    }
-    check_clean();
+    checked_gpus const gpus;
+    rig r;
+    cuda::graph_cache graphs;
+    auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
+    if (is_kept) graphs.run(r.ctx, 0, {r.numbers + 1}, work);
+    CHECK_THROWS_WITH(
+        graphs.run(
+            r.ctx,
+            0,
+            {r.numbers},
+            [&](cuda::stream_ref on) {
+              add(on, r.numbers, 100);
+              throw std::runtime_error("no more");
+            }),
+        "no more");
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    cuda::check(cudaStreamIsCapturing(r.stream(), &status));
+    CHECK(status == cudaStreamCaptureStatusNone);
+    CHECK(r.value(0) == (is_kept ? 1 : 0));
+    graphs.run(r.ctx, 0, {r.numbers}, work);
+    CHECK(r.value(0) == (is_kept ? 2 : 1));
   }
 }
 
 TEST_CASE("captures do not nest", "[cuda]") {
-  model::reset();
-  {
-    rig r;
-    cuda::graph_cache graphs;
-    cuda::graph_cache others;
-    auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-    graphs.run(r.ctx, 1, {r.numbers}, work);  // even what would only be replayed
-    CHECK(refusal([&] {
-            graphs.run(
-                r.ctx, 0, {r.numbers}, [&](auto) { graphs.run(r.ctx, 1, {r.numbers}, work); });
-          }) == "graph_cache::run() is called from within itself; captures do not nest");
-    CHECK(
-        refusal([&] {
-          graphs.run(r.ctx, 0, {r.numbers}, [&](auto) { others.run(r.ctx, 1, {r.numbers}, work); });
-        }) ==
-        "graph_cache::run() is called on a stream that is being captured; captures do not nest");
-    CHECK(graphs.size() == 1);
-    CHECK(others.size() == 0);
+  checked_gpus const gpus;
+  rig r;
+  cuda::graph_cache graphs;
+  cuda::graph_cache others;
+  auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
+  graphs.run(r.ctx, 1, {r.numbers}, work);  // even what would only be replayed
+  CHECK(refusal([&] {
+          graphs.run(r.ctx, 0, {r.numbers}, [&](auto) { graphs.run(r.ctx, 1, {r.numbers}, work); });
+        }) == "graph_cache::run() is called from within itself; captures do not nest");
+  CHECK(
+      refusal([&] {
+        graphs.run(r.ctx, 0, {r.numbers}, [&](auto) { others.run(r.ctx, 1, {r.numbers}, work); });
+      }) ==
+      "graph_cache::run() is called on a stream that is being captured; captures do not nest");
+  CHECK(graphs.size() == 1);
+  CHECK(others.size() == 0);
 
-    // A capture of the caller's own goes on as if nothing had happened.
-    cuda::check(cudaStreamBeginCapture(r.stream(), cudaStreamCaptureModeThreadLocal));
-    CHECK_THROWS_AS(others.run(r.ctx, 0, {r.numbers}, work), zbpp::error);
-    work(r.stream());
-    cudaGraph_t graph = nullptr;
-    cuda::check(cudaStreamEndCapture(r.stream(), &graph));
-    cuda::check(cudaGraphDestroy(graph));
-    CHECK(r.value(0) == 1);
-  }
-  check_clean();
+  // A capture of the caller's own goes on as if nothing had happened.
+  cuda::check(cudaStreamBeginCapture(r.stream(), cudaStreamCaptureModeThreadLocal));
+  CHECK_THROWS_AS(others.run(r.ctx, 0, {r.numbers}, work), zbpp::error);
+  work(r.stream());
+  cudaGraph_t graph = nullptr;
+  cuda::check(cudaStreamEndCapture(r.stream(), &graph));
+  cuda::check(cudaGraphDestroy(graph));
+  CHECK(r.value(0) == 1);
 }
 
 TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]") {
-  model::reset();
   {
+    checked_gpus const gpus;
     rig r;
     cuda::graph_cache graphs;
     auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
@@ -241,7 +221,6 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
     graphs.run(r.ctx, 0, {r.numbers}, work);
     CHECK(r.value(0) == 1);
   }
-  check_clean();
 
   for (auto const* function :
        {"cudaStreamIsCapturing",
@@ -249,18 +228,15 @@ TEST_CASE("what a capture forbids is an error, and the cache works on", "[cuda]"
         "cudaGraphInstantiate",
         "cudaGraphLaunch"}) {
     INFO(function);
-    model::reset();
-    {
-      rig r;
-      cuda::graph_cache graphs;
-      auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
-      model::fail_next(function, cudaErrorMemoryAllocation);
-      CHECK_THROWS_AS(graphs.run(r.ctx, 0, {r.numbers}, work), cuda::cuda_error);
-      CHECK(graphs.size() == 0);
-      graphs.run(r.ctx, 0, {r.numbers}, work);
-      CHECK(r.value(0) == 1);
-    }
-    check_clean();
+    checked_gpus const gpus;
+    rig r;
+    cuda::graph_cache graphs;
+    auto const work = [&](cuda::stream_ref on) { add(on, r.numbers, 1); };
+    model::fail_next(function, cudaErrorMemoryAllocation);
+    CHECK_THROWS_AS(graphs.run(r.ctx, 0, {r.numbers}, work), cuda::cuda_error);
+    CHECK(graphs.size() == 0);
+    graphs.run(r.ctx, 0, {r.numbers}, work);
+    CHECK(r.value(0) == 1);
   }
 }
 
@@ -415,7 +391,8 @@ outcome run(bool captures, std::uint64_t seed) {
     result.sums.assign(first, first + ranks);
     cuda::check(cudaFree(sums));
   }
-  check_clean();
+  CHECK(first_of(model::faults()) == "");
+  CHECK(first_of(model::leaks()) == "");
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_steps.hpp>
 #include <support/cuda_toy.hpp>
@@ -55,7 +56,7 @@ TEST_CASE("ranks on one GPU take as much memory as is said, byte for byte", "[cu
   auto const p = GENERATE(1, 2, 3, 4);
   for_each_uneven_plan(p, {.most_added = 900, .least_edge = 1}, [&](plan const& planned) {
     for (int devices : thinned<std::vector<int>>({1, 2}, {1})) {
-      model::reset(
+      checked_gpus const gpus(
           {.seed = 7,
            .devices = devices,
            .hosts = std::min(devices, p),
@@ -66,18 +67,16 @@ TEST_CASE("ranks on one GPU take as much memory as is said, byte for byte", "[cu
         backend.edges.push_back({size / 3, size - size / 3});
       }
       check_peaks(planned, backend, declared<>{&planned.problem()});
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
     }
   });
 }
 
 TEST_CASE("what a rank keeps of a message counts as its activation", "[cuda]") {
   using namespace memory_use;
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
         problem(
-            where,
+            placement,
             6,
             zbpp::stage_costs{
                 .forward = 1,
@@ -163,47 +162,43 @@ class large_stage : public large_passes {
   gpu_steps::launched_descent own_;
 };
 
-problem large_problem(zbpp::placement const& where, int microbatches) {
+problem large_problem(zbpp::placement const& placement, int microbatches) {
   std::vector<zbpp::stage_costs> costs;
-  for (int s = 0; s < where.stages(); ++s)
-    costs.push_back(large_passes::costs(s + 1 == where.stages()));
-  return {where, microbatches, costs};
+  for (int s = 0; s < placement.stages(); ++s)
+    costs.push_back(large_passes::costs(s + 1 == placement.stages()));
+  return {placement, microbatches, costs};
 }
 
 }  // namespace
 
 TEST_CASE("no arena of ranks that share a GPU grows, whatever steps follow", "[cuda]") {
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (auto const kind :
            {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
         for (auto const& policy : grid_policies()) {
-          auto const what = large_problem(where, 2 * p);
-          if (!is_supported(policy, what)) continue;
+          auto const problem = large_problem(placement, 2 * p);
+          if (!is_supported(policy, problem)) continue;
           ZBPP_SEEDED(random, p);
-          auto order = policy(what);
-          if (random.chance(0.4)) order = pair_at_random(order, what, random);
+          auto order = policy(problem);
+          if (random.chance(0.4)) order = pair_at_random(order, problem, random);
           INFO(
-              name_of(policy, what)
+              name_of(policy, problem)
               << ", " << pairs_in(order) << " pairs, kind " << static_cast<int>(kind));
-          auto const planned = make_plan(std::string(policy.title()), order, what, {.step = kind});
-          model::reset({.seed = 3});
-          {
-            auto all = toy::make_model(what.stages());
-            std::vector<large_stage> stages;
-            for (auto& each : all) stages.emplace_back(each, &each == &all.back() ? 1 : -1);
-            bool const agrees = kind != step_kind::unchecked;
-            pipeline pipe{planned, cuda::device{}, stages, gpu_steps::options(0, agrees)};
-            int amended = 0;
-            pipe.run(4, [&](zbpp::step_result const& step) {
-              amended += step.update.is_amended ? 1 : 0;
-            });
-            pipe.step();
-            CHECK(amended == (validates_step_before(planned.program()) ? 1 : 0));
-            for (int rank = 0; rank < p; ++rank) CHECK(pipe.memory(rank).growths == 0);
-          }
-          CHECK(first_of(model::faults()) == "");
-          CHECK(first_of(model::leaks()) == "");
+          auto const planned =
+              make_plan(std::string(policy.title()), order, problem, {.step = kind});
+          checked_gpus const gpus({.seed = 3});
+          auto all = toy::make_model(problem.stages());
+          std::vector<large_stage> stages;
+          for (auto& each : all) stages.emplace_back(each, &each == &all.back() ? 1 : -1);
+          bool const agrees = kind != step_kind::unchecked;
+          pipeline pipe{planned, cuda::device{}, stages, gpu_steps::options(0, agrees)};
+          int amended = 0;
+          pipe.run(
+              4, [&](zbpp::step_result const& step) { amended += step.update.is_amended ? 1 : 0; });
+          pipe.step();
+          CHECK(amended == (validates_step_before(planned.program()) ? 1 : 0));
+          for (int rank = 0; rank < p; ++rank) CHECK(pipe.memory(rank).growths == 0);
         }
 }
 
@@ -227,22 +222,18 @@ TEST_CASE("between ranks of one GPU nothing is copied, and no channel has a stre
 TEST_CASE("an evaluation hands messages over with the bits of a step", "[cuda]") {
   std::uint64_t seed = run_seed();
   for (int devices : {1, 2})
-    for (auto const& where : placements_to_run(4)) {
-      problem const what(where, 6, launched_costs(), 87);
-      auto const planned = make_plan(zbpp::greedy_auto{.search = {.seconds = 0.01}}, what);
-      model::reset({.seed = ++seed, .devices = devices, .hosts = devices});
-      {
-        launched_training training(planned, backend_of(4, devices));
-        auto& pipe = training.pipe();
-        for (int round = 0; round < 3; ++round) {
-          auto const losses = pipe.evaluate().losses;
-          CHECK(toy::is_same(losses, pipe.step().losses));
-        }
-        for (int rank = 0; rank < 4; ++rank)
-          for (auto const each : pipe.memory(rank).in_use) CHECK(each == 0);
+    for (auto const& placement : placements_to_run(4)) {
+      problem const problem(placement, 6, launched_costs(), 87);
+      auto const planned = make_plan(zbpp::greedy_auto{.search = {.seconds = 0.01}}, problem);
+      checked_gpus const gpus({.seed = ++seed, .devices = devices, .hosts = devices});
+      launched_training training(planned, backend_of(4, devices));
+      auto& pipe = training.pipe();
+      for (int round = 0; round < 3; ++round) {
+        auto const losses = pipe.evaluate().losses;
+        CHECK(toy::is_same(losses, pipe.step().losses));
       }
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
+      for (int rank = 0; rank < 4; ++rank)
+        for (auto const each : pipe.memory(rank).in_use) CHECK(each == 0);
     }
 }
 
@@ -289,31 +280,27 @@ struct relay {
 TEST_CASE("a message that is sent on stays where it is, there and back", "[cuda]") {
   std::uint64_t seed = run_seed();
   for (int i = 0; i < thinned(40, 5); ++i) {
-    model::reset({.seed = ++seed});
-    {
-      std::vector<std::byte const*> seen;
-      std::vector<relay> stages(4, relay{&seen});
-      auto const planned = make_plan(
-          zbpp::gpipe{},
-          problem(zbpp::placement::linear(4), 5, zbpp::stage_costs{.forward = 2, .edge = 64}));
-      pipeline pipe{planned, cuda::device{}, stages};
-      for (int step = 0; step < 3; ++step) {
-        seen.clear();
-        pipe.step();
-        REQUIRE(seen.size() == 10);
-        std::ranges::sort(seen);
-        std::vector<std::byte const*> twice;  // made by the first rank, and back there
-        for (std::size_t k = 0; k < 10; k += 2) {
-          CHECK(seen[k] == seen[k + 1]);
-          twice.push_back(seen[k]);
-        }
-        CHECK(std::ranges::adjacent_find(twice) == twice.end());
-        for (int rank = 0; rank < 4; ++rank)
-          for (auto const each : pipe.memory(rank).in_use) CHECK(each == 0);
+    checked_gpus const gpus({.seed = ++seed});
+    std::vector<std::byte const*> seen;
+    std::vector<relay> stages(4, relay{&seen});
+    auto const planned = make_plan(
+        zbpp::gpipe{},
+        problem(zbpp::placement::linear(4), 5, zbpp::stage_costs{.forward = 2, .edge = 64}));
+    pipeline pipe{planned, cuda::device{}, stages};
+    for (int step = 0; step < 3; ++step) {
+      seen.clear();
+      pipe.step();
+      REQUIRE(seen.size() == 10);
+      std::ranges::sort(seen);
+      std::vector<std::byte const*> twice;  // made by the first rank, and back there
+      for (std::size_t k = 0; k < 10; k += 2) {
+        CHECK(seen[k] == seen[k + 1]);
+        twice.push_back(seen[k]);
       }
+      CHECK(std::ranges::adjacent_find(twice) == twice.end());
+      for (int rank = 0; rank < 4; ++rank)
+        for (auto const each : pipe.memory(rank).in_use) CHECK(each == 0);
     }
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
   }
 }
 
@@ -343,22 +330,22 @@ struct two_ranks {
     }
     return all;
   }
-  static void use(cuda::device_context const& by, zbpp::buffer const& what, bool writes) {
-    std::vector<model::range> const range{{what.data(), what.size()}};
+  static void use(cuda::device_context const& by, zbpp::buffer const& content, bool writes) {
+    std::vector<model::range> const range{{content.data(), content.size()}};
     std::vector<model::range> const none;
     cuda::check(model::launch(by.compute(), "use", writes ? none : range, writes ? range : none));
   }
   // Lets the second rank have a message, read it and let go of it. @return where it lies
   std::byte const* lend() {
     auto made = lender.allocate(256, purpose::edge);
-    auto const* const where = made.data();
+    auto const* const address = made.data();
     use(first, made, true);
     transport.send(0, std::move(made), 0);
     auto const got = transport.take(0, 0, 256);
-    CHECK(got[0].data() == where);
+    CHECK(got[0].data() == address);
     CHECK(borrower.usage().now(purpose::borrowed) == 256);
     use(second, got[0], false);
-    return where;
+    return address;
   }
 
   zbpp::program code;
@@ -381,10 +368,10 @@ TEST_CASE("memory that was handed over is used again behind the receiver's kerne
       model::reset({.seed = ++seed});
       {
         two_ranks ranks;
-        auto const* const where = ranks.lend();
+        auto const* const address = ranks.lend();
         CHECK(ranks.borrower.usage().now(purpose::borrowed) == 0);
         auto const other = ranks.lender.allocate(256);
-        CHECK(other.data() != where);
+        CHECK(other.data() != address);
         if (waits) {
           // The gradient tells that the message was used, and returns its memory.
           auto gradient = ranks.borrower.allocate(256, purpose::edge);
@@ -399,7 +386,7 @@ TEST_CASE("memory that was handed over is used again behind the receiver's kerne
           ranks.transport.retire(0, 1);
         }
         auto const again = ranks.lender.allocate(256);
-        CHECK(again.data() == where);
+        CHECK(again.data() == address);
         two_ranks::use(ranks.first, again, true);
         cuda::check(cudaStreamSynchronize(ranks.first.compute()));
         cuda::check(cudaStreamSynchronize(ranks.second.compute()));
@@ -414,30 +401,26 @@ TEST_CASE("memory that was handed over is used again behind the receiver's kerne
 }
 
 TEST_CASE("a message that is discarded returns nothing, and the next one does", "[cuda]") {
-  model::reset();
-  {
-    two_ranks ranks;
-    auto const* const where = ranks.lend();
-    ranks.transport.retire(0, 1);
-    auto const gradient = [&] {
-      auto made = ranks.borrower.allocate(256, purpose::edge);
-      two_ranks::use(ranks.second, made, true);
-      ranks.transport.send(1, std::move(made), 0);
-    };
-    gradient();
-    ranks.transport.discard(1, 1);
-    CHECK(ranks.transport.begin_step(1));
-    CHECK(ranks.transport.begin_step(0));
-    CHECK(ranks.lender.allocate(256).data() != where);
-    gradient();
-    static_cast<void>(ranks.transport.take(1, 0, 256));
-    CHECK(ranks.lender.allocate(256).data() == where);
-    cuda::check(cudaStreamSynchronize(ranks.first.compute()));
-    cuda::check(cudaStreamSynchronize(ranks.second.compute()));
-    ranks.transport.drain();
-  }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  checked_gpus const gpus;
+  two_ranks ranks;
+  auto const* const address = ranks.lend();
+  ranks.transport.retire(0, 1);
+  auto const gradient = [&] {
+    auto made = ranks.borrower.allocate(256, purpose::edge);
+    two_ranks::use(ranks.second, made, true);
+    ranks.transport.send(1, std::move(made), 0);
+  };
+  gradient();
+  ranks.transport.discard(1, 1);
+  CHECK(ranks.transport.begin_step(1));
+  CHECK(ranks.transport.begin_step(0));
+  CHECK(ranks.lender.allocate(256).data() != address);
+  gradient();
+  static_cast<void>(ranks.transport.take(1, 0, 256));
+  CHECK(ranks.lender.allocate(256).data() == address);
+  cuda::check(cudaStreamSynchronize(ranks.first.compute()));
+  cuda::check(cudaStreamSynchronize(ranks.second.compute()));
+  ranks.transport.drain();
 }
 
 namespace {
@@ -466,23 +449,19 @@ struct hoarder {
 }  // namespace
 
 TEST_CASE("received buffers may outlive the pipeline, and then leave nothing behind", "[cuda]") {
-  model::reset();
+  checked_gpus const gpus;
+  std::vector<zbpp::buffer> kept;
   {
-    std::vector<zbpp::buffer> kept;
-    {
-      std::vector<hoarder> stages(3, {&kept});
-      pipeline pipe{row_plan(3, 4), cuda::device{}, stages};
-      for (int step = 0; step < 2; ++step) pipe.step();
-      CHECK(pipe.memory(1).now(purpose::activation) == 2 * 2 * 4 * toy::edge);
-      kept.erase(kept.begin(), kept.begin() + 5);
-      pipe.step();
-    }
-    REQUIRE(kept.size() == 3 * 2 * 2 * 4 - 5);
-    while (kept.size() > 3) kept.erase(kept.begin() + 1);
-    CHECK(kept[0].size() == static_cast<std::size_t>(toy::edge));
+    std::vector<hoarder> stages(3, {&kept});
+    pipeline pipe{row_plan(3, 4), cuda::device{}, stages};
+    for (int step = 0; step < 2; ++step) pipe.step();
+    CHECK(pipe.memory(1).now(purpose::activation) == 2 * 2 * 4 * toy::edge);
+    kept.erase(kept.begin(), kept.begin() + 5);
+    pipe.step();
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  REQUIRE(kept.size() == 3 * 2 * 2 * 4 - 5);
+  while (kept.size() > 3) kept.erase(kept.begin() + 1);
+  CHECK(kept[0].size() == static_cast<std::size_t>(toy::edge));
 }
 
 TEST_CASE("a plan that fits only where messages are handed over runs on one GPU", "[cuda]") {
@@ -494,12 +473,12 @@ TEST_CASE("a plan that fits only where messages are handed over runs on one GPU"
   for (auto const& peak : peaks) limits.push_back(peak.total);
   auto const layout = zbpp::channel_layout::one_per_directed_pair;
   auto const costs = free.all_costs();
-  problem const what(free.placement(), 6, {costs.begin(), costs.end()}, 0, limits);
-  auto const planned = zbpp::make_plan("as it is", order, what);
+  problem const problem(free.placement(), 6, {costs.begin(), costs.end()}, 0, limits);
+  auto const planned = zbpp::make_plan("as it is", order, problem);
   std::vector<large_passes> stages(3);
   model::reset({.devices = 3, .hosts = 1});
-  CHECK(zbpp::verify(code, what, layout, std::vector{0, 0, 0}).empty());
-  CHECK_FALSE(zbpp::verify(code, what, layout, std::vector{0, 1, 2}).empty());
+  CHECK(zbpp::verify(code, problem, layout, std::vector{0, 0, 0}).empty());
+  CHECK_FALSE(zbpp::verify(code, problem, layout, std::vector{0, 1, 2}).empty());
   {
     pipeline pipe{planned, cuda::device{}, stages};
     pipe.step();
@@ -510,7 +489,7 @@ TEST_CASE("a plan that fits only where messages are handed over runs on one GPU"
           pipeline pipe{planned, backend_of(3, 3), stages};
         }).find("memory") != std::string::npos);
   CHECK(refusal([&] {
-          static_cast<void>(zbpp::peak_memory(code, what, std::vector{0, 0}));
+          static_cast<void>(zbpp::peak_memory(code, problem, std::vector{0, 0}));
         }) == "there are 2 devices for 3 ranks; give one for each rank, or none");
   CHECK(first_of(model::faults()) == "");
 }

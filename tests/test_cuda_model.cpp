@@ -38,6 +38,13 @@ cudaStream_t new_stream() {
   return made;
 }
 
+template <std::size_t Count>
+std::array<cudaStream_t, Count> new_streams() {
+  std::array<cudaStream_t, Count> made;
+  for (auto& each : made) each = new_stream();
+  return made;
+}
+
 constexpr unsigned host_wait = cudaEventDisableTiming | cudaEventBlockingSync;
 
 cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
@@ -50,6 +57,13 @@ char* new_memory(std::size_t bytes = block) {
   void* made = nullptr;
   REQUIRE(cudaMalloc(&made, bytes) == cudaSuccess);
   return static_cast<char*>(made);
+}
+
+template <std::size_t Count>
+std::array<char*, Count> new_pieces() {
+  std::array<char*, Count> made;
+  for (auto& each : made) each = new_memory();
+  return made;
 }
 
 /// The faults of a kind; the empty kind means all.
@@ -66,6 +80,9 @@ std::string all_faults() {
   });
 }
 
+/// Whether a fault has this text.
+bool has_fault(std::string_view text) { return all_faults().find(text) != std::string::npos; }
+
 cudaError_t write(cudaStream_t on, char* data, int number = -1, std::size_t bytes = block) {
   return model::launch(on, {"write", number}, {}, {{data, bytes}}, [data, bytes, number] {
     std::fill_n(data, bytes, static_cast<char>(number));
@@ -76,12 +93,23 @@ cudaError_t read(cudaStream_t on, char* data, int number = -1, std::size_t bytes
   return model::launch(on, {"read", number}, {{data, bytes}}, {});
 }
 
+void record(cudaEvent_t event, cudaStream_t on) {
+  REQUIRE(cudaEventRecord(event, on) == cudaSuccess);
+}
+void wait(cudaStream_t on, cudaEvent_t event) {
+  REQUIRE(cudaStreamWaitEvent(on, event, 0) == cudaSuccess);
+}
+void use_device(int device) { REQUIRE(cudaSetDevice(device) == cudaSuccess); }
+
 /// Orders what `later` does next behind what `earlier` has done.
 void order(cudaStream_t earlier, cudaStream_t later) {
   cudaEvent_t const event = new_event();
-  REQUIRE(cudaEventRecord(event, earlier) == cudaSuccess);
-  REQUIRE(cudaStreamWaitEvent(later, event, 0) == cudaSuccess);
+  record(event, earlier);
+  wait(later, event);
 }
+
+void synchronize() { REQUIRE(cudaDeviceSynchronize() == cudaSuccess); }
+void synchronize(cudaStream_t on) { REQUIRE(cudaStreamSynchronize(on) == cudaSuccess); }
 
 void reset(std::uint64_t seed, model::mode order = model::mode::random) {
   model::options machine;
@@ -92,7 +120,7 @@ void reset(std::uint64_t seed, model::mode order = model::mode::random) {
 
 /// Runs the case under many interleavings and all three modes.
 template <class Case>
-void each_interleaving(Case&& one, model::options machine = {}) {
+void each_interleaving(model::options machine, Case const& one) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     for (auto order : {model::mode::random, model::mode::eager, model::mode::lazy}) {
       machine.seed = seed;
@@ -102,6 +130,11 @@ void each_interleaving(Case&& one, model::options machine = {}) {
       one();
     }
   }
+}
+
+template <class Case>
+void each_interleaving(Case const& one) {
+  each_interleaving({}, one);
 }
 
 /// Two ranks of one communicator, both driven by this thread.
@@ -116,15 +149,13 @@ struct pair {
     config.blocking = 0;
     for (int rank = 0; rank < 2; ++rank) {
       ncclComm_t& made = comm[static_cast<std::size_t>(rank)];
-      REQUIRE(cudaSetDevice(devices[static_cast<std::size_t>(rank)]) == cudaSuccess);
+      use_device(devices[static_cast<std::size_t>(rank)]);
       ncclResult_t const result = ncclCommInitRankConfig(&made, 2, id, rank, &config);
       REQUIRE(result == (rank == 0 ? ncclInProgress : ncclSuccess));
-      if (rank == 0) {
-        CHECK(state(0) == ncclInProgress);
-      }
+      if (rank == 0) CHECK(state(0) == ncclInProgress);
     }
     CHECK(state(0) == ncclSuccess);
-    REQUIRE(cudaSetDevice(devices[0]) == cudaSuccess);
+    use_device(devices[0]);
   }
 
   ncclResult_t state(std::size_t rank) const {
@@ -135,9 +166,7 @@ struct pair {
 
   /// Waits until the rank may go on.
   void settle(std::size_t rank) const {
-    for (int polls = 0; state(rank) == ncclInProgress; ++polls) {
-      REQUIRE(polls < 1000);
-    }
+    for (int polls = 0; state(rank) == ncclInProgress; ++polls) REQUIRE(polls < 1000);
   }
 
   void send(std::size_t rank, char* data, cudaStream_t on, std::size_t count = block) const {
@@ -166,14 +195,12 @@ model::options one_gpu() {
 
 TEST_CASE("A stream runs its operations in order, whatever the interleaving") {
   each_interleaving([] {
-    std::array<cudaStream_t, 3> streams{new_stream(), new_stream(), new_stream()};
+    auto streams = new_streams<3>();
     std::array<std::vector<int>, 3> ran;
-    for (int i = 0; i < 20; ++i) {
-      for (std::size_t on = 0; on < 3; ++on) {
+    for (int i = 0; i < 20; ++i)
+      for (std::size_t on = 0; on < 3; ++on)
         model::launch(streams[on], {"note", i}, {}, {}, [&ran, on, i] { ran[on].push_back(i); });
-      }
-    }
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     for (std::vector<int> const& each : ran) {
       REQUIRE(each.size() == 20);
       CHECK(std::is_sorted(each.begin(), each.end()));
@@ -186,7 +213,7 @@ TEST_CASE("A stream runs its operations in order, whatever the interleaving") {
 TEST_CASE("Seeds give different interleavings, and the same seed the same one") {
   auto const run = [](std::uint64_t seed) {
     reset(seed);
-    std::array<cudaStream_t, 3> streams{new_stream(), new_stream(), new_stream()};
+    auto streams = new_streams<3>();
     std::string ran;
     for (int i = 0; i < 8; ++i) {
       for (std::size_t on = 0; on < 3; ++on) {
@@ -194,7 +221,7 @@ TEST_CASE("Seeds give different interleavings, and the same seed the same one") 
             streams[on], "note", {}, {}, [&ran, on] { ran += static_cast<char>('a' + on); });
       }
     }
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     return ran;
   };
   std::vector<std::string> all;
@@ -212,7 +239,7 @@ TEST_CASE("The lazy mode runs nothing before a synchronise, the eager one everyt
   cudaStream_t stream = new_stream();
   model::launch(stream, "count", {}, {}, [&] { ++ran; });
   CHECK(ran == 0);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(ran == 1);
   reset(1, model::mode::eager);
   stream = new_stream();
@@ -222,20 +249,19 @@ TEST_CASE("The lazy mode runs nothing before a synchronise, the eager one everyt
 
 TEST_CASE("A wait takes the last record before it; recording again does not move it") {
   each_interleaving([] {
-    cudaStream_t const first = new_stream();
-    cudaStream_t const second = new_stream();
+    auto const [first, second] = new_streams<2>();
     cudaEvent_t const event = new_event(host_wait);
     int step = 0;
     int seen = -1;
     model::launch(first, "one", {}, {}, [&] { step = 1; });
-    REQUIRE(cudaEventRecord(event, first) == cudaSuccess);
-    REQUIRE(cudaStreamWaitEvent(second, event, 0) == cudaSuccess);
+    record(event, first);
+    wait(second, event);
     model::launch(second, "see", {}, {}, [&] { seen = step; });
     cudaEvent_t const back = new_event();
-    REQUIRE(cudaEventRecord(back, second) == cudaSuccess);
+    record(back, second);
     // Were the wait for this record, the two streams would wait for each other.
-    REQUIRE(cudaStreamWaitEvent(first, back, 0) == cudaSuccess);
-    REQUIRE(cudaEventRecord(event, first) == cudaSuccess);
+    wait(first, back);
+    record(event, first);
     REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
     CHECK(seen == 1);
     CHECK(all_faults().empty());
@@ -246,7 +272,7 @@ TEST_CASE("Waiting for an event that was never recorded does not wait, and is a 
   reset(1);
   cudaStream_t const stream = new_stream();
   REQUIRE(cudaStreamWaitEvent(stream, new_event(), 0) == cudaSuccess);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(faults_of("unrecorded") == 1);
   CHECK(faults_of("") == 1);
 }
@@ -256,10 +282,8 @@ TEST_CASE("An event is complete only when its last record has run") {
   cudaStream_t const stream = new_stream();
   cudaEvent_t const event = new_event(host_wait);
   CHECK(cudaEventQuery(event) == cudaSuccess);  // never recorded
-  for (int i = 0; i < 4; ++i) {
-    write(stream, new_memory());
-  }
-  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  for (int i = 0; i < 4; ++i) write(stream, new_memory());
+  record(event, stream);
   CHECK(cudaEventQuery(event) == cudaErrorNotReady);
   CHECK(cudaGetLastError() == cudaSuccess);  // not ready is no error
   REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
@@ -272,13 +296,13 @@ TEST_CASE("A host that spins on an event is a fault, and one that sleeps is none
   cudaStream_t const stream = new_stream();
   for (unsigned const flags : {host_wait, 0U + cudaEventBlockingSync}) {
     cudaEvent_t const event = new_event(flags);
-    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    record(event, stream);
     REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
   }
   CHECK(all_faults().empty());
   for (unsigned const flags : {0U + cudaEventDisableTiming, 0U + cudaEventDefault}) {
     cudaEvent_t const event = new_event(flags);
-    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    record(event, stream);
     REQUIRE(cudaEventSynchronize(event) == cudaSuccess);
   }
   CHECK(faults_of("handle: the host spins on event 2, ") == 1);
@@ -290,30 +314,25 @@ TEST_CASE("Polling makes progress in every mode") {
   each_interleaving([] {
     cudaStream_t const stream = new_stream();
     cudaEvent_t const event = new_event();
-    for (int i = 0; i < 20; ++i) {
-      write(stream, new_memory());
-    }
-    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    for (int i = 0; i < 20; ++i) write(stream, new_memory());
+    record(event, stream);
     int polls = 0;
-    while (cudaEventQuery(event) == cudaErrorNotReady) {
-      REQUIRE(++polls < 100'000);
-    }
+    while (cudaEventQuery(event) == cudaErrorNotReady) REQUIRE(++polls < 100'000);
     CHECK(all_faults().empty());
   });
 }
 
 TEST_CASE("Virtual time is that of the longest path, in every interleaving") {
   each_interleaving([] {
-    cudaStream_t const a = new_stream();
-    cudaStream_t const b = new_stream();
+    auto const [a, b] = new_streams<2>();
     cudaEvent_t const start = new_event(cudaEventDefault);
     cudaEvent_t const end = new_event(cudaEventBlockingSync);
-    REQUIRE(cudaEventRecord(start, a) == cudaSuccess);
+    record(start, a);
     model::launch(a, "short", {}, {}, {}, 1'000'000);
     model::launch(b, "long", {}, {}, {}, 5'000'000);
     order(b, a);
     model::launch(a, "last", {}, {}, {}, 2'000'000);
-    REQUIRE(cudaEventRecord(end, a) == cudaSuccess);
+    record(end, a);
     REQUIRE(cudaEventSynchronize(end) == cudaSuccess);
     float milliseconds = 0;
     REQUIRE(cudaEventElapsedTime(&milliseconds, start, end) == cudaSuccess);
@@ -328,32 +347,27 @@ TEST_CASE("Virtual time is that of the longest path, in every interleaving") {
 
 enum class touch { reads, writes };
 
-void do_touch(cudaStream_t on, char* data, touch how, int number) {
-  (how == touch::reads ? read : write)(on, data, number, block);
+void do_touch(cudaStream_t on, char* data, touch kind, int number) {
+  (kind == touch::reads ? read : write)(on, data, number, block);
 }
 
 TEST_CASE("Two touches without an order are a race if one writes, in either order of issue") {
   for (touch first : {touch::reads, touch::writes}) {
     for (touch second : {touch::reads, touch::writes}) {
       each_interleaving([&] {
-        cudaStream_t const a = new_stream();
-        cudaStream_t const b = new_stream();
+        auto const [a, b] = new_streams<2>();
         char* const data = new_memory();
         write(a, data, 0);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        synchronize();
         do_touch(a, data, first, 1);
         do_touch(b, data, second, 2);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        synchronize();
         bool const race = first == touch::writes || second == touch::writes;
         CHECK(faults_of("race") == (race ? 1U : 0U));
         CHECK(faults_of("") == (race ? 1U : 0U));
         if (race) {
-          CHECK(
-              all_faults().find(first == touch::reads ? "read(1)" : "write(1)") !=
-              std::string::npos);
-          CHECK(
-              all_faults().find(second == touch::reads ? "read(2)" : "write(2)") !=
-              std::string::npos);
+          CHECK(has_fault(first == touch::reads ? "read(1)" : "write(1)"));
+          CHECK(has_fault(second == touch::reads ? "read(2)" : "write(2)"));
         }
       });
     }
@@ -365,24 +379,22 @@ TEST_CASE("An event orders them, so does a chain of events, and the host's synch
     for (touch second : {touch::reads, touch::writes}) {
       for (int way = 0; way < 3; ++way) {
         each_interleaving([&] {
-          cudaStream_t const a = new_stream();
-          cudaStream_t const b = new_stream();
+          auto const [a, b] = new_streams<2>();
           char* const data = new_memory();
           write(a, data, 0);
           do_touch(a, data, first, 1);
           if (way == 0) {
             order(a, b);
           } else if (way == 1) {
-            cudaStream_t const middle = new_stream();
-            cudaStream_t const other = new_stream();
+            auto const [middle, other] = new_streams<2>();
             order(a, middle);
             order(middle, other);
             order(other, b);
           } else {
-            REQUIRE(cudaStreamSynchronize(a) == cudaSuccess);
+            synchronize(a);
           }
           do_touch(b, data, second, 2);
-          REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+          synchronize();
           CHECK(all_faults().empty());
         });
       }
@@ -392,31 +404,29 @@ TEST_CASE("An event orders them, so does a chain of events, and the host's synch
 
 TEST_CASE("An event recorded before the first touch does not order it") {
   each_interleaving([] {
-    cudaStream_t const a = new_stream();
-    cudaStream_t const b = new_stream();
+    auto const [a, b] = new_streams<2>();
     char* const data = new_memory();
     order(a, b);
     write(a, data, 1);
     write(b, data, 2);
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     CHECK(faults_of("race") == 1);
   });
 }
 
 TEST_CASE("Only bytes that overlap race") {
   each_interleaving([] {
-    cudaStream_t const a = new_stream();
-    cudaStream_t const b = new_stream();
+    auto const [a, b] = new_streams<2>();
     char* const data = new_memory(100);
     write(a, data, 1, 50);
     write(b, data + 50, 2, 50);
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     CHECK(all_faults().empty());
     read(a, data + 10, 3, 50);  // its bytes from 50 on are known to the host, hence to all
     write(b, data + 59, 4, 1);
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     CHECK(faults_of("race") == 1);
-    CHECK(all_faults().find("[59, 60)") != std::string::npos);
+    CHECK(has_fault("[59, 60)"));
   });
 }
 
@@ -429,16 +439,14 @@ TEST_CASE("The host's reads and writes of pinned memory are checked") {
       char* const data = new_memory();
       write(stream, data, 7);
       REQUIRE(cudaMemcpyAsync(pinned, data, block, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
-      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      synchronize(stream);
       CHECK(static_cast<char*>(pinned)[block - 1] == 7);
       model::host_reads(pinned, block);
       CHECK(all_faults().empty());
       REQUIRE(cudaMemcpyAsync(data, pinned, block, cudaMemcpyHostToDevice, stream) == cudaSuccess);
-      if (synchronised) {
-        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-      }
+      if (synchronised) synchronize(stream);
       model::host_writes(pinned, block);
-      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      synchronize(stream);
       CHECK(faults_of("race") == (synchronised ? 0U : 1U));
     });
   }
@@ -458,17 +466,15 @@ TEST_CASE("A kernel writes memory of the host that is mapped, in order with the 
       REQUIRE(cudaHostGetDevicePointer(&on_device, mapped, 0) == cudaSuccess);
       auto* const data = static_cast<char*>(on_device);
       write(stream, data, 5);
-      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      synchronize(stream);
       CHECK(static_cast<char*>(mapped)[0] == 5);
       model::host_reads(mapped, block);
       CHECK(all_faults().empty());
       write(stream, data, 6);
-      if (synchronised) {
-        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-      }
+      if (synchronised) synchronize(stream);
       model::host_reads(mapped, block);
       write(stream, static_cast<char*>(unmapped), 7);
-      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+      synchronize(stream);
       CHECK(faults_of("race") == (synchronised ? 0U : 1U));
       CHECK(faults_of("memory") == 1);
     });
@@ -482,23 +488,17 @@ TEST_CASE("Random programs: the model finds a race exactly where the order has n
     reset(trial);
     constexpr std::size_t count = 4;
     std::array<cudaStream_t, count> streams{};
-    for (cudaStream_t& each : streams) {
-      each = new_stream();
-    }
-    std::array<char*, 3> data{new_memory(), new_memory(), new_memory()};
-    for (char* each : data) {
-      write(streams[0], each);
-    }
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    for (cudaStream_t& each : streams) each = new_stream();
+    auto data = new_pieces<3>();
+    for (char* each : data) write(streams[0], each);
+    synchronize();
     struct node {
       std::size_t data;
       bool writes;
     };
     std::vector<node> nodes;
     std::array<std::vector<bool>, count> known;  // by a stream
-    for (std::vector<bool>& each : known) {
-      each.assign(64, false);
-    }
+    for (std::vector<bool>& each : known) each.assign(64, false);
     bool race = false;
     for (int step = 0; step < 14; ++step) {
       auto const on = static_cast<std::size_t>(rng.integer(0, count - 1));
@@ -506,22 +506,20 @@ TEST_CASE("Random programs: the model finds a race exactly where the order has n
         auto const from = static_cast<std::size_t>(rng.integer(0, count - 1));
         if (from != on) {
           order(streams[from], streams[on]);
-          for (std::size_t i = 0; i < nodes.size(); ++i) {
+          for (std::size_t i = 0; i < nodes.size(); ++i)
             known[on][i] = known[on][i] || known[from][i];
-          }
         }
         continue;
       }
-      auto const what = static_cast<std::size_t>(rng.integer(0, 2));
+      auto const choice = static_cast<std::size_t>(rng.integer(0, 2));
       bool const writes = rng.chance(0.4);
-      do_touch(streams[on], data[what], writes ? touch::writes : touch::reads, step);
-      for (std::size_t i = 0; i < nodes.size(); ++i) {
-        race = race || (nodes[i].data == what && (nodes[i].writes || writes) && !known[on][i]);
-      }
+      do_touch(streams[on], data[choice], writes ? touch::writes : touch::reads, step);
+      for (std::size_t i = 0; i < nodes.size(); ++i)
+        race = race || (nodes[i].data == choice && (nodes[i].writes || writes) && !known[on][i]);
       known[on][nodes.size()] = true;
-      nodes.push_back({what, writes});
+      nodes.push_back({choice, writes});
     }
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     CHECK((faults_of("race") > 0) == race);
     CHECK(faults_of("") == faults_of("race"));
   }
@@ -535,18 +533,18 @@ TEST_CASE("Reading what nobody wrote is a fault, until someone has") {
   char* const data = new_memory();
   write(stream, data, 1, block / 2);
   read(stream, data, 2, block / 2);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(all_faults().empty());
   read(stream, data, 3, block);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(faults_of("uninitialised") == 1);
   REQUIRE(cudaMemsetAsync(data, 0, block, stream) == cudaSuccess);
   read(stream, data, 4, block);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(faults_of("") == 1);
   model::uninitialise(data, 1);
   read(stream, data, 5, block);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(faults_of("uninitialised") == 2);
 }
 
@@ -559,7 +557,7 @@ TEST_CASE("Memory that is not there is a fault, and its kernel does not run") {
   std::array<char, block> nowhere{};
   write(stream, nowhere.data());
   CHECK(faults_of("memory") == 2);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  synchronize(stream);
   CHECK(nowhere[0] == 0);
   REQUIRE(cudaFree(data) == cudaSuccess);
   CHECK(faults_of("") == 2);
@@ -577,9 +575,7 @@ TEST_CASE("Freeing memory before the host knows its work to be done is a fault i
       cudaStream_t const stream = new_stream();
       char* const data = new_memory();
       write(stream, data);
-      if (synchronised) {
-        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-      }
+      if (synchronised) synchronize(stream);
       cudaFree(data);
       CHECK(faults_of("") == (synchronised ? 0U : 1U));
     });
@@ -589,8 +585,7 @@ TEST_CASE("Freeing memory before the host knows its work to be done is a fault i
 TEST_CASE("A copy with the wrong direction is a fault") {
   reset(1);
   cudaStream_t const stream = new_stream();
-  char* const from = new_memory();
-  char* const to = new_memory();
+  auto const [from, to] = new_pieces<2>();
   write(stream, from);
   REQUIRE(cudaMemcpyAsync(to, from, block, cudaMemcpyDeviceToDevice, stream) == cudaSuccess);
   CHECK(all_faults().empty());
@@ -603,7 +598,7 @@ TEST_CASE("Destroyed handles, default streams and unfinished work are faults") {
     cudaStream_t const stream = new_stream();
     cudaEvent_t const event = new_event();
     write(stream, new_memory());
-    REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+    record(event, stream);
     REQUIRE(cudaEventDestroy(event) == cudaSuccess);
     CHECK(faults_of("handle") == 1);
     REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
@@ -628,8 +623,8 @@ TEST_CASE("What is still alive is listed") {
   char* const data = new_memory();
   CHECK(model::leaks().size() == 3);
   write(stream, data);
-  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  record(event, stream);
+  synchronize(stream);
   REQUIRE(cudaFree(data) == cudaSuccess);
   REQUIRE(cudaEventDestroy(event) == cudaSuccess);
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
@@ -643,7 +638,7 @@ TEST_CASE("Devices: streams, events, memory and peers belong to one") {
   model::reset(machine);
   cudaStream_t const first = new_stream();
   char* const here = new_memory();
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  use_device(1);
   CHECK(cudaSetDevice(2) == cudaErrorInvalidDevice);
   CHECK(write(first, here) == cudaErrorInvalidResourceHandle);
   CHECK(faults_of("handle") == 1);
@@ -664,7 +659,7 @@ TEST_CASE("Devices: streams, events, memory and peers belong to one") {
   CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessAlreadyEnabled);
   write(second, here);
   CHECK(faults_of("") == 1);
-  REQUIRE(cudaStreamSynchronize(second) == cudaSuccess);
+  synchronize(second);
 }
 
 // ---- limits ----
@@ -672,7 +667,7 @@ TEST_CASE("Devices: streams, events, memory and peers belong to one") {
 TEST_CASE("A full hardware queue blocks the host until there is room, whichever stream fills it") {
   for (int const queues : {1, 2}) {
     model::reset({.order = model::mode::lazy, .connections = queues, .launch_depth = 4});
-    std::array<cudaStream_t, 2> const streams{new_stream(), new_stream()};
+    auto const streams = new_streams<2>();
     std::size_t most = 0;
     for (int i = 0; i < 20; ++i) {
       for (cudaStream_t const stream : streams) {
@@ -688,19 +683,17 @@ TEST_CASE("A full hardware queue blocks the host until there is room, whichever 
 TEST_CASE("A full hardware queue blocks the host for streams whose own work could run") {
   for (int const queues : {1, 32}) {
     each_interleaving(
+        {.connections = queues, .launch_depth = 4, .duplicate_gpus = true, .lazy_connect = false},
         [queues] {
           pair const link;
-          cudaStream_t const waits = new_stream();
-          cudaStream_t const other = new_stream();
+          auto const [waits, other] = new_streams<2>();
           link.receive(1, new_memory(), waits);
           cudaError_t result = cudaSuccess;
-          for (int more = 0; more < 20 && result == cudaSuccess; ++more) {
+          for (int more = 0; more < 20 && result == cudaSuccess; ++more)
             result = model::launch(more < 2 ? waits : other, "more", {}, {});
-          }
           CHECK(result == (queues == 1 ? cudaErrorLaunchTimeout : cudaSuccess));
           CHECK(faults_of("deadlock") == (queues == 1 ? 1 : 0));
-        },
-        {.connections = queues, .launch_depth = 4, .duplicate_gpus = true, .lazy_connect = false});
+        });
   }
 }
 
@@ -709,23 +702,21 @@ TEST_CASE("A full queue that cannot move is a deadlock, and so is polling for wh
     model::options machine = one_gpu();
     machine.launch_depth = 4;
     machine.patience = std::chrono::milliseconds(1);
-    each_interleaving(
-        [&] {
-          pair const link;
-          cudaStream_t const stream = new_stream();
-          cudaEvent_t const event = new_event();
-          link.receive(1, new_memory(), stream);
-          REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
-          cudaError_t result = cudaSuccess;
-          for (int calls = 0; result == cudaSuccess || result == cudaErrorNotReady; ++calls) {
-            REQUIRE(calls < 10'000'000);
-            result = polls ? cudaEventQuery(event) : model::launch(stream, "more", {}, {});
-          }
-          CHECK(result == cudaErrorLaunchTimeout);
-          CHECK(faults_of("deadlock") == 1);
-          CHECK(model::pending() == 0);
-        },
-        machine);
+    each_interleaving(machine, [&] {
+      pair const link;
+      cudaStream_t const stream = new_stream();
+      cudaEvent_t const event = new_event();
+      link.receive(1, new_memory(), stream);
+      record(event, stream);
+      cudaError_t result = cudaSuccess;
+      for (int calls = 0; result == cudaSuccess || result == cudaErrorNotReady; ++calls) {
+        REQUIRE(calls < 10'000'000);
+        result = polls ? cudaEventQuery(event) : model::launch(stream, "more", {}, {});
+      }
+      CHECK(result == cudaErrorLaunchTimeout);
+      CHECK(faults_of("deadlock") == 1);
+      CHECK(model::pending() == 0);
+    });
   }
 }
 
@@ -734,40 +725,36 @@ TEST_CASE("Making and freeing memory, and first launches, may wait for the devic
   machine.drains = true;
   machine.patience = std::chrono::milliseconds(1);
   for (bool waits : {false, true}) {
-    for (auto const* what : {"cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "launch"}) {
-      INFO(what << ", while a receive " << (waits ? "waits" : "has ended"));
-      each_interleaving(
-          [&] {
-            pair const link;
-            cudaStream_t const stream = new_stream();
-            cudaStream_t const other = new_stream();
-            char* const data = new_memory();
-            void* own = new_memory();
-            void* pinned = nullptr;
-            REQUIRE(cudaHostAlloc(&pinned, block, cudaHostAllocDefault) == cudaSuccess);
-            write(other, data);
-            REQUIRE(cudaStreamSynchronize(other) == cudaSuccess);
-            link.receive(1, new_memory(), stream);
-            if (!waits) {
-              write(other, data);  // not the first of its name
-              link.send(0, data, other);
-            }
-            std::string_view const name = what;
-            if (name == "cudaMalloc") {
-              cudaMalloc(&own, block);
-            } else if (name == "cudaHostAlloc") {
-              cudaHostAlloc(&pinned, block, cudaHostAllocDefault);
-            } else if (name == "cudaFree") {
-              cudaFree(own);
-            } else if (name == "cudaFreeHost") {
-              cudaFreeHost(pinned);
-            } else {
-              read(other, data);
-            }
-            CHECK(faults_of("deadlock") == (waits ? 1 : 0));
-            CHECK(faults_of("race") == 0);
-          },
-          machine);
+    for (auto const* call : {"cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "launch"}) {
+      INFO(call << ", while a receive " << (waits ? "waits" : "has ended"));
+      each_interleaving(machine, [&] {
+        pair const link;
+        auto const [stream, other] = new_streams<2>();
+        char* const data = new_memory();
+        void* own = new_memory();
+        void* pinned = nullptr;
+        REQUIRE(cudaHostAlloc(&pinned, block, cudaHostAllocDefault) == cudaSuccess);
+        write(other, data);
+        synchronize(other);
+        link.receive(1, new_memory(), stream);
+        if (!waits) {
+          write(other, data);  // not the first of its name
+          link.send(0, data, other);
+        }
+        std::string_view const name = call;
+        if (name == "cudaMalloc")
+          cudaMalloc(&own, block);
+        else if (name == "cudaHostAlloc")
+          cudaHostAlloc(&pinned, block, cudaHostAllocDefault);
+        else if (name == "cudaFree")
+          cudaFree(own);
+        else if (name == "cudaFreeHost")
+          cudaFreeHost(pinned);
+        else
+          read(other, data);
+        CHECK(faults_of("deadlock") == (waits ? 1 : 0));
+        CHECK(faults_of("race") == 0);
+      });
     }
   }
 }
@@ -801,8 +788,7 @@ TEST_CASE("A failing call returns its error once; one that is sticky stays") {
 
 TEST_CASE("A kernel that faults poisons its device: nothing behind it runs, nothing hangs") {
   each_interleaving([] {
-    cudaStream_t const stream = new_stream();
-    cudaStream_t const other = new_stream();
+    auto const [stream, other] = new_streams<2>();
     cudaEvent_t const event = new_event();
     char* const data = new_memory();
     void* pinned = nullptr;
@@ -812,9 +798,7 @@ TEST_CASE("A kernel that faults poisons its device: nothing behind it runs, noth
     cudaMemcpyAsync(pinned, data, block, cudaMemcpyDeviceToHost, stream);
     int ran = 0;
     bool called = false;
-    for (int i = 0; i < 5; ++i) {
-      model::launch(stream, {"count", i}, {}, {}, [&] { ++ran; });
-    }
+    for (int i = 0; i < 5; ++i) model::launch(stream, {"count", i}, {}, {}, [&] { ++ran; });
     cudaLaunchHostFunc(
         stream, [](void* flag) { *static_cast<bool*>(flag) = true; }, &called);
     cudaEventRecord(event, stream);
@@ -842,14 +826,14 @@ TEST_CASE("Host functions run in order and may not call CUDA nor throw") {
     model::launch(stream, "set", {}, {}, [&] { value = 1; });
     cudaLaunchHostFunc(
         stream, [](void* data) { *static_cast<int*>(data) *= 10; }, &value);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    synchronize(stream);
     CHECK(value == 10);
     CHECK(all_faults().empty());
     cudaLaunchHostFunc(
         stream, [](void*) { cudaGetLastError(); }, nullptr);
     cudaLaunchHostFunc(
         stream, [](void*) { throw std::runtime_error("no"); }, nullptr);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    synchronize(stream);
     CHECK(faults_of("callback") == 2);
   });
 }
@@ -878,19 +862,16 @@ TEST_CASE("Calls are counted, and the heavy ones listed") {
 TEST_CASE("Removing either half of an edge is found in every interleaving") {
   for (std::string_view half : {"", "cudaEventRecord", "cudaStreamWaitEvent"}) {
     each_interleaving([&] {
-      cudaStream_t const a = new_stream();
-      cudaStream_t const b = new_stream();
+      auto const [a, b] = new_streams<2>();
       char* const data = new_memory();
       cudaEvent_t const event = new_event();
       model::start_counting();
-      if (!half.empty()) {
-        model::skip(half, 0);
-      }
+      if (!half.empty()) model::skip(half, 0);
       write(a, data);
-      REQUIRE(cudaEventRecord(event, a) == cudaSuccess);
-      REQUIRE(cudaStreamWaitEvent(b, event, 0) == cudaSuccess);
+      record(event, a);
+      wait(b, event);
       write(b, data);
-      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      synchronize();
       CHECK(faults_of("race") == (half.empty() ? 0U : 1U));
     });
   }
@@ -900,8 +881,7 @@ TEST_CASE("Removing either half of an edge is found in every interleaving") {
 
 TEST_CASE("A captured graph does not run when captured, and runs in order when launched") {
   each_interleaving([] {
-    cudaStream_t const stream = new_stream();
-    cudaStream_t const side = new_stream();
+    auto const [stream, side] = new_streams<2>();
     char* const data = new_memory();
     int value = 1;
     REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -914,22 +894,22 @@ TEST_CASE("A captured graph does not run when captured, and runs in order when l
     cudaGraphExec_t exec = nullptr;
     REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
     REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    synchronize(stream);
     CHECK(value == 1);
     REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
     REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    synchronize(stream);
     CHECK(value == 10);
     CHECK(all_faults().empty());
     // Its accesses are checked like any others.
     REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
     read(side, data);
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    synchronize();
     CHECK(faults_of("race") == 1);
     REQUIRE(cudaGraphLaunch(exec, stream) == cudaSuccess);
     cudaFree(data);
     CHECK(faults_of("") == 2);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    synchronize(stream);
     REQUIRE(cudaGraphExecDestroy(exec) == cudaSuccess);
   });
 }
@@ -938,9 +918,7 @@ TEST_CASE("Captured streams run side by side when a graph is launched, as events
   // The stream of the launch, and two that are captured with it: whether they meet is up to events.
   for (bool const is_ordered : {true, false}) {
     each_interleaving([&] {
-      cudaStream_t const origin = new_stream();
-      cudaStream_t const left = new_stream();
-      cudaStream_t const right = new_stream();
+      auto const [origin, left, right] = new_streams<3>();
       char* const data = new_memory();
       int value = 0;
       REQUIRE(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -958,7 +936,7 @@ TEST_CASE("Captured streams run side by side when a graph is launched, as events
       // Launches of one graph do not overlap, whatever stream they are in.
       REQUIRE(cudaGraphLaunch(exec, origin) == cudaSuccess);
       REQUIRE(cudaGraphLaunch(exec, right) == cudaSuccess);
-      REQUIRE(cudaStreamSynchronize(right) == cudaSuccess);
+      synchronize(right);
       CHECK(model::pending() == 0);
       CHECK(faults_of("race") == (is_ordered ? 0U : 2U));
       if (is_ordered) CHECK(value == 21);
@@ -969,8 +947,7 @@ TEST_CASE("Captured streams run side by side when a graph is launched, as events
 
 TEST_CASE("What a capture forbids fails and spoils it") {
   reset(1);
-  cudaStream_t const stream = new_stream();
-  cudaStream_t const side = new_stream();
+  auto const [stream, side] = new_streams<2>();
   cudaGraph_t graph = nullptr;
   auto const begin = [&] {
     REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -985,10 +962,10 @@ TEST_CASE("What a capture forbids fails and spoils it") {
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
   begin();
   cudaEvent_t const event = new_event();
-  REQUIRE(cudaEventRecord(event, stream) == cudaSuccess);
+  record(event, stream);
   CHECK(cudaEventSynchronize(event) == cudaErrorCapturedEvent);
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
-  REQUIRE(cudaEventRecord(event, side) == cudaSuccess);
+  record(event, side);
   begin();
   CHECK(cudaStreamWaitEvent(stream, event, 0) == cudaErrorStreamCaptureIsolation);
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
@@ -1074,7 +1051,7 @@ TEST_CASE("132 SMs split as those of an H200 do") {
   CHECK(stream(&made, contexts[0], 0, 0) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(stream(&made, contexts[0], CU_STREAM_NON_BLOCKING, -1) == CUDA_SUCCESS);
   write(made, new_memory());
-  REQUIRE(cudaStreamSynchronize(made) == cudaSuccess);
+  synchronize(made);
   CHECK(all_faults().empty());
   REQUIRE(destroy(contexts[1]) == CUDA_SUCCESS);
   destroy(contexts[0]);
@@ -1106,33 +1083,28 @@ TEST_CASE("An old driver lacks the green calls") {
 // ---- NCCL ----
 
 TEST_CASE("The k-th send meets the k-th receive and carries order with it") {
-  each_interleaving(
-      [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        cudaStream_t const to = new_stream();
-        std::array<char*, 4> sent{};
-        std::array<char*, 4> received{};
-        for (int i = 0; i < 4; ++i) {
-          auto const at = static_cast<std::size_t>(i);
-          sent[at] = new_memory();
-          received[at] = new_memory();
-          write(from, sent[at], i + 1);
-          link.send(0, sent[at], from);
-        }
-        for (int i = 0; i < 4; ++i) {
-          auto const at = static_cast<std::size_t>(i);
-          link.receive(1, received[at], to);
-          // The message is behind what the sender did, so this is no race.
-          write(to, sent[at], 9);
-        }
-        REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
-        for (int i = 0; i < 4; ++i) {
-          CHECK(received[static_cast<std::size_t>(i)][block - 1] == i + 1);
-        }
-        CHECK(faults_of("") == 0);
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const link;
+    auto const [from, to] = new_streams<2>();
+    std::array<char*, 4> sent{};
+    std::array<char*, 4> received{};
+    for (int i = 0; i < 4; ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      sent[at] = new_memory();
+      received[at] = new_memory();
+      write(from, sent[at], i + 1);
+      link.send(0, sent[at], from);
+    }
+    for (int i = 0; i < 4; ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      link.receive(1, received[at], to);
+      // The message is behind what the sender did, so this is no race.
+      write(to, sent[at], 9);
+    }
+    synchronize(to);
+    for (int i = 0; i < 4; ++i) CHECK(received[static_cast<std::size_t>(i)][block - 1] == i + 1);
+    CHECK(faults_of("") == 0);
+  });
 }
 
 /// Two ranks that share a GPU, each with a stream, and a message from the first to the second.
@@ -1148,177 +1120,154 @@ struct message_within_a_gpu {
 };
 
 TEST_CASE("A receive does not order the sender behind the receiver") {
-  each_interleaving(
-      [] {
-        auto const [link, from, to, sent, received] = message_within_a_gpu();
-        char* const other = new_memory();
-        write(from, sent, 1);
-        link.send(0, sent, from);
-        write(to, other, 1);
-        link.receive(1, received, to);
-        write(from, other, 2);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(faults_of("race") == 1);
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    auto const [link, from, to, sent, received] = message_within_a_gpu();
+    char* const other = new_memory();
+    write(from, sent, 1);
+    link.send(0, sent, from);
+    write(to, other, 1);
+    link.receive(1, received, to);
+    write(from, other, 2);
+    synchronize();
+    CHECK(faults_of("race") == 1);
+  });
 }
 
 TEST_CASE("The receive writes its buffer: a reader without an order races") {
-  each_interleaving(
-      [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        cudaStream_t const to = new_stream();
-        cudaStream_t const reader = new_stream();
-        char* const sent = new_memory();
-        char* const received = new_memory();
-        write(from, sent, 1);
-        write(reader, received, 0);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        link.send(0, sent, from);
-        link.receive(1, received, to);
-        read(reader, received);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(faults_of("race") >= 1);  // with its start, and with its end
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const link;
+    auto const [from, to, reader] = new_streams<3>();
+    auto const [sent, received] = new_pieces<2>();
+    write(from, sent, 1);
+    write(reader, received, 0);
+    synchronize();
+    link.send(0, sent, from);
+    link.receive(1, received, to);
+    read(reader, received);
+    synchronize();
+    CHECK(faults_of("race") >= 1);  // with its start, and with its end
+  });
 }
 
 TEST_CASE("A receive may write from its start on, whatever the sender waits for") {
-  each_interleaving(
-      [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        cudaStream_t const to = new_stream();
-        cudaStream_t const owner = new_stream();
-        char* const sent = new_memory();
-        char* const received = new_memory();
-        write(from, sent, 1);
-        write(owner, received, 0);
-        cudaEvent_t const done = new_event();
-        REQUIRE(cudaEventRecord(done, owner) == cudaSuccess);
-        REQUIRE(cudaStreamWaitEvent(from, done, 0) == cudaSuccess);
-        link.send(0, sent, from);
-        link.receive(1, received, to);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(faults_of("race") >= 1);
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const link;
+    auto const [from, to, owner] = new_streams<3>();
+    auto const [sent, received] = new_pieces<2>();
+    write(from, sent, 1);
+    write(owner, received, 0);
+    cudaEvent_t const done = new_event();
+    record(done, owner);
+    wait(from, done);
+    link.send(0, sent, from);
+    link.receive(1, received, to);
+    synchronize();
+    CHECK(faults_of("race") >= 1);
+  });
 }
 
 /// Both ranks send first and receive then, each on a stream of its own a message.
 void crossed(std::array<pair const*, 2> links) {
-  std::array<cudaStream_t, 2> out{new_stream(), new_stream()};
-  std::array<cudaStream_t, 2> in{new_stream(), new_stream()};
-  std::array<char*, 4> data{new_memory(), new_memory(), new_memory(), new_memory()};
+  auto out = new_streams<2>();
+  auto in = new_streams<2>();
+  auto data = new_pieces<4>();
   for (std::size_t rank = 0; rank < 2; ++rank) {
     write(out[rank], data[rank], 1);
     links[rank]->send(rank, data[rank], out[rank]);
   }
-  for (std::size_t rank = 0; rank < 2; ++rank) {
+  for (std::size_t rank = 0; rank < 2; ++rank)
     links[1 - rank]->receive(rank, data[2 + rank], in[rank]);
-  }
 }
 
 TEST_CASE("Crossed sends over one communicator deadlock, whatever the streams; over two not") {
-  each_interleaving(
-      [] {
-        pair const one;
-        crossed({&one, &one});
-        CHECK(cudaDeviceSynchronize() == cudaErrorLaunchTimeout);
-        REQUIRE(faults_of("deadlock") == 1);
-        CHECK(all_faults().find("waits for the record on stream") != std::string::npos);
-        CHECK(all_faults().find("the receive of rank 1") != std::string::npos);
-      },
-      one_gpu());
-  each_interleaving(
-      [] {
-        pair const first;
-        pair const second;
-        crossed({&first, &second});
-        CHECK(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(all_faults().empty());
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const one;
+    crossed({&one, &one});
+    CHECK(cudaDeviceSynchronize() == cudaErrorLaunchTimeout);
+    REQUIRE(faults_of("deadlock") == 1);
+    CHECK(has_fault("waits for the record on stream"));
+    CHECK(has_fault("the receive of rank 1"));
+  });
+  each_interleaving(one_gpu(), [] {
+    pair const first;
+    pair const second;
+    crossed({&first, &second});
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(all_faults().empty());
+  });
 }
 
 TEST_CASE("In a group the two directions progress independently") {
-  each_interleaving(
-      [] {
-        pair const link;
-        std::array<cudaStream_t, 2> streams{new_stream(), new_stream()};
-        std::array<char*, 4> data{new_memory(), new_memory(), new_memory(), new_memory()};
-        for (std::size_t rank = 0; rank < 2; ++rank) {
-          write(streams[rank], data[rank], static_cast<int>(rank) + 1);
-          REQUIRE(ncclGroupStart() == ncclSuccess);
-          int const peer = 1 - static_cast<int>(rank);
-          REQUIRE(
-              ncclSend(data[rank], block, ncclInt8, peer, link.comm[rank], streams[rank]) ==
-              ncclSuccess);
-          REQUIRE(
-              ncclRecv(data[2 + rank], block, ncclInt8, peer, link.comm[rank], streams[rank]) ==
-              ncclSuccess);
-          ncclGroupEnd();
-          link.settle(rank);
-        }
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(data[2][0] == 2);
-        CHECK(data[3][0] == 1);
-        CHECK(all_faults().empty());
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const link;
+    auto streams = new_streams<2>();
+    auto data = new_pieces<4>();
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      write(streams[rank], data[rank], static_cast<int>(rank) + 1);
+      REQUIRE(ncclGroupStart() == ncclSuccess);
+      int const peer = 1 - static_cast<int>(rank);
+      REQUIRE(
+          ncclSend(data[rank], block, ncclInt8, peer, link.comm[rank], streams[rank]) ==
+          ncclSuccess);
+      REQUIRE(
+          ncclRecv(data[2 + rank], block, ncclInt8, peer, link.comm[rank], streams[rank]) ==
+          ncclSuccess);
+      ncclGroupEnd();
+      link.settle(rank);
+    }
+    synchronize();
+    CHECK(data[2][0] == 2);
+    CHECK(data[3][0] == 1);
+    CHECK(all_faults().empty());
+  });
 }
 
 TEST_CASE("All streams of a group join it: before and after") {
-  each_interleaving(
-      [] {
-        pair const link;
-        std::array<cudaStream_t, 2> mine{new_stream(), new_stream()};
-        cudaStream_t const theirs = new_stream();
-        std::array<char*, 4> data{new_memory(), new_memory(), new_memory(), new_memory()};
-        write(mine[0], data[0], 1);
-        write(mine[1], data[1], 2);
-        ncclGroupStart();
-        ncclSend(data[0], block, ncclInt8, 1, link.comm[0], mine[0]);
-        ncclSend(data[1], block, ncclInt8, 1, link.comm[0], mine[1]);
-        ncclGroupEnd();
-        link.settle(0);
-        write(mine[1], data[0], 3);
-        write(mine[0], data[1], 4);
-        link.receive(1, data[2], theirs);
-        CHECK(all_faults().empty());
-        CHECK(cudaStreamSynchronize(theirs) == cudaSuccess);
-        CHECK(data[2][0] == 1);
-        link.receive(1, data[3], theirs);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(data[3][0] == 2);
-        CHECK(all_faults().empty());
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const link;
+    auto streams = new_streams<2>();
+    cudaStream_t const other = new_stream();
+    auto data = new_pieces<4>();
+    write(streams[0], data[0], 1);
+    write(streams[1], data[1], 2);
+    ncclGroupStart();
+    ncclSend(data[0], block, ncclInt8, 1, link.comm[0], streams[0]);
+    ncclSend(data[1], block, ncclInt8, 1, link.comm[0], streams[1]);
+    ncclGroupEnd();
+    link.settle(0);
+    write(streams[1], data[0], 3);
+    write(streams[0], data[1], 4);
+    link.receive(1, data[2], other);
+    CHECK(all_faults().empty());
+    CHECK(cudaStreamSynchronize(other) == cudaSuccess);
+    CHECK(data[2][0] == 1);
+    link.receive(1, data[3], other);
+    synchronize();
+    CHECK(data[3][0] == 2);
+    CHECK(all_faults().empty());
+  });
 }
 
 /// Waits for the GPU. It deadlocks, and the model says why, or comes to its end.
 void check_end(bool deadlocks, std::string const& why) {
   CHECK(cudaDeviceSynchronize() == (deadlocks ? cudaErrorLaunchTimeout : cudaSuccess));
   CHECK(faults_of("deadlock") == (deadlocks ? 1U : 0U));
-  CHECK((all_faults().find(why) != std::string::npos) == deadlocks);
+  CHECK((has_fault(why)) == deadlocks);
 }
 
 TEST_CASE("Streams of one hardware queue block each other: aliasing can deadlock") {
   for (int connections : {1, 32}) {
     model::options machine = one_gpu();
     machine.connections = connections;
-    each_interleaving(
-        [&] {
-          message_within_a_gpu const message;
-          write(message.from, message.sent, 1);
-          message.send();
-          // Stands in the queue until the send has met its receive, which stands behind it.
-          write(message.from, message.sent, 2);
-          message.receive();
-          check_end(connections == 1, "in their hardware queue");
-        },
-        machine);
+    each_interleaving(machine, [&] {
+      message_within_a_gpu const message;
+      write(message.from, message.sent, 1);
+      message.send();
+      // Stands in the queue until the send has met its receive, which stands behind it.
+      write(message.from, message.sent, 2);
+      message.receive();
+      check_end(connections == 1, "in their hardware queue");
+    });
   }
 }
 
@@ -1326,17 +1275,15 @@ TEST_CASE("Messages that wait hold multiprocessors, and a kernel needs one") {
   for (int const sm_count : {1, 2}) {
     model::options machine = one_gpu();
     machine.sm_count = sm_count;
-    each_interleaving(
-        [&] {
-          message_within_a_gpu const message;
-          write(message.from, message.sent, 1);
-          REQUIRE(cudaStreamSynchronize(message.from) == cudaSuccess);
-          // Either end waits for the other with its block, and one device has both.
-          message.receive();
-          message.send();
-          check_end(sm_count == 1, "waits for multiprocessors");
-        },
-        machine);
+    each_interleaving(machine, [&] {
+      message_within_a_gpu const message;
+      write(message.from, message.sent, 1);
+      synchronize(message.from);
+      // Either end waits for the other with its block, and one device has both.
+      message.receive();
+      message.send();
+      check_end(sm_count == 1, "waits for multiprocessors");
+    });
   }
 }
 
@@ -1346,11 +1293,12 @@ TEST_CASE("What stands in one queue runs in turn; the mapping says what does") {
     int count = 0;
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
       model::reset({.seed = seed, .connections = connections, .mapping = mapping});
-      std::array<cudaStream_t, 2> const streams{new_stream(), new_stream()};
+      auto const streams = new_streams<2>();
       std::string ran;
-      for (char const what : {'a', 'b', 'c', 'd'})
-        model::launch(streams[what < 'c' ? 0 : 1], "note", {}, {}, [&ran, what] { ran += what; });
-      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      for (char const letter : {'a', 'b', 'c', 'd'})
+        model::launch(
+            streams[letter < 'c' ? 0 : 1], "note", {}, {}, [&ran, letter] { ran += letter; });
+      synchronize();
       count += ran != "abcd";
     }
     return count;
@@ -1374,7 +1322,7 @@ cudaError_t exchange(bool in_one_order, bool waits = true) {
   std::array<std::array<cudaStream_t, 2>, 2> streams{};
   std::array<std::array<char*, 2>, 2> data{};
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    REQUIRE(cudaSetDevice(static_cast<int>(rank)) == cudaSuccess);
+    use_device(static_cast<int>(rank));
     for (std::size_t message = 0; message < 2; ++message) {
       streams[rank][message] = new_stream();
       data[rank][message] = new_memory();
@@ -1393,15 +1341,14 @@ cudaError_t exchange(bool in_one_order, bool waits = true) {
   };
   call(first, 0, 0);
   call(second, 0, 1);
-  for (bool const is_first : {in_one_order, !in_one_order}) {
+  for (bool const is_first : {in_one_order, !in_one_order})
     call(is_first ? first : second, 1, is_first ? 0 : 1);
-  }
   for (std::size_t rank = 0; rank < 2; ++rank) {
     first.settle(rank);
     second.settle(rank);
   }
   for (int device : {0, 1}) {
-    REQUIRE(cudaSetDevice(device) == cudaSuccess);
+    use_device(device);
     if (auto const error = cudaDeviceSynchronize(); error != cudaSuccess) return error;
   }
   CHECK(data[1][0][0] == 7);
@@ -1413,14 +1360,12 @@ TEST_CASE("NCCL's own streams hold a queue up until a message has met its other 
   for (bool const in_one_order : {true, false})
     for (auto const mapping : {model::queue_mapping::in_turn, model::queue_mapping::one}) {
       bool const is_safe = in_one_order || mapping == model::queue_mapping::in_turn;
-      each_interleaving(
-          [&] {
-            CHECK(exchange(in_one_order) == (is_safe ? cudaSuccess : cudaErrorLaunchTimeout));
-            CHECK(faults_of("deadlock") == (is_safe ? 0U : 1U));
-            CHECK((all_faults().find("behind record by NCCL") != std::string::npos) == !is_safe);
-            CHECK(faults_of("") == faults_of("deadlock"));
-          },
-          {.devices = 2, .mapping = mapping, .lazy_connect = false});
+      each_interleaving({.devices = 2, .mapping = mapping, .lazy_connect = false}, [&] {
+        CHECK(exchange(in_one_order) == (is_safe ? cudaSuccess : cudaErrorLaunchTimeout));
+        CHECK(faults_of("deadlock") == (is_safe ? 0U : 1U));
+        CHECK((has_fault("behind record by NCCL")) == !is_safe);
+        CHECK(faults_of("") == faults_of("deadlock"));
+      });
     }
 }
 
@@ -1452,20 +1397,15 @@ TEST_CASE("Communicators of one group are launched in any order") {
     model::reset(machine);
     std::vector<pair> const links(2);
     REQUIRE(ncclGroupStart() == ncclSuccess);
-    for (pair const& link : links) {
+    for (pair const& link : links)
       ncclRecv(new_memory(), block, ncclInt8, 0, link.comm[1], new_stream());
-    }
     ncclGroupEnd();
-    for (pair const& link : links) {
-      link.settle(1);
-    }
+    for (pair const& link : links) link.settle(1);
     // What stands in front of all in the queue is what is waited for.
     CHECK(cudaDeviceSynchronize() == cudaErrorLaunchTimeout);
     REQUIRE(faults_of("deadlock") == 1);
-    bool const is_first =
-        all_faults().find("waits over communicator 1 (rank 1)") != std::string::npos;
-    bool const is_second =
-        all_faults().find("waits over communicator 3 (rank 1)") != std::string::npos;
+    bool const is_first = has_fault("waits over communicator 1 (rank 1)");
+    bool const is_second = has_fault("waits over communicator 3 (rank 1)");
     CHECK(is_first != is_second);
     ++came_first[is_first ? 0 : 1];
   }
@@ -1476,62 +1416,53 @@ TEST_CASE("Communicators of one group are launched in any order") {
 TEST_CASE("A launch that waits for room holds up no host, and comes when there is some") {
   model::options machine = one_gpu();
   machine.launch_depth = 3;
-  each_interleaving(
-      [] {
-        auto const [link, from, to, sent, received] = message_within_a_gpu();
-        cudaStream_t const blocks = new_stream();
-        write(from, sent, 5);
-        REQUIRE(cudaStreamSynchronize(from) == cudaSuccess);
-        pair const other;
-        other.receive(1, new_memory(), blocks);
-        order(blocks, from);
-        for (int more = 1; more < 3; ++more) {
-          write(from, sent, 6);  // with the wait, all the room that there is
-        }
-        REQUIRE(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
-        link.receive(1, received, to);
-        for (int polls = 0; polls < 20; ++polls) {
-          CHECK(link.state(0) == ncclInProgress);
-        }
-        CHECK(all_faults().empty());
-        cudaStream_t const last = new_stream();
-        char* const own = new_memory();
-        write(last, own, 1);
-        other.send(0, own, last);
-        link.settle(0);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(received[0] == 6);
-        CHECK(all_faults().empty());
-      },
-      machine);
+  each_interleaving(machine, [] {
+    auto const [link, from, to, sent, received] = message_within_a_gpu();
+    cudaStream_t const blocks = new_stream();
+    write(from, sent, 5);
+    synchronize(from);
+    pair const other;
+    other.receive(1, new_memory(), blocks);
+    order(blocks, from);
+    for (int more = 1; more < 3; ++more)
+      write(from, sent, 6);  // with the wait, all the room that there is
+    REQUIRE(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+    link.receive(1, received, to);
+    for (int polls = 0; polls < 20; ++polls) CHECK(link.state(0) == ncclInProgress);
+    CHECK(all_faults().empty());
+    cudaStream_t const last = new_stream();
+    char* const own = new_memory();
+    write(last, own, 1);
+    other.send(0, own, last);
+    link.settle(0);
+    synchronize();
+    CHECK(received[0] == 6);
+    CHECK(all_faults().empty());
+  });
 }
 
 TEST_CASE("A late launch comes when its communicator is polled, or when all else waits") {
   for (bool const polls : {true, false}) {
     model::options machine = one_gpu();
     machine.late_launches = true;
-    each_interleaving(
-        [polls] {
-          auto const [link, from, to, sent, received] = message_within_a_gpu();
-          write(from, sent, 3);
-          CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
-          CHECK(ncclRecv(received, block, ncclInt8, 0, link.comm[1], to) == ncclInProgress);
-          for (int i = 0; i < 20; ++i) {
-            CHECK(cudaGetLastError() == cudaSuccess);  // passes the time
-          }
-          CHECK(model::pending() <= 1);
-          if (polls) {
-            CHECK(link.state(0) == ncclSuccess);
-            CHECK(link.state(1) == ncclSuccess);
-            REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
-            CHECK(received[0] == 3);
-            CHECK(all_faults().empty());
-          } else {
-            REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
-            CHECK(faults_of("nccl") == 1);  // it cannot know what it would wait for
-          }
-        },
-        machine);
+    each_interleaving(machine, [polls] {
+      auto const [link, from, to, sent, received] = message_within_a_gpu();
+      write(from, sent, 3);
+      CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+      CHECK(ncclRecv(received, block, ncclInt8, 0, link.comm[1], to) == ncclInProgress);
+      for (int i = 0; i < 20; ++i) CHECK(cudaGetLastError() == cudaSuccess);  // passes the time
+      CHECK(model::pending() <= 1);
+      if (polls) {
+        CHECK(link.state(0) == ncclSuccess);
+        CHECK(link.state(1) == ncclSuccess);
+        synchronize(to);
+        CHECK(received[0] == 3);
+        CHECK(all_faults().empty());
+      } else {
+        synchronize(to);
+        CHECK(faults_of("nccl") == 1);  // it cannot know what it would wait for
+      }
+    });
   }
 }
 
@@ -1548,7 +1479,7 @@ TEST_CASE("Streams that NCCL makes take queues, also those that it leaves idle")
       std::string ran;
       model::launch(before, "note", {}, {}, [&ran] { ran += 'a'; });
       model::launch(behind, "note", {}, {}, [&ran] { ran += 'b'; });
-      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      synchronize();
       overtakings += ran == "ba";
       CHECK(model::leaks().size() == 4);  // two streams and two communicators
     }
@@ -1557,25 +1488,23 @@ TEST_CASE("Streams that NCCL makes take queues, also those that it leaves idle")
 }
 
 TEST_CASE("A message that nobody takes is a deadlock; aborting frees it") {
-  each_interleaving(
-      [] {
-        pair const link;
-        cudaStream_t const from = new_stream();
-        char* const sent = new_memory();
-        write(from, sent, 1);
-        link.send(0, sent, from);
-        link.send(0, sent, from);
-        REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
-        CHECK(cudaStreamSynchronize(from) == cudaSuccess);
-        CHECK(all_faults().empty());
-        ncclSend(sent, block, ncclInt8, 1, link.comm[0], from);
-        CHECK(faults_of("handle") == 1);
-        cudaStream_t const to = new_stream();
-        link.receive(1, new_memory(), to);
-        CHECK(cudaStreamSynchronize(to) == cudaErrorLaunchTimeout);
-        CHECK(faults_of("deadlock") == 1);
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    pair const link;
+    cudaStream_t const from = new_stream();
+    char* const sent = new_memory();
+    write(from, sent, 1);
+    link.send(0, sent, from);
+    link.send(0, sent, from);
+    REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
+    CHECK(cudaStreamSynchronize(from) == cudaSuccess);
+    CHECK(all_faults().empty());
+    ncclSend(sent, block, ncclInt8, 1, link.comm[0], from);
+    CHECK(faults_of("handle") == 1);
+    cudaStream_t const to = new_stream();
+    link.receive(1, new_memory(), to);
+    CHECK(cudaStreamSynchronize(to) == cudaErrorLaunchTimeout);
+    CHECK(faults_of("deadlock") == 1);
+  });
 }
 
 TEST_CASE("An abort waits for its launch, and that for room behind another communicator's kernel") {
@@ -1584,33 +1513,29 @@ TEST_CASE("An abort waits for its launch, and that for room behind another commu
   for (bool at_once : {false, true}) {
     // Where one thread can end what the other waits for, it may be long in coming.
     machine.patience = at_once ? std::chrono::seconds(30) : std::chrono::milliseconds(1);
-    each_interleaving(
-        [&] {
-          pair const spinning;
-          pair const late;
-          cudaStream_t const one = new_stream();
-          cudaStream_t const other = new_stream();
-          spinning.receive(1, new_memory(), one);
-          order(one, other);
-          for (int more = 1; more < machine.launch_depth; ++more) {  // with its wait, all its room
-            REQUIRE(model::launch(other, "more", {}, {}) == cudaSuccess);
-          }
-          CHECK(ncclRecv(new_memory(), block, ncclInt8, 0, late.comm[1], other) == ncclInProgress);
-          if (at_once) {
-            std::thread first([&] { ncclCommAbort(late.comm[1]); });
-            std::thread second([&] { ncclCommAbort(spinning.comm[1]); });
-            first.join();
-            second.join();
-          } else {  // a group does not help: each call waits for its own launch
-            REQUIRE(ncclGroupStart() == ncclSuccess);
-            ncclCommAbort(late.comm[1]);
-            ncclCommAbort(spinning.comm[1]);
-            REQUIRE(ncclGroupEnd() == ncclSuccess);
-          }
-          CHECK(faults_of("deadlock") == (at_once ? 0 : 1));
-          CHECK(cudaDeviceSynchronize() == (at_once ? cudaSuccess : cudaErrorLaunchTimeout));
-        },
-        machine);
+    each_interleaving(machine, [&] {
+      pair const spinning;
+      pair const late;
+      auto const [one, other] = new_streams<2>();
+      spinning.receive(1, new_memory(), one);
+      order(one, other);
+      for (int more = 1; more < machine.launch_depth; ++more)  // with its wait, all its room
+        REQUIRE(model::launch(other, "more", {}, {}) == cudaSuccess);
+      CHECK(ncclRecv(new_memory(), block, ncclInt8, 0, late.comm[1], other) == ncclInProgress);
+      if (at_once) {
+        std::thread first([&] { ncclCommAbort(late.comm[1]); });
+        std::thread second([&] { ncclCommAbort(spinning.comm[1]); });
+        first.join();
+        second.join();
+      } else {  // a group does not help: each call waits for its own launch
+        REQUIRE(ncclGroupStart() == ncclSuccess);
+        ncclCommAbort(late.comm[1]);
+        ncclCommAbort(spinning.comm[1]);
+        REQUIRE(ncclGroupEnd() == ncclSuccess);
+      }
+      CHECK(faults_of("deadlock") == (at_once ? 0 : 1));
+      CHECK(cudaDeviceSynchronize() == (at_once ? cudaSuccess : cudaErrorLaunchTimeout));
+    });
   }
 }
 
@@ -1666,62 +1591,56 @@ TEST_CASE("A failed communicator says so, and its messages hang until it is abor
 TEST_CASE("Messages of different sizes are a fault") {
   model::reset(one_gpu());
   pair const link;
-  cudaStream_t const from = new_stream();
-  cudaStream_t const to = new_stream();
+  auto const [from, to] = new_streams<2>();
   char* const sent = new_memory();
   write(from, sent);
   link.send(0, sent, from, block);
   link.receive(1, new_memory(), to, block / 2);
-  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  synchronize();
   CHECK(faults_of("nccl") == 1);
 }
 
 TEST_CASE("A message to oneself needs both ends in one group") {
-  each_interleaving(
-      [] {
-        ncclUniqueId id;
-        REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
-        ncclComm_t self = nullptr;
-        REQUIRE(ncclCommInitRankConfig(&self, 1, id, 0, nullptr) == ncclSuccess);
-        cudaStream_t const stream = new_stream();
-        char* const from = new_memory();
-        char* const to = new_memory();
-        write(stream, from, 5);
-        REQUIRE(ncclGroupStart() == ncclSuccess);
-        REQUIRE(ncclSend(from, block, ncclInt8, 0, self, stream) == ncclSuccess);
-        REQUIRE(ncclRecv(to, block, ncclInt8, 0, self, stream) == ncclSuccess);
-        REQUIRE(ncclGroupEnd() == ncclSuccess);
-        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-        CHECK(to[3] == 5);
-        CHECK(ncclSend(from, block, ncclInt8, 0, self, stream) == ncclInvalidUsage);
-        CHECK(all_faults().empty());
-        REQUIRE(ncclCommDestroy(self) == ncclSuccess);
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    ncclUniqueId id;
+    REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+    ncclComm_t self = nullptr;
+    REQUIRE(ncclCommInitRankConfig(&self, 1, id, 0, nullptr) == ncclSuccess);
+    cudaStream_t const stream = new_stream();
+    auto const [from, to] = new_pieces<2>();
+    write(stream, from, 5);
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    REQUIRE(ncclSend(from, block, ncclInt8, 0, self, stream) == ncclSuccess);
+    REQUIRE(ncclRecv(to, block, ncclInt8, 0, self, stream) == ncclSuccess);
+    REQUIRE(ncclGroupEnd() == ncclSuccess);
+    synchronize(stream);
+    CHECK(to[3] == 5);
+    CHECK(ncclSend(from, block, ncclInt8, 0, self, stream) == ncclInvalidUsage);
+    CHECK(all_faults().empty());
+    REQUIRE(ncclCommDestroy(self) == ncclSuccess);
+  });
 }
 
 TEST_CASE("The first message to a peer is in progress until the peer has asked for its own") {
   model::options machine = one_gpu();
   machine.lazy_connect = true;
-  each_interleaving(
-      [] {
-        auto const [link, from, to, sent, received] = message_within_a_gpu();
-        write(from, sent, 3);
-        CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
-        CHECK(link.state(0) == ncclInProgress);
-        link.receive(1, received, to);
-        link.settle(0);
-        REQUIRE(cudaStreamSynchronize(to) == cudaSuccess);
-        CHECK(received[0] == 3);
-        link.send(0, sent, from);  // connected now
-        link.receive(1, received, to);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(all_faults().empty());
-        CHECK(ncclRecv(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
-        write(from, sent, 4);
-        CHECK(faults_of("nccl") == 1);  // the stream is not to be touched yet
-      },
-      machine);
+  each_interleaving(machine, [] {
+    auto const [link, from, to, sent, received] = message_within_a_gpu();
+    write(from, sent, 3);
+    CHECK(ncclSend(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+    CHECK(link.state(0) == ncclInProgress);
+    link.receive(1, received, to);
+    link.settle(0);
+    synchronize(to);
+    CHECK(received[0] == 3);
+    link.send(0, sent, from);  // connected now
+    link.receive(1, received, to);
+    synchronize();
+    CHECK(all_faults().empty());
+    CHECK(ncclRecv(sent, block, ncclInt8, 1, link.comm[0], from) == ncclInProgress);
+    write(from, sent, 4);
+    CHECK(faults_of("nccl") == 1);  // the stream is not to be touched yet
+  });
 }
 
 TEST_CASE("NCCL 2.28 refuses two ranks on one device") {
@@ -1754,41 +1673,38 @@ cudaGraphExec_t captured(cudaStream_t origin, Issue issue) {
 }
 
 TEST_CASE("Messages that were captured together meet in each launch; others are a fault") {
-  each_interleaving(
-      [] {
-        auto const [link, from, to, sent, received] = message_within_a_gpu();
-        write(from, sent, 3);
-        auto const sends = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
-        auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });
-        for (int launch = 0; launch < 3; ++launch) {
-          write(from, sent, launch);
-          REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
-          REQUIRE(cudaGraphLaunch(sends, from) == cudaSuccess);
-          // Issued messages stand behind them on the communicator.
-          link.receive(1, received, to);
-          link.send(0, sent, from);
-          REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-          CHECK(received[0] == launch);
-        }
-        CHECK(all_faults().empty());
-        REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
-        link.send(0, sent, from);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(all_faults().find("only one of them was captured") != std::string::npos);
-        auto const again = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
-        REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
-        REQUIRE(cudaGraphLaunch(again, from) == cudaSuccess);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        CHECK(all_faults().find("they were not captured together") != std::string::npos);
-      },
-      one_gpu());
+  each_interleaving(one_gpu(), [] {
+    auto const [link, from, to, sent, received] = message_within_a_gpu();
+    write(from, sent, 3);
+    auto const sends = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
+    auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });
+    for (int launch = 0; launch < 3; ++launch) {
+      write(from, sent, launch);
+      REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+      REQUIRE(cudaGraphLaunch(sends, from) == cudaSuccess);
+      // Issued messages stand behind them on the communicator.
+      link.receive(1, received, to);
+      link.send(0, sent, from);
+      synchronize();
+      CHECK(received[0] == launch);
+    }
+    CHECK(all_faults().empty());
+    REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+    link.send(0, sent, from);
+    synchronize();
+    CHECK(has_fault("only one of them was captured"));
+    auto const again = captured(from, [&](cudaStream_t on) { link.send(0, sent, on); });
+    REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
+    REQUIRE(cudaGraphLaunch(again, from) == cudaSuccess);
+    synchronize();
+    CHECK(has_fault("they were not captured together"));
+  });
 }
 
 TEST_CASE("A group is captured whole or not at all") {
   model::reset(one_gpu());
   pair const link;
-  cudaStream_t const captured_one = new_stream();
-  cudaStream_t const other = new_stream();
+  auto const [captured_one, other] = new_streams<2>();
   char* const data = new_memory();
   REQUIRE(cudaStreamBeginCapture(captured_one, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   REQUIRE(ncclGroupStart() == ncclSuccess);
@@ -1800,26 +1716,21 @@ TEST_CASE("A group is captured whole or not at all") {
 TEST_CASE("A capture may end between two calls that launch a group, whose rest is lost") {
   int spoilt = 0;
   for (int calls = 0; calls < 8; ++calls) {
-    each_interleaving(
-        [&] {
-          auto const [link, from, to, sent, received] = message_within_a_gpu();
-          write(from, sent, 3);
-          REQUIRE(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
-          ncclSend(sent, block, ncclInt8, 1, link.comm[0], from);
-          for (int i = 0; i < calls; ++i) {
-            CHECK(cudaGetLastError() == cudaSuccess);  // passes the time
-          }
-          cudaGraph_t graph = nullptr;
-          if (cudaStreamEndCapture(from, &graph) == cudaSuccess) {
-            REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
-          } else {
-            ++spoilt;
-          }
-          REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
-          REQUIRE(cudaStreamSynchronize(from) == cudaSuccess);
-          CHECK(all_faults().empty());
-        },
-        one_gpu());
+    each_interleaving(one_gpu(), [&] {
+      auto const [link, from, to, sent, received] = message_within_a_gpu();
+      write(from, sent, 3);
+      REQUIRE(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+      ncclSend(sent, block, ncclInt8, 1, link.comm[0], from);
+      for (int i = 0; i < calls; ++i) CHECK(cudaGetLastError() == cudaSuccess);  // passes the time
+      cudaGraph_t graph = nullptr;
+      if (cudaStreamEndCapture(from, &graph) == cudaSuccess)
+        REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+      else
+        ++spoilt;
+      REQUIRE(ncclCommAbort(link.comm[0]) == ncclSuccess);
+      synchronize(from);
+      CHECK(all_faults().empty());
+    });
   }
   CHECK(spoilt > 0);
 }
@@ -1853,29 +1764,26 @@ TEST_CASE("Graphs of two ranks deadlock where messages are branches, and not in 
       std::array<cudaStream_t, 2> origins{};
       for (int rank : {0, 1}) {
         auto const at = static_cast<std::size_t>(rank);
-        REQUIRE(cudaSetDevice(rank) == cudaSuccess);
+        use_device(rank);
         cudaStream_t const side = new_stream();
-        char* const data = new_memory();
-        char* const more = new_memory();
+        auto const [data, more] = new_pieces<2>();
         origins[at] = new_stream();
         graphs[at] = captured(origins[at], [&](cudaStream_t on) {
           order(on, side);
-          if (rank == 0) {
+          if (rank == 0)
             there.send(0, data, on);
-          } else {
+          else
             there.receive(1, data, on);
-          }
           if (is_chain) order(on, side);
-          if (rank == 0) {
+          if (rank == 0)
             back.receive(0, more, side);
-          } else {
+          else
             back.send(1, more, side);
-          }
           order(side, on);
         });
       }
       for (int rank : {0, 1}) {
-        REQUIRE(cudaSetDevice(rank) == cudaSuccess);
+        use_device(rank);
         auto const at = static_cast<std::size_t>(rank);
         REQUIRE(cudaGraphLaunch(graphs[at], origins[at]) == cudaSuccess);
       }
@@ -1898,17 +1806,15 @@ TEST_CASE(
       machine.patience = std::chrono::milliseconds(1);
       model::reset(machine);
       pair const link;
-      cudaStream_t const to = new_stream();
-      cudaStream_t const from = new_stream();
-      char* const data = new_memory();
-      char* const received = new_memory();
+      auto const [to, from] = new_streams<2>();
+      auto const [data, received] = new_pieces<2>();
       write(from, data);
       auto const receives = captured(to, [&](cudaStream_t on) { link.receive(1, received, on); });
       REQUIRE(cudaGraphLaunch(receives, to) == cudaSuccess);
       if (!aborts) {
         auto const sends = captured(from, [&](cudaStream_t on) { link.send(0, data, on); });
         REQUIRE(cudaGraphLaunch(sends, from) == cudaSuccess);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+        synchronize();
       }
       // One that runs goes when it ends.
       if (is_first) REQUIRE(cudaGraphExecDestroy(receives) == cudaSuccess);
@@ -1958,9 +1864,7 @@ TEST_CASE("Ranks as threads: a host that waits waits for the others, and a deadl
             ncclRecv(data, block, ncclInt8, 0, comm, stream);
           }
         }
-        if (!answered && self == 0) {
-          ncclSend(data, block, ncclInt8, 1, comm, stream);
-        }
+        if (!answered && self == 0) ncclSend(data, block, ncclInt8, 1, comm, stream);
         auto const at = static_cast<std::size_t>(self);
         results[at] = cudaStreamSynchronize(stream);
         if (!answered && self == 1) {
@@ -2044,8 +1948,7 @@ struct two_views {
 TEST_CASE("a wait for a value orders what was done before it was written", "[cuda]") {
   each_interleaving([] {
     two_views word;
-    cudaStream_t const first = new_stream();
-    cudaStream_t const second = new_stream();
+    auto const [first, second] = new_streams<2>();
     char* const data = new_memory();
     for (std::uint32_t turn = 0; turn < 3; ++turn) {
       auto const value = 0xffffffffU + turn;  // it wraps around
@@ -2065,8 +1968,7 @@ TEST_CASE("a wait for a value orders what was done before it was written", "[cud
 TEST_CASE("a wait for a value orders nothing that was done after it was written", "[cuda]") {
   each_interleaving([] {
     two_views word;
-    cudaStream_t const first = new_stream();
-    cudaStream_t const second = new_stream();
+    auto const [first, second] = new_streams<2>();
     char* const data = new_memory();
     word.write(first, 1);
     write(first, data);
@@ -2082,21 +1984,18 @@ TEST_CASE("a wait for a value orders nothing that was done after it was written"
 TEST_CASE("a host ends waits by writing a value, and without it they hold up a queue", "[cuda]") {
   model::options machine;
   machine.connections = 1;
-  each_interleaving(
-      [] {
-        two_views word;
-        cudaStream_t const first = new_stream();
-        cudaStream_t const second = new_stream();
-        char* const data = new_memory();
-        word.wait(first, 7);
-        write(second, data);
-        for (int i = 0; i < 20; ++i) CHECK(cudaStreamQuery(second) == cudaErrorNotReady);
-        *word.views[0] = 6 + (1U << 30);
-        CHECK(cudaStreamSynchronize(second) == cudaSuccess);
-        CHECK(cudaStreamSynchronize(first) == cudaSuccess);
-        CHECK(all_faults() == "");
-      },
-      machine);
+  each_interleaving(machine, [] {
+    two_views word;
+    auto const [first, second] = new_streams<2>();
+    char* const data = new_memory();
+    word.wait(first, 7);
+    write(second, data);
+    for (int i = 0; i < 20; ++i) CHECK(cudaStreamQuery(second) == cudaErrorNotReady);
+    *word.views[0] = 6 + (1U << 30);
+    CHECK(cudaStreamSynchronize(second) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(first) == cudaSuccess);
+    CHECK(all_faults() == "");
+  });
   machine.patience = std::chrono::milliseconds(1);
   model::reset(machine);
   two_views word;
@@ -2142,7 +2041,7 @@ TEST_CASE("memory is opened in another process, and closed before it is freed", 
     return cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess);
   };
   CHECK(open() == cudaErrorDeviceUninitialized);  // its own
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  use_device(1);
   CHECK(cudaIpcOpenMemHandle(&opened, handle, 0) == cudaErrorInvalidValue);
   REQUIRE(open() == cudaSuccess);
   REQUIRE(open() == cudaSuccess);  // counted
@@ -2150,7 +2049,7 @@ TEST_CASE("memory is opened in another process, and closed before it is freed", 
   char* const own = new_memory();
   REQUIRE(cudaMemsetAsync(own, 1, block, on) == cudaSuccess);
   REQUIRE(cudaMemcpyAsync(opened, own, block, cudaMemcpyDeviceToDevice, on) == cudaSuccess);
-  REQUIRE(cudaStreamSynchronize(on) == cudaSuccess);
+  synchronize(on);
   CHECK(*data == 1);
   CHECK(cudaIpcCloseMemHandle(opened) == cudaSuccess);
   CHECK(model::leaks().size() == 4);  // two pieces of memory, a stream, an open handle
@@ -2176,7 +2075,7 @@ TEST_CASE("memory is opened in another process, and closed before it is freed", 
     char* const other = new_memory();
     auto const got = cudaIpcGetMemHandle(&handle, other);
     CHECK(got == (peers ? cudaErrorNotSupported : cudaSuccess));
-    REQUIRE(cudaSetDevice(1) == cudaSuccess);
+    use_device(1);
     if (!peers) CHECK(open() == cudaErrorPeerAccessUnsupported);
   }
 }

@@ -62,26 +62,26 @@ void check_all(std::string const& name, plan const& planned, int devices = 1) {
 }  // namespace
 
 TEST_CASE("no wait and no record of a step on GPUs can be left out", "[cuda]") {
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 5, launched_costs(), 87),
+        problem(placement, 5, launched_costs(), 87),
         {.fused = false},
         [](std::string const& name, plan const& planned) { check_all(name, planned); });
 }
 
 TEST_CASE("nor can one where receives are opened early", "[cuda]") {
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 4, launched_costs(), 87),
+        problem(placement, 4, launched_costs(), 87),
         {.fused = false, .receive_ahead = 2},
         [](std::string const& name, plan const& planned) { check_all(name, planned); });
 }
 
 TEST_CASE("nor can one between GPUs, where messages are copied", "[cuda]") {
   for (int ahead : {0, 2})
-    for (auto const& where : placements_to_run(2))
+    for (auto const& placement : placements_to_run(2))
       for_each_plan_of(
-          problem(where, 3, launched_costs(), 87),
+          problem(placement, 3, launched_costs(), 87),
           {.fused = false, .receive_ahead = ahead},
           [](std::string const& name, plan const& planned) { check_all(name, planned, 2); });
 }

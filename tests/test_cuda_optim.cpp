@@ -2,12 +2,13 @@
 //
 // The optimizers for GPUs beside those on the CPU: the same bits, whatever is asked of them in
 // which order. Their kernels run on the model of CUDA.
-#include <zbpp/cuda/detail/rules.hpp>
+#include <zbpp/cuda/detail/layer_rows.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/sgd.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_optim.hpp>
 #include <support/cuda_training.hpp>
 #include <support/refusal.hpp>
@@ -33,7 +34,7 @@ using gpu_optim::on_gpu;
 using gpu_optim::values;
 using zbpp::gradient_state;
 using zbpp::optim::layer;
-using zbpp::optim::undo_by;
+using zbpp::optim::undo_method;
 
 namespace {
 
@@ -41,53 +42,49 @@ namespace {
 template <class Rule, class OnCpu>
 void check(typename Rule::settings const& settings, std::vector<std::size_t> const& sizes) {
   ZBPP_SEEDED(random, sizes.size());
-  model::reset({.seed = sizes.size() + 1});
-  {
-    values all(sizes, random);
-    OnCpu cpu(all.here, settings);
-    on_gpu<Rule> gpu(all.there, settings);
-    zbpp::cuda::device_context context({}, 1, {}, {});
-    zbpp::arena memory;
-    zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
-    zbpp::pass_context const here(memory);
-    std::int64_t updates = 0;
-    for (int round = 0; round < thinned(12, 5); ++round) {
-      all.refill(random);
-      zbpp::step_settings how{
-          .updates = updates,
-          .learning_rate = random.real(0, 0.1),
-          .coefficient = random.integer(0, 1) == 0 ? 1 : random.real(0, 1),
-          .gradient_scale = 8,
-          .is_final = random.integer(0, 2) == 0};
-      auto const both = [&](auto const& act) {
-        act(cpu, here);
-        act(gpu, there);
-      };
-      auto const step = [&](auto& o, auto ctx) { o.step(how, ctx); };
-      if (random.integer(0, 5) == 0) {
-        both([](auto& o, auto ctx) { o.skip(ctx); });
-      } else {
+  checked_gpus const gpus({.seed = sizes.size() + 1});
+  values all(sizes, random);
+  OnCpu cpu(all.here, settings);
+  on_gpu<Rule> gpu(all.there, settings);
+  zbpp::cuda::device_context context({}, 1, {}, {});
+  zbpp::arena memory;
+  zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
+  zbpp::pass_context const here(memory);
+  std::int64_t updates = 0;
+  for (int round = 0; round < thinned(12, 5); ++round) {
+    all.refill(random);
+    zbpp::step_settings update{
+        .updates = updates,
+        .learning_rate = random.real(0, 0.1),
+        .coefficient = random.integer(0, 1) == 0 ? 1 : random.real(0, 1),
+        .gradient_scale = 8,
+        .is_final = random.integer(0, 2) == 0};
+    auto const both = [&](auto const& act) {
+      act(cpu, here);
+      act(gpu, there);
+    };
+    auto const step = [&](auto& o, auto ctx) { o.step(update, ctx); };
+    if (random.integer(0, 5) == 0) {
+      both([](auto& o, auto ctx) { o.skip(ctx); });
+    } else {
+      both(step);
+      ++updates;
+      if (!update.is_final && random.integer(0, 1) == 0) {
+        both([](auto& o, auto ctx) { o.commit(ctx); });
+      } else if (!update.is_final) {
+        both([](auto& o, auto ctx) { o.undo(ctx); });
+        update.is_final = true;
+        update.coefficient = 0.5;
         both(step);
-        ++updates;
-        if (!how.is_final && random.integer(0, 1) == 0) {
-          both([](auto& o, auto ctx) { o.commit(ctx); });
-        } else if (!how.is_final) {
-          both([](auto& o, auto ctx) { o.undo(ctx); });
-          how.is_final = true;
-          how.coefficient = 0.5;
-          both(step);
-        }
       }
-      context.compute().synchronize();
-      CHECK(is_same(all.weights, {all.device_weights.data(), all.device_weights.size()}));
-      CHECK(is_same(all.gradients, {all.device_gradients.data(), all.device_gradients.size()}));
-      auto const moments = moments_of(cpu);
-      for (std::size_t k = 0; k < moments.size(); ++k)
-        CHECK(is_same(moments[k], gpu.moment(static_cast<int>(k))));
     }
+    context.compute().synchronize();
+    CHECK(is_same(all.weights, {all.device_weights.data(), all.device_weights.size()}));
+    CHECK(is_same(all.gradients, {all.device_gradients.data(), all.device_gradients.size()}));
+    auto const moments = moments_of(cpu);
+    for (std::size_t k = 0; k < moments.size(); ++k)
+      CHECK(is_same(moments[k], gpu.moment(static_cast<int>(k))));
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
 }
 
 std::vector<std::vector<std::size_t>> grids() {
@@ -98,14 +95,14 @@ std::vector<std::vector<std::size_t>> grids() {
 }  // namespace
 
 TEST_CASE("AdamW on GPUs has the bits of AdamW on the CPU", "[cuda]") {
-  for (auto const undo : {undo_by::weights, undo_by::copies})
+  for (auto const undo : {undo_method::weights, undo_method::copies})
     for (auto const& sizes : grids())
       check<zbpp::cuda::detail::adamw_rule, zbpp::optim::adamw>(
           {.weight_decay = 0.01F, .undo = undo}, sizes);
 }
 
 TEST_CASE("gradient descent on GPUs has the bits of that on the CPU", "[cuda]") {
-  for (auto const undo : {undo_by::weights, undo_by::copies})
+  for (auto const undo : {undo_method::weights, undo_method::copies})
     for (float const momentum : {0.0F, 0.9F})
       for (auto const& sizes : grids())
         check<zbpp::cuda::detail::sgd_rule, zbpp::optim::sgd>(

@@ -7,10 +7,11 @@
 #include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
-#include <zbpp/nccl/hardware_queues.hpp>
+#include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_replay.hpp>
 #include <support/cuda_timed.hpp>
@@ -54,13 +55,13 @@ namespace {
 
 // Visits the plans of a problem with most of what may pair in pairs, at least one.
 template <class Visit>
-void for_each_paired_plan(problem const& what, plan_variants variants, int seed, Visit visit) {
+void for_each_paired_plan(problem const& problem, plan_variants variants, int seed, Visit visit) {
   ZBPP_SEEDED(random, seed);
-  for_each_plan_of(what, variants, [&](std::string const& name, plan const& plain) {
-    auto const order = pair_at_random(plain.schedule(), what, random, 0.8);
+  for_each_plan_of(problem, variants, [&](std::string const& name, plan const& plain) {
+    auto const order = pair_at_random(plain.schedule(), problem, random, 0.8);
     if (pairs_in(order) == 0) return;
     INFO(name << ", " << pairs_in(order) << " pairs");
-    visit(make_plan("pairs", order, what, {.receive_ahead = variants.receive_ahead}));
+    visit(make_plan("pairs", order, problem, {.receive_ahead = variants.receive_ahead}));
   });
 }
 
@@ -72,8 +73,8 @@ plan small_plan() {
   for (auto& row : rows)
     for (std::size_t i = 1; i < row.size(); ++i)
       row[i].is_paired = zbpp::detail::may_pair(row[i - 1], row[i]);
-  problem const what(zbpp::placement::linear(2), 5, launched_costs(), 87);
-  return make_plan("pairs", zbpp::schedule(what.placement(), 5, rows), what);
+  problem const problem(zbpp::placement::linear(2), 5, launched_costs(), 87);
+  return make_plan("pairs", zbpp::schedule(problem.placement(), 5, rows), problem);
 }
 
 cuda::device on_devices(int count) { return {.devices = cuda::one_device_per_rank(count)}; }
@@ -81,39 +82,33 @@ cuda::device on_devices(int count) { return {.devices = cuda::one_device_per_ran
 }  // namespace
 
 TEST_CASE("pairs give the bits of one process on GPUs, whatever runs first", "[cuda]") {
-  std::uint64_t n = run_seed();
+  std::vector<variation> rows;
   for (int p : {2, 3})
-    for (auto const& where : placements_to_run(p))
-      for_each_paired_plan(
-          problem(where, 2 * p + 1, launched_costs(), 87),
-          {.recomputed = true, .receive_ahead = p - 2},
-          p,
-          [&](plan const& planned) {
-            auto const expected = toy::in_single_precision(toy::train_reference(planned));
-            for (int i = 0; i < thinned(3, 1); ++i)
-              check_training(planned, expected, {.seed = ++n});
-            check_training(planned, expected, {.seed = ++n, .connections = 1}, {.traces = true});
-            check_training(planned, expected, {.seed = ++n, .launch_depth = 2});
-            check_training(planned, expected, {.seed = ++n}, {.run_ahead = 1});
-            check_training(planned, expected, {.seed = ++n}, {.synchronizes = true});
-            check_training(
-                planned, expected, {.seed = ++n, .devices = p, .hosts = p}, on_devices(p));
-            check_training(
-                planned,
-                expected,
-                {.seed = ++n, .devices = p, .connections = 2, .hosts = p},
-                on_devices(p));
-          });
+    rows.push_back(
+        {.name = "pairs",
+         .ranks = {p},
+         .microbatches = times(2, 1),
+         .plans = {.recomputed = true, .receive_ahead = p - 2, .pairing = 0.8}});
+  same_bits(
+      device_reference,
+      {on_gpu("a GPU", {}, {}, thinned(3, 1)),
+       on_gpu("one queue and traces", {.connections = 1}, {.traces = true}),
+       on_gpu("short queues", {.launch_depth = 2}),
+       on_gpu("one pass ahead", {}, {.run_ahead = 1}),
+       on_gpu("a wait after each pass", {}, {.synchronizes = true}),
+       on_gpu_per_rank("a GPU for each rank", {}),
+       on_gpu_per_rank("with two queues each", {.connections = 2})},
+      rows);
 }
 
 TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are", "[cuda]") {
   std::uint64_t n = run_seed();
   for (int p : {2, 3})
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (auto const layout :
            {zbpp::channel_layout::one_per_directed_pair, zbpp::channel_layout::one_per_rank})
         for_each_paired_plan(
-            problem(where, 2 * p, launched_costs(), 87), {}, 10 + p, [&](plan const& drawn) {
+            problem(placement, 2 * p, launched_costs(), 87), {}, 10 + p, [&](plan const& drawn) {
               auto const planned =
                   make_plan("pairs", drawn.schedule(), drawn.problem(), {.layout = layout});
               auto const needed = nccl::hardware_queues(planned.program());
@@ -121,23 +116,19 @@ TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are
               for (int queues : {1, 3, 32}) {
                 if (queues < needed.most()) continue;
                 INFO(queues << " queues, interleaving " << n);
-                model::reset(
+                checked_gpus const gpus(
                     {.seed = ++n,
                      .devices = p,
                      .connections = queues,
                      .mapping = needed.reason.empty() ? model::queue_mapping::random
                                                       : model::queue_mapping::in_turn});
-                {
-                  auto all = toy::make_model(planned.problem().stages());
-                  std::vector<toy::padded_stage> stages(all.begin(), all.end());
-                  pipeline pipe{
-                      planned,
-                      nccl_in_one_process{.edges = toy::edge_shapes(planned.problem())},
-                      stages};
-                  CHECK(toy::train(all, [&](int) { return pipe.step().losses; }) == expected);
-                }
-                CHECK(first_of(model::faults()) == "");
-                CHECK(first_of(model::leaks()) == "");
+                auto all = toy::make_model(planned.problem().stages());
+                std::vector<toy::padded_stage> stages(all.begin(), all.end());
+                pipeline pipe{
+                    planned,
+                    nccl_in_one_process{.edges = toy::edge_shapes(planned.problem())},
+                    stages};
+                CHECK(toy::train(all, [&](int) { return pipe.step().losses; }) == expected);
               }
             });
 }
@@ -145,54 +136,46 @@ TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are
 TEST_CASE("pairs give the bits of one process where copies between processes carry", "[cuda]") {
   std::uint64_t n = run_seed();
   for (int p : {2, 3})
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (int const ahead : {0, 2})
         for_each_paired_plan(
-            problem(where, 2 * p + 1, launched_costs(), 87),
+            problem(placement, 2 * p + 1, launched_costs(), 87),
             {.recomputed = true, .receive_ahead = ahead},
             20 + p,
             [&](plan const& planned) {
               // All channels, or those of one parity, beside NCCL.
               auto const kind = static_cast<int>(++n % 3);
               INFO("interleaving " << n << ", channels " << kind);
-              model::reset({.seed = n, .devices = p, .shares_memory = true});
-              {
-                auto all = toy::make_model(planned.problem().stages());
-                std::vector<toy::padded_stage> stages(all.begin(), all.end());
-                pipeline pipe{
-                    planned,
-                    nccl_in_one_process{
-                        .edges = toy::edge_shapes(planned.problem()),
-                        .by_copies = [=](int c) { return kind == 2 || c % 2 == kind; }},
-                    stages};
-                CHECK(toy::train(all, [&](int) {
-                        return pipe.step().losses;
-                      }) == toy::in_single_precision(toy::train_reference(planned)));
-              }
-              CHECK(first_of(model::faults()) == "");
-              CHECK(first_of(model::leaks()) == "");
+              checked_gpus const gpus({.seed = n, .devices = p, .shares_memory = true});
+              auto all = toy::make_model(planned.problem().stages());
+              std::vector<toy::padded_stage> stages(all.begin(), all.end());
+              pipeline pipe{
+                  planned,
+                  nccl_in_one_process{
+                      .edges = toy::edge_shapes(planned.problem()),
+                      .by_copies = [=](int c) { return kind == 2 || c % 2 == kind; }},
+                  stages};
+              CHECK(toy::train(all, [&](int) {
+                      return pipe.step().losses;
+                    }) == toy::in_single_precision(toy::train_reference(planned)));
             });
 }
 
 TEST_CASE("replayed pairs give the bits of one process", "[cuda]") {
   std::uint64_t n = run_seed();
   for (int p : {2, 3})
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for_each_paired_plan(
-          problem(where, p + 2, launched_costs(), 87), {}, 20 + p, [&](plan const& planned) {
+          problem(placement, p + 2, launched_costs(), 87), {}, 20 + p, [&](plan const& planned) {
             auto const expected = toy::counted_reference(planned, 4);
             for (int devices : {1, p}) {
               INFO(devices << " devices, interleaving " << n);
-              model::reset({.seed = ++n, .devices = devices});
-              {
-                cuda::device backend{.replay = cuda::replay::step};
-                if (devices > 1) backend.devices = cuda::one_device_per_rank(p);
-                toy::counted_training<> training(planned, backend);
-                for (int i = 0; i < 4; ++i) training.step();
-                CHECK(training.seen() == expected);
-              }
-              CHECK(first_of(model::faults()) == "");
-              CHECK(first_of(model::leaks()) == "");
+              checked_gpus const gpus({.seed = ++n, .devices = devices});
+              cuda::device backend{.replay = cuda::replay::step};
+              if (devices > 1) backend.devices = cuda::one_device_per_rank(p);
+              toy::counted_training<> training(planned, backend);
+              for (int i = 0; i < 4; ++i) training.step();
+              CHECK(training.seen() == expected);
             }
           });
 }
@@ -225,8 +208,8 @@ class rank_cells {
 // Those of the ranks that run now, and where their stages are.
 struct cells_of_ranks {
   explicit cells_of_ranks(plan const& planned, bool is_apart)
-      : where(planned.problem().placement()) {
-    for (int rank = 0; rank < where.ranks(); ++rank)
+      : placement(planned.problem().placement()) {
+    for (int rank = 0; rank < placement.ranks(); ++rank)
       of.emplace_back(is_apart ? rank : 0, planned.schedule().passes(rank).size());
     current = this;
   }
@@ -235,7 +218,7 @@ struct cells_of_ranks {
   ~cells_of_ranks() { current = nullptr; }
 
   static inline cells_of_ranks* current = nullptr;
-  zbpp::placement where;
+  zbpp::placement placement;
   std::vector<rank_cells> of;
 };
 
@@ -273,7 +256,7 @@ class ordered_passes : public Passes {
  private:
   static rank_cells& cells_of(zbpp::microbatch mb) {
     auto& all = *cells_of_ranks::current;
-    return all.of[zbpp::detail::index(all.where.rank_of(mb.stage()))];
+    return all.of[zbpp::detail::index(all.placement.rank_of(mb.stage()))];
   }
 };
 
@@ -308,87 +291,92 @@ bool is_clean(
 }  // namespace
 
 TEST_CASE("no wait and no record of a step with pairs can be left out", "[cuda]") {
-  for (auto const& where : placements_to_run(2))
-    for_each_paired_plan(problem(where, 4, launched_costs(), 87), {}, 30, [&](plan const& planned) {
-      for (bool is_apart : {false, true}) {
-        auto const devices = is_apart ? 2 : 1;
-        CHECK(
-            needless_calls(
-                {"cudaStreamWaitEvent", "cudaEventRecord"},
-                [&](std::string_view function, std::uint64_t i) {
-                  model::reset({.seed = 9, .devices = devices, .hosts = devices});
-                  auto const backend = is_apart ? on_devices(2) : cuda::device{};
-                  return is_clean<scratch>(planned, is_apart, backend, function, i);
-                }) == "");
-      }
-    });
+  for (auto const& placement : placements_to_run(2))
+    for_each_paired_plan(
+        problem(placement, 4, launched_costs(), 87), {}, 30, [&](plan const& planned) {
+          for (bool is_apart : {false, true}) {
+            auto const devices = is_apart ? 2 : 1;
+            CHECK(
+                needless_calls(
+                    {"cudaStreamWaitEvent", "cudaEventRecord"},
+                    [&](std::string_view function, std::uint64_t i) {
+                      model::reset({.seed = 9, .devices = devices, .hosts = devices});
+                      auto const backend = is_apart ? on_devices(2) : cuda::device{};
+                      return is_clean<scratch>(planned, is_apart, backend, function, i);
+                    }) == "");
+          }
+        });
 }
 
 TEST_CASE("nor can one of a step with pairs over NCCL", "[cuda]") {
-  for (auto const& where : placements_to_run(2))
-    for_each_paired_plan(problem(where, 3, launched_costs(), 87), {}, 40, [&](plan const& planned) {
-      CHECK(
-          needless_calls(
-              {"cudaStreamWaitEvent", "cudaEventRecord", "ncclSend", "ncclRecv"},
-              [&](std::string_view function, std::uint64_t i) {
-                model::reset({.seed = 9, .devices = 2});
-                return is_clean<toy::padded_passes<scratch>>(
-                    planned, true, nccl_in_one_process{}, function, i);
-              }) == "");
-    });
+  for (auto const& placement : placements_to_run(2))
+    for_each_paired_plan(
+        problem(placement, 3, launched_costs(), 87), {}, 40, [&](plan const& planned) {
+          CHECK(
+              needless_calls(
+                  {"cudaStreamWaitEvent", "cudaEventRecord", "ncclSend", "ncclRecv"},
+                  [&](std::string_view function, std::uint64_t i) {
+                    model::reset({.seed = 9, .devices = 2});
+                    return is_clean<toy::padded_passes<scratch>>(
+                        planned, true, nccl_in_one_process{}, function, i);
+                  }) == "");
+        });
 }
 
 TEST_CASE("nor can one of a step with pairs where copies between processes carry", "[cuda]") {
-  for (auto const& where : placements_to_run(2))
-    for_each_paired_plan(problem(where, 3, launched_costs(), 87), {}, 40, [&](plan const& planned) {
-      CHECK(
-          needless_calls(
-              {"cudaStreamWaitEvent", "cudaEventRecord"},
-              [&](std::string_view function, std::uint64_t i) {
-                model::reset({.seed = 9, .devices = 2, .shares_memory = true});
-                return is_clean<toy::padded_passes<scratch>>(
-                    planned,
-                    true,
-                    nccl_in_one_process{.by_copies = [](int) { return true; }},
-                    function,
-                    i);
-              }) == "");
-      CHECK(model::count("cuStreamWriteValue32") == model::count("cuStreamWaitValue32"));
-    });
+  for (auto const& placement : placements_to_run(2))
+    for_each_paired_plan(
+        problem(placement, 3, launched_costs(), 87), {}, 40, [&](plan const& planned) {
+          CHECK(
+              needless_calls(
+                  {"cudaStreamWaitEvent", "cudaEventRecord"},
+                  [&](std::string_view function, std::uint64_t i) {
+                    model::reset({.seed = 9, .devices = 2, .shares_memory = true});
+                    return is_clean<toy::padded_passes<scratch>>(
+                        planned,
+                        true,
+                        nccl_in_one_process{.by_copies = [](int) { return true; }},
+                        function,
+                        i);
+                  }) == "");
+          CHECK(model::count("cuStreamWriteValue32") == model::count("cuStreamWaitValue32"));
+        });
 }
 
 TEST_CASE("nor can one of a step with pairs that is captured", "[cuda]") {
-  for (auto const& where : placements_to_run(2))
-    for_each_paired_plan(problem(where, 4, launched_costs(), 87), {}, 50, [&](plan const& planned) {
-      auto const expected = toy::counted_reference(planned, 3);
-      constexpr std::uint64_t forks = 2;  // of the capture, to ranks that wait for others at once
-      CHECK(
-          needless_calls(
-              {"cudaStreamWaitEvent", "cudaEventRecord"},
-              [&](std::string_view function, std::uint64_t i) {
-                if (function == "cudaStreamWaitEvent" && i < forks) return false;
-                model::reset({.seed = 9});
-                try {
-                  using passes = ordered_passes<toy::passes_with_scratch<toy::counted>>;
-                  toy::counted_training<passes> training(planned);
-                  cells_of_ranks const cells(planned, false);
-                  training.step();
-                  model::start_counting();
-                  if (!function.empty()) model::skip(function, i);
-                  training.step();
-                  training.step();
-                  return training.seen() == expected && model::faults().empty();
-                } catch (zbpp::error const&) {
-                  return false;
-                }
-              }) == "");
-    });
+  for (auto const& placement : placements_to_run(2))
+    for_each_paired_plan(
+        problem(placement, 4, launched_costs(), 87), {}, 50, [&](plan const& planned) {
+          auto const expected = toy::counted_reference(planned, 3);
+          constexpr std::uint64_t forks =
+              2;  // of the capture, to ranks that wait for others at once
+          CHECK(
+              needless_calls(
+                  {"cudaStreamWaitEvent", "cudaEventRecord"},
+                  [&](std::string_view function, std::uint64_t i) {
+                    if (function == "cudaStreamWaitEvent" && i < forks) return false;
+                    model::reset({.seed = 9});
+                    try {
+                      using passes = ordered_passes<toy::passes_with_scratch<toy::counted>>;
+                      toy::counted_training<passes> training(planned);
+                      cells_of_ranks const cells(planned, false);
+                      training.step();
+                      model::start_counting();
+                      if (!function.empty()) model::skip(function, i);
+                      training.step();
+                      training.step();
+                      return training.seen() == expected && model::faults().empty();
+                    } catch (zbpp::error const&) {
+                      return false;
+                    }
+                  }) == "");
+        });
 }
 
 TEST_CASE("a pair takes the time of its longer pass, as measured on the device", "[cuda]") {
   for (bool is_forward_longer : {false, true})
     for (int p : {2, 4})
-      for (auto const& where : placements_to_run(p)) {
+      for (auto const& placement : placements_to_run(p)) {
         auto costs = launched_costs();
         costs.edge = 8;
         // A BW hides as much as a B.
@@ -396,7 +384,10 @@ TEST_CASE("a pair takes the time of its longer pass, as measured on the device",
         if (is_forward_longer) costs.backward_fused = costs.backward_input;
         costs.overlapped = std::max(costs.forward, costs.backward_input);
         for_each_paired_plan(
-            problem(where, 2 * p, costs, 0), {.fused = false}, 60 + p, [&](plan const& planned) {
+            problem(placement, 2 * p, costs, 0),
+            {.fused = false},
+            60 + p,
+            [&](plan const& planned) {
               for (int devices : {1, p}) check_measured(planned, devices);
             });
       }
@@ -461,22 +452,18 @@ CUgreenCtx home_of(cudaStream_t on) { return cuda::detail::green_context_of(on);
 TEST_CASE(
     "the second pass of a pair runs on a second stream, and reports its loss there", "[cuda]") {
   auto const planned = small_plan();
-  model::reset({.check_uninitialised = false});
-  {
-    std::vector<streams_seen> stages(2);
-    cuda::device backend{.edges = {{toy::edge}}};
-    pipeline pipe{planned, backend, stages};
-    for (int i = 0; i < 2; ++i) {
-      auto const& losses = pipe.step().losses;
-      for (std::size_t m = 0; m < losses.size(); ++m) CHECK(losses[m] == static_cast<double>(m));
-    }
-    for (auto const& each : stages) {
-      CHECK(each.seen.size() == 2);
-      CHECK(each.seen.count(each.first) == 1);
-    }
+  checked_gpus const gpus({.check_uninitialised = false});
+  std::vector<streams_seen> stages(2);
+  cuda::device backend{.edges = {{toy::edge}}};
+  pipeline pipe{planned, backend, stages};
+  for (int i = 0; i < 2; ++i) {
+    auto const& losses = pipe.step().losses;
+    for (std::size_t m = 0; m < losses.size(); ++m) CHECK(losses[m] == static_cast<double>(m));
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  for (auto const& each : stages) {
+    CHECK(each.seen.size() == 2);
+    CHECK(each.seen.count(each.first) == 1);
+  }
 }
 
 TEST_CASE("two passes of a pair that share memory are a race", "[cuda]") {
@@ -495,54 +482,45 @@ TEST_CASE("two passes of a pair that share memory are a race", "[cuda]") {
 
 TEST_CASE("a second stream is confined to the part of the GPU that the first one has", "[cuda]") {
   auto const planned = small_plan();
-  model::reset({.check_uninitialised = false});
-  {
-    cuda::partition const parts(0, 2);
-    std::vector<streams_seen> stages(2);
-    pipeline pipe{
-        planned, cuda::device{.devices = parts.devices(), .edges = {{toy::edge}}}, stages};
-    pipe.step();
-    std::set<CUgreenCtx> homes;
-    for (auto const& each : stages) {
-      CHECK(each.seen.size() == 2);
-      for (auto* const on : each.seen) CHECK(home_of(on) == home_of(each.first));
-      homes.insert(home_of(each.first));
-    }
-    CHECK(homes.size() == 2);
-    CHECK(homes.count(nullptr) == 0);
+  checked_gpus const gpus({.check_uninitialised = false});
+  cuda::partition const parts(0, 2);
+  std::vector<streams_seen> stages(2);
+  pipeline pipe{planned, cuda::device{.devices = parts.devices(), .edges = {{toy::edge}}}, stages};
+  pipe.step();
+  std::set<CUgreenCtx> homes;
+  for (auto const& each : stages) {
+    CHECK(each.seen.size() == 2);
+    for (auto* const on : each.seen) CHECK(home_of(on) == home_of(each.first));
+    homes.insert(home_of(each.first));
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  CHECK(homes.size() == 2);
+  CHECK(homes.count(nullptr) == 0);
 }
 
 TEST_CASE("beside the caller's stream a second one of its priority is made", "[cuda]") {
   auto const planned = small_plan();
   for (bool has_green_contexts : {true, false}) {
-    model::reset({.green_contexts = has_green_contexts, .check_uninitialised = false});
-    {
-      std::vector<cuda::stream> own;
-      cuda::device backend{.edges = {{toy::edge}}};
-      for (int rank = 0; rank < 2; ++rank) {
-        own.emplace_back(rank == 0 ? cuda::stream_priority::highest : cuda::stream_priority::usual);
-        backend.devices.push_back({.compute = own.back().view()});
-      }
-      std::vector<streams_seen> stages(2);
-      pipeline pipe{planned, backend, stages};
-      pipe.step();
-      for (std::size_t rank = 0; rank < 2; ++rank) {
-        CHECK(stages[rank].seen.size() == 2);
-        CHECK(stages[rank].first == own[rank].view().get());
-        int expected = 0;
-        cuda::check(cudaStreamGetPriority(own[rank].view(), &expected));
-        for (auto* const on : stages[rank].seen) {
-          int priority = 1;
-          cuda::check(cudaStreamGetPriority(on, &priority));
-          CHECK(priority == expected);
-        }
+    checked_gpus const gpus({.green_contexts = has_green_contexts, .check_uninitialised = false});
+    std::vector<cuda::stream> own;
+    cuda::device backend{.edges = {{toy::edge}}};
+    for (int rank = 0; rank < 2; ++rank) {
+      own.emplace_back(rank == 0 ? cuda::stream_priority::highest : cuda::stream_priority::usual);
+      backend.devices.push_back({.compute = own.back().view()});
+    }
+    std::vector<streams_seen> stages(2);
+    pipeline pipe{planned, backend, stages};
+    pipe.step();
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      CHECK(stages[rank].seen.size() == 2);
+      CHECK(stages[rank].first == own[rank].view().get());
+      int expected = 0;
+      cuda::check(cudaStreamGetPriority(own[rank].view(), &expected));
+      for (auto* const on : stages[rank].seen) {
+        int priority = 1;
+        cuda::check(cudaStreamGetPriority(on, &priority));
+        CHECK(priority == expected);
       }
     }
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
   }
 }
 
@@ -580,17 +558,16 @@ TEST_CASE("ranks with pairs on GPUs take as much memory as is said, byte for byt
   for_each_uneven_plan(3, {.most_added = 400, .least_edge = 1}, [&](plan const& plain) {
     ZBPP_SEEDED(random, ++seed);
     auto const planned = paired_plan(plain, random, pairs);
-    auto const& what = planned.problem();
+    auto const& problem = planned.problem();
     for (int devices : {1, 3}) {
-      model::reset({.seed = 7, .devices = devices, .hosts = devices, .check_uninitialised = false});
+      checked_gpus const gpus(
+          {.seed = 7, .devices = devices, .hosts = devices, .check_uninitialised = false});
       auto backend = devices > 1 ? on_devices(3) : cuda::device{};
-      for (int s = 0; s + 1 < what.stages(); ++s) {
-        auto const size = what.costs(s).edge;
+      for (int s = 0; s + 1 < problem.stages(); ++s) {
+        auto const size = problem.costs(s).edge;
         backend.edges.push_back({size / 3, size - size / 3});
       }
-      check_peaks(planned, backend, declared<>{&what});
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
+      check_peaks(planned, backend, declared<>{&problem});
     }
   });
   CHECK(pairs > 0);
@@ -601,26 +578,21 @@ TEST_CASE("a pass of a pair that throws ends the step, and the next one is right
   for (bool is_replayed : {false, true})
     for (int failing = 0; failing < 30; ++failing) {
       INFO((is_replayed ? "captured" : "issued") << ", pass " << failing);
-      model::reset({.check_uninitialised = false});
-      {
-        int issued = is_replayed ? -30 : 0;  // the second step is captured
-        std::vector<streams_seen> stages(2);
-        for (auto& each : stages)
-          each.in_pass = [&] {
-            if (issued++ == failing) throw std::runtime_error("this pass fails");
-          };
-        cuda::device backend{
-            .edges = {{toy::edge}},
-            .replay = is_replayed ? cuda::replay::step : cuda::replay::none};
-        pipeline pipe{planned, backend, stages};
-        if (is_replayed) pipe.step();
-        CHECK_THROWS_AS(pipe.step(), std::runtime_error);
-        for (int i = 0; i < 3; ++i) CHECK(pipe.step().losses.back() == 4);
-        for (int rank = 0; rank < 2; ++rank)
-          CHECK(pipe.memory(rank).in_use == std::array<bytes, zbpp::purposes>{});
-      }
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
+      checked_gpus const gpus({.check_uninitialised = false});
+      int issued = is_replayed ? -30 : 0;  // the second step is captured
+      std::vector<streams_seen> stages(2);
+      for (auto& each : stages)
+        each.in_pass = [&] {
+          if (issued++ == failing) throw std::runtime_error("this pass fails");
+        };
+      cuda::device backend{
+          .edges = {{toy::edge}}, .replay = is_replayed ? cuda::replay::step : cuda::replay::none};
+      pipeline pipe{planned, backend, stages};
+      if (is_replayed) pipe.step();
+      CHECK_THROWS_AS(pipe.step(), std::runtime_error);
+      for (int i = 0; i < 3; ++i) CHECK(pipe.step().losses.back() == 4);
+      for (int rank = 0; rank < 2; ++rank)
+        CHECK(pipe.memory(rank).in_use == std::array<bytes, zbpp::purposes>{});
     }
 }
 
@@ -630,30 +602,27 @@ TEST_CASE("whatever call of a step with pairs fails, a later step is right", "[c
   for (auto const* function : {"cudaEventRecord", "cudaStreamWaitEvent"})
     for (int at = 0; at < passes; ++at) {
       INFO(function << " behind pass " << at);
-      model::reset({.seed = static_cast<std::uint64_t>(at), .check_uninitialised = false});
-      {
-        int issued = 0;
-        std::vector<streams_seen> stages(2);
-        for (auto& each : stages)
-          each.in_pass = [&] {
-            if (issued++ == at) model::fail_next(function, cudaErrorMemoryAllocation);
-          };
-        pipeline pipe{planned, cuda::device{.edges = {{toy::edge}}}, stages};
-        int failed = 0;
-        double last = 0;
-        for (int step = 0; step < 3; ++step) {
-          try {
-            last = pipe.step().losses.back();
-          } catch (zbpp::error const&) {
-            ++failed;
-          }
+      checked_gpus const gpus(
+          {.seed = static_cast<std::uint64_t>(at), .check_uninitialised = false});
+      int issued = 0;
+      std::vector<streams_seen> stages(2);
+      for (auto& each : stages)
+        each.in_pass = [&] {
+          if (issued++ == at) model::fail_next(function, cudaErrorMemoryAllocation);
+        };
+      pipeline pipe{planned, cuda::device{.edges = {{toy::edge}}}, stages};
+      int failed = 0;
+      double last = 0;
+      for (int step = 0; step < 3; ++step) {
+        try {
+          last = pipe.step().losses.back();
+        } catch (zbpp::error const&) {
+          ++failed;
         }
-        CHECK(failed == 1);
-        CHECK(last == 4);
-        CHECK(pipe.step().losses.back() == 4);
       }
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
+      CHECK(failed == 1);
+      CHECK(last == 4);
+      CHECK(pipe.step().losses.back() == 4);
     }
 }
 

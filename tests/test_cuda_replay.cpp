@@ -9,6 +9,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_replay.hpp>
 #include <support/cuda_steps.hpp>
@@ -68,10 +69,10 @@ std::string trouble_of(
 TEST_CASE("replayed steps have the bits of one process, whatever runs first", "[cuda]") {
   std::uint64_t seed = 0;
   for (int p : {1, 2, 3, 4})
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (int m : thinned<std::vector<int>>({1, 2 * p + 1}, {2 * p + 1}))
         for_each_plan_of(
-            problem(where, m, launched_costs(), 87),
+            problem(placement, m, launched_costs(), 87),
             {.recomputed = p == 2, .receive_ahead = p == 3 ? 1 : 0},
             [&](std::string const& name, plan const& planned) {
               INFO(name);
@@ -139,9 +140,9 @@ TEST_CASE("a replayed step tells what an issued one does", "[cuda]") {
 }
 
 TEST_CASE("no wait and no record of a step that is captured can be left out", "[cuda]") {
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 4, launched_costs(), 87),
+        problem(placement, 4, launched_costs(), 87),
         {.fused = false},
         [](std::string const& name, plan const& planned) {
           INFO(name);
@@ -175,28 +176,24 @@ TEST_CASE("evaluations between replays change nothing", "[cuda]") {
   auto const expected = toy::counted_reference(planned, 8);
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     INFO("interleaving " << seed);
-    model::reset({.seed = seed});
-    {
-      toy::counted_training<> training(planned);
-      std::vector<zbpp::buffer> kept;
-      for (int i = 0; i < 8; ++i) {
-        model::start_counting();
-        training.step();
-        // The fourth step may not use the memory that is kept here, nor the sixth, which replays
-        // one that was captured meanwhile; after that it is free again.
-        CHECK(model::count("cudaGraphInstantiate") == (i == 1 || i == 4 || i == 7 ? 1 : 0));
-        CHECK(model::count("cudaGraphLaunch") == (i == 0 || i == 3 || i == 6 ? 0 : 1));
-        if (i == 5) kept.clear();
-        training.pipe().evaluate([&](zbpp::evaluation_output const& out) {
-          if (i == 2) kept.push_back(out.message[0]);
-        });
-        for (auto const& each : kept)
-          model::uninitialise(each.data(), each.size());  // whoever reads it is told
-      }
-      CHECK(training.seen() == expected);
+    checked_gpus const gpus({.seed = seed});
+    toy::counted_training<> training(planned);
+    std::vector<zbpp::buffer> kept;
+    for (int i = 0; i < 8; ++i) {
+      model::start_counting();
+      training.step();
+      // The fourth step may not use the memory that is kept here, nor the sixth, which replays
+      // one that was captured meanwhile; after that it is free again.
+      CHECK(model::count("cudaGraphInstantiate") == (i == 1 || i == 4 || i == 7 ? 1 : 0));
+      CHECK(model::count("cudaGraphLaunch") == (i == 0 || i == 3 || i == 6 ? 0 : 1));
+      if (i == 5) kept.clear();
+      training.pipe().evaluate([&](zbpp::evaluation_output const& out) {
+        if (i == 2) kept.push_back(out.message[0]);
+      });
+      for (auto const& each : kept)
+        model::uninitialise(each.data(), each.size());  // whoever reads it is told
     }
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
+    CHECK(training.seen() == expected);
   }
 }
 
@@ -213,24 +210,20 @@ TEST_CASE("a call of CUDA that fails ends a captured or replayed step, and the n
         "cudaGraphInstantiate",
         "cudaGraphLaunch"}) {
     INFO(function);
-    model::reset({.seed = ++seed});
-    {
-      toy::counted_training<> training(planned);
-      auto const fail = [&] {
-        model::fail_next(function, cudaErrorInvalidValue);
-        CHECK_THROWS_AS(training.pipe().step(), cuda::cuda_error);
-        CHECK(training.pipe().failures().size() == 1);
-        CHECK(model::pending() == 0);
-      };
-      training.step();
-      fail();  // while it is captured, so that nothing has run
-      for (int i = 0; i < 3; ++i) training.step();
-      if (std::string_view(function) == "cudaGraphLaunch") fail();
-      for (int i = 0; i < 2; ++i) training.step();
-      CHECK(training.seen() == expected);
-    }
-    CHECK(first_of(model::faults()) == "");
-    CHECK(first_of(model::leaks()) == "");
+    checked_gpus const gpus({.seed = ++seed});
+    toy::counted_training<> training(planned);
+    auto const fail = [&] {
+      model::fail_next(function, cudaErrorInvalidValue);
+      CHECK_THROWS_AS(training.pipe().step(), cuda::cuda_error);
+      CHECK(training.pipe().failures().size() == 1);
+      CHECK(model::pending() == 0);
+    };
+    training.step();
+    fail();  // while it is captured, so that nothing has run
+    for (int i = 0; i < 3; ++i) training.step();
+    if (std::string_view(function) == "cudaGraphLaunch") fail();
+    for (int i = 0; i < 2; ++i) training.step();
+    CHECK(training.seen() == expected);
   }
 }
 
@@ -351,12 +344,12 @@ TEST_CASE("what a replay would not repeat is refused, and its pass named", "[cud
 }
 
 TEST_CASE("a call that a capture forbids is told with what would be right", "[cuda]") {
-  auto const told = refused_step(
+  auto const reports = refused_step(
       [](zbpp::microbatch, zbpp::pass_context ctx) { cuda::stream_of(ctx).synchronize(); });
-  INFO(told);
-  CHECK(told.starts_with(
+  INFO(reports);
+  CHECK(reports.starts_with(
       place + std::string("CUDA reports cudaErrorStreamCaptureUnsupported (900) at handles.hpp:")));
-  CHECK(told.ends_with(
+  CHECK(reports.ends_with(
       "; what a graph captures must not wait for the device, nor make or free device memory, and "
       "streams that it uses besides must be joined"));
   // An arena that grows while a step is captured.
@@ -385,10 +378,10 @@ TEST_CASE("a call that a capture forbids is told with what would be right", "[cu
 
 TEST_CASE("buffers that a flow keeps from step to step are not replayed", "[cuda]") {
   zbpp::buffer kept;
-  auto const told = refused_step([&](zbpp::microbatch, zbpp::pass_context ctx) {
+  auto const reports = refused_step([&](zbpp::microbatch, zbpp::pass_context ctx) {
     kept = ctx.allocate(512);  // while it still holds the one of the step before
   });
-  CHECK(told.starts_with(
+  CHECK(reports.starts_with(
       "step 1: rank 1: stages hold other buffers after the captured step than before it, and "
       "replays would use the old ones; keep the same buffers in every step, or leave out "
       "replay::step"));
@@ -401,8 +394,8 @@ TEST_CASE("settings with which the host has a part in each step are refused", "[
     backend.replay = cuda::replay::step;
     return refusal([&] { pipeline pipe{row_plan(2, 4), backend, stages}; });
   };
-  auto const text = [](char const* what) {
-    return std::string("replay is replay::step and ") + what +
+  auto const text = [](char const* label) {
+    return std::string("replay is replay::step and ") + label +
            ", which needs the host between passes; leave one of them out";
   };
   CHECK(refused({.run_ahead = 1}) == text("run_ahead is above 0"));
@@ -412,22 +405,22 @@ TEST_CASE("settings with which the host has a part in each step are refused", "[
 
 TEST_CASE("stages with an optimizer are refused, and ranks that agree on steps", "[cuda]") {
   using stage = gpu_steps::optimized_stage<toy::basic_passes<toy::launched>>;
-  problem const what(zbpp::placement::linear(2), 4, launched_costs(), 87);
+  problem const problem(zbpp::placement::linear(2), 4, launched_costs(), 87);
   auto all = toy::make_model(2);
   auto const refused = [&](plan const& planned) {
     model::reset();
     std::vector<stage> stages;
     for (auto& s : all) stages.emplace_back(s, -1);
-    cuda::device const backend{.edges = toy::edge_shapes(what), .replay = cuda::replay::step};
+    cuda::device const backend{.edges = toy::edge_shapes(problem), .replay = cuda::replay::step};
     auto const options = gpu_steps::options(0, agrees_on_steps(planned.program()));
     return refusal([&] { pipeline pipe(planned, backend, stages, options); });
   };
   CHECK(
-      refused(zbpp::make_plan(zbpp::zb_h1{}, what, {.step = zbpp::step_kind::post_validated})) ==
+      refused(zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = zbpp::step_kind::post_validated})) ==
       "replay is replay::step and ranks agree on optimizer steps, which needs the host between "
       "passes; leave one of them out");
   CHECK(
-      refused(zbpp::make_plan(zbpp::zb_h1{}, what)) ==
+      refused(zbpp::make_plan(zbpp::zb_h1{}, problem)) ==
       "rank 0: a stage has an optimizer(), or training_options are given that the host follows in "
       "every step; with "
       "replay::step let update(ctx) do its work, with its settings in device memory");
@@ -436,7 +429,7 @@ TEST_CASE("stages with an optimizer are refused, and ranks that agree on steps",
 
 TEST_CASE("one thread issues what is captured on several devices", "[cuda]") {
   model::reset({.devices = 3});
-  std::vector<std::vector<int>> told;
+  std::vector<std::vector<int>> notes;
   std::vector<int> devices;
   std::vector<told_stage> stages(3, {[&](zbpp::microbatch mb, zbpp::pass_context ctx) {
                                    int current = -1;
@@ -452,38 +445,36 @@ TEST_CASE("one thread issues what is captured on several devices", "[cuda]") {
             .devices = cuda::one_device_per_rank(3),
             .replay = cuda::replay::step,
             .on_thread_start =
-                [&](std::span<int const> ranks) { told.emplace_back(ranks.begin(), ranks.end()); }},
+                [&](std::span<int const> ranks) {
+                  notes.emplace_back(ranks.begin(), ranks.end());
+                }},
         stages};
     for (int i = 0; i < 4; ++i) pipe.step();
   }
-  CHECK(told == std::vector<std::vector<int>>{{0, 1, 2}});
+  CHECK(notes == std::vector<std::vector<int>>{{0, 1, 2}});
   CHECK(devices.size() == 2 * 3 * 4);  // of the steps that are not replayed
   CHECK(first_of(model::faults()) == "");
 }
 
 TEST_CASE("what a pass keeps in a graph_cache is part of the step's graph", "[cuda]") {
-  model::reset({.seed = 3});
+  checked_gpus const gpus({.seed = 3});
   int added = 0;
-  {
-    cuda::graph_cache graphs;
-    int enqueued = 0;
-    std::vector<told_stage> stages(2, {[&](zbpp::microbatch mb, zbpp::pass_context ctx) {
-                                     if (!mb.is_last_stage()) return;
-                                     graphs.run(ctx, mb.index(), {}, [&](cuda::stream_ref on) {
-                                       ++enqueued;
-                                       cuda::check(
-                                           model::launch(on, "add", {}, {}, [&] { ++added; }));
-                                     });
-                                   }});
-    pipeline pipe{row_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
-    for (int i = 0; i < 5; ++i) pipe.step();
-    CHECK(added == 5 * 4);
-    CHECK(enqueued == 2 * 4);
-    CHECK(graphs.captures() == 4);
-    CHECK(graphs.replays() == 0);
-  }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  cuda::graph_cache graphs;
+  int enqueued = 0;
+  std::vector<told_stage> stages(2, {[&](zbpp::microbatch mb, zbpp::pass_context ctx) {
+                                   if (!mb.is_last_stage()) return;
+                                   graphs.run(ctx, mb.index(), {}, [&](cuda::stream_ref on) {
+                                     ++enqueued;
+                                     cuda::check(
+                                         model::launch(on, "add", {}, {}, [&] { ++added; }));
+                                   });
+                                 }});
+  pipeline pipe{row_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
+  for (int i = 0; i < 5; ++i) pipe.step();
+  CHECK(added == 5 * 4);
+  CHECK(enqueued == 2 * 4);
+  CHECK(graphs.captures() == 4);
+  CHECK(graphs.replays() == 0);
 }
 
 TEST_CASE("a replay has the losses that its kernels write, and no others", "[cuda]") {

@@ -2,7 +2,7 @@
 //
 // Optimizers whose settings are in device memory: their steps have the bits of those on the CPU,
 // whatever the host asks for in between, and pipelines replay them as part of a captured step.
-#include <zbpp/cuda/detail/rules.hpp>
+#include <zbpp/cuda/detail/layer_rows.hpp>
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/optim/adamw.hpp>
@@ -11,6 +11,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_optim.hpp>
 #include <support/cuda_training.hpp>
 #include <support/refusal.hpp>
@@ -38,7 +39,7 @@ using gpu_optim::is_same;
 using gpu_optim::moments_of;
 using gpu_optim::on_gpu;
 using gpu_optim::values;
-using zbpp::optim::undo_by;
+using zbpp::optim::undo_method;
 
 namespace {
 
@@ -59,53 +60,49 @@ template <class Rule, class OnCpu>
 void check(
     typename Rule::settings const& settings, std::int64_t updates, std::int64_t rates_given) {
   ZBPP_SEEDED(random, static_cast<std::uint64_t>(updates + rates_given));
-  model::reset({.seed = 3});
-  {
-    values all({5, 4097, 0, 300}, random);
-    OnCpu cpu(all.here, settings);
-    on_gpu<Rule> gpu(all.there, settings);
-    auto rates = random_rates(random, rates_given);
-    gpu.set_schedule(rates, updates);
-    cuda::device_context context({}, 1, {}, {});
-    zbpp::arena memory;
-    zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
-    zbpp::pass_context const here(memory);
-    for (int round = 0; round < thinned(16, 8); ++round) {
-      all.refill(random);
-      auto const act = random.integer(0, 5);
-      zbpp::step_settings const early{
-          .updates = updates + 3, .learning_rate = 0.1, .coefficient = 0.5, .is_final = false};
-      if (act <= 1) {
-        cpu.step(early, here);
-        gpu.step(early, there);
-        if (act == 0) {
-          cpu.commit(here);
-          gpu.commit(there);
-        } else {
-          cpu.undo(here);
-          gpu.undo(there);
-        }
-      } else if (act == 2) {
-        context.compute().synchronize();
-        rates = random_rates(random, random.integer(1, 5));
-        gpu.set_schedule(rates, updates);
+  checked_gpus const gpus({.seed = 3});
+  values all({5, 4097, 0, 300}, random);
+  OnCpu cpu(all.here, settings);
+  on_gpu<Rule> gpu(all.there, settings);
+  auto rates = random_rates(random, rates_given);
+  gpu.set_schedule(rates, updates);
+  cuda::device_context context({}, 1, {}, {});
+  zbpp::arena memory;
+  zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
+  zbpp::pass_context const here(memory);
+  for (int round = 0; round < thinned(16, 8); ++round) {
+    all.refill(random);
+    auto const act = random.integer(0, 5);
+    zbpp::step_settings const early{
+        .updates = updates + 3, .learning_rate = 0.1, .coefficient = 0.5, .is_final = false};
+    if (act <= 1) {
+      cpu.step(early, here);
+      gpu.step(early, there);
+      if (act == 0) {
+        cpu.commit(here);
+        gpu.commit(there);
+      } else {
+        cpu.undo(here);
+        gpu.undo(there);
       }
-      if (act != 0) {
-        cpu.step({.updates = updates, .learning_rate = rate_of(rates, updates)}, here);
-        gpu.step(there);
-        ++updates;
-      }
+    } else if (act == 2) {
       context.compute().synchronize();
-      CHECK(*gpu.updates() == updates);
-      CHECK(is_same(all.weights, {all.device_weights.data(), all.device_weights.size()}));
-      CHECK(is_same(all.gradients, {all.device_gradients.data(), all.device_gradients.size()}));
-      auto const moments = moments_of(cpu);
-      for (std::size_t k = 0; k < moments.size(); ++k)
-        CHECK(is_same(moments[k], gpu.moment(static_cast<int>(k))));
+      rates = random_rates(random, random.integer(1, 5));
+      gpu.set_schedule(rates, updates);
     }
+    if (act != 0) {
+      cpu.step({.updates = updates, .learning_rate = rate_of(rates, updates)}, here);
+      gpu.step(there);
+      ++updates;
+    }
+    context.compute().synchronize();
+    CHECK(*gpu.updates() == updates);
+    CHECK(is_same(all.weights, {all.device_weights.data(), all.device_weights.size()}));
+    CHECK(is_same(all.gradients, {all.device_gradients.data(), all.device_gradients.size()}));
+    auto const moments = moments_of(cpu);
+    for (std::size_t k = 0; k < moments.size(); ++k)
+      CHECK(is_same(moments[k], gpu.moment(static_cast<int>(k))));
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
 }
 
 constexpr std::int64_t starts[] = {0, 2, 250, 1'000'000'000'000};
@@ -114,17 +111,17 @@ constexpr std::int64_t counts[] = {1, 4, 600};  // 256 go in a launch
 }  // namespace
 
 TEST_CASE("AdamW by a schedule in device memory has the bits of AdamW on the CPU", "[cuda]") {
-  for (auto const undo : {undo_by::weights, undo_by::copies})
+  for (auto const undo : {undo_method::weights, undo_method::copies})
     for (auto const start : starts)
       for (auto const count : counts)
         check<adamw_rule, zbpp::optim::adamw>(
-            {.mean_square = start == 2 ? 0.95F : 0.999F, .weight_decay = 0.1F, .undo = undo},
+            {.beta2 = start == 2 ? 0.95F : 0.999F, .weight_decay = 0.1F, .undo = undo},
             start,
             count);
 }
 
 TEST_CASE("so has gradient descent", "[cuda]") {
-  for (auto const undo : {undo_by::weights, undo_by::copies})
+  for (auto const undo : {undo_method::weights, undo_method::copies})
     for (auto const count : counts)
       check<sgd_rule, zbpp::optim::sgd>(
           {.momentum = 0.9F, .weight_decay = 0.01F, .undo = undo}, 2, count);
@@ -160,9 +157,9 @@ struct forgetful_rows {
   static inline int left_out = -1;  ///< which of them
 
   template <class Rows>
-  static void run(cudaStream_t on, Rows const& what, std::span<zbpp::optim::layer const> changed) {
+  static void run(cudaStream_t on, Rows const& rows, std::span<zbpp::optim::layer const> changed) {
     if (std::string_view(Rows::name) == "schedule" && left_out-- == 0) return;
-    model_rows::run(on, what, changed);
+    model_rows::run(on, rows, changed);
   }
 };
 
@@ -243,35 +240,31 @@ struct history {
 history train(
     cuda::replay replay, model::options const& machine, int left_out = -1, bool is_async = false) {
   ZBPP_SEEDED(random, 5);
-  model::reset(machine);
+  checked_gpus const gpus(machine);
   forgetful_rows::left_out = left_out;
   history seen;
-  {
-    std::deque<values> all;
-    std::vector<scheduled_stage> stages;
-    auto const rates = random_rates(random, 4);
-    for (int s = 0; s < 2; ++s) {
-      auto& of = all.emplace_back(std::vector{weights_of_stage}, random);
-      values::write(of.device_gradients, of.gradients);
-      stages.emplace_back(of, rates);
-    }
-    auto const other = random_rates(random, 20);
-    zbpp::problem const what(zbpp::placement::linear(2), microbatches, launched_costs(), 87);
-    zbpp::pipeline pipe{
-        zbpp::make_plan(zbpp::zb_h1{}, what),
-        cuda::device{.replay = replay, .steps_at_once = is_async ? 2 : 1},
-        stages};
-    for (int i = 0; i < steps; ++i) {
-      if (i == 5)
-        for (auto& stage : stages) stage.rule().set_schedule(other, i);
-      seen.losses.push_back(is_async ? pipe.step_async().get().losses : pipe.step().losses);
-    }
-    for (auto& of : all)
-      seen.weights.emplace_back(
-          of.device_weights.data(), of.device_weights.data() + of.device_weights.size());
+  std::deque<values> all;
+  std::vector<scheduled_stage> stages;
+  auto const rates = random_rates(random, 4);
+  for (int s = 0; s < 2; ++s) {
+    auto& of = all.emplace_back(std::vector{weights_of_stage}, random);
+    values::write(of.device_gradients, of.gradients);
+    stages.emplace_back(of, rates);
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  auto const other = random_rates(random, 20);
+  zbpp::problem const problem(zbpp::placement::linear(2), microbatches, launched_costs(), 87);
+  zbpp::pipeline pipe{
+      zbpp::make_plan(zbpp::zb_h1{}, problem),
+      cuda::device{.replay = replay, .steps_at_once = is_async ? 2 : 1},
+      stages};
+  for (int i = 0; i < steps; ++i) {
+    if (i == 5)
+      for (auto& stage : stages) stage.rule().set_schedule(other, i);
+    seen.losses.push_back(is_async ? pipe.step_async().get().losses : pipe.step().losses);
+  }
+  for (auto& of : all)
+    seen.weights.emplace_back(
+        of.device_weights.data(), of.device_weights.data() + of.device_weights.size());
   return seen;
 }
 

@@ -214,9 +214,9 @@ TEST_CASE("each setting of what is asked about GPUs has an effect", "[nccl][sett
       {"steps_at_once", [](auto& s) { s.steps_at_once = 2; }},
       {"ranks_per_host", [](auto& s) { s.ranks_per_host = 2; }}};
   auto const planned = row_plan(2, 4, for_one_queue);
-  auto const ask = [&](nccl::needs_settings const& how) {
+  auto const ask = [&](nccl::needs_settings const& settings) {
     std::string text;
-    for (auto const& one : nccl::device_needs_of(planned.program(), planned.problem(), how))
+    for (auto const& one : nccl::device_needs_of(planned.program(), planned.problem(), settings))
       for (auto number :
            {zbpp::bytes{one.streams},
             zbpp::bytes{one.hardware_queues},

@@ -7,6 +7,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_replay.hpp>
 #include <support/cuda_steps.hpp>
@@ -88,14 +89,14 @@ std::string trouble_of(
 TEST_CASE("steps that are begun while others run have the bits of one process", "[cuda]") {
   std::uint64_t seed = 0;
   for (int p : thinned<std::vector<int>>({1, 2, 3}, {3}))
-    for (auto const& where : placements_to_run(p)) {
+    for (auto const& placement : placements_to_run(p)) {
       ZBPP_SEEDED(random, p);
-      problem const what(where, p + 1, launched_costs(), 87);
-      for_each_plan_of(what, {}, [&](std::string const& name, plan const& plain) {
+      problem const problem(placement, p + 1, launched_costs(), 87);
+      for_each_plan_of(problem, {}, [&](std::string const& name, plan const& plain) {
         auto passes = plain.schedule();
-        if (random.chance(0.4)) passes = pair_at_random(passes, what, random);
+        if (random.chance(0.4)) passes = pair_at_random(passes, problem, random);
         INFO(name << ", " << pairs_in(passes) << " pairs");
-        auto const planned = make_plan(name, passes, what);
+        auto const planned = make_plan(name, passes, problem);
         auto const expected = run_alone(planned);
         for (auto const replay : {cuda::replay::none, cuda::replay::step})
           for (int at_once : {1, 2, 3}) {
@@ -242,38 +243,34 @@ struct doomed_stage {
 
 TEST_CASE("what fails while a step is issued leaves the steps before it whole", "[cuda]") {
   auto const planned = row_plan(3, 4);
-  model::reset({.seed = 6});
+  checked_gpus const gpus({.seed = 6});
   bool throws = false;
   auto all = toy::make_model(3);
   auto expected = toy::make_model(3);
   std::vector<doomed_stage> stages;
   for (auto& each : all) stages.push_back({toy::launched_stage(each), &throws});
-  {
-    pipeline pipe{
-        planned,
-        cuda::device{.edges = toy::edge_shapes(planned.problem()), .steps_at_once = 3},
-        stages};
-    auto const first = pipe.step_async();
-    auto const second = pipe.step_async();
-    throws = true;
-    CHECK_THROWS_AS(pipe.step_async(), zbpp::error);
-    CHECK(
-        to_string(pipe.failures().front().location).find("stage 1, microbatch 2") !=
-        std::string::npos);
-    CHECK(pipe.steps() == 2);
-    int number = 0;
-    for (auto const& each : {first, second}) {
-      auto const losses = toy::device_reference_step(expected, number++, 4);
-      CHECK(each.get().losses == losses);
-    }
-    throws = false;
-    toy::clear_gradients(all);
-    toy::clear_gradients(expected);
-    CHECK(pipe.step_async().get().losses == toy::device_reference_step(expected, 2, 4));
-    CHECK(toy::is_same(all, expected));
+  pipeline pipe{
+      planned,
+      cuda::device{.edges = toy::edge_shapes(planned.problem()), .steps_at_once = 3},
+      stages};
+  auto const first = pipe.step_async();
+  auto const second = pipe.step_async();
+  throws = true;
+  CHECK_THROWS_AS(pipe.step_async(), zbpp::error);
+  CHECK(
+      to_string(pipe.failures().front().location).find("stage 1, microbatch 2") !=
+      std::string::npos);
+  CHECK(pipe.steps() == 2);
+  int number = 0;
+  for (auto const& each : {first, second}) {
+    auto const losses = toy::device_reference_step(expected, number++, 4);
+    CHECK(each.get().losses == losses);
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  throws = false;
+  toy::clear_gradients(all);
+  toy::clear_gradients(expected);
+  CHECK(pipe.step_async().get().losses == toy::device_reference_step(expected, 2, 4));
+  CHECK(toy::is_same(all, expected));
 }
 
 TEST_CASE("what a caller enqueues keeps its place among steps that are begun", "[cuda]") {
@@ -305,6 +302,24 @@ TEST_CASE("what a caller enqueues keeps its place among steps that are begun", "
       }
     }
     CHECK(first_of(model::faults()) == "");
+  }
+}
+
+TEST_CASE(
+    "a pipeline may go as soon as its last step is done, whatever its callers' streams wait for",
+    "[cuda]") {
+  for (auto const order : {model::mode::lazy, model::mode::random}) {
+    checked_gpus const machine({.seed = 5, .order = order});
+    std::vector<cuda::stream> own;
+    cuda::device backend{.steps_at_once = 2};
+    for (int rank = 0; rank < 2; ++rank)
+      backend.devices.push_back({.compute = own.emplace_back(cuda::stream_priority::usual).view()});
+    auto const planned = row_plan(2, 3);
+    toy::counted_training<> training(planned, backend);
+    auto const first = training.pipe().step_async();
+    auto const second = training.pipe().step_async();
+    static_cast<void>(first.get());
+    static_cast<void>(second.get());
   }
 }
 

@@ -61,10 +61,10 @@ TEST_CASE(
   auto seed = run_seed();
   int amended = 0;
   std::size_t turn = 0;
-  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& what) {
+  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& problem) {
     check_kinds(
-        make_plan(policy, what, {.step = step_kind::post_validated}),
-        make_plan(policy, what, {.step = step_kind::synchronous}),
+        make_plan(policy, problem, {.step = step_kind::post_validated}),
+        make_plan(policy, problem, {.step = step_kind::synchronous}),
         ++turn,
         seed,
         amended);
@@ -73,7 +73,7 @@ TEST_CASE(
 }
 
 TEST_CASE("messages that are consumed out of their order do not stop a run of steps", "[cuda]") {
-  problem const what(zbpp::placement::linear(2), 2, launched_costs(), 87);
+  problem const problem(zbpp::placement::linear(2), 2, launched_costs(), 87);
   using enum zbpp::pass_kind;
   zbpp::rows<zbpp::pass> order;
   for (auto const& p : {std::pair(forward, 0), {forward, 1}, {backward_input, 1}})
@@ -89,7 +89,7 @@ TEST_CASE("messages that are consumed out of their order do not stop a run of st
   auto seed = run_seed();
   for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
     auto const planned = zbpp::make_plan(
-        "out of order", zbpp::schedule(what.placement(), 2, order), what, {.step = kind});
+        "out of order", zbpp::schedule(problem.placement(), 2, order), problem, {.step = kind});
     for (auto const& with : gpu_steps::troubles_of(planned)) {
       model::reset({.seed = ++seed});
       gpu_steps::check(
@@ -102,11 +102,11 @@ TEST_CASE("messages that are consumed out of their order do not stop a run of st
 }
 
 TEST_CASE("a run on GPUs that is asked to stop ends with the weights of whole steps", "[cuda]") {
-  problem const what(zbpp::placement::linear(3), 6, launched_costs(), 87);
+  problem const problem(zbpp::placement::linear(3), 6, launched_costs(), 87);
   auto seed = run_seed() + 500;
   for (auto const kind :
        {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
-    auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = kind});
+    auto const planned = make_plan(zbpp::zb_h1{}, problem, {.step = kind});
     for (std::int64_t asked : {1, 2, 3}) {
       model::reset({.seed = ++seed});
       auto all = toy::make_model(3);
@@ -114,7 +114,7 @@ TEST_CASE("a run on GPUs that is asked to stop ends with the weights of whole st
       for (auto& s : all) stages.emplace_back(s, -1);
       zbpp::pipeline pipe(
           planned,
-          zbpp::cuda::device{.edges = toy::edge_shapes(what)},
+          zbpp::cuda::device{.edges = toy::edge_shapes(problem)},
           stages,
           gpu_steps::options(0, kind != step_kind::unchecked));
       pipe.run(gpu_steps::count, [&](zbpp::step_result const&) {
@@ -137,15 +137,15 @@ TEST_CASE("a run on GPUs that is asked to stop ends with the weights of whole st
 }
 
 TEST_CASE("a failure at any flow leaves the weights of whole steps on GPUs", "[cuda]") {
-  problem const what(zbpp::placement::linear(3), 6, launched_costs(), 87);
-  auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = step_kind::post_validated});
+  problem const problem(zbpp::placement::linear(3), 6, launched_costs(), 87);
+  auto const planned = make_plan(zbpp::zb_h1{}, problem, {.step = step_kind::post_validated});
   constexpr int flows_of_step = 3 * 6;
   std::set<std::int64_t> ends;
   for (int failing = 0; failing < 3 * flows_of_step; failing += thinned(1, 5)) {
     INFO("the flow that fails is number " << failing);
     bool const has_devices = failing % 2 == 1;
     model::reset({.seed = 5, .devices = 3, .hosts = has_devices ? 3 : 1});
-    zbpp::cuda::device backend{.edges = toy::edge_shapes(what)};
+    zbpp::cuda::device backend{.edges = toy::edge_shapes(problem)};
     for (int r = 0; has_devices && r < 3; ++r) backend.devices.push_back({.device = r});
     auto all = toy::make_model(3);
     std::vector<stage> stages;
@@ -168,8 +168,8 @@ TEST_CASE("a failure at any flow leaves the weights of whole steps on GPUs", "[c
 }
 
 TEST_CASE("a kernel's fault ends a run of steps with CUDA's error", "[cuda]") {
-  problem const what(zbpp::placement::linear(2), 3, launched_costs(), 87);
-  auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = step_kind::post_validated});
+  problem const problem(zbpp::placement::linear(2), 3, launched_costs(), 87);
+  auto const planned = make_plan(zbpp::zb_h1{}, problem, {.step = step_kind::post_validated});
   for (std::uint64_t kernel = 0; kernel < 400; kernel += thinned(7U, 31U)) {
     INFO("kernel " << kernel);
     model::reset({.seed = 5});
@@ -178,7 +178,7 @@ TEST_CASE("a kernel's fault ends a run of steps with CUDA's error", "[cuda]") {
     for (auto& s : all) stages.emplace_back(s, -1);
     zbpp::pipeline pipe(
         planned,
-        zbpp::cuda::device{.edges = toy::edge_shapes(what)},
+        zbpp::cuda::device{.edges = toy::edge_shapes(problem)},
         stages,
         gpu_steps::options(0));
     model::kernel_fault(kernel);

@@ -68,8 +68,8 @@ class happens_before {
           if (is_handed_over(filling, each.channel)) before[copy_of(m)].push_back(work_of(rank));
         }
         if (i.is_pass() || i.kind == instruction_kind::optimizer_step) {
-          auto const mine = next(rank);
-          if (done_[rank] > 0) before[mine].push_back(work_of(rank));
+          auto const transfer = next(rank);
+          if (done_[rank] > 0) before[transfer].push_back(work_of(rank));
           ++done_[rank];
         }
       }
@@ -161,9 +161,9 @@ TEST_CASE("messages wait for all they need, and for nothing that is known", "[tr
   };
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {2, 3}))
     for (int ahead : {0, 2})
-      for (auto const& where : placements_to_run(p))
+      for (auto const& placement : placements_to_run(p))
         for_each_plan_of(
-            problem(where, thinned(2 * p + 1, p + 1), uneven_costs(), 87),
+            problem(placement, thinned(2 * p + 1, p + 1), uneven_costs(), 87),
             {.receive_ahead = ahead},
             [&](std::string const& name, plan const& planned) {
               INFO(name << ", receives " << ahead << " ahead");
@@ -200,9 +200,9 @@ TEST_CASE(
     return text;
   };
   using lines = std::vector<std::string>;
-  problem const what(
+  problem const problem(
       zbpp::placement::linear(2), 6, {.forward = 1, .backward_input = 1, .backward_weight = 1});
-  auto const code = zbpp::lower(zbpp::one_f_one_b{}(what));
+  auto const code = zbpp::lower(zbpp::one_f_one_b{}(problem));
   // Rank 0 sends two activations before a gradient tells it of passes of rank 1, each of the others
   // behind the gradient of the last microbatch but one. Rank 1 has heard of this step by then.
   CHECK(waits_of(code, 2) == lines{"b.....", "......"});
@@ -215,11 +215,11 @@ TEST_CASE(
 TEST_CASE("of the messages of a channel only the latest is waited for", "[transfer_order]") {
   std::size_t pairs_of_one_channel = 0;
   std::size_t sent_together = 0;
-  auto const check = [&](zbpp::program const& code, slot_filling how) {
+  auto const check = [&](zbpp::program const& code, slot_filling filling) {
     traffic const messages(code);
     std::size_t const channels = messages.channels().size();
     auto const waits = zbpp::cuda::transfer_waits_of(
-        code, messages, std::vector(channels, how), std::vector<std::size_t>(channels, 2));
+        code, messages, std::vector(channels, filling), std::vector<std::size_t>(channels, 2));
     bool is_right = true;
     for (int rank = 0; rank < code.ranks(); ++rank) {
       auto const row = code.instructions(rank);
@@ -262,18 +262,18 @@ TEST_CASE("of the messages of a channel only the latest is waited for", "[transf
     CHECK(is_right);
   };
   for (int p : {2, 3})
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for_each_plan_of(
-          problem(where, 2 * p + 1, uneven_costs(), 87),
+          problem(placement, 2 * p + 1, uneven_costs(), 87),
           {},
           [&](std::string const& name, plan const& plain) {
             INFO(name);
             ZBPP_SEEDED(random, p);
             auto const code =
                 zbpp::lower(pair_at_random(plain.schedule(), plain.problem(), random, 0.8));
-            for (auto const how : {slot_filling::by_receives, slot_filling::by_sends}) {
-              check(plain.program(), how);
-              check(code, how);
+            for (auto const filling : {slot_filling::by_receives, slot_filling::by_sends}) {
+              check(plain.program(), filling);
+              check(code, filling);
             }
           });
   CHECK(pairs_of_one_channel > 0);
@@ -288,8 +288,8 @@ TEST_CASE("a message that a later one implies is handed over without a wait", "[
     for (int i : {0, 1}) order.push({backward, s, i});
     order.end_row();
   }
-  problem const what(zbpp::placement::linear(2), 2, uneven_costs());
-  auto const code = zbpp::lower(zbpp::schedule(what.placement(), 2, order));
+  problem const problem(zbpp::placement::linear(2), 2, uneven_costs());
+  auto const code = zbpp::lower(zbpp::schedule(problem.placement(), 2, order));
   traffic const messages(code);
   std::vector const filling(2, slot_filling::handed_over);
   auto const waits = zbpp::cuda::transfer_waits_of(code, messages, filling);

@@ -14,13 +14,8 @@
 
 namespace test_deadlock {
 
-using zbpp::channel_layout;
-using zbpp::diagnostic;
-using zbpp::placement;
-using zbpp::program;
-using zbpp::traffic;
-using zbpp::test::independent_check;
-using zbpp::test::instructions;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -148,9 +143,9 @@ TEST_CASE(
     return std::to_string(found[layout].first) + " end, " + std::to_string(found[layout].second) +
            " are stuck";
   };
-  CHECK(counts(channel_layout::one_per_rank) == "165 end, 934 are stuck");
-  CHECK(counts(channel_layout::one_per_pair) == "185 end, 914 are stuck");
-  CHECK(counts(channel_layout::one_per_directed_pair) == "1003 end, 96 are stuck");
+  CHECK(counts(channel_layout::one_per_rank) == "169 end, 927 are stuck");
+  CHECK(counts(channel_layout::one_per_pair) == "189 end, 907 are stuck");
+  CHECK(counts(channel_layout::one_per_directed_pair) == "995 end, 101 are stuck");
 }
 
 }  // namespace test_deadlock

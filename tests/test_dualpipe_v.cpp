@@ -57,8 +57,8 @@ TEST_CASE("DualPipeV runs every pass once, and verify finds no fault in it", "[d
   for (int p : {1, 2, 3, 4, 5, 8, 16})
     for (int m : {2 * p, 2 * p + 1, 3 * p, 5 * p}) {
       INFO("p = " << p << ", m = " << m);
-      auto const what = even(p, m, {});
-      auto const order = dualpipe_v{}(what);
+      auto const problem = even(p, m, {});
+      auto const order = dualpipe_v{}(problem);
       // Split are p - 1 - r BW early, r + 1 late, and p - 1 - r at the end.
       for (int rank = 0; rank < p; ++rank) {
         int split = 0;
@@ -66,7 +66,7 @@ TEST_CASE("DualPipeV runs every pass once, and verify finds no fault in it", "[d
           split += pass.kind == zbpp::pass_kind::backward_weight ? 1 : 0;
         CHECK(split == (p - 1 - rank) + (rank + 1) + (p - 1 - rank));
       }
-      CHECK(verify(lower(order), what).empty());
+      CHECK(verify(lower(order), problem).empty());
     }
 }
 
@@ -82,9 +82,9 @@ TEST_CASE(
     auto const p = static_cast<int>(random.integer(1, 6));
     auto const m = 2 * p + static_cast<int>(random.integer(0, 7));
     INFO("p " << p << ", m " << m << ", F " << f << ", B " << b << ", W " << w);
-    auto const what =
+    auto const problem =
         even(p, m, {.forward = f, .backward_input = b, .backward_weight = w, .activation = 1});
-    CHECK(bubble(what) == (p - 1) * (f + b - w));
+    CHECK(bubble(problem) == (p - 1) * (f + b - w));
     ++checked;
   }
   CHECK(checked > 50);
@@ -99,11 +99,11 @@ TEST_CASE("with pairs DualPipeV has the bubble that is printed, where F = B", "[
     auto const p = static_cast<int>(random.integer(1, 6));
     auto const m = 2 * p + static_cast<int>(random.integer(0, 7));
     INFO("p " << p << ", m " << m << ", F " << f << ", W " << w << ", saved " << saved);
-    auto const what = even(
+    auto const problem = even(
         p,
         m,
         {.forward = f, .backward_input = f, .backward_weight = w, .overlapped = 2 * f - saved});
-    auto const line = simulate(dualpipe_v{}(what), what);
+    auto const line = simulate(dualpipe_v{}(problem), problem);
     // (PP/2 - 1) (F&B + B - 3W), where its B is our B + W: so long the last rank idles.
     auto const together = 2 * f + w - saved;
     CHECK(cost(line) - busy(line, p - 1) == (p - 1) * (together + (f + w) - 3 * w));
@@ -114,7 +114,7 @@ TEST_CASE("with pairs DualPipeV has the bubble that is printed, where F = B", "[
       bool const is_last = rank == p - 1;  // whose first F and BW of the steady state stay apart
       CHECK(pairs == 2 * (m - 2 * p + rank + 1) + (p - 1 - rank) - (is_last ? 1 : 0));
     }
-    CHECK(verify(lower(dualpipe_v{}(what)), what).empty());
+    CHECK(verify(lower(dualpipe_v{}(problem)), problem).empty());
   }
 }
 
@@ -138,8 +138,8 @@ TEST_CASE("pairs change nothing else in DualPipeV", "[dualpipe_v]") {
 TEST_CASE("every rank of DualPipeV keeps 2p + 1 chunks", "[dualpipe_v]") {
   for (int p : {1, 2, 3, 4, 8})
     for (int m : {2 * p + 1, 4 * p}) {
-      auto const what = even(p, m, {.activation = 1, .weight_gradient_input = 1});
-      for (auto const peak : zbpp::peak_activations(dualpipe_v{}(what), what))
+      auto const problem = even(p, m, {.activation = 1, .weight_gradient_input = 1});
+      for (auto const peak : zbpp::peak_activations(dualpipe_v{}(problem), problem))
         CHECK(peak == 2 * p + 1);
     }
 }

@@ -114,12 +114,12 @@ TEST_CASE("an edge carries as many buffers as a message holds", "[edges]") {
     return all;
   };
   auto const back = [&](int stage, int microbatch) { return sizes(stage + 3, microbatch * 2); };
-  for (auto const& where : test::placements_to_run(3))
+  for (auto const& placement : test::placements_to_run(3))
     test::for_each_plan_of(
-        with_edge(where, 9, 800), {}, [&](std::string const& name, plan const& planned) {
+        with_edge(placement, 9, 800), {}, [&](std::string const& name, plan const& planned) {
           INFO(name);
           auto const check = [&](auto backend) {
-            std::vector<sender> stages(detail::index(where.stages()), {sizes, back});
+            std::vector<sender> stages(detail::index(placement.stages()), {sizes, back});
             pipeline pipe{planned, backend, stages};
             pipe.step();
             pipe.step();

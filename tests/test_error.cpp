@@ -40,16 +40,16 @@ TEST_CASE("every error code has words of its own", "[error]") {
 }
 
 TEST_CASE("what an exception tells has no backtrace of LibTorch", "[error]") {
-  auto const told = [](char const* text) {
+  auto const text_of = [](char const* text) {
     return zbpp::detail::text_of(std::runtime_error(text));
   };
   CHECK(
-      told(
+      text_of(
           "sizes differ\nException raised from f at a.cpp:1 (most recent call first):\nframe #0") ==
       "sizes differ");
-  CHECK(told("two\nlines") == "two\nlines");
-  CHECK(told("Exception raised from me") == "Exception raised from me");
-  CHECK(told("").empty());
+  CHECK(text_of("two\nlines") == "two\nlines");
+  CHECK(text_of("Exception raised from me") == "Exception raised from me");
+  CHECK(text_of("").empty());
 }
 
 }  // namespace test_error

@@ -150,10 +150,10 @@ plan one_plan() { return make_plan(zb_h1{}, small(placement::linear(3), 4)); }
 
 TEST_CASE("what the last stage sends is handed out in the order of the program", "[evaluation]") {
   for (int p : {1, 2, 3})
-    for (auto const& where : test::placements_to_run(p))
+    for (auto const& placement : test::placements_to_run(p))
       for (int m : test::microbatches_to_run(p))
         test::for_each_plan_of(
-            small(where, m),
+            small(placement, m),
             {.recomputed = true},
             [](std::string const& name, plan const& planned) {
               INFO(name);
@@ -196,12 +196,13 @@ TEST_CASE("a loop of evaluations feeds its outputs back, between training steps"
     CHECK(r.pipe.steps() == 3);
     for (auto const& s : r.stages) CHECK(s.weights_done == 3 * count);
   };
-  for (auto const& where : test::placements_to_run(2)) {
-    test::for_each_plan_of(small(where, 5), {}, [&](std::string const& name, plan const& planned) {
-      INFO(name);
-      check(planned, virtual_time{});
-      check(planned, threads{});
-    });
+  for (auto const& placement : test::placements_to_run(2)) {
+    test::for_each_plan_of(
+        small(placement, 5), {}, [&](std::string const& name, plan const& planned) {
+          INFO(name);
+          check(planned, virtual_time{});
+          check(planned, threads{});
+        });
   }
 }
 
@@ -278,9 +279,11 @@ TEST_CASE(
     CHECK(r.pipe.step().has_finite_losses());
     CHECK(r.is_clean());
   };
-  for (auto const& where : test::placements_to_run(3))
+  for (auto const& placement : test::placements_to_run(3))
     test::for_each_plan_of(
-        small(where, 4), {.recomputed = true}, [&](std::string const& name, plan const& planned) {
+        small(placement, 4),
+        {.recomputed = true},
+        [&](std::string const& name, plan const& planned) {
           INFO(name);
           check(planned, virtual_time{});
           check(planned, threads{.count = 2});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <support/exhaustive.hpp>
 // What the checks need besides.
+#include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/simulate.hpp>
@@ -50,15 +51,15 @@ void check_order(zbpp::test::optimum const& found, problem const& problem) {
   schedule const order(problem.placement(), problem.microbatches(), found.order);
   CHECK(cost(zbpp::simulate(order, problem)) == found.cost);
   std::size_t parts = 0;  // BW is two of them
-  for (auto const& p : order.passes().all()) parts += p.kind == zbpp::pass_kind::backward ? 2 : 1;
+  for (auto const& p : order.passes().all())
+    if (p.kind != zbpp::pass_kind::recompute) parts += p.kind == zbpp::pass_kind::backward ? 2 : 1;
   CHECK(
       parts == 3 * static_cast<std::size_t>(problem.stages()) *
                    static_cast<std::size_t>(problem.microbatches()));
-  auto const peaks = peak_activations(order, problem);
+  auto const peaks = peak_memory(zbpp::lower(order), problem);
   for (int rank = 0; rank < problem.ranks(); ++rank) {
-    auto held = peaks[static_cast<std::size_t>(rank)];
-    for (int s : problem.placement().stages_of(rank)) held += problem.costs(s).static_memory;
-    CHECK(held <= problem.memory_limit(rank).value_or(held));
+    auto const total = peaks[static_cast<std::size_t>(rank)].total;
+    CHECK(total <= problem.memory_limit(rank).value_or(total));
   }
 }
 
@@ -79,7 +80,7 @@ problem with_less_memory(problem const& problem, zbpp::test::seeded_random& rand
 }
 
 struct shape {
-  placement where;
+  zbpp::placement placement;
   int microbatches;
   int trials;
 };
@@ -106,17 +107,17 @@ TEST_CASE("the search finds what looking at every order finds", "[exhaustive]") 
   std::uint64_t stream = 0;
   int impossible = 0;
   int possible = 0;
-  for (auto const& [where, m, trials] : shapes)
+  for (auto const& [placement, m, trials] : shapes)
     for (int trial = 0; trial < trials; ++trial) {
       ZBPP_SEEDED(random, ++stream);
-      auto what = tiny_problem(random, where, m);
-      if (random.chance(0.2)) what = with_less_memory(what, random);
-      INFO(where.name() << ", " << where.stages() << " stages, " << m << " microbatches");
-      auto const found = find_optimum(what);
+      auto problem = tiny_problem(random, placement, m);
+      if (random.chance(0.2)) problem = with_less_memory(problem, random);
+      INFO(placement.name() << ", " << placement.stages() << " stages, " << m << " microbatches");
+      auto const found = find_optimum(problem);
       REQUIRE(found.complete);
-      CHECK(found.cost == least_of_all(what, true));
+      CHECK(found.cost == least_of_all(problem, true));
       ++(found.cost ? possible : impossible);
-      if (found.cost) check_order(found, what);
+      if (found.cost) check_order(found, problem);
     }
   CHECK(impossible > 20);
   CHECK(possible > 400);
@@ -135,17 +136,17 @@ TEST_CASE("the search finds what looking at every order with BW finds", "[exhaus
   std::uint64_t stream = 5000;
   int fused = 0;
   int fused_for_memory = 0;
-  for (auto const& [where, m, trials] : shapes)
+  for (auto const& [placement, m, trials] : shapes)
     for (int trial = 0; trial < zbpp::test::thinned(trials, trials / 4); ++trial) {
       ZBPP_SEEDED(random, ++stream);
-      auto const what = zbpp::test::tiny_problem_with_gradients(random, where, m);
-      INFO(where.name() << ", " << where.stages() << " stages, " << m << " microbatches");
-      auto const found = find_optimum(what);
+      auto const model = zbpp::test::tiny_problem_with_gradients(random, placement, m);
+      INFO(placement.name() << ", " << placement.stages() << " stages, " << m << " microbatches");
+      auto const found = find_optimum(model);
       REQUIRE(found.complete);
       REQUIRE(found.cost);  // BW needs no more than F keeps
-      CHECK(found.cost == least_of_all(what, true));
-      check_order(found, what);
-      schedule const order(where, m, found.order);
+      CHECK(found.cost == least_of_all(model, true));
+      check_order(found, model);
+      schedule const order(placement, m, found.order);
       auto const all = order.passes().all();
       if (std::none_of(all.begin(), all.end(), [](zbpp::pass const& p) {
             return p.kind == zbpp::pass_kind::backward;
@@ -153,29 +154,72 @@ TEST_CASE("the search finds what looking at every order with BW finds", "[exhaus
         continue;
       ++fused;
       // With room for what B adds, BW is no better than B and W.
-      auto costs = std::vector<stage_costs>(what.all_costs().begin(), what.all_costs().end());
+      auto costs = std::vector<stage_costs>(model.all_costs().begin(), model.all_costs().end());
       for (auto& c : costs) c.output_gradient = 0, c.weight_gradient_input = 0;
-      problem const roomy(where, m, costs, what.transfer());
+      problem const roomy(placement, m, costs, model.transfer());
       fused_for_memory += *optimal_cost(roomy) < *found.cost ? 1 : 0;
     }
   CHECK(fused > zbpp::test::thinned(100, 20));
   CHECK(fused_for_memory > zbpp::test::thinned(20, 4));
 }
 
+TEST_CASE("the search finds what looking at every order with all options finds", "[exhaustive]") {
+  std::vector<shape> const shapes{
+      {placement::linear(1), 2, 80},
+      {placement::linear(1), 3, 4},
+      {placement::linear(2), 1, 40},
+      {placement::linear(2), 2, 40},
+      {placement::v_shape(2), 1, 60},
+      {placement::looped(2, 2), 1, 40},
+      {placement::custom({0, 0}), 2, 8},
+      {placement::custom({0, 0, 1}), 1, 60},
+      {placement::custom({1, 0, 0, 1}), 1, 20},
+  };
+  std::uint64_t stream = 8000;
+  int fused = 0;
+  int recomputed = 0;
+  for (auto const& [on, m, trials] : shapes)
+    for (int trial = 0; trial < zbpp::test::thinned(trials, trials / 4); ++trial) {
+      ZBPP_SEEDED(random, ++stream);
+      auto const given = zbpp::test::tiny_problem_with_options(random, on, m);
+      INFO(on.name() << ", " << on.stages() << " stages, " << m << " microbatches");
+      auto const found = find_optimum(given);
+      REQUIRE(found.complete);
+      REQUIRE(found.cost);
+      CHECK(found.cost == least_of_all(given, true));
+      check_order(found, given);
+      schedule const order(on, m, found.order);
+      auto const has = [&](zbpp::pass_kind kind) {
+        auto const all = order.passes().all();
+        return std::any_of(
+            all.begin(), all.end(), [&](zbpp::pass const& p) { return p.kind == kind; });
+      };
+      fused += has(zbpp::pass_kind::backward) ? 1 : 0;
+      recomputed += has(zbpp::pass_kind::recompute) ? 1 : 0;
+      // It looks for less than a cost, and ends with one that is enough.
+      auto const less = find_optimum(given, {.below = *found.cost});
+      CHECK((less.complete && !less.cost));
+      CHECK(find_optimum(given, {.below = *found.cost + 1}).cost == found.cost);
+      CHECK(find_optimum(given, {.enough = *found.cost}).cost == found.cost);
+    }
+  CHECK(fused > zbpp::test::thinned(50, 10));
+  CHECK(recomputed > zbpp::test::thinned(20, 4));
+}
+
 TEST_CASE("no order fits less than the least memory, with BW or without", "[exhaustive]") {
   std::uint64_t stream = 6000;
   int needs_fusing = 0;
-  for (auto const& [where, m, trials] : std::vector<shape>{
+  for (auto const& [placement, m, trials] : std::vector<shape>{
            {placement::linear(2), 2, 40},
            {placement::custom({0, 0}), 2, 5},
            {placement::v_shape(2), 1, 40},
            {placement::custom({0, 1, 0}), 1, 40}})
     for (int trial = 0; trial < trials; ++trial) {
       ZBPP_SEEDED(random, ++stream);
-      auto const given = zbpp::test::tiny_problem_with_gradients(random, where, m);
+      auto const given = zbpp::test::tiny_problem_with_gradients(random, placement, m);
       std::vector<stage_costs> const costs(given.all_costs().begin(), given.all_costs().end());
       auto const fits = [&](std::vector<zbpp::bytes> limits) {
-        problem const limited(where, m, costs, given.transfer(), std::move(limits));
+        problem const limited(placement, m, costs, given.transfer(), std::move(limits));
         return least_of_all(limited, true).has_value();
       };
       auto const least = zbpp::least_memory(given);
@@ -194,12 +238,12 @@ TEST_CASE("no order fits less than the least memory, with BW or without", "[exha
 // The second stage's first F need not be the second pass of rank 0. If it is not, rank 1 begins
 // later, and with its long W that may be better.
 TEST_CASE("the search finds orders that make a rank begin late", "[exhaustive]") {
-  auto const where = placement::custom({0, 0, 1});
+  auto const placement = placement::custom({0, 0, 1});
   std::vector<stage_costs> const known{
       {.forward = 12, .backward_input = 5, .backward_weight = 6},
       {.forward = 0, .backward_input = 1, .backward_weight = 4},
       {.forward = 4, .backward_input = 6, .backward_weight = 23}};
-  CHECK(optimal_cost({where, 2, known}) == 66);
+  CHECK(optimal_cost({placement, 2, known}) == 66);
   for (int trial = 0; trial < zbpp::test::thinned(20, 5); ++trial) {
     ZBPP_SEEDED(random, 4000 + trial);
     std::vector<stage_costs> costs;
@@ -208,7 +252,7 @@ TEST_CASE("the search finds orders that make a rank begin late", "[exhaustive]")
           {.forward = random.integer(0, s < 2 ? 15 : 4),
            .backward_input = random.integer(0, 10),
            .backward_weight = s < 2 ? random.integer(0, 8) : random.integer(8, 30)});
-    problem const problem(where, 2, costs);
+    problem const problem(placement, 2, costs);
     CHECK(optimal_cost(problem) == least_of_all(problem, true));
   }
 }
@@ -232,14 +276,14 @@ TEST_CASE("turns and waiting can only help, and hardly do", "[exhaustive]") {
   int helped = 0;
   for (int trial = 0; trial < 60; ++trial) {
     ZBPP_SEEDED(random, 1000 + trial);
-    auto const what = tiny_problem(random, placement::linear(2), 2);
-    auto const in_turn = optimal_cost(what);
-    auto const any = least_of_all(what, false);
-    auto const waiting = least_period(what, true);
+    auto const problem = tiny_problem(random, placement::linear(2), 2);
+    auto const in_turn = optimal_cost(problem);
+    auto const any = least_of_all(problem, false);
+    auto const waiting = least_period(problem, true);
     REQUIRE(in_turn);
     CHECK(any <= in_turn);
     CHECK(waiting->rounded_up() <= any);
-    CHECK(waiting == least_period(what, false));
+    CHECK(waiting == least_period(problem, false));
     helped += waiting->rounded_up() < *in_turn ? 1 : 0;
   }
   CHECK(helped < 10);
@@ -252,29 +296,29 @@ TEST_CASE("no policy is better than the optimum", "[exhaustive]") {
     ZBPP_SEEDED(random, 2000 + trial);
     auto const p = static_cast<int>(random.integer(2, 3));
     auto const wheres = zbpp::test::placements(p);
-    auto const where = wheres[static_cast<std::size_t>(random.integer(0, p == 2 ? 2 : 0))];
-    auto const given = tiny_problem(random, where, p * static_cast<int>(random.integer(1, 2)));
+    auto const placement = wheres[static_cast<std::size_t>(random.integer(0, p == 2 ? 2 : 0))];
+    auto const given = tiny_problem(random, placement, p * static_cast<int>(random.integer(1, 2)));
     for (auto const& decide : zbpp::test::grid_policies()) {
       if (!zbpp::test::is_supported(decide, given)) continue;
       auto const order = decide(given);
       auto limits = peak_activations(order, given);
       for (int rank = 0; rank < p; ++rank)
-        for (int s : where.stages_of(rank))
+        for (int s : placement.stages_of(rank))
           limits[static_cast<std::size_t>(rank)] += given.costs(s).static_memory;
       auto const costs = given.all_costs();
       // What a policy fuses, the optimum may split and put side by side.
       problem const problem(
-          where,
+          placement,
           given.microbatches(),
           std::vector<stage_costs>(costs.begin(), costs.end()),
           given.transfer(),
           limits);
       auto const best = optimal_cost(problem);
       REQUIRE(best);
-      auto const its = cost(zbpp::simulate(order, problem));
+      auto const taken = cost(zbpp::simulate(order, problem));
       INFO(zbpp::test::name_of(decide, problem));
-      CHECK(*best <= its);
-      equal += *best == its ? 1 : 0;
+      CHECK(*best <= taken);
+      equal += *best == taken ? 1 : 0;
       ++compared;
     }
   }
@@ -325,7 +369,7 @@ TEST_CASE("known optima", "[exhaustive]") {
 }
 
 TEST_CASE("more memory never costs more", "[exhaustive]") {
-  for (auto const& where :
+  for (auto const& placement :
        {placement::linear(3), placement::v_shape(2), placement::custom({0, 0, 1, 1})})
     for (int trial = 0; trial < 10; ++trial) {
       ZBPP_SEEDED(random, 3000 + trial);
@@ -338,12 +382,12 @@ TEST_CASE("more memory never costs more", "[exhaustive]") {
           .weight_gradient_input = random.integer(0, 3)};
       std::optional<ticks> before;
       for (zbpp::bytes limit = 3; limit <= 15; ++limit) {
-        auto const now = optimal_cost({where, 3, costs, 1, {limit}});
+        auto const now = optimal_cost({placement, 3, costs, 1, {limit}});
         CHECK((!before || (now && *now <= *before)));
         before = now;
       }
       REQUIRE(before);
-      CHECK(before >= optimal_cost({where, 3, costs, 1}));
+      CHECK(before >= optimal_cost({placement, 3, costs, 1}));
     }
 }
 

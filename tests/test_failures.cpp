@@ -32,7 +32,7 @@ using namespace zbpp;
 namespace {
 
 struct planned_failure : std::runtime_error {
-  explicit planned_failure(pass what) : runtime_error("planned: " + to_string(what)) {}
+  explicit planned_failure(pass pass) : runtime_error("planned: " + to_string(pass)) {}
 };
 
 // Counts the objects of this type that live in frames.
@@ -185,10 +185,10 @@ void check_every_pass(std::string const& name, plan const& planned, Backend back
       CHECK(inner == text);
       CHECK(r.is_clean());
       REQUIRE(r.pipe.failures().size() == 1);
-      auto const& told = r.pipe.failures().front();
-      CHECK(told.location == place);
-      CHECK(told.instruction == row[i]);
-      CHECK_THROWS_AS(std::rethrow_exception(told.exception), planned_failure);
+      auto const& failure = r.pipe.failures().front();
+      CHECK(failure.location == place);
+      CHECK(failure.instruction == row[i]);
+      CHECK_THROWS_AS(std::rethrow_exception(failure.exception), planned_failure);
       r.shared.culprit.reset();
       CHECK(r.next_step_works());
     }
@@ -197,12 +197,12 @@ void check_every_pass(std::string const& name, plan const& planned, Backend back
 
 template <class Backend>
 void check_every_plan(Backend backend) {
-  for (auto const& what :
+  for (auto const& report :
        {small(placement::linear(3), 3),
         small(placement::v_shape(2), 3),
         small(placement::looped(2, 2), 2)})
     test::for_each_plan_of(
-        what, {.recomputed = true}, [&](std::string const& name, plan const& planned) {
+        report, {.recomputed = true}, [&](std::string const& name, plan const& planned) {
           check_every_pass(name, planned, backend);
         });
 }
@@ -288,15 +288,15 @@ struct own_error : error {
 TEST_CASE("an error keeps its type and what it says, and gets its place", "[failures]") {
   auto check = [](auto backend) {
     rig r(one_plan(), backend);
-    auto fail_with = [&](auto const& what) {
+    auto fail_with = [&](auto const& fault) {
       r.shared.before = [&](pass p) {
-        if (p == pass{pass_kind::forward, 1, 0}) throw what;
+        if (p == pass{pass_kind::forward, 1, 0}) throw fault;
       };
       try {
         r.pipe.step();
-      } catch (std::decay_t<decltype(what)> const& thrown) {
-        CHECK(thrown.code() == what.code());
-        CHECK(thrown.message() == what.message());
+      } catch (std::decay_t<decltype(fault)> const& thrown) {
+        CHECK(thrown.code() == fault.code());
+        CHECK(thrown.message() == fault.message());
         CHECK(r.is_clean());
         return std::string(thrown.what());
       }
@@ -350,12 +350,12 @@ TEST_CASE("when two ranks fail at once the first wins and the other is attached"
     };
     auto const text = text_of_failed_step(r.pipe);
     CHECK(r.is_clean());
-    auto const& told = r.pipe.failures();
-    REQUIRE(told.size() == 2);
-    auto const name = to_string(told[0].instruction);
-    CHECK(text == to_string(told[0].location) + ": in " + name + ": planned: " + name);
-    auto const other = told[0].instruction == to_instruction(first) ? second : first;
-    CHECK(told[1].instruction == to_instruction(other));
+    auto const& failures = r.pipe.failures();
+    REQUIRE(failures.size() == 2);
+    auto const name = to_string(failures[0].instruction);
+    CHECK(text == to_string(failures[0].location) + ": in " + name + ": planned: " + name);
+    auto const other = failures[0].instruction == to_instruction(first) ? second : first;
+    CHECK(failures[1].instruction == to_instruction(other));
     r.shared.before = nullptr;
     CHECK(r.next_step_works());
   }
@@ -373,9 +373,9 @@ TEST_CASE("every rank may fail at once", "[failures]") {
     auto const text = text_of_failed_step(r.pipe);
     CHECK(r.is_clean());
     REQUIRE(r.pipe.failures().size() == 4);
-    auto const& told = r.pipe.failures()[0];
-    auto const name = to_string(told.instruction);
-    CHECK(text == to_string(told.location) + ": in " + name + ": planned: " + name);
+    auto const& failure = r.pipe.failures()[0];
+    auto const name = to_string(failure.instruction);
+    CHECK(text == to_string(failure.location) + ": in " + name + ": planned: " + name);
     r.shared.before = nullptr;
     CHECK(r.next_step_works());
   }

@@ -20,11 +20,11 @@ using namespace zbpp;
 namespace {
 
 plan plan_of(std::vector<std::string> const& lines, int microbatches = 1) {
-  auto const where = placement::linear(static_cast<int>(lines.size()));
+  auto const placement = placement::linear(static_cast<int>(lines.size()));
   return make_plan(
       "by hand",
-      schedule(where, microbatches, test::passes(lines)),
-      problem(where, microbatches, stage_costs{.forward = 1, .edge = 64}));
+      schedule(placement, microbatches, test::passes(lines)),
+      problem(placement, microbatches, stage_costs{.forward = 1, .edge = 64}));
 }
 
 // Runs one step of a function as every stage.
@@ -35,7 +35,7 @@ void run(plan const& planned, flow (*stage)(microbatch)) {
 }
 
 std::string story;
-void tell(std::string const& what) { story += what + " "; }
+void tell(std::string const& text) { story += text + " "; }
 
 }  // namespace
 

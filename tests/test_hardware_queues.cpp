@@ -22,12 +22,8 @@
 
 namespace test_hardware_queues {
 
+using namespace zbpp;
 using namespace zbpp::test;
-using zbpp::channel_layout;
-using zbpp::hardware_queues;
-using zbpp::instruction;
-using zbpp::instruction_kind;
-using zbpp::program;
 using zbpp::detail::index;
 
 namespace {
@@ -86,9 +82,10 @@ class row_by_row {
     if (i.is_send() || i.is_receive()) {
       auto const other = other_end(rank, i);
       if (has_ended(other)) return false;
-      auto const& theirs = current(other);
-      return i.is_send() != theirs.is_send() && (theirs.is_send() || theirs.is_receive()) &&
-             map_.of(i) == map_.of(theirs);
+      auto const& next_of_other = current(other);
+      return i.is_send() != next_of_other.is_send() &&
+             (next_of_other.is_send() || next_of_other.is_receive()) &&
+             map_.of(i) == map_.of(next_of_other);
     }
     // What all ranks have to have come to.
     auto const wanted = [&](instruction_kind kind, std::size_t behind) {
@@ -130,15 +127,15 @@ TEST_CASE("one queue is enough exactly where rows run instruction by instruction
   int safe = 0;
   int unsafe = 0;
   for (int p : thinned<std::vector<int>>({1, 2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (int m : microbatches_to_run(p)) {
-        zbpp::problem const what(where, m, uneven_costs());
+        zbpp::problem const problem(placement, m, uneven_costs());
         std::vector<int> ends;
-        if (where.stages() > 1) ends = {0, where.stages() - 1};
+        if (placement.stages() > 1) ends = {0, placement.stages() - 1};
         for (auto const& policy : grid_policies()) {
-          if (!is_supported(policy, what)) continue;
-          INFO(name_of(policy, what));
-          auto const order = policy(what);
+          if (!is_supported(policy, problem)) continue;
+          INFO(name_of(policy, problem));
+          auto const order = policy(problem);
           for (auto const step :
                {zbpp::step_kind::unchecked,
                 zbpp::step_kind::synchronous,
@@ -183,10 +180,10 @@ TEST_CASE("and also where receives stand anywhere that is right", "[verify]") {
       for (auto const& i : row) rows.push(i);
       rows.end_row();
     }
-    auto const& where = from.code.placement();
+    auto const& placement = from.code.placement();
     auto const m = from.code.microbatches();
-    auto channels = zbpp::traffic(where, m, rows).channels();
-    program const code(where, m, std::move(rows), std::move(channels));
+    auto channels = zbpp::traffic(placement, m, rows).channels();
+    program const code(placement, m, std::move(rows), std::move(channels));
     if (!verify(code).empty()) continue;
     INFO(from.name);
     ++(check(code) ? safe : unsafe);

@@ -78,9 +78,9 @@ TEST_CASE("the optimum of the integer program is the least period of all orders"
   for (int trial = 0; trial < 24; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = trial % 2 == 0 ? 2 : 3;
-    auto const what = tiny_problem(random, placement::linear(p), p == 2 ? 3 : 2);
-    auto const found = ask_cbc(what, "small");
-    auto const least = least_period(what);
+    auto const problem = tiny_problem(random, placement::linear(p), p == 2 ? 3 : 2);
+    auto const found = ask_cbc(problem, "small");
+    auto const least = least_period(problem);
     REQUIRE(least);
     INFO(found.status << " " << found.objective);
     if (found.status == "Optimal") {
@@ -96,12 +96,12 @@ TEST_CASE("the least cost lies above the integer program and the lower bound", "
   int equal = 0;
   for (int trial = 0; trial < 16; ++trial) {
     ZBPP_SEEDED(random, 100 + trial);
-    auto const what = tiny_problem(random, placement::linear(3), 4 + trial / 6);
-    auto const found = ask_cbc(what, "between");
-    auto const least = optimal_cost(what);
+    auto const problem = tiny_problem(random, placement::linear(3), 4 + trial / 6);
+    auto const found = ask_cbc(problem, "between");
+    auto const least = optimal_cost(problem);
     REQUIRE(least);
     INFO(found.status << " " << found.objective);
-    CHECK(zbpp::lower_bound(what).cost <= *least);
+    CHECK(zbpp::lower_bound(problem).cost <= *least);
     if (found.status != "Optimal") continue;
     ++solved;
     CHECK(found.objective < static_cast<double>(*least) + 1e-4);

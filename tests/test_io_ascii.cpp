@@ -2,8 +2,8 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/terminal.hpp>
-#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>

@@ -2,7 +2,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/chrome_trace.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_pairs.hpp>
@@ -55,8 +55,8 @@ class json_reader {
   }
 
  private:
-  [[noreturn]] void fail(std::string const& what) const {
-    throw std::runtime_error(what + " at '" + std::string(rest_.substr(0, 30)) + "'");
+  [[noreturn]] void fail(std::string const& text) const {
+    throw std::runtime_error(text + " at '" + std::string(rest_.substr(0, 30)) + "'");
   }
   void skip() {
     while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n'))
@@ -129,10 +129,10 @@ lane lane_of(value const& event) { return {event["pid"].number(), event["tid"].n
 
 // The slice that an arrow end at this time would be bound to: the one around it, the later at a
 // seam.
-value const* slice_at(std::vector<value> const& slices, lane where, ticks time) {
+value const* slice_at(std::vector<value> const& slices, lane track, ticks time) {
   value const* found = nullptr;
   for (auto const& s : slices)
-    if (lane_of(s) == where && s["ts"].time() <= time && time <= s["ts"].time() + s["dur"].time() &&
+    if (lane_of(s) == track && s["ts"].time() <= time && time <= s["ts"].time() + s["dur"].time() &&
         (found == nullptr || (*found)["ts"].time() < s["ts"].time()))
       found = &s;
   return found;
@@ -179,9 +179,9 @@ TEST_CASE("every pass is in the trace once, to the nanosecond", "[io][trace]") {
 
 TEST_CASE("slices of one lane do not overlap, even when transfers do", "[io][trace]") {
   for (ticks transfer : {0, 300, 5'000, 50'000}) {
-    auto const what = v_problem(transfer);
-    auto const line = simulate(zb_v{}(what), what);
-    auto const text = to_chrome_trace({{"planned", line}}, what);
+    auto const problem = v_problem(transfer);
+    auto const line = simulate(zb_v{}(problem), problem);
+    auto const text = to_chrome_trace({{"planned", line}}, problem);
     std::map<lane, std::vector<std::pair<ticks, ticks>>> lanes;
     std::size_t transfers = 0;
     for (auto const& slice : events_of(text, "X")) {
@@ -192,7 +192,7 @@ TEST_CASE("slices of one lane do not overlap, even when transfers do", "[io][tra
       CHECK(slice["dur"].time() == transfer);
     }
     CHECK(transfers == (transfer == 0 ? 0U : 5U * 2U * 4U));
-    for (auto& [where, times] : lanes) {
+    for (auto& [lane, times] : lanes) {
       std::sort(times.begin(), times.end());
       for (std::size_t i = 1; i < times.size(); ++i) CHECK(times[i - 1].second <= times[i].first);
     }
@@ -201,14 +201,14 @@ TEST_CASE("slices of one lane do not overlap, even when transfers do", "[io][tra
 
 TEST_CASE("the passes of a pair are slices of the same time in two lanes", "[io][trace]") {
   ZBPP_SEEDED(random, 1);
-  auto const what = v_problem(300);
-  auto const order = test::pair_at_random(zb_v{}(what), what, random);
-  auto const line = simulate(order, what);
+  auto const problem = v_problem(300);
+  auto const order = test::pair_at_random(zb_v{}(problem), problem, random);
+  auto const line = simulate(order, problem);
   std::map<lane, std::vector<std::pair<ticks, ticks>>> lanes;
-  for (auto const& slice : events_of(to_chrome_trace({{"planned", line}}, what), "X"))
+  for (auto const& slice : events_of(to_chrome_trace({{"planned", line}}, problem), "X"))
     lanes[lane_of(slice)].emplace_back(
         slice["ts"].time(), slice["ts"].time() + slice["dur"].time());
-  for (auto& [where, times] : lanes) {
+  for (auto& [lane, times] : lanes) {
     std::sort(times.begin(), times.end());
     for (std::size_t i = 1; i < times.size(); ++i) CHECK(times[i - 1].second <= times[i].first);
   }
@@ -216,7 +216,7 @@ TEST_CASE("the passes of a pair are slices of the same time in two lanes", "[io]
   for (int rank = 0; rank < line.ranks(); ++rank)
     for (auto const& timed : line[rank]) {
       if (!timed.pass.is_paired) continue;
-      auto const& paired = lanes[{1 + rank, 1 + what.ranks() + rank}];
+      auto const& paired = lanes[{1 + rank, 1 + problem.ranks() + rank}];
       found += static_cast<int>(std::ranges::count(paired, std::pair(timed.start, timed.end)));
     }
   CHECK(found == test::pairs_in(order));
@@ -225,9 +225,9 @@ TEST_CASE("the passes of a pair are slices of the same time in two lanes", "[io]
 
 TEST_CASE("arrows lead from producer over transfer to consumer", "[io][trace]") {
   for (ticks transfer : {0, 300, 50'000}) {
-    auto const what = v_problem(transfer);
-    auto const line = simulate(zb_v{}(what), what);
-    auto const text = to_chrome_trace({{"planned", line}}, what);
+    auto const problem = v_problem(transfer);
+    auto const line = simulate(zb_v{}(problem), problem);
+    auto const text = to_chrome_trace({{"planned", line}}, problem);
     auto const slices = events_of(text, "X");
     auto const ends = events_of(text, "f");
     std::map<std::string, value> begins;
@@ -261,11 +261,11 @@ TEST_CASE("arrows lead from producer over transfer to consumer", "[io][trace]") 
 }
 
 TEST_CASE("planned and measured are groups of processes with names and lanes", "[io][trace]") {
-  auto const what = v_problem(300);
-  auto const order = zb_v{}(what);
-  auto const line = simulate(order, what);
+  auto const problem = v_problem(300);
+  auto const order = zb_v{}(problem);
+  auto const line = simulate(order, problem);
   auto const text = to_chrome_trace(
-      {{"planned", line, activation_profile(order, what)}, {"measured", line}}, what);
+      {{"planned", line, activation_profile(order, problem)}, {"measured", line}}, problem);
   std::vector<std::string> processes;
   std::map<int, lane> lanes;
   std::vector<std::string> lane_names;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/csv.hpp>
-#include <zbpp/io/detail/csv_cell.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/io/detail/csv_reader.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/policy_grid.hpp>
@@ -156,19 +156,19 @@ TEST_CASE("a bad cell is refused with line, cell, what was found and what is rig
 
 TEST_CASE("the passes of a pair are read one after the other, as written", "[io][csv]") {
   auto const text = "0F0,0F1,(0F2;1B0)OVERLAP_F_B, (1I1;0F3)OVERLAP_F_B ,1F0\n";
-  auto const where = placement::custom({0, 0});
-  auto const order = schedule_from_csv(text, where, 4);
+  auto const placement = placement::custom({0, 0});
+  auto const order = schedule_from_csv(text, placement, 4);
   CHECK(to_csv(order) == "0F0,0F1,0F2,1B0,1I1,0F3,1F0\n");
   CHECK(
-      program_from_csv(text, where, 4).instructions() ==
-      program_from_csv(to_csv(order), where, 4).instructions());
+      program_from_csv(text, placement, 4).instructions() ==
+      program_from_csv(to_csv(order), placement, 4).instructions());
   CHECK(overlapped_pairs_in_csv(text) == 2);
   CHECK(overlapped_pairs_in_csv(to_csv(order)) == 0);
 }
 
 TEST_CASE("pairs of F and BW are written where asked for, and read back", "[io][csv]") {
-  auto const what = unit_problem(placement::v_shape(4), 10);
-  auto const order = dualpipe_v{}(what);
+  auto const problem = unit_problem(placement::v_shape(4), 10);
+  auto const order = dualpipe_v{}(problem);
   auto const paired = to_csv(order, {.overlap = true});
   CHECK(overlapped_pairs_in_csv(paired) > 0);
   CHECK(schedule_from_csv(paired) == order);
@@ -331,7 +331,7 @@ TEST_CASE("a send is waited for as soon as a message proves that it was consumed
 }
 
 TEST_CASE("what PyTorch's runtime could not run is not written for it", "[io][csv]") {
-  csv_options const how{.for_pytorch = true};
+  csv_options const options{.for_pytorch = true};
   schedule const again(
       placement::linear(1),
       1,
@@ -339,20 +339,20 @@ TEST_CASE("what PyTorch's runtime could not run is not written for it", "[io][cs
   auto const r =
       "0R0: PyTorch's pipelining runtime has no R; plan without it, and let the stage's module "
       "recompute";
-  CHECK(test::refusal(errc::bad_argument, [&] { static_cast<void>(to_csv(again, how)); }) == r);
+  CHECK(test::refusal(errc::bad_argument, [&] { static_cast<void>(to_csv(again, options)); }) == r);
   CHECK(test::refusal(errc::bad_argument, [&] {
-          static_cast<void>(to_csv(lower(again), how));
+          static_cast<void>(to_csv(lower(again), options));
         }) == r);
   // The first program of docs/verify.md that deadlocks on one channel per rank.
   auto const crossed = program_from_csv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                                         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
   auto const refused =
-      test::refusal(errc::refused_program, [&] { static_cast<void>(to_csv(crossed, how)); });
+      test::refusal(errc::refused_program, [&] { static_cast<void>(to_csv(crossed, options)); });
   CHECK(refused.find("PyTorch's runtime could not run the program, deadlock") != std::string::npos);
   CHECK(refused.find(".layout = channel_layout::one_per_rank") != std::string::npos);
   auto const short_one = program_from_csv("0F0,0F1,0B0\n", placement::linear(1), 2);
   CHECK(test::refusal(errc::refused_program, [&] {
-          static_cast<void>(to_csv(short_one, how));
+          static_cast<void>(to_csv(short_one, options));
         }).find("missing") != std::string::npos);
 }
 
@@ -470,15 +470,15 @@ TEST_CASE("what spreadsheets and editors leave in a file is read", "[io][csv]") 
       return 0;
     })));
   }
-  auto const where = placement::custom({0, 0});
-  auto const paired = schedule_from_csv("0F0,0F1,0F2,1B0,1I1,0F3\n", where, 4);
+  auto const placement = placement::custom({0, 0});
+  auto const paired = schedule_from_csv("0F0,0F1,0F2,1B0,1I1,0F3\n", placement, 4);
   for (auto const* text :
        {"0F0;0F1;(0F2;1B0)OVERLAP_F_B;(1I1;0F3)OVERLAP_F_B\n",
         "0F0;0F1;\"(0F2;1B0)OVERLAP_F_B\";\"(1I1;0F3)OVERLAP_F_B\"\n",
         "0F0\t0F1\t(0F2;1B0)OVERLAP_F_B\t(1I1;0F3)OVERLAP_F_B\n",
         "\"0F0\",\"0F1\",\"(0F2;1B0)OVERLAP_F_B\",\"(1I1;0F3)OVERLAP_F_B\"\n"}) {
     CAPTURE(text);
-    CHECK(schedule_from_csv(text, where, 4) == paired);
+    CHECK(schedule_from_csv(text, placement, 4) == paired);
     CHECK(overlapped_pairs_in_csv(text) == 2);
   }
   // With a placement, a line may be empty: its rank runs nothing.
@@ -611,11 +611,11 @@ TEST_CASE("a short file cannot ask for every stage times every microbatch", "[io
       "microbatch that the cells show";
   CHECK(refusal([&] { return schedule_from_csv(text); }) == message);
   CHECK(refusal([&] { return program_from_csv(text); }) == message);
-  auto const where = placement::custom(std::vector<int>(1000, 0));
-  CHECK(refusal([&] { return schedule_from_csv(text, where); }) == message);
+  auto const placement = placement::custom(std::vector<int>(1000, 0));
+  CHECK(refusal([&] { return schedule_from_csv(text, placement); }) == message);
   CHECK(refusal([&] { return schedule_from_csv(text, {}, 1000); }) == message);
   // Who gives both asks for it himself.
-  CHECK(is_read(refusal([&] { return schedule_from_csv(text, where, 1000); })));
+  CHECK(is_read(refusal([&] { return schedule_from_csv(text, placement, 1000); })));
   CHECK(
       refusal([&] { return program_from_csv("0F0,0SEND_F1\n1F0,1RECV_F1\n"); }) ==
       "line 2: found 2 passes in all; expected at least 4, one for each stage and microbatch that "

@@ -101,7 +101,8 @@ TEST_CASE("a file whose name is as long as names may be is written", "[io][file]
 }
 
 TEST_CASE("a device is written as it is, and its failure reported", "[io][file]") {
-  if (!fs::is_character_file("/dev/null") || !fs::is_character_file("/dev/full")) return;
+  if (!fs::is_character_file("/dev/null") || !fs::is_character_file("/dev/full"))
+    return zbpp::test::skip("/dev/null and /dev/full");
   zbpp::write_file("/dev/null", "x");
   CHECK(fs::is_character_file("/dev/null"));
   CHECK_FALSE(is_done(io_failure([] { zbpp::write_file("/dev/full", "x"); })));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/io/svg.hpp>
-#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_timeline.hpp>
 #include <support/seeded.hpp>
+#include <support/svg_text.hpp>
 
 #include <cmath>
 #include <string>
@@ -16,69 +17,12 @@
 namespace test_io_svg {
 
 using namespace zbpp;
+using test::count;
+using test::xml_fault;
 
 namespace {
 
 constexpr ticks ms = 1'000'000;
-
-// Says what is wrong with a text as XML; the empty text when it is well formed. It knows as much of
-// XML as a drawing uses: elements, attributes in double quotes, and the named entities.
-std::string xml_fault(std::string_view text) {
-  std::vector<std::string> open;
-  auto is_escaped = [](std::string_view part) {
-    for (auto at = part.find('&'); at != std::string_view::npos; at = part.find('&', at + 1)) {
-      auto const entity = part.substr(at, part.find(';', at) - at);
-      if (entity != "&amp" && entity != "&lt" && entity != "&gt" && entity != "&quot") return false;
-    }
-    return part.find('<') == std::string_view::npos;
-  };
-  std::size_t roots = 0;
-  while (!text.empty()) {
-    auto const next = text.find('<');
-    auto const content = text.substr(0, next);
-    if (!is_escaped(content) || content.find('>') != std::string_view::npos) return "bad text";
-    if (open.empty() && content.find_first_not_of('\n') != std::string_view::npos)
-      return "text outside the root";
-    if (next == std::string_view::npos) break;
-    text.remove_prefix(next + 1);
-    auto const end = text.find('>');
-    if (end == std::string_view::npos) return "a tag does not end";
-    auto tag = text.substr(0, end);
-    text.remove_prefix(end + 1);
-    if (tag.starts_with('/')) {
-      if (open.empty() || open.back() != tag.substr(1)) return "closes " + std::string(tag);
-      open.pop_back();
-      continue;
-    }
-    bool const is_closed = tag.ends_with('/');
-    if (is_closed) tag.remove_suffix(1);
-    if (open.empty() && ++roots > 1) return "two roots";
-    auto const name = tag.substr(0, tag.find(' '));
-    std::vector<std::string_view> seen;
-    tag.remove_prefix(name.size());
-    while (!tag.empty()) {
-      auto const equals = tag.find("=\"");
-      if (tag.front() != ' ' || equals == std::string_view::npos) return "bad attribute";
-      auto const key = tag.substr(1, equals - 1);
-      for (auto other : seen)
-        if (other == key) return "attribute twice: " + std::string(key);
-      seen.push_back(key);
-      auto const close = tag.find('"', equals + 2);
-      if (close == std::string_view::npos) return "bad attribute";
-      if (!is_escaped(tag.substr(equals + 2, close - equals - 2))) return "bad attribute";
-      tag.remove_prefix(close + 1);
-    }
-    if (!is_closed) open.emplace_back(name);
-  }
-  return open.empty() && roots == 1 ? "" : "not closed";
-}
-
-std::size_t count(std::string_view text, std::string_view part) {
-  std::size_t result = 0;
-  for (auto at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
-    ++result;
-  return result;
-}
 
 // The widths of all boxes of a class that begins so.
 double total_width(std::string_view text, std::string_view style) {

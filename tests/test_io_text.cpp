@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/io/checksum.hpp>
 #include <zbpp/io/text.hpp>
 
 #include <support/catch.hpp>
@@ -6,6 +7,7 @@
 #include <chrono>
 #include <limits>
 #include <string>
+#include <string_view>
 
 namespace test_io_text {
 
@@ -54,6 +56,16 @@ TEST_CASE("a text becomes one line, short and valid", "[io][text]") {
   CHECK(one_line("a\nb\x1b\x7f") == "a b  ");
   CHECK(one_line("\xC3\xA9\xFF") == "\xC3\xA9?");
   CHECK(one_line("\xC3\xA9\xC3\xA9z", 2) == "\xC3\xA9\xC3\xA9");
+}
+
+// Their authors publish these sums.
+TEST_CASE("a checksum is FNV-1a, whole or in pieces", "[io][text]") {
+  CHECK(hex_text(checksum_of(std::string_view{})) == "cbf29ce484222325");
+  CHECK(hex_text(checksum_of(std::string_view("a"))) == "af63dc4c8601ec8c");
+  checksum sum;
+  sum.add("foo");
+  sum.add("bar");
+  CHECK(hex_text(sum.value()) == "85944171f73967e8");
 }
 
 }  // namespace test_io_text

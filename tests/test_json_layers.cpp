@@ -35,19 +35,19 @@ std::string refusal(std::string const& text) {
 }
 
 layered_problem random_model(test::seeded_random& values) {
-  auto const where = test::random_placement(values);
+  auto const placement = test::random_placement(values);
   std::vector<layer_costs> layers;
-  while (layers.size() < detail::index(where.stages()) || values.chance(0.7)) {
+  while (layers.size() < detail::index(placement.stages()) || values.chance(0.7)) {
     auto const layer = test::random_costs(values);
     layers.insert(layers.end(), detail::index(values.integer(1, 3)), layer);
   }
   std::vector<bytes> limits;
   if (values.chance(0.5)) limits.push_back(test::random_magnitude(values, 12));
   return {
-      where,
+      placement,
       static_cast<int>(values.integer(1, 9)),
       std::move(layers),
-      test::random_transfer(values, where.ranks()),
+      test::random_transfer(values, placement.ranks()),
       std::move(limits)};
 }
 

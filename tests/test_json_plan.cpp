@@ -46,12 +46,12 @@ plan_report zb_h1_plan() {
   return make_plan_report("ZB-H1", zb_h1{}(two_ranks()), two_ranks(), 0.004);
 }
 
-// A text of `from` in which `what`, which stands there once, is replaced.
-std::string edited(std::string from, std::string const& what, std::string const& by) {
-  auto const at = from.find(what);
+// A text of `from` in which `old_text`, which stands there once, is replaced.
+std::string edited(std::string from, std::string const& old_text, std::string const& by) {
+  auto const at = from.find(old_text);
   REQUIRE(at != std::string::npos);
-  REQUIRE(from.find(what, at + 1) == std::string::npos);
-  return from.replace(at, what.size(), by);
+  REQUIRE(from.find(old_text, at + 1) == std::string::npos);
+  return from.replace(at, old_text.size(), by);
 }
 
 std::string refusal(std::string const& text) {
@@ -98,10 +98,10 @@ TEST_CASE("plans with pairs read back to the same value, and all they say holds"
     if (plain.microbatches() > 4) return;
     INFO(test::name_of(policy, plain));
     ZBPP_SEEDED(values, plain.microbatches());
-    auto const what = test::with_overlapped(plain, values);
-    auto const paired = test::pair_at_random(order, what, values);
+    auto const problem = test::with_overlapped(plain, values);
+    auto const paired = test::pair_at_random(order, problem, values);
     pairs += test::pairs_in(paired);
-    auto const plan = make_plan_report(std::string(policy.title()), paired, what, 0.25);
+    auto const plan = make_plan_report(std::string(policy.title()), paired, problem, 0.25);
     CHECK(check_claims(plan).empty());
     CHECK(read_plan(write_plan(plan, time_unit::milliseconds)) == plan);
   });
@@ -247,7 +247,7 @@ TEST_CASE("every malformed plan is refused at its key", "[json]") {
   auto const text = write_plan(zb_h1_plan(), time_unit::microseconds);
   REQUIRE(refusal(text) == "<nothing was refused>");
   struct fault {
-    std::string what;
+    std::string text;
     std::string by;
     std::string message;
   };
@@ -300,9 +300,9 @@ TEST_CASE("every malformed plan is refused at its key", "[json]") {
        "ranks: rank 0, position 0: 0F0: it is paired; pair a B or BW with an F of another"},
       {R"("peak_memory": 16)", R"("peak_memory": 16.5)", ".peak_memory: found 16.5; expected a"},
   };
-  for (auto const& [what, by, message] : faults) {
+  for (auto const& [from, by, message] : faults) {
     CAPTURE(by);
-    auto const found = refusal(edited(text, what, by));
+    auto const found = refusal(edited(text, from, by));
     CAPTURE(found, message);
     CHECK(found.find(message) != std::string::npos);
   }

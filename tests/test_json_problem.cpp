@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/io/file.hpp>
-#include <zbpp/json/detail/number.hpp>
+#include <zbpp/json/detail/fields.hpp>
 #include <zbpp/json/problem.hpp>
 
 #include <support/catch.hpp>
@@ -55,7 +55,7 @@ ticks time_of(std::string const& decimal, std::string const& unit) {
 TEST_CASE("a problem file says what the format says", "[json]") {
   auto const text = read_file(std::filesystem::path(ZBPP_TEST_DATA_DIR) / "problem.json");
   auto unit = time_unit::seconds;
-  auto const what = read_problem(text, "problem.json", &unit);
+  auto const model = read_problem(text, "problem.json", &unit);
   CHECK(unit == time_unit::milliseconds);
   stage_costs const plain{
       .forward = 18'522'000,
@@ -66,6 +66,7 @@ TEST_CASE("a problem file says what the format says", "[json]") {
   auto full = plain;
   full.backward_fused = 25'000'000;
   full.overlapped = 30'000'000;
+  full.overlapped_fused = 40'000'000;
   full.recompute = 17'000'001;
   full.weight_gradient_input = 1200;
   full.output_gradient = 700;
@@ -80,8 +81,8 @@ TEST_CASE("a problem file says what the format says", "[json]") {
       {plain, full, bare, plain},
       {2, {0, 601'000, 250'000, 0}, {0, 0.33, 1.25, 0}},
       {64000, 48000});
-  CHECK(what == expected);
-  CHECK(write_problem(what, unit) == text);
+  CHECK(model == expected);
+  CHECK(write_problem(model, unit) == text);
 }
 
 TEST_CASE("a NUL byte is refused wherever it stands", "[json]") {
@@ -136,32 +137,32 @@ TEST_CASE("texts and numbers have a bound, which the message names", "[json]") {
 
 TEST_CASE("what is left out has a default", "[json]") {
   auto unit = time_unit::seconds;
-  auto const what = read_problem(text_with(""), "problem", &unit);
+  auto const model = read_problem(text_with(""), "problem", &unit);
   CHECK(unit == time_unit::milliseconds);
   CHECK(
-      what == problem(
-                  placement::linear(2),
-                  4,
-                  stage_costs{
-                      .forward = 1'000'000,
-                      .backward_input = 1'000'000,
-                      .backward_weight = 1'000'000,
-                      .activation = 8,
-                      .weight_gradient_input = 2}));
-  CHECK(read_problem(text_with("", R"(, "memory_limit": null, "transfer": 0)")) == what);
-  CHECK(read_problem(text_with("", R"(, "transfer": {"latency": 0})")) == what);
+      model == problem(
+                   placement::linear(2),
+                   4,
+                   stage_costs{
+                       .forward = 1'000'000,
+                       .backward_input = 1'000'000,
+                       .backward_weight = 1'000'000,
+                       .activation = 8,
+                       .weight_gradient_input = 2}));
+  CHECK(read_problem(text_with("", R"(, "memory_limit": null, "transfer": 0)")) == model);
+  CHECK(read_problem(text_with("", R"(, "transfer": {"latency": 0})")) == model);
 }
 
 TEST_CASE("placements are read by name or as a list", "[json]") {
-  auto where = [](std::string const& placement) {
+  auto position = [](std::string const& placement) {
     return read_problem(text_with("", ", \"placement\": " + placement)).placement();
   };
-  CHECK(where(R"("linear")") == placement::linear(2));
-  CHECK(where(R"("linear", "chunks": 1)") == placement::linear(2));
-  CHECK(where(R"("v")") == placement::v_shape(2));
-  CHECK(where(R"("v", "chunks": 2)") == placement::v_shape(2));
-  CHECK(where(R"("looped", "chunks": 3)") == placement::looped(2, 3));
-  CHECK(where("[1, 0, 0]") == placement::custom({1, 0, 0}));
+  CHECK(position(R"("linear")") == placement::linear(2));
+  CHECK(position(R"("linear", "chunks": 1)") == placement::linear(2));
+  CHECK(position(R"("v")") == placement::v_shape(2));
+  CHECK(position(R"("v", "chunks": 2)") == placement::v_shape(2));
+  CHECK(position(R"("looped", "chunks": 3)") == placement::looped(2, 3));
+  CHECK(position("[1, 0, 0]") == placement::custom({1, 0, 0}));
 }
 
 TEST_CASE("one number stands for every pair of ranks", "[json]") {
@@ -230,12 +231,12 @@ TEST_CASE("every rate is written so that it reads back to the bit", "[json]") {
 TEST_CASE("random problems read back to the same value in every unit", "[json]") {
   for (int trial = 0; trial < 500; ++trial) {
     ZBPP_SEEDED(values, trial);
-    auto const what = test::random_problem(values);
+    auto const problem = test::random_problem(values);
     for (auto unit : all_units) {
-      auto const text = write_problem(what, unit);
+      auto const text = write_problem(problem, unit);
       CAPTURE(text);
       auto found = time_unit::nanoseconds;
-      CHECK(read_problem(text, "problem", &found) == what);
+      CHECK(read_problem(text, "problem", &found) == problem);
       CHECK(found == unit);
     }
   }
@@ -336,6 +337,7 @@ TEST_CASE("every malformed problem is refused at its key", "[json]") {
       {text_with(R"(, "recompute_input": 9)"), "stage 0: recompute_input is more than activation"},
       {text_with(R"(, "backward_fused": 3)"), "stage 0: backward_fused must lie between"},
       {text_with(R"(, "overlapped": 900)"), "stage 0: overlapped must lie between"},
+      {text_with(R"(, "overlapped_fused": 900)"), "stage 0: overlapped_fused must lie between"},
       {R"({"ranks": 2, "microbatches": 4, "stages": []})",
        "stages: found an array of 0; expected an array of 1 for all stages, or of 2"},
       {R"({"ranks": 2, "microbatches": 4, "stages": [1]})",

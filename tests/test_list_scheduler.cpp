@@ -5,7 +5,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/planner/detail/candidates.hpp>
+#include <zbpp/planner/detail/rule_search.hpp>
 
 #include <support/catch.hpp>
 #include <support/count_allocations.hpp>
@@ -31,8 +31,8 @@ TEST_CASE("whatever the rules, a schedule is valid and costs what simulate says"
   int ended = 0;
   for (int i = 0; i < 3000; ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i % 1500));
-    auto const [what, rules] = some_trial(random, true, i >= 1500);
-    list_scheduler engine(what);
+    auto const [problem, rules] = some_trial(random, true, i >= 1500);
+    list_scheduler engine(problem);
     auto const found = engine.run(rules);
     if (found == never) {
       // Only a warm-up that is over before the first B can be back keeps a schedule from its end.
@@ -45,8 +45,8 @@ TEST_CASE("whatever the rules, a schedule is valid and costs what simulate says"
     }
     ++ended;
     auto const order = engine.order();
-    CHECK(cost(zbpp::simulate(order, what)) == found);
-    auto const faults = verify(zbpp::lower(order), what);
+    CHECK(cost(zbpp::simulate(order, problem)) == found);
+    auto const faults = verify(zbpp::lower(order), problem);
     INFO((faults.empty() ? std::string() : to_string(faults.front())));
     CHECK(faults.empty());
     CHECK(engine.placed() == order.passes().size());
@@ -57,24 +57,24 @@ TEST_CASE("whatever the rules, a schedule is valid and costs what simulate says"
 TEST_CASE("a schedule follows an order of F and B that is settled", "[planner]") {
   for (int i = 0; i < 600; ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i % 300));
-    auto [what, rules] = some_trial(random, false, i >= 300);
-    list_scheduler engine(what);
+    auto [problem, rules] = some_trial(random, false, i >= 300);
+    list_scheduler engine(problem);
     REQUIRE(engine.run(rules) != never);
-    rules.steps = zbpp::detail::steps_of(engine.order());
+    rules.fb_orders = zbpp::detail::fb_orders_of(engine.order());
     auto const found = engine.run(rules);
     REQUIRE(found != never);
     auto const order = engine.order();
-    CHECK(zbpp::detail::steps_of(order) == rules.steps);
-    CHECK(cost(zbpp::simulate(order, what)) == found);
-    CHECK(verify(zbpp::lower(order), what).empty());
+    CHECK(zbpp::detail::fb_orders_of(order) == rules.fb_orders);
+    CHECK(cost(zbpp::simulate(order, problem)) == found);
+    CHECK(verify(zbpp::lower(order), problem).empty());
   }
 }
 
 TEST_CASE("a run gives up where the cost is more than asked for, and only there", "[planner]") {
   for (int i = 0; i < 300; ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
-    auto const [what, rules] = some_trial(random, false);
-    list_scheduler engine(what);
+    auto const [problem, rules] = some_trial(random, false);
+    list_scheduler engine(problem);
     auto const found = engine.run(rules);
     REQUIRE(found != never);
     CHECK(engine.run(rules, found) == found);
@@ -86,7 +86,7 @@ TEST_CASE("a run gives up where the cost is more than asked for, and only there"
 TEST_CASE("an order in which a rank waits for itself ends as never", "[planner]") {
   problem const problem(placement::linear(2), 2, stage_costs{.forward = 1});
   planner_rules rules(2, 2);
-  rules.steps = {{1, 0, 1, 0}, {0, 1, 0, 1}};  // rank 0 begins with a B
+  rules.fb_orders = {{1, 0, 1, 0}, {0, 1, 0, 1}};  // rank 0 begins with a B
   CHECK(list_scheduler(problem).run(rules) == never);
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("a run allocates nothing", "[planner]") {
   ZBPP_SEEDED(random, 3);
   auto const made = some_trial(random, false);
   auto const& rules = made.rules;
-  list_scheduler engine(made.what);
+  list_scheduler engine(made.problem);
   static_cast<void>(engine.run(rules));
   zbpp::ticks found = never;
   CHECK(zbpp::test::count_allocations([&] { found = engine.run(rules); }) == 0);

@@ -20,18 +20,8 @@
 
 namespace test_lower {
 
-using zbpp::instruction;
-using zbpp::instruction_kind;
-using zbpp::lower;
-using zbpp::pass;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::program;
-using zbpp::schedule;
-using zbpp::stage_costs;
-using zbpp::test::independent_check;
-using zbpp::test::passes;
-using zbpp::test::text_of;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -281,9 +271,9 @@ TEST_CASE("a microbatch takes two messages for each pair of stages on two ranks"
 }
 
 TEST_CASE("lowering leaves what is wrong in an order where it is", "[lower]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   auto const row = [&](std::vector<std::string> const& rows, int rank) {
-    return text_of(lower(schedule(where, 1, passes(rows))).instructions(rank));
+    return text_of(lower(schedule(placement, 1, passes(rows))).instructions(rank));
   };
   CHECK(row({"0F0 0BW0", ""}, 0) == "0F0 0SEND_F0 0BW0 0STEP");
   CHECK(row({"0F0 0BW0", ""}, 1) == "1RECV_F0");

@@ -20,18 +20,8 @@
 
 namespace test_memory {
 
-using zbpp::bytes;
-using zbpp::instruction;
-using zbpp::instruction_kind;
-using zbpp::memory_peak;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::program;
-using zbpp::schedule;
-using zbpp::stage_costs;
-using zbpp::test::independent_check;
-using zbpp::test::passes;
-using zbpp::test::refusal;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -201,19 +191,21 @@ problem uneven(problem const& shape, bytes added) {
 }  // namespace
 
 TEST_CASE("F keeps an activation, B frees all but what W needs, W frees that", "[memory]") {
-  auto const where = placement::linear(1);
-  problem const problem(where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3});
+  auto const placement = placement::linear(1);
+  problem const problem(placement, 2, stage_costs{.activation = 10, .weight_gradient_input = 3});
   auto const profile = [&](std::string const& row) {
-    return zbpp::activation_profile(schedule(where, 2, passes({row})), problem).nested().front();
+    return zbpp::activation_profile(schedule(placement, 2, passes({row})), problem)
+        .nested()
+        .front();
   };
   CHECK(profile("0F0 0F1 0B0 0W0 0BW1") == std::vector<bytes>{10, 20, 20, 13, 10});
   CHECK(profile("0F0 0B0 0F1 0B1 0W0 0W1") == std::vector<bytes>{10, 10, 13, 13, 6, 3});
 }
 
 TEST_CASE("B adds gradients for W, and BW does not", "[memory]") {
-  auto const where = placement::linear(1);
+  auto const placement = placement::linear(1);
   problem const problem(
-      where,
+      placement,
       2,
       stage_costs{
           .activation = 10,
@@ -221,7 +213,9 @@ TEST_CASE("B adds gradients for W, and BW does not", "[memory]") {
           .output_gradient = 7,
           .recompute_input = 2});
   auto const profile = [&](std::string const& row) {
-    return zbpp::activation_profile(schedule(where, 2, passes({row})), problem).nested().front();
+    return zbpp::activation_profile(schedule(placement, 2, passes({row})), problem)
+        .nested()
+        .front();
   };
   CHECK(profile("0F0 0F1 0B0 0W0 0B1 0W1") == std::vector<bytes>{10, 20, 27, 22, 17, 12});
   CHECK(profile("0F0 0B0 0F1 0B1 0W0 0W1") == std::vector<bytes>{10, 17, 22, 29, 24, 12});
@@ -230,10 +224,12 @@ TEST_CASE("B adds gradients for W, and BW does not", "[memory]") {
 }
 
 TEST_CASE("with R a forward keeps its input, and R adds the rest", "[memory]") {
-  auto const where = placement::linear(1);
+  auto const placement = placement::linear(1);
   problem const problem(
-      where, 2, stage_costs{.activation = 10, .weight_gradient_input = 3, .recompute_input = 2});
-  schedule const order(where, 2, passes({"0F0 0F1 0R1 0B1 0W1 0B0 0W0"}));
+      placement,
+      2,
+      stage_costs{.activation = 10, .weight_gradient_input = 3, .recompute_input = 2});
+  schedule const order(placement, 2, passes({"0F0 0F1 0R1 0B1 0W1 0B0 0W0"}));
   CHECK(
       zbpp::activation_profile(order, problem).nested().front() ==
       std::vector<bytes>{10, 12, 20, 20, 13, 10, 3});
@@ -249,10 +245,12 @@ TEST_CASE("a rank without passes holds no activations", "[memory]") {
 TEST_CASE(
     "edges count on both ends, from the pass that makes them to the one that consumes them",
     "[memory]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   problem const problem(
-      where, 1, stage_costs{.activation = 100, .edge = 7, .static_memory = 1000, .workspace = 30});
-  auto const code = zbpp::lower(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})));
+      placement,
+      1,
+      stage_costs{.activation = 100, .edge = 7, .static_memory = 1000, .workspace = 30});
+  auto const code = zbpp::lower(schedule(placement, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})));
   // Rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0W0 0STEP. The gradient tells that the activation was used.
   // Rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1W0 1STEP. Nothing tells that the gradient was used.
   CHECK(
@@ -276,16 +274,16 @@ TEST_CASE("memory is that of the definition on every policy and shape", "[memory
              {order, zbpp::fuse_backward(order), zbpp::test::with_recompute(order)})
           for (int ahead : {0, 2}) {
             auto const code = zbpp::lower(variant, {.receive_ahead = ahead});
-            auto const what = uneven(shape, ahead == 0 ? 0 : 900);
-            auto const peaks = zbpp::peak_memory(code, what);
-            brute_force const expected(code, what);
+            auto const problem = uneven(shape, ahead == 0 ? 0 : 900);
+            auto const peaks = zbpp::peak_memory(code, problem);
+            brute_force const expected(code, problem);
             for (int rank = 0; rank < code.ranks(); ++rank)
               CHECK(peaks[static_cast<std::size_t>(rank)] == expected.peak(rank));
             for (auto const& devices : {std::vector{0, 0, 0, 0}, {1, 0, 0, 1}, {0, 0, 1, 1}}) {
               std::vector<int> const some(devices.begin(), devices.begin() + code.ranks());
-              auto const shared = zbpp::peak_memory(code, what, some);
-              auto const sizes = zbpp::arena_sizes(code, what, some);
-              brute_force const together(code, what, some);
+              auto const shared = zbpp::peak_memory(code, problem, some);
+              auto const sizes = zbpp::arena_sizes(code, problem, some);
+              brute_force const together(code, problem, some);
               for (int rank = 0; rank < code.ranks(); ++rank) {
                 auto const i = static_cast<std::size_t>(rank);
                 CHECK(shared[i] == together.peak(rank));

@@ -52,30 +52,30 @@ void check_evaluation(plan const& planned, Backend backend) {
 }
 
 // Takes passes in any order in which each finds its input made, and first all F.
-schedule random_order(test::seeded_random& random, placement const& where, int microbatches) {
-  std::vector<std::vector<pass>> rows_of(detail::index(where.ranks()));
-  auto const last = where.stages() - 1;
+schedule random_order(test::seeded_random& random, placement const& placement, int microbatches) {
+  std::vector<std::vector<pass>> rows_of(detail::index(placement.ranks()));
+  auto const last = placement.stages() - 1;
   for (auto const kind : {pass_kind::forward, pass_kind::backward_input}) {
     bool const is_forward = kind == pass_kind::forward;
     std::vector<int> done(detail::index(microbatches), 0);  // stages, by microbatch
-    for (int left = where.stages() * microbatches; left > 0; --left) {
+    for (int left = placement.stages() * microbatches; left > 0; --left) {
       auto m = random.integer(0, microbatches - 1);
       while (done[detail::index(m)] > last) m = (m + 1) % microbatches;
       auto const at = done[detail::index(m)]++;
       auto const s = is_forward ? at : last - at;
-      auto& row = rows_of[detail::index(where.rank_of(s))];
+      auto& row = rows_of[detail::index(placement.rank_of(s))];
       row.push_back({kind, s, static_cast<int>(m)});
     }
   }
   for (int s = 0; s <= last; ++s)
     for (int m = 0; m < microbatches; ++m)
-      rows_of[detail::index(where.rank_of(s))].push_back({pass_kind::backward_weight, s, m});
+      rows_of[detail::index(placement.rank_of(s))].push_back({pass_kind::backward_weight, s, m});
   rows<pass> all;
   for (auto const& row : rows_of) {
     for (auto const& p : row) all.push(p);
     all.end_row();
   }
-  return {where, microbatches, std::move(all)};
+  return {placement, microbatches, std::move(all)};
 }
 
 }  // namespace
@@ -108,10 +108,10 @@ TEST_CASE("the same where ranks take microbatches in any order", "[memory-use]")
     std::vector<int> owners;
     for (int s = 0; s < static_cast<int>(random.integer(ranks, 3 * ranks)); ++s)
       owners.push_back(s < ranks ? s : static_cast<int>(random.integer(0, ranks - 1)));
-    auto const where = placement::custom(owners);
+    auto const placement = placement::custom(owners);
     INFO(n);
-    auto const planned =
-        make_plan("in any order", random_order(random, where, m), uneven_problem(random, where, m));
+    auto const planned = make_plan(
+        "in any order", random_order(random, placement, m), uneven_problem(random, placement, m));
     check_evaluation(planned, virtual_time{});
     check_evaluation(planned, threads{});
     check_evaluation(planned, threads{.count = 1});
@@ -120,12 +120,12 @@ TEST_CASE("the same where ranks take microbatches in any order", "[memory-use]")
 
 TEST_CASE("an evaluation of more microbatches takes no more memory", "[memory-use]") {
   auto const peaks = [](int microbatches) {
-    problem const what(
+    problem const problem(
         placement::linear(3), microbatches, stage_costs{.activation = 500, .edge = 100});
-    auto const planned = make_plan(zb_h1{}, what);
+    auto const planned = make_plan(zb_h1{}, problem);
     CHECK(evaluation_depth(forward_only(planned.program())) == 2);
     check_evaluation(planned, threads{});
-    return peak_evaluation_memory(planned.program(), what);
+    return peak_evaluation_memory(planned.program(), problem);
   };
   auto const many = peaks(200);
   CHECK(many == peaks(5));
@@ -150,10 +150,10 @@ TEST_CASE("where an order needs it, an evaluation holds more messages", "[memory
       text.pop_back();
       return text;
     };
-    auto const where = placement::looped(2, 2);
-    problem const what(where, m, stage_costs{.activation = 10, .edge = 8});
+    auto const placement = placement::looped(2, 2);
+    problem const problem(placement, m, stage_costs{.activation = 10, .edge = 8});
     auto const planned =
-        make_plan("by hand", schedule(where, m, test::passes({row(0, 2), row(1, 3)})), what);
+        make_plan("by hand", schedule(placement, m, test::passes({row(0, 2), row(1, 3)})), problem);
     CHECK(evaluation_depth(forward_only(planned.program())) == std::max(2, m / 2));
     check_evaluation(planned, virtual_time{});
     check_evaluation(planned, threads{});
@@ -181,9 +181,9 @@ TEST_CASE("a run with pairs takes as much memory as its plan says", "[memory-use
 }
 
 TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use]") {
-  for (auto const& where : test::placements_to_run(3)) {
+  for (auto const& placement : test::placements_to_run(3)) {
     problem const problem(
-        where,
+        placement,
         6,
         stage_costs{
             .forward = 1,
@@ -204,11 +204,11 @@ TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use
 }
 
 TEST_CASE("what only B needs is free after B", "[memory-use]") {
-  auto const where = placement::linear(1);
+  auto const placement = placement::linear(1);
   problem const problem(
-      where, 3, stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
+      placement, 3, stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
   auto const peak_of = [&](std::string const& row) {
-    auto const planned = make_plan("by hand", schedule(where, 3, test::passes({row})), problem);
+    auto const planned = make_plan("by hand", schedule(placement, 3, test::passes({row})), problem);
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     return peak_memory(planned.program(), problem)[0].activations;
   };
@@ -284,11 +284,11 @@ TEST_CASE("two chunks of a rank share a buffer, and either may need it last", "[
       "0F0 0F1 1F0 1F1 1B0 0B0 1B1 0B1 1W0 0W0 1W1 0W1",
       "0F0 1F0 1B0 1W0 0B0 0F1 1F1 0W0 1B1 1W1 0B1 0W1",
       "0F0 1F0 1B0 0B0 0W0 0F1 1F1 1W0 1B1 0B1 0W1 1W1");
-  auto const where = placement::custom({0, 0});
+  auto const placement = placement::custom({0, 0});
   auto const planned = make_plan(
       "by hand",
-      schedule(where, 2, test::passes({rows})),
-      problem(where, 2, stage_costs{.forward = 1, .edge = 64}));
+      schedule(placement, 2, test::passes({rows})),
+      problem(placement, 2, stage_costs{.forward = 1, .edge = 64}));
   std::vector<std::byte const*> outputs;
   std::vector<std::byte const*> inputs;
   int good = 0;
@@ -311,11 +311,12 @@ TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
   auto const* const row = GENERATE(
       "1F0 2F0 1F1 2F1 2B0 1B0 2W0 1W0 2B1 1B1 1W1 2W1",
       "1F0 2F0 1F1 2F1 2B0 1B0 1W0 2W0 2B1 1B1 2W1 1W1");
-  auto const where = placement::v_shape(2);
+  auto const placement = placement::v_shape(2);
   auto const planned = make_plan(
       "by hand",
-      schedule(where, 2, test::passes({"0F0 0F1 3F0 3B0 3F1 3B1 0B0 3W0 0B1 3W1 0W0 0W1", row})),
-      problem(where, 2, stage_costs{.forward = 1, .edge = 64}));
+      schedule(
+          placement, 2, test::passes({"0F0 0F1 3F0 3B0 3F1 3B1 0B0 3W0 0B1 3W1 0W0 0W1", row})),
+      problem(placement, 2, stage_costs{.forward = 1, .edge = 64}));
   auto const check = [&](auto backend) {
     // One list a rank: ranks may run on different threads.
     std::array<std::vector<std::byte const*>, 2> outputs;
@@ -323,7 +324,7 @@ TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
     std::array<int, 2> good{};
     std::vector<keeps_both> stages;
     for (int s = 0; s < 4; ++s) {
-      auto const rank = detail::index(where.rank_of(s));
+      auto const rank = detail::index(placement.rank_of(s));
       stages.push_back({&outputs[rank], &inputs[rank], &good[rank]});
     }
     pipeline pipe{planned, backend, stages};

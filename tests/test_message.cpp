@@ -12,10 +12,7 @@
 
 namespace test_message {
 
-using zbpp::arena;
-using zbpp::buffer;
-using zbpp::message;
-using zbpp::purpose;
+using namespace zbpp;
 
 TEST_CASE("a message is made of buffers and of nothing else", "[message]") {
   STATIC_REQUIRE(std::is_constructible_v<message, buffer>);

@@ -2,8 +2,8 @@
 //
 // Which ranks NCCL takes for ranks on one GPU, by what the driver, the host and the environment
 // say.
-#include <zbpp/nccl/detail/check_gpus.hpp>
-#include <zbpp/nccl/detail/communicator_map.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
+#include <zbpp/nccl/detail/connect.hpp>
 
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
@@ -54,16 +54,17 @@ class variable {
 };
 
 // The identity of a device in a process that has these variables; null where it does not.
-gpu_identity told(int device, char const* host, char const* shares = nullptr, int version = older) {
+gpu_identity identity(
+    int device, char const* host, char const* shares = nullptr, int version = older) {
   variable const first("NCCL_HOSTID", host);
   variable const second("NCCL_MULTI_RANK_GPU_ENABLE", shares);
   return identity_of(device, version);
 }
 
 std::string refusal(std::vector<gpu_identity> const& gpus, channel_layout layout) {
-  auto const where = zbpp::placement::linear(static_cast<int>(gpus.size()));
+  auto const placement = zbpp::placement::linear(static_cast<int>(gpus.size()));
   try {
-    nccl::detail::check_gpus(nccl::detail::map_communicators(where, layout), gpus);
+    nccl::detail::check_gpus(nccl::detail::map_communicators(placement, layout), gpus);
   } catch (zbpp::error const& refused) {
     CHECK(refused.code() == zbpp::errc::bad_argument);
     return refused.what();
@@ -75,32 +76,32 @@ std::string refusal(std::vector<gpu_identity> const& gpus, channel_layout layout
 
 TEST_CASE("a GPU is the same where host and UUID are, unless NCCL takes several ranks", "[nccl]") {
   model::reset({.devices = 2});
-  auto const here = told(0, nullptr);
-  CHECK(here.is_same(told(0, nullptr)));
-  CHECK_FALSE(here.is_same(told(1, nullptr)));
+  auto const here = identity(0, nullptr);
+  CHECK(here.is_same(identity(0, nullptr)));
+  CHECK_FALSE(here.is_same(identity(1, nullptr)));
   std::array<char, 65> name{};
   REQUIRE(::gethostname(name.data(), name.size() - 1) == 0);
   CHECK(here.host_text() == name.data());
   CHECK(here.gpu_text() == "00000000-5a5a-5a5a-5a5a-5a5a5a5a5a5a");
 
   // Ranks that pose as two machines; and two that say they are one.
-  CHECK_FALSE(told(0, "rank-0").is_same(told(0, "rank-1")));
-  CHECK_FALSE(told(0, "rank-0").is_same(here));
-  CHECK(told(0, "rank-0").is_same(told(0, "rank-0")));
-  CHECK(told(0, "rank-0").host_text() == "rank-0");
+  CHECK_FALSE(identity(0, "rank-0").is_same(identity(0, "rank-1")));
+  CHECK_FALSE(identity(0, "rank-0").is_same(here));
+  CHECK(identity(0, "rank-0").is_same(identity(0, "rank-0")));
+  CHECK(identity(0, "rank-0").host_text() == "rank-0");
   std::string const longest(1000, 'x');
-  CHECK(told(0, longest.c_str()).host_text() == longest.substr(0, 240));
+  CHECK(identity(0, longest.c_str()).host_text() == longest.substr(0, 240));
 
-  for (auto const* off : {"0", "", "no"}) CHECK(here.is_same(told(0, nullptr, off, newer)));
-  CHECK_FALSE(here.is_same(told(0, nullptr, "1", newer)));
-  CHECK_FALSE(told(0, nullptr, "1", newer).is_same(told(0, nullptr, "1", newer)));
-  CHECK(here.is_same(told(0, nullptr, "1", older)));  // which does not know the variable
+  for (auto const* off : {"0", "", "no"}) CHECK(here.is_same(identity(0, nullptr, off, newer)));
+  CHECK_FALSE(here.is_same(identity(0, nullptr, "1", newer)));
+  CHECK_FALSE(identity(0, nullptr, "1", newer).is_same(identity(0, nullptr, "1", newer)));
+  CHECK(here.is_same(identity(0, nullptr, "1", older)));  // which does not know the variable
   CHECK(first_of(model::faults()) == "");
 }
 
 TEST_CASE("two ranks of a communicator are refused on one GPU, by name", "[nccl]") {
   model::reset({.devices = 3});
-  auto const gpu = [](int device) { return told(device, "node7"); };
+  auto const gpu = [](int device) { return identity(device, "node7"); };
   auto const each = channel_layout::one_per_directed_pair;
   auto const all = channel_layout::one_per_rank;
   CHECK(refusal({gpu(0), gpu(1), gpu(2)}, all) == "");

@@ -4,10 +4,11 @@
 // links that a process makes of them.
 #include <zbpp/cuda/detail/capture.hpp>
 #include <zbpp/nccl/communicator.hpp>
-#include <zbpp/nccl/detail/abort_thread.hpp>
+#include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
@@ -70,33 +71,25 @@ std::vector<channel> const row{{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 2, 1, 1}, {2, 1, 
 }  // namespace
 
 TEST_CASE("a communicator is made without blocking and given back", "[nccl]") {
-  model::reset({.devices = 2});
-  {
-    pair_of_ends const two;
-    CHECK(two.ends[1]->rank() == 1);
-    CHECK(two.ends[1]->ranks() == 2);
-    CHECK(two.ends[1]->name() == "test");
-    CHECK(two.ends[1]->is_own());
-    CHECK(two.ends[1]->async_error() == ncclSuccess);
-    nccl::communicator::close(two.all(), std::chrono::seconds(1));
-    CHECK(two.ends[1]->get() == nullptr);
-  }
-  CHECK(model::faults().empty());
-  CHECK(model::leaks().empty());
+  checked_gpus const gpus({.devices = 2});
+  pair_of_ends const two;
+  CHECK(two.ends[1]->rank() == 1);
+  CHECK(two.ends[1]->ranks() == 2);
+  CHECK(two.ends[1]->name() == "test");
+  CHECK(two.ends[1]->is_own());
+  CHECK(two.ends[1]->async_error() == ncclSuccess);
+  nccl::communicator::close(two.all(), std::chrono::seconds(1));
+  CHECK(two.ends[1]->get() == nullptr);
 }
 
 TEST_CASE("an end alone is waited for, and then given up", "[nccl]") {
-  model::reset({.devices = 2});
-  {
-    nccl::communicator const alone(new_id(), 2, 0, {.name = "test"});
-    CHECK_FALSE(alone.is_ready());
-    auto const wait = [&] {
-      alone.wait(nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
-    };
-    CHECK(refusal(errc::no_rendezvous, wait) == "nobody came");
-  }
-  CHECK(model::faults().empty());
-  CHECK(model::leaks().empty());
+  checked_gpus const gpus({.devices = 2});
+  nccl::communicator const alone(new_id(), 2, 0, {.name = "test"});
+  CHECK_FALSE(alone.is_ready());
+  auto const wait = [&] {
+    alone.wait(nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
+  };
+  CHECK(refusal(errc::no_rendezvous, wait) == "nobody came");
 }
 
 TEST_CASE("what NCCL reports is thrown with its code and its words", "[nccl]") {
@@ -139,15 +132,15 @@ TEST_CASE("an adopted communicator stays its owner's", "[nccl]") {
   {
     pair_of_ends const owner;
     {
-      nccl::communicator const theirs(owner.ends[1]->get());
-      CHECK(theirs.rank() == 1);
-      CHECK(theirs.ranks() == 2);
-      CHECK_FALSE(theirs.is_own());
+      nccl::communicator const owned(owner.ends[1]->get());
+      CHECK(owned.rank() == 1);
+      CHECK(owned.ranks() == 2);
+      CHECK_FALSE(owned.is_own());
     }
     CHECK(owner.ends[1]->async_error() == ncclSuccess);
     model::start_counting();
-    nccl::communicator theirs(owner.ends[1]->get());
-    nccl::communicator* const one = &theirs;
+    nccl::communicator held(owner.ends[1]->get());
+    nccl::communicator* const one = &held;
     nccl::communicator::abort({&one, 1});
     CHECK(model::count("ncclCommRevoke") == 1);
     CHECK(model::count("ncclCommAbort") == 0);
@@ -180,28 +173,24 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
         channel_layout::one_per_pair,
         channel_layout::one_per_rank})
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-      model::reset({.seed = seed, .devices = 3});
-      {
-        auto const made = make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, layout);
-        CHECK((made->endpoint_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
-        CHECK(made->endpoint_of(2, 2)->device == 2);
-        // Two ends a communicator, or all three.
-        CHECK(
-            made->endpoints().size() ==
-            2 * nccl::detail::map_communicators(row, 3, layout).communicators.size() +
-                (layout == channel_layout::one_per_rank ? 1 : 0));
-        made->check_errors();
-      }
-      CHECK(model::faults().empty());
-      CHECK(model::leaks().empty());
+      checked_gpus const gpus({.seed = seed, .devices = 3});
+      auto const made = make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, layout);
+      CHECK((made->endpoint_of(0, 2) == nullptr) == (layout != channel_layout::one_per_rank));
+      CHECK(made->endpoint_of(2, 2)->device == 2);
+      // Two ends a communicator, or all three.
+      CHECK(
+          made->endpoints().size() ==
+          2 * nccl::detail::map_communicators(row, 3, layout).communicators.size() +
+              (layout == channel_layout::one_per_rank ? 1 : 0));
+      made->check_errors();
     }
 }
 
 TEST_CASE("all communicators begin before one is waited for", "[nccl]") {
   struct given_up {};
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    model::reset({.seed = seed, .devices = 3});
-    auto const how = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
+    checked_gpus const gpus({.seed = seed, .devices = 3});
+    auto const map = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
     std::vector<ncclUniqueId> ids(4);
     for (auto& id : ids) id = new_id();
     // Rank 1 is in all of them. When it begins to wait, the last of its peers comes first.
@@ -211,37 +200,33 @@ TEST_CASE("all communicators begin before one is waited for", "[nccl]") {
         int const peer = k < 2 ? 0 : 2;
         zbpp::cuda::device_guard const there(peer);
         nccl::communicator const end(
-            ids[k], 2, how.communicators[k].number_of(peer), {.name = "peer"});
+            ids[k], 2, map.communicators[k].number_of(peer), {.name = "peer"});
         CHECK_NOTHROW(end.wait(brief_pause()));
         ++ready;
       }
       throw given_up();
     };
     CHECK_THROWS_AS(
-        nccl::detail::communicator_set(row, {{1, 1}}, how, ids, 1, bring_peers), given_up);
+        nccl::detail::communicator_set(row, {{1, 1}}, map, ids, 1, bring_peers), given_up);
     CHECK(ready == 4);
-    CHECK(model::faults().empty());
-    CHECK(model::leaks().empty());
   }
 }
 
 TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
-  model::reset({.devices = 2});
-  auto how = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
+  checked_gpus const gpus({.devices = 2});
+  auto map = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
   std::vector<ncclUniqueId> ids(4);
   for (auto& id : ids) id = new_id();
   auto const make = [&] {
     nccl::detail::communicator_set const none(
         row,
         {{0, 0}, {1, 1}},
-        how,
+        map,
         ids,
         1,
         nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
   };
   CHECK(refusal(errc::no_rendezvous, make) == "communicator zbpp:1>2: nobody came");
-  CHECK(model::faults().empty());
-  CHECK(model::leaks().empty());
 }
 
 TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]") {
@@ -259,50 +244,42 @@ TEST_CASE("whatever fails while links are made leaves nothing behind", "[nccl]")
 }
 
 TEST_CASE("links that are aborted are not used any more", "[nccl]") {
-  model::reset({.devices = 3});
-  {
-    auto const made =
-        make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
-    int used = 0;
-    made->use([&] { ++used; });
-    made->abort();
-    made->abort();
-    made->use([&] { ++used; });
-    CHECK(used == 1);
-    CHECK(made->is_aborted());
-    made->check_errors();
-  }
-  CHECK(model::faults().empty());
-  CHECK(model::leaks().empty());
+  checked_gpus const gpus({.devices = 3});
+  auto const made =
+      make_communicators(row, {{0, 0}, {1, 1}, {2, 2}}, channel_layout::one_per_directed_pair);
+  int used = 0;
+  made->use([&] { ++used; });
+  made->abort();
+  made->abort();
+  made->use([&] { ++used; });
+  CHECK(used == 1);
+  CHECK(made->is_aborted());
+  made->check_errors();
 }
 
 TEST_CASE("links can be asked while their abort waits for a graph", "[nccl]") {
-  model::reset({.devices = 2});
+  checked_gpus const gpus({.devices = 2});
+  auto const made =
+      make_communicators({row[0], row[1]}, {{0, 0}, {1, 1}}, channel_layout::one_per_directed_pair);
+  zbpp::cuda::device_guard const here(0);
+  zbpp::arena memory(zbpp::cuda::device_memory(0));
+  auto const bytes = memory.allocate(256, zbpp::purpose::edge);
+  auto const& sender = *made->endpoint_of(0, 0);
+  zbpp::cuda::detail::capture open(sender.messages.view());
+  nccl::detail::check_started(
+      ncclSend(bytes.data(), 256, ncclInt8, 1, sender.comm.get(), sender.messages.view()));
+  made->await(sender.comm);
+  std::optional graph(open.finish());
+  model::start_counting();
   {
-    auto const made = make_communicators(
-        {row[0], row[1]}, {{0, 0}, {1, 1}}, channel_layout::one_per_directed_pair);
-    zbpp::cuda::device_guard const here(0);
-    zbpp::arena memory(zbpp::cuda::device_memory(0));
-    auto const bytes = memory.allocate(256, zbpp::purpose::edge);
-    auto const& sender = *made->endpoint_of(0, 0);
-    zbpp::cuda::detail::capture open(sender.messages.view());
-    nccl::detail::check_started(
-        ncclSend(bytes.data(), 256, ncclInt8, 1, sender.comm.get(), sender.messages.view()));
-    made->await(sender.comm);
-    std::optional graph(open.finish());
-    model::start_counting();
-    {
-      nccl::detail::abort_thread aborts([&] { made->abort(); });
-      aborts.start();
-      while (model::count("ncclCommAbort") < 2) std::this_thread::yield();
-      // Whoever holds the graph asks before it knows of the abort, which lets it go on.
-      made->check_errors();
-      graph.reset();
-    }
-    CHECK(made->is_aborted());
+    nccl::detail::abort_thread aborts([&] { made->abort(); });
+    aborts.start();
+    while (model::count("ncclCommAbort") < 2) std::this_thread::yield();
+    // Whoever holds the graph asks before it knows of the abort, which lets it go on.
+    made->check_errors();
+    graph.reset();
   }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  CHECK(made->is_aborted());
 }
 
 TEST_CASE("communicators are aborted whichever launch waits for another one's kernel", "[nccl]") {
@@ -310,43 +287,40 @@ TEST_CASE("communicators are aborted whichever launch waits for another one's ke
   std::vector<std::size_t> order{0, 1, 2};
   do {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-      model::reset({.seed = seed, .devices = 2, .launch_depth = depth, .lazy_connect = false});
-      {
-        std::array<pair_of_ends, 3> const pairs;
-        zbpp::cuda::device_guard const here(0);
-        zbpp::arena memory(zbpp::cuda::device_memory(0));
-        std::array<zbpp::cuda::stream, 3> const streams{
-            zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
-            zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
-            zbpp::cuda::stream(zbpp::cuda::stream_priority::usual)};
-        zbpp::cuda::event const received(zbpp::cuda::event_kind::order);
-        auto const bytes = memory.allocate(256, zbpp::purpose::edge);
-        // The first waits for a message that never comes, the others for room in their streams,
-        // which stand behind it.
-        for (std::size_t i = 0; i < 3; ++i) {
-          auto const on = streams[i].view();
-          if (i > 0) {
-            on.wait(received);
-            for (auto filled = depth - 1; filled > 0; --filled)
-              zbpp::cuda::check(model::launch(on, "behind it", {}, {}));
-          }
-          nccl::detail::check_started(
-              ncclRecv(bytes.data(), 256, ncclInt8, 1, pairs[i].ends[0]->get(), on));
-          if (i == 0) {
-            while (!pairs[0].ends[0]->is_ready()) {
-            }
-            on.record(received);
-          }
+      checked_gpus const gpus(
+          {.seed = seed, .devices = 2, .launch_depth = depth, .lazy_connect = false});
+      std::array<pair_of_ends, 3> const pairs;
+      zbpp::cuda::device_guard const here(0);
+      zbpp::arena memory(zbpp::cuda::device_memory(0));
+      std::array<zbpp::cuda::stream, 3> const streams{
+          zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
+          zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
+          zbpp::cuda::stream(zbpp::cuda::stream_priority::usual)};
+      zbpp::cuda::event const received(zbpp::cuda::event_kind::order);
+      auto const bytes = memory.allocate(256, zbpp::purpose::edge);
+      // The first waits for a message that never comes, the others for room in their streams,
+      // which stand behind it.
+      for (std::size_t i = 0; i < 3; ++i) {
+        auto const on = streams[i].view();
+        if (i > 0) {
+          on.wait(received);
+          for (auto filled = depth - 1; filled > 0; --filled)
+            zbpp::cuda::check(model::launch(on, "behind it", {}, {}));
         }
-        CHECK_FALSE(pairs[1].ends[0]->is_ready());
-        std::vector<nccl::communicator*> all;
-        for (auto const i : order) all.push_back(pairs[i].ends[0].get());
-        nccl::communicator::abort(all);
-        for (auto const* one : all) CHECK(one->get() == nullptr);
-        for (auto const& each : streams) each.view().synchronize();
+        nccl::detail::check_started(
+            ncclRecv(bytes.data(), 256, ncclInt8, 1, pairs[i].ends[0]->get(), on));
+        if (i == 0) {
+          while (!pairs[0].ends[0]->is_ready()) {
+          }
+          on.record(received);
+        }
       }
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
+      CHECK_FALSE(pairs[1].ends[0]->is_ready());
+      std::vector<nccl::communicator*> all;
+      for (auto const i : order) all.push_back(pairs[i].ends[0].get());
+      nccl::communicator::abort(all);
+      for (auto const* one : all) CHECK(one->get() == nullptr);
+      for (auto const& each : streams) each.view().synchronize();
     }
   } while (std::next_permutation(order.begin(), order.end()));
 }

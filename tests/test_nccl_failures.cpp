@@ -98,7 +98,7 @@ struct indexing_stage {
 };
 
 // What a rank learned.
-struct told {
+struct account {
   std::string thrown;
   bool is_first = false;  // of its failures, too
   bool is_dead = false;   // whether its device is lost
@@ -127,43 +127,43 @@ void reset_for(int trial, bool shares_memory = false) {
   reset_gpus(machine);
 }
 
-std::vector<told> fail(setup const& how) {
+std::vector<account> fail(setup const& setup) {
   auto const planned = plan_of_ranks();
-  std::vector<told> all(ranks);
+  std::vector<account> all(ranks);
   auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto const rank = meeting.rank();
-    auto& mine = all[zbpp::detail::index(rank)];
+    auto& account = all[zbpp::detail::index(rank)];
     cuda::device_guard const here(rank);
     std::array stages{indexing_stage{}};
-    if (rank == how.culprit)
+    if (rank == setup.culprit)
       stages[0].harm = [&] {
-        how.before_failure();
+        setup.before_failure();
         throw std::out_of_range("the toy broke");
       };
     nccl::ranks_settings settings;
     settings.device = {.device = rank};
-    settings.synchronizes = how.synchronizes;
+    settings.synchronizes = setup.synchronizes;
     zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
     pipe.step();
     meeting.barrier();
-    how.before_second(meeting);
+    setup.before_second(meeting);
     try {
       for (int i = 0; i < 2; ++i) pipe.step();  // a rank may have finished before the failure
     } catch (zbpp::error const& failed) {
-      mine.thrown = failed.what();
+      account.thrown = failed.what();
     }
-    auto const tell = [](zbpp::failure const& what) {
+    auto const tell = [](zbpp::failure const& failure) {
       try {
-        std::rethrow_exception(what.exception);
+        std::rethrow_exception(failure.exception);
       } catch (std::exception const& e) {
         return std::string(e.what());
       }
     };
     auto const& failures = pipe.failures();
-    mine.is_first = !failures.empty() && has(tell(failures.front()), "the toy broke");
-    mine.is_dead = cudaDeviceSynchronize() != cudaSuccess;
-    mine.knows_it = std::ranges::any_of(failures, [&](zbpp::failure const& what) {
-      return what.location.rank == rank && has(tell(what), "cudaErrorIllegalAddress");
+    account.is_first = !failures.empty() && has(tell(failures.front()), "the toy broke");
+    account.is_dead = cudaDeviceSynchronize() != cudaSuccess;
+    account.knows_it = std::ranges::any_of(failures, [&](zbpp::failure const& one) {
+      return one.location.rank == rank && has(tell(one), "cudaErrorIllegalAddress");
     });
   });
   for (auto const& text : thrown) CHECK(text == "");

@@ -55,9 +55,9 @@ struct harm {
 };
 
 // Runs steps until one fails. @return what each rank is told; "" for one that was killed
-std::vector<std::string> run_until_harm(zbpp::plan const& planned, harm const& how) {
+std::vector<std::string> run_until_harm(zbpp::plan const& planned, harm const& harm) {
   auto const ranks = planned.problem().ranks();
-  std::vector<std::string> told(zbpp::detail::index(ranks));
+  std::vector<std::string> reports(zbpp::detail::index(ranks));
   std::vector<std::unique_ptr<model::host_thread>> hosts;
   for (int r = 0; r < ranks; ++r) hosts.push_back(std::make_unique<model::host_thread>());
   rank_killer killer(ranks);
@@ -69,18 +69,18 @@ std::vector<std::string> run_until_harm(zbpp::plan const& planned, harm const& h
     {
       auto all = toy::make_model(ranks);
       std::array stages{stopping_stage{toy::padded_stage(all[zbpp::detail::index(rank)]), {}}};
-      if (rank == how.rank)
+      if (rank == harm.rank)
         stages[0].stops = [&] {
-          if (!how.is_killed) return rank_killer::cut_off(meeting);
+          if (!harm.is_killed) return rank_killer::cut_off(meeting);
           is_killed = true;
-          auto const device = how.stops_device ? std::optional(rank) : std::nullopt;
+          auto const device = harm.stops_device ? std::optional(rank) : std::nullopt;
           killer.kill(meeting, device, host);
         };
       zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings_of(planned, rank)), stages);
       try {
         for (int i = 0; i < 100'000; ++i) pipe.step();
       } catch (std::exception const& failed) {
-        if (!is_killed) told[zbpp::detail::index(rank)] = failed.what();
+        if (!is_killed) reports[zbpp::detail::index(rank)] = failed.what();
       }
     }
     if (!is_killed) killer.note_end();
@@ -88,7 +88,7 @@ std::vector<std::string> run_until_harm(zbpp::plan const& planned, harm const& h
   auto const thrown =
       run_ranks(ranks, rank_killer::settings_of(patient_settings()), body, rank_killer::host_of);
   for (auto const& text : thrown) CHECK(text == "");
-  return told;
+  return reports;
 }
 
 // What was wrong, but for what passes do with messages that never came.
@@ -98,14 +98,14 @@ std::string first_of_serious() {
   return "";
 }
 
-void check_told(std::vector<std::string> told, harm const& how) {
-  for (int r = 0; r < static_cast<int>(told.size()); ++r) {
-    INFO("rank " << r << ": " << told[zbpp::detail::index(r)]);
+void check_told(std::vector<std::string> reports, harm const& harm) {
+  for (int r = 0; r < static_cast<int>(reports.size()); ++r) {
+    INFO("rank " << r << ": " << reports[zbpp::detail::index(r)]);
     // Where a connection breaks, each of its ends blames the other.
-    auto const lost = r == how.rank ? 0 : how.rank;
-    if (r == how.rank && how.is_killed) continue;
+    auto const lost = r == harm.rank ? 0 : harm.rank;
+    if (r == harm.rank && harm.is_killed) continue;
     auto const text = "rank " + std::to_string(lost) + ": its process has ended or its connection";
-    CHECK(told[zbpp::detail::index(r)].find(text) != std::string::npos);
+    CHECK(reports[zbpp::detail::index(r)].find(text) != std::string::npos);
   }
   CHECK(first_of_serious() == "");
 }
@@ -125,10 +125,10 @@ TEST_CASE("ranks over NCCL learn who was killed, and nothing leaks", "[nccl]") {
   std::uint64_t seed = 0;
   for (int rank = 0; rank < 3; ++rank)
     for (bool const stops_device : {false, true}) {
-      harm const how{.rank = rank, .stops_device = stops_device};
+      harm const harm{.rank = rank, .stops_device = stops_device};
       INFO("rank " << rank << ", its device stops: " << stops_device);
       reset_for(planned, ++seed, 0);
-      check_told(run_until_harm(planned, how), how);
+      check_told(run_until_harm(planned, harm), harm);
       CHECK(first_of(model::leaks()) == "");
     }
 }
@@ -136,11 +136,11 @@ TEST_CASE("ranks over NCCL learn who was killed, and nothing leaks", "[nccl]") {
 // Two ranks are on each host, so copies carry 0>1, 1>0, 2>3 and 3>2, and NCCL the rest.
 TEST_CASE("who could write to slots is killed, and they alone stay", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 4, 5);
-  harm const how =
+  harm const harm_done =
       GENERATE(harm{.rank = 1, .stops_device = true}, harm{.rank = 0, .stops_device = false});
-  INFO("rank " << how.rank);
-  reset_for(planned, 20 + static_cast<std::uint64_t>(how.rank), 2);
-  check_told(run_until_harm(planned, how), how);
+  INFO("rank " << harm_done.rank);
+  reset_for(planned, 20 + static_cast<std::uint64_t>(harm_done.rank), 2);
+  check_told(run_until_harm(planned, harm_done), harm_done);
   // Those of its neighbour: when they are free, CUDA does not say.
   auto const leaks = model::leaks();
   INFO(first_of(leaks));
@@ -153,10 +153,10 @@ TEST_CASE("a connection that breaks ends the run at both ends, and nothing leaks
   std::uint64_t seed = 40;
   for (int const devices_of_host : {0, 2, 3})
     for (int rank = 1; rank < 3; ++rank) {
-      harm const how{.rank = rank, .is_killed = false};
+      harm const harm{.rank = rank, .is_killed = false};
       INFO("rank " << rank << ", " << devices_of_host << " GPUs reach each other");
       reset_for(planned, ++seed, devices_of_host);
-      check_told(run_until_harm(planned, how), how);
+      check_told(run_until_harm(planned, harm), harm);
       CHECK(first_of(model::leaks()) == "");
     }
 }

@@ -6,6 +6,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_in_one_process.hpp>
@@ -52,13 +53,11 @@ toy::history train(plan const& planned, nccl_in_one_process backend) {
 }
 
 void check_works(plan const& planned, channel_layout layout, std::uint64_t seed) {
-  model::reset(machine_of(planned, seed));
+  checked_gpus const gpus(machine_of(planned, seed));
   auto const expected = toy::in_single_precision(toy::train_reference(planned));
   bool const is_right = train(planned, {.layout = layout}) == expected;
   INFO(to_string(layout) << ", interleaving " << seed);
   CHECK(is_right);
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
 }
 
 void check_stands_still(plan const& planned, channel_layout layout, std::uint64_t seed) {
@@ -143,11 +142,11 @@ TEST_CASE("verify and the model agree on which layouts deadlock", "[nccl]") {
   for (std::uint64_t trial = 0; trial < thinned(300U, 75U); ++trial) {
     ZBPP_SEEDED(values, trial);
     auto const wheres = placements_to_run(static_cast<int>(values.integer(2, 4)));
-    auto const& where = wheres[static_cast<std::size_t>(values.integer(0, 2))];
-    problem const problem(where, static_cast<int>(values.integer(1, 4)), launched_costs(), 87);
+    auto const& placement = wheres[static_cast<std::size_t>(values.integer(0, 2))];
+    problem const problem(placement, static_cast<int>(values.integer(1, 4)), launched_costs(), 87);
     auto const planned = make_plan(
         "random",
-        random_order(where, problem.microbatches(), values),
+        random_order(placement, problem.microbatches(), values),
         problem,
         {.receive_ahead = static_cast<int>(values.integer(0, 3))});
     REQUIRE(verify(planned.program(), planned.problem()).empty());

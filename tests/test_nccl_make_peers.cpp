@@ -2,10 +2,9 @@
 //
 // How processes find out which channels copies carry: whatever fails meanwhile, all ranks know the
 // same, and no slots are freed that another process has open.
-#include <zbpp/nccl/detail/communicator_map.hpp>
-#include <zbpp/nccl/detail/make_peers.hpp>
-#include <zbpp/nccl/detail/peer_channel.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
+#include <zbpp/nccl/detail/connect.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
@@ -76,7 +75,7 @@ void leave_early(zbpp::asio::rendezvous& meeting, bool offers) {
   using nccl::detail::peer_offer;
   std::vector<peer_offer> const nothing(4);
   if (offers)
-    nccl::detail::values_of_channels<peer_offer> const told(meeting.control_channel(), nothing);
+    nccl::detail::gathered_values<peer_offer> const gathered(meeting.control_channel(), nothing);
 }
 
 void reset(std::uint64_t seed) {

@@ -34,12 +34,12 @@ using zbpp::transfer_costs;
 namespace {
 
 // Edges of all sizes that differ, the last stage without one.
-problem problem_on(placement const& where) {
+problem problem_on(placement const& placement) {
   std::vector<stage_costs> costs;
-  for (int s = 0; s < where.stages(); ++s)
+  for (int s = 0; s < placement.stages(); ++s)
     costs.push_back(
         {.forward = 10'000, .backward_input = 12'000, .backward_weight = 8'000, .edge = 64 << s});
-  return {where, 2 * where.ranks(), costs};
+  return {placement, 2 * placement.ranks(), costs};
 }
 
 struct measured {
@@ -48,17 +48,18 @@ struct measured {
 };
 
 template <class Change>
-measured measure(problem const& what, Change const& change) {
+measured measure(problem const& problem, Change const& change) {
   measured result;
-  result.costs.resize(zbpp::detail::index(what.ranks()));
+  result.costs.resize(zbpp::detail::index(problem.ranks()));
   std::mutex mutex;
-  result.thrown = run_ranks(what.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-    nccl::ranks_settings settings;
-    settings.device = {.device = meeting.rank()};
-    auto costs = nccl::measure_transfers(meeting, change(meeting.rank(), settings), settings);
-    std::lock_guard const lock(mutex);
-    result.costs[zbpp::detail::index(meeting.rank())] = std::move(costs);
-  });
+  result.thrown =
+      run_ranks(problem.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        nccl::ranks_settings settings;
+        settings.device = {.device = meeting.rank()};
+        auto costs = nccl::measure_transfers(meeting, change(meeting.rank(), settings), settings);
+        std::lock_guard const lock(mutex);
+        result.costs[zbpp::detail::index(meeting.rank())] = std::move(costs);
+      });
   return result;
 }
 
@@ -66,35 +67,35 @@ measured measure(problem const& what, Change const& change) {
 
 TEST_CASE("ranks measure what messages take, and agree on it", "[nccl]") {
   std::uint64_t seed = run_seed();
-  for (auto const& where :
+  for (auto const& placement :
        {placement::linear(1), placement::linear(3), placement::v_shape(3), placement::looped(3, 2)})
     for (auto const layout :
          {zbpp::channel_layout::one_per_directed_pair, zbpp::channel_layout::one_per_rank})
       for (int const queues : {1, 32, -1, -32}) {
         bool const shares_memory = queues < 0;  // so that copies carry the messages
-        INFO(where.name() << ", " << to_string(layout) << ", " << queues << " queues");
+        INFO(placement.name() << ", " << to_string(layout) << ", " << queues << " queues");
         reset_gpus(
             {.seed = ++seed,
-             .devices = where.ranks(),
+             .devices = placement.ranks(),
              .connections = std::abs(queues),
-             .hosts = where.ranks(),
+             .hosts = placement.ranks(),
              .shares_memory = shares_memory,
              .copy_ns = shares_memory ? 7'000 : 0,
              .copy_ns_per_byte = shares_memory ? 8 : 0,
              .message_ns = 7'000,
              .message_ns_per_byte = 8});
-        auto const what = problem_on(where);
-        auto const all = measure(what, [&](int, nccl::ranks_settings& settings) {
+        auto const problem = problem_on(placement);
+        auto const all = measure(problem, [&](int, nccl::ranks_settings& settings) {
           settings.layout = layout;
-          return what;
+          return problem;
         });
         for (auto const& text : all.thrown) CHECK(text == "");
         for (auto const& costs : all.costs) {
           CHECK(costs == all.costs.front());
-          for (int s = 0; s + 1 < what.stages(); ++s) {
-            auto const size = what.costs(s).edge;
-            auto const from = where.rank_of(s);
-            auto const to = where.rank_of(s + 1);
+          for (int s = 0; s + 1 < problem.stages(); ++s) {
+            auto const size = problem.costs(s).edge;
+            auto const from = placement.rank_of(s);
+            auto const to = placement.rank_of(s + 1);
             if (from == to) continue;
             CHECK(costs(from, to, size) == 7'000 + 8 * size);
             CHECK(costs(to, from, size) == 7'000 + 8 * size);
@@ -106,11 +107,11 @@ TEST_CASE("ranks measure what messages take, and agree on it", "[nccl]") {
 }
 
 TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[nccl]") {
-  auto const what = problem_on(placement::linear(3));
+  auto const workload = problem_on(placement::linear(3));
   reset_gpus({.seed = run_seed(), .devices = 3, .hosts = 3});
   SECTION("one measures other edges") {
-    auto const all = measure(what, [&](int rank, nccl::ranks_settings&) {
-      return rank == 1 ? problem_on(placement::v_shape(3)) : what;
+    auto const all = measure(workload, [&](int rank, nccl::ranks_settings&) {
+      return rank == 1 ? problem_on(placement::v_shape(3)) : workload;
     });
     for (auto const& text : all.thrown) {
       INFO(text);
@@ -118,21 +119,21 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
     }
   }
   SECTION("an edge has no size") {
-    auto const all = measure(what, [&](int, nccl::ranks_settings&) {
+    auto const all = measure(workload, [&](int, nccl::ranks_settings&) {
       return problem(placement::linear(3), 4, {{.forward = 1}, {.forward = 1}, {.forward = 1}});
     });
     for (auto const& text : all.thrown)
       CHECK(text.find("state it in stage_costs::edge") != std::string::npos);
   }
   SECTION("the run has another number of ranks") {
-    auto const all =
-        measure(what, [&](int, nccl::ranks_settings&) { return problem_on(placement::linear(2)); });
+    auto const all = measure(
+        workload, [&](int, nccl::ranks_settings&) { return problem_on(placement::linear(2)); });
     for (auto const& text : all.thrown) CHECK(text.find("start one for each") != std::string::npos);
   }
   SECTION("NCCL is to carry messages between ranks on one GPU") {
-    auto const all = measure(what, [&](int rank, nccl::ranks_settings& settings) {
+    auto const all = measure(workload, [&](int rank, nccl::ranks_settings& settings) {
       settings.device = {.device = rank == 2 ? 1 : rank};
-      return what;
+      return workload;
     });
     for (auto const& text : all.thrown) {
       INFO(text);
@@ -149,7 +150,7 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
       CHECK(text.find("NCCL") != std::string::npos);
     }
   };
-  SECTION("NCCL fails") { check_failing_nccl(what); }
+  SECTION("NCCL fails") { check_failing_nccl(workload); }
   SECTION("NCCL fails between hosts, on each of which ranks have opened slots") {
     reset_gpus(
         {.seed = run_seed(),
@@ -165,16 +166,16 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
 TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
   for (int i = 0; i < 200; ++i) {
     ZBPP_SEEDED(random, i);
-    auto const what = problem_on(placement::linear(static_cast<int>(random.integer(2, 5))));
+    auto const problem = problem_on(placement::linear(static_cast<int>(random.integer(2, 5))));
     std::vector<nccl::measured_transfers> all;
     for (int ctas = 1; ctas <= 16; ctas *= 4)
       all.push_back({ctas, transfer_costs(random.integer(0, 30'000))});
     auto const sm_count = static_cast<int>(random.integer(16, 160));
     auto const most_ahead = static_cast<int>(random.integer(0, 1));
     auto const per_host = static_cast<int>(random.integer(1, 5));
-    bool const holds = per_host < what.ranks();  // or all messages are copied
+    bool const holds = per_host < problem.ranks();  // or all messages are copied
     auto const best = nccl::choose_transfers(
-        what, all, {.sm_count = sm_count, .most_ahead = most_ahead, .ranks_per_host = per_host});
+        problem, all, {.sm_count = sm_count, .most_ahead = most_ahead, .ranks_per_host = per_host});
     CHECK(best.receive_ahead <= most_ahead);
     bool is_one_of_them = false;
     for (auto const& each : all) {
@@ -190,14 +191,14 @@ TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
     }
     CHECK(is_one_of_them);
   }
-  auto const what = problem_on(placement::linear(2));
+  auto const model = problem_on(placement::linear(2));
   std::array const one{nccl::measured_transfers{1, transfer_costs(5)}};
-  CHECK_THROWS_AS(nccl::choose_transfers(what, {}, {.sm_count = 132}), zbpp::error);
-  CHECK_THROWS_AS(nccl::choose_transfers(what, one, {}), zbpp::error);
+  CHECK_THROWS_AS(nccl::choose_transfers(model, {}, {.sm_count = 132}), zbpp::error);
+  CHECK_THROWS_AS(nccl::choose_transfers(model, one, {}), zbpp::error);
   CHECK_THROWS_AS(
-      nccl::choose_transfers(what, one, {.sm_count = 132, .most_ahead = -1}), zbpp::error);
+      nccl::choose_transfers(model, one, {.sm_count = 132, .most_ahead = -1}), zbpp::error);
   CHECK_THROWS_AS(
-      nccl::choose_transfers(what, one, {.sm_count = 132, .ranks_per_host = 0}), zbpp::error);
+      nccl::choose_transfers(model, one, {.sm_count = 132, .ranks_per_host = 0}), zbpp::error);
 }
 
 }  // namespace test_nccl_measure_transfers

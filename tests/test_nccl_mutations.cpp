@@ -4,7 +4,7 @@
 // copy, and the model finds a race, a wrong message, a deadlock, or a step that returns too early.
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -163,21 +163,23 @@ std::pair<std::size_t, std::size_t> check_copies(
 }  // namespace
 
 TEST_CASE("no call of a step over NCCL can be left out", "[nccl]") {
-  for (auto const& where : placements_to_run(3))
-    for_each_plan_of(problem(where, 4, launched_costs(), 87), {.fused = false}, check_all);
+  for (auto const& placement : placements_to_run(3))
+    for_each_plan_of(problem(placement, 4, launched_costs(), 87), {.fused = false}, check_all);
 }
 
 TEST_CASE("nor can one where receives are opened early, over NCCL", "[nccl]") {
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 4, launched_costs(), 87), {.fused = false, .receive_ahead = 2}, check_all);
+        problem(placement, 4, launched_costs(), 87),
+        {.fused = false, .receive_ahead = 2},
+        check_all);
 }
 
 // Of calls that ask whether a communicator is ready, which says so when it is left out.
 TEST_CASE("nor can a wait for a launch that a thread of NCCL makes", "[nccl]") {
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
-        problem(where, 2, launched_costs(), 87),
+        problem(placement, 2, launched_costs(), 87),
         {.fused = false},
         [](std::string const& name, plan const& planned) {
           INFO(name);
@@ -196,10 +198,10 @@ TEST_CASE("nor can a wait for a launch that a thread of NCCL makes", "[nccl]") {
 TEST_CASE("nor can one where copies between processes carry messages", "[nccl]") {
   std::size_t left_out = 0;
   std::size_t waits = 0;
-  for (auto const& where : placements_to_run(3))
+  for (auto const& placement : placements_to_run(3))
     for (int const ahead : {0, 2})
       for_each_plan_of(
-          problem(where, 4, launched_costs(), 87),
+          problem(placement, 4, launched_costs(), 87),
           {.fused = false, .receive_ahead = ahead},
           [&, ahead](std::string const& name, plan const& planned) {
             auto const [needless, all] = check_copies(name, planned, ahead > 0);

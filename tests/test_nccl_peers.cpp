@@ -2,9 +2,7 @@
 //
 // Copies between processes of one host carry messages: the bits of one process for every policy,
 // alone and beside NCCL, and nothing left behind whatever fails.
-#include <zbpp/nccl/detail/peer_channel.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
-#include <zbpp/nccl/detail/shared_page.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
@@ -85,11 +83,11 @@ TEST_CASE(
     "ranks agree on steps with the bits of one process when copies carry messages", "[nccl]") {
   using stage = gpu_steps::optimized_stage<toy::padded_passes<toy::launched_passes_with_scratch>>;
   auto seed = run_seed();
-  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& what) {
+  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& problem) {
     for (auto const kind : {zbpp::step_kind::post_validated, zbpp::step_kind::synchronous}) {
-      auto const planned = make_plan(policy, what, {.step = kind});
+      auto const planned = make_plan(policy, problem, {.step = kind});
       for (auto const& with : gpu_steps::troubles_in_turn(planned, seed)) {
-        reset(++seed, what.ranks());
+        reset(++seed, problem.ranks());
         INFO("interleaving " << seed << ", clips at " << with.clip);
         auto const all = seed / 2 % 2 == 0;
         gpu_steps::check(
@@ -148,15 +146,15 @@ TEST_CASE("a stage that keeps a message beyond its microbatch is told", "[nccl]"
     reset(run_seed(), 2);
     std::vector<zbpp::buffer> kept;
     std::vector<greedy_stage> stages(2, greedy_stage{&kept});
-    auto const told = refusal(zbpp::errc::wrong_flow, [&] {
+    auto const reports = refusal(zbpp::errc::wrong_flow, [&] {
       zbpp::pipeline pipe{
           planned, nccl_in_one_process{.by_copies = [=](int) { return by_copies; }}, stages};
       pipe.step();
     });
-    INFO(told);
+    INFO(reports);
     kept.clear();
     CHECK(
-        (told.find("a message from rank 0 is still held where its slot opens for another one") !=
+        (reports.find("a message from rank 0 is still held where its slot opens for another one") !=
          std::string::npos) == by_copies);
     CHECK(first_of(model::leaks()) == "");
   }
@@ -227,12 +225,12 @@ TEST_CASE("waits end at both ends without a call of CUDA, whatever devices write
     both.receiver->tell(compute);
     both.receiver->wait(compute, 5);
     zbpp::arena own(cuda::device_memory(0));
-    auto const what = own.allocate(edge);
+    auto const content = own.allocate(edge);
     {
       cuda::device_guard const here(0);
-      cuda::check(cudaMemsetAsync(what.data(), 1, edge, both.sender->copies()));
+      cuda::check(cudaMemsetAsync(content.data(), 1, edge, both.sender->copies()));
       if (seed % 2 == 0)
-        for (int i = 0; i < 4; ++i) both.sender->send(zbpp::message(what), true, true);
+        for (int i = 0; i < 4; ++i) both.sender->send(zbpp::message(content), true, true);
     }
     CHECK(cudaStreamQuery(compute.view()) == cudaErrorNotReady);
     auto const before = model::calls().size();

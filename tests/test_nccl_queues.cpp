@@ -6,7 +6,7 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/nccl/hardware_queues.hpp>
+#include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
@@ -116,17 +116,17 @@ TEST_CASE("a plan runs on the queues that are said to be enough, and stalls on f
       if (verify(planned.program(), layout).empty()) check(planned, layout, seed, found);
   };
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (int m : thinned<std::vector<int>>({1, 2 * p}, {2 * p})) {
-        problem const what(where, m, launched_costs(), 87);
+        problem const problem(placement, m, launched_costs(), 87);
         for (int ahead : thinned<std::vector<int>>({0, 1, 2}, {0, 2}))
           for_each_plan_of(
-              what, {.receive_ahead = ahead}, [&](std::string const& name, plan const& planned) {
+              problem, {.receive_ahead = ahead}, [&](std::string const& name, plan const& planned) {
                 INFO(name << ", receives " << ahead << " ahead");
                 check_layouts(planned);
                 if (ahead > 0) return;
                 auto const in_one_order = make_plan(
-                    name, planned.schedule(), what, {.layout = channel_layout::one_per_rank});
+                    name, planned.schedule(), problem, {.layout = channel_layout::one_per_rank});
                 CHECK(nccl::hardware_queues(in_one_order.program()).most() == 1);
                 check_layouts(in_one_order);
               });
@@ -144,12 +144,12 @@ TEST_CASE("copies between processes need no more queues than they are said to", 
   int one_queue = 0;
   int queue_for_each = 0;
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(p))
+    for (auto const& placement : placements_to_run(p))
       for (auto const layout :
            {channel_layout::one_per_directed_pair, channel_layout::one_per_rank}) {
-        problem const what(where, 2 * p, launched_costs(), 87);
-        for_each_plan_of(what, {}, [&](std::string const& name, plan const& plain) {
-          auto const planned = make_plan(name, plain.schedule(), what, {.layout = layout});
+        problem const problem(placement, 2 * p, launched_costs(), 87);
+        for_each_plan_of(problem, {}, [&](std::string const& name, plan const& plain) {
+          auto const planned = make_plan(name, plain.schedule(), problem, {.layout = layout});
           auto const copied = static_cast<int>(++seed % 3);  // those of a parity, or all
           auto const by_copies = [=](int c) { return copied == 2 || c % 2 == copied; };
           // In a queue for each stream, if any rank has to have that.
@@ -196,13 +196,13 @@ TEST_CASE("copies between processes need no more queues than they are said to", 
 
 TEST_CASE("all streams of a rank are counted, with those of NCCL", "[nccl]") {
   using numbers = std::vector<int>;
-  auto const streams = [](placement const& where, channel_layout layout) {
+  auto const streams = [](placement const& placement, channel_layout layout) {
     zbpp::rows<zbpp::pass> rows;
-    for (int rank = 0; rank < where.ranks(); ++rank) {
-      for (int s : where.stages_of(rank)) rows.push({zbpp::pass_kind::forward, s, 0});
+    for (int rank = 0; rank < placement.ranks(); ++rank) {
+      for (int s : placement.stages_of(rank)) rows.push({zbpp::pass_kind::forward, s, 0});
       rows.end_row();
     }
-    return nccl::streams_of_ranks(lower(zbpp::schedule(where, 1, std::move(rows))), layout);
+    return nccl::streams_of_ranks(lower(zbpp::schedule(placement, 1, std::move(rows))), layout);
   };
   using enum channel_layout;
   CHECK(streams(placement::linear(1), one_per_directed_pair) == numbers{1});
@@ -222,8 +222,8 @@ TEST_CASE("a rank says what would be enough", "[nccl]") {
           code, rank, nccl::streams_of_ranks(code).at(static_cast<std::size_t>(rank)));
     });
   };
-  problem const what(placement::linear(3), 4, launched_costs());
-  auto const code = lower(zbpp::zb_h1{}(what));
+  problem const model(placement::linear(3), 4, launched_costs());
+  auto const code = lower(zbpp::zb_h1{}(model));
   auto const cycle = nccl::hardware_queues(code).reason.front();
   auto const at = to_string(cycle.location) + ": ";
   CHECK(refuse(code, 0) == "<nothing was refused>");
@@ -239,7 +239,7 @@ TEST_CASE("a rank says what would be enough", "[nccl]") {
   CHECK(refuse(code, 1) == "<nothing was refused>");
   environment.set("1");
   CHECK(
-      refuse(lower(zbpp::zb_h1{}(what), {.layout = channel_layout::one_per_rank}), 1) ==
+      refuse(lower(zbpp::zb_h1{}(model), {.layout = channel_layout::one_per_rank}), 1) ==
       "<nothing was refused>");
 
   // Rank 0 has six neighbours, and more streams than there can be queues.

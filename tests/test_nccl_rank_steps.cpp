@@ -40,17 +40,17 @@ using stage = gpu_steps::optimized_stage<toy::padded_passes<toy::launched_passes
 // Trains with one rank per thread; each has a model of its own, of which it trains its stages.
 gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const& with) {
   gpu_steps::outcome result;
-  auto const& where = planned.problem().placement();
-  result.given = toy::make_model(where.stages());
+  auto const& placement = planned.problem().placement();
+  result.given = toy::make_model(placement.stages());
   std::mutex mutex;
   auto const thrown =
-      run_ranks(where.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-        auto all = toy::make_model(where.stages());
+      run_ranks(placement.ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(placement.stages());
         std::vector<stage> stages;
-        for (int s : where.stages_of(meeting.rank()))
+        for (int s : placement.stages_of(meeting.rank()))
           stages.emplace_back(
               all[zbpp::detail::index(s)],
-              with.infinite_of(s, where.stages()),
+              with.infinite_of(s, placement.stages()),
               planned.problem().costs(s).tied > 0);
         auto settings = settings_of(planned, meeting.rank());
         bool is_told = false;
@@ -62,18 +62,19 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
         zbpp::pipeline pipe(
             planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with.clip));
         if (!is_told) throw std::runtime_error("the thread of the rank was not told of it");
-        gpu_steps::outcome mine;
-        mine.train(pipe);
+        gpu_steps::outcome outcome;
+        outcome.train(pipe);
         pipe.evaluate();
         std::lock_guard const lock(mutex);
-        for (int s : where.stages_of(meeting.rank()))
+        for (int s : placement.stages_of(meeting.rank()))
           result.given[zbpp::detail::index(s)] = all[zbpp::detail::index(s)];
-        result.early += mine.early;
+        result.early += outcome.early;
         if (meeting.rank() == 0) {
-          result.amended = mine.amended;
-          result.norms = mine.norms;
+          result.amended = outcome.amended;
+          result.norms = outcome.norms;
         }
-        if (where.rank_of(where.stages() - 1) == meeting.rank()) result.losses = mine.losses;
+        if (placement.rank_of(placement.stages() - 1) == meeting.rank())
+          result.losses = outcome.losses;
       });
   for (auto const& text : thrown) CHECK(text == "");
   return result;
@@ -91,11 +92,11 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
         costs = std::vector(costs.size(), launched_costs());
         costs.front().tied = costs.back().tied = gpu_steps::tied_size;
       }
-      problem const what(zbpp::placement::v_shape(ranks), 2 * ranks, costs, 87);
+      problem const problem(zbpp::placement::v_shape(ranks), 2 * ranks, costs, 87);
       auto layout = zbpp::channel_layout::one_per_directed_pair;
       for (auto const& with :
-           gpu_steps::troubles_of(make_plan(zbpp::zb_v{}, what, {.step = kind}))) {
-        auto const planned = make_plan(zbpp::zb_v{}, what, {.step = kind, .layout = layout});
+           gpu_steps::troubles_of(make_plan(zbpp::zb_v{}, problem, {.step = kind}))) {
+        auto const planned = make_plan(zbpp::zb_v{}, problem, {.step = kind, .layout = layout});
         layout = zbpp::channel_layout::one_per_rank;  // of all but the first, for few queues
         auto machine = machine_of(planned, ++seed);
         machine.shares_memory = seed % 2 == 0;
@@ -111,11 +112,11 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
 
 TEST_CASE("a run over NCCL stops after the same step on all ranks, whoever asks", "[nccl]") {
   constexpr int ranks = 3;
-  problem const what(zbpp::placement::linear(ranks), 4, launched_costs(), 87);
+  problem const problem(zbpp::placement::linear(ranks), 4, launched_costs(), 87);
   auto seed = run_seed() + 3000;
   for (auto const kind :
        {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
-    auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = kind});
+    auto const planned = make_plan(zbpp::zb_h1{}, problem, {.step = kind});
     for (int asking = 0; asking < ranks; ++asking) {
       reset_gpus(machine_of(planned, ++seed));
       INFO("rank " << asking << " asks, interleaving " << seed);
@@ -151,8 +152,8 @@ TEST_CASE("a run over NCCL stops after the same step on all ranks, whoever asks"
 TEST_CASE(
     "a failure at any flow over NCCL leaves every rank the weights of whole steps", "[nccl]") {
   constexpr int ranks = 3;
-  problem const what(zbpp::placement::linear(ranks), 4, launched_costs(), 87);
-  auto const planned = make_plan(zbpp::zb_h1{}, what, {.step = step_kind::post_validated});
+  problem const problem(zbpp::placement::linear(ranks), 4, launched_costs(), 87);
+  auto const planned = make_plan(zbpp::zb_h1{}, problem, {.step = step_kind::post_validated});
   auto seed = run_seed() + 2000;
   for (int failing = 1; failing < 12; failing += thinned(2, 5))
     for (int culprit = 0; culprit < ranks; ++culprit) {
@@ -174,17 +175,17 @@ TEST_CASE(
                 stages,
                 gpu_steps::options(0));
             meeting.barrier();  // or a rank may learn of the failure while it makes its pipeline
-            std::string told;
+            std::string reports;
             try {
               pipe.run(gpu_steps::count);
             } catch (std::exception const& failed) {
-              told = failed.what();
+              reports = failed.what();
             }
             auto const expected =
                 gpu_steps::train_alone(planned, {}, static_cast<int>(pipe.steps()));
             bool const is_same = gpu_steps::has_same_weights(all[rank], expected.given[rank]);
-            if (told.find("this flow fails") == std::string::npos)
-              throw std::runtime_error("was told: " + told);
+            if (reports.find("this flow fails") == std::string::npos)
+              throw std::runtime_error("was told: " + reports);
             if (!is_same) throw std::runtime_error("other weights than after whole steps");
           });
       for (auto const& text : thrown) CHECK(text == "");

@@ -7,6 +7,7 @@
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_ranks_toy.hpp>
@@ -113,20 +114,20 @@ outcome on_ranks(
       planned.problem().ranks(), patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
         auto all = toy::make_model(planned.problem().stages());
         std::vector<warm_stage> stages;
-        auto const& where = planned.problem().placement();
-        for (int s : where.stages_of(meeting.rank()))
+        auto const& placement = planned.problem().placement();
+        for (int s : placement.stages_of(meeting.rank()))
           stages.emplace_back(all[zbpp::detail::index(s)]);
         auto settings = settings_of(planned, meeting.rank());
         if (change) change(settings);
         zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
-        outcome mine;
-        for (int i = 0; i < steps; ++i) mine.losses.push_back(pipe.step().losses);
-        for (int s : where.stages_of(meeting.rank()))
+        outcome outcome;
+        for (int i = 0; i < steps; ++i) outcome.losses.push_back(pipe.step().losses);
+        for (int s : placement.stages_of(meeting.rank()))
           result.gradients[zbpp::detail::index(s)] = digest_of(all[zbpp::detail::index(s)]);
-        mine.losses.push_back(pipe.evaluate().losses);
+        outcome.losses.push_back(pipe.evaluate().losses);
         std::lock_guard const lock(mutex);
-        if (where.rank_of(planned.problem().stages() - 1) == meeting.rank())
-          result.losses = mine.losses;
+        if (placement.rank_of(planned.problem().stages() - 1) == meeting.rank())
+          result.losses = outcome.losses;
       });
   for (auto const& text : thrown) CHECK(text == "");
   return result;
@@ -142,11 +143,9 @@ TEST_CASE("ranks in processes of their own give the bits of one process", "[nccl
       auto const planned = toy_plan(policy, ranks, 5, options);
       auto machine = machine_of(planned, ++seed);
       machine.shares_memory = shares_memory;
-      reset_gpus(machine);
+      checked_ranks const gpus(machine);
       INFO(policy << ", " << machine.connections << " queues, shares memory: " << shares_memory);
       CHECK(on_ranks(planned) == reference(planned));
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
     }
   }
 }
@@ -170,13 +169,11 @@ TEST_CASE("pairs in processes of their own give the bits of one process", "[nccl
         auto machine = machine_of(planned, ++seed);
         machine.drains = true;
         machine.shares_memory = copies;
-        reset_gpus(machine);
+        checked_ranks const gpus(machine);
         model::start_counting();
         INFO(machine.connections << " queues, " << (copies ? "copies" : "NCCL"));
         CHECK(on_ranks(planned, change) == reference(planned));
         CHECK((model::count("ncclSend") == 0) == copies);
-        CHECK(first_of(model::faults()) == "");
-        CHECK(first_of(model::leaks()) == "");
       }
     }
 }
@@ -361,11 +358,9 @@ TEST_CASE("allocations and first launches that wait for the device hold up no st
       auto machine = machine_of(planned, ++seed);
       machine.drains = true;
       machine.shares_memory = seed % 2 == 0;
-      reset_gpus(machine);
+      checked_ranks const gpus(machine);
       INFO(policy << ", receives opened " << ahead << " passes ahead");
       CHECK(on_ranks(planned) == reference(planned));
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
     }
 }
 
@@ -386,8 +381,8 @@ class hungry_passes : public toy::padded_passes<toy::basic_passes<toy::launched>
 
 // Takes that much before the first step, so that steps find it, or does not.
 struct hungry_stage : toy::basic_hand_written<hungry_passes> {
-  hungry_stage(toy::stage_model& what, bool is_warm)
-      : basic_hand_written(what), is_warm_(is_warm) {}
+  hungry_stage(toy::stage_model& stage, bool is_warm)
+      : basic_hand_written(stage), is_warm_(is_warm) {}
 
   void warm_up(zbpp::pass_context ctx) const {
     load_kernels(ctx);
@@ -474,11 +469,9 @@ TEST_CASE("layouts, an adopted communicator and other settings change no bit", "
     for (bool const shares_memory : {false, true}) {
       auto machine = machine_of(planned, ++seed);
       machine.shares_memory = shares_memory;
-      reset_gpus(machine);
+      checked_ranks const gpus(machine);
       INFO(name << ", shares memory: " << shares_memory);
       CHECK(on_ranks(planned, change) == expected);
-      CHECK(first_of(model::faults()) == "");
-      CHECK(first_of(model::leaks()) == "");
     }
   };
   using settings = nccl::ranks_settings;
@@ -505,8 +498,8 @@ accident breaks(int rank) {
 // Comes to harm in one pass of its second step.
 class fragile : public toy::padded_passes<toy::basic_passes<toy::launched>> {
  public:
-  fragile(toy::stage_model& what, std::function<void(zbpp::pass_context)> harm)
-      : padded_passes(what), harm_(std::move(harm)) {}
+  fragile(toy::stage_model& stage, std::function<void(zbpp::pass_context)> harm)
+      : padded_passes(stage), harm_(std::move(harm)) {}
 
   zbpp::message forward(
       saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
@@ -522,7 +515,7 @@ class fragile : public toy::padded_passes<toy::basic_passes<toy::launched>> {
 // both, and in a collective call after them.
 std::vector<std::array<std::string, 3>> fail(
     plan const& planned,
-    accident const& what,
+    accident const& accident,
     zbpp::asio::rendezvous_settings const& meeting_settings = patient_settings(),
     std::function<void(nccl::ranks_settings&)> const& change = {}) {
   auto const ranks = planned.problem().ranks();
@@ -530,20 +523,21 @@ std::vector<std::array<std::string, 3>> fail(
   auto const thrown = run_ranks(ranks, meeting_settings, [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(ranks);
     auto const rank = zbpp::detail::index(meeting.rank());
-    fragile mine(
+    fragile stage(
         all[rank],
-        meeting.rank() == what.rank ? what.happens : std::function<void(zbpp::pass_context)>{});
-    std::array stages{zbpp::as_flow(mine)};
+        meeting.rank() == accident.rank ? accident.happens
+                                        : std::function<void(zbpp::pass_context)>{});
+    std::array stages{zbpp::as_flow(stage)};
     auto settings = settings_of(planned, meeting.rank());
     if (change) change(settings);
     zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
     pipe.step();
     meeting.barrier();  // or a rank may learn of the second step while it is in its first
-    auto const report = [&](std::size_t which, auto const& call) {
+    auto const report = [&](std::size_t index, auto const& call) {
       try {
         call();
       } catch (std::exception const& failed) {
-        reported[rank][which] = failed.what();
+        reported[rank][index] = failed.what();
       }
     };
     report(0, [&] { pipe.step(); });
@@ -607,13 +601,11 @@ TEST_CASE("hosts and NCCL that wait for room in launch queues change no bit", "[
         auto machine = machine_of(planned, ++seed);
         machine.shares_memory = shares_memory;
         machine.launch_depth = nccl::hardware_queues(planned.program()).reason.empty() ? 3 : 8;
-        reset_gpus(machine);
+        checked_ranks const gpus(machine);
         INFO(
             policy << ", " << machine.connections << " queues of " << machine.launch_depth
                    << ", interleaving " << seed << ", shares memory: " << shares_memory);
         CHECK(on_ranks(planned) == reference(planned));
-        CHECK(first_of(model::faults()) == "");
-        CHECK(first_of(model::leaks()) == "");
       }
 }
 
@@ -701,15 +693,15 @@ TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
   bool const fails = GENERATE(false, true);
   reset_gpus(machine_of(planned, run_seed(), zbpp::channel_layout::one_per_rank));
   auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
-    auto* const mine = make_own(meeting);
+    auto* const made = make_own(meeting);
     {
       auto all = toy::make_model(2);
       fragile stage(all[zbpp::detail::index(meeting.rank())], [&](zbpp::pass_context) {
-        if (fails && meeting.rank() == 1) model::comm_fault(mine, ncclRemoteError);
+        if (fails && meeting.rank() == 1) model::comm_fault(made, ncclRemoteError);
       });
       std::array stages{zbpp::as_flow(stage)};
       auto settings = settings_of(planned, meeting.rank());
-      settings.adopted = mine;
+      settings.adopted = made;
       zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
       pipe.step();
       meeting.barrier();
@@ -722,7 +714,7 @@ TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
       if (has(reported, "remote process exited") != fails)
         throw std::logic_error("reported: " + reported);
     }
-    nccl::check(fails ? ncclCommAbort(mine) : ncclCommDestroy(mine));
+    nccl::check(fails ? ncclCommAbort(made) : ncclCommDestroy(made));
   });
   for (auto const& text : thrown) CHECK(text == "");
   CHECK(first_of_serious() == "");
@@ -754,8 +746,8 @@ TEST_CASE("ranks that differ in what they set are told", "[nccl]") {
   reset_gpus(machine_of(planned, run_seed()));
   auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(2);
-    toy::padded_stage mine(all[zbpp::detail::index(meeting.rank())]);
-    std::array stages{zbpp::stage_ref(mine)};
+    toy::padded_stage stage(all[zbpp::detail::index(meeting.rank())]);
+    std::array stages{zbpp::stage_ref(stage)};
     auto settings = settings_of(planned, meeting.rank());
     if (meeting.rank() == 1) settings.layout = zbpp::channel_layout::one_per_pair;
     if (meeting.rank() == 1) settings.peer_copies = false;

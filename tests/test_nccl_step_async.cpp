@@ -8,6 +8,7 @@
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_counted_rank.hpp>
@@ -48,8 +49,8 @@ constexpr int microbatches = 5;
 using started = zbpp::started_step<zbpp::pipeline<nccl::ranks>>;
 using change_call = counted_rank::change_call;
 
-void require(bool holds, std::string const& what) {
-  if (!holds) throw std::logic_error(what);
+void require(bool holds, std::string const& text) {
+  if (!holds) throw std::logic_error(text);
 }
 
 plan plan_of(int ranks, std::string const& policy = "zb_h1") {
@@ -64,37 +65,33 @@ change_call settings_with(cuda::replay replay, int at_once) {
 }
 
 // Runs the steps of a rank, each begun while as many others run as may be.
-void run_together(counted_rank& mine, toy::history const& expected, int at_once) {
+void run_together(counted_rank& counted, toy::history const& expected, int at_once) {
   std::deque<started> begun;
   for (int i = 0, done = 0; i < steps; ++i) {
-    begun.push_back(mine.pipe().step_async());
+    begun.push_back(counted.pipe().step_async());
     require(begun.back().number() == i, "a step has another number");
     while (!begun.empty() && (static_cast<int>(begun.size()) == at_once || i + 1 == steps)) {
       auto const& losses = begun.front().get().losses;
-      require(mine.are_losses_of(losses, expected, done), "a step has other losses");
+      require(counted.are_losses_of(losses, expected, done), "a step has other losses");
       begun.pop_front();
-      require(mine.pipe().steps() == ++done, "another number of steps is done");
+      require(counted.pipe().steps() == ++done, "another number of steps is done");
     }
   }
-  require(mine.has_gradients_of(expected, steps - 1), "the gradients are others");
+  require(counted.has_gradients_of(expected, steps - 1), "the gradients are others");
 }
 
 // Runs all ranks, with what `body(rank, meeting)` has each do, and checks that nothing is wrong.
 template <class Body>
 void check_ranks(
     plan const& planned, model::options const& machine, change_call const& change, Body body) {
-  reset_gpus(machine);
-  {
-    step_counters const numbers(planned.problem().placement());
-    auto const thrown =
-        run_ranks(planned.problem().ranks(), patient_settings(), [&](asio::rendezvous& meeting) {
-          counted_rank mine(planned, meeting, {}, change);
-          body(mine, meeting);
-        });
-    for (auto const& text : thrown) CHECK(text == "");
-  }
-  CHECK(first_of(model::faults()) == "");
-  CHECK(first_of(model::leaks()) == "");
+  checked_ranks const gpus(machine);
+  step_counters const numbers(planned.problem().placement());
+  auto const thrown =
+      run_ranks(planned.problem().ranks(), patient_settings(), [&](asio::rendezvous& meeting) {
+        counted_rank counted(planned, meeting, {}, change);
+        body(counted, meeting);
+      });
+  for (auto const& text : thrown) CHECK(text == "");
 }
 
 // Has them run their steps so.
@@ -104,8 +101,8 @@ void check_together(
     model::options const& machine,
     int at_once,
     change_call const& change) {
-  check_ranks(planned, machine, change, [&](counted_rank& mine, asio::rendezvous const&) {
-    run_together(mine, expected, at_once);
+  check_ranks(planned, machine, change, [&](counted_rank& counted, asio::rendezvous const&) {
+    run_together(counted, expected, at_once);
   });
 }
 
@@ -181,8 +178,8 @@ TEST_CASE("a rank begins steps before others have begun any", "[nccl]") {
   for (int const early : {0, 1, 2}) {
     INFO("rank " << early);
     std::latch begun(1);
-    auto const steps_of_rank = [&](counted_rank& mine, asio::rendezvous& meeting) {
-      auto& pipe = mine.pipe();
+    auto const steps_of_rank = [&](counted_rank& counted, asio::rendezvous& meeting) {
+      auto& pipe = counted.pipe();
       auto const& board = meeting.control_channel().board();
       if (meeting.rank() != early) begun.wait();
       for (int i = 0; i < at_once; ++i) {
@@ -198,7 +195,7 @@ TEST_CASE("a rank begins steps before others have begun any", "[nccl]") {
       static_cast<void>(pipe.evaluate());  // waits for all
       require(board.read().step == at_once, "the evaluation has another number");
       require(pipe.steps() == at_once, "steps are missing");
-      require(mine.has_gradients_of(expected, at_once - 1), "the gradients are others");
+      require(counted.has_gradients_of(expected, at_once - 1), "the gradients are others");
     };
     check_ranks(planned, machine, settings_with(cuda::replay::none, at_once), steps_of_rank);
   }
@@ -208,19 +205,19 @@ TEST_CASE("steps and evaluations wait for those that were begun, and so does the
   auto const planned = plan_of(3);
   auto const expected = adding_reference(planned, 6);
   auto const machine = machine_of(planned, run_seed() + 400);
-  auto const steps_of_rank = [&](counted_rank& mine, asio::rendezvous const&) {
-    auto& pipe = mine.pipe();
+  auto const steps_of_rank = [&](counted_rank& counted, asio::rendezvous const&) {
+    auto& pipe = counted.pipe();
     static_cast<void>(pipe.step_async());
     static_cast<void>(pipe.step_async());
-    require(mine.are_losses_of(pipe.step().losses, expected, 2), "step 2 has other losses");
+    require(counted.are_losses_of(pipe.step().losses, expected, 2), "step 2 has other losses");
     auto const third = pipe.step_async();
     static_cast<void>(pipe.evaluate());
     require(pipe.steps() == 4, "the evaluation does not wait");
-    require(mine.are_losses_of(third.get().losses, expected, 3), "step 3 has other losses");
+    require(counted.are_losses_of(third.get().losses, expected, 3), "step 3 has other losses");
     static_cast<void>(pipe.step_async());
     static_cast<void>(pipe.step_async());
-    mine.leave();
-    require(mine.has_gradients_of(expected, 5), "the gradients are others");
+    counted.leave();
+    require(counted.has_gradients_of(expected, 5), "the gradients are others");
   };
   for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
     INFO("replays: " << (replay == cuda::replay::step));
@@ -241,40 +238,40 @@ struct accident {
 
 // What a rank made of a run that failed.
 struct end_of_rank {
-  std::vector<std::string> told;  // first, by each step behind, and by later calls
-  std::int64_t steps = -1;        // that it counts as done
+  std::vector<std::string> reports;  // first, by each step behind, and by later calls
+  std::int64_t steps = -1;           // that it counts as done
 };
 
 // Begins steps on all ranks, three at once, until they fail. Each checks that what is done is
 // right, and that what has failed goes on failing.
 std::vector<end_of_rank> fail(
-    plan const& planned, toy::history const& expected, accident const& what) {
+    plan const& planned, toy::history const& expected, accident const& accident) {
   auto const ranks = planned.problem().ranks();
   step_counters const numbers(planned.problem().placement());
   std::vector<end_of_rank> ends(zbpp::detail::index(ranks));
-  auto const thrown = run_ranks(ranks, what.meeting, [&](asio::rendezvous& meeting) {
-    bool const is_culprit = meeting.rank() == what.culprit;
-    auto const harm = is_culprit ? what.on_forward : counted_rank::on_forward_call{};
-    counted_rank mine(planned, meeting, harm, settings_with(what.replay, 3));
-    auto& pipe = mine.pipe();
+  auto const thrown = run_ranks(ranks, accident.meeting, [&](asio::rendezvous& meeting) {
+    bool const is_culprit = meeting.rank() == accident.culprit;
+    auto const harm = is_culprit ? accident.on_forward : counted_rank::on_forward_call{};
+    counted_rank counted(planned, meeting, harm, settings_with(accident.replay, 3));
+    auto& pipe = counted.pipe();
     auto& end = ends[zbpp::detail::index(meeting.rank())];
     meeting.barrier();  // or a rank may learn of the failure while it makes its pipeline
     std::deque<started> begun;
     std::vector<std::pair<std::int64_t, bool>> right;  // of steps: whether their losses are
     auto const note = [&](started const& each) {
       auto const number = static_cast<int>(each.number());
-      right.emplace_back(number, mine.are_losses_of(each.get().losses, expected, number));
+      right.emplace_back(number, counted.are_losses_of(each.get().losses, expected, number));
     };
     try {
       for (int i = 0; i < 12; ++i) {
-        if (is_culprit && what.before_step) what.before_step(i);
+        if (is_culprit && accident.before_step) accident.before_step(i);
         begun.push_back(pipe.step_async());
         if (begun.size() < 3) continue;
         note(begun.front());
         begun.pop_front();
       }
     } catch (zbpp::error const& failed) {
-      end.told.emplace_back(failed.what());
+      end.reports.emplace_back(failed.what());
     }
     end.steps = pipe.steps();
     for (auto const& each : begun) try {
@@ -282,13 +279,13 @@ std::vector<end_of_rank> fail(
         require(each.number() < end.steps, "a step that is not counted gives losses");
       } catch (zbpp::error const& again) {
         require(each.number() >= end.steps, "a step that is counted fails");
-        end.told.emplace_back(again.what());
+        end.reports.emplace_back(again.what());
       }
     for (int i = 0; i < 2; ++i) try {
         static_cast<void>(i == 0 ? pipe.step_async().get() : pipe.step());
         throw std::logic_error("a run that has failed goes on");
       } catch (zbpp::error const& again) {
-        end.told.emplace_back(again.what());
+        end.reports.emplace_back(again.what());
       }
     require(pipe.steps() == end.steps, "steps are counted after the failure");
     for (auto const& [number, is_right] : right) require(is_right, "a step has other losses");
@@ -298,9 +295,10 @@ std::vector<end_of_rank> fail(
 }
 
 void check_ends(std::vector<end_of_rank> const& ends, std::string const& part) {
-  std::vector<std::string> told;
-  for (auto const& each : ends) told.insert(told.end(), each.told.begin(), each.told.end());
-  check_told(told, part);
+  std::vector<std::string> reports;
+  for (auto const& each : ends)
+    reports.insert(reports.end(), each.reports.begin(), each.reports.end());
+  check_told(reports, part);
 }
 
 }  // namespace
@@ -330,7 +328,7 @@ TEST_CASE("what a pass throws while steps run leaves those before it whole", "[n
           // To others, the first failure names its step.
           auto const names = "the toy broke (in step " + std::to_string(step) + ")";
           bool const is_culprit = static_cast<int>(rank) == culprit;
-          CHECK((is_culprit || ends[rank].told.front().find(names) != std::string::npos));
+          CHECK((is_culprit || ends[rank].reports.front().find(names) != std::string::npos));
         }
       }
 }
@@ -370,7 +368,7 @@ TEST_CASE("a fault of a device while steps run reaches every rank", "[nccl]") {
              },
          .replay = replay});
     // Whoever is asked first tells it: CUDA, or NCCL.
-    bool const is_of_nccl = ends[0].told.front().find("NCCL reports") != std::string::npos;
+    bool const is_of_nccl = ends[0].reports.front().find("NCCL reports") != std::string::npos;
     check_ends(ends, is_of_nccl ? "unhandled cuda error" : "cudaErrorIllegalAddress");
   }
 }
@@ -407,26 +405,26 @@ TEST_CASE("a rank that leaves while others have begun steps ends those", "[nccl]
   auto meeting_settings = patient_settings();
   meeting_settings.stall_deadline = std::chrono::seconds(1);
   reset_gpus(machine_of(planned, run_seed() + 900));
-  std::vector<std::string> told(3);
+  std::vector<std::string> reports(3);
   {
     step_counters const numbers(planned.problem().placement());
     auto const thrown = run_ranks(3, meeting_settings, [&](asio::rendezvous& meeting) {
-      counted_rank mine(planned, meeting, {}, settings_with(cuda::replay::none, 2));
+      counted_rank counted(planned, meeting, {}, settings_with(cuda::replay::none, 2));
       auto const rank = meeting.rank();
       try {
         for (int i = 0; i < 4; ++i) {
           if (rank == 1 && i == 3) throw std::runtime_error("it leaves");
-          static_cast<void>(mine.pipe().step_async());
+          static_cast<void>(counted.pipe().step_async());
         }
-        static_cast<void>(mine.pipe().step());
+        static_cast<void>(counted.pipe().step());
       } catch (std::exception const& failed) {
-        told[zbpp::detail::index(rank)] = failed.what();
+        reports[zbpp::detail::index(rank)] = failed.what();
       }
     });
     for (auto const& text : thrown) CHECK(text == "");
   }
-  CHECK(told[1] == "it leaves");
-  for (auto const& text : {told[0], told[2]}) {
+  CHECK(reports[1] == "it leaves");
+  for (auto const& text : {reports[0], reports[2]}) {
     INFO(text);
     bool const has_left = text.find("rank 1: left the run") != std::string::npos;
     CHECK((has_left || text.find("the step has stalled") != std::string::npos));
@@ -442,7 +440,7 @@ TEST_CASE("steps at once that cannot be are refused on all ranks", "[nccl]") {
     {
       step_counters const numbers(planned.problem().placement());
       thrown = run_ranks(2, patient_settings(), [&](asio::rendezvous& meeting) {
-        counted_rank const mine(
+        counted_rank const counted(
             planned, meeting, {}, [&](nccl::ranks_settings& s) { change(meeting.rank(), s); });
       });
     }

@@ -28,11 +28,11 @@ using stage = gpu_steps::optimized_stage<toy::padded_passes<toy::launched_passes
 
 TEST_CASE("ranks over NCCL agree on steps with the bits of one process", "[nccl]") {
   auto seed = run_seed();
-  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& what) {
+  gpu_steps::for_each_case([&](zbpp::any_policy const& policy, problem const& problem) {
     for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
-      auto const planned = make_plan(policy, what, {.step = kind});
+      auto const planned = make_plan(policy, problem, {.step = kind});
       for (auto const& with : gpu_steps::troubles_in_turn(planned, seed)) {
-        model::reset({.seed = ++seed, .devices = what.ranks()});
+        model::reset({.seed = ++seed, .devices = problem.ranks()});
         INFO("interleaving " << seed << ", clips at " << with.clip);
         gpu_steps::check(
             gpu_steps::train_on<stage>(planned, with, nccl_in_one_process{}),

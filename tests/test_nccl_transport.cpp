@@ -61,7 +61,7 @@ struct two_ranks {
     for (int rank : {0, 1}) {
       cuda::device_guard const here(rank);
       contexts[zbpp::detail::index(rank)] = std::make_unique<cuda::device_context>(
-          cuda::rank_device{.device = rank}, 1, std::span<zbpp::pass const>(), how);
+          cuda::rank_device{.device = rank}, 1, std::span<zbpp::pass const>(), launching);
     }
     auto const held = std::vector(channels.size(), zbpp::detail::index(depth));
     auto const peers = make_peers(needs, held, [=](int) { return by_copies; });
@@ -125,7 +125,7 @@ struct two_ranks {
     return memory[zbpp::detail::index(rank)].usage().now(purpose::edge);
   }
 
-  static constexpr cuda::launch_settings how{};
+  static constexpr cuda::launch_settings launching{};
   std::vector<cuda::message_shape> shapes;
   std::array<std::unique_ptr<cuda::device_context>, 2> contexts;
   std::array<zbpp::arena, 2> memory{

@@ -3,8 +3,8 @@
 // A step in steady state takes nothing from the heap. Its own executable, since it replaces the
 // global operator new.
 #include <zbpp/optim/adamw.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -71,10 +71,10 @@ void check_plan(std::string const& name, plan const& planned, Backend backend) {
 template <class Backend>
 void check_policies(Backend backend) {
   for (int p : {1, 2, 4})
-    for (auto const& where : test::placements_to_run(p))
+    for (auto const& placement : test::placements_to_run(p))
       for (int m : test::microbatches_to_run(p))
         test::for_each_plan_of(
-            problem(where, m, toy_costs(), 87),
+            problem(placement, m, toy_costs(), 87),
             {},
             [&](std::string const& name, plan const& planned) {
               check_plan(name, planned, backend);
@@ -130,11 +130,11 @@ TEST_CASE("a step where ranks share threads allocates nothing", "[no-allocation]
 }
 
 TEST_CASE("steps that are validated afterwards and amended allocate nothing", "[no-allocation]") {
-  for (auto const& where : {placement::linear(3), placement::v_shape(3)}) {
-    problem const problem(where, 5, toy_costs(), 87);
-    auto const order = where.is_linear() ? zb_h2{}(problem) : fixed_zb_v{}(problem);
+  for (auto const& placement : {placement::linear(3), placement::v_shape(3)}) {
+    problem const problem(placement, 5, toy_costs(), 87);
+    auto const order = placement.is_linear() ? zb_h2{}(problem) : zb_v{}(problem);
     for (auto kind : {step_kind::synchronous, step_kind::post_validated}) {
-      std::vector<optimized_stage> stages(static_cast<std::size_t>(where.stages()));
+      std::vector<optimized_stage> stages(static_cast<std::size_t>(placement.stages()));
       pipeline pipe(
           make_plan("tested", order, problem, {.step = kind}),
           threads{},
@@ -162,9 +162,9 @@ TEST_CASE("sums of tied gradients allocate nothing after some steps", "[no-alloc
 }
 
 TEST_CASE("a step that recomputes allocates nothing", "[no-allocation]") {
-  for (auto const& where : test::placements_to_run(3))
+  for (auto const& placement : test::placements_to_run(3))
     test::for_each_plan_of(
-        problem(where, 6, toy_costs(), 87),
+        problem(placement, 6, toy_costs(), 87),
         {.fused = false, .recomputed = true},
         [&](std::string const& name, plan const& planned) {
           check_plan(name, planned, virtual_time{});

@@ -48,7 +48,7 @@ struct without_serializer {
 struct viewing {
   static inline int seen = 0;
 
-  explicit viewing(std::span<int const> what) : value(what) {}
+  explicit viewing(std::span<int const> content) : value(content) {}
   viewing(viewing&& other) noexcept : value(std::exchange(other.value, {})) {}
   viewing& operator=(viewing&&) = delete;
   ~viewing() {
@@ -274,11 +274,11 @@ TEST_CASE("an object may refer to the bytes that it was read of, until it ends",
 }
 
 TEST_CASE("after a failure no object is left, and the next step has the right ones", "[object]") {
-  for (auto const& where : test::placements_to_run(3)) {
-    problem const problem(where, 5, stage_costs{.forward = 1, .edge = 16}, 1);
+  for (auto const& placement : test::placements_to_run(3)) {
+    problem const problem(placement, 5, stage_costs{.forward = 1, .edge = 16}, 1);
     test::for_each_plan_of(problem, {}, [&](std::string const& name, plan const& planned) {
       INFO(name);
-      std::vector<int> wrong(detail::index(where.stages()));
+      std::vector<int> wrong(detail::index(placement.stages()));
       std::vector<adds> stages;
       for (auto& each : wrong) stages.push_back({.wrong = &each});
       auto const check = [&](auto& pipe, pass culprit) {

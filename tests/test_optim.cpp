@@ -28,7 +28,7 @@ using zbpp::step_settings;
 using zbpp::optim::adamw;
 using zbpp::optim::layer;
 using zbpp::optim::sgd;
-using zbpp::optim::undo_by;
+using zbpp::optim::undo_method;
 
 namespace {
 
@@ -86,7 +86,7 @@ std::vector<float> moments_of(Optimizer& of) {
 // coefficient. All must leave the bits that final steps leave.
 template <class Optimizer, class Settings>
 void check_ways(Settings settings) {
-  for (auto undo : {undo_by::weights, undo_by::copies}) {
+  for (auto undo : {undo_method::weights, undo_method::copies}) {
     settings.undo = undo;
     ZBPP_SEEDED(random, 5);
     values plain(random);
@@ -99,26 +99,26 @@ void check_ways(Settings settings) {
       plain.refill(random);
       early.gradients = plain.gradients;
       undone.gradients = plain.gradients;
-      step_settings how{
+      step_settings update{
           .updates = step,
           .learning_rate = 0.01,
           .coefficient = step % 3 == 0 ? 0.37 : 1.0,
           .gradient_scale = 4};
-      by_final.step(how, ctx());
+      by_final.step(update, ctx());
       auto const before = undone.weights;
       auto const moments = moments_of(by_undo);
-      how.is_final = false;
-      by_commit.step(how, ctx());
+      update.is_final = false;
+      by_commit.step(update, ctx());
       CHECK(is_same(early.weights, plain.weights));
       by_commit.commit(ctx());
-      auto wrong = how;
+      auto wrong = update;
       wrong.coefficient = 1;
       by_undo.step(wrong, ctx());
       by_undo.undo(ctx());
       REQUIRE(is_same(undone.weights, before));
       REQUIRE(is_same(moments_of(by_undo), moments));
-      how.is_final = true;
-      by_undo.step(how, ctx());
+      update.is_final = true;
+      by_undo.step(update, ctx());
       for (auto* other : {&early, &undone}) {
         CHECK(is_same(other->weights, plain.weights));
         CHECK(is_same(other->gradients, std::vector<float>(size, 0.0F)));
@@ -145,8 +145,7 @@ TEST_CASE("AdamW follows its formula", "[optim]") {
   std::vector<double> w(all.weights.begin(), all.weights.end());
   std::vector<double> m(size, 0);
   std::vector<double> v(size, 0);
-  adamw own(
-      all.layers(), {.mean = 0.9F, .mean_square = 0.95F, .epsilon = 1e-6F, .weight_decay = 0.1F});
+  adamw own(all.layers(), {.beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-6F, .weight_decay = 0.1F});
   for (int t = 1; t <= 50; ++t) {
     all.refill(random);
     constexpr double rate = 0.02;
@@ -176,28 +175,28 @@ TEST_CASE("corrections of bias have the bits of std::pow", "[optim]") {
   ZBPP_SEEDED(random, 4);
   zbpp::optim::adamw_settings by;
   auto const check = [&](std::int64_t updates) {
-    step_settings const how{.updates = updates, .learning_rate = 0.01};
-    auto const found = zbpp::optim::detail::numbers_of(by, how);
+    step_settings const settings{.updates = updates, .learning_rate = 0.01};
+    auto const found = zbpp::optim::detail::numbers_of(by, settings);
     auto const count = static_cast<double>(updates + 1);
     auto const correction = [&](float share) {
       return 1 - std::pow(static_cast<double>(share), count);
     };
-    return found.rate == static_cast<float>(0.01 / correction(by.mean)) &&
-           found.unbias_square == static_cast<float>(1 / correction(by.mean_square));
+    return found.rate == static_cast<float>(0.01 / correction(by.beta1)) &&
+           found.unbias_square == static_cast<float>(1 / correction(by.beta2));
   };
   for (float const mean : {0.0F, 0.5F, 0.9F, 0.95F})
     for (float const square : {0.9F, 0.95F, 0.999F, 0.9999F}) {
-      by.mean = mean;
-      by.mean_square = square;
+      by.beta1 = mean;
+      by.beta2 = square;
       std::int64_t wrong = 0;
       for (std::int64_t updates = 0; updates < 2000; ++updates) wrong += check(updates) ? 0 : 1;
       CHECK(wrong == 0);
     }
   for (int i = 0; i < 10000; ++i) {
-    by.mean = static_cast<float>(random.real());
-    by.mean_square = static_cast<float>(random.real());
+    by.beta1 = static_cast<float>(random.real());
+    by.beta2 = static_cast<float>(random.real());
     auto const updates = random.integer(0, std::int64_t{1} << random.integer(0, 60));
-    INFO(by.mean << " " << by.mean_square << " " << updates);
+    INFO(by.beta1 << " " << by.beta2 << " " << updates);
     if (!check(updates)) CHECK(updates < 0);
   }
 }
@@ -259,17 +258,15 @@ TEST_CASE("settings of optimizers that are out of bounds are refused by name", "
   std::vector<float> weights(3), gradients(3);
   constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
   constexpr auto infinite = std::numeric_limits<float>::infinity();
-  auto const with_adamw = [&](zbpp::optim::adamw_settings const& how) {
-    return zbpp::test::refusal([&] { adamw({{weights, gradients}}, how); });
+  auto const with_adamw = [&](zbpp::optim::adamw_settings const& settings) {
+    return zbpp::test::refusal([&] { adamw({{weights, gradients}}, settings); });
   };
-  auto const with_sgd = [&](zbpp::optim::sgd_settings const& how) {
-    return zbpp::test::refusal([&] { sgd({{weights, gradients}}, how); });
+  auto const with_sgd = [&](zbpp::optim::sgd_settings const& options) {
+    return zbpp::test::refusal([&] { sgd({{weights, gradients}}, options); });
   };
   for (float wrong : {-0.1F, 1.0F, nan, infinite}) {
-    CHECK(with_adamw({.mean = wrong}) == "adamw_settings::mean is a share from 0 to below 1");
-    CHECK(
-        with_adamw({.mean_square = wrong}) ==
-        "adamw_settings::mean_square is a share from 0 to below 1");
+    CHECK(with_adamw({.beta1 = wrong}) == "adamw_settings::beta1 is a share from 0 to below 1");
+    CHECK(with_adamw({.beta2 = wrong}) == "adamw_settings::beta2 is a share from 0 to below 1");
     CHECK(with_sgd({.momentum = wrong}) == "sgd_settings::momentum is a share from 0 to below 1");
   }
   for (float wrong : {-1e-8F, nan, infinite}) {
@@ -338,15 +335,15 @@ TEST_CASE("a layer that moves and freezes steps as one that stays", "[optim]") {
       std::vector<gradient_state> states(2);
       own.measure(states, ctx());
       CHECK((states[0] == gradient_state{}) == source->is_frozen);
-      step_settings how{.updates = step, .learning_rate = 0.01};
-      if (!source->is_frozen) plain.step(how, ctx());
-      how.is_final = random.chance(0.3);
-      own.step(how, ctx());
-      if (!how.is_final && random.chance(0.5)) {
+      step_settings settings{.updates = step, .learning_rate = 0.01};
+      if (!source->is_frozen) plain.step(settings, ctx());
+      settings.is_final = random.chance(0.3);
+      own.step(settings, ctx());
+      if (!settings.is_final && random.chance(0.5)) {
         own.undo(ctx());
-        how.is_final = true;
-        own.step(how, ctx());
-      } else if (!how.is_final) {
+        settings.is_final = true;
+        own.step(settings, ctx());
+      } else if (!settings.is_final) {
         own.commit(ctx());
       }
       CHECK(is_same(source->weights, weights));
@@ -357,7 +354,7 @@ TEST_CASE("a layer that moves and freezes steps as one that stays", "[optim]") {
     own.keep_moments(0, true);
     CHECK(own.first_moment(1) == 3);
   };
-  for (auto const undo : {undo_by::weights, undo_by::copies}) {
+  for (auto const undo : {undo_method::weights, undo_method::copies}) {
     check([&](std::vector<layer> layers) {
       return adamw(std::move(layers), {.weight_decay = 0.1F, .undo = undo});
     });

@@ -12,6 +12,7 @@
 #include <support/checked_model.hpp>
 #include <support/plan_grid.hpp>
 #include <support/refusal.hpp>
+#include <support/same_bits.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
@@ -101,43 +102,58 @@ outcome train(
   return result;
 }
 
-// Checks a schedule in both kinds of steps on both backends. @return what happened when validated
-// afterwards
-happenings check(
-    zbpp::schedule const& order,
-    zbpp::problem const& problem,
-    model_settings const& settings,
-    training_options const& options) {
-  auto const expected = checked::train_alone(settings, problem.microbatches(), steps, options);
-  auto const planned = [&](step_kind step) {
-    return zbpp::make_plan("tested", order, problem, {.step = step});
+// Checks the plans of a row in both kinds of steps on both backends.
+// @return what happened when validated afterwards, under virtual time
+happenings check(variation row, model_settings const& settings, training_options const& options) {
+  happenings all;
+  row.problem = [&](zbpp::placement const& placement, int microbatches) {
+    return checked::make_problem(placement, microbatches, 87, settings.tied);
   };
-  auto const late = planned(step_kind::post_validated);
-  auto const found = train(late, virtual_time{}, settings, options);
-  CHECK(difference(found.given, expected) == "");
-  CHECK(difference(train(late, threads{}, settings, options).given, expected) == "");
-  auto const waiting = train(planned(step_kind::synchronous), virtual_time{}, settings, options);
-  CHECK(difference(waiting.given, expected) == "");
-  CHECK(waiting.seen.early == 0);
-  CHECK(waiting.seen.amended == 0);
-  return found.seen;
+  row.plans.fused = false;
+  row.plans.steps = {step_kind::post_validated, step_kind::synchronous};
+  auto const of = [&](plan const& planned) {
+    auto own = settings;
+    own.stages = planned.problem().stages();
+    return own;
+  };
+  auto const on = [&](auto backend, happenings& seen) {
+    return [&, backend](plan const& planned, std::uint64_t) {
+      auto const found = train(planned, backend, of(planned), options);
+      if (validates_step_before(planned.program())) {
+        seen += found.seen;
+        ++seen.schedules;
+      } else {
+        CHECK(found.seen.early == 0);
+        CHECK(found.seen.amended == 0);
+      }
+      return found.given;
+    };
+  };
+  happenings on_threads;
+  same_bits(
+      [&](plan const& planned) {
+        return checked::train_alone(of(planned), planned.problem().microbatches(), steps, options);
+      },
+      {{"virtual time", on(virtual_time{}, all)}, {"threads", on(threads{}, on_threads)}},
+      {row});
+  return all;
 }
 
+// Checks every policy and placement for some ranks.
 happenings check(
-    int ranks, int microbatches, model_settings settings, training_options const& options) {
-  happenings all;
-  for (auto const& where : placements_to_run(ranks)) {
-    zbpp::problem const problem(where, microbatches, costs(), 87);
-    settings.stages = where.stages();
-    for (auto const& policy : grid_policies()) {
-      if (!is_supported(policy, problem)) continue;
-      INFO(name_of(policy, problem));
-      auto const order = policy(problem);
-      all += check(order, problem, settings, options);
-      ++all.schedules;
-    }
-  }
-  return all;
+    int ranks, int microbatches, model_settings const& settings, training_options const& options) {
+  return check({"every policy", {ranks}, only(microbatches)}, settings, options);
+}
+
+// Checks every policy on one placement.
+happenings check(
+    zbpp::placement const& placement,
+    int microbatches,
+    model_settings const& settings,
+    training_options const& options) {
+  variation row{"one placement", {placement.ranks()}, only(microbatches)};
+  row.plans.placements = [=](int) { return std::vector{placement}; };
+  return check(row, settings, options);
 }
 
 }  // namespace
@@ -166,7 +182,7 @@ TEST_CASE("a norm exactly at the limit is treated alike everywhere", "[optimizer
   zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
   auto const free = checked::train_alone(settings, 4, steps, {});
   for (double clip : {free.norms[0], free.norms[3] + 1e-6, free.norms[7]})
-    check(zbpp::zb_h1{}(problem), problem, settings, {.clip = clip});
+    check(zbpp::placement::linear(3), 4, settings, {.clip = clip});
 }
 
 TEST_CASE("gradients that are not finite skip a step, wherever they are", "[optimizer-steps]") {
@@ -209,8 +225,9 @@ TEST_CASE("a state says how many steps wait for an optimizer step", "[optimizer-
   for (bool const is_first : {false, true})
     for (auto const kind :
          {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
-      auto const where = is_first ? zbpp::placement::custom({1, 0, 2}) : zbpp::placement::linear(3);
-      zbpp::problem const problem(where, 4, costs(), 87);
+      auto const placement =
+          is_first ? zbpp::placement::custom({1, 0, 2}) : zbpp::placement::linear(3);
+      zbpp::problem const problem(placement, 4, costs(), 87);
       checked::model all({.stages = 3, .has_frozen_stage = true});
       auto const planned = zbpp::make_plan(zbpp::greedy_auto{}, problem, {.step = kind});
       pipeline pipe(planned, threads{}, all.stages(), {.accumulate = 3});
@@ -231,7 +248,7 @@ TEST_CASE("a state says how many steps wait for an optimizer step", "[optimizer-
 }
 
 TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimizer-steps]") {
-  for (auto undo : {zbpp::optim::undo_by::weights, zbpp::optim::undo_by::copies})
+  for (auto undo : {zbpp::optim::undo_method::weights, zbpp::optim::undo_method::copies})
     for (bool uses_adamw : {false, true}) {
       auto const seen = check(
           thinned(4, 3),
@@ -242,35 +259,17 @@ TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimi
     }
 }
 
-// Checks a model whose stages in a list have the same weights, as `check` does.
-happenings check_tied(
-    zbpp::placement const& where,
-    int microbatches,
-    model_settings settings,
-    training_options const& options) {
-  happenings all;
-  settings.stages = where.stages();
-  auto const problem = checked::make_problem(where, microbatches, 87, settings.tied);
-  for (auto const& policy : grid_policies()) {
-    if (!is_supported(policy, problem)) continue;
-    INFO(name_of(policy, problem));
-    all += check(policy(problem), problem, settings, options);
-    ++all.schedules;
-  }
-  return all;
-}
-
 TEST_CASE("weights that several stages have stay the same weights", "[optimizer-steps][tied]") {
   auto const p = GENERATE(2, 3, 5);
   if (p > thinned(8, 3)) return;
-  for (auto const& where : placements_to_run(p)) {
-    auto const last = where.stages() - 1;
+  for (auto const& placement : placements_to_run(p)) {
+    auto const last = placement.stages() - 1;
     std::vector<std::vector<int>> all{{0, last}, {0, 1}};
     if (last > 1) all.push_back({0, 1, last});
     for (auto const& tied : all) {
       CAPTURE(tied);
-      auto const seen = check_tied(
-          where,
+      auto const seen = check(
+          placement,
           p + 1,
           {.faults = {{4, last, 0}}, .tied = tied},
           {.clip = 1.5, .accumulate = last > 2 ? 1 : 2});
@@ -281,26 +280,26 @@ TEST_CASE("weights that several stages have stay the same weights", "[optimizer-
 }
 
 TEST_CASE("every stage may have the same weights, once or twice", "[optimizer-steps][tied]") {
-  auto const where = GENERATE(
+  auto const placement = GENERATE(
       zbpp::placement::linear(3), zbpp::placement::v_shape(1), zbpp::placement::v_shape(2));
   std::vector<int> tied;
-  for (int s = 0; s < where.stages(); ++s) tied.push_back(s);
+  for (int s = 0; s < placement.stages(); ++s) tied.push_back(s);
   for (bool const only_first : {true, false}) {
-    auto const seen = check_tied(
-        where, 4, {.uses_adamw = false, .tied = tied, .ties_first_layers = only_first}, {});
-    CHECK(seen.early == seen.schedules * where.ranks() * (steps - 3));
+    auto const seen = check(
+        placement, 4, {.uses_adamw = false, .tied = tied, .ties_first_layers = only_first}, {});
+    CHECK(seen.early == seen.schedules * placement.ranks() * (steps - 3));
   }
 }
 
 TEST_CASE("tied weights of one rank alone cost no wait", "[optimizer-steps][tied]") {
   auto const steady =
-      [](auto const& policy, zbpp::placement const& where, std::vector<int> const& tied) {
+      [](auto const& policy, zbpp::placement const& placement, std::vector<int> const& tied) {
         std::vector<zbpp::stage_costs> costs(
-            static_cast<std::size_t>(where.stages()),
+            static_cast<std::size_t>(placement.stages()),
             {.forward = 1000, .backward_input = 1000, .backward_weight = 1000});
         for (int s : tied) costs[static_cast<std::size_t>(s)].tied = 64;
         auto const times = zbpp::times_of_steps(zbpp::make_plan(
-            policy, zbpp::problem(where, 12, costs, 10), {.step = step_kind::post_validated}));
+            policy, zbpp::problem(placement, 12, costs, 10), {.step = step_kind::post_validated}));
         return times.steady.whole;
       };
   auto const v = zbpp::placement::v_shape(4);
@@ -388,15 +387,15 @@ TEST_CASE("gradients of no layers end a step with an error", "[optimizer-steps][
   for (std::size_t size : {0U, 7U, 65U}) {
     zbpp::state_map const map(planned.program());
     zbpp::in_process_states link(map);
-    zbpp::detail::tied_gradients mine(
+    zbpp::detail::tied_gradients tied(
         planned.program(), problem, 1, std::span(all.stages()).last(1));
     virtual_time::pass_observer clock;
     zbpp::pass_context const ctx(memory);
-    CHECK(mine.send(0, link, clock, ctx));
-    CHECK_FALSE(mine.finish(0, link, clock, ctx));
+    CHECK(tied.send(0, link, clock, ctx));
+    CHECK_FALSE(tied.finish(0, link, clock, ctx));
     link.send(map.between(0, 1), std::vector<std::byte>(size), 0);
     CHECK(
-        refusal(zbpp::errc::no_agreement, [&] { (void)mine.finish(0, link, clock, ctx); }) ==
+        refusal(zbpp::errc::no_agreement, [&] { (void)tied.finish(0, link, clock, ctx); }) ==
         "another rank sent " + std::to_string(size) +
             " bytes of tied gradients, which are not those of layers of 64; give the tied layers "
             "of all ranks the same size");
@@ -467,12 +466,12 @@ TEST_CASE(
   auto const throwing_stage = GENERATE(0, 1);
   auto const throwing_microbatch = GENERATE(0, 1, 2, 3);
   CAPTURE(p, is_v, kind == step_kind::synchronous, throwing_stage, throwing_microbatch);
-  auto const where = is_v ? zbpp::placement::v_shape(p) : zbpp::placement::linear(p);
-  zbpp::problem const problem(where, 4, costs(), 87);
+  auto const placement = is_v ? zbpp::placement::v_shape(p) : zbpp::placement::linear(p);
+  zbpp::problem const problem(placement, 4, costs(), 87);
   auto const planned = is_v ? zbpp::make_plan(zbpp::zb_v{}, problem, {.step = kind})
                             : zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
   constexpr int good_steps = 3;
-  model_settings const settings{.stages = where.stages()};
+  model_settings const settings{.stages = placement.stages()};
   auto const run = [&](auto backend) {
     checked::model all(settings);
     all.maths(throwing_stage).throw_in(good_steps, throwing_microbatch);
@@ -488,7 +487,7 @@ TEST_CASE(
     CHECK(bits == possible[steps_taken]);
     // It can go on from there once half-made gradients are gone.
     zbpp::arena memory;
-    for (int s = 0; s < where.stages(); ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+    for (int s = 0; s < placement.stages(); ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
     pipe.run(static_cast<int>(10 - pipe.steps()));
     CHECK(all.bits() == checked::train_alone(settings, 4, 10, {}).bits);
   };
@@ -572,29 +571,30 @@ TEST_CASE("random trainings give the bits of one process", "[optimizer-steps][fu
     };
     auto const p = number(1, 6);
     auto const m = number(1, 2 * p + 2);
-    auto const where = placements_to_run(p)[static_cast<std::size_t>(number(0, 2))];
+    auto const placement = placements_to_run(p)[static_cast<std::size_t>(number(0, 2))];
     std::vector<int> tied;
     if (random.chance(0.3))
-      for (int s = 0; s < where.stages(); ++s)
+      for (int s = 0; s < placement.stages(); ++s)
         if (s != 1 && random.chance(0.5)) tied.push_back(s);
-    auto const problem = checked::make_problem(where, m, number(0, 200), tied);
+    auto const problem = checked::make_problem(placement, m, number(0, 200), tied);
     std::vector<zbpp::any_policy> policies;
     for (auto& policy : grid_policies())
       if (is_supported(policy, problem)) policies.push_back(policy);
     auto const& policy = random.pick<zbpp::any_policy>(policies);
     model_settings settings{
-        .stages = where.stages(),
+        .stages = placement.stages(),
         .dropout = random.chance(0.5),
         .has_frozen_stage = random.chance(0.25),
         .uses_adamw = random.chance(0.7),
-        .undo = random.chance(0.5) ? zbpp::optim::undo_by::weights : zbpp::optim::undo_by::copies,
+        .undo = random.chance(0.5) ? zbpp::optim::undo_method::weights
+                                   : zbpp::optim::undo_method::copies,
         .loss_weight = random.chance(0.25) ? 20.0F : 1.0F,
         .tied = tied,
         .ties_first_layers = random.chance(0.5)};
     for (int faults = number(0, 3); faults > 0; --faults)
       settings.faults.push_back(
           {number(0, steps - 1),
-           number(0, where.stages() - 1),
+           number(0, placement.stages() - 1),
            number(0, m - 1),
            random.chance(0.5) ? infinite : nothing});
     std::array clips{0.0, 1e-2, 1.0, 1.5, 4.0};

@@ -113,8 +113,8 @@ TEST_CASE("so do those with optimizers, in every kind of step", "[other-sizes]")
     auto const train = [&](auto backend) {
       checked::model all(settings);
       auto const make = [&](int microbatches) {
-        problem const what(zbpp::placement::linear(3), microbatches, checked::costs(), 87);
-        return make_plan(zbpp::zb_h1{}, what, {.step = kind});
+        problem const problem(zbpp::placement::linear(3), microbatches, checked::costs(), 87);
+        return make_plan(zbpp::zb_h1{}, problem, {.step = kind});
       };
       pipeline whole(make(whole_size), backend, all.stages(), options);
       pipeline last(make(rest), backend, all.stages(), options);

@@ -6,14 +6,14 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/bottleneck.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
-#include <zbpp/planner/detail/recompute.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
@@ -30,11 +30,10 @@
 
 namespace test_partition {
 
-using zbpp::bottleneck_partition;
 using zbpp::bytes;
 using zbpp::errc;
+using zbpp::found_plan;
 using zbpp::layer_costs;
-using zbpp::layer_partition;
 using zbpp::layered_problem;
 using zbpp::partition;
 using zbpp::placement;
@@ -42,6 +41,7 @@ using zbpp::problem;
 using zbpp::schedule;
 using zbpp::stage_costs;
 using zbpp::ticks;
+using zbpp::detail::bottleneck_partition;
 using zbpp::test::for_each_composition;
 using zbpp::test::passes;
 using zbpp::test::random_layers;
@@ -180,7 +180,7 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
     auto const least = least_cost(model, decide);
     try {
       auto const found = partition(model, decide, {.schedules = 1 << 20});
-      CHECK(found.optimal);
+      CHECK(found.is_optimal());
       CHECK(least == found.cost);
       ++fitting;
       if (std::find(found.recompute.begin(), found.recompute.end(), true) != found.recompute.end())
@@ -193,13 +193,13 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
   };
   for (int trial = 0; trial < 120; trial += thinned(1, 5)) {
     ZBPP_SEEDED(random, trial % 90);
-    auto const where = random_placement(random);
-    auto const count = where.stages() + static_cast<int>(random.integer(0, thinned(3, 2)));
-    auto const model = random_model(random, where, count, trial >= 90);
+    auto const placement = random_placement(random);
+    auto const count = placement.stages() + static_cast<int>(random.integer(0, thinned(3, 2)));
+    auto const model = random_model(random, placement, count, trial >= 90);
     check(model, all_forward_first{});
-    if (where.is_linear()) check(model, zbpp::zb_h1{});
-    if (where.is_linear()) check(model, zbpp::one_f_one_b{});
-    if (where.is_v_shape()) check(model, zbpp::fixed_zb_v{});
+    if (placement.is_linear()) check(model, zbpp::zb_h1{});
+    if (placement.is_linear()) check(model, zbpp::one_f_one_b{});
+    if (placement.is_v_shape()) check(model, zbpp::zb_v{});
   }
   CHECK(fitting > thinned(50, 8));
   CHECK(recomputing > thinned(10, -1));
@@ -210,7 +210,7 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
   int least = 0;
   int all = 0;
   auto const check = [&](layered_problem const& model, auto const& decide) {
-    std::optional<layer_partition> best;
+    std::optional<found_plan> best;
     try {
       best = partition(model, decide, {.schedules = 1 << 20});
     } catch (zbpp::error const&) {
@@ -219,9 +219,9 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
     ++all;
     try {
       auto const found = partition(model, decide, {.schedules = 200});
-      CHECK(found.schedules <= 200);
+      CHECK(found.tries <= 200);
       CHECK(found.cost >= best->cost);
-      if (found.optimal) CHECK(found.cost == best->cost);
+      if (found.is_optimal()) CHECK(found.cost == best->cost);
       if (found.cost == best->cost) ++least;
       auto const start =
           model.with(bottleneck_partition(model.layers(), model.placement()).first_layer);
@@ -234,7 +234,7 @@ TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
   for (int trial = 0; trial < thinned(120, 12); ++trial) {
     ZBPP_SEEDED(random, trial);
     if (trial % 3 == 0)
-      check(random_model(random, placement::v_shape(2), 10), zbpp::fixed_zb_v{});
+      check(random_model(random, placement::v_shape(2), 10), zbpp::zb_v{});
     else
       check(random_model(random, placement::linear(4), 10), zbpp::zb_h1{});
   }
@@ -312,15 +312,16 @@ TEST_CASE("a policy that keeps limits by itself is led to cuts that it takes", "
 }
 
 TEST_CASE("R goes in front of each B of the stages that have none", "[partition]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   stage_costs const again{.forward = 1, .recompute = 1};
-  problem const problem(where, 2, {stage_costs{.forward = 1}, again});
-  auto const plain = schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1BW1"}));
+  problem const problem(placement, 2, {stage_costs{.forward = 1}, again});
+  auto const plain =
+      schedule(placement, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1BW1"}));
   auto const with_r =
-      schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1R0 1B0 1F1 1W0 1R1 1BW1"}));
+      schedule(placement, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1R0 1B0 1F1 1W0 1R1 1BW1"}));
   CHECK(zbpp::detail::insert_recompute(plain, problem) == with_r);
   auto const some =
-      schedule(where, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1R1 1BW1"}));
+      schedule(placement, 2, passes({"0F0 0F1 0B0 0BW1 0W0", "1F0 1B0 1F1 1W0 1R1 1BW1"}));
   CHECK(zbpp::detail::insert_recompute(some, problem) == some);
 }
 
@@ -402,7 +403,7 @@ TEST_CASE("a partition by name is that of the policy", "[partition]") {
     auto const outcome = [&](auto act) {
       try {
         auto const found = act();
-        return std::to_string(found.cost) + " " + std::to_string(found.schedules) + " " +
+        return std::to_string(found.cost) + " " + std::to_string(found.tries) + " " +
                std::to_string(found.first_layer.back());
       } catch (zbpp::error const& refused) {
         return std::string(refused.what());
@@ -442,7 +443,7 @@ TEST_CASE("a policy that searches shares its budget among cuts", "[partition]") 
         10);
     CHECK(first <= 0.05);  // half of all is for ten cuts, the first of which tells how far it is
     CHECK(spent > (std::string(name) == "zb_v" ? 0 : 0.4));  // whose own order fits
-    CHECK(found.schedules <= 10);
+    CHECK(found.tries <= 10);
     CHECK(cost(simulate(found.schedule, found.problem)) == found.cost);
     CHECK(verify(lower(found.schedule), found.problem).empty());
     CHECK(partition_by_name(model, name, {.seconds = 0.01}, 10).schedule == found.schedule);

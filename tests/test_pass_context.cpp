@@ -7,10 +7,7 @@
 
 namespace test_pass_context {
 
-using zbpp::arena;
-using zbpp::backend_kind;
-using zbpp::pass_context;
-using zbpp::purpose;
+using namespace zbpp;
 
 TEST_CASE("a pass context gives memory of its rank, counted by purpose", "[pass_context]") {
   arena memory;

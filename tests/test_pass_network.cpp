@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/detail/pass_network.hpp>
+#include <zbpp/planner/detail/order_search.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/model/timeline.hpp>
@@ -33,12 +33,12 @@ struct trial {
 };
 
 trial some_trial(seeded_random& random) {
-  auto const [what, rules] = zbpp::test::some_trial(random, false, random.chance(0.5));
-  list_scheduler engine(what);
+  auto const [problem, rules] = zbpp::test::some_trial(random, false, random.chance(0.5));
+  list_scheduler engine(problem);
   REQUIRE(engine.run(rules) != never);
   std::vector<bytes> room;
-  for (int rank = 0; rank < what.ranks(); ++rank) room.push_back(engine.room(rank));
-  return {what, std::move(room), engine.order()};
+  for (int rank = 0; rank < problem.ranks(); ++rank) room.push_back(engine.room(rank));
+  return {problem, std::move(room), engine.order()};
 }
 
 // Moves a pass before others of its rank, as far as it may and no farther than a few.

@@ -253,22 +253,22 @@ TEST_CASE("means compare by their values", "[period]") {
 }
 
 TEST_CASE("a rank that may begin late need not wait for the others", "[period]") {
-  auto const what = one_pass_each(
+  auto const problem = one_pass_each(
       {{.forward = 10, .backward_input = 1, .backward_weight = 1},
        {.forward = 1, .backward_input = 1, .backward_weight = 8}},
       3);
-  auto const h2 = period(zbpp::zb_h2{}(what), what);
+  auto const h2 = period(zbpp::zb_h2{}(problem), problem);
   CHECK(h2.first_step == 46);
   CHECK(h2.period == mean_ticks{36});
   CHECK(h2.critical_ranks == std::vector<int>{0});
   CHECK(h2.offsets == std::vector<ticks>{0, 20});
   CHECK(h2.transient == 1);
   CHECK(h2.synchronous == 56);
-  auto const h1 = period(zbpp::zb_h1{}(what), what);
+  auto const h1 = period(zbpp::zb_h1{}(problem), problem);
   CHECK(h1.first_step == 40);
   CHECK(h1.period == mean_ticks{36});
   CHECK(h1.offsets == std::vector<ticks>{0, 14});
-  auto const plain = period(zbpp::one_f_one_b{}(what), what);
+  auto const plain = period(zbpp::one_f_one_b{}(problem), problem);
   CHECK(plain.first_step == 44);
   CHECK(plain.period == mean_ticks{44});
 }
@@ -296,12 +296,12 @@ TEST_CASE("the period is what many steps in a row take", "[period]") {
       placement::custom({1, 0, 2, 1})};
   for (int trial = 0; trial < 800; ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const& where = wheres[index(trial) % wheres.size()];
+    auto const& placement = wheres[index(trial) % wheres.size()];
     auto const m = static_cast<int>(random.integer(1, 4));
-    auto const what = random_problem(random, where, m);
-    auto const order = random_order(random, where, m);
-    check(order, what);
-    auto const report = period(order, what);
+    auto const problem = random_problem(random, placement, m);
+    auto const order = random_order(random, placement, m);
+    check(order, problem);
+    auto const report = period(order, problem);
     faster += report.period < mean_ticks{report.first_step} ? 1 : 0;
   }
   CHECK(faster > 3);
@@ -311,12 +311,12 @@ TEST_CASE("the period of every policy is what many of its steps in a row take", 
   auto const policies = zbpp::test::grid_policies();
   int compared = 0;
   for (int p : {1, 2, 3, 4})
-    for (auto const& where : zbpp::test::placements(p))
+    for (auto const& placement : zbpp::test::placements(p))
       for (int m : {p, 2 * p}) {
         ZBPP_SEEDED(random, 10000 + compared);
-        std::vector<stage_costs> stages(index(where.stages()), zbpp::test::uneven_costs());
+        std::vector<stage_costs> stages(index(placement.stages()), zbpp::test::uneven_costs());
         for (auto& stage : stages) stage.forward += random.integer(-300, 300);
-        problem const problem(where, m, stages, 87);
+        problem const problem(placement, m, stages, 87);
         for (auto const& decide : policies) {
           if (!zbpp::test::is_supported(decide, problem)) continue;
           INFO(zbpp::test::name_of(decide, problem));
@@ -459,10 +459,10 @@ TEST_CASE("the critical cycle has the greatest mean of all cycles", "[period]") 
 // @source arXiv 2401.10241v1 table 9
 TEST_CASE("on even ranks the policies' steps take what one of them costs", "[period][paper]") {
   for (auto const& row : zbpp::test::paper_rows) {
-    auto const what = row.linear();
+    auto const problem = row.linear();
     for (auto const& order :
-         {zbpp::zb_h1{}(what), zbpp::zb_h2{}(what), zbpp::one_f_one_b{}(what)}) {
-      auto const report = period(order, what);
+         {zbpp::zb_h1{}(problem), zbpp::zb_h2{}(problem), zbpp::one_f_one_b{}(problem)}) {
+      auto const report = period(order, problem);
       CHECK(report.period == mean_ticks{report.first_step});
       CHECK(report.synchronous >= report.first_step);
     }
@@ -487,34 +487,34 @@ TEST_CASE("two thousand ranks have a period", "[period]") {
 }
 
 TEST_CASE("a schedule that lacks passes has no period", "[period]") {
-  auto const where = placement::linear(2);
-  problem const problem(where, 1, stage_costs{.forward = 1});
+  auto const placement = placement::linear(2);
+  problem const problem(placement, 1, stage_costs{.forward = 1});
   CHECK(refusal([&] {
-          (void)period(schedule(where, 1, passes({"0F0", "1F0 1B0"})), problem);
+          (void)period(schedule(placement, 1, passes({"0F0", "1F0 1B0"})), problem);
         }) == "rank 0: 0B0 is missing; a step has F and B of every stage and microbatch");
   CHECK(refusal([&] {
-          (void)period(schedule(where, 1, passes({"", ""})), problem);
+          (void)period(schedule(placement, 1, passes({"", ""})), problem);
         }) == "rank 0: 0F0 is missing; a step has F and B of every stage and microbatch");
 }
 
 TEST_CASE("what simulate refuses has no period", "[period]") {
-  auto const where = placement::linear(2);
-  problem const problem(where, 1, stage_costs{.forward = 1});
+  auto const placement = placement::linear(2);
+  problem const problem(placement, 1, stage_costs{.forward = 1});
   CHECK(refusal(zbpp::errc::refused_program, [&] {
-          (void)period(schedule(where, 1, passes({"0B0 0F0 0W0", "1F0 1B0 1W0"})), problem);
+          (void)period(schedule(placement, 1, passes({"0B0 0F0 0W0", "1F0 1B0 1W0"})), problem);
         }) == "rank 0, position 0: 0B0 waits for something that never happens");
   CHECK(refusal([&] {
-          (void)period(schedule(where, 2, passes({"0F0", "1F0"})), problem);
+          (void)period(schedule(placement, 2, passes({"0F0", "1F0"})), problem);
         }) == "made for another placement or another number of microbatches than the problem's");
 }
 
 TEST_CASE("the greatest times that a problem takes do not overflow in a period", "[period]") {
-  auto const where = placement::linear(3);
+  auto const placement = placement::linear(3);
   auto const most = (ticks{1} << 62) - 1000;
   auto const report = [&](std::vector<stage_costs> const& costs, ticks hop = 0) {
-    problem const problem(where, 1, costs, hop);
+    problem const problem(placement, 1, costs, hop);
     return period(
-        schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0", "2F0 2B0 2W0"})), problem);
+        schedule(placement, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0", "2F0 2B0 2W0"})), problem);
   };
   CHECK(report({{.forward = most}, {}, {.backward_weight = 7}}).period == mean_ticks{most});
   CHECK(report({{}, {.backward_weight = most}, {}}).period == mean_ticks{most});

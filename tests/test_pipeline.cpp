@@ -63,14 +63,14 @@ TEST_CASE("a pipeline wants one stage for each of its placement's", "[pipeline]"
 }
 
 TEST_CASE("a program that verify refuses makes no pipeline", "[pipeline]") {
-  auto const what = small(placement::linear(2), 2);
+  auto const problem = small(placement::linear(2), 2);
   std::vector<plain_flow> stages(2);
-  auto const order = zb_h1{}(what);
+  auto const order = zb_h1{}(problem);
 
   // Each rank waits for a pass of the other that stands behind its own.
   schedule const deadlocked(
-      what.placement(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
-  plan const stuck("ZB-H1", what, order, lower(deadlocked));
+      problem.placement(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
+  plan const stuck("ZB-H1", problem, order, lower(deadlocked));
   auto const text =
       test::refusal(errc::refused_program, [&] { pipeline(stuck, threads{}, stages); });
   CHECK(text.find("the program is refused") != std::string::npos);
@@ -78,9 +78,9 @@ TEST_CASE("a program that verify refuses makes no pipeline", "[pipeline]") {
 
   plan const incomplete(
       "ZB-H1",
-      what,
+      problem,
       order,
-      lower({what.placement(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})}));
+      lower({problem.placement(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})}));
   auto const other =
       test::refusal(errc::refused_program, [&] { pipeline(incomplete, virtual_time{}, stages); });
   CHECK(other.find("it is missing") != std::string::npos);
@@ -232,9 +232,9 @@ struct noting {
     co_await W([&] { note("W", mb); });
   }
   void update(pass_context) { notes->push_back("update"); }
-  void note(std::string const& what, microbatch mb) {
+  void note(std::string const& action, microbatch mb) {
     notes->push_back(
-        what + std::to_string(mb.index()) + " step " + std::to_string(mb.step()) +
+        action + std::to_string(mb.index()) + " step " + std::to_string(mb.step()) +
         (mb.is_training() ? "" : " evaluating"));
   }
 };
@@ -243,11 +243,11 @@ struct noting {
 
 TEST_CASE("a stage is updated once a step, after its last W", "[pipeline]") {
   auto const check = [](auto backend) {
-    for (auto const& where : test::placements_to_run(2)) {
+    for (auto const& placement : test::placements_to_run(2)) {
       test::for_each_plan_of(
-          small(where, 4), {}, [&](std::string const& name, plan const& planned) {
+          small(placement, 4), {}, [&](std::string const& name, plan const& planned) {
             INFO(name);
-            std::vector<std::vector<std::string>> notes(detail::index(where.stages()));
+            std::vector<std::vector<std::string>> notes(detail::index(placement.stages()));
             std::vector<noting> stages;
             for (auto& n : notes) stages.push_back({.notes = &n});
             pipeline pipe{planned, backend, stages};
@@ -273,22 +273,22 @@ TEST_CASE("a stage is updated once a step, after its last W", "[pipeline]") {
 
 TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[pipeline]") {
   auto const check = [](auto backend) {
-    for (auto const& where : test::placements_to_run(3))
+    for (auto const& placement : test::placements_to_run(3))
       test::for_each_plan_of(
-          small(where, 6), {}, [&](std::string const& name, plan const& planned) {
+          small(placement, 6), {}, [&](std::string const& name, plan const& planned) {
             INFO(name);
-            std::vector<plain_flow> stages(detail::index(where.stages()));
+            std::vector<plain_flow> stages(detail::index(placement.stages()));
             pipeline pipe{planned, backend, stages};
             for (int i = 0; i < 3; ++i) {
               auto const& result = pipe.evaluate();
-              check_losses(result, where.stages());
-              CHECK(result.measured.size() == detail::index(where.stages()) * 6);
+              check_losses(result, placement.stages());
+              CHECK(result.measured.size() == detail::index(placement.stages()) * 6);
               for (auto const& timed : result.measured.all())
                 CHECK(timed.pass.kind == pass_kind::forward);
-              for (int rank = 0; rank < where.ranks(); ++rank)
+              for (int rank = 0; rank < placement.ranks(); ++rank)
                 CHECK(pipe.memory(rank).in_use == std::array<bytes, zbpp::purposes>{});
               CHECK(pipe.steps() == i);
-              check_losses(pipe.step(), where.stages());
+              check_losses(pipe.step(), placement.stages());
             }
           });
   };
@@ -297,12 +297,12 @@ TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[p
 }
 
 TEST_CASE("an evaluation follows the verified program, not the plan's schedule", "[pipeline]") {
-  auto const what = small(placement::linear(2), 2);
+  auto const problem = small(placement::linear(2), 2);
   schedule const swapped(
       placement::linear(2),
       2,
       test::passes({"0F1 0F0 0B1 0B0 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
-  plan const planned("two orders", what, zb_h1{}(what), lower(swapped));
+  plan const planned("two orders", problem, zb_h1{}(problem), lower(swapped));
   std::vector<plain_flow> stages(2);
   pipeline pipe{planned, virtual_time{}, stages};
   check_losses(pipe.evaluate(), 2);

@@ -27,37 +27,37 @@ std::vector<int> stages_of(placement const& placement, int rank) {
 }  // namespace
 
 TEST_CASE("linear puts one stage on each rank", "[placement]") {
-  auto const where = placement::linear(3);
-  CHECK(ranks_of(where) == std::vector<int>{0, 1, 2});
-  CHECK(where.ranks() == 3);
-  CHECK(where.stages() == 3);
-  CHECK(where.name() == "linear");
+  auto const placement = placement::linear(3);
+  CHECK(ranks_of(placement) == std::vector<int>{0, 1, 2});
+  CHECK(placement.ranks() == 3);
+  CHECK(placement.stages() == 3);
+  CHECK(placement.name() == "linear");
 }
 
 TEST_CASE("looped goes round the ranks", "[placement]") {
-  auto const where = placement::looped(2, 3);
-  CHECK(ranks_of(where) == std::vector<int>{0, 1, 0, 1, 0, 1});
-  CHECK(where.ranks() == 2);
-  CHECK(where.stages() == 6);
-  CHECK(where.name() == "looped");
+  auto const placement = placement::looped(2, 3);
+  CHECK(ranks_of(placement) == std::vector<int>{0, 1, 0, 1, 0, 1});
+  CHECK(placement.ranks() == 2);
+  CHECK(placement.stages() == 6);
+  CHECK(placement.name() == "looped");
   CHECK(placement::looped(4, 1) == placement::linear(4));
 }
 
 TEST_CASE("a v goes down the ranks and comes back", "[placement]") {
-  auto const where = placement::v_shape(3);
-  CHECK(ranks_of(where) == std::vector<int>{0, 1, 2, 2, 1, 0});
-  CHECK(stages_of(where, 0) == std::vector<int>{0, 5});
-  CHECK(stages_of(where, 2) == std::vector<int>{2, 3});
-  CHECK(where.name() == "v");
+  auto const placement = placement::v_shape(3);
+  CHECK(ranks_of(placement) == std::vector<int>{0, 1, 2, 2, 1, 0});
+  CHECK(stages_of(placement, 0) == std::vector<int>{0, 5});
+  CHECK(stages_of(placement, 2) == std::vector<int>{2, 3});
+  CHECK(placement.name() == "v");
 }
 
 TEST_CASE("any list of ranks is a placement, and is known by its shape", "[placement]") {
-  auto const where = placement::custom({1, 0, 1, 1});
-  CHECK(where.ranks() == 2);
-  CHECK(where.name() == "custom");
-  CHECK_FALSE(where.is_linear());
-  CHECK_FALSE(where.is_looped());
-  CHECK_FALSE(where.is_v_shape());
+  auto const placement = placement::custom({1, 0, 1, 1});
+  CHECK(placement.ranks() == 2);
+  CHECK(placement.name() == "custom");
+  CHECK_FALSE(placement.is_linear());
+  CHECK_FALSE(placement.is_looped());
+  CHECK_FALSE(placement.is_v_shape());
   CHECK(placement::custom({0, 1, 2}).is_linear());
   CHECK(placement::custom({0, 1, 0, 1}).is_looped());
   CHECK(placement::custom({0, 1, 1, 0}).is_v_shape());
@@ -72,15 +72,15 @@ TEST_CASE("on one rank linear is looped, and a v is two chunks", "[placement]") 
 }
 
 TEST_CASE("stages of a rank ascend, and chunks count them", "[placement]") {
-  auto const where = placement::custom({2, 0, 2, 1, 0, 2});
-  CHECK(stages_of(where, 0) == std::vector<int>{1, 4});
-  CHECK(stages_of(where, 1) == std::vector<int>{3});
-  CHECK(stages_of(where, 2) == std::vector<int>{0, 2, 5});
-  for (int rank = 0; rank < where.ranks(); ++rank) {
+  auto const placement = placement::custom({2, 0, 2, 1, 0, 2});
+  CHECK(stages_of(placement, 0) == std::vector<int>{1, 4});
+  CHECK(stages_of(placement, 1) == std::vector<int>{3});
+  CHECK(stages_of(placement, 2) == std::vector<int>{0, 2, 5});
+  for (int rank = 0; rank < placement.ranks(); ++rank) {
     int chunk = 0;
-    for (int stage : where.stages_of(rank)) {
-      CHECK(where.rank_of(stage) == rank);
-      CHECK(where.chunk_of(stage) == chunk++);
+    for (int stage : placement.stages_of(rank)) {
+      CHECK(placement.rank_of(stage) == rank);
+      CHECK(placement.chunk_of(stage) == chunk++);
     }
   }
 }
@@ -115,14 +115,15 @@ TEST_CASE("a placement that cannot be says what would be right", "[placement]") 
 }
 
 TEST_CASE("microbatches are at least one, and few enough to number", "[placement]") {
-  auto const where = placement::linear(4);
+  auto const placement = placement::linear(4);
   using zbpp::detail::check_microbatches;
-  CHECK(refusal([&] { check_microbatches(where, 1); }) == "<nothing was refused>");
-  CHECK(refusal([&] { check_microbatches(where, 1 << 25); }) == "<nothing was refused>");
-  CHECK(
-      refusal([&] { check_microbatches(where, 0); }) == "microbatches is 0; a step has at least 1");
+  CHECK(refusal([&] { check_microbatches(placement, 1); }) == "<nothing was refused>");
+  CHECK(refusal([&] { check_microbatches(placement, 1 << 25); }) == "<nothing was refused>");
   CHECK(refusal([&] {
-          check_microbatches(where, std::numeric_limits<int>::max());
+          check_microbatches(placement, 0);
+        }) == "microbatches is 0; a step has at least 1");
+  CHECK(refusal([&] {
+          check_microbatches(placement, std::numeric_limits<int>::max());
         }) == "microbatches is 2147483647; with 4 stages at most 33554432");
 }
 

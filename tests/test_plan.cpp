@@ -12,11 +12,7 @@
 
 namespace test_plan {
 
-using zbpp::make_plan;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::schedule;
-using zbpp::stage_costs;
+using namespace zbpp;
 using zbpp::test::passes;
 
 namespace {
@@ -28,14 +24,14 @@ problem small(placement const& placement = placement::linear(2)) {
 }  // namespace
 
 TEST_CASE("a plan holds what its policy, lowering and simulation make", "[plan]") {
-  auto const what = small();
-  auto const plan = make_plan(zbpp::zb_h1{}, what, {.receive_ahead = 1});
+  auto const problem = small();
+  auto const plan = make_plan(zbpp::zb_h1{}, problem, {.receive_ahead = 1});
   CHECK(plan.policy() == "ZB-H1");
-  CHECK(plan.problem() == what);
-  CHECK(plan.schedule() == zbpp::zb_h1{}(what));
+  CHECK(plan.problem() == problem);
+  CHECK(plan.schedule() == zbpp::zb_h1{}(problem));
   CHECK(plan.program() == zbpp::lower(plan.schedule(), {.receive_ahead = 1}));
   CHECK(plan.program() != zbpp::lower(plan.schedule()));
-  CHECK(plan.timeline() == zbpp::simulate(plan.schedule(), what));
+  CHECK(plan.timeline() == zbpp::simulate(plan.schedule(), problem));
 }
 
 TEST_CASE("a policy from the registry makes the plan that its type makes", "[plan]") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/policy.hpp>
 
 #include <support/catch.hpp>
@@ -43,14 +44,16 @@ TEST_CASE("a policy has three names and makes schedules", "[policy]") {
   STATIC_REQUIRE(zbpp::policy<zbpp::gpipe>);
   STATIC_REQUIRE(zbpp::policy<zbpp::one_f_one_b>);
   STATIC_REQUIRE(zbpp::policy<zbpp::interleaved>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::grouped_interleaved>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_h1>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_h2>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_v>);
-  STATIC_REQUIRE(zbpp::policy<zbpp::fixed_zb_v>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::zb_v_within_limits>);
   STATIC_REQUIRE(zbpp::policy<zbpp::v_half>);
   STATIC_REQUIRE(zbpp::policy<zbpp::v_min>);
   STATIC_REQUIRE(zbpp::policy<zbpp::interleaved_zb>);
   STATIC_REQUIRE(zbpp::policy<zbpp::dualpipe_v>);
+  STATIC_REQUIRE(zbpp::policy<zbpp::stp>);
   STATIC_REQUIRE_FALSE(zbpp::policy<title_is_no_text>);
   STATIC_REQUIRE_FALSE(zbpp::policy<changes_itself>);
   STATIC_REQUIRE_FALSE(zbpp::policy<gives_passes>);

@@ -11,12 +11,7 @@
 
 namespace test_problem {
 
-using zbpp::bytes;
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::transfer_costs;
+using namespace zbpp;
 using zbpp::test::refusal;
 
 namespace {
@@ -85,34 +80,34 @@ TEST_CASE("problems are equal when all of their parts are", "[problem]") {
 }
 
 TEST_CASE("a problem that cannot be says what would be right", "[problem]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   CHECK(refusal([&] {
-          problem(where, 0, stage_costs{});
+          problem(placement, 0, stage_costs{});
         }) == "microbatches is 0; a step has at least 1");
   CHECK(refusal([&] {
-          problem(where, 1 << 30, stage_costs{});
+          problem(placement, 1 << 30, stage_costs{});
         }) == "microbatches is 1073741824; with 2 stages at most 67108864");
   CHECK(refusal([&] {
-          problem(where, 1, std::vector<stage_costs>(3));
+          problem(placement, 1, std::vector<stage_costs>(3));
         }) == "costs are given for 3 stages; the placement has 2");
   CHECK(refusal([&] {
-          problem(where, 1, {{}, {.backward_input = -4}});
+          problem(placement, 1, {{}, {.backward_input = -4}});
         }) == "stage 1: backward_input is -4; at least 0");
   CHECK(refusal([&] {
-          problem(where, 1, stage_costs{}, transfer_costs(1, {0}));
+          problem(placement, 1, stage_costs{}, transfer_costs(1, {0}));
         }) == "transfer: the table is for 1 ranks; the placement has 2");
   CHECK(refusal([&] {
-          problem(where, 1, stage_costs{}, 0, {1, 2, 3});
+          problem(placement, 1, stage_costs{}, 0, {1, 2, 3});
         }) == "memory_limit has 3 entries; give 1 or 2");
   CHECK(refusal([&] {
-          problem(where, 1, stage_costs{}, 0, {1, -2});
+          problem(placement, 1, stage_costs{}, 0, {1, -2});
         }) == "memory_limit is -2; a limit is at least 0 bytes");
 }
 
 TEST_CASE("sums that no clock and no count could hold are refused", "[problem]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   auto const refused = [&](int m, stage_costs const& costs, transfer_costs const& transfer = 0) {
-    return refusal([&] { problem(where, m, costs, transfer); });
+    return refusal([&] { problem(placement, m, costs, transfer); });
   };
   auto const limit = most / 2;
   CHECK(refused(1, {.forward = limit / 2}) == "<nothing was refused>");

@@ -5,20 +5,14 @@
 #include <support/instructions.hpp>
 #include <support/refusal.hpp>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace test_program {
 
-using zbpp::instruction;
-using zbpp::instruction_kind;
-using zbpp::pass;
-using zbpp::pass_kind;
-using zbpp::placement;
-using zbpp::program;
-using zbpp::test::instructions;
-using zbpp::test::parse_instruction;
-using zbpp::test::refusal;
+using namespace zbpp;
+using namespace zbpp::test;
 
 TEST_CASE("an instruction is written as stage, kind, microbatch", "[program]") {
   for (std::string const text :
@@ -38,6 +32,14 @@ TEST_CASE("an instruction is written as stage, kind, microbatch", "[program]") {
         "7ADD_T"})
     CHECK(to_string(parse_instruction(text)) == text);
   CHECK(to_string(instruction{static_cast<instruction_kind>(14), 1, 2}) == "1?2");
+}
+
+TEST_CASE("the table of passes stands in the order of their kinds", "[program]") {
+  for (std::size_t k = 0; k < zbpp::pass_kinds; ++k) {
+    CHECK(zbpp::pass_table[k].kind == static_cast<pass_kind>(k));
+    CHECK(to_string(static_cast<instruction_kind>(k)) == zbpp::pass_table[k].letters);
+  }
+  CHECK_FALSE(is_known(static_cast<pass_kind>(zbpp::pass_kinds)));
 }
 
 TEST_CASE("the first five instructions are the passes", "[program]") {

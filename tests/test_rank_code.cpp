@@ -53,10 +53,10 @@ TEST_CASE("every instruction keeps its place, kind, chunk and microbatch", "[ran
 
 TEST_CASE(
     "flows that are alive together have different slots, and no slot is wasted", "[rank-code]") {
-  for (auto const& where : test::placements_to_run(4))
+  for (auto const& placement : test::placements_to_run(4))
     for (int m : {1, 3, 4, 8})
       test::for_each_plan_of(
-          problem(where, m, test::uneven_costs(), 87),
+          problem(placement, m, test::uneven_costs(), 87),
           {.recomputed = true},
           [](std::string const& name, plan const& planned) {
             INFO(name);

@@ -37,15 +37,15 @@ namespace {
 // When the passes of one rank run, by line and number.
 using pass_starts = std::vector<std::vector<ticks>>;
 
-pass_starts starts_of(zbpp::timeline const& line, problem const& what, int rank) {
-  pass_starts starts(3 * what.placement().stages_of(rank).size());
+pass_starts starts_of(zbpp::timeline const& line, problem const& problem, int rank) {
+  pass_starts starts(3 * problem.placement().stages_of(rank).size());
   for (auto const& [pass, start, end] : line[rank]) {
     auto const kind = pass.kind == zbpp::pass_kind::forward          ? pass_line::forward
                       : pass.kind == zbpp::pass_kind::backward_input ? pass_line::backward
                                                                      : pass_line::weight;
-    starts[index(line_of(kind, what.placement().chunk_of(pass.stage)))].push_back(start);
+    starts[index(line_of(kind, problem.placement().chunk_of(pass.stage)))].push_back(start);
   }
-  for (auto const& of_line : starts) REQUIRE(of_line.size() == index(what.microbatches()));
+  for (auto const& of_line : starts) REQUIRE(of_line.size() == index(problem.microbatches()));
   return starts;
 }
 
@@ -56,15 +56,15 @@ std::string fault(rank_windows const& windows, pass_starts const& starts) {
   for (int line = 0; line < windows.lines(); ++line)
     for (int n = 0; n < m; ++n) {
       auto const start = starts[index(line)][index(n)];
-      auto const which = "pass " + std::to_string(n) + " of line " + std::to_string(line);
-      if (windows.start(pass_side::front, line, n) > start) return which + " starts earlier";
+      auto const name = "pass " + std::to_string(n) + " of line " + std::to_string(line);
+      if (windows.start(pass_side::front, line, n) > start) return name + " starts earlier";
       if (windows.start(pass_side::back, line, m - 1 - n) > -(start + windows.duration(line)))
-        return which + " ends later";
+        return name + " ends later";
       for (int other = 0; other < windows.lines(); ++other) {
         auto const& others = starts[index(other)];
         auto const before = std::lower_bound(others.begin(), others.end(), start) - others.begin();
         auto const behind = m - before - (other == line ? 1 : 0);
-        auto const beside = which + " and those of line " + std::to_string(other);
+        auto const beside = name + " and those of line " + std::to_string(other);
         if (windows.before(pass_side::front, line, other, n) > before) return beside + ", before";
         if (windows.before(pass_side::back, line, other, m - 1 - n) > behind)
           return beside + ", behind";
@@ -104,14 +104,14 @@ TEST_CASE("no step of windows excludes a schedule that is known", "[bounds]") {
   int narrowed = 0;
   for (int round = 0; round < thinned(6, 2); ++round)
     for (char kind : {'l', 'o', 'v'}) {
-      auto const what = zbpp::test::uneven_problem(random, kind);
-      auto const found = zbpp::greedy_auto{.search = {.seconds = 0.01}}.find(what);
-      auto const line = simulate(found.schedule, what);
-      zbpp::detail::bound_terms const terms(what);
-      for (int rank = 0; rank < what.ranks(); ++rank) {
+      auto const problem = zbpp::test::uneven_problem(random, kind);
+      auto const found = zbpp::greedy_auto{.search = {.seconds = 0.08}}.find(problem);
+      auto const line = simulate(found.schedule, problem);
+      zbpp::detail::bound_terms const terms(problem);
+      for (int rank = 0; rank < problem.ranks(); ++rank) {
         INFO("round " << round << ", kind " << kind << ", rank " << rank);
-        auto const stages = what.placement().stages_of(rank);
-        auto const starts = starts_of(line, what, rank);
+        auto const stages = problem.placement().stages_of(rank);
+        auto const starts = starts_of(line, problem, rank);
         auto windows = around(starts, durations_of_lines(terms, stages), rng);
         memory_windows memory(terms, stages);
         REQUIRE(fault(windows, starts) == "");

@@ -52,10 +52,10 @@ TEST_CASE("policies that search take the settings of a search", "[registry]") {
   zbpp::stage_costs const stage{
       .forward = 1, .backward_input = 1, .backward_weight = 1, .activation = 1};
   for (auto const& policy : zbpp::builtin_policies({.seconds = -1})) {
-    auto const where = policy.name() == "interleaved_zb" ? zbpp::placement::looped(2, 2)
-                                                         : zbpp::placement::v_shape(2);
+    auto const placement = policy.name() == "interleaved_zb" ? zbpp::placement::looped(2, 2)
+                                                             : zbpp::placement::v_shape(2);
     if (policy.searches())
-      CHECK_THROWS_AS(policy(zbpp::problem(where, 4, stage, 0, {2})), zbpp::error);
+      CHECK_THROWS_AS(policy(zbpp::problem(placement, 4, stage, 0, {2})), zbpp::error);
   }
 }
 
@@ -71,8 +71,9 @@ TEST_CASE("no two built-in policies share a name or a title", "[registry]") {
 TEST_CASE("an unknown name is answered with the names there are", "[registry]") {
   CHECK(
       refusal([] { (void)zbpp::find_policy(zbpp::builtin_policies(), "zb-h3"); }) ==
-      "no policy is called 'zb-h3'; there are gpipe one_f_one_b interleaved interleaved_zb zb_h1 "
-      "zb_h2 zb_v v_half v_min dualpipe_v greedy_auto");
+      "no policy is called 'zb-h3'; there are gpipe one_f_one_b interleaved grouped_interleaved "
+      "interleaved_zb zb_h1 "
+      "zb_h2 zb_v v_half v_min dualpipe_v stp greedy_auto");
 }
 
 TEST_CASE("a policy in the registry does what its type does, with its settings", "[registry]") {
@@ -85,10 +86,10 @@ TEST_CASE("a policy in the registry does what its type does, with its settings",
 }
 
 TEST_CASE("a list can be extended without touching the built-in one", "[registry]") {
-  auto mine = zbpp::builtin_policies();
-  mine.emplace_back(picky{});
-  CHECK(zbpp::find_policy(mine, "picky").title() == "Picky");
-  CHECK(zbpp::builtin_policies().size() + 1 == mine.size());
+  auto policies = zbpp::builtin_policies();
+  policies.emplace_back(picky{});
+  CHECK(zbpp::find_policy(policies, "picky").title() == "Picky");
+  CHECK(zbpp::builtin_policies().size() + 1 == policies.size());
 }
 
 }  // namespace test_registry

@@ -117,15 +117,15 @@ TEST_CASE("in the callback of a run the state is that of its step", "[run]") {
     auto const expected = one_by_one(kind);
     model all(settings(kind));
     pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
-    std::int64_t told = 0;
+    std::int64_t calls = 0;
     pipe.run(steps, [&](step_result const& result) {
-      auto const& then = expected[detail::index(told)];
-      CHECK(pipe.steps() == ++told);
+      auto const& then = expected[detail::index(calls)];
+      CHECK(pipe.steps() == ++calls);
       CHECK(are_same(pipe.state(), then.state));
       CHECK(result.losses == then.losses);
       amended += result.update.is_amended ? 1 : 0;
     });
-    CHECK(told == steps);
+    CHECK(calls == steps);
     CHECK(all.bits() == expected.back().bits);
   });
   CHECK(amended > 0);
@@ -163,9 +163,9 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
             refusal([&] { static_cast<void>(pipe.state()); }), "state() is called while "));
       }).join();
     };
-    int told = 0;
+    int calls = 0;
     pipe.run(steps, [&](step_result const&) {
-      if (++told % 5 != 1) return;
+      if (++calls % 5 != 1) return;
       refuse_all("run()");
       elsewhere();
     });
@@ -217,18 +217,18 @@ TEST_CASE("a run that pauses evaluates as calls one by one do", "[run]") {
     model all(settings(kind));
     pipeline pipe(planned_for(kind), backend, all.stages(), options(kind));
     std::vector<std::int64_t> pauses;
-    std::int64_t told = 0;
+    std::int64_t calls = 0;
     auto const caller = std::this_thread::get_id();
     pipe.resume({.steps = 0});
     pipe.run(
         steps,
         [&](step_result const& result) {
-          CHECK(result.losses == expected[detail::index(told)].losses);
-          ++told;
+          CHECK(result.losses == expected[detail::index(calls)].losses);
+          ++calls;
         },
         {.pause_every = 5, .on_pause = [&] {
            auto const& then = expected[detail::index(pipe.steps() - 1)];
-           CHECK(told == pipe.steps());
+           CHECK(calls == pipe.steps());
            CHECK(are_same(pipe.state(), then.state));
            CHECK(all.bits() == then.bits);
            CHECK(pipe.evaluate().losses == then.evaluated);
@@ -238,7 +238,7 @@ TEST_CASE("a run that pauses evaluates as calls one by one do", "[run]") {
            pauses.push_back(pipe.steps());
          }});
     CHECK(pauses == std::vector<std::int64_t>{5, 10});
-    CHECK(told == steps);
+    CHECK(calls == steps);
     CHECK(all.bits() == expected.back().bits);
     CHECK(are_same(pipe.state(), expected.back().state));
   });

@@ -13,6 +13,7 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
 #include <support/planner_problems.hpp>
@@ -27,7 +28,6 @@
 #include <cmath>
 #include <cstdint>
 #include <stop_token>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -65,14 +65,17 @@ problem without_limits(problem const& limited) {
 }
 
 // No policy that does not search costs no more and takes less.
-void check_against_policies(problem const& problem, found_schedule const& found) {
-  auto const its = use_of(found.schedule, problem);
-  for (auto const& policy : builtin_policies()) {
-    if (policy.name() != std::string_view("zb_v") && policy.searches()) continue;
+void check_against_policies(found_plan const& found) {
+  auto const& problem = found.problem;
+  auto const use = use_of(found.schedule, problem);
+  auto policies = builtin_policies();
+  std::erase_if(policies, [](any_policy const& one) { return one.searches(); });
+  policies.emplace_back(zb_v{});
+  for (auto const& policy : policies) {
     CAPTURE(policy.name(), problem.placement().name(), problem.ranks(), problem.microbatches());
     try {
       auto const other = policy(problem);
-      if (cost(simulate(other, problem)) <= found.cost) CHECK(its <= use_of(other, problem));
+      if (cost(simulate(other, problem)) <= found.cost) CHECK(use <= use_of(other, problem));
     } catch (error const& refused) {
       REQUIRE(refused.code() == errc::unsupported_problem);
     }
@@ -95,84 +98,93 @@ TEST_CASE("the least share of the fullest rank comes first, then the sum", "[sav
 
 TEST_CASE("a plan without limits takes no more memory than policies that cost the same") {
   struct row {
-    placement where;
+    zbpp::placement placement;
     int microbatches;
     ticks cost;
     bytes most;
   };
-  for (auto const& [where, m, least, most] :
+  for (auto const& [placement, m, least, most] :
        {row{placement::linear(2), 128, 384'000, 3'000},
         row{placement::v_shape(4), 32, 192'000, 8'000},
         row{placement::linear(8), 64, 192'000, 15'000},
         row{placement::v_shape(8), 64, 384'000, 16'000},
         row{placement::looped(8, 2), 64, 384'000, 24'000},
         row{placement::linear(1), 16, 48'000, 1'000}}) {
-    problem const what(where, m, even);
-    auto const found = greedy_auto{}.find(what);
-    CAPTURE(where.name(), m);
+    problem const problem(placement, m, even);
+    auto const found = greedy_auto{}.find(problem);
+    CAPTURE(placement.name(), m);
     CHECK(found.cost == least);
-    CHECK(peak_of(found.schedule, what) <= most);
+    CHECK(peak_of(found.schedule, problem) <= most);
   }
 }
 
 TEST_CASE("over a grid no handcrafted policy is as cheap with less memory", "[save_memory]") {
-  greedy_auto const brief{.search = {.seconds = 0.003}};
+  greedy_auto const brief{.search = {.seconds = 0.024}};
   for (int p : thinned<std::vector<int>>({1, 2, 3, 4, 8}, {1, 2, 4}))
-    for (auto const& where : test::placements(p))
+    for (auto const& placement : test::placements(p))
       for (int m : {1, p, 2 * p, 5 * p})
         for (ticks const transfer : {0, 100}) {
-          problem const what(where, m, even, transfer);
-          check_against_policies(what, brief.find(what));
-          problem const uneven(where, m, test::uneven_costs(), transfer);
-          check_against_policies(uneven, brief.find(uneven));
+          problem const model(placement, m, even, transfer);
+          check_against_policies(brief.find(model));
+          problem const uneven(placement, m, test::uneven_costs(), transfer);
+          check_against_policies(brief.find(uneven));
         }
   test::plain_random random(4);
   for (int i = 0; i < thinned(12, 4); ++i)
     for (char kind : {'l', 'v', 'o'}) {
-      auto const what = without_limits(test::uneven_problem(random, kind));
-      check_against_policies(what, brief.find(what));
+      auto const problem = without_limits(test::uneven_problem(random, kind));
+      check_against_policies(brief.find(problem));
     }
 }
 
 TEST_CASE("no policy that searches fills a rank less at the same cost", "[save_memory]") {
-  search_settings const search{.seconds = 0.1};
-  for (auto const& where : {placement::v_shape(4), placement::looped(4, 2)})
+  search_settings const search{.seconds = 0.8};
+  for (auto const& placement : {placement::v_shape(4), placement::looped(4, 2)})
     for (int m : thinned<std::vector<int>>({4, 8, 20}, {8})) {
-      problem const what(where, m, even);
-      auto const found = greedy_auto{.search = search}.find(what);
-      auto const its = use_of(found.schedule, what).largest_share;
+      problem const problem(placement, m, even);
+      auto const found = greedy_auto{.search = search}.find(problem);
+      auto const share = use_of(found.schedule, problem).largest_share;
       for (auto const& policy : builtin_policies(search)) {
-        bool const is_for_it = where.is_v_shape() == (policy.name() != interleaved_zb::name);
+        bool const is_for_it = placement.is_v_shape() == (policy.name() != interleaved_zb::name);
         if (!policy.searches() || policy.name() == greedy_auto::name || !is_for_it) continue;
-        auto const other = policy(what);
-        CAPTURE(policy.name(), where.name(), m);
-        if (cost(simulate(other, what)) <= found.cost)
-          CHECK(its <= use_of(other, what).largest_share);
+        auto const other = policy(problem);
+        CAPTURE(policy.name(), placement.name(), m);
+        if (cost(simulate(other, problem)) <= found.cost)
+          CHECK(share <= use_of(other, problem).largest_share);
       }
     }
 }
+
+namespace {
+
+// What greedy_auto has for all but saving memory.
+search_settings without_saving(search_settings const& search) {
+  return detail::share_of(search, 1 - detail::share_of_saving);
+}
+
+}  // namespace
 
 // With edges, R, BW, pairs, uneven limits and static memory.
 TEST_CASE("saving memory never costs more, breaks a limit or takes more", "[save_memory]") {
   int less = 0;
   for (int trial = 0; trial < thinned(120, 30); ++trial) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(trial));
-    auto const where =
+    auto const placement =
         trial % 4 == 3 ? placement::custom({0, 0, 1, 0, 1}) : test::tiny_placement(random, trial);
     auto const m = static_cast<int>(random.integer(1, 8));
-    auto what = trial % 2 == 0 ? test::tiny_problem(random, where, m)
-                               : test::tiny_problem_with_gradients(random, where, m);
-    if (trial % 5 == 0) what = test::with_overlapped(what, random);
-    search_settings const search{.seconds = 0.001};
-    auto const cheapest = detail::find_cheapest(what, search);
-    auto const found = greedy_auto{.search = search}.find(what);
+    auto problem = trial % 2 == 0 ? test::tiny_problem(random, placement, m)
+                                  : test::tiny_problem_with_gradients(random, placement, m);
+    if (trial % 5 == 0) problem = test::with_overlapped(problem, random);
+    search_settings const search{.seconds = 0.008};
+    auto const cheapest = detail::find_cheapest(problem, without_saving(search));
+    auto const found = greedy_auto{.search = search}.find(problem);
     CHECK(found.cost <= cheapest.cost);
-    CHECK(found.cost == cost(simulate(found.schedule, what)));
+    CHECK(found.cost == cost(simulate(found.schedule, problem)));
     CHECK(found.bound == cheapest.bound);
-    CHECK(verify(lower(found.schedule), what).empty());
-    CHECK(use_of(found.schedule, what) <= use_of(cheapest.schedule, what));
-    less += use_of(found.schedule, what) < use_of(cheapest.schedule, what) ? 1 : 0;
-    CHECK(greedy_auto{.search = search}.find(what).schedule == found.schedule);
+    CHECK(verify(lower(found.schedule), problem).empty());
+    CHECK(use_of(found.schedule, problem) <= use_of(cheapest.schedule, problem));
+    less += use_of(found.schedule, problem) < use_of(cheapest.schedule, problem) ? 1 : 0;
+    CHECK(greedy_auto{.search = search}.find(problem).schedule == found.schedule);
   }
   CHECK(less > 0);
 }
@@ -182,38 +194,38 @@ TEST_CASE("the more time may be spent for memory, the less a plan takes", "[save
   int less = 0;
   for (char kind : {'l', 'v', 'o'})
     for (int i = 0; i < thinned(4, 2); ++i) {
-      auto const what = without_limits(test::uneven_problem(random, kind));
-      search_settings const search{.seconds = 0.02};
-      auto const least = detail::find_cheapest(what, search).cost;
-      auto const at_cost = greedy_auto{.search = search}.find(what);
+      auto const problem = without_limits(test::uneven_problem(random, kind));
+      search_settings const search{.seconds = 0.16};
+      auto const least = detail::find_cheapest(problem, without_saving(search)).cost;
+      auto const at_cost = greedy_auto{.search = search}.find(problem);
       CHECK(at_cost.cost == least);
       for (double share : {0.005, 0.05}) {
-        auto const found = greedy_auto{.search = search, .most_memory_for = share}.find(what);
+        auto const found = greedy_auto{.search = search, .most_memory_for = share}.find(problem);
         CHECK(
             static_cast<double>(found.cost) <= std::ceil((1 + share) * static_cast<double>(least)));
-        CHECK(found.cost == cost(simulate(found.schedule, what)));
-        CHECK(verify(lower(found.schedule), what).empty());
-        less += use_of(found.schedule, what) < use_of(at_cost.schedule, what) ? 1 : 0;
+        CHECK(found.cost == cost(simulate(found.schedule, problem)));
+        CHECK(verify(lower(found.schedule), problem).empty());
+        less += use_of(found.schedule, problem) < use_of(at_cost.schedule, problem) ? 1 : 0;
       }
     }
   CHECK(less > thinned(4, 2));
-  problem const what(placement::linear(2), 4, even);
+  problem const model(placement::linear(2), 4, even);
   layered_problem const layers(placement::linear(2), 4, std::vector<layer_costs>(4));
   for (double share : {-0.1, 1.5, std::nan("")}) {
     CHECK(test::refusal(errc::bad_argument, [&] {
-            (void)greedy_auto{.most_memory_for = share}(what);
+            (void)greedy_auto{.most_memory_for = share}(model);
           }).starts_with("most_memory_for is "));
-    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}(what), error);
-    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}.candidates(what), error);
+    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}(model), error);
+    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}.candidates(model), error);
     CHECK_THROWS_AS(auto_plan{.most_memory_for = share}(layers), error);
   }
 }
 
 TEST_CASE("searches over placements spend time for memory alike", "[save_memory]") {
-  search_settings const search{.seconds = 0.1};
-  problem const what(placement::looped(4, 2), 24, even);
+  search_settings const search{.seconds = 0.8};
+  problem const problem(placement::looped(4, 2), 24, even);
   auto const at = [&](double share) {
-    return auto_placement{.search = search, .most_memory_for = share}(what);
+    return auto_placement{.search = search, .most_memory_for = share}(problem);
   };
   auto const cheapest = at(0);
   auto const leaner = at(0.05);
@@ -248,23 +260,24 @@ TEST_CASE("searches over placements spend time for memory alike", "[save_memory]
   CHECK(peak_of(second.schedule, second.problem) < peak_of(first.schedule, first.problem));
 }
 
-TEST_CASE(
-    "saving memory keeps to a quarter of a budget, and ends when it is told", "[save_memory]") {
+TEST_CASE("saving memory keeps to its budget, and ends when it is told", "[save_memory]") {
   test::plain_random random(9);
   for (char kind : {'l', 'v', 'o'}) {
-    auto const what = without_limits(test::uneven_problem(random, kind));
-    auto const passes = 3.0 * what.stages() * what.microbatches();
-    search_settings search{.seconds = 0.02};
-    auto const cheapest = detail::find_cheapest(what, search);
-    auto const found = save_memory(what, cheapest, cheapest.cost, search);
+    auto const problem = without_limits(test::uneven_problem(random, kind));
+    auto const passes = 3.0 * problem.stages() * problem.microbatches();
+    search_settings search{.seconds = 0.01};
+    auto const cheapest = detail::find_cheapest(problem, search);
+    auto const found = save_memory(cheapest, cheapest.cost, search);
     // Those of 75 / 2 passes are the shortest; a search that has begun has one try at least.
-    auto const most = 2 * 0.25 * search.seconds * detail::passes_a_second / 37.5 + 200;
+    auto const budget = search.seconds * detail::passes_per_second;
+    auto const most = budget / 37.5 + 200;
     CAPTURE(kind, passes);
     CHECK(static_cast<double>(found.tries - cheapest.tries) <= most);
+    CHECK(found.work - cheapest.work <= 2 * budget);  // each search has one try at least
     std::stop_source source;
     source.request_stop();
     search.stop = source.get_token();
-    CHECK(save_memory(what, cheapest, cheapest.cost, search).schedule == cheapest.schedule);
+    CHECK(save_memory(cheapest, cheapest.cost, search).schedule == cheapest.schedule);
   }
 }
 

@@ -10,12 +10,8 @@
 
 namespace test_schedule {
 
-using zbpp::pass;
-using zbpp::pass_kind;
-using zbpp::placement;
-using zbpp::schedule;
-using zbpp::test::passes;
-using zbpp::test::refusal;
+using namespace zbpp;
+using namespace zbpp::test;
 
 TEST_CASE("a schedule keeps its passes, its placement and its microbatches", "[schedule]") {
   schedule const order(placement::linear(2), 1, passes({"0F0 0BW0", "1F0 1BW0"}));

@@ -11,6 +11,7 @@
 #include <zbpp/io/ascii.hpp>
 #include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/csv.hpp>
+#include <zbpp/io/line_chart.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/sweep_svg.hpp>
 #include <zbpp/io/text.hpp>
@@ -18,12 +19,13 @@
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/auto_plan.hpp>
-#include <zbpp/planner/bottleneck.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/object.hpp>
@@ -198,15 +200,15 @@ struct two_layers {
 // Steps, looks at what is changed already, makes the step final, and takes another.
 template <class Optimizer>
 std::string step_twice(
-    two_layers& of, Optimizer& optimizer, step_settings const& how, auto const& moments) {
+    two_layers& of, Optimizer& optimizer, step_settings const& settings, auto const& moments) {
   arena memory;
   pass_context const ctx(memory);
   std::string text;
-  optimizer.step(how, ctx);
+  optimizer.step(settings, ctx);
   add_all(text, of.weights);
   add_all(text, of.gradients);
   add_all(text, moments());
-  if (!how.is_final) optimizer.commit(ctx);
+  if (!settings.is_final) optimizer.commit(ctx);
   of.gradients = {0.5F, 1e-7F, 0.125F, 0.25F};
   optimizer.step({.updates = 1, .learning_rate = 0.01}, ctx);
   add_all(text, of.weights);
@@ -227,9 +229,9 @@ std::string adamw_steps(
     std::vector<optim::layer> const& layers,
     two_layers& of,
     optim::adamw_settings const& settings,
-    step_settings const& how = not_final) {
+    step_settings const& step = not_final) {
   optim::adamw optimizer(layers, settings);
-  auto text = step_twice(of, optimizer, how, [&] { return optimizer.mean(); });
+  auto text = step_twice(of, optimizer, step, [&] { return optimizer.mean(); });
   add(text, optimizer.is_tied(1));
   return text;
 }
@@ -238,12 +240,12 @@ std::string adamw_steps(
 
 TEST_CASE("each setting of an optimizer has an effect", "[settings]") {
   changed_field<optim::adamw_settings> const adamw[]{
-      {"mean", [](auto& s) { s.mean = 0.8F; }},
-      {"mean_square", [](auto& s) { s.mean_square = 0.9F; }},
+      {"beta1", [](auto& s) { s.beta1 = 0.8F; }},
+      {"beta2", [](auto& s) { s.beta2 = 0.9F; }},
       {"epsilon", [](auto& s) { s.epsilon = 1e-4F; }},
       {"weight_decay", [](auto& s) { s.weight_decay = 0.1F; }},
       // Moments change with the step, rather than when it is final.
-      {"undo", [](auto& s) { s.undo = optim::undo_by::copies; }}};
+      {"undo", [](auto& s) { s.undo = optim::undo_method::copies; }}};
   check_fields(adamw, {}, [](optim::adamw_settings const& settings) {
     two_layers own;
     return adamw_steps(own.all(), own, settings);
@@ -252,7 +254,7 @@ TEST_CASE("each setting of an optimizer has an effect", "[settings]") {
   changed_field<optim::sgd_settings> const sgd[]{
       {"momentum", [](auto& s) { s.momentum = 0.5F; }},
       {"weight_decay", [](auto& s) { s.weight_decay = 0.1F; }},
-      {"undo", [](auto& s) { s.undo = optim::undo_by::copies; }}};
+      {"undo", [](auto& s) { s.undo = optim::undo_method::copies; }}};
   check_fields(sgd, {.momentum = 0.9F}, [](optim::sgd_settings const& settings) {
     two_layers own;
     optim::sgd optimizer(own.all(), settings);
@@ -267,9 +269,9 @@ TEST_CASE("each setting of a step, and of a layer, has an effect", "[settings]")
       {"coefficient", [](auto& s) { s.coefficient = 0.5; }},
       {"gradient_scale", [](auto& s) { s.gradient_scale = 4; }},
       {"is_final", [](auto& s) { s.is_final = true; }}};
-  check_fields(step, not_final, [](step_settings const& how) {
+  check_fields(step, not_final, [](step_settings const& settings) {
     two_layers own;
-    return adamw_steps(own.all(), own, {}, how);
+    return adamw_steps(own.all(), own, {}, settings);
   });
 
   static two_layers other;  // what the fields of a layer are changed to
@@ -373,6 +375,7 @@ TEST_CASE("each cost of a stage has an effect", "[settings]") {
       {"backward_fused", [](auto& c) { c.backward_fused = 1300; }},
       {"recompute", [](auto& c) { c.recompute = 700; }},
       {"overlapped", [](auto& c) { c.overlapped = 1500; }},
+      {"overlapped_fused", [](auto& c) { c.overlapped_fused = 2300; }},
       {"norm", [](auto& c) { c.norm = 50; }},
       {"optimizer_step", [](auto& c) { c.optimizer_step = 50; }},
       {"activation", [](auto& c) { c.activation = 1001; }},
@@ -409,7 +412,7 @@ changed_field<search_settings> const search_fields[]{
     {"stop", [](auto& s) { s.stop = stopped(); }},
     {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
 
-search_settings const brief{.seconds = 0.004};
+search_settings const brief{.seconds = 0.03};
 
 // Uneven problems, for which no answer of so brief a search is proved optimal.
 std::vector<problem> uneven_problems(char kind) {
@@ -471,19 +474,28 @@ TEST_CASE("each setting of a search has an effect in all policies that search", 
   check_search<v_half>(uneven_problems('v'));
   check_search<v_min>(uneven_problems('v'));
   check_search<interleaved_zb>(uneven_problems('o'));
-  check_search<zb_v>(tight_problems());
+  check_search<zb_v_within_limits>(tight_problems());
+}
+
+TEST_CASE("each setting of grouped 1F1B-I has an effect", "[settings]") {
+  changed_field<grouped_interleaved> const fields[]{
+      {"group", [](auto& p) { p.group = 4; }}, {"fused", [](auto& p) { p.fused = true; }}};
+  problem const even(placement::looped(4, 2), 8, test::uneven_costs());
+  check_fields(fields, grouped_interleaved{}, [&](grouped_interleaved const& decide) {
+    return to_csv(decide(even));
+  });
 }
 
 TEST_CASE("a budget that is no number is refused, whether it is needed or not", "[settings]") {
   search_settings const wrong{.seconds = std::numeric_limits<double>::quiet_NaN()};
   std::string const text = "a budget of nan seconds; it lies between 0 and 1000000.000000";
-  auto const refused = [](auto const& decide, placement const& where) {
-    problem const roomy(where, 4, test::uneven_costs(), 87);
+  auto const refused = [](auto const& decide, placement const& placement) {
+    problem const roomy(placement, 4, test::uneven_costs(), 87);
     return refusal([&] { static_cast<void>(decide(roomy)); });
   };
   auto const v = placement::v_shape(2);
   CHECK(refused(greedy_auto{.search = wrong}, v) == text);
-  CHECK(refused(zb_v{.search = wrong}, v) == text);
+  CHECK(refused(zb_v_within_limits{.search = wrong}, v) == text);
   CHECK(refused(v_half{.search = wrong}, v) == text);
   CHECK(refused(v_min{.search = wrong}, v) == text);
   CHECK(refused(interleaved_zb{.search = wrong}, placement::looped(2, 2)) == text);
@@ -513,9 +525,9 @@ TEST_CASE("each setting of auto_placement has an effect", "[settings]") {
 
 namespace {
 
-layered_problem uneven_layers(placement const& where, int count, std::uint64_t seed) {
+layered_problem uneven_layers(placement const& placement, int count, std::uint64_t seed) {
   test::seeded_random random(seed, 0);
-  return {where, 6, test::random_layers(random, count), 5};
+  return {placement, 6, test::random_layers(random, count), 5};
 }
 
 }  // namespace
@@ -533,7 +545,7 @@ TEST_CASE("each setting of auto_plan has an effect", "[settings]") {
     add(text, calls);
     return text;
   };
-  search_settings const some{.seconds = 0.005};
+  search_settings const some{.seconds = 0.05};
   changed_field<auto_plan> const fields[]{
       {"search", [](auto& a) { a.search.seconds = 0; }},
       {"most_chunks", [](auto& a) { a.most_chunks = 2; }},
@@ -555,21 +567,22 @@ TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
     auto const found = partition(layers, one_f_one_b{}, settings);
     std::string text;
     add_all(text, found.first_layer);
-    add(text, found.cost, found.schedules, calls);
+    add(text, found.cost, found.tries, calls);
     return text;
   });
 
   auto const looped = uneven_layers(placement::looped(3, 3), 24, 7);
-  changed_field<bottleneck_settings> const steps[]{{"steps", [](auto& s) { s.steps = 1; }}};
-  check_fields(steps, {}, [&](bottleneck_settings const& settings) {
-    auto const found = bottleneck_partition(looped.layers(), looped.placement(), settings);
+  changed_field<detail::bottleneck_settings> const steps[]{{"steps", [](auto& s) { s.steps = 1; }}};
+  check_fields(steps, {}, [&](detail::bottleneck_settings const& settings) {
+    auto const found = detail::bottleneck_partition(looped.layers(), looped.placement(), settings);
     std::string text;
     add_all(text, found.first_layer);
     add(text, found.work, found.memory, found.optimal);
     return text;
   });
   CHECK(refusal([&] {
-          static_cast<void>(bottleneck_partition(looped.layers(), looped.placement(), {-1}));
+          static_cast<void>(
+              detail::bottleneck_partition(looped.layers(), looped.placement(), {-1}));
         }) == "bottleneck_settings::steps is below 0; give a number of steps from 0");
 }
 
@@ -606,6 +619,79 @@ TEST_CASE("each option of files and pictures has an effect", "[settings]") {
       {"unit", [](auto& o) { o.unit = "GB"; }}};
   check_fields(
       sweep, {}, [&](sweep_svg_options const& options) { return sweep_to_svg(curves, options); });
+}
+
+TEST_CASE("each part of a chart changes the picture", "[settings]") {
+  chart_panel const usual{.curves = {{"a", {{1, 20}, {2, 25}}}, {"b", {{1, 25}, {2, 20}}}}};
+  auto const draw = [](chart_panel const& panel) { return to_svg(line_chart{.panels = {panel}}); };
+
+  changed_field<line_chart> const fields[]{
+      {"title", [](auto& c) { c.title = "a title"; }},
+      {"vertical", [](auto& c) { c.vertical.title = "loss"; }},
+      {"panels", [](auto& c) { c.panels.push_back(c.panels[0]); }},
+      {"width", [](auto& c) { c.width = 600; }},
+      {"height", [](auto& c) { c.height = 300; }},
+      {"is_overlaid", [](auto& c) { c.is_overlaid = true; }},
+      {"dashed_meaning", [](auto& c) { c.dashed_meaning = "a bound"; }},
+      {"filled_meaning", [](auto& c) { c.filled_meaning = "proved"; }},
+      {"hollow_meaning", [](auto& c) { c.hollow_meaning = "found"; }}};
+  check_fields(fields, {.panels = {usual}}, [](line_chart const& chart) { return to_svg(chart); });
+
+  changed_field<chart_panel> const panels[]{
+      {"title", [](auto& p) { p.title = "a title"; }},
+      {"horizontal", [](auto& p) { p.horizontal.title = "step"; }},
+      {"curves", [](auto& p) { p.curves.pop_back(); }},
+      {"level", [](auto& p) {
+         p.level = chart_level{22, "level"};
+       }}};
+  check_fields(panels, usual, draw);
+
+  changed_field<chart_axis> const axes[]{
+      {"title", [](auto& a) { a.title = "step"; }},
+      {"unit", [](auto& a) { a.unit = "ms"; }},
+      {"labels",
+       [](auto& a) {
+         a.labels = {{1, "low"}};
+       }},
+      {"is_logarithmic", [](auto& a) { a.is_logarithmic = true; }},
+      {"is_whole", [](auto& a) { a.is_whole = true; }},
+      {"begins_at_zero", [](auto& a) { a.begins_at_zero = true; }}};
+  check_fields(axes, {}, [&](chart_axis const& axis) {
+    auto panel = usual;
+    panel.horizontal = axis;
+    return draw(panel);
+  });
+
+  changed_field<chart_curve> const curves[]{
+      {"name", [](auto& c) { c.name = "c"; }},
+      {"points", [](auto& c) { c.points.pop_back(); }},
+      {"is_dashed", [](auto& c) { c.is_dashed = true; }},
+      {"has_marks", [](auto& c) { c.has_marks = false; }},
+      {"colour_like", [](auto& c) { c.colour_like = "a"; }}};
+  check_fields(curves, usual.curves[1], [&](chart_curve const& curve) {
+    return draw({.curves = {usual.curves[0], curve}});
+  });
+
+  changed_field<chart_point> const points[]{
+      {"x", [](auto& p) { p.x = 1.5; }},
+      {"y", [](auto& p) { p.y = 21; }},
+      {"title", [](auto& p) { p.title = "a point"; }},
+      {"is_hollow", [](auto& p) { p.is_hollow = true; }}};
+  check_fields(points, {1, 20}, [&](chart_point const& point) {
+    return draw({.curves = {{"a", {point, {2, 25}}}}});
+  });
+
+  changed_field<chart_level> const levels[]{
+      {"value", [](auto& l) { l.value = 22; }}, {"name", [](auto& l) { l.name = "entropy"; }}};
+  check_fields(levels, {21, "level"}, [&](chart_level const& level) {
+    return draw({.curves = usual.curves, .level = level});
+  });
+
+  changed_field<chart_label> const labels[]{
+      {"value", [](auto& l) { l.value = 0; }}, {"text", [](auto& l) { l.text = "first"; }}};
+  check_fields(labels, {1, "one"}, [&](chart_label const& label) {
+    return draw({.horizontal = {.labels = {label}}, .curves = usual.curves});
+  });
 }
 
 TEST_CASE("each part of a timeline with a name is drawn", "[settings]") {

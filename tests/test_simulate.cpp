@@ -16,15 +16,8 @@
 
 namespace test_simulate {
 
-using zbpp::placement;
-using zbpp::problem;
-using zbpp::schedule;
-using zbpp::simulate;
-using zbpp::stage_costs;
-using zbpp::ticks;
-using zbpp::test::passes;
-using zbpp::test::refusal;
-using zbpp::test::simulate_by_events;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -86,26 +79,28 @@ TEST_CASE("a pass starts when its rank is free and its input has arrived", "[sim
 }
 
 TEST_CASE("two chunks of one rank hand over without a transfer", "[simulate]") {
-  auto const where = placement::custom({0, 0});
-  problem const problem(where, 1, stage_costs{.forward = 1, .backward_input = 1, .edge = 9}, 100);
-  auto const line = simulate(schedule(where, 1, passes({"0F0 1F0 1B0 0B0 0W0 1W0"})), problem);
+  auto const placement = placement::custom({0, 0});
+  problem const problem(
+      placement, 1, stage_costs{.forward = 1, .backward_input = 1, .edge = 9}, 100);
+  auto const line = simulate(schedule(placement, 1, passes({"0F0 1F0 1B0 0B0 0W0 1W0"})), problem);
   CHECK(makespan(line) == 4);
 }
 
 TEST_CASE("R runs after its F and delays the B behind it", "[simulate]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   problem const problem(
-      where,
+      placement,
       1,
       stage_costs{.forward = 10, .backward_input = 20, .backward_weight = 5, .recompute = 9},
       1);
   auto const late =
-      simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1R0 1B0 1W0"})), problem);
+      simulate(schedule(placement, 1, passes({"0F0 0B0 0W0", "1F0 1R0 1B0 1W0"})), problem);
   CHECK(late[1][1].start == 21);
   CHECK(late[1][2].start == 30);
   CHECK(late[0][1].start == 51);
   CHECK(busy(late, 1) == 35);
-  auto const early = simulate(schedule(where, 1, passes({"0F0 0R0 0B0 0W0", "1F0 1BW0"})), problem);
+  auto const early =
+      simulate(schedule(placement, 1, passes({"0F0 0R0 0B0 0W0", "1F0 1BW0"})), problem);
   CHECK(early[0][1].start == 10);
   CHECK(early[0][2].start == 47);
 }
@@ -129,16 +124,17 @@ TEST_CASE(
   for (int trial = 0; trial < zbpp::test::thinned(300, 100); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(1, 6));
-    auto const where = zbpp::test::placements(p)[static_cast<std::size_t>(random.integer(0, 4))];
+    auto const placement =
+        zbpp::test::placements(p)[static_cast<std::size_t>(random.integer(0, 4))];
     auto const m = p * static_cast<int>(random.integer(1, 4));
-    auto const what = random_problem(random, where, m);
+    auto const problem = random_problem(random, placement, m);
     for (auto const& decide : policies) {
-      if (!zbpp::test::is_supported(decide, what)) continue;
-      INFO(zbpp::test::name_of(decide, what));
-      auto const order = decide(what);
+      if (!zbpp::test::is_supported(decide, problem)) continue;
+      INFO(zbpp::test::name_of(decide, problem));
+      auto const order = decide(problem);
       for (auto const& variant :
            {order, zbpp::fuse_backward(order), zbpp::test::with_recompute(order)})
-        CHECK(simulate_by_events(variant, what) == simulate(variant, what));
+        CHECK(simulate_by_events(variant, problem) == simulate(variant, problem));
     }
   }
 }
@@ -149,12 +145,13 @@ TEST_CASE(
   for (int trial = 0; trial < zbpp::test::thinned(300, 100); ++trial) {
     ZBPP_SEEDED(random, 1000 + trial);
     auto const p = static_cast<int>(random.integer(1, 3));
-    auto const where = zbpp::test::placements(p)[static_cast<std::size_t>(random.integer(0, 4))];
-    auto const what = random_problem(random, where, static_cast<int>(random.integer(1, 3)));
+    auto const placement =
+        zbpp::test::placements(p)[static_cast<std::size_t>(random.integer(0, 4))];
+    auto const problem = random_problem(random, placement, static_cast<int>(random.integer(1, 3)));
     std::vector<std::vector<zbpp::pass>> all(static_cast<std::size_t>(p));
     for (int rank = 0; rank < p; ++rank)
-      for (int s : where.stages_of(rank))
-        for (int m = 0; m < what.microbatches(); ++m)
+      for (int s : placement.stages_of(rank))
+        for (int m = 0; m < problem.microbatches(); ++m)
           for (auto kind :
                {zbpp::pass_kind::forward,
                 zbpp::pass_kind::backward_input,
@@ -168,14 +165,14 @@ TEST_CASE(
         std::swap(row[i], row[i + 1]);
       }
     }
-    schedule const order(where, what.microbatches(), all);
-    auto const expected = simulate_by_events(order, what);
+    schedule const order(placement, problem.microbatches(), all);
+    auto const expected = simulate_by_events(order, problem);
     if (expected) {
-      CHECK(expected == simulate(order, what));
+      CHECK(expected == simulate(order, problem));
     } else {
       ++stuck;
       CHECK(refusal(zbpp::errc::refused_program, [&] {
-              (void)simulate(order, what);
+              (void)simulate(order, problem);
             }).find("waits for something that never happens") != std::string::npos);
     }
   }
@@ -184,15 +181,15 @@ TEST_CASE(
 }
 
 TEST_CASE("an order that deadlocks is refused by the pass that waits", "[simulate]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   CHECK(
-      refused({"0F0 0B0 0W0", "1B0 1F0 1W0"}, where, 1) ==
+      refused({"0F0 0B0 0W0", "1B0 1F0 1W0"}, placement, 1) ==
       "rank 0, position 1: 0B0 waits for something that never happens");
   CHECK(
-      refused({"0F0 0W0 0B0", "1F0 1B0 1W0"}, where, 1) ==
+      refused({"0F0 0W0 0B0", "1F0 1B0 1W0"}, placement, 1) ==
       "rank 0, position 1: 0W0 waits for something that never happens");
   CHECK(
-      refused({"0F0 0B0 0F1", "1F1 1B1 1F0 1B0"}, where, 2) ==
+      refused({"0F0 0B0 0F1", "1F1 1B1 1F0 1B0"}, placement, 2) ==
       "rank 0, position 1: 0B0 waits for something that never happens");
   CHECK(
       refused({"0R0 0F0"}, placement::linear(1), 1) ==
@@ -203,21 +200,22 @@ TEST_CASE("an order that deadlocks is refused by the pass that waits", "[simulat
 }
 
 TEST_CASE("a pass that stands twice is refused", "[simulate]") {
-  auto const where = placement::linear(1);
+  auto const placement = placement::linear(1);
   auto const text = [](std::string const& place) {
     return "rank 0, position " + place + " stands twice; every pass runs once";
   };
-  CHECK(refused({"0F0 0F0"}, where, 1) == text("1: 0F0"));
-  CHECK(refused({"0F0 0B0 0B0"}, where, 1) == text("2: 0B0"));
-  CHECK(refused({"0F0 0B0 0BW0"}, where, 1) == text("2: 0BW0"));
-  CHECK(refused({"0F0 0BW0 0W0"}, where, 1) == text("2: 0W0"));
-  CHECK(refused({"0F0 0R0 0R0"}, where, 1) == text("2: 0R0"));
+  CHECK(refused({"0F0 0F0"}, placement, 1) == text("1: 0F0"));
+  CHECK(refused({"0F0 0B0 0B0"}, placement, 1) == text("2: 0B0"));
+  CHECK(refused({"0F0 0B0 0BW0"}, placement, 1) == text("2: 0BW0"));
+  CHECK(refused({"0F0 0BW0 0W0"}, placement, 1) == text("2: 0W0"));
+  CHECK(refused({"0F0 0R0 0R0"}, placement, 1) == text("2: 0R0"));
 }
 
 TEST_CASE("a schedule that lacks passes is simulated as far as it goes", "[simulate]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   auto const line = simulate(
-      schedule(where, 2, passes({"0F0", "1F0"})), problem(where, 2, stage_costs{.forward = 4}, 1));
+      schedule(placement, 2, passes({"0F0", "1F0"})),
+      problem(placement, 2, stage_costs{.forward = 4}, 1));
   CHECK(makespan(line) == 9);
 }
 
@@ -232,14 +230,15 @@ TEST_CASE("a schedule of another placement or number of microbatches is refused"
 }
 
 TEST_CASE("the greatest times that a problem takes do not overflow", "[simulate]") {
-  auto const where = placement::linear(2);
+  auto const placement = placement::linear(2);
   auto const share = (ticks{1} << 62) / 8;
   problem const problem(
-      where,
+      placement,
       1,
       stage_costs{.forward = share - 1, .backward_input = share - 1, .backward_weight = share - 1},
       share - 1);
-  auto const line = simulate(schedule(where, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})), problem);
+  auto const line =
+      simulate(schedule(placement, 1, passes({"0F0 0B0 0W0", "1F0 1B0 1W0"})), problem);
   CHECK(makespan(line) == 7 * (share - 1));
 }
 

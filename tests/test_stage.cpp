@@ -170,12 +170,12 @@ struct noting {
     }
     return msg;
   }
-  void note(saved& kept, char const* what, microbatch mb, message const& msg) const {
+  void note(saved& kept, char const* action, microbatch mb, message const& msg) const {
     CHECK(kept.microbatch == mb.index());
     for (auto const& part : msg.buffers()) CHECK(part.as<int>()[0] == mb.index());
-    kept.passes.emplace_back(what);
+    kept.passes.emplace_back(action);
     notes->push_back(
-        std::to_string(mb.stage()) + what + std::to_string(mb.index()) + " of " +
+        std::to_string(mb.stage()) + action + std::to_string(mb.index()) + " of " +
         std::to_string(msg.size()));
   }
 };
@@ -197,9 +197,9 @@ std::vector<std::vector<std::string>> notes_of(std::vector<std::string> const& l
     objects[s].notes = &notes[s];
     stages.emplace_back(objects[s]);
   }
-  auto const where = placement::linear(2);
-  problem const problem(where, 2, stage_costs{.forward = 1, .edge = 12});
-  auto const planned = make_plan("by hand", schedule(where, 2, test::passes(lines)), problem);
+  auto const placement = placement::linear(2);
+  problem const problem(placement, 2, stage_costs{.forward = 1, .edge = 12});
+  auto const planned = make_plan("by hand", schedule(placement, 2, test::passes(lines)), problem);
   pipeline pipe{planned, virtual_time{}, stages};
   pipe.step();
   return notes;

@@ -81,10 +81,10 @@ simulated_steps run(plan const& planned, int count) {
 template <class Visit>
 void for_each_random_case(Visit visit) {
   for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3}))
-    for (auto const& where : placements_to_run(ranks))
+    for (auto const& placement : placements_to_run(ranks))
       for (int microbatches : microbatches_to_run(ranks))
         for (auto const& policy : grid_policies()) {
-          problem const shape(where, microbatches, checked::costs());
+          problem const shape(placement, microbatches, checked::costs());
           if (!is_supported(policy, shape)) continue;
           ZBPP_SEEDED(random, 100 * ranks + microbatches);
           INFO(name_of(policy, shape));
@@ -96,10 +96,10 @@ void for_each_random_case(Visit visit) {
 
 TEST_CASE("steps under virtual time take what simulate_steps says, to the tick", "[steps]") {
   int cases = 0;
-  for_each_random_case([&](schedule const& order, problem const& what) {
+  for_each_random_case([&](schedule const& order, problem const& problem) {
     for (auto const kind : agreed) {
-      auto const planned = zbpp::make_plan("tested", order, what, {.step = kind});
-      auto const said = simulate_steps(planned.program(), what, 4);
+      auto const planned = zbpp::make_plan("tested", order, problem, {.step = kind});
+      auto const said = simulate_steps(planned.program(), problem, 4);
       auto const found = run(planned, 4);
       CHECK(found.line == said.line);
       CHECK(found.updates == said.updates);
@@ -110,10 +110,10 @@ TEST_CASE("steps under virtual time take what simulate_steps says, to the tick",
 }
 
 TEST_CASE("the first step's passes are those of simulate", "[steps]") {
-  for_each_random_case([&](schedule const& order, problem const& what) {
+  for_each_random_case([&](schedule const& order, problem const& problem) {
     auto const alone = zbpp::lower(order, {.step = step_kind::none});
-    auto const said = simulate_steps(alone, what, 1);
-    CHECK(said.line == simulate(order, what));
+    auto const said = simulate_steps(alone, problem, 1);
+    CHECK(said.line == simulate(order, problem));
     CHECK(said.end == makespan(said.line));
     CHECK(said.updates.all().empty());
   });
@@ -122,16 +122,16 @@ TEST_CASE("the first step's passes are those of simulate", "[steps]") {
 TEST_CASE("ranks that agree on nothing meet after each step", "[steps]") {
   stage_costs const costs{
       .forward = 3, .backward_input = 2, .backward_weight = 1, .norm = 50, .optimizer_step = 7};
-  problem const what(zbpp::placement::linear(2), 2, costs);
-  auto const order = zbpp::one_f_one_b{}(what);
-  auto const alone = makespan(simulate(order, what));
+  problem const problem(zbpp::placement::linear(2), 2, costs);
+  auto const order = zbpp::one_f_one_b{}(problem);
+  auto const alone = makespan(simulate(order, problem));
   for (auto const kind : {step_kind::none, step_kind::unchecked}) {
     auto const code = zbpp::lower(order, {.step = kind});
-    auto const times = times_of_steps(code, what);
+    auto const times = times_of_steps(code, problem);
     // The last of all to step is rank 0, which has the last W.
     CHECK(times.alone == alone + (kind == step_kind::none ? 0 : 7));
     CHECK(times.steady == zbpp::mean_ticks{times.alone});
-    CHECK(simulate_steps(code, what, 5).end == 5 * times.alone);
+    CHECK(simulate_steps(code, problem, 5).end == 5 * times.alone);
   }
 }
 
@@ -139,14 +139,15 @@ TEST_CASE("ranks that agree on nothing meet after each step", "[steps]") {
 TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]") {
   int shorter = 0;
   int longer = 0;
-  for_each_random_case([&](schedule const& order, problem const& what) {
+  for_each_random_case([&](schedule const& order, problem const& problem) {
     auto const of = [&](step_kind kind) {
-      return times_of_steps(zbpp::lower(order, {.step = kind, .tied = what.tied_stages()}), what);
+      return times_of_steps(
+          zbpp::lower(order, {.step = kind, .tied = problem.tied_stages()}), problem);
     };
     auto const waiting = of(step_kind::synchronous);
     auto const late = of(step_kind::post_validated);
-    CHECK(zbpp::period(order, what).period <= late.steady);
-    CHECK(zbpp::period(order, what).period <= waiting.steady);
+    CHECK(zbpp::period(order, problem).period <= late.steady);
+    CHECK(zbpp::period(order, problem).period <= waiting.steady);
     CHECK(waiting.steady <= zbpp::mean_ticks{waiting.alone});
     shorter += late.steady < waiting.steady ? 1 : 0;
     longer += late.steady > waiting.steady ? 1 : 0;
@@ -156,12 +157,12 @@ TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]"
 }
 
 TEST_CASE("many steps take as long as the steady one says", "[steps]") {
-  for_each_random_case([&](schedule const& order, problem const& what) {
+  for_each_random_case([&](schedule const& order, problem const& problem) {
     for (auto const kind : agreed) {
-      auto const code = zbpp::lower(order, {.step = kind, .tied = what.tied_stages()});
-      auto const steady = times_of_steps(code, what).steady;
-      auto const few = simulate_steps(code, what, 20);
-      auto const many = simulate_steps(code, what, 20 + 12 * steady.of);
+      auto const code = zbpp::lower(order, {.step = kind, .tied = problem.tied_stages()});
+      auto const steady = times_of_steps(code, problem).steady;
+      auto const few = simulate_steps(code, problem, 20);
+      auto const many = simulate_steps(code, problem, 20 + 12 * steady.of);
       auto const said = 12 * (steady.whole * steady.of + steady.part);
       // Where the ranks begin differently, the sums differ by less than a step.
       CHECK(std::abs(many.end - few.end - said) <= steady.whole);
@@ -170,11 +171,11 @@ TEST_CASE("many steps take as long as the steady one says", "[steps]") {
 }
 
 TEST_CASE("steps that cannot be simulated are refused", "[steps]") {
-  problem const what(zbpp::placement::linear(2), 2, checked::costs());
-  auto const order = zbpp::one_f_one_b{}(what);
+  problem const model(zbpp::placement::linear(2), 2, checked::costs());
+  auto const order = zbpp::one_f_one_b{}(model);
   auto const code = zbpp::lower(order, {.step = step_kind::synchronous});
   CHECK(refusal([&] {
-          (void)simulate_steps(code, what, 0);
+          (void)simulate_steps(code, model, 0);
         }) == "simulate_steps takes a number of steps from 1");
   problem const other(zbpp::placement::linear(2), 3, checked::costs());
   CHECK(refusal([&] {
@@ -185,8 +186,8 @@ TEST_CASE("steps that cannot be simulated are refused", "[steps]") {
     return i.kind == zbpp::instruction_kind::reduce_norm;
   });
   zbpp::program const broken(
-      what.placement(), 2, zbpp::rows<zbpp::instruction>(rows), code.channels());
-  auto const said = refusal([&] { (void)simulate_steps(broken, what, 1); });
+      model.placement(), 2, zbpp::rows<zbpp::instruction>(rows), code.channels());
+  auto const said = refusal([&] { (void)simulate_steps(broken, model, 1); });
   CHECK(said.find(verify(broken).front().text) != std::string::npos);
   problem const slow(zbpp::placement::linear(2), 2, stage_costs{.forward = ticks{1} << 58});
   CHECK(refusal([&] { (void)simulate_steps(code, slow, 1000); }).find("2^62") != std::string::npos);

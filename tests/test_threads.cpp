@@ -130,7 +130,7 @@ TEST_CASE("a thread is told of its ranks before anything of them runs there", "[
   auto const count = GENERATE(0, 1, 2, 3, 9);
   auto const planned = make_plan(zb_h1{}, small(placement::linear(4), 6));
   std::vector<where_am_i> stages(4);
-  std::vector<std::thread::id> told(4);
+  std::vector<std::thread::id> ids(4);
   std::atomic<int> calls = 0;
   std::atomic<bool> is_first = true;
   pipeline pipe{
@@ -142,8 +142,8 @@ TEST_CASE("a thread is told of its ranks before anything of them runs there", "[
                 ++calls;
                 for (int rank : ranks) {
                   auto const r = static_cast<std::size_t>(rank);
-                  if (!stages[r].threads.empty() || told[r] != std::thread::id()) is_first = false;
-                  told[r] = std::this_thread::get_id();
+                  if (!stages[r].threads.empty() || ids[r] != std::thread::id()) is_first = false;
+                  ids[r] = std::this_thread::get_id();
                 }
               }},
       stages};
@@ -151,7 +151,7 @@ TEST_CASE("a thread is told of its ranks before anything of them runs there", "[
   pipe.step();
   pipe.evaluate();
   CHECK(calls == (count == 0 || count > 4 ? 4 : count));
-  for (std::size_t rank = 0; rank < 4; ++rank) CHECK(stages[rank].threads == std::set{told[rank]});
+  for (std::size_t rank = 0; rank < 4; ++rank) CHECK(stages[rank].threads == std::set{ids[rank]});
 }
 
 TEST_CASE("what a thread throws when it starts, the pipeline's constructor throws", "[threads]") {
@@ -171,16 +171,16 @@ TEST_CASE("what a thread throws when it starts, the pipeline's constructor throw
 }
 
 TEST_CASE("a pass begins after what it needs has ended", "[threads]") {
-  for (auto const& where : test::placements_to_run(4))
+  for (auto const& placement : test::placements_to_run(4))
     for (int count : {0, 1, 3})
       test::for_each_plan_of(
-          small(where, 8), {}, [&](std::string const& name, plan const& planned) {
+          small(placement, 8), {}, [&](std::string const& name, plan const& planned) {
             INFO(name << " on " << count << " threads");
-            std::vector<test::plain_flow> stages(detail::index(where.stages()));
+            std::vector<test::plain_flow> stages(detail::index(placement.stages()));
             pipeline pipe{planned, threads{.count = count}, stages};
             for (int i = 0; i < 3; ++i) {
               auto const& result = pipe.step();
-              check_losses(result, where.stages());
+              check_losses(result, placement.stages());
               check_order(result.measured, planned.problem(), 0);
             }
           });
@@ -188,17 +188,17 @@ TEST_CASE("a pass begins after what it needs has ended", "[threads]") {
 
 TEST_CASE("an emulated transfer takes its time", "[threads]") {
   constexpr ticks transfer = 200'000;
-  for (auto const& where : {placement::linear(3), placement::v_shape(2)})
+  for (auto const& placement : {placement::linear(3), placement::v_shape(2)})
     for (int count : {0, 1, 2})
       test::for_each_plan_of(
-          small(where, 2, transfer),
+          small(placement, 2, transfer),
           {.fused = false},
           [&](std::string const& name, plan const& planned) {
             INFO(name << " on " << count << " threads");
-            std::vector<test::plain_flow> stages(detail::index(where.stages()));
+            std::vector<test::plain_flow> stages(detail::index(placement.stages()));
             pipeline pipe{planned, threads{.count = count, .emulates_transfers = true}, stages};
             auto const& result = pipe.step();
-            check_losses(result, where.stages());
+            check_losses(result, placement.stages());
             check_order(result.measured, planned.problem(), transfer);
           });
 }

@@ -7,9 +7,7 @@
 
 namespace test_timeline {
 
-using zbpp::pass_kind;
-using zbpp::timed_pass;
-using zbpp::timeline;
+using namespace zbpp;
 
 namespace {
 

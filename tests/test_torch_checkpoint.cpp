@@ -6,6 +6,8 @@
 
 #include <support/scratch_folder.hpp>
 #include <support/torch_training.hpp>
+// After LibTorch, whose macros torch_checks.hpp takes away.
+#include <support/damaged_texts.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -348,7 +350,7 @@ std::vector<zbpp::torch::named_tensor> names_of(tensors const& parameters, std::
 
 // Trains `all_steps` steps in two runs with a new process, as it were, between them.
 template <class Step>
-resumed_run train_in_two(stepping<Step> const& how, int first, fs::path const& folder) {
+resumed_run train_in_two(stepping<Step> const& settings, int first, fs::path const& folder) {
   resumed_run made;
   for (int run = 0; run < 2; ++run) {
     int const count = run == 0 ? first : all_steps - first;
@@ -360,15 +362,15 @@ resumed_run train_in_two(stepping<Step> const& how, int first, fs::path const& f
     }
     std::vector<module_stage<Step>> stages;
     for (auto const& slice : model.slices)
-      stages.emplace_back(slice.forward, ends_of(model), how.make(slice.parameters));
-    zbpp::pipeline pipe{plan_of(2, how.kind), one_thread_each(), stages, how.options};
+      stages.emplace_back(slice.forward, ends_of(model), settings.make(slice.parameters));
+    zbpp::pipeline pipe{plan_of(2, settings.kind), one_thread_each(), stages, settings.options};
     std::vector<model_part> parts;
     for (std::size_t s = 0; s < stages.size(); ++s)
       parts.emplace_back(names_of(model.slices[s].parameters, s), stages[s].optimizer());
     if (run > 0 && first > 0) {
       for (auto const& p : parameters_of(model)) p.mutable_grad() = at::ones_like(p.detach());
       pipe.resume(load_checkpoint(folder, parts));
-      CHECK(pipe.state().accumulated == first % how.options.accumulate);
+      CHECK(pipe.state().accumulated == first % settings.options.accumulate);
     }
     pipe.run(count, [&](zbpp::step_result const& result) {
       made.losses.insert(made.losses.end(), result.losses.begin(), result.losses.end());
@@ -381,12 +383,13 @@ resumed_run train_in_two(stepping<Step> const& how, int first, fs::path const& f
 }
 
 template <class Step>
-void check_at_any_step(stepping<Step> const& how) {
+void check_at_any_step(stepping<Step> const& settings) {
   scratch_folder const folder;
-  auto const expected = train_in_two(how, all_steps, folder / "whole");
+  auto const expected = train_in_two(settings, all_steps, folder / "whole");
   for (int first = 1; first < all_steps; ++first) {
-    INFO(how.name << ", kind " << static_cast<int>(how.kind) << ", saved after " << first);
-    auto const made = train_in_two(how, first, folder / std::to_string(first));
+    INFO(
+        settings.name << ", kind " << static_cast<int>(settings.kind) << ", saved after " << first);
+    auto const made = train_in_two(settings, first, folder / std::to_string(first));
     CHECK(made.losses == expected.losses);
     CHECK(same_bits(made.weights, expected.weights));
   }
@@ -705,16 +708,16 @@ TEST_CASE("a header that is none is refused with what is wrong", "[torch][checkp
            {"{" + entry("F32", "[2]", "null") + "}",
             "the entry 'w' has a data_offsets that is no list of whole numbers"},
            {R"({"w":{"dtype":null,"shape":[2],"data_offsets":[0,8]}})",
-            "the entry 'w' has the type null, which is not known"},
+            "the entry 'w' has a dtype that is no string"},
            {R"({"w":{"dtype":["F32"],"shape":[2],"data_offsets":[0,8]}})",
-            "the entry 'w' has the type [\"F32\"], which is not known"},
+            "the entry 'w' has a dtype that is no string"},
            {"null", "it is no object"},
            {"", "it is no object"},
            {" {" + whole + "}", "it is no object: it does not begin with '{'"},
            {"\xEF\xBB\xBF{" + whole + "}", "it is no object: it does not begin with '{'"},
            {"{" + entry("F32", "[[2]]", "[0,8]") + "}", "it has lists in lists"},
            {"{" + entry("F32", std::string(100'000, '['), "[0,8]") + "}",
-            "it has lists in lists"}}) {
+            "found more than 8 brackets within each other"}}) {
     INFO(header.substr(0, 80));
     auto const text = refused(header);
     CHECK_THAT(text, Catch::StartsWith(begin + wrong));
@@ -741,10 +744,10 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
   save_checkpoint(path, std::vector{model_part(right)});
   auto const refused = [&](std::vector<zbpp::torch::named_tensor> const& to,
                            fs::path const& from,
-                           coverage what = coverage::whole) {
+                           coverage extent = coverage::whole) {
     for (auto const& each : to) each.value.detach().zero_();
     auto const text = refusal(
-        errc::bad_format, [&] { load_checkpoint(from, std::vector{model_part(to)}, what); });
+        errc::bad_format, [&] { load_checkpoint(from, std::vector{model_part(to)}, extent); });
     for (auto const& each : to) CHECK(each.value.detach().abs().sum().item<float>() == 0);
     return text;
   };
@@ -760,8 +763,8 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
       file +
       ": has no entry 'block.u'; the model has it as F32 of 3 x 4: load what was saved of all "
       "parts, under the same names";
-  for (auto const what : {coverage::whole, coverage::part})
-    CHECK(refused(make({3, 4}, "block.u"), path, what) == missing);
+  for (auto const extent : {coverage::whole, coverage::part})
+    CHECK(refused(make({3, 4}, "block.u"), path, extent) == missing);
   auto const first = std::vector{right.front()};
   CHECK(
       refused(first, path) ==
@@ -773,9 +776,9 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
   zbpp::optim::sgd sgd(zbpp::torch::layers_of({right[0].value, right[1].value}));
   zbpp::optim::adamw adamw(zbpp::torch::layers_of({right[0].value, right[1].value}));
   save_checkpoint(folder / "sgd", std::vector{model_part(right, sgd)});
-  auto const with_adamw = [&](fs::path const& from, coverage what) {
+  auto const with_adamw = [&](fs::path const& from, coverage part) {
     return refusal(errc::bad_format, [&] {
-      load_checkpoint(from, std::vector{model_part(right, adamw)}, what);
+      load_checkpoint(from, std::vector{model_part(right, adamw)}, part);
     });
   };
   CHECK_THAT(
@@ -787,9 +790,9 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
     for (auto const& each : right)
       extended.push_back({"optimizer/" + each.name + '/' + field, at::zeros(each.value.sizes())});
   save_checkpoint(folder / "more", std::vector{model_part(extended)});
-  for (auto const what : {coverage::whole, coverage::part})
+  for (auto const extent : {coverage::whole, coverage::part})
     CHECK_THAT(
-        with_adamw(folder / "more", what),
+        with_adamw(folder / "more", extent),
         Catch::Contains("the entry 'optimizer/block.v/momentum' matches nothing in the model"));
 
   // Of other steps, or twice.
@@ -863,7 +866,7 @@ TEST_CASE(
   };
   save_checkpoint(path, std::vector{model_part(entries(1))}, {.steps = 12});
   auto const text = text_of(path);
-  auto const loads = [&](std::string const& changed) {
+  check_damaged_texts(text, [&](std::string const& changed) {
     write_text(path, changed);
     auto const to = entries(2);
     try {
@@ -872,25 +875,10 @@ TEST_CASE(
       CHECK(same_bits(to.front().value, at::full({2, 3}, 2.0F)));
       CHECK(refused.code() == errc::bad_format);
       CHECK_THAT(refused.what(), Catch::StartsWith(path.string() + ": "));
-      return false;
+      return true;
     }
-    return true;
-  };
-  CHECK(loads(text));
-  CHECK_FALSE(loads(text + ' '));
-  for (std::size_t shorter = 0; shorter < text.size(); ++shorter)
-    CHECK_FALSE(loads(text.substr(0, shorter)));
-  auto not_bool = text;
-  not_bool.back() = 2;
-  CHECK_FALSE(loads(not_bool));
-  ZBPP_SEEDED(random, 11);
-  for (int i = 0; i < 500; ++i) {
-    auto wrong = text;
-    for (auto changes = random.integer(1, 3); changes > 0; --changes)
-      wrong[static_cast<std::size_t>(random.integer(0, std::ssize(text) - 1))] =
-          static_cast<char>(random.integer(0, 255));
-    static_cast<void>(loads(wrong));
-  }
+    return false;
+  });
 }
 
 TEST_CASE("a file that cannot be written leaves the old one", "[torch][checkpoint]") {

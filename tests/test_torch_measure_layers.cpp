@@ -117,14 +117,14 @@ TEST_CASE("each option of measuring has an effect", "[torch][measure][settings]"
       {"warm_up", [](auto& o) { o.warm_up = 0; }},
       {"runs", [](auto& o) { o.runs = 3; }},
       {"can_recompute", [](auto& o) { o.can_recompute = true; }}};
-  check_fields(fields, {}, [](options const& how) {
+  check_fields(fields, {}, [](options const& given) {
     int runs = 0;
     auto const w = random_tensor({wide, narrow}, 1).requires_grad_();
     auto const counted = [w, &runs](at::Tensor const& x) {
       ++runs;
       return at::linear(x, w);
     };
-    auto const costs = measure_layers({counted}, {random_tensor({rows, narrow}, 3)}, sum, how);
+    auto const costs = measure_layers({counted}, {random_tensor({rows, narrow}, 3)}, sum, given);
     return std::to_string(runs) + (costs[0].recompute ? " runs, recomputes" : " runs, keeps");
   });
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Autocast in F, and loss scales, give the bits of a plain loop that does the same.
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
-#include <support/plan_grid.hpp>
 #include <support/torch_training.hpp>
+// After LibTorch, whose macros torch_checks.hpp takes away.
+#include <support/same_bits.hpp>
 
 #include <ATen/autocast_mode.h>
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -59,44 +61,34 @@ torch_model make_gpt(int slices, bool casts) {
 }
 
 torch_outcome plain_loop(torch_model const& model) {
-  torch_outcome made;
   plain_steps optimizer(parameters_of(model), {});
-  for (int step = 0; step < steps; ++step) {
-    auto const losses = plain_microbatches(model, step, microbatches);
-    made.losses.insert(made.losses.end(), losses.begin(), losses.end());
-    optimizer.step();
-  }
-  made.weights = weights_of(model);
-  return made;
+  return train_plainly(model, steps, microbatches, [&] { optimizer.step(); });
 }
 
 }  // namespace
 
 TEST_CASE("autocast in F gives the bits of a plain loop under autocast", "[torch][mixed]") {
   auto const threads = one_thread_each();
-  for (auto const& where : {zbpp::placement::linear(2), zbpp::placement::v_shape(2)}) {
-    auto const slices = where.stages();
-    auto const expected = plain_loop(make_gpt(slices, true));
-    CHECK_FALSE(is_same(plain_loop(make_gpt(slices, false)), expected));
-    zbpp::problem const problem(
-        where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10}, 1);
-    for_each_plan_of(problem, {.recomputed = true}, [&](auto const& name, auto const& order) {
-      INFO(name);
-      zbpp::plan const planned(
-          name, problem, order.schedule(), {.step = step_kind::post_validated});
-      auto const model = make_gpt(slices, true);
-      std::vector<int> all;
-      for (int s = 0; s < slices; ++s) all.push_back(s);
-      auto stages = adamw_stages(model, all);
-      zbpp::pipeline pipe{planned, threads, stages};
-      torch_outcome made;
-      pipe.run(steps, [&](zbpp::step_result const& result) {
-        made.losses.insert(made.losses.end(), result.losses.begin(), result.losses.end());
-      });
-      made.weights = weights_of(model);
-      CHECK(is_same(made, expected));
-    });
-  }
+  for (int const slices : {2, 4})
+    CHECK_FALSE(is_same(plain_loop(make_gpt(slices, false)), plain_loop(make_gpt(slices, true))));
+  same_bits(
+      [](zbpp::plan const& planned) {
+        return plain_loop(make_gpt(planned.problem().stages(), true));
+      },
+      {{"threads",
+        [&](zbpp::plan const& planned, auto) {
+          auto const model = make_gpt(planned.problem().stages(), true);
+          std::vector<int> all(model.slices.size());
+          std::iota(all.begin(), all.end(), 0);
+          auto stages = adamw_stages(model, all);
+          zbpp::pipeline pipe{planned, threads, stages};
+          return train_in(pipe, model, steps);
+        }}},
+      {{"linear and V",
+        {2},
+        only(microbatches),
+        torch_problem,
+        {.recomputed = true, .steps = {step_kind::post_validated}, .placements = lines_and_vs}}});
 }
 
 TEST_CASE("casts that autocast keeps would be those of old weights", "[torch][mixed]") {

@@ -24,7 +24,7 @@ namespace test_torch_parameters {
 
 using namespace zbpp::test;
 using zbpp::step_kind;
-using zbpp::optim::undo_by;
+using zbpp::optim::undo_method;
 using zbpp::torch::layers_of;
 using zbpp::torch::module_stage;
 using zbpp::torch::tensors;
@@ -128,7 +128,7 @@ torch_outcome train(
 template <class Optimizer, class Settings>
 void check_disturbed(Settings settings) {
   int amended = 0;
-  for (auto const undo : {undo_by::weights, undo_by::copies})
+  for (auto const undo : {undo_method::weights, undo_method::copies})
     for (auto const kind :
          {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
       for (double const clip : {0.0, 0.05}) {
@@ -229,7 +229,7 @@ TEST_CASE("a parameter is stepped in the steps in which it is trained", "[torch]
     }
     for (auto const kind :
          {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
-      for (auto const undo : {undo_by::weights, undo_by::copies}) {
+      for (auto const undo : {undo_method::weights, undo_method::copies}) {
         if (kind == step_kind::unchecked && clip > 0) continue;
         auto const model = make_model();
         freeze(parameters_of(model), 0);
@@ -329,7 +329,7 @@ TEST_CASE("a step that comes back gives the gradient back", "[torch][parameters]
   zbpp::arena memory;
   zbpp::pass_context const ctx(memory);
   auto const p = at::ones({3}).requires_grad_();
-  for (auto const undo : {undo_by::weights, undo_by::copies}) {
+  for (auto const undo : {undo_method::weights, undo_method::copies}) {
     zbpp::optim::sgd optimizer(layers_of({p}), {.undo = undo});
     p.mutable_grad() = at::full({3}, 0.25F);
     auto const before = p.detach().clone();

@@ -30,8 +30,8 @@ namespace {
 
 constexpr int microbatches = 4;
 
-zbpp::problem recomputed_problem(zbpp::placement const& where) {
-  return {where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10}, 1};
+zbpp::problem recomputed_problem(zbpp::placement const& placement) {
+  return {placement, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10}, 1};
 }
 
 std::vector<module_stage<>> stages_of(torch_model const& model, recompute_options options = {}) {
@@ -61,8 +61,8 @@ step_outcome outcome_of(
   return made;
 }
 
-plan recomputed_plan(zbpp::placement const& where) {
-  auto const problem = recomputed_problem(where);
+plan recomputed_plan(zbpp::placement const& placement) {
+  auto const problem = recomputed_problem(placement);
   auto const order = zbpp::greedy_auto{.search = {.seconds = 0}}(problem);
   return zbpp::make_plan("recomputed", with_all_r(order, true), problem);
 }
@@ -82,11 +82,11 @@ std::string text_of_step(
 
 TEST_CASE("hooks run as in a plain loop, once, under every policy", "[torch][hooks]") {
   auto const threads = one_thread_each();
-  for (auto const& where : placements_to_run(2)) {
+  for (auto const& placement : placements_to_run(2)) {
     auto const make = [&](auto run) {
       auto const counts = std::make_shared<hook_counts>();
       auto const seen = std::make_shared<seen_tensors>();
-      auto const model = hooked_model(where.stages(), counts, seen);
+      auto const model = hooked_model(placement.stages(), counts, seen);
       auto losses = run(model);
       return outcome_of(model, std::move(losses), *counts, *seen);
     };
@@ -97,7 +97,7 @@ TEST_CASE("hooks run as in a plain loop, once, under every policy", "[torch][hoo
     for (std::size_t place = 1; place < retained.size(); place += 2)  // received
       for (auto& each : retained[place]) each = each / given_factor;
     for_each_plan_of(
-        recomputed_problem(where),
+        recomputed_problem(placement),
         {.recomputed = true},
         [&](std::string const& name, plan const& planned) {
           auto const check = [&](auto const& backend) {
@@ -146,10 +146,10 @@ TEST_CASE("R draws what F drew, and the default generator goes on from F", "[tor
 
 TEST_CASE("R makes what F made while other ranks draw, too", "[torch][recompute]") {
   auto const threads = one_thread_each();
-  for (auto const& where : placements_to_run(2)) {
-    auto const planned = recomputed_plan(where);
-    auto const made = std::make_shared<made_twice>(where.stages());
-    auto const model = noisy_model(where.stages(), made);
+  for (auto const& placement : placements_to_run(2)) {
+    auto const planned = recomputed_plan(placement);
+    auto const made = std::make_shared<made_twice>(placement.stages());
+    auto const model = noisy_model(placement.stages(), made);
     auto stages = stages_of(model, {.check = true});
     zbpp::pipeline pipe{planned, threads, stages};
     for (int step = 0; step < 10; ++step) CHECK_NOTHROW(pipe.step());
@@ -160,10 +160,10 @@ TEST_CASE("R makes what F made while other ranks draw, too", "[torch][recompute]
     CHECK_NOTHROW(pipe.evaluate());
 
     // Beside passes that are not made again, and batches that are drawn, too.
-    auto mixed = noisy_model(where.stages(), made);
+    auto mixed = noisy_model(placement.stages(), made);
     mixed.batch = [](std::int64_t) { return at::randn({3, 8}); };
     auto of_mixed = stages_of(mixed, {.check = true});
-    zbpp::problem const problem = recomputed_problem(where);
+    zbpp::problem const problem = recomputed_problem(placement);
     auto const half =
         zbpp::make_plan("half", with_recompute(with_all_r(planned.schedule(), false)), problem);
     zbpp::pipeline other{half, threads, of_mixed};
@@ -184,17 +184,17 @@ TEST_CASE("a flow knows whether its plan recomputes anywhere", "[torch][recomput
   for (auto const& [of, expected] :
        {std::pair(with_all_r(order, false), false), std::pair(last, true)}) {
     auto const model = mlp_model(run_seed(), 2, 1, 4, 2);
-    std::vector<bool> told;
+    std::vector<bool> calls;
     auto ends = ends_of(model);
     ends.batch = [&, batch = ends.batch](microbatch mb) {
-      told.push_back(mb.has_recomputation());
+      calls.push_back(mb.has_recomputation());
       return batch(mb);
     };
     std::vector<module_stage<>> stages;
     for (auto const& slice : model.slices) stages.emplace_back(slice.forward, ends);
     zbpp::pipeline pipe{zbpp::make_plan("", of, problem), zbpp::virtual_time{}, stages};
     pipe.step();
-    CHECK(told == std::vector<bool>(microbatches, expected));
+    CHECK(calls == std::vector<bool>(microbatches, expected));
   }
 }
 

@@ -426,7 +426,7 @@ found plain(graph_case const& graph) {
 
 enum class order { each_after_its_b, all_b_first, fused, mixed };
 
-found split(graph_case const& graph, order how) {
+found split(graph_case const& graph, order sequence) {
   found all;
   tensors const p = graph.parameters();
   std::vector<split_backward> passes;
@@ -435,16 +435,17 @@ found split(graph_case const& graph, order how) {
     tensors const y = graph.forward(x, p);
     tensors dy = gradients_for(graph, y, mb);
     split_backward& here = passes.emplace_back(x, y);
-    bool const fused = how == order::fused || (how == order::mixed && mb % 2 == 0);
+    bool const fused = sequence == order::fused || (sequence == order::mixed && mb % 2 == 0);
     tensors const dx = fused ? here.backward(std::move(dy)) : here.backward_input(std::move(dy));
     all.of_inputs.insert(all.of_inputs.end(), dx.begin(), dx.end());
     for (at::Tensor const& gradient : grads(x)) CHECK_FALSE(gradient.defined());
-    if (how == order::each_after_its_b || (how == order::mixed && !fused)) here.backward_weight();
-    if (how == order::all_b_first) {
+    if (sequence == order::each_after_its_b || (sequence == order::mixed && !fused))
+      here.backward_weight();
+    if (sequence == order::all_b_first) {
       for (at::Tensor const& gradient : grads(p)) CHECK_FALSE(gradient.defined());
     }
   }
-  if (how == order::all_b_first) {
+  if (sequence == order::all_b_first) {
     for (split_backward& here : passes) here.backward_weight();
   }
   all.of_parameters = grads(p);
@@ -457,9 +458,10 @@ TEST_CASE("B and W give the bits of LibTorch's backward on every kind of graph",
   for (graph_case const& graph : all_cases()) {
     INFO(graph.name);
     found const expected = plain(graph);
-    for (order how : {order::each_after_its_b, order::all_b_first, order::fused, order::mixed}) {
-      INFO("order " << static_cast<int>(how));
-      found const seen = split(graph, how);
+    for (order sequence :
+         {order::each_after_its_b, order::all_b_first, order::fused, order::mixed}) {
+      INFO("order " << static_cast<int>(sequence));
+      found const seen = split(graph, sequence);
       CHECK(same_bits(seen.of_inputs, expected.of_inputs));
       CHECK(same_bits(seen.of_parameters, expected.of_parameters));
     }

@@ -3,14 +3,15 @@
 // Modules as stages of pipelines give the bits of a plain loop of LibTorch.
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/plan_grid.hpp>
 #include <support/torch_training.hpp>
+// After LibTorch, whose macros torch_checks.hpp takes away.
+#include <support/same_bits.hpp>
 
 #include <algorithm>
 #include <concepts>
@@ -59,17 +60,6 @@ void descend(tensors const& parameters) {
   optimizer.zero_grad();
 }
 
-torch_outcome plain_loop(torch_model const& model, int microbatches) {
-  torch_outcome made;
-  for (int step = 0; step < steps; ++step) {
-    auto const losses = plain_microbatches(model, step, microbatches);
-    made.losses.insert(made.losses.end(), losses.begin(), losses.end());
-    for (auto const& slice : model.slices) descend(slice.parameters);
-  }
-  made.weights = weights_of(model);
-  return made;
-}
-
 using step_call = std::function<void()>;
 using step_pointer = std::shared_ptr<descent>;
 
@@ -110,21 +100,26 @@ zbpp::torch::stage_ends only_loss() {
 
 TEST_CASE("modules as stages give the bits of a plain loop", "[torch][stage]") {
   auto const threads = one_thread_each();
-  for (auto const& where : placements_to_run(2))
-    for (auto const& make : models()) {
-      auto const slices = where.stages();
-      int const microbatches = 4;
-      auto const expected = plain_loop(make(slices), microbatches);
-      zbpp::problem const problem(
-          where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10}, 1);
-      for_each_plan_of(
-          problem, {.recomputed = true}, [&](std::string const& name, plan const& planned) {
-            INFO(make(slices).name << ", " << name);
-            CHECK(is_same(
-                pipelined<step_call>(make(slices), planned, zbpp::virtual_time{}), expected));
-            CHECK(is_same(pipelined<step_pointer>(make(slices), planned, threads), expected));
+  for (auto const& make : models()) {
+    auto const model_of = [&](plan const& planned) { return make(planned.problem().stages()); };
+    INFO(make(2).name);
+    same_bits(
+        [&](plan const& planned) {
+          auto const model = model_of(planned);
+          return train_plainly(model, steps, planned.problem().microbatches(), [&] {
+            for (auto const& slice : model.slices) descend(slice.parameters);
           });
-    }
+        },
+        {{"virtual time, a call steps",
+          [&](plan const& planned, auto) {
+            return pipelined<step_call>(model_of(planned), planned, zbpp::virtual_time{});
+          }},
+         {"threads, an optimizer steps",
+          [&](plan const& planned, auto) {
+            return pipelined<step_pointer>(model_of(planned), planned, threads);
+          }}},
+        {{"every policy and recomputation", {2}, only(4), torch_problem, {.recomputed = true}}});
+  }
 }
 
 TEST_CASE("optimizers of zbpp step modules, clipped or not, as on one rank", "[torch][stage]") {
@@ -137,12 +132,7 @@ TEST_CASE("optimizers of zbpp step modules, clipped or not, as on one rank", "[t
           ends_of(model),
           zbpp::optim::adamw(zbpp::torch::layers_of(slice.parameters)));
     zbpp::pipeline pipe{planned, backend, stages, {.clip = clip}};
-    torch_outcome made;
-    pipe.run(4, [&](zbpp::step_result const& result) {
-      made.losses.insert(made.losses.end(), result.losses.begin(), result.losses.end());
-    });
-    made.weights = weights_of(model);
-    return made;
+    return train_in(pipe, model, 4);
   };
   auto const threads = one_thread_each();
   zbpp::stage_costs const costs{.forward = 10};
@@ -153,7 +143,7 @@ TEST_CASE("optimizers of zbpp step modules, clipped or not, as on one rank", "[t
         zbpp::make_plan(zbpp::greedy_auto{}, alone, {.step = options}), zbpp::virtual_time{}, clip);
     zbpp::problem const shared(zbpp::placement::v_shape(2), 4, costs, 1);
     auto const planned =
-        zbpp::make_plan(zbpp::fixed_zb_v{}, shared, {.step = zbpp::step_kind::post_validated});
+        zbpp::make_plan(zbpp::zb_v{}, shared, {.step = zbpp::step_kind::post_validated});
     CHECK(is_same(train(planned, threads, clip), expected));
   }
 }

@@ -8,6 +8,8 @@
 #include <support/scratch_folder.hpp>
 #include <support/torch_hooked.hpp>
 #include <support/torch_tied.hpp>
+// After LibTorch, whose macros torch_checks.hpp takes away.
+#include <support/same_bits.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -67,28 +69,28 @@ torch_outcome on_sockets(
     Make make,
     Stages make_stages,
     int* amended = nullptr) {
-  auto const& where = planned.problem().placement();
+  auto const& placement = planned.problem().placement();
   gathered found;
-  auto const thrown = run_ranks(where.ranks(), patient_settings(), [&](auto& meeting) {
+  auto const thrown = run_ranks(placement.ranks(), patient_settings(), [&](auto& meeting) {
     at::set_num_threads(1);
     auto const model = make();
-    auto const own = where.stages_of(meeting.rank());
+    auto const own = placement.stages_of(meeting.rank());
     auto stages = make_stages(model, own);
     zbpp::pipeline pipe(planned, one_thread(meeting), stages, options);
-    bool const is_last = where.rank_of(where.stages() - 1) == meeting.rank();
+    bool const is_last = placement.rank_of(placement.stages() - 1) == meeting.rank();
     std::vector<double> losses;
     int undone = 0;
     pipe.run(steps, [&](zbpp::step_result const& result) {
       undone += result.update.is_amended ? 1 : 0;
       if (is_last) losses.insert(losses.end(), result.losses.begin(), result.losses.end());
     });
-    std::map<int, tensors> mine;
+    std::map<int, tensors> results;
     for (int s : own) {
-      auto& to = mine[s];
+      auto& to = results[s];
       for (auto const& p : model.slices.slices[static_cast<std::size_t>(s)].parameters)
         to.push_back(p.detach());
     }
-    found.add(mine, losses);
+    found.add(results, losses);
     if (amended != nullptr && is_last) *amended += undone;
   });
   for (auto const& text : thrown) CHECK(text == "");
@@ -100,39 +102,36 @@ torch_outcome on_sockets(
 TEST_CASE("over sockets modules give the bits of a plain loop", "[torch][tcp]") {
   at::set_num_threads(1);
   constexpr int steps = 2;
-  constexpr int microbatches = 4;
   struct plain {
     torch_model slices;
   };
   std::vector<std::function<torch_model(int)>> const models{
       [](int slices) { return gpt_model(run_seed(), slices, 1, 8, 2, 4); },
       [](int slices) { return cnn_model(run_seed(), slices, 1, 4, 2, 5); }};
-  for (auto const& where : {zbpp::placement::linear(2), zbpp::placement::v_shape(2)})
-    for (auto const& make : models) {
-      auto const alone = make(where.stages());
-      plain_steps optimizer(parameters_of(alone), {});
-      torch_outcome expected;
-      for (int step = 0; step < steps; ++step) {
-        auto const losses = plain_microbatches(alone, step, microbatches);
-        expected.losses.insert(expected.losses.end(), losses.begin(), losses.end());
-        optimizer.step();
-      }
-      expected.weights = weights_of(alone);
-      zbpp::problem const problem(
-          where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10});
-      for_each_plan_of(problem, {.recomputed = true}, [&](auto const& name, auto const& order) {
-        INFO(alone.name << ", " << name);
-        zbpp::plan const planned(
-            name, problem, order.schedule(), {.step = step_kind::post_validated});
-        auto const trained = on_sockets(
-            planned,
-            steps,
-            {},
-            [&] { return plain{make(where.stages())}; },
-            [](plain const& model, auto own) { return adamw_stages(model.slices, own); });
-        CHECK(is_same(trained, expected));
-      });
-    }
+  for (auto const& make : models) {
+    INFO(make(2).name);
+    same_bits(
+        [&](zbpp::plan const& planned) {
+          auto const model = make(planned.problem().stages());
+          plain_steps optimizer(parameters_of(model), {});
+          return train_plainly(
+              model, steps, planned.problem().microbatches(), [&] { optimizer.step(); });
+        },
+        {{"sockets",
+          [&](zbpp::plan const& planned, auto) {
+            return on_sockets(
+                planned,
+                steps,
+                {},
+                [&] { return plain{make(planned.problem().stages())}; },
+                [](plain const& model, auto own) { return adamw_stages(model.slices, own); });
+          }}},
+        {{"linear and V",
+          {2},
+          only(4),
+          torch_problem,
+          {.recomputed = true, .steps = {step_kind::post_validated}, .placements = lines_and_vs}}});
+  }
 }
 
 TEST_CASE("over sockets hooks run as in a plain loop, once", "[torch][tcp][hooks]") {
@@ -141,16 +140,17 @@ TEST_CASE("over sockets hooks run as in a plain loop, once", "[torch][tcp][hooks
   struct hooked {
     torch_model slices;
   };
-  for (auto const& where : {zbpp::placement::linear(2), zbpp::placement::v_shape(2)}) {
+  for (auto const& placement : {zbpp::placement::linear(2), zbpp::placement::v_shape(2)}) {
     auto const plain_counts = std::make_shared<hook_counts>();
-    auto const alone = hooked_model(where.stages(), plain_counts, std::make_shared<seen_tensors>());
+    auto const alone =
+        hooked_model(placement.stages(), plain_counts, std::make_shared<seen_tensors>());
     plain_steps optimizer(parameters_of(alone), {});
     torch_outcome expected;
     expected.losses = plain_microbatches(alone, 0, microbatches);
     optimizer.step();
     expected.weights = weights_of(alone);
     zbpp::problem const problem(
-        where, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10});
+        placement, microbatches, zbpp::stage_costs{.forward = 10, .recompute = 10});
     for_each_plan_of(problem, {.recomputed = true}, [&](auto const& name, auto const& planned) {
       INFO(name);
       auto const counts = std::make_shared<hook_counts>();
@@ -159,7 +159,8 @@ TEST_CASE("over sockets hooks run as in a plain loop, once", "[torch][tcp][hooks
           1,
           {},
           [&] {
-            return hooked{hooked_model(where.stages(), counts, std::make_shared<seen_tensors>())};
+            return hooked{
+                hooked_model(placement.stages(), counts, std::make_shared<seen_tensors>())};
           },
           [](hooked const& model, auto own) { return adamw_stages(model.slices, own); });
       CHECK(is_same(trained, expected));
@@ -173,16 +174,16 @@ TEST_CASE("over sockets R makes what F made", "[torch][tcp][recompute]") {
   struct noisy {
     torch_model slices;
   };
-  auto const where = zbpp::placement::v_shape(2);
-  zbpp::problem const problem(where, 4, zbpp::stage_costs{.forward = 10, .recompute = 10});
+  auto const placement = zbpp::placement::v_shape(2);
+  zbpp::problem const problem(placement, 4, zbpp::stage_costs{.forward = 10, .recompute = 10});
   auto const planned =
-      zbpp::make_plan("recomputed", with_all_r(zbpp::fixed_zb_v{}(problem), true), problem);
-  auto const made = std::make_shared<made_twice>(where.stages());
+      zbpp::make_plan("recomputed", with_all_r(zbpp::zb_v{}(problem), true), problem);
+  auto const made = std::make_shared<made_twice>(placement.stages());
   static_cast<void>(on_sockets(
       planned,
       5,
       {},
-      [&] { return noisy{noisy_model(where.stages(), made)}; },
+      [&] { return noisy{noisy_model(placement.stages(), made)}; },
       [](noisy const& model, auto own) { return adamw_stages(model.slices, own); }));
   for (std::size_t s = 0; s < made->first.size(); ++s) {
     CHECK(made->first[s].size() == 20);
@@ -237,14 +238,14 @@ TEST_CASE("over sockets tied parameters have the bits of one process", "[torch][
   for (double const clip : {0.0, 1e-3}) {
     zbpp::training_options const options{.clip = clip};
     auto const expected = tied_plain_loop(options);
-    for (auto const& where : tied_placements())
+    for (auto const& placement : tied_placements())
       for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
-        INFO(where.name() << " of " << where.ranks() << ", clip " << clip);
+        INFO(placement.name() << " of " << placement.ranks() << ", clip " << clip);
         auto const trained = on_sockets(
-            tied_plan(where, kind),
+            tied_plan(placement, kind),
             tied_steps,
             options,
-            [&] { return make_tied_model(where.stages()); },
+            [&] { return make_tied_model(placement.stages()); },
             [](tied_model const& model, auto own) {
               return adamw_stages(model.slices, own, model.tied.leaves());
             },
@@ -271,13 +272,13 @@ TEST_CASE("over sockets each rank saves its part, and another split goes on", "[
     return zbpp::torch::model_part(named, optimizer);
   };
   gathered last;
-  auto const train = [&](zbpp::placement const& where, bool is_first, std::string const& to) {
-    auto const planned = tied_plan(where, step_kind::post_validated);
+  auto const train = [&](zbpp::placement const& placement, bool is_first, std::string const& to) {
+    auto const planned = tied_plan(placement, step_kind::post_validated);
     std::filesystem::create_directory(folder / to);
-    auto const thrown = run_ranks(where.ranks(), patient_settings(), [&](auto& meeting) {
+    auto const thrown = run_ranks(placement.ranks(), patient_settings(), [&](auto& meeting) {
       at::set_num_threads(1);
-      auto const model = make_tied_model(where.stages());
-      auto const own = where.stages_of(meeting.rank());
+      auto const model = make_tied_model(placement.stages());
+      auto const own = placement.stages_of(meeting.rank());
       auto stages = adamw_stages(model.slices, own, model.tied.leaves());
       std::vector<zbpp::torch::model_part> parts;
       for (std::size_t i = 0; i < own.size(); ++i)
@@ -289,18 +290,18 @@ TEST_CASE("over sockets each rank saves its part, and another split goes on", "[
       pipe.run(tied_steps / 2);
       auto const name = "rank" + std::to_string(meeting.rank()) + ".safetensors";
       zbpp::torch::save_checkpoint(folder / to / name, parts, pipe.state());
-      std::map<int, tensors> mine;
+      std::map<int, tensors> results;
       for (int s : own)
-        mine[s] = weights_of({"", {model.slices.slices[static_cast<std::size_t>(s)]}, {}});
-      if (!is_first) last.add(mine, {});
+        results[s] = weights_of({"", {model.slices.slices[static_cast<std::size_t>(s)]}, {}});
+      if (!is_first) last.add(results, {});
     });
     for (auto const& text : thrown) CHECK(text == "");
   };
   train(zbpp::placement::v_shape(2), true, "first");
-  for (auto const& where : tied_placements()) {
-    INFO(where.name() << " of " << where.ranks());
+  for (auto const& layout : tied_placements()) {
+    INFO(layout.name() << " of " << layout.ranks());
     last.by_stage.clear();
-    train(where, false, "last");
+    train(layout, false, "last");
     CHECK(same_bits(last.all(), expected.weights));
   }
 }

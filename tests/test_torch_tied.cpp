@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Parameters that stages share train alike however the model is split, and as in a plain loop.
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/torch_tied.hpp>
@@ -49,12 +49,12 @@ TEST_CASE("tied parameters train alike in any split", "[torch][tied]") {
   for (double const clip : {0.0, 1e-3}) {
     zbpp::training_options const options{.clip = clip};
     auto const expected = tied_plain_loop(options);
-    for (auto const& where : tied_placements())
+    for (auto const& placement : tied_placements())
       for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
-        INFO(where.name() << " of " << where.ranks() << ", clip " << clip);
-        auto const planned = tied_plan(where, kind);
+        INFO(placement.name() << " of " << placement.ranks() << ", clip " << clip);
+        auto const planned = tied_plan(placement, kind);
         auto const trained = [&](auto backend) {
-          return train(make_tied_model(where.stages()), planned, backend, options, amended);
+          return train(make_tied_model(placement.stages()), planned, backend, options, amended);
         };
         CHECK(is_same(trained(zbpp::virtual_time{}), expected));
         CHECK(is_same(trained(threads), expected));
@@ -92,7 +92,7 @@ TEST_CASE("an embedding that is the output layer too trains as in a plain loop",
         ends,
         zbpp::optim::adamw(zbpp::torch::layers_of(slice.parameters, table.leaves())));
   auto const plan =
-      zbpp::make_plan(zbpp::fixed_zb_v{}, problem, {.step = zbpp::step_kind::post_validated});
+      zbpp::make_plan(zbpp::zb_v{}, problem, {.step = zbpp::step_kind::post_validated});
   // tied]
   zbpp::pipeline pipe{plan, threads, stages};
   pipe.run(tied_steps);
@@ -125,7 +125,7 @@ TEST_CASE("tied parameters train with an optimizer of LibTorch between steps", "
   auto const& slices = model.slices.slices;
   auto const& tied = model.tied;
   auto const plan = make_plan(
-      zbpp::fixed_zb_v{},
+      zbpp::zb_v{},
       zbpp::problem(
           zbpp::placement::v_shape(2), tied_microbatches, zbpp::stage_costs{.forward = 10}),
       {.step = step_kind::none});

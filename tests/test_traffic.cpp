@@ -16,15 +16,8 @@
 
 namespace test_traffic {
 
-using zbpp::channel_map;
-using zbpp::instruction;
-using zbpp::placement;
-using zbpp::program;
-using zbpp::traffic;
-using zbpp::test::depth;
-using zbpp::test::independent_check;
-using zbpp::test::instructions;
-using zbpp::test::parse_instruction;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 

@@ -42,7 +42,7 @@ struct taking_stage : frozen_stage {
   optimizer_ref rule;
 
   taking_stage(stage_maths& maths, optimizer_ref by) : frozen_stage(maths), rule(by) {}
-  void update(step_settings const& how, pass_context ctx) { rule.step(how, ctx); }
+  void update(step_settings const& settings, pass_context ctx) { rule.step(settings, ctx); }
 };
 
 // The same where update() is told nothing.

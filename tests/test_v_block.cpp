@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/detail/v_block.hpp>
+#include <zbpp/planner/detail/v_blocks.hpp>
 // What the checks need besides.
 #include <zbpp/planner/detail/list_scheduler.hpp>
-#include <zbpp/planner/detail/v_block_shapes.hpp>
 
 #include <support/catch.hpp>
 #include <support/seeded.hpp>
@@ -18,10 +17,10 @@ namespace test_v_block {
 
 using namespace zbpp;
 
+using detail::fb_code;
 using detail::index;
 using detail::list_scheduler;
 using detail::planner_rules;
-using detail::step_code;
 using detail::v_block;
 using detail::v_block_shape;
 using detail::v_block_shapes;
@@ -31,16 +30,16 @@ namespace {
 // No two stages are alike; W keeps nothing, so that F and B alone decide what fits.
 problem uneven(test::seeded_random& random) {
   auto const ranks = static_cast<int>(random.integer(2, 9));
-  auto const where = placement::v_shape(ranks);
+  auto const placement = placement::v_shape(ranks);
   std::vector<stage_costs> stages;
-  for (int s = 0; s < where.stages(); ++s)
+  for (int s = 0; s < placement.stages(); ++s)
     stages.push_back(
         {.forward = random.integer(1, 100),
          .backward_input = random.integer(1, 100),
          .backward_weight = random.integer(0, 100),
          .activation = random.integer(0, 100)});
   auto const m = static_cast<int>(random.integer(1, 4 * ranks));
-  return {where, m, stages, random.integer(0, 30), {random.integer(200, 200 * ranks)}};
+  return {placement, m, stages, random.integer(0, 30), {random.integer(200, 200 * ranks)}};
 }
 
 std::vector<bytes> rooms(problem const& problem) {
@@ -83,19 +82,20 @@ TEST_CASE("blocks that follow each other meet on no rank", "[v_block]") {
   int built = 0;
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const what = uneven(random);
-    built += for_blocks(what, random.bits(), [&](v_block const& block, v_block_shape const& shape) {
-      for (int rank = 0; rank < what.ranks(); ++rank)
-        for (std::size_t a = 0; a < v_block::legs; ++a)
-          for (std::size_t b = 0; b < v_block::legs; ++b) {
-            if (a == b) continue;
-            auto since = (block.start(b, rank) - block.start(a, rank)) % shape.interval;
-            if (since < 0) since += shape.interval;
-            bool const apart =
-                since >= block.time(a, rank) && since + block.time(b, rank) <= shape.interval;
-            CHECK(apart);
-          }
-    });
+    auto const problem = uneven(random);
+    built +=
+        for_blocks(problem, random.bits(), [&](v_block const& block, v_block_shape const& shape) {
+          for (int rank = 0; rank < problem.ranks(); ++rank)
+            for (std::size_t a = 0; a < v_block::legs; ++a)
+              for (std::size_t b = 0; b < v_block::legs; ++b) {
+                if (a == b) continue;
+                auto since = (block.start(b, rank) - block.start(a, rank)) % shape.interval;
+                if (since < 0) since += shape.interval;
+                bool const apart =
+                    since >= block.time(a, rank) && since + block.time(b, rank) <= shape.interval;
+                CHECK(apart);
+              }
+        });
   }
   CHECK(built > 10 * trials);
 }
@@ -103,15 +103,15 @@ TEST_CASE("blocks that follow each other meet on no rank", "[v_block]") {
 TEST_CASE("a pass of a block starts when its input is there", "[v_block]") {
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const what = uneven(random);
-    for_blocks(what, random.bits(), [&](v_block const& block, v_block_shape const&) {
+    auto const problem = uneven(random);
+    for_blocks(problem, random.bits(), [&](v_block const& block, v_block_shape const&) {
       ticks ready = 0;
       int before = 0;
       for (std::size_t leg = 0; leg < v_block::legs; ++leg)
-        for (int i = 0; i < what.ranks(); ++i) {
-          auto const rank = leg % 2 == 0 ? i : what.ranks() - 1 - i;
-          auto const stage = stage_of(what, leg, rank);
-          if (stage != before) ready += what.transfer_time(before, stage);
+        for (int i = 0; i < problem.ranks(); ++i) {
+          auto const rank = leg % 2 == 0 ? i : problem.ranks() - 1 - i;
+          auto const stage = stage_of(problem, leg, rank);
+          if (stage != before) ready += problem.transfer_time(before, stage);
           CHECK(block.start(leg, rank) >= ready);
           ready = block.start(leg, rank) + block.time(leg, rank);
           before = stage;
@@ -123,25 +123,25 @@ TEST_CASE("a pass of a block starts when its input is there", "[v_block]") {
 TEST_CASE("the order of a block has every F and B once, within the memory", "[v_block]") {
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const what = uneven(random);
-    auto const room = rooms(what);
-    planner_rules rules(what.ranks(), what.stages());
-    list_scheduler engine(what);
-    for_blocks(what, random.bits(), [&](v_block& block, v_block_shape const& shape) {
-      block.order(shape, rules.steps);
-      for (int rank = 0; rank < what.ranks(); ++rank) {
+    auto const problem = uneven(random);
+    auto const room = rooms(problem);
+    planner_rules rules(problem.ranks(), problem.stages());
+    list_scheduler engine(problem);
+    for_blocks(problem, random.bits(), [&](v_block& block, v_block_shape const& shape) {
+      block.order(shape, rules.fb_orders);
+      for (int rank = 0; rank < problem.ranks(); ++rank) {
         CHECK(block.most_held(rank) <= room[index(rank)]);
         std::array<int, 4> count{};  // of each code
         bytes held = 0;
         bytes most = 0;
-        for (auto const step : rules.steps[index(rank)]) {
+        for (auto const step : rules.fb_orders[index(rank)]) {
           ++count[step];
-          auto const stage = what.placement().stages_of(rank)[step / 2];
-          held += (step % 2 == 0 ? 1 : -1) * what.costs(stage).activation;
+          auto const stage = problem.placement().stages_of(rank)[step / 2];
+          held += (step % 2 == 0 ? 1 : -1) * problem.costs(stage).activation;
           most = std::max(most, held);
           CHECK(count[step / 2 * 2] >= count[step / 2 * 2 + 1]);  // no B before its F
         }
-        for (int const n : count) CHECK(n == what.microbatches());
+        for (int const n : count) CHECK(n == problem.microbatches());
         CHECK(most <= room[index(rank)]);
       }
       CHECK(engine.run(rules) != detail::never);
@@ -155,13 +155,13 @@ TEST_CASE("more memory makes blocks that keep more microbatches", "[v_block]") {
   std::vector<detail::stage_rule> const rules(16);
   bytes last = 0;
   for (bytes room = 1000; room <= 2000; room += 200) {
-    problem const what(placement::v_shape(8), 24, costs, 1, {room});
-    v_block block(what, rooms(what));
+    problem const problem(placement::v_shape(8), 24, costs, 1, {room});
+    v_block block(problem, rooms(problem));
     bytes most = 0;
-    v_block_shapes shapes(what, 1);
+    v_block_shapes shapes(problem, 1);
     for (int i = 0; i < 200; ++i)
       if (block.place(shapes.sample(), rules))
-        for (int rank = 0; rank < what.ranks(); ++rank)
+        for (int rank = 0; rank < problem.ranks(); ++rank)
           most = std::max(most, block.most_held(rank));
     CHECK(most > last);
     CHECK(most <= room);

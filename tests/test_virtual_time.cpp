@@ -67,12 +67,12 @@ timeline measured_under_virtual_time(plan const& planned) {
 TEST_CASE("a step under virtual time takes what simulate says, to the tick", "[virtual-time]") {
   auto const p =
       GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 6})));
-  for (auto const& where : test::placements_to_run(p))
+  for (auto const& placement : test::placements_to_run(p))
     for (int m = 1; m <= 3 * p; m += p <= 4 ? 1 : test::thinned(2, 5)) {
       ZBPP_SEEDED(random, p * 100 + m);
-      auto const what = random_problem(random, where, m);
+      auto const problem = random_problem(random, placement, m);
       test::for_each_plan_of(
-          what,
+          problem,
           {.recomputed = true, .receive_ahead = m % 3},
           [](std::string const& name, plan const& planned) {
             INFO(name);
@@ -85,11 +85,11 @@ TEST_CASE("a step under virtual time takes what simulate says, to the tick", "[v
 TEST_CASE("pairs take under virtual time what simulate says, to the tick", "[virtual-time]") {
   auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3})));
   std::ptrdiff_t pairs = 0;
-  for (auto const& where : test::placements_to_run(p))
+  for (auto const& placement : test::placements_to_run(p))
     for (int m : {2, 2 * p + 1}) {
       ZBPP_SEEDED(random, p * 100 + m);
-      auto const what = test::with_overlapped(random_problem(random, where, m), random);
-      test::for_each_plan_of(what, {}, [&](std::string const& name, plan const& plain) {
+      auto const problem = test::with_overlapped(random_problem(random, placement, m), random);
+      test::for_each_plan_of(problem, {}, [&](std::string const& name, plan const& plain) {
         INFO(name);
         auto const planned = test::paired_plan(plain, random, pairs, 0.5, {.receive_ahead = m % 3});
         CHECK(measured_under_virtual_time(planned) == planned.timeline());
@@ -100,21 +100,22 @@ TEST_CASE("pairs take under virtual time what simulate says, to the tick", "[vir
 
 TEST_CASE("opening receives early changes no time", "[virtual-time]") {
   ZBPP_SEEDED(random, 1);
-  auto const what = random_problem(random, placement::v_shape(4), 9);
-  auto const expected = simulate(zb_v{}(what), what);
+  auto const problem = random_problem(random, placement::v_shape(4), 9);
+  auto const expected = simulate(zb_v{}(problem), problem);
   for (int ahead : {0, 1, 2, 50})
     CHECK(
-        measured_under_virtual_time(make_plan(zb_v{}, what, {.receive_ahead = ahead})) == expected);
+        measured_under_virtual_time(make_plan(zb_v{}, problem, {.receive_ahead = ahead})) ==
+        expected);
 }
 
 TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]") {
   // Ranks come back to stages in an order no policy has; W is put off, to the very end on one rank.
-  auto const where = placement::custom({0, 1, 1, 0});
-  problem const problem(where, 2, test::uneven_costs(), 87);
+  auto const placement = placement::custom({0, 1, 1, 0});
+  problem const problem(placement, 2, test::uneven_costs(), 87);
   auto const planned = make_plan(
       "by hand",
       schedule(
-          where,
+          placement,
           2,
           test::passes(
               {"0F0 0F1 3F0 3B0 3F1 3BW1 0B0 3W0 0B1 0W0 0W1",
@@ -124,7 +125,7 @@ TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]")
   auto const mended = make_plan(
       "by hand",
       schedule(
-          where,
+          placement,
           2,
           test::passes(
               {"0F0 0F1 3F0 3B0 3W0 3F1 3BW1 0B0 0B1 0W0 0W1",

@@ -33,9 +33,9 @@ TEST_CASE("ZB-H2 doubles the warm-up and the delay of W", "[zb_h]") {
 // @source arXiv 2401.10241v1 table 5
 TEST_CASE("ZB-H1 and ZB-H2 have the bubble rates of the paper", "[zb_h][paper]") {
   for (auto const& row : zbpp::test::paper_rows) {
-    auto const what = row.linear();
-    auto const h1 = bubble_rate(zbpp::simulate(zbpp::zb_h1{}(what), what));
-    auto const h2 = bubble_rate(zbpp::simulate(zbpp::zb_h2{}(what), what));
+    auto const problem = row.linear();
+    auto const h1 = bubble_rate(zbpp::simulate(zbpp::zb_h1{}(problem), problem));
+    auto const h2 = bubble_rate(zbpp::simulate(zbpp::zb_h2{}(problem), problem));
     INFO(row.model << ", m = " << row.microbatches << ": " << h1 << " and " << h2);
     CHECK(zbpp::test::is_printed_as(h1, row.bubble_h1));
     CHECK(zbpp::test::is_printed_as(h2, row.bubble_h2));
@@ -45,11 +45,11 @@ TEST_CASE("ZB-H1 and ZB-H2 have the bubble rates of the paper", "[zb_h][paper]")
 // cost = m S + (p - 1)(T_F + T_B - T_W) + 4 (p - 1) T_comm
 TEST_CASE("ZB-H1 costs what its closed form says, to the tick", "[zb_h]") {
   for (auto const& row : zbpp::test::paper_rows) {
-    auto const what = row.linear();
-    auto const& c = what.costs(0);
+    auto const problem = row.linear();
+    auto const& c = problem.costs(0);
     auto const all = c.forward + c.backward_input + c.backward_weight;
     auto const hop = zbpp::from_milliseconds(row.transfer);
-    auto const line = zbpp::simulate(zbpp::zb_h1{}(what), what);
+    auto const line = zbpp::simulate(zbpp::zb_h1{}(problem), problem);
     CHECK(
         cost(line) == row.microbatches * all + (row.ranks - 1) * (all - 2 * c.backward_weight) +
                           4 * (row.ranks - 1) * hop);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/zb_v.hpp>
 // What the checks need besides.
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 
@@ -58,10 +59,11 @@ TEST_CASE("with equal times ZB-V ends after 6m + p - 1 units within the memory o
   for (int p : {1, 2, 3, 4, 5, 8, 11})
     for (int m = 2 * p - 1; m <= 4 * p + 1; ++m) {
       INFO("p = " << p << ", m = " << m);
-      auto const what = even(p, m);
-      auto const order = zbpp::zb_v{}(what);
-      CHECK(makespan(zbpp::simulate(order, what)) == 6 * m + p - 1);
-      for (auto peak : zbpp::peak_activations(order, what)) CHECK(peak == std::min(2 * p, 2 * m));
+      auto const problem = even(p, m);
+      auto const order = zbpp::zb_v{}(problem);
+      CHECK(makespan(zbpp::simulate(order, problem)) == 6 * m + p - 1);
+      for (auto peak : zbpp::peak_activations(order, problem))
+        CHECK(peak == std::min(2 * p, 2 * m));
     }
 }
 
@@ -70,6 +72,17 @@ TEST_CASE("with few microbatches ZB-V keeps no more than 1F1B", "[zb_v]") {
     for (int m = 1; m < 2 * p - 1; ++m)
       for (auto peak : zbpp::peak_activations(zbpp::zb_v{}(even(p, m)), even(p, m)))
         CHECK(peak <= 2 * p);
+}
+
+TEST_CASE("with few microbatches and equal times no order within p M costs less", "[zb_v]") {
+  for (int p : {2, 3, 4, 6})
+    for (int m = 1; m < 2 * p - 1; ++m) {
+      INFO("p = " << p << ", m = " << m);
+      auto const problem = zbpp::with_memory_limit(even(p, m), 2 * p);
+      auto const taken = cost(zbpp::simulate(zbpp::zb_v{}(problem), problem));
+      auto const bound = zbpp::raise_bound(zbpp::lower_bound(problem), taken, problem, 1e7);
+      CHECK(taken == bound.cost);
+    }
 }
 
 TEST_CASE("ZB-V needs a v", "[zb_v]") {

@@ -43,11 +43,11 @@ std::optional<zbpp::problem> read(std::vector<std::string_view> const& words) {
     values.push_back(*value);
   }
   if (values[0] < 1 || values[0] > 1000 || values[1] < 1 || values[1] > 1000) return std::nullopt;
-  auto const where = zbpp::placement::linear(static_cast<int>(values[0]));
+  auto const placement = zbpp::placement::linear(static_cast<int>(values[0]));
   auto const microbatches = static_cast<int>(values[1]);
   if (is_random) {
     zbpp::test::seeded_random random(static_cast<std::uint64_t>(values[2]), 0);
-    return zbpp::test::tiny_problem(random, where, microbatches);
+    return zbpp::test::tiny_problem(random, placement, microbatches);
   }
   zbpp::stage_costs costs{
       .forward = values[2], .backward_input = values[3], .backward_weight = values[4]};
@@ -57,19 +57,19 @@ std::optional<zbpp::problem> read(std::vector<std::string_view> const& words) {
     costs.weight_gradient_input = values[7];
     limits.push_back(values[8]);
   }
-  return zbpp::problem(where, microbatches, costs, values.size() > 5 ? values[5] : 0, limits);
+  return zbpp::problem(placement, microbatches, costs, values.size() > 5 ? values[5] : 0, limits);
 }
 
 }  // namespace
 
 int main(int count, char** words) {
   try {
-    auto const what = read({words + 1, words + count});
-    if (!what) {
+    auto const problem = read({words + 1, words + count});
+    if (!problem) {
       std::fputs(usage, stderr);
       return 2;
     }
-    auto const text = zbpp::test::ilp(*what).text();
+    auto const text = zbpp::test::ilp(*problem).text();
     return std::fputs(text.c_str(), stdout) < 0 ? 1 : 0;
   } catch (std::exception const& fault) {
     std::fprintf(stderr, "write_lp: %s\n", fault.what());

@@ -8,8 +8,8 @@
 #include <zbpp/cuda/partition.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <algorithm>

@@ -110,7 +110,7 @@ zbpp::plan plan_of(std::string const& policy, sizes const& of) {
   costs.edge = zbpp::torch::edge_size({at::empty({of.rows, of.width})});
   zbpp::problem const linear(zbpp::placement::linear(ranks), of.microbatches, costs);
   zbpp::problem const v(zbpp::placement::v_shape(ranks), of.microbatches, costs);
-  if (policy == "zb_v") return zbpp::make_plan(zbpp::fixed_zb_v{}, v);
+  if (policy == "zb_v") return zbpp::make_plan(zbpp::zb_v{}, v);
   if (policy == "zb_h1") return zbpp::make_plan(zbpp::zb_h1{}, linear);
   if (policy == "one_f_one_b") return zbpp::make_plan(zbpp::one_f_one_b{}, linear);
   throw std::runtime_error("no policy " + policy + "; there are zb_v, zb_h1 and one_f_one_b");

@@ -21,13 +21,11 @@ class asynchronous_answer {
   explicit asynchronous_answer(settings const& how) : how_(how) {}
 
   [[nodiscard]] answer operator()() {
-    std::vector<panel> panels;
+    std::vector<chart_panel> panels;
     for (std::size_t row :
          how_.quick ? std::vector<std::size_t>{3} : std::vector<std::size_t>{0, 3, 6, 9})
       panels.push_back(one_model(row));
-    return {
-        rows_.text(),
-        to_svg({.beside = "step time over the work [%]", .panels = std::move(panels)})};
+    return {rows_.text(), draw("step time over the work", "%", std::move(panels))};
   }
 
  private:
@@ -46,10 +44,12 @@ class asynchronous_answer {
     double weights = 0;     // in half precision
   };
 
-  [[nodiscard]] panel one_model(std::size_t row) {
+  [[nodiscard]] chart_panel one_model(std::size_t row) {
     auto const each = paper_pipeline(row);
     auto const p = each.ranks;
-    panel result{each.name, "activations and copies [GiB]", {}, {}};
+    chart_panel result{
+        .title = each.name,
+        .horizontal = {.title = "activations and copies", .unit = "GiB", .begins_at_zero = true}};
     sizes const size(each, row);
     auto const add = [&](std::string const& name,
                          problem const& what,
@@ -66,14 +66,16 @@ class asynchronous_answer {
       rows_.add(
           {each.name,
            name,
-           fixed(100 * (step / each.work() - 1), 2),
-           fixed(100 * (whole / each.work() - 1), 2),
-           fixed(most, 1),
-           fixed(most * size.activation / gib, 1),
+           fixed_text(100 * (step / each.work() - 1), 2),
+           fixed_text(100 * (whole / each.work() - 1), 2),
+           fixed_text(most, 1),
+           fixed_text(most * size.activation / gib, 1),
            std::to_string(versions),
-           fixed(more, 1),
+           fixed_text(more, 1),
            std::to_string(versions - 1)});
-      result.curves.push_back({name, {{memory, 100 * (step / each.work() - 1)}}});
+      auto const more_time = 100 * (step / each.work() - 1);
+      result.curves.push_back(
+          {name, {{memory, more_time, name + ": " + fixed_text(more_time, 2)}}});
     };
     auto const synchronous = [&](std::string const& name, problem const& what, auto const& order) {
       auto const times = zbpp::period(order, what);
@@ -93,7 +95,6 @@ class asynchronous_answer {
     };
     flowing("2BW, 1F1B", zbpp::one_f_one_b{});
     flowing("2BW, ZB-H1", zbpp::zb_h1{});
-    result.ticks = ticks_of(result);
     return result;
   }
 
@@ -109,16 +110,6 @@ class asynchronous_answer {
     auto const step = (run(2 * many) - run(many)) / many;
     expect(step == (run(3 * many) - run(2 * many)) / many, "the run is not steady");
     return step;
-  }
-
-  [[nodiscard]] static std::vector<tick> ticks_of(panel const& what) {
-    double most = 0;
-    for (auto const& c : what.curves) most = std::max(most, c.points.front().first);
-    auto const step = most > 80 ? 40 : most > 40 ? 20 : 10;
-    std::vector<tick> result;
-    for (int at = 0; result.empty() || result.back().at < most; at += step)
-      result.push_back({static_cast<double>(at), std::to_string(at)});
-    return result;
   }
 
   settings how_;

@@ -20,13 +20,13 @@ class halving_answer {
   explicit halving_answer(settings const& how) : how_(how) {}
 
   [[nodiscard]] answer operator()() {
-    std::vector<panel> panels;
+    std::vector<chart_panel> panels;
     panels.push_back(by_transfer("F = B = W, p = 8, m = 24", unit_pipeline(8, 24)));
     if (!how_.quick) {
       panels.push_back(by_transfer("6.2B, p = 8, m = 64", paper_pipeline(5)));
       panels.push_back(by_transfer("14.6B, p = 16, m = 48", paper_pipeline(6)));
     }
-    return {rows_.text(), to_svg({.beside = "bubble rate [%]", .panels = std::move(panels)})};
+    return {rows_.text(), draw("bubble rate", "%", std::move(panels))};
   }
 
  private:
@@ -35,12 +35,11 @@ class halving_answer {
                       : std::vector{0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0};
   }
 
-  [[nodiscard]] panel by_transfer(std::string const& title, pipeline each) {
-    panel result{
+  [[nodiscard]] chart_panel by_transfer(std::string const& title, pipeline each) {
+    auto result = panel_of(
         title,
         "time of a message / F",
-        {},
-        named({"linear, 1p", "V, 1p", "looped, 1p", "linear, 2p", "V, 2p", "looped, 2p"})};
+        named({"linear, 1p", "V, 1p", "looped, 1p", "linear, 2p", "V, 2p", "looped, 2p"}));
     for (double share : shares()) {
       each.transfer = std::llround(share * static_cast<double>(each.share.forward));
       auto cells = names_of(each);
@@ -63,7 +62,7 @@ class halving_answer {
         cells.push_back(percent(gain));
       }
       rows_.add(cells);
-      result.add(zbpp::number_text(share), rates);
+      add_values(result, zbpp::number_text(share), rates);
     }
     return result;
   }

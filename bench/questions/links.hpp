@@ -5,8 +5,8 @@
 #pragma once
 
 #include "models.hpp"
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -25,20 +25,23 @@ class links_answer {
     std::string text = base_.name + ", p = " + std::to_string(base_.ranks) +
                        ", m = " + std::to_string(base_.microbatches) +
                        ". Cells are bubble rates in percent.\n\n";
-    panel all{"all links", "time of a message / F", {}, names()};
+    auto all = panel_of("all links", "time of a message / F", names());
     auto rows = begin("all links: T/F");
     for (double share : pick<double>({0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2}, 1))
-      all.add(
-          zbpp::number_text(share), add(rows, zbpp::number_text(share), with_links([&](int, int) {
-                                          return share * forward();
-                                        })));
+      add_values(
+          all,
+          zbpp::number_text(share),
+          add(rows, zbpp::number_text(share), with_links([&](int, int) {
+                return share * forward();
+              })));
     text += rows.text();
 
     auto const middle = base_.ranks / 2;
-    panel one{"one slow link in the middle", "time of its messages / F", {}, names()};
+    auto one = panel_of("one slow link in the middle", "time of its messages / F", names());
     rows = begin("middle link: T/F");
     for (double share : pick<double>({0.04, 0.2, 0.5, 1, 2, 5, 10}, 1))
-      one.add(
+      add_values(
+          one,
           zbpp::number_text(share),
           add(rows, zbpp::number_text(share), slow_between(middle, share)));
     text += rows.text();
@@ -51,17 +54,17 @@ class links_answer {
           slow_between(behind, 2));
     text += rows.text();
 
-    panel racks{"links between racks", "their bandwidth [Gbit/s]", {}, names()};
+    auto racks = panel_of("links between racks", "their bandwidth [Gbit/s]", names());
     rows = begin("between racks [Gbit/s]: message [ms]");
     for (double gigabits : pick<double>({400, 200, 100, 50, 25, 10}, 1)) {
       auto const time = message_bits / gigabits;  // ns
       auto const words = zbpp::number_text(gigabits);
       auto const each =
           with_links([&](int from, int to) { return from / rack == to / rack ? usual() : time; });
-      racks.add(words, add(rows, words + ": " + fixed(time / 1e6, 2), each));
+      add_values(racks, words, add(rows, words + ": " + fixed_text(time / 1e6, 2), each));
     }
     text += rows.text();
-    return {text, to_svg({.beside = "bubble rate [%]", .panels = {all, one, racks}})};
+    return {text, draw("bubble rate", "%", {all, one, racks})};
   }
 
  private:
@@ -97,7 +100,7 @@ class links_answer {
     });
   }
 
-  [[nodiscard]] static std::vector<curve> names() {
+  [[nodiscard]] static std::vector<chart_curve> names() {
     return named({"1F1B", "ZB-H1", "ZB-H2", "ZB-V", "linear, 1p", "linear, 2p", "V, 1p"});
   }
 
@@ -121,7 +124,7 @@ class links_answer {
     put(linear, cost_of(zbpp::one_f_one_b{}, linear), false);
     put(linear, cost_of(zbpp::zb_h1{}, linear), false);
     put(linear, cost_of(zbpp::zb_h2{}, linear), false);
-    put(each.v(), cost_of(zbpp::fixed_zb_v{}, each.v()), false);
+    put(each.v(), cost_of(zbpp::zb_v{}, each.v()), false);
     for (auto const& what : {each.linear(p), each.linear(2 * p), each.v(p)}) {
       auto const found = search(what);
       put(what, found.cost, found.is_optimal());

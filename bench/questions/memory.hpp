@@ -33,19 +33,19 @@ class memory_answer {
   explicit memory_answer(settings const& how) : how_(how) {}
 
   [[nodiscard]] answer operator()() {
-    panel by_ranks{"F = B = W, m = 8p, free messages", "ranks p", {}, names()};
-    panel by_transfer{"F = B = W, p = 8, m = 64", "time of a message / F", {}, names()};
+    auto by_ranks = panel_of("F = B = W, m = 8p, free messages", "ranks p", names());
+    auto by_transfer = panel_of("F = B = W, p = 8, m = 64", "time of a message / F", names());
     for (int ranks : how_.quick ? std::vector{4, 8} : std::vector{4, 8, 16, 32}) {
       add(unit_pipeline(ranks, 3 * ranks));
       auto const each = unit_pipeline(ranks, 8 * ranks);
       auto const values = add(each);
-      by_ranks.add(std::to_string(ranks), values);
-      if (ranks == 8) by_transfer.add("0", values);
+      add_values(by_ranks, std::to_string(ranks), values);
+      if (ranks == 8) add_values(by_transfer, "0", values);
     }
     for (double transfer : how_.quick ? std::vector{0.05} : std::vector{0.05, 0.1, 0.2, 0.5, 1.0}) {
       auto each = unit_pipeline(8, 64);
       each.transfer = std::llround(transfer * static_cast<double>(each.share.forward));
-      by_transfer.add(zbpp::number_text(transfer), add(each));
+      add_values(by_transfer, zbpp::number_text(transfer), add(each));
     }
     if (!how_.quick) {
       for (auto const& [forward, backward, weight] :
@@ -54,22 +54,18 @@ class memory_answer {
       for (std::size_t const profile : std::array<std::size_t, 8>{0, 2, 3, 5, 6, 8, 9, 11})
         add(paper_pipeline(profile));
     }
-    return {
-        rows_.text(),
-        to_svg(
-            {.beside = "activations of a rank [p microbatches]",
-             .panels = {by_ranks, by_transfer}})};
+    return {rows_.text(), draw("activations of a rank", "p microbatches", {by_ranks, by_transfer})};
   }
 
  private:
-  [[nodiscard]] static std::vector<curve> names() {
+  [[nodiscard]] static std::vector<chart_curve> names() {
     return {
         {"linear, as without limit"},
-        {"paper's formula, none", {}, true},
+        {.name = "paper's formula, none", .is_dashed = true},
         {"linear, within 1 %"},
-        {"paper's formula", {}, true},
+        {.name = "paper's formula", .is_dashed = true},
         {"V, within 1 %"},
-        {"2p", {}, true}};
+        {.name = "2p", .is_dashed = true}};
   }
 
   // Where more room never makes a bound worse, the least room that it allows is found by halving.
@@ -110,11 +106,11 @@ class memory_answer {
     // @source arXiv 2401.10241v1 appendix B
     auto const formula = (p - 1) * (backward + 2 * transfer) / forward + p;
     auto const formula_none = (p - 1) * (backward + 2 * transfer) / forward + 2 * p - 1;
-    auto const rate = [](problem const& what, zbpp::found_schedule const& found) {
+    auto const rate = [](problem const& what, zbpp::found_plan const& found) {
       return percent(even_bubble(what, found.cost)) + (found.is_optimal() ? "*" : "");
     };
     auto const share = [&](ticks time) {
-      return fixed(static_cast<double>(time) / static_cast<double>(forward), 2);
+      return fixed_text(static_cast<double>(time) / static_cast<double>(forward), 2);
     };
     auto cells = names_of(each);
     for (auto const& cell :

@@ -4,8 +4,9 @@
 // the plans that are compared.
 #pragma once
 
-#include "chart.hpp"
+#include "text.hpp"
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/io/line_chart.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
@@ -16,11 +17,14 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace questions {
 
 using zbpp::bytes;
+using zbpp::chart_curve;
+using zbpp::chart_panel;
 using zbpp::problem;
 using zbpp::ticks;
 using zbpp::test::even_bubble;
@@ -107,7 +111,7 @@ struct pipeline {
 }
 
 /// Plans, and checks the plan against its simulation and its bound.
-[[nodiscard]] inline zbpp::found_schedule search(problem const& what) {
+[[nodiscard]] inline zbpp::found_plan search(problem const& what) {
   auto found = zbpp::greedy_auto{}.find(what);
   expect(
       found.cost == zbpp::cost(zbpp::simulate(found.schedule, what)),
@@ -128,10 +132,44 @@ template <class Policy>
 }
 
 /// @return curves of these names without points
-[[nodiscard]] inline std::vector<curve> named(std::vector<std::string> const& names) {
-  std::vector<curve> result;
-  for (auto const& name : names) result.push_back({name, {}});
+[[nodiscard]] inline std::vector<chart_curve> named(std::vector<std::string> const& names) {
+  std::vector<chart_curve> result;
+  for (auto const& name : names) result.push_back({name});
   return result;
+}
+
+/// Makes a panel of curves without points.
+[[nodiscard]] inline chart_panel panel_of(
+    std::string title, std::string axis, std::vector<chart_curve> curves) {
+  return {
+      .title = std::move(title),
+      .horizontal = {.title = std::move(axis)},
+      .curves = std::move(curves)};
+}
+
+/// Appends a point to each curve, all at one place of the axis, with a label there.
+inline void add_values(
+    chart_panel& to, double at, std::string const& label, std::vector<double> const& values) {
+  to.horizontal.labels.push_back({at, label});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    auto& curve = to.curves[i];
+    curve.points.push_back({at, values[i], curve.name + ": " + fixed_text(values[i], 2)});
+  }
+}
+
+/// Appends a point to each curve, evenly spaced, with a label at their place of the axis.
+inline void add_values(
+    chart_panel& to, std::string const& label, std::vector<double> const& values) {
+  add_values(to, static_cast<double>(to.horizontal.labels.size()), label, values);
+}
+
+/// Draws panels over vertical axes that begin at 0.
+[[nodiscard]] inline std::string draw(
+    std::string title, std::string unit, std::vector<chart_panel> panels) {
+  return to_svg(zbpp::line_chart{
+      .vertical = {.title = std::move(title), .unit = std::move(unit), .begins_at_zero = true},
+      .panels = std::move(panels),
+      .height = 400});
 }
 
 }  // namespace questions

@@ -7,8 +7,8 @@
 #include "models.hpp"
 #include <zbpp/analysis/detail/pass_inputs.hpp>
 #include <zbpp/model/containers.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -92,7 +92,7 @@ class noise_answer {
   explicit noise_answer(settings const& how) : how_(how) {}
 
   [[nodiscard]] answer operator()() {
-    std::vector<panel> panels;
+    std::vector<chart_panel> panels;
     for (std::size_t row :
          how_.quick ? std::vector<std::size_t>{3} : std::vector<std::size_t>{3, 9}) {
       auto const each = paper_pipeline(row);
@@ -108,7 +108,7 @@ class noise_answer {
     return {
         caption("Each pass drawn anew.", pass_draws) + by_pass_.text() +
             caption("Each rank slower or faster throughout.", rank_draws) + by_rank_.text(),
-        to_svg({.beside = "idle time of the busiest rank [%]", .panels = std::move(panels)})};
+        draw("idle time of the busiest rank", "%", std::move(panels))};
   }
 
  private:
@@ -131,7 +131,7 @@ class noise_answer {
         {"1F1B", free, zbpp::one_f_one_b{}(free), false},
         {"ZB-H1", free, zbpp::zb_h1{}(free), false},
         {"ZB-H2", free, zbpp::zb_h2{}(free), false},
-        {"ZB-V", on_v, zbpp::fixed_zb_v{}(on_v), false}};
+        {"ZB-V", on_v, zbpp::zb_v{}(on_v), false}};
     auto const add = [&](char const* name, problem const& what) {
       result.push_back({name, what, search(what).schedule, true});
     };
@@ -147,8 +147,8 @@ class noise_answer {
     return zbpp::test::plain_random(how_.seed * 100'000'000 + static_cast<std::uint64_t>(number));
   }
 
-  [[nodiscard]] panel ask_passes(pipeline const& each, std::vector<plan> const& plans) {
-    panel result{each.name + ", each pass drawn anew", "noise [± %]", {}, curves_of(plans)};
+  [[nodiscard]] chart_panel ask_passes(pipeline const& each, std::vector<plan> const& plans) {
+    auto result = panel_of(each.name + ", each pass drawn anew", "noise [± %]", curves_of(plans));
     for (int level : how_.quick ? std::vector{0, 10} : std::vector{0, 1, 2, 5, 10, 20, 30}) {
       std::vector<double> sums(plans.size(), 0);
       auto const draws = level == 0 ? 1 : pass_draws;
@@ -171,10 +171,13 @@ class noise_answer {
     return result;
   }
 
-  [[nodiscard]] panel ask_ranks(pipeline const& each, std::vector<plan> const& plans) {
-    panel result{each.name + ", each rank slower or faster", "noise [± %]", {}, curves_of(plans)};
+  [[nodiscard]] chart_panel ask_ranks(pipeline const& each, std::vector<plan> const& plans) {
+    auto result =
+        panel_of(each.name + ", each rank slower or faster", "noise [± %]", curves_of(plans));
     for (auto const& one : plans)
-      if (one.searched) result.curves.push_back({one.name + ", planned again", {}, true, one.name});
+      if (one.searched)
+        result.curves.push_back(
+            {.name = one.name + ", planned again", .is_dashed = true, .colour_like = one.name});
     for (int level : how_.quick ? std::vector{0} : std::vector{0, 1, 2, 5, 10, 20, 30}) {
       std::vector<double> sums(result.curves.size(), 0);
       auto const draws = level == 0 ? 1 : rank_draws;
@@ -197,15 +200,15 @@ class noise_answer {
     return result;
   }
 
-  [[nodiscard]] static std::vector<curve> curves_of(std::vector<plan> const& plans) {
-    std::vector<curve> result;
+  [[nodiscard]] static std::vector<chart_curve> curves_of(std::vector<plan> const& plans) {
+    std::vector<chart_curve> result;
     for (auto const& one : plans) result.push_back({one.name});
     return result;
   }
 
   static void add_level(
       table& rows,
-      panel& picture,
+      chart_panel& picture,
       pipeline const& each,
       int level,
       std::vector<double> sums,
@@ -214,10 +217,10 @@ class noise_answer {
     cells.push_back(std::to_string(level));
     for (double& sum : sums) {
       sum *= 100.0 / draws;
-      cells.push_back(fixed(sum, 2));
+      cells.push_back(fixed_text(sum, 2));
     }
     rows.add(cells);
-    picture.add(std::to_string(level), sums);
+    add_values(picture, std::to_string(level), sums);
   }
 
   // Of both tables, and what one has besides.

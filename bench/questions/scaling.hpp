@@ -4,8 +4,8 @@
 #pragma once
 
 #include "models.hpp"
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <string>
 #include <utility>
@@ -19,8 +19,8 @@ class scaling_answer {
   explicit scaling_answer(settings const& how) : how_(how) {}
 
   [[nodiscard]] answer operator()() {
-    std::vector<panel> panels{growing("unit", 0), growing("28.3B", 9), constant()};
-    return {rows_.text(), to_svg({.beside = "bubble rate [%]", .panels = std::move(panels)})};
+    std::vector<chart_panel> panels{growing("unit", 0), growing("28.3B", 9), constant()};
+    return {rows_.text(), draw("bubble rate", "%", std::move(panels))};
   }
 
  private:
@@ -28,8 +28,8 @@ class scaling_answer {
     return how_.quick ? std::vector{8, 16} : std::vector{8, 16, 32, 64, 128, 256, 512, 1024};
   }
 
-  [[nodiscard]] panel growing(std::string const& model, std::size_t row) {
-    panel result{model + ", m = 3p", "ranks p", {}, names()};
+  [[nodiscard]] chart_panel growing(std::string const& model, std::size_t row) {
+    auto result = panel_of(model + ", m = 3p", "ranks p", names());
     for (int ranks : sizes()) {
       auto each = row == 0 ? unit_pipeline(ranks, 3 * ranks) : paper_pipeline(row);
       each.ranks = ranks;
@@ -39,9 +39,9 @@ class scaling_answer {
     return result;
   }
 
-  [[nodiscard]] panel constant() {
+  [[nodiscard]] chart_panel constant() {
     constexpr int microbatches = 512;
-    panel result{"28.3B, m = " + std::to_string(microbatches), "ranks p", {}, names()};
+    auto result = panel_of("28.3B, m = " + std::to_string(microbatches), "ranks p", names());
     for (int ranks : sizes()) {
       auto each = paper_pipeline(9);
       each.ranks = ranks;
@@ -51,11 +51,11 @@ class scaling_answer {
     return result;
   }
 
-  [[nodiscard]] static std::vector<curve> names() {
+  [[nodiscard]] static std::vector<chart_curve> names() {
     return named({"1F1B", "ZB-H1", "ZB-H2", "ZB-V", "linear, 1p", "linear, 2p"});
   }
 
-  void add(panel& to, pipeline const& each) {
+  void add(chart_panel& to, pipeline const& each) {
     auto const p = each.ranks;
     auto const tight = search(each.linear(p));
     auto const wide = search(each.linear(2 * p));
@@ -68,10 +68,11 @@ class scaling_answer {
         rate(linear, cost_of(zbpp::one_f_one_b{}, linear)),
         rate(linear, cost_of(zbpp::zb_h1{}, linear)),
         rate(linear, cost_of(zbpp::zb_h2{}, linear)),
-        rate(on_v, cost_of(zbpp::fixed_zb_v{}, on_v)),
+        rate(on_v, cost_of(zbpp::zb_v{}, on_v)),
         rate(linear, tight.cost),
         rate(linear, wide.cost)};
-    to.add(std::to_string(p), rates);
+    to.horizontal.is_logarithmic = true;
+    add_values(to, p, std::to_string(p), rates);
     auto cells = names_of(each);
     for (double value : rates) cells.push_back(percent(value / 100));
     if (tight.is_optimal()) cells[cells.size() - 2] += "*";

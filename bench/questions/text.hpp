@@ -3,8 +3,8 @@
 // Numbers as text, and tables in Markdown.
 #pragma once
 
-#include <array>
-#include <charconv>
+#include <zbpp/io/text.hpp>
+
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -12,17 +12,11 @@
 
 namespace questions {
 
-/// @return a number with so many decimals
-[[nodiscard]] inline std::string fixed(double value, int decimals) {
-  std::array<char, 400> text{};
-  auto const end = std::to_chars(
-      text.data(), text.data() + text.size(), value, std::chars_format::fixed, decimals);
-  return {text.data(), end.ptr};
-}
+using zbpp::fixed_text;
 
 /// @return a share of 1 in percent, with two decimals and without the sign
 [[nodiscard]] inline std::string percent(double share) {
-  auto text = fixed(100 * share, 2);
+  auto text = fixed_text(100 * share, 2);
   return text == "-0.00" ? "0.00" : text;
 }
 

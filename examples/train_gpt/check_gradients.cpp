@@ -12,7 +12,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gpt {
@@ -27,7 +30,10 @@ constexpr int directions = 3;
 #endif
 constexpr std::uint64_t seed = 7;
 constexpr std::int64_t step = 5;
-constexpr model_config tiny{.layers = 3, .width = 64, .context = 21, .sequences = 2};
+// The second has its head divided, into 87, 86 and 86 words.
+constexpr model_config tiny{.layers = 3, .width = 64, .context = 21, .sequences = 2, .words = 259};
+constexpr model_config divided{
+    .layers = 3, .width = 64, .context = 21, .sequences = 2, .words = 259, .shards = 3};
 
 int faults = 0;
 
@@ -38,20 +44,35 @@ void expect(bool good, std::string const& what) {
   std::printf("FAILED  %s\n", what.c_str());
 }
 
-/// Hands out arrays that lie one float beside a cache line, filled with signalling rubbish: results
-/// must depend neither on where an array lies nor on what it held.
-struct shifted_memory {
-  struct tensor {
-    floats owner;
-    float* data() { return owner.empty() ? nullptr : owner.data() + 1; }
-    float const* data() const { return owner.empty() ? nullptr : owner.data() + 1; }
-  };
-  static tensor allocate(index count) {
-    tensor t{floats(static_cast<std::size_t>(count) + 1)};
-    std::fill(t.owner.begin(), t.owner.end(), std::bit_cast<float>(0x7fc12345U));
-    return t;
+/// Is what a microbatch keeps in a chunk, and what goes out of it. Arrays lie some floats beside
+/// aligned memory, and are filled with signalling rubbish: results must depend neither on where an
+/// array lies nor on what it held.
+class arrays {
+ public:
+  arrays(chunk const& of, index shift) : shift_(shift) {
+    auto const& size = of.keeps();
+    keep_ = {array(size.until_b), array(size.until_w), array(size.gradients)};
+    scratch = array(size.scratch);
+    y = array(of.floats_out());
+    dx = array(of.floats_in());
   }
-  static tensor allocate_edge(index count) { return allocate(count); }
+
+  [[nodiscard]] kept const& keep() const { return keep_; }
+
+  float* scratch = nullptr;
+  float* y = nullptr;
+  float* dx = nullptr;
+
+ private:
+  [[nodiscard]] float* array(index count) {
+    auto& all = owned_.emplace_back(static_cast<std::size_t>(count + shift_));
+    std::fill(all.begin(), all.end(), std::bit_cast<float>(0x7fc12345U));
+    return all.data() + shift_;
+  }
+
+  index shift_;
+  std::vector<std::vector<float>> owned_;
+  kept keep_;
 };
 
 /// Makes a text with some structure.
@@ -75,12 +96,10 @@ void disturb(chunk& c) {
 
 /// Gives the loss of one forward pass over all microbatches.
 double loss_of(chunk const& model, text const& on) {
-  heap_memory heap;
+  arrays const at(model, 0);
   double total = 0.0;
-  for (int i = 0; i < microbatches; ++i) {
-    chunk_saved<heap_memory> keep;
-    total += model.forward(heap, keep, batch(tiny, on, seed, step, i), nullptr).loss;
-  }
+  for (int i = 0; i < microbatches; ++i)
+    total += model.forward(at.keep(), batch(tiny, on, seed, step, i), nullptr, at.scratch, nullptr);
   return total / microbatches;
 }
 
@@ -88,30 +107,31 @@ double loss_of(chunk const& model, text const& on) {
 enum class order { fused, weights_last, interleaved };
 
 /// Runs a step over the model cut in stages, and returns the mean loss.
-template <memory Memory>
-double run(std::vector<chunk>& stages, text const& on, order how) {
-  Memory at;
+/// @param shift  floats by which arrays lie beside aligned memory
+double run(std::vector<chunk>& stages, text const& on, order how, index shift) {
   auto const count = stages.size();
-  std::vector<std::vector<chunk_saved<Memory>>> keep(microbatches);
+  std::vector<std::vector<arrays>> at(microbatches);
   std::vector<batch> of;
-  std::vector<double> loss(microbatches);
+  double total = 0.0;
   for (int i = 0; i < microbatches; ++i) of.emplace_back(tiny, on, seed, step, i);
   auto const forward = [&](std::size_t i) {
-    keep[i].resize(count);
-    typename Memory::tensor x;
-    for (std::size_t s = 0; s < count; ++s) {
-      auto out = stages[s].forward(at, keep[i][s], of[i], x.data());
-      loss[i] = out.loss;
-      x = std::move(out.y);
+    float const* x = nullptr;
+    for (auto const& s : stages) {
+      auto const& own = at[i].emplace_back(s, shift);
+      total += s.forward(own.keep(), of[i], x, own.scratch, own.y);
+      x = own.y;
     }
   };
+  auto const dy = [&](std::size_t i, std::size_t s) {
+    return s + 1 == count ? nullptr : at[i][s + 1].dx;
+  };
   auto const backward_input = [&](std::size_t i) {
-    typename Memory::tensor dy;
     for (std::size_t s = count; s-- > 0;)
-      dy = stages[s].backward_input(at, keep[i][s], std::move(dy));
+      stages[s].backward_input(at[i][s].keep(), of[i], dy(i, s), at[i][s].scratch, at[i][s].dx);
   };
   auto const backward_weight = [&](std::size_t i) {
-    for (std::size_t s = 0; s < count; ++s) stages[s].backward_weight(at, keep[i][s], of[i]);
+    for (std::size_t s = 0; s < count; ++s)
+      stages[s].backward_weight(at[i][s].keep(), of[i], dy(i, s), at[i][s].scratch);
   };
   for (std::size_t i = 0; i < microbatches; ++i) {
     forward(i);
@@ -121,16 +141,16 @@ double run(std::vector<chunk>& stages, text const& on, order how) {
   }
   for (std::size_t i = 0; i < microbatches && how == order::weights_last; ++i) backward_input(i);
   for (std::size_t i = 0; i < microbatches && how != order::fused; ++i) backward_weight(i);
-  double total = 0.0;
-  for (auto const value : loss) total += value;
   return total / microbatches;
 }
 
-/// Cuts the model in stages.
-std::vector<chunk> make_stages(index count) {
+/// Cuts a model in stages.
+std::vector<chunk> make_stages(model_config const& of, index count) {
   std::vector<chunk> stages;
   for (index s = 0; s < count; ++s) {
-    stages.emplace_back(tiny, blocks_of_stage(tiny.layers, count, s), microbatches, seed);
+    stages.push_back(
+        count == 1 ? whole_model(of, microbatches, seed)
+                   : chunk(of, layers_of_stage(of, count, s), microbatches, seed));
     disturb(stages.back());
   }
   return stages;
@@ -155,29 +175,30 @@ bool same_bits(std::vector<float> const& a, std::vector<float> const& b) {
 }
 
 /// Compares every cut and order with the whole model run microbatch after microbatch.
-void check_orders(text const& on) {
-  auto whole = make_stages(1);
-  auto const loss = run<heap_memory>(whole, on, order::fused);
+void check_orders(model_config const& of, text const& on) {
+  auto whole = make_stages(of, 1);
+  auto const loss = run(whole, on, order::fused, 0);
   auto const gradients = gradients_of(whole);
   expect(loss > 1.0 && loss < 20.0, "the loss is " + std::to_string(loss));
-  for (index const count : {1, 2, 3})
-    for (auto const how : {order::fused, order::weights_last, order::interleaved}) {
-      auto const name =
-          std::to_string(count) + " stages, order " + std::to_string(static_cast<int>(how)) + ": ";
-      auto stages = make_stages(count);
-      expect(run<heap_memory>(stages, on, how) == loss, name + "another loss");
-      expect(same_bits(gradients_of(stages), gradients), name + "other gradients");
-      auto shifted = make_stages(count);
-      expect(run<shifted_memory>(shifted, on, how) == loss, name + "another loss, shifted");
-      expect(same_bits(gradients_of(shifted), gradients), name + "other gradients, shifted");
-    }
+  for (index const with_blocks : {1, 2, 3})
+    for (auto const how : {order::fused, order::weights_last, order::interleaved})
+      for (index const shift : {0, 1}) {
+        auto const count = with_blocks + (of.shards > 1 ? of.shards : 0);
+        auto const name = std::to_string(count) + " stages, order " +
+                          std::to_string(static_cast<int>(how)) + ", shift " +
+                          std::to_string(shift) + ": ";
+        auto stages = make_stages(of, count);
+        expect(run(stages, on, how, shift) == loss, name + "another loss");
+        expect(same_bits(gradients_of(stages), gradients), name + "other gradients");
+      }
 }
 
 /// Compares the gradient along a direction with a central difference of the loss.
 class difference_check {
  public:
-  explicit difference_check(text const& on) : text_(on), stages_(make_stages(1)) {
-    run<heap_memory>(stages_, text_, order::fused);
+  difference_check(model_config const& of, text const& on)
+      : text_(on), stages_(make_stages(of, 1)) {
+    run(stages_, text_, order::fused, 0);
   }
 
   /// @return the model
@@ -250,8 +271,8 @@ class difference_check {
 
 /// Checks each parameter along its gradient, along random directions, and along its largest
 /// elements.
-void check_differences(text const& on) {
-  difference_check check(on);
+void check_differences(model_config const& of, text const& on) {
+  difference_check check(of, on);
   auto const entries = check.model().parameters().entries();
   for (auto const& e : entries) {
     auto const g = check.model().parameters().gradients().subspan(
@@ -277,11 +298,73 @@ void check_differences(text const& on) {
   std::printf("largest error: %.0f %% of what is allowed\n", 100.0 * check.worst());
 }
 
+/// Joins the pieces of each name, in the order of the model.
+/// @param from  as many numbers as the set has parameters
+std::map<std::string_view, std::vector<float>> by_name(
+    parameter_set const& of, std::span<float const> from) {
+  std::map<std::string_view, std::vector<float>> all;
+  for (auto const& e : of.entries()) {
+    auto const piece =
+        from.subspan(static_cast<std::size_t>(e.at.offset), static_cast<std::size_t>(e.at.size));
+    all[e.name].insert(all[e.name].end(), piece.begin(), piece.end());
+  }
+  return all;
+}
+
+/// Compares a model whose head is divided with the one whose head is whole.
+/// @param lifted  a shard with logits so large that the others do not count; -1 for none
+void check_division(text const& on, index lifted) {
+  std::vector<chunk> parts;
+  std::vector<chunk> whole;
+  parts.push_back(whole_model(divided, microbatches, seed));
+  whole.push_back(whole_model(tiny, microbatches, seed));
+  auto& from = parts.front().parameters();
+  auto& to = whole.front().parameters();
+  expect(
+      by_name(from, from.values()) == by_name(to, to.values()), "shards begin with other values");
+
+  disturb(parts.front());
+  for (auto const& e : from.entries())
+    if (e.name == "head bias" && e.part == divided.layers + 1 + lifted)
+      for (auto& bias : from.values().subspan(
+               static_cast<std::size_t>(e.at.offset), static_cast<std::size_t>(e.at.size)))
+        bias += 200.0F;
+  auto const values = by_name(from, from.values());
+  std::map<std::string_view, index> done;
+  for (auto const& e : to.entries()) {
+    auto& first = done[e.name];
+    std::copy_n(values.at(e.name).begin() + first, e.at.size, to.values().begin() + e.at.offset);
+    first += e.at.size;
+  }
+
+  auto const name = "shard " + std::to_string(lifted) + " lifted, ";
+  auto const expected = run(whole, on, order::fused, 0);
+  auto const loss = run(parts, on, order::fused, 0);
+  expect(std::abs(loss - expected) <= 1e-6 * expected, name + "loss " + std::to_string(loss));
+  auto const gradients = by_name(from, from.gradients());
+  for (auto const& [piece, right] : by_name(to, to.gradients())) {
+    auto const& own = gradients.at(piece);
+    double off = 0.0;
+    double size = 0.0;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      off += std::pow(static_cast<double>(own[i] - right[i]), 2);
+      size += std::pow(static_cast<double>(right[i]), 2);
+    }
+    expect(
+        off <= 1e-10 * size,
+        name + std::string(piece) + " is off by " + std::to_string(std::sqrt(off / size)) +
+            " of its size");
+  }
+}
+
 /// Runs every check and prints the outcome.
 int run_checks() {
   auto const on = make_text();
-  check_orders(on);
-  check_differences(on);
+  for (auto const& of : {tiny, divided}) {
+    check_orders(of, on);
+    check_differences(of, on);
+  }
+  for (index lifted = -1; lifted < divided.shards; ++lifted) check_division(on, lifted);
   std::printf("%s, %d faults\n", faults == 0 ? "gradients agree" : "gradients are wrong", faults);
   return faults == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

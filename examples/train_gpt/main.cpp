@@ -3,85 +3,168 @@
 // Trains a byte-level GPT twice over: in one plain loop, and through pipelines that zbpp runs under
 // different policies. Every loss and every parameter has to come out the same, bit for bit.
 //
+// To read on: model.hpp, what a chunk of the model does; stages.hpp, the chunk as a stage of a
+// pipeline; sequential.hpp, the plain loop; training.cpp, the whole way from a text to the outcome.
+//
 // Exit status: 0 all as it should be; 1 something is not identical, or failed; 2 bad input; 130
 // interrupted.
-#include "command_line.hpp"
-#include "doing.hpp"
-#include "phases.hpp"
-#include "processes.hpp"
-#include "standard_output.hpp"
+#include "option_parts.hpp"
+#include "program.hpp"
+#include "training.hpp"
 
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <optional>
-#include <utility>
-#include <vector>
+#include <string>
 
 namespace gpt {
 namespace {
 
-/// Is what a run begins with: new stages, or those of a checkpoint.
-struct beginning {
-  std::vector<chunk_stage> stages;
-  zbpp::training_state state = {};
-};
-
-/// Runs one plan and compares it with the reference, where there is one.
-void run(
-    contender& one,
-    options const& o,
-    beginning from,
-    saver* save,
-    std::optional<run_record> const& sequential,
-    std::optional<sequential_trainer> const& trainer) {
-  one.run = doing("running the pipeline of " + one.title, [&] {
-    return run_pipeline(*one.plan, o.how, from.stages, from.state, o.how.optimizer.steps, save);
-  });
-  if (sequential)
-    one.run->is_identical = is_identical(*one.run, from.stages, *sequential, *trainer);
+/// Reads the command line.
+/// @return nothing when it asks for help, which is then printed
+/// @throws setting_error
+std::optional<options> read_options(int argc, char const* const* argv) {
+  options o;
+  std::string optimizer = "adam";
+  std::string by = "threads";
+  float learning_rate = 0.0F;
+  CLI::App app(
+      "Trains a byte-level GPT on one thread and then through pipelines, one rank a thread, and\n"
+      "compares every loss bit for bit. Writes loss.svg, timeline.svg, trace.json and plan.json.\n"
+      "With --checkpoint it keeps the last two checkpoints, and one of the end. It can be killed "
+      "at\n"
+      "any time and go on with --resume, on as many ranks as you like: the bits are those of a "
+      "run\n"
+      "that never stopped.\n"
+      "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
+      "a\n"
+      "shell loop starts (docs/launch.md), all with the same options. Rank 0 tells and writes, of "
+      "the\n"
+      "files only loss.svg, and with --explain trace.json and plan.json; an interrupt ends them\n"
+      "all at once, without a last checkpoint.",
+      "train_gpt");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--text", o.text, "Text to learn; without it, the repository's headers and docs")
+      ->check(readable_file())
+      ->option_text("FILE");
+  app.add_option(
+         "--transport",
+         by,
+         "threads, all ranks in this process; or tcp, this is one rank, of one --policy")
+      ->check(is_one_of({"threads", "tcp"}));
+  auto* const bind =
+      app.add_option("--bind", o.bind, "Address of this machine where a rank of tcp listens");
+  auto* const advertise =
+      app.add_option(
+             "--advertise", o.advertise, "Name or address that others reach it by, if not --bind")
+          ->option_text("HOST");
+  auto* const join =
+      app.add_option("--join", o.join_seconds, "Seconds that ranks of tcp have to find each other")
+          ->check(whole_number(1, 86'400));
+  auto* const ranks =
+      app.add_option("--ranks", o.ranks, "Ranks of the pipeline; with tcp as many as were launched")
+          ->check(whole_number(1, 64));
+  app.add_option("--microbatches", o.how.microbatches, "Microbatches of a step")
+      ->check(whole_number(1, 1024));
+  auto* const policies = app.add_option("--policy", o.policies, "Policies to run, by name")
+                             ->transform(policy_name())
+                             ->delimiter(',')
+                             ->option_text("NAME,... [one_f_one_b,zb_h1,zb_h2,zb_v]");
+  app.add_option("--steps", o.how.optimizer.steps, "Optimizer steps")
+      ->check(whole_number(1, 1'000'000));
+  app.add_option("--layers", o.how.model.layers, "Transformer blocks")->check(whole_number(1, 64));
+  app.add_option("--width", o.how.model.width, "Elements of a token")
+      ->check(whole_number(head_width, 1024));
+  app.add_option("--context", o.how.model.context, "Tokens of a sequence")
+      ->check(whole_number(16, 1024));
+  app.add_option("--sequences", o.how.model.sequences, "Sequences of a microbatch")
+      ->check(whole_number(1, 64));
+  app.add_option(
+         "--vocabulary",
+         o.how.model.words,
+         "Words of embedding and head: the bytes, and more that no text has")
+      ->check(whole_number(vocabulary, 1'000'000));
+  app.add_flag(
+         "--vocabulary-parallel",
+         o.divides_vocabulary,
+         "Divide the words of the head among the ranks, each a second stage of its rank; without\n"
+         "--policy, by interleaved, zb_v and greedy_auto")
+      ->default_str("");
+  app.add_flag("--tied", o.how.model.is_tied, "The head has the weights of the embedding")
+      ->default_str("");
+  app.add_option("--optimizer", optimizer, "adam or sgd")->check(is_one_of({"adam", "sgd"}));
+  app.add_option(
+         "--learning-rate", learning_rate, "Largest one; without it, what suits the optimizer")
+      ->check(positive_decimal())
+      ->default_str("");
+  add_step_options(app, o.how.optimizer, o.kinds);
+  app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));
+  app.add_option("--out", o.out, "Folder for the files it writes")->check(writable_folder());
+  auto* const checkpoint =
+      app.add_option("--checkpoint", o.checkpoint, "Folder for checkpoints, of one --policy")
+          ->check(writable_folder())
+          ->option_text("DIR");
+  app.add_option("--every", o.every, "Steps from one checkpoint to the next")
+      ->check(whole_number(1, 1'000'000))
+      ->needs(checkpoint);
+  app.add_flag(
+         "--resume",
+         o.resume,
+         "Go on from the newest checkpoint, with the same settings; but --ranks, --policy and\n"
+         "--transport may be others, and so may --step, unless it is unchecked")
+      ->needs(checkpoint)
+      ->default_str("");
+  app.add_flag(
+         "--explain",
+         o.explains,
+         "Tell where the time of a typical step of the last policy went. So does, from the files,\n"
+         "zbpp-plan --explain trace.json --plan plan.json")
+      ->default_str("");
+  bool is_alone = false;
+  app.add_flag("--no-reference", is_alone, "Leave the sequential run out: nothing is compared")
+      ->default_str("");
+  if (!parse(app, argc, argv)) return std::nullopt;
+  o.by = by == "tcp" ? transport::tcp : transport::threads;
+  o.reference = !is_alone;
+  o.names_ranks = ranks->count() > 0;
+  o.names_policies = policies->count() > 0;
+  bool const names_one = o.names_policies && o.policies.size() == 1;
+  if (!o.checkpoint.empty() && !names_one)
+    throw setting_error(
+        "--checkpoint keeps the run of one policy; name one, such as --policy zb_v");
+  if (o.by == transport::tcp && !names_one)
+    throw setting_error("--transport tcp runs one policy; name one, such as --policy zb_v");
+  settle_steps(app, o.how.optimizer, o.kinds);
+  if (o.kinds.size() > 1 && (!o.checkpoint.empty() || o.by == transport::tcp))
+    throw setting_error("--checkpoint and --transport tcp are for one kind of --step");
+  for (auto const* const only : {bind, advertise, join})
+    if (o.by != transport::tcp && only->count() > 0)
+      throw setting_error(only->get_name() + " is for --transport tcp; threads need it not");
+  if (o.divides_vocabulary && o.how.model.is_tied)
+    throw setting_error(
+        "--vocabulary-parallel divides the weights of the head, and --tied gives all of them to "
+        "the embedding, too; leave one of the two out");
+  if (o.divides_vocabulary && !o.names_policies)
+    o.policies = {"interleaved", "zb_v", "greedy_auto"};
+  if (o.by == transport::threads) settle_ranks(o);
+  auto& step = o.how.optimizer;
+  step.kind = optimizer == "adam" ? optimizer_kind::adam : optimizer_kind::sgd;
+  step.learning_rate = learning_rate > 0.0F ? learning_rate : default_rate(step.kind);
+  check(o.how.model);
+  return o;
 }
 
-int train(options const& o) {
-  auto const on = read(o);
-  auto choices = choose_all(o);
-  std::optional<saver> save;
-  std::optional<beginning> resumed;
-  auto const new_stages = [&](zbpp::placement const& placement) {
-    return doing("making the stages", [&] { return make_stages(o.how, on, placement); });
-  };
-  if (!o.checkpoint.empty()) {
-    auto const& where = *choices.front().where;
-    save.emplace(o.checkpoint, settings_of(o.how, on), o.every, o.policies.front(), where);
-    resumed.emplace(beginning{new_stages(where)});
-    resumed->state =
-        doing("reading the checkpoint", [&] { return save->begin(resumed->stages, o.resume); });
-  }
-  std::optional<sequential_trainer> trainer;
-  if (o.reference) doing("making the reference", [&] { trainer.emplace(o.how, on); });
-  say(headline(o, on, trainer));
-  if (o.resume) say(save->told() + "\n");
-  auto const measured = doing("measuring", [&] { return measure_all(o, on, choices); });
-  auto all = plan_all(o, choices, measured);
-  tell_plans(o, measured, all);
-
-  interrupt::listen();
-  std::optional<run_record> sequential;
-  if (trainer)
-    sequential = doing("running the reference", [&] { return run_sequential(*trainer, o.how); });
-  run_record const* last = sequential ? &*sequential : nullptr;
-  for (auto& c : all) {
-    if (!c.plan || interrupt::was_raised()) continue;
-    auto from =
-        resumed ? std::move(*resumed) : beginning{new_stages(c.plan->problem().placement())};
-    run(c, o, std::move(from), save ? &*save : nullptr, sequential, trainer);
-    last = &*c.run;
-  }
-  if (last == nullptr || (sequential && sequential->losses.empty())) return 130;
-  auto const newest = save ? save->path() : std::filesystem::path();
-  auto const status = conclude(o, on, sequential, all, *last, newest);
-  if (status != 0) return status;
-  return interrupt::was_raised() ? 130 : 0;
+/// Does what the command line says.
+/// @return the exit status
+int run(int argc, char** argv) {
+  auto const o = read_options(argc, argv);
+  if (!o) return 0;
+  if (o->by == transport::tcp) return train_in_processes(*o);
+  ranks_here ranks;
+  return train(*o, ranks);
 }
 
 }  // namespace
@@ -89,9 +172,7 @@ int train(options const& o) {
 
 int main(int argc, char** argv) {
   try {
-    auto const o = gpt::read_options(argc, argv);
-    int status = 0;
-    if (o) status = o->by == gpt::transport::tcp ? gpt::train_in_processes(*o) : gpt::train(*o);
+    auto const status = gpt::run(argc, argv);
     gpt::finish_output();
     return status;
   } catch (gpt::setting_error const& wrong) {

@@ -4,7 +4,7 @@
 // becomes of failures and losses, which the others want to know.
 #pragma once
 
-#include "config.hpp"
+#include "settings.hpp"
 #include <zbpp/asio/rendezvous.hpp>
 
 #include <cstddef>

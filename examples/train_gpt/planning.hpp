@@ -4,9 +4,10 @@
 // what the passes cost, measured by running a few steps of a pipeline and looking at its timeline.
 #pragma once
 
-#include "measured_steps.hpp"
 #include "stages.hpp"
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
+#include <zbpp/runtime/measure.hpp>
+#include <zbpp/train.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -17,6 +18,11 @@
 
 namespace gpt {
 
+/// Says how long a message takes from one rank to the next; 0 where there is one rank.
+[[nodiscard]] inline zbpp::ticks message_time(zbpp::problem const& problem) {
+  return problem.ranks() > 1 ? problem.transfer()(0, 1, problem.costs(0).edge) : 0;
+}
+
 /// Says where a policy would put the stages, or why it cannot.
 struct choice {
   zbpp::any_policy policy;
@@ -25,17 +31,22 @@ struct choice {
 };
 
 /// Finds the first placement that a policy takes: two chunks per rank as a V, two in a loop, one.
+/// Where the head is divided into shards, the second chunk of each rank is one of them, and each
+/// first chunk has a block.
 [[nodiscard]] inline choice choose(
-    zbpp::any_policy const& policy, int ranks, int microbatches, index layers) {
+    zbpp::any_policy const& policy, int ranks, int microbatches, model_config const& model) {
   choice found{policy, {}, {}};
   bool lacks_layers = false;
+  bool const has_shards = model.shards > 1;
   for (auto const& where :
        {zbpp::placement::v_shape(ranks),
         zbpp::placement::looped(ranks, 2),
         zbpp::placement::linear(ranks)}) {
-    if (where.stages() > layers) {
+    if (has_shards && where.stages() == ranks) continue;
+    if (!has_shards && where.stages() > model.layers) {
       found.why_not = "needs " + std::to_string(where.stages()) +
-                      " stages with a block each; there are " + std::to_string(layers) + " layers";
+                      " stages with a block each; there are " + std::to_string(model.layers) +
+                      " layers";
       lacks_layers = true;
       continue;
     }
@@ -51,32 +62,24 @@ struct choice {
       if (!lacks_layers) found.why_not = refused.what();
     }
   }
+  if (has_shards) found.why_not += "; --vocabulary-parallel takes two stages per rank";
   return found;
 }
 
-/// Measures a problem by steps of a pipeline.
-/// @param sizes    says how large everything is
-/// @param policy   takes the placement; its order is run, with B and W apart
-/// @param stages   those that the backend runs here; they are trained, and then thrown away
-/// @param whole    makes of the order and the timeline of a step here the timeline of all ranks
-template <class Backend, class Whole>
-[[nodiscard]] zbpp::problem measure(
-    zbpp::problem const& sizes,
-    zbpp::any_policy const& policy,
-    Backend backend,
-    std::vector<chunk_stage> stages,
-    Whole const& whole) {
-  // Own choice: enough for a median of hundreds of passes; the first steps find cold caches.
-  constexpr int warm_up_steps = 3;
-  constexpr int steps = 25;
-  auto const order = split_backward(policy(sizes));
-  zbpp::pipeline pipe(zbpp::make_plan("measuring", order, sizes), std::move(backend), stages);
-  std::vector<zbpp::timeline> measured;
-  for (int i = 0; i < warm_up_steps + steps; ++i) {
-    auto line = whole(order, pipe.step().measured);
-    if (i >= warm_up_steps) measured.push_back(std::move(line));
+/// Says how large the stages here are, and what their optimizer steps take, which changes them.
+[[nodiscard]] inline std::vector<zbpp::stage_costs> sizes_of(std::vector<chunk_stage>& stages) {
+  std::vector<zbpp::stage_costs> costs;
+  for (auto& s : stages) {
+    costs.push_back(s.sizes());
+    s.measure_update(costs.back());
   }
-  return problem_from(measured, sizes, quick_message_quantile);
+  return costs;
+}
+
+/// Makes the plan whose steps are measured: the order of a policy, with B and W apart.
+[[nodiscard]] inline zbpp::plan plan_to_measure(
+    zbpp::any_policy const& policy, zbpp::problem const& sizes) {
+  return zbpp::make_plan("measuring", split_backward(policy(sizes)), sizes);
 }
 
 /// Measures the problem of a placement in this process.
@@ -87,14 +90,9 @@ template <class Backend, class Whole>
     zbpp::any_policy const& policy,
     zbpp::placement const& placement) {
   auto stages = make_stages(how, on, placement);
-  std::vector<zbpp::stage_costs> costs;
-  for (auto& s : stages) {
-    costs.push_back(s.sizes());
-    s.measure_update(costs.back());
-  }
-  zbpp::problem const sizes(placement, how.microbatches, std::move(costs));
-  auto const as_it_is = [](zbpp::schedule const&, zbpp::timeline const& line) { return line; };
-  return measure(sizes, policy, zbpp::threads{}, std::move(stages), as_it_is);
+  zbpp::problem const sizes(placement, how.microbatches, sizes_of(stages));
+  zbpp::pipeline pipe(plan_to_measure(policy, sizes), zbpp::threads{}, stages);
+  return zbpp::measure(pipe);
 }
 
 /// Gives all problems the quickest message among them: they are of one machine, and policies are
@@ -102,7 +100,7 @@ template <class Backend, class Whole>
 inline void share_messages(std::vector<zbpp::problem>& measured) {
   auto quickest = std::numeric_limits<zbpp::ticks>::max();
   for (auto const& p : measured) quickest = std::min(quickest, message_time(p));
-  for (auto& p : measured) p = with_message_time(p, quickest);
+  for (auto& p : measured) p = with_transfer(p, zbpp::transfer_costs(quickest));
 }
 
 }  // namespace gpt

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the program tells before and after training: the problem, the predictions, the outcome, and
-// the pictures.
+// What is told and drawn of plans and runs.
 #pragma once
 
+#include "planning.hpp"
+#include "program.hpp"
 #include "runs.hpp"
-#include "svg_chart.hpp"
-#include "table.hpp"
-#include <zbpp/zbpp.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/io/text_table.hpp>
+#include <zbpp/json/plan.hpp>
+#include <zbpp/plan.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
-#include <limits>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,20 +39,20 @@ struct contender {
 
 /// Writes bytes as mebibytes.
 [[nodiscard]] inline std::string mebibytes(zbpp::bytes size) {
-  return fixed(static_cast<double>(size) / (1024.0 * 1024.0), 2);
+  return zbpp::fixed_text(static_cast<double>(size) / (1024.0 * 1024.0), 2);
 }
 
 /// Writes ticks as milliseconds.
 [[nodiscard]] inline std::string milliseconds(zbpp::ticks time) {
-  return fixed(zbpp::to_milliseconds(time), 3);
+  return zbpp::fixed_text(zbpp::to_milliseconds(time), 3);
 }
 
 /// Tells what the passes of each stage take and keep.
-[[nodiscard]] inline std::string describe(zbpp::problem const& problem, index layers) {
-  table lines(
+[[nodiscard]] inline std::string describe(zbpp::problem const& problem, model_config const& model) {
+  zbpp::text_table lines(
       {"stage",
        "rank",
-       "blocks",
+       "layers",
        "F ms",
        "B ms",
        "W ms",
@@ -57,11 +62,13 @@ struct contender {
        "edge MiB"});
   for (int s = 0; s < problem.stages(); ++s) {
     auto const& c = problem.costs(s);
-    auto const blocks = blocks_of_stage(layers, problem.stages(), s);
+    auto const own = layers_of_stage(model, problem.stages(), s);
+    auto const blocks = std::min(own.last, model.layers) - own.first;
     lines.add(
         {std::to_string(s),
          std::to_string(problem.placement().rank_of(s)),
-         std::to_string(blocks.last - blocks.first),
+         blocks > 0 ? std::to_string(blocks) + (blocks == 1 ? " block" : " blocks")
+                    : "shard " + std::to_string(own.first - model.layers),
          milliseconds(c.forward),
          milliseconds(c.backward_input),
          milliseconds(c.backward_weight),
@@ -73,15 +80,15 @@ struct contender {
   return "problem, " + problem.placement().name() +
          " placement: " + std::to_string(problem.ranks()) + " ranks, " +
          std::to_string(problem.microbatches()) + " microbatches, a message takes " +
-         milliseconds(message_time(problem)) + " ms\n" + lines.text();
+         milliseconds(message_time(problem)) + " ms\n" + lines.text(2);
 }
 
 /// Tells what each policy is expected to cost, when steps follow each other.
 [[nodiscard]] inline std::string predictions(std::vector<contender> const& all) {
-  table lines({"policy", "placement", "step ms", "bubble", "most memory of a rank MiB"});
+  zbpp::text_table lines({"policy", "placement", "step ms", "bubble", "most memory of a rank MiB"});
   for (auto const& c : all) {
     if (!c.plan) {
-      lines.add(c.title, c.why_not);
+      lines.add({c.title}, c.why_not);
       continue;
     }
     zbpp::bytes most = 0;
@@ -94,7 +101,7 @@ struct contender {
          percent(zbpp::bubble_rate(c.plan->timeline())),
          mebibytes(most)});
   }
-  return "predicted\n" + lines.text();
+  return "predicted\n" + lines.text(2);
 }
 
 /// Tells how the runs went; times and measured bubbles are medians over the steps. Where the norm
@@ -113,21 +120,21 @@ struct contender {
       "predicted"};
   bool const agrees = all.front().kind != zbpp::step_kind::unchecked;
   if (agrees) append(columns, step_counts::columns());
-  table lines(std::move(columns));
-  auto const reference = sequential ? quantile(sequential->milliseconds) : 0.0;
+  zbpp::text_table lines(std::move(columns));
+  auto const reference = sequential ? median(sequential->milliseconds) : 0.0;
   if (sequential)
     lines.add(
         {sequential->name,
          std::to_string(sequential->losses.size()),
-         fixed(sequential->last_loss(), 4),
+         zbpp::fixed_text(sequential->last_loss(), 4),
          "",
-         fixed(reference, 2),
+         zbpp::fixed_text(reference, 2),
          "1.00"});
   for (auto const& c : all) {
     if (!c.has_steps()) {
       bool const was_done = c.run && c.run->first > 0 && !interrupt::was_raised();
       lines.add(
-          c.title,
+          {c.title},
           !c.plan    ? c.why_not
           : was_done ? "took all its steps before"
                      : "interrupted before it began");
@@ -135,23 +142,23 @@ struct contender {
     }
     std::vector<double> bubbles;
     for (auto const& line : c.run->timelines) bubbles.push_back(zbpp::bubble_rate(line));
-    auto const time = quantile(c.run->milliseconds);
+    auto const time = median(c.run->milliseconds);
     std::vector<std::string> cells{
         c.title,
         std::to_string(c.run->losses.size()),
-        fixed(c.run->last_loss(), 4),
+        zbpp::fixed_text(c.run->last_loss(), 4),
         !sequential           ? ""
         : c.run->is_identical ? "yes"
                               : "NO",
-        fixed(time, 2),
-        sequential ? fixed(reference / time, 2) : "",
-        bubbles.empty() ? "" : percent(quantile(bubbles)),
+        zbpp::fixed_text(time, 2),
+        sequential ? zbpp::fixed_text(reference / time, 2) : "",
+        bubbles.empty() ? "" : percent(median(bubbles)),
         percent(zbpp::bubble_rate(c.plan->timeline()))};
     if (agrees) append(cells, c.run->counts.cells());
     lines.add(std::move(cells));
   }
   return "trained" + std::string(sequential ? "" : "; without the reference, nothing is compared") +
-         "\n" + lines.text();
+         "\n" + lines.text(2);
 }
 
 /// Says whether a step follows the one before without a stop of all ranks: then its clock goes on.
@@ -216,7 +223,51 @@ struct contender {
   return lines;
 }
 
-/// Writes the pictures into a folder; each file appears as a whole or not at all.
+/// Finds the last policy that ran and of which a typical step is known.
+/// @return null where there is none
+[[nodiscard]] inline contender const* last_with_step(std::vector<contender> const& all) {
+  contender const* last = nullptr;
+  for (auto const& c : all)
+    if (c.has_steps() && c.run->typical_step.size() > 0) last = &c;
+  return last;
+}
+
+/// Tells in three lines what made a typical step longer than predicted.
+[[nodiscard]] inline std::string shortfall(
+    std::string const& title, zbpp::explanation const& step) {
+  auto const share = [](zbpp::ticks part, zbpp::ticks whole) {
+    return percent(
+        static_cast<double>(part) / static_cast<double>(std::max<zbpp::ticks>(whole, 1)));
+  };
+  std::vector<std::pair<zbpp::ticks, std::string>> losses{
+      {0, "longer passes"}, {0, "waits for other ranks"}, {0, "messages"}, {0, "late starts"}};
+  std::pair<zbpp::ticks, std::string> best{step.message_gain, "messages as predicted"};
+  if (step.host_gain > best.first) best = {step.host_gain, "no late starts"};
+  for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+    auto const& rank = step.ranks[r];
+    losses[0].first += rank.longer;
+    losses[1].first += std::accumulate(rank.for_rank.begin(), rank.for_rank.end(), zbpp::ticks{0});
+    losses[2].first += rank.messages;
+    losses[3].first += rank.host;
+    if (rank.gain > best.first)
+      best = {rank.gain, "the passes of rank " + std::to_string(r) + " as predicted"};
+  }
+  std::ranges::stable_sort(losses, std::ranges::greater{}, [](auto& loss) { return loss.first; });
+  std::string list;
+  for (auto const& [lost, name] : losses)
+    if (lost > 0)
+      list += (list.empty() ? "" : ", ") + name + " " +
+              share(lost, step.measured * std::ssize(step.ranks));
+  auto const more = step.measured - step.planned;
+  return "a typical step of " + title + ": " + milliseconds(step.measured) + " ms, " +
+         share(std::abs(more), step.planned) + (more < 0 ? " less" : " more") +
+         " than predicted\n  lost, of the time of all ranks: " + (list.empty() ? "nothing" : list) +
+         "\n  with " + best.second + " it would end " + share(best.first, step.measured) +
+         " sooner";
+}
+
+/// Writes the pictures, and the plan of the last policy, into a folder; each file appears as a
+/// whole or not at all.
 /// @throws zbpp::error (io_failed) with the path and the reason
 /// @return the names of the files; empty where no step was taken
 [[nodiscard]] inline std::string write_files(
@@ -224,26 +275,42 @@ struct contender {
     std::optional<run_record> const& sequential,
     std::vector<contender> const& all,
     double entropy) {
-  chart losses{"Loss in nats a byte", {}, entropy, "entropy of single bytes"};
+  zbpp::line_chart losses{
+      .title = "Loss", .vertical = {.title = "loss", .unit = "nats a byte"}, .is_overlaid = true};
+  zbpp::chart_panel panel{
+      .horizontal = {.title = "step", .is_whole = true},
+      .level = zbpp::chart_level{entropy, "entropy of single bytes"}};
+  // What another program saw before is not known.
+  auto const add = [&](std::string name, std::int64_t first, std::vector<double> const& values) {
+    panel.curves.push_back({std::move(name)});
+    for (auto const value : values)
+      panel.curves.back().points.push_back({static_cast<double>(first++), value});
+  };
   if (sequential) {
     losses.title += ": sequential, and the pipelines on top of it";
-    losses.curves.push_back({sequential->name, sequential->losses});
+    add(sequential->name, 0, sequential->losses);
   }
-  for (auto const& c : all) {
-    if (!c.has_steps()) continue;
-    // What another program saw before is not known.
-    std::vector<double> values(
-        static_cast<std::size_t>(c.run->first), std::numeric_limits<double>::quiet_NaN());
-    values.insert(values.end(), c.run->losses.begin(), c.run->losses.end());
-    losses.curves.push_back({c.title, std::move(values)});
-  }
-  if (losses.curves.empty()) return {};
+  for (auto const& c : all)
+    if (c.has_steps()) add(c.title, c.run->first, c.run->losses);
+  if (panel.curves.empty()) return {};
+  losses.panels.push_back(std::move(panel));
   zbpp::write_file(folder / "loss.svg", to_svg(losses));
-  auto const lines = timelines(all);
-  if (lines.empty()) return "loss.svg";
-  zbpp::write_file(folder / "timeline.svg", zbpp::to_svg(lines));
+  std::string names = "loss.svg";
+  auto lines = timelines(all);
+  if (!lines.empty()) {
+    zbpp::write_file(folder / "timeline.svg", zbpp::to_svg(lines));
+    names += ", timeline.svg";
+  }
+  auto const* const last = last_with_step(all);
+  if (last == nullptr) return names;
+  lines.push_back({"measured", last->run->typical_step});  // zbpp-plan --explain looks for it
   zbpp::write_file(folder / "trace.json", zbpp::to_chrome_trace(lines));
-  return "loss.svg, timeline.svg, trace.json";
+  auto const& plan = *last->plan;
+  zbpp::write_file(
+      folder / "plan.json",
+      zbpp::json::write_plan(
+          zbpp::json::make_plan_report(plan.policy(), plan.schedule(), plan.problem())));
+  return names + ", trace.json, plan.json";
 }
 
 }  // namespace gpt

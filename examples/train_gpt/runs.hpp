@@ -1,107 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of the training, sequential and pipelined: what each step lost and took, shown as it
-// happens, stopped after a step when the user interrupts.
+// Runs of the training, by a plain loop or a pipeline: what each step lost and took, shown as it
+// happens, saved now and then, and stopped after a step when the user interrupts.
 #pragma once
 
-#include "divergence.hpp"
-#include "planning.hpp"
+#include "program.hpp"
 #include "saving.hpp"
-#include "step_clock.hpp"
-#include "step_kinds.hpp"
-#include "table.hpp"
+#include <zbpp/io/run_progress.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/runtime/interrupt.hpp>
+#include <zbpp/zbpp.hpp>
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
 namespace gpt {
 
-/// Notices the first interrupt (Ctrl-C); the second one ends the program as usual.
-class interrupt {
- public:
-  /// Starts to listen.
-  static void listen() { std::signal(SIGINT, &interrupt::raise); }
-  /// @return whether there was one
-  [[nodiscard]] static bool was_raised() { return raised_ != 0; }
-
- private:
-  static void raise(int) {
-    raised_ = 1;
-    std::signal(SIGINT, SIG_DFL);
-  }
-
-  static inline std::sig_atomic_t volatile raised_ = 0;
-};
-
-/// Shows how far a run is: on a terminal one line that is written over, else five lines.
-class progress {
- public:
-  /// @param first  steps taken before, by another program
-  progress(std::string name, std::int64_t first, std::int64_t steps, index tokens_of_step)
-      : name_(std::move(name)),
-        first_(first),
-        steps_(steps),
-        tokens_of_step_(tokens_of_step),
-        is_terminal_(::isatty(STDOUT_FILENO) != 0) {}
-  progress(progress const&) = delete;
-  progress& operator=(progress const&) = delete;
-  ~progress() {
-    if (is_terminal_ && done_ > first_) std::printf("\n");
-  }
-
-  /// @return how many steps after `done` another fifth of a run is over, or all of it
-  [[nodiscard]] static std::int64_t until_milestone(std::int64_t done, std::int64_t steps) {
-    auto const fifth = std::max<std::int64_t>(steps / 5, 1);
-    return std::min(steps - done, fifth - done % fifth);
-  }
-
-  /// Shows what else there is to tell, if anything; a terminal shows only how far the run is.
-  void note(std::string const& text) const {
-    if (is_terminal_ || text.empty()) return;
-    std::printf("  %-10s %s\n", name_.c_str(), text.c_str());
-    std::fflush(stdout);
-  }
-
-  /// Takes note of a step.
-  /// @param done  steps taken so far
-  /// @param loss  of this step
-  void show(std::int64_t done, double loss) {
-    done_ = done;
-    if (!is_terminal_ && until_milestone(done - 1, steps_) > 1) return;
-    std::chrono::duration<double> const passed = std::chrono::steady_clock::now() - start_;
-    auto const rate = static_cast<double>((done_ - first_) * tokens_of_step_) / passed.count();
-    std::printf(
-        "%s  %-10s step %*lld of %lld   loss %.4f   %.0f tokens/s%s",
-        is_terminal_ ? "\r" : "",
-        name_.c_str(),
-        static_cast<int>(std::to_string(steps_).size()),
-        static_cast<long long>(done_),
-        static_cast<long long>(steps_),
-        loss,
-        rate,
-        is_terminal_ ? "  " : "\n");
-    std::fflush(stdout);
-  }
-
- private:
-  std::string name_;
-  std::int64_t first_;
-  std::int64_t steps_;
-  index tokens_of_step_;
-  bool is_terminal_;
-  std::int64_t done_ = first_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+using zbpp::interrupt;
 
 /// Holds what a run gave: one value per step.
 struct run_record {
@@ -114,32 +38,34 @@ struct run_record {
       {};                          ///< by rank; empty where ranks do not agree
   std::vector<double> norms = {};  ///< of all gradients, where ranks agree
   step_counts counts = {};
+  bool keeps_times = false;  ///< whether to keep those of each step, of the ranks here
+  /// A step of typical length on all ranks, from its first start; empty where it is not known.
+  zbpp::timeline typical_step = {};
   std::uint64_t parameters = 0;  ///< digest of those at the end
   bool is_identical = true;      ///< to the sequential run, as far as it went
 
-  /// Takes in the outcome of a step of a pipeline.
+  /// Takes in the outcome of a step.
   /// @param took  milliseconds
   void add(zbpp::step_result const& step, double took) {
     losses.push_back(step.loss());
     milliseconds.push_back(took);
-    if (step.update.is_update) norms.push_back(step.update.norm);
     counts.add(step.update);
-  }
-  /// Takes in the times of a step all of whose ranks are here.
-  void add_times(zbpp::step_result const& step) {
+    if (step.update.is_update) norms.push_back(step.update.norm);
+    if (!keeps_times) return;
     timelines.push_back(step.measured);
     updates.push_back(step.ranks);
   }
   /// @return steps taken, those before among them
   [[nodiscard]] std::int64_t done() const { return first + std::ssize(losses); }
-  /// @return the place of the step whose cost is the median; of a run that has timelines
+  /// @return the place of the step whose length is the median of all but the first few, which meet
+  ///         cold caches; of a run that took steps
   [[nodiscard]] std::size_t typical() const {
-    std::vector<std::size_t> all(timelines.size());
-    std::iota(all.begin(), all.end(), 0);
-    auto const middle = all.begin() + std::ssize(all) / 2;
-    std::nth_element(all.begin(), middle, all.end(), [&](std::size_t a, std::size_t b) {
-      return zbpp::cost(timelines[a]) < zbpp::cost(timelines[b]);
-    });
+    std::vector<std::size_t> later(milliseconds.size());
+    std::iota(later.begin(), later.end(), 0);
+    later.erase(later.begin(), later.begin() + std::min<std::ptrdiff_t>(3, std::ssize(later) / 2));
+    auto const middle = later.begin() + std::ssize(later) / 2;
+    std::ranges::nth_element(
+        later, middle, {}, [&](std::size_t step) { return milliseconds[step]; });
     return *middle;
   }
   /// @return the mean loss of the last steps, at most ten; one step's loss says little
@@ -151,98 +77,9 @@ struct run_record {
   }
 };
 
-/// Shows how far a run is, and tells of losses that are no numbers.
-class run_display {
- public:
-  /// @param record  of the run; outlives the object
-  /// @param steps   when the run ends
-  run_display(run_record const& record, training const& how, std::int64_t steps)
-      : record_(&record),
-        shown_(record.name, record.first, steps, how.microbatches * how.model.tokens()),
-        alarm_("train_gpt", record.name) {}
-
-  /// Takes note of the last step of the record.
-  void show_step() {
-    alarm_.note(record_->done(), record_->losses.back());
-    shown_.show(record_->done(), record_->losses.back());
-  }
-  /// Shows what else there is to tell, if anything.
-  void note(std::string const& text) const { shown_.note(text); }
-
- private:
-  run_record const* record_;
-  progress shown_;
-  divergence_alarm alarm_;
-};
-
-/// Says how many steps a pipeline runs before its ranks stop together: there it can be interrupted
-/// and saved. Own choice: about a second's worth, and enough for the stop not to count.
-[[nodiscard]] inline std::int64_t steps_between_stops(zbpp::plan const& planned) {
-  if (!zbpp::agrees_on_steps(planned.program())) return 1;  // they stop after each
-  auto const step = std::max<zbpp::ticks>(zbpp::cost(planned.timeline()), 1);
-  return std::clamp<std::int64_t>(zbpp::from_milliseconds(1000) / step, 8, 1000);
-}
-
 /// Says whether two numbers are the same bits; nan is the same as itself.
 [[nodiscard]] inline bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
-}
-
-/// Says whether stages hold the bits of the whole model's parameters.
-[[nodiscard]] inline bool same_parameters(
-    std::vector<chunk_stage> const& stages, chunk const& whole) {
-  auto const all = whole.parameters().entries();
-  auto reference = all.begin();
-  for (auto const& s : stages) {
-    auto const& own = s.model().parameters();
-    for (auto const& e : own.entries()) {
-      if (reference == all.end() || reference->at.size != e.at.size) return false;
-      auto const* const a = own.value(e.at);
-      auto const* const b = whole.parameters().value(reference->at);
-      bool const same = std::equal(a, a + e.at.size, b, [](float x, float y) {
-        return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
-      });
-      if (!same) return false;
-      ++reference;
-    }
-  }
-  return reference == all.end();
-}
-
-/// Trains stages until they have taken `steps` steps or the user interrupts, and shows how far it
-/// is.
-/// @param stages  of the plan, all of them
-/// @param state   what the next step depends on, besides the stages
-/// @param save   keeps checkpoints; null to keep none
-[[nodiscard]] inline run_record run_pipeline(
-    zbpp::plan const& planned,
-    training const& how,
-    std::vector<chunk_stage>& stages,
-    zbpp::training_state const& state,
-    std::int64_t steps,
-    saver* save) {
-  zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how.optimizer));
-  pipe.resume(state);
-  run_record record{planned.policy(), state.steps};
-  run_display display(record, how, steps);
-  auto const most = steps_between_stops(planned);
-  step_clock clock;
-  while (record.done() < steps && !interrupt::was_raised()) {
-    auto const done = record.done();
-    auto const until_saved = save != nullptr ? save->until_due(done) : steps;
-    clock.start();
-    pipe.run(std::min({steps - done, most, until_saved}), [&](zbpp::step_result const& step) {
-      record.add(step, clock.lap());
-      record.add_times(step);
-      display.show_step();
-    });
-    if (save != nullptr && record.done() == done + until_saved)
-      display.note(save->save(pipe.state(), stages));
-  }
-  if (save != nullptr && record.done() > save->last())
-    static_cast<void>(save->save(pipe.state(), stages));
-  for (auto const& s : stages) record.parameters += digest(s.model().parameters());
-  return record;
 }
 
 /// Says whether a run gave the bits of the losses of the reference, for all its steps.
@@ -252,15 +89,154 @@ class run_display {
              run.losses.begin(), run.losses.end(), reference.losses.begin() + run.first, same_bits);
 }
 
-/// Says whether a run gave the bits of the reference: the losses of all its steps, and the
-/// parameters where both ended at the same step.
-[[nodiscard]] inline bool is_identical(
-    run_record const& run,
-    std::vector<chunk_stage> const& stages,
-    run_record const& reference,
-    sequential_trainer const& trained) {
-  return same_losses(run, reference) &&
-         (run.done() < reference.done() || same_parameters(stages, trained.model()));
+/// Shows how far a run is, with its loss and its rate, and tells of losses that are no numbers.
+class run_display {
+ public:
+  /// @param record  of the run; outlives the object
+  /// @param steps   when the run ends
+  run_display(run_record const& record, training const& how, std::int64_t steps)
+      : record_(&record),
+        tokens_of_step_(how.microbatches * how.model.tokens()),
+        shown_(record.name, steps),
+        alarm_("train_gpt", record.name) {}
+  virtual ~run_display() = default;
+
+  /// Takes note of the last step of the record.
+  virtual void note_step() {
+    alarm_.note(record_->done(), record_->losses.back());
+    show();
+  }
+  /// @return how many steps later all ranks have to stop together, to be told of
+  [[nodiscard]] virtual std::int64_t until_stop() { return std::numeric_limits<int>::max(); }
+  /// Takes note that all ranks have stopped.
+  virtual void note_stop() {}
+  /// Shows what else there is to tell.
+  virtual void note(std::string const& text) { shown_.note(text); }
+
+ protected:
+  void show() {
+    std::chrono::duration<double> const passed = std::chrono::steady_clock::now() - start_;
+    auto const tokens = static_cast<double>(std::ssize(record_->losses) * tokens_of_step_);
+    shown_.show(
+        record_->done(),
+        "loss " + zbpp::fixed_text(record_->losses.back(), 4) + "   " +
+            zbpp::fixed_text(tokens / passed.count(), 0) + " tokens/s");
+  }
+
+ private:
+  run_record const* record_;
+  index tokens_of_step_;
+  zbpp::run_progress shown_;
+  divergence_alarm alarm_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Takes the steps of a run, to the end or until the user interrupts, and keeps checkpoints: one
+/// whenever it is due, and one in the end.
+/// @param pipe    has `run` and `state`, as pipelines do
+/// @param steps   when the run ends
+/// @param most    steps before ranks stop together: there it can be interrupted and saved
+/// @param stages  those in this process
+/// @param save    null to keep no checkpoints
+template <class Pipeline>
+void take_steps(
+    Pipeline& pipe,
+    run_record& record,
+    run_display& display,
+    std::int64_t steps,
+    std::int64_t most,
+    std::vector<chunk_stage>& stages,
+    saver* save) {
+  step_clock clock;
+  bool is_stopped = interrupt::was_raised();
+  while (record.done() < steps && !is_stopped) {
+    auto const left = steps - record.done();
+    auto const until_due = save != nullptr ? save->until_due(record.done()) : left;
+    auto const due = record.done() + std::min(left, until_due);
+    clock.start();
+    pipe.run(std::min({most, due - record.done(), display.until_stop()}), [&](auto const& step) {
+      record.add(step, clock.lap());
+      display.note_step();
+    });
+    is_stopped = interrupt::was_raised();
+    if (save != nullptr && (record.done() == due || is_stopped))
+      display.note(save->save(pipe.state(), stages));
+    display.note_stop();
+  }
+}
+
+/// Is the plain loop of a trainer in the form of a pipeline.
+struct plain_loop {
+  sequential_trainer* trainer;
+  std::function<void()> between;  ///< called before each microbatch; what it throws ends the run
+
+  template <class Note>
+  void run(std::int64_t steps, Note const& note) {
+    for (; steps > 0; --steps) note(zbpp::step_result{{trainer->step(between)}, {}, {}, {}});
+  }
+  [[nodiscard]] static zbpp::training_state state() { return {}; }
+};
+
+/// Runs the reference.
+/// @param between  called before each microbatch; what it throws ends the run
+[[nodiscard]] inline run_record run_sequential(
+    sequential_trainer& trainer, training const& how, std::function<void()> between = [] {}) {
+  run_record record{"sequential"};
+  run_display display(record, how, how.optimizer.steps);
+  plain_loop loop{&trainer, std::move(between)};
+  std::vector<chunk_stage> none;
+  take_steps(loop, record, display, how.optimizer.steps, 1, none, nullptr);
+  record.parameters = digest(trainer.model().parameters());
+  return record;
+}
+
+/// Says how many steps a pipeline runs before its ranks stop together: there it can be interrupted
+/// and saved. Own choice: about a second's worth, and enough for the stop not to count.
+[[nodiscard]] inline std::int64_t steps_between_stops(zbpp::plan const& planned) {
+  if (!zbpp::agrees_on_steps(planned.program())) return 1;  // they stop after each
+  auto const step = std::max<zbpp::ticks>(zbpp::cost(planned.timeline()), 1);
+  return std::clamp<std::int64_t>(zbpp::from_milliseconds(1000) / step, 8, 1000);
+}
+
+/// @return the sum of the digests of stages
+[[nodiscard]] inline std::uint64_t digest(std::vector<chunk_stage> const& stages) {
+  std::uint64_t sum = 0;
+  for (auto const& s : stages) sum += digest(s.model().parameters());
+  return sum;
+}
+
+/// Counts the times of a step from its first start.
+[[nodiscard]] inline zbpp::timeline from_first_start(zbpp::timeline step) {
+  auto const begin = std::ranges::min(step.all(), {}, &zbpp::timed_pass::start).start;
+  for (int rank = 0; rank < step.ranks(); ++rank)
+    for (auto& timed : step[rank]) {
+      timed.start -= begin;
+      timed.end -= begin;
+    }
+  return step;
+}
+
+/// Runs a plan on threads.
+/// @param stages  of the plan, all of them
+/// @param state   what the next step depends on, besides the stages
+/// @param steps   when the run ends
+/// @param save    keeps checkpoints; null to keep none
+[[nodiscard]] inline run_record run_pipeline(
+    zbpp::plan const& planned,
+    training const& how,
+    std::vector<chunk_stage>& stages,
+    zbpp::training_state const& state,
+    std::int64_t steps,
+    saver* save) {
+  zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how.optimizer));
+  pipe.resume(state);
+  run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
+  run_display display(record, how, steps);
+  take_steps(pipe, record, display, steps, steps_between_stops(planned), stages, save);
+  record.parameters = digest(stages);
+  if (!record.timelines.empty())
+    record.typical_step = from_first_start(record.timelines[record.typical()]);
+  return record;
 }
 
 }  // namespace gpt

@@ -1,160 +1,162 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints of a run: when they are due, and going on from the newest one; for ranks that are all
-// in this process, or apart.
+// Checkpoints of a run by zbpp's `run_folder`: what a stage has to save, what has to be the same
+// for a run to go on, and when the next one is due.
 #pragma once
 
-#include "checkpoint.hpp"
-#include "divergence.hpp"
-#include "folder_lock.hpp"
+#include "program.hpp"
 #include "stages.hpp"
+#include <zbpp/checkpoint/run_folder.hpp>
+#include <zbpp/io/checksum.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <numeric>
-#include <optional>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace gpt {
 
-/// Stands for ranks that are all in this process.
-struct ranks_together {
-  /// @return those of `ranks` ranks that are in this process
-  [[nodiscard]] std::vector<int> here(int ranks) const {
-    std::vector<int> all(static_cast<std::size_t>(ranks));
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }
-  /// Does what one rank does for all; the others wait for it.
-  template <class Work>
-  void on_first(Work const& work) const {
-    work();
-  }
-  /// @return whether something holds for all ranks
-  /// @param own  whether it does for those here
-  [[nodiscard]] bool all(bool own) const { return own; }
-  /// Called now and then while this process works long; throws when another one has failed.
-  void check() const {}
-  /// @param own  those of the ranks here
-  /// @return those of all ranks
-  [[nodiscard]] std::vector<file_record> gather(std::vector<file_record> own) const { return own; }
-};
+using setting = zbpp::checkpoint::setting;
 
-/// Saves the stages of all ranks now and then. Ranks that are apart call it at the same time.
-/// @tparam Ranks  says which ranks are here and how they work together, as `ranks_together`
-template <class Ranks>
-class basic_saver {
+/// Lists what decides the bits of a run; by the name of its option, where it has one.
+[[nodiscard]] inline std::vector<setting> settings_of(training const& how, text const& on) {
+  auto const number = [](auto value) { return std::to_string(value); };
+  auto const sum = zbpp::checksum_of(std::as_bytes(on.bytes()));
+  return {
+      {"--text", number(on.bytes().size()) + " bytes, checksum " + zbpp::hex_text(sum)},
+      {"--microbatches", number(how.microbatches)},
+      {"--steps", number(how.optimizer.steps)},
+      {"--layers", number(how.model.layers)},
+      {"--width", number(how.model.width)},
+      {"--context", number(how.model.context)},
+      {"--sequences", number(how.model.sequences)},
+      {"--vocabulary", number(how.model.words)},
+      {"--vocabulary-parallel", how.model.shards > 1 ? number(how.model.shards) + " shards" : "no"},
+      {"--tied", how.model.is_tied ? "yes" : "no"},
+      {"--optimizer", how.optimizer.kind == optimizer_kind::adam ? "adam" : "sgd"},
+      {"--learning-rate", exact(how.optimizer.learning_rate)},
+      {"norm of gradients", how.optimizer.needs_norm ? "checked" : "unchecked"},
+      {"--clip", exact(how.optimizer.clip)},
+      {"--seed", number(how.seed)}};
+}
+
+/// Lists how a run is split, which decides no bits.
+[[nodiscard]] inline std::vector<setting> split_of(
+    std::string const& policy, zbpp::placement const& placement) {
+  return {
+      {"--ranks", std::to_string(placement.ranks())},
+      {"--policy", policy},
+      {"placement", placement.name()}};
+}
+
+/// Lists what training changes in those stages for which `has` says so: parameters, and what the
+/// optimizer keeps of them. Names are those in the whole model.
+template <class Has>
+[[nodiscard]] std::vector<zbpp::checkpoint::array> arrays_of(
+    std::vector<chunk_stage>& stages, Has const& has) {
+  std::vector<zbpp::checkpoint::array> all;
+  for (auto& s : stages) {
+    if (!has(s.stage())) continue;
+    auto const state = s.state();
+    for (auto const& e : state.entries) {
+      auto const add = [&](char const* field, std::span<float> values) {
+        if (values.empty()) return;
+        auto const own = values.subspan(
+            static_cast<std::size_t>(e.at.offset), static_cast<std::size_t>(e.at.size));
+        all.push_back(zbpp::checkpoint::array_of(
+            std::to_string(e.part) + "/" + std::string(e.name) + field, own));
+      };
+      add("", state.parameters);
+      add("/mean", state.mean);
+      add("/mean square", state.square);
+    }
+  }
+  return all;
+}
+
+/// Saves the stages of the ranks that are in this process now and then.
+class saver {
  public:
-  /// @param folder  exists, and is the same for all ranks
-  /// @param every   steps from one checkpoint to the next
-  /// @param policy  of the run, to be told
-  basic_saver(
+  using process_group = zbpp::checkpoint::process_group;
+
+  /// @param folder     exists, and is the same for all ranks
+  /// @param every      steps from one checkpoint to the next
+  /// @param policy     of the run, to be told
+  /// @param processes  connects the ranks, where they are apart
+  saver(
       std::filesystem::path const& folder,
-      std::vector<run_setting> settings,
+      std::vector<setting> settings,
       std::int64_t every,
-      std::string policy,
+      std::string const& policy,
       zbpp::placement const& placement,
-      Ranks ranks = {})
-      : folder_(folder),
-        split_(split_of(std::move(policy), placement)),
-        to_(folder, std::move(settings), split_),
+      std::unique_ptr<process_group> processes = std::make_unique<process_group>())
+      : path_(folder),
+        split_(split_of(policy, placement)),
+        folder_(
+            folder,
+            {.settings = std::move(settings), .split = split_, .ranks = placement.ranks()},
+            std::move(processes)),
         every_(every),
-        where_(placement),
-        ranks_(std::move(ranks)) {}
+        placement_(placement) {}
 
   /// @return the step of the newest checkpoint; 0 where there is none
-  [[nodiscard]] std::int64_t last() const { return last_; }
+  [[nodiscard]] std::int64_t last() const { return folder_.last(); }
   /// @return where the newest checkpoint lies; empty where there is none
-  [[nodiscard]] std::filesystem::path path() const {
-    return last_ == 0 ? std::filesystem::path() : to_.path(last_);
-  }
+  [[nodiscard]] std::filesystem::path path() const { return folder_.path(); }
   /// @return how many steps after so many others a checkpoint is due
   [[nodiscard]] std::int64_t until_due(std::int64_t done) const { return every_ - done % every_; }
 
-  /// Keeps the folder for this run, and begins a new one, or goes on with one as `resume` does.
+  /// Keeps the folder for this run, and begins a new one, or sets the stages that are here to the
+  /// newest checkpoint, where there is one, however it was split.
   /// @return what the next step depends on, besides the stages
-  /// @throws setting_error when another run holds the folder, or something lies there that no run
-  ///         leaves
-  /// @throws setting_error when there are checkpoints of another run: they would be mixed with
-  ///         those of a new run, and go
+  /// @throws setting_error when the folder or what lies there cannot be used
   [[nodiscard]] zbpp::training_state begin(std::vector<chunk_stage>& stages, bool resumes) {
-    ranks_.on_first([&] { lock_.emplace(folder_); });
-    to_.check();
-    if (resumes) return resume(stages);
-    auto const all = to_.finished();
-    if (!all.empty())
-      throw setting_error(
-          "--checkpoint " + folder_.string() + " has " + checkpoints::name(all.back()) +
-          "; give --resume to go on from there, or another folder to begin anew");
-    return {};
-  }
-
-  /// Sets the stages that are here to the newest checkpoint, where there is one, however it was
-  /// split.
-  /// @return what the next step depends on, besides the stages
-  /// @throws setting_error when it cannot be used: none is skipped, and no stage is changed
-  [[nodiscard]] zbpp::training_state resume(std::vector<chunk_stage>& stages) {
-    auto const all = to_.finished();
-    if (all.empty()) return {};
-    auto newest = to_.read_manifest(all.back());
-    to_.read(newest, arrays_of(stages, [](int) { return true; }));
-    last_ = newest.state.steps;
-    was_ = std::move(newest.split);
-    return newest.state;
+    try {
+      if (resumes) return folder_.resume(arrays_of(stages, [](int) { return true; }));
+      folder_.begin();
+      return {};
+    } catch (zbpp::error const& wrong) {
+      using zbpp::errc;
+      if (wrong.code() == errc::io_failed || wrong.code() == errc::peer_failed) throw;
+      throw setting_error("--checkpoint " + std::string(wrong.what()));
+    }
   }
 
   /// Writes a checkpoint, after more steps than at the last one; none where what training changes
   /// is no longer finite, so that the last good ones stay.
-  /// @param state  of the pipeline that trained the stages
   /// @return what to tell about it
   /// @throws zbpp::error (io_failed) with the path; those before are as they were
   [[nodiscard]] std::string save(
       zbpp::training_state const& state, std::vector<chunk_stage>& stages) {
-    auto const done = state.steps;
-    if (!ranks_.all(std::all_of(stages.begin(), stages.end(), is_finite)))
-      return "no checkpoint " + checkpoints::name(done) + ": parameters are nan or infinite";
-    ranks_.on_first([&] { to_.begin(done); });
-    std::vector<file_record> own;
-    for (int const rank : ranks_.here(where_.ranks())) {
-      auto const arrays = arrays_of(stages, [&](int s) { return where_.rank_of(s) == rank; });
-      own.push_back(to_.write(done, rank, arrays, [&] { ranks_.check(); }));
-    }
-    auto const files = ranks_.gather(std::move(own));
-    ranks_.on_first([&] { to_.finish(state, files); });
-    last_ = done;
-    return "checkpoint " + checkpoints::name(done);
+    auto const name = zbpp::checkpoint::run_folder::name(state.steps);
+    bool const is_saved = folder_.save(state, [&](int rank) {
+      return arrays_of(stages, [&](int s) { return placement_.rank_of(s) == rank; });
+    });
+    return is_saved ? "checkpoint " + name
+                    : "no checkpoint " + name + ": parameters are nan or infinite";
   }
 
-  /// @return what to tell after `resume`
-  [[nodiscard]] std::string told() const {
-    if (last_ == 0) return "resumed: there is no checkpoint in " + folder_.string() + " yet";
-    auto const resumed = "resumed: " + path().string();
-    if (was_ == split_) return resumed;
-    return resumed + ", of --ranks " + std::to_string(was_.ranks) + " --policy " + was_.policy;
+  /// @return what to tell of the beginning of a run that resumes
+  [[nodiscard]] std::string resumed_text() const {
+    if (last() == 0) return "resumed: there is no checkpoint in " + path_.string() + " yet";
+    auto text = "resumed: " + path().string();
+    if (folder_.split() == split_) return text;
+    char const* comma = ", of ";
+    for (auto const& [name, value] : folder_.split())
+      if (name.starts_with("--")) text += std::exchange(comma, " ") + name + " " + value;
+    return text;
   }
 
  private:
-  [[nodiscard]] static bool is_finite(chunk_stage& of) {
-    auto const all = of.state();
-    return are_finite(all.parameters) && are_finite(all.mean) && are_finite(all.square);
-  }
-
-  std::filesystem::path folder_;
-  std::optional<folder_lock> lock_;  // of the first rank
-  run_split split_;
-  run_split was_;  // of the checkpoint that the run goes on from
-  checkpoints to_;
+  std::filesystem::path path_;
+  std::vector<setting> split_;
+  zbpp::checkpoint::run_folder folder_;
   std::int64_t every_;
-  zbpp::placement where_;
-  Ranks ranks_;
-  std::int64_t last_ = 0;
+  zbpp::placement placement_;
 };
-
-/// Saves the stages of ranks that are all in this process.
-using saver = basic_saver<ranks_together>;
 
 }  // namespace gpt

@@ -1,29 +1,123 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reference: the whole model in one loop, microbatch after microbatch. It shares the maths with
-// the pipeline and nothing else, so that being identical to it says something.
+// The optimizer of the trainer, and the reference: the whole model in one plain loop, microbatch
+// after microbatch. It shares the maths with the pipeline and nothing else, so that being identical
+// to it says something.
 #pragma once
 
 #include "model.hpp"
-#include "optimizer.hpp"
-#include "reference_steps.hpp"
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/sgd.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
+#include <variant>
+#include <vector>
 
 namespace gpt {
 
-/// Says what is trained, on what, and how.
-struct training {
-  model_config model;
-  optimizer_settings optimizer;
-  int microbatches = 8;
-  std::uint64_t seed = 1;
+/// Steps the parameters of a chunk.
+class optimizer {
+ public:
+  /// @param of  outlives the object, and its arrays stay where they are
+  optimizer(optimizer_settings const& settings, parameter_set& of)
+      : rule_(std::make_unique<any_rule>(make(settings, of))),
+        ref_(std::visit([](auto& rule) { return zbpp::optimizer_ref(rule); }, *rule_)) {}
+
+  /// @return what steps the parameters; `zbpp::optimizer` says how
+  [[nodiscard]] zbpp::optimizer_ref& rule() { return ref_; }
+  /// @return the mean gradients, one a parameter
+  [[nodiscard]] std::span<float> mean() {
+    if (auto* const adam = std::get_if<zbpp::optim::adamw>(rule_.get())) return adam->mean();
+    return std::get<zbpp::optim::sgd>(*rule_).momentum();
+  }
+  /// @return the mean squared gradients, one a parameter; none where the rule is SGD
+  [[nodiscard]] std::span<float> square() {
+    auto* const adam = std::get_if<zbpp::optim::adamw>(rule_.get());
+    return adam == nullptr ? std::span<float>() : adam->mean_square();
+  }
+
+ private:
+  using any_rule = std::variant<zbpp::optim::sgd, zbpp::optim::adamw>;
+
+  [[nodiscard]] static any_rule make(optimizer_settings const& settings, parameter_set& of) {
+    if (settings.kind == optimizer_kind::sgd)
+      return zbpp::optim::sgd(of.layers(), {.momentum = settings.momentum});
+    return zbpp::optim::adamw(
+        of.layers(), {.beta1 = settings.momentum, .beta2 = settings.mean_square});
+  }
+
+  std::unique_ptr<any_rule> rule_;  // stays where it is when the object moves
+  zbpp::optimizer_ref ref_;
 };
+
+/// Takes the optimizer steps of a reference, which has the whole model and waits for nobody.
+class reference_steps {
+ public:
+  explicit reference_steps(optimizer_settings const& how) : how_(how) {}
+
+  /// Takes a step with the gradients that are there, or skips it where they are not finite.
+  /// @param rule  of the whole model
+  /// @param at    where the model is
+  void take(zbpp::optimizer_ref const& rule, zbpp::pass_context at) {
+    zbpp::step_settings next{.updates = updates_, .learning_rate = how_.rate(updates_)};
+    if (how_.needs_norm) {
+      measure(rule, at);
+      auto const verdict = zbpp::judge(gradients_, how_.clip, 1.0);
+      if (!verdict.is_finite) return rule.skip(at);
+      next.coefficient = verdict.coefficient;
+    }
+    rule.step(next, at);
+    ++updates_;
+  }
+
+ private:
+  // Measures all layers; tied ones count once.
+  void measure(zbpp::optimizer_ref const& rule, zbpp::pass_context at) {
+    gradients_.assign(static_cast<std::size_t>(rule.layers()), {});
+    rule.measure(gradients_, at);
+    bool has_tied = false;
+    for (int layer = 0; layer < rule.layers(); ++layer)
+      if (rule.is_tied(layer) && std::exchange(has_tied, true))
+        gradients_[static_cast<std::size_t>(layer)] = {};
+  }
+
+  optimizer_settings how_;
+  std::vector<zbpp::gradient_state> gradients_;  // by layer
+  std::int64_t updates_ = 0;                     // steps that were not skipped
+};
+
+/// Runs a step of the whole model without the optimizer: every microbatch to its end, in order.
+/// @param between  called before each microbatch; what it throws ends the step
+/// @return the mean loss, in nats a byte
+template <class Between>
+double accumulate_gradients(
+    chunk& model, training const& how, text const& on, std::int64_t step, Between const& between) {
+  auto const array = [](index size) { return std::vector<float>(static_cast<std::size_t>(size)); };
+  auto const& size = model.keeps();
+  auto until_b = array(size.until_b);
+  auto until_w = array(size.until_w);
+  auto gradients = array(size.gradients);
+  auto scratch = array(size.scratch);
+  kept const keep{until_b.data(), until_w.data(), gradients.data()};
+  double total = 0.0;
+  for (int i = 0; i < how.microbatches; ++i) {
+    between();
+    batch const of(how.model, on, how.seed, step, i);
+    total += model.forward(keep, of, nullptr, scratch.data(), nullptr);
+    model.backward_input(keep, of, nullptr, scratch.data(), nullptr);
+    model.backward_weight(keep, of, nullptr, scratch.data());
+  }
+  return total / how.microbatches;
+}
 
 /// Trains the whole model on one thread.
 class sequential_trainer {
@@ -36,27 +130,16 @@ class sequential_trainer {
         optimizer_(how.optimizer, model_.parameters()),
         steps_(how.optimizer) {}
 
-  /// Runs every microbatch to its end, in order, and takes one optimizer step.
+  /// Runs every microbatch, and takes one optimizer step.
   /// @param between  called before each microbatch; what it throws ends the training
   /// @return the mean loss of the step, in nats a byte
   template <class Between>
   double step(Between const& between) {
-    double total = 0.0;
-    heap_memory heap;
-    for (int i = 0; i < how_.microbatches; ++i) {
-      between();
-      batch const of(how_.model, *text_, how_.seed, step_, i);
-      chunk_saved<heap_memory> keep;
-      auto const out = model_.forward(heap, keep, of, nullptr);
-      auto const nothing = model_.backward_input(heap, keep, {});
-      static_cast<void>(nothing);
-      model_.backward_weight(heap, keep, of);
-      total += out.loss;
-    }
+    auto const loss = accumulate_gradients(model_, how_, *text_, step_, between);
     sum_tied();
     steps_.take(optimizer_.rule(), zbpp::pass_context(memory_));
     ++step_;
-    return total / how_.microbatches;
+    return loss;
   }
   /// As above, with nothing between.
   double step() {

@@ -3,7 +3,6 @@
 // The model as stages of a pipeline: what happens to one microbatch on one chunk, as a flow.
 #pragma once
 
-#include "rank_file.hpp"
 #include "sequential.hpp"
 #include <zbpp/zbpp.hpp>
 
@@ -12,39 +11,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace gpt {
 
-/// Is the memory of a pass: its rank's arena.
-class arena_memory {
- public:
-  /// Shares a piece of the arena.
-  struct tensor {
-    zbpp::buffer owner;
-
-    /// @return the first float; null when there is none
-    [[nodiscard]] float* data() const { return owner.as<float>().data(); }
-  };
-
-  explicit arena_memory(zbpp::pass_context const& ctx) : at_(&ctx) {}
-
-  /// @return an array of `count` floats
-  [[nodiscard]] tensor allocate(index count) const { return {at_->allocate(size_of(count))}; }
-  /// @return an array of `count` floats that goes to another stage
-  [[nodiscard]] tensor allocate_edge(index count) const {
-    return {at_->allocate_edge(size_of(count))};
-  }
-
-  /// @return the bytes of some floats
-  [[nodiscard]] static std::size_t size_of(index count) {
-    return static_cast<std::size_t>(count) * sizeof(float);
-  }
-
- private:
-  zbpp::pass_context const* at_;
+/// Points at all that training changes in a stage. What else it needs follows from the settings and
+/// the number of steps taken.
+struct stage_state {
+  std::span<parameter_set::entry const> entries;  ///< where each parameter lies in the others
+  std::span<float> parameters;
+  std::span<float> mean;    ///< of the gradients
+  std::span<float> square;  ///< mean of the squared gradients; empty where SGD needs none
 };
+
+/// @return the bytes of some floats
+[[nodiscard]] constexpr zbpp::bytes bytes_of(index count) {
+  return count * static_cast<zbpp::bytes>(sizeof(float));
+}
 
 /// Is one stage: a chunk of the model and the optimizer of its parameters.
 class chunk_stage {
@@ -55,35 +40,42 @@ class chunk_stage {
       : how_(how),
         text_(&on),
         stage_(stage),
-        model_(
-            how.model,
-            blocks_of_stage(how.model.layers, stages, stage),
-            how.microbatches,
-            how.seed),
+        model_(how.model, layers_of_stage(how.model, stages, stage), how.microbatches, how.seed),
         optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
   zbpp::flow operator()(zbpp::microbatch mb) {
     batch const of(how_.model, *text_, how_.seed, mb.step(), mb.index());
-    chunk_saved<arena_memory> keep;
+    arrays keep;
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
-      arena_memory memory(ctx);
-      auto out = model_.forward(memory, keep, of, msg[0].as<float>().data());
-      if (mb.is_last_stage()) mb.report_loss(out.loss);
-      msg = std::move(out.y.owner);
+      auto const& size = model_.keeps();
+      keep.until_b = ctx.allocate(bytes(size.until_b));
+      keep.until_w = ctx.allocate(bytes(size.until_w));
+      zbpp::buffer y;
+      if (!model_.is_last()) y = ctx.allocate_edge(bytes(model_.floats_out()));
+      auto const scratch = ctx.allocate(bytes(size.scratch));
+      auto const loss = model_.forward(keep.first(), of, at(msg[0]), at(scratch), at(y));
+      if (mb.is_last_stage()) mb.report_loss(loss);
+      msg = std::move(y);
     });
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
-      arena_memory memory(ctx);
-      auto dx = model_.backward_input(memory, keep, {msg[0]});
-      msg = std::move(dx.owner);
+      if (model_.uses_gradient_in_w()) keep.dy = msg[0];
+      keep.gradients = ctx.allocate(bytes(model_.keeps().gradients));
+      zbpp::buffer dx;
+      if (!model_.is_first()) dx = ctx.allocate_edge(bytes(model_.floats_in()));
+      auto const scratch = ctx.allocate(bytes(model_.keeps().scratch));
+      model_.backward_input(keep.first(), of, at(msg[0]), at(scratch), at(dx));
+      keep.until_b = {};
+      msg = std::move(dx);
     });
     co_await mb.send_gradient(std::move(msg));
     co_await zbpp::W([&](zbpp::pass_context ctx) {
-      arena_memory memory(ctx);
-      model_.backward_weight(memory, keep, of);
+      auto const scratch = ctx.allocate(bytes(model_.keeps().scratch));
+      model_.backward_weight(keep.first(), of, at(keep.dy), at(scratch));
+      keep = {};
     });
   }
 
@@ -125,21 +117,18 @@ class chunk_stage {
 
   /// Says how large everything is; times are left at 0.
   [[nodiscard]] zbpp::stage_costs sizes() const {
-    auto const bytes_of = [](index count) {
-      return static_cast<zbpp::bytes>(arena_memory::size_of(count));
-    };
     auto const& keeps = model_.keeps();
-    auto const rows = model_.is_last() ? 0 : model_.row_floats();
+    auto const dy = model_.uses_gradient_in_w() ? model_.floats_out() : 0;
     zbpp::stage_costs costs;
-    costs.weight_gradient_input = bytes_of(keeps.until_w + keeps.gradients + rows);
+    costs.weight_gradient_input = bytes_of(keeps.until_w + keeps.gradients + dy);
     // Where the gradients are larger than what B frees, room for them is counted from F on: a
     // problem says what passes free, and nothing of what B adds.
     costs.activation =
         std::max(bytes_of(keeps.until_b + keeps.until_w), costs.weight_gradient_input);
-    costs.edge = bytes_of(rows);
+    costs.edge = bytes_of(model_.is_last() ? 0 : model_.floats_out());
     costs.workspace = bytes_of(keeps.scratch);
     if (how_.model.is_tied && (model_.is_first() || model_.is_last()))
-      costs.tied = bytes_of(vocabulary * how_.model.width);
+      costs.tied = bytes_of(how_.model.words * how_.model.width);
     // Values, gradients, what Adam keeps of them (SGD half of that), and, where the norm may amend
     // a step, the values before.
     costs.static_memory =
@@ -148,6 +137,18 @@ class chunk_stage {
   }
 
  private:
+  // What a microbatch keeps between its passes.
+  struct arrays {
+    zbpp::buffer until_b, until_w, gradients, dy;
+
+    [[nodiscard]] kept first() const { return {at(until_b), at(until_w), at(gradients)}; }
+  };
+  // The first float of a buffer; null where it is none.
+  [[nodiscard]] static float* at(zbpp::buffer const& all) { return all.as<float>().data(); }
+  [[nodiscard]] static std::size_t bytes(index count) {
+    return static_cast<std::size_t>(bytes_of(count));
+  }
+
   training how_;
   text const* text_;
   int stage_;
@@ -174,16 +175,6 @@ class chunk_stage {
   stages.reserve(static_cast<std::size_t>(placement.stages()));
   for (int s = 0; s < placement.stages(); ++s) stages.emplace_back(how, on, placement.stages(), s);
   return stages;
-}
-
-/// Lists what training changes in some stages.
-/// @param has  says of a stage whether it is one of them
-template <class Has>
-[[nodiscard]] std::vector<named_array> arrays_of(std::vector<chunk_stage>& stages, Has const& has) {
-  std::vector<named_array> all;
-  for (auto& s : stages)
-    if (has(s.stage())) s.state().list(all);
-  return all;
 }
 
 }  // namespace gpt

@@ -4,18 +4,20 @@
 // function of (seed, step, microbatch), so that first and last stage need no word of each other.
 #pragma once
 
-#include "config.hpp"
 #include "random.hpp"
-#include "regular_file.hpp"
+#include "settings.hpp"
+#include <zbpp/error.hpp>
+#include <zbpp/io/file.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,10 +26,8 @@ namespace gpt {
 /// Holds a text as bytes.
 class text {
  public:
-  /// Takes bytes as they are.
   explicit text(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {}
 
-  /// @return the bytes
   [[nodiscard]] std::span<std::uint8_t const> bytes() const { return bytes_; }
 
   /// @return the entropy of one byte drawn from the text, in nats: the loss of a model that knows
@@ -47,19 +47,25 @@ class text {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// Reads a file to the end of `bytes`.
-/// @throws setting_error with the path unless it is a regular file that can be read
-inline void append_file(std::filesystem::path const& path, std::vector<std::uint8_t>& bytes) {
-  auto const all = regular_file(path).read(std::numeric_limits<std::uint64_t>::max());
-  bytes.insert(bytes.end(), all.begin(), all.end());
+/// Reads files, one behind the other.
+/// @throws setting_error with the path of one that cannot be read
+[[nodiscard]] inline text read_files(std::vector<std::filesystem::path> const& files) {
+  std::vector<std::uint8_t> bytes;
+  try {
+    for (auto const& file : files) {
+      auto const all = zbpp::read_file(file);
+      bytes.insert(bytes.end(), all.begin(), all.end());
+    }
+  } catch (zbpp::error const& wrong) {
+    throw setting_error(wrong.what());
+  }
+  return text(std::move(bytes));
 }
 
 /// Reads one file.
 /// @throws setting_error
 [[nodiscard]] inline text read_text(std::filesystem::path const& path) {
-  std::vector<std::uint8_t> bytes;
-  append_file(path, bytes);
-  return text(std::move(bytes));
+  return read_files({path});
 }
 
 /// Reads the headers and the pages of a repository of C++, in the order of their paths.
@@ -77,9 +83,7 @@ inline void append_file(std::filesystem::path const& path, std::vector<std::uint
         "no headers or pages under \"" + root.string() +
         "\", where this program was built from; name a text with --text");
   std::sort(files.begin(), files.end());
-  std::vector<std::uint8_t> bytes;
-  for (auto const& file : files) append_file(file, bytes);
-  return text(std::move(bytes));
+  return read_files(files);
 }
 
 /// Says which pieces of a text belong to a microbatch of a step.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kernels.cpp for a GPU.
+// kernels.cpp and optimizer.cpp for a GPU.
 #include "kernels.cpp"
+#include "optimizer.cpp"

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the rows of a kernel are written over, the numbers that they read, and how they read them:
-// eight at a time, which for bf16 is an access of 128 bits.
+// eight at a time, which for bf16 is an access of 128 bits; and which memory a kernel uses, for the
+// race detector of the model of CUDA.
 #pragma once
 
-#include "train_gpt/config.hpp"
+#include "train_gpt/settings.hpp"
+
+#ifdef ZBPP_CUDA_MODEL
+#include <support/cuda_model/cuda_model.hpp>
+#endif
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstring>
+#include <type_traits>
+#include <vector>
 
 namespace gpt::cuda {
 
@@ -43,8 +51,9 @@ struct eight {
   }
 };
 
-/// Reads eight elements.
-[[nodiscard]] __host__ __device__ inline eight load(bf16 const* from) {
+/// Reads piece `p` of a row, which has eight elements.
+[[nodiscard]] __host__ __device__ inline eight load(bf16 const* row, index p = 0) {
+  auto const* const from = row + eight::count * p;
   eight all{};
 #ifdef __CUDA_ARCH__
   uint4 const raw = *reinterpret_cast<uint4 const*>(from);
@@ -58,8 +67,9 @@ struct eight {
 #endif
   return all;
 }
-/// Reads eight elements.
-[[nodiscard]] __host__ __device__ inline eight load(float const* from) {
+/// Reads piece `p` of a row.
+[[nodiscard]] __host__ __device__ inline eight load(float const* row, index p = 0) {
+  auto const* const from = row + eight::count * p;
 #ifdef __CUDA_ARCH__
   auto const* const halves = reinterpret_cast<float4 const*>(from);
   float4 const low = halves[0];
@@ -72,8 +82,9 @@ struct eight {
 #endif
 }
 
-/// Writes eight elements, each rounded to the nearest bf16, ties to even.
-__host__ __device__ inline void store(bf16* to, eight const& all) {
+/// Writes piece `p` of a row, each element rounded to the nearest bf16, ties to even.
+__host__ __device__ inline void store(bf16* row, index p, eight const& all) {
+  auto* const to = row + eight::count * p;
 #ifdef __CUDA_ARCH__
   unsigned words[4];
   for (int w = 0; w < 4; ++w) {
@@ -86,8 +97,9 @@ __host__ __device__ inline void store(bf16* to, eight const& all) {
   for (int i = 0; i < 8; ++i) to[i] = narrow(all.at[i]);
 #endif
 }
-/// Writes eight elements.
-__host__ __device__ inline void store(float* to, eight const& all) {
+/// Writes piece `p` of a row.
+__host__ __device__ inline void store(float* row, index p, eight const& all) {
+  auto* const to = row + eight::count * p;
 #ifdef __CUDA_ARCH__
   auto* const halves = reinterpret_cast<float4*>(to);
   __stwb(halves, make_float4(all.at[0], all.at[1], all.at[2], all.at[3]));
@@ -95,17 +107,6 @@ __host__ __device__ inline void store(float* to, eight const& all) {
 #else
   std::memcpy(to, all.at, sizeof(all.at));
 #endif
-}
-
-/// Reads piece `p` of a row, which has eight elements.
-template <class Value>
-[[nodiscard]] __host__ __device__ inline eight load(Value const* row, index p) {
-  return load(row + eight::count * p);
-}
-/// Writes piece `p` of a row.
-template <class Value>
-__host__ __device__ inline void store(Value* row, index p, eight const& all) {
-  store(row + eight::count * p, all);
 }
 
 /// Makes eight of what a function gives for 0 to 7.
@@ -216,6 +217,36 @@ class lanes {
     return by_words(of, [](unsigned w) { return __shfl_sync(0xffffffffU, w, 0); });
   }
 #endif
+};
+
+/// Collects which memory a launch reads and writes, for the model of CUDA and for the table of
+/// kernels.
+struct touching {
+#ifdef ZBPP_CUDA_MODEL
+  using range = zbpp::cuda_model::range;
+#else
+  struct range {
+    void const* data;
+    std::size_t bytes;
+  };
+#endif
+  std::vector<range> read;
+  std::vector<range> written;
+
+  /// Notes `count` values at each address, which are read where they are constant, else written;
+  /// none where it is null.
+  template <class... Values>
+  void operator()(index count, Values*... at) {
+    auto const note = [&](bool is_read, void const* first, std::size_t bytes) {
+      if (first != nullptr) (is_read ? read : written).push_back({first, bytes});
+    };
+    (note(std::is_const_v<Values>, at, static_cast<std::size_t>(count) * sizeof(Values)), ...);
+  }
+  /// Notes `count` values that are read and written.
+  template <class Value>
+  void changes(index count, Value* at) {
+    (*this)(count, at, static_cast<Value const*>(at));
+  }
 };
 
 }  // namespace gpt::cuda

@@ -4,12 +4,14 @@
 // every loss and every parameter has to be, bit for bit, that of a sequential run on one rank's
 // GPU, or part of a GPU. All ranks are here, or this is one of several processes.
 //
+// Read on in options.hpp; then the model: shape.hpp, model.hpp, layers.hpp, rows.hpp and chunk.hpp;
+// its stages, stages.hpp; and training: train.hpp, planning.hpp, runs.hpp and saving.hpp.
+//
 // Exit status: 0 all as it should be; 1 something is not identical, or failed; 2 bad input.
-#include "command_line.hpp"
-#include "processes.hpp"
+#include "options.hpp"
 #include "ranks_here.hpp"
 #include "train.hpp"
-#include "train_gpt/standard_output.hpp"
+#include "train_gpt/program.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -31,8 +33,7 @@ int train_by_transport(options const& o) {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (o.by == transport::nccl) return train_in_processes(o);
   auto const on = read(o);
-  ranks_here ranks(o, on);
-  return train(o, on, ranks);
+  return train(o, on, ranks_here(o));
 }
 
 #ifdef ZBPP_CUDA_MODEL

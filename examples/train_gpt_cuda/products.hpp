@@ -2,7 +2,8 @@
 //
 // Matrix products in row-major terms: bf16 in, fp32 sums, bf16 or fp32 out, and what is done with a
 // sum before it is stored. Two implementations: products_cublas.cpp for a GPU and
-// products_model.cpp for the model of CUDA.
+// products_model.cpp for the model of CUDA. What fails on the device is zbpp::error
+// (device_failed).
 #pragma once
 
 #include "lanes.hpp"
@@ -74,23 +75,17 @@ class products {
 
   /// Makes a handle and its workspace on the current device.
   /// @param sm_count  multiprocessors that the streams have
-  /// @throws zbpp::error (device_failed)
   explicit products(int sm_count);
-  products(products&&) noexcept;
-  products& operator=(products&&) noexcept;
-  ~products();
 
   /// @return whether there is an algorithm for it; one without row sums that the device cannot
   ///         multiply is an error when it is enqueued
-  /// @throws zbpp::error (device_failed)
-  [[nodiscard]] bool has(product const& what);
+  [[nodiscard]] bool has(product const& what) const;
   /// Enqueues a product.
-  /// @throws zbpp::error (device_failed)
-  void operator()(cudaStream_t on, product const& what);
+  void operator()(cudaStream_t on, product const& what) const;
 
  private:
   struct state;
-  std::unique_ptr<state> state_;
+  std::shared_ptr<state> state_;  // deletes what is not known here
 };
 
 }  // namespace gpt::cuda

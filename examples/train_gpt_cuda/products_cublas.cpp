@@ -3,15 +3,15 @@
 // Products by cuBLASLt. It repeats its bits where algorithm and workspace are the same: so each
 // stage has a workspace of its own, and algorithms are chosen by sizes, strides and the number of
 // multiprocessors alone, never by an address.
-#include "device_array.hpp"
 #include "products.hpp"
+#include "weights.hpp"
 
 #include <array>
 #include <cstdint>
 #include <cublasLt.h>
 #include <map>
 #include <string>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace gpt::cuda {
@@ -25,77 +25,62 @@ void check(cublasStatus_t status, char const* call) {
             cublasLtGetStatusString(status));
 }
 
-/// Owns an object of cuBLASLt.
-template <class Native, cublasStatus_t (*destroy)(Native)>
-class owned {
- public:
-  owned() = default;
-  explicit owned(Native native) : native_(native) {}
-  owned(owned const&) = delete;
-  owned(owned&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
-  owned& operator=(owned const&) = delete;
-  owned& operator=(owned&& other) noexcept {
-    std::swap(native_, other.native_);
-    return *this;
+/// Destroys an object of cuBLASLt by a function of it.
+template <auto function>
+struct destroyer {
+  template <class Object>
+  void operator()(Object* object) const {
+    function(object);
   }
-  ~owned() {
-    if (native_ != nullptr) destroy(native_);
-  }
-  [[nodiscard]] Native get() const { return native_; }
-
- private:
-  Native native_ = nullptr;
 };
+template <class Native, auto destroy>
+using owned = std::unique_ptr<std::remove_pointer_t<Native>, destroyer<destroy>>;
 
 using handle = owned<cublasLtHandle_t, cublasLtDestroy>;
 using description = owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using layout = owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using preference = owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
+/// Makes an object by a function and what that takes.
+template <class Owner, class Create, class... Arguments>
+Owner make(char const* call, Create create, Arguments... from) {
+  typename Owner::pointer made = nullptr;
+  check(create(&made, from...), call);
+  return Owner(made);
+}
+
 template <class Value>
-void set(description const& of, cublasLtMatmulDescAttributes_t what, Value const& value) {
+void set(description const& of, cublasLtMatmulDescAttributes_t what, Value value) {
   check(
       cublasLtMatmulDescSetAttribute(of.get(), what, &value, sizeof(value)),
       "cublasLtMatmulDescSetAttribute");
 }
 template <class Value>
-void set(preference const& of, cublasLtMatmulPreferenceAttributes_t what, Value const& value) {
+void set(layout const& of, cublasLtMatrixLayoutAttribute_t what, Value value) {
+  check(
+      cublasLtMatrixLayoutSetAttribute(of.get(), what, &value, sizeof(value)),
+      "cublasLtMatrixLayoutSetAttribute");
+}
+template <class Value>
+void set(preference const& of, cublasLtMatmulPreferenceAttributes_t what, Value value) {
   check(
       cublasLtMatmulPreferenceSetAttribute(of.get(), what, &value, sizeof(value)),
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Makes the layout of a matrix: what are rows here are columns of cuBLAS.
+/// Makes the layout of a matrix as it lies there: what are rows here are columns of cuBLAS.
 layout make_layout(
     cudaDataType_t type, index rows, index columns, index stride, index next, index batch) {
-  cublasLtMatrixLayout_t made = nullptr;
-  check(
-      cublasLtMatrixLayoutCreate(
-          &made,
-          type,
-          static_cast<std::uint64_t>(columns),
-          static_cast<std::uint64_t>(rows),
-          stride),
-      "cublasLtMatrixLayoutCreate");
-  layout owner(made);
-  auto const count = static_cast<std::int32_t>(batch);
-  std::int64_t const distance = next;
-  for (auto const& [what, value, bytes] :
-       {std::tuple(
-            CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<void const*>(&count), sizeof(count)),
-        std::tuple(
-            CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-            static_cast<void const*>(&distance),
-            sizeof(distance))})
-    check(
-        cublasLtMatrixLayoutSetAttribute(made, what, value, bytes),
-        "cublasLtMatrixLayoutSetAttribute");
-  return owner;
+  auto made = make<layout>(
+      "cublasLtMatrixLayoutCreate", cublasLtMatrixLayoutCreate, type, columns, rows, stride);
+  set(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
+  set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{next});
+  return made;
 }
 
 layout make_layout(factor const& f, index rows, index columns, index batch) {
-  return f.transposed ? make_layout(CUDA_R_16BF, columns, rows, f.stride, f.next, batch)
-                      : make_layout(CUDA_R_16BF, rows, columns, f.stride, f.next, batch);
+  if (f.transposed) std::swap(rows, columns);
+  return make_layout(CUDA_R_16BF, rows, columns, f.stride, f.next, batch);
 }
 
 cublasLtEpilogue_t native(epilogue::kind what) {
@@ -108,6 +93,15 @@ cublasLtEpilogue_t native(epilogue::kind what) {
     case epilogue::kind::row_sums: return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+void set_pointers(description const& how, product const& p, void* vector, void* matrix) {
+  using enum epilogue::kind;
+  auto const what = p.then.what;
+  if (what != none && what != gelu_backward) set(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  if (what != bias_gelu && what != gelu_backward) return;
+  set(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix);
+  set(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.to.stride});
 }
 
 /// Is all that an algorithm is chosen by.
@@ -144,50 +138,38 @@ struct recipe {
 }  // namespace
 
 struct products::state {
-  explicit state(int sm_count_) : room(workspace), sm_count(sm_count_) {
-    cublasLtHandle_t made = nullptr;
-    check(cublasLtCreate(&made), "cublasLtCreate");
-    native = handle(made);
-  }
-
   recipe const& of(product const& p) {
     auto const sizes = sizes_of(p);
     auto found = recipes.find(sizes);
-    if (found == recipes.end()) {
-      recipe made;  // kept only once it is whole
-      fill(made, p);
-      found = recipes.emplace(sizes, std::move(made)).first;
-    }
+    if (found == recipes.end()) found = recipes.emplace(sizes, make_recipe(p)).first;
     return found->second;
   }
 
   // cuBLAS is column major, where every matrix of ours is its transpose: so it is given the
   // product of the transposes, the second factor first.
-  void fill(recipe& to, product const& p) {
-    cublasLtMatmulDesc_t made = nullptr;
-    check(
-        cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        "cublasLtMatmulDescCreate");
-    to.how = description(made);
+  recipe make_recipe(product const& p) const {
     auto const operation = [](factor const& f) { return f.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-    set(to.how, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b));
-    set(to.how, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a));
-    set(to.how, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, static_cast<std::int32_t>(sm_count));
-    set(to.how, CUBLASLT_MATMUL_DESC_EPILOGUE, cuda::native(p.then.what));
+    auto const type = p.to.wide != nullptr ? CUDA_R_32F : CUDA_R_16BF;
+    recipe made{
+        .how = make<description>(
+            "cublasLtMatmulDescCreate", cublasLtMatmulDescCreate, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        .a = make_layout(p.a, p.rows, p.inner, p.batch),
+        .b = make_layout(p.b, p.inner, p.columns, p.batch),
+        .to = make_layout(type, p.rows, p.columns, p.to.stride, p.to.next, p.batch)};
+    set(made.how, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b));
+    set(made.how, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a));
+    set(made.how, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::int32_t{sm_count});
+    set(made.how, CUBLASLT_MATMUL_DESC_EPILOGUE, cuda::native(p.then.what));
     // Own addresses are aligned at least as these are.
     constexpr std::size_t alignment_of_parameters = 32;
-    set_pointers(to.how, p, room.data() + alignment_of_parameters, static_cast<void*>(room.data()));
-    auto const type = p.to.wide != nullptr ? CUDA_R_32F : CUDA_R_16BF;
-    to.a = make_layout(p.a, p.rows, p.inner, p.batch);
-    to.b = make_layout(p.b, p.inner, p.columns, p.batch);
-    to.to = make_layout(type, p.rows, p.columns, p.to.stride, p.to.next, p.batch);
-    choose(to);
+    set_pointers(made.how, p, room.data() + alignment_of_parameters, room.data());
+    choose(made);
+    return made;
   }
 
   void choose(recipe& to) const {
-    cublasLtMatmulPreference_t made = nullptr;
-    check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
-    preference const wanted(made);
+    auto const wanted =
+        make<preference>("cublasLtMatmulPreferenceCreate", cublasLtMatmulPreferenceCreate);
     set(wanted, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
     // Sums that are cut in pieces are added in fp32 as well.
     set(wanted,
@@ -201,13 +183,14 @@ struct products::state {
       set(wanted, what, std::uint32_t{16});  // that of a head's rows
     cublasLtMatmulHeuristicResult_t best{};
     int count = 0;
+    auto* const result = to.to.get();
     auto const status = cublasLtMatmulAlgoGetHeuristic(
         native.get(),
         to.how.get(),
         to.b.get(),
         to.a.get(),
-        to.to.get(),
-        to.to.get(),
+        result,
+        result,
         wanted.get(),
         1,
         &best,
@@ -219,29 +202,17 @@ struct products::state {
     to.algorithm = best.algo;
   }
 
-  static void set_pointers(description const& how, product const& p, void* vector, void* matrix) {
-    auto const what = p.then.what;
-    if (what == epilogue::kind::none) return;
-    if (what != epilogue::kind::gelu_backward) set(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
-    if (what != epilogue::kind::gelu_backward && what != epilogue::kind::bias_gelu) return;
-    set(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix);
-    set(how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.to.stride});
-  }
-
-  device_array<std::byte> room;
   int sm_count;
-  handle native;
-  std::map<sizes, recipe> recipes;
+  device_array<std::byte> room{workspace};
+  handle native = make<handle>("cublasLtCreate", cublasLtCreate);
+  std::map<sizes, recipe> recipes = {};
 };
 
-products::products(int sm_count) : state_(std::make_unique<state>(sm_count)) {}
-products::products(products&&) noexcept = default;
-products& products::operator=(products&&) noexcept = default;
-products::~products() = default;
+products::products(int sm_count) : state_(new state{sm_count}) {}
 
-bool products::has(product const& what) { return state_->of(what).is_there; }
+bool products::has(product const& what) const { return state_->of(what).is_there; }
 
-void products::operator()(cudaStream_t on, product const& what) {
+void products::operator()(cudaStream_t on, product const& what) const {
   auto const& how = state_->of(what);
   if (!how.is_there)
     throw zbpp::error(
@@ -249,13 +220,12 @@ void products::operator()(cudaStream_t on, product const& what) {
         "cuBLASLt has no algorithm for a product of " + std::to_string(what.rows) + " x " +
             std::to_string(what.inner) + " x " + std::to_string(what.columns) +
             " on this device; choose other sizes");
-  bool const sums = what.then.what == epilogue::kind::row_sums;
-  void const* const vector = sums ? static_cast<void const*>(what.then.row_sums)
-                                  : static_cast<void const*>(what.then.bias);
-  state::set_pointers(how.how, what, const_cast<void*>(vector), what.then.gelu_input);
+  void* vector = what.then.row_sums;
+  if (vector == nullptr) vector = const_cast<bf16*>(what.then.bias);
+  set_pointers(how.how, what, vector, what.then.gelu_input);
   float const beta = what.adds || what.residual != nullptr ? 1.0F : 0.0F;
-  void* const to = what.to.wide != nullptr ? static_cast<void*>(what.to.wide)
-                                           : static_cast<void*>(what.to.narrow);
+  void* to = what.to.wide;
+  if (to == nullptr) to = what.to.narrow;
   check(
       cublasLtMatmul(
           state_->native.get(),

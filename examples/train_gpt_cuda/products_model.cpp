@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products under the model of CUDA: three loops, and the epilogues of cuBLASLt; small sizes only.
-#include "gelu.hpp"
 #include "products.hpp"
-#include "touching.hpp"
 #include <zbpp/cuda/error.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -13,15 +12,34 @@
 namespace gpt::cuda {
 namespace {
 
+/// Gives e^x / (1 + e^x).
+float sigmoid(float x) { return 1.0F / (1.0F + std::exp(-x)); }
+
+/// Is GELU in its tanh form, as x * sigmoid(slope * (x + cubic * x^3)).
+/// @source Hendrycks and Gimpel, arXiv 1606.08415 sec. 2; slope is 2 * sqrt(2 / pi)
+struct gelu {
+  static constexpr float slope = 1.5957691216F;
+  static constexpr float cubic = 0.044715F;
+
+  /// @return its value
+  static float of(float x) { return x * sigmoid(slope * (x + cubic * x * x * x)); }
+  /// @return its derivative
+  static float derivative(float x) {
+    float const open = sigmoid(slope * (x + cubic * x * x * x));
+    float const inner = slope * (1.0F + 3.0F * cubic * x * x);
+    return open + x * open * (1.0F - open) * inner;
+  }
+};
+
 /// The values of one matrix of a factor, row by row, as it is meant.
 std::vector<float> widened(factor const& f, index batch, index rows, index columns) {
-  std::vector<float> all(static_cast<std::size_t>(rows * columns));
+  std::vector<float> all;
+  all.reserve(static_cast<std::size_t>(rows * columns));
   bf16 const* const first = f.data + batch * f.next;
   index const down = f.transposed ? 1 : f.stride;
   index const right = f.transposed ? f.stride : 1;
-  float* to = all.data();
   for (index r = 0; r < rows; ++r)
-    for (index c = 0; c < columns; ++c) *to++ = wide(first[r * down + c * right]);
+    for (index c = 0; c < columns; ++c) all.push_back(wide(first[r * down + c * right]));
   return all;
 }
 
@@ -45,11 +63,11 @@ void multiply(product const& what) {
   for (index n = 0; n < what.batch; ++n) {
     auto const a = widened(what.a, n, what.rows, what.inner);
     auto const b = widened(what.b, n, what.inner, what.columns);
-    for (index r = 0; r < what.rows; ++r)
+    for (index r = 0; r < what.rows; ++r) {
+      auto const* const row = a.data() + r * what.inner;
       for (index c = 0; c < what.columns; ++c) {
         float sum = 0.0F;
-        for (index i = 0; i < what.inner; ++i)
-          sum += a.data()[r * what.inner + i] * b.data()[i * what.columns + c];
+        for (index i = 0; i < what.inner; ++i) sum += row[i] * b.data()[i * what.columns + c];
         auto const place = n * what.to.next + r * what.to.stride + c;
         sum *= what.scale;
         if (what.residual != nullptr) sum += wide(what.residual[place]);
@@ -59,54 +77,45 @@ void multiply(product const& what) {
           what.to.narrow[place] = narrow(
               finished(what.then, what.adds ? sum + wide(what.to.narrow[place]) : sum, place, c));
       }
-  }
-  if (what.then.what != epilogue::kind::row_sums) return;
-  auto const a = widened(what.a, 0, what.rows, what.inner);
-  for (index r = 0; r < what.rows; ++r) {
-    float sum = 0.0F;
-    for (index i = 0; i < what.inner; ++i) sum += a.data()[r * what.inner + i];
-    what.then.row_sums[r] = sum;
+      if (what.then.what != epilogue::kind::row_sums) continue;
+      float sum = 0.0F;
+      for (index i = 0; i < what.inner; ++i) sum += row[i];
+      what.then.row_sums[r] = sum;
+    }
   }
 }
 
-/// Calls with each run of values of a matrix, or of each of a batch: what lies between its rows is
-/// not touched.
-template <class Value, class Do>
-void each_run(
-    Value* data, index batch, index next, index rows, index columns, index stride, Do run) {
-  bool const is_dense = stride == columns;
-  for (index n = 0; n < batch; ++n)
-    for (index r = 0; r < (is_dense ? 1 : rows); ++r)
-      run(data + n * next + r * stride, is_dense ? rows * columns : columns);
-}
-
-void touch(touching& t, factor const& f, index batch, index rows, index columns) {
-  if (f.transposed) std::swap(rows, columns);
-  each_run(f.data, batch, f.next, rows, columns, f.stride, [&](auto* first, index count) {
-    t.reads(first, count);
-  });
-}
-
-template <class Value>
-void touch_result(touching& t, product const& what, Value* data, bool reads, bool writes) {
-  auto const& in = what.to;
-  each_run(
-      data, what.batch, in.next, what.rows, what.columns, in.stride, [&](auto* first, index count) {
-        if (reads) t.reads(first, count);
-        if (writes) t.writes(first, count);
-      });
-}
-
-void touch(touching& t, epilogue const& then, product const& what) {
-  switch (then.what) {
-    case epilogue::kind::none: return;
-    case epilogue::kind::bias: return t.reads(then.bias, what.columns);
-    case epilogue::kind::bias_gelu:
-      t.reads(then.bias, what.columns);
-      return touch_result(t, what, then.gelu_input, false, true);
-    case epilogue::kind::gelu_backward: return touch_result(t, what, then.gelu_input, true, false);
-    case epilogue::kind::row_sums: return t.writes(then.row_sums, what.rows);
+void touch(touching& t, product const& what) {
+  // What lies between the rows of a matrix, or of each of a batch, is not touched.
+  auto const matrices = [&](auto* data, index stride, index next, index rows, index columns) {
+    if (data == nullptr) return;
+    bool const is_dense = stride == columns;
+    for (index n = 0; n < what.batch; ++n)
+      for (index r = 0; r < (is_dense ? 1 : rows); ++r)
+        t(is_dense ? rows * columns : columns, data + n * next + r * stride);
+  };
+  auto const factors = [&](factor const& f, index rows, index columns) {
+    if (f.transposed) std::swap(rows, columns);
+    matrices(f.data, f.stride, f.next, rows, columns);
+  };
+  auto const results = [&](auto* data) {
+    matrices(data, what.to.stride, what.to.next, what.rows, what.columns);
+  };
+  factors(what.a, what.rows, what.inner);
+  factors(what.b, what.inner, what.columns);
+  results(what.to.wide);
+  results(what.to.narrow);
+  if (what.adds) {
+    results(static_cast<float const*>(what.to.wide));
+    results(static_cast<bf16 const*>(what.to.narrow));
   }
+  results(what.residual);
+  t(what.columns, what.then.bias);
+  t(what.rows, what.then.row_sums);
+  if (what.then.what == epilogue::kind::bias_gelu)
+    results(what.then.gelu_input);
+  else
+    results(static_cast<bf16 const*>(what.then.gelu_input));
 }
 
 }  // namespace
@@ -114,29 +123,19 @@ void touch(touching& t, epilogue const& then, product const& what) {
 struct products::state {};
 
 products::products(int) {}
-products::products(products&&) noexcept = default;
-products& products::operator=(products&&) noexcept = default;
-products::~products() = default;
 
 // As on a GPU, not every product has row sums: both ways of making them are to run in tests.
-bool products::has(product const& what) {
+bool products::has(product const& what) const {
   return what.then.what != epilogue::kind::row_sums || what.rows % 64 == 0;
 }
 
-void products::operator()(cudaStream_t on, product const& what) {
+void products::operator()(cudaStream_t on, product const& what) const {
   touching t;
-  touch(t, what.a, what.batch, what.rows, what.inner);
-  touch(t, what.b, what.batch, what.inner, what.columns);
-  if (what.to.wide != nullptr)
-    touch_result(t, what, what.to.wide, what.adds, true);
-  else
-    touch_result(t, what, what.to.narrow, what.adds, true);
-  if (what.residual != nullptr) touch_result(t, what, what.residual, true, false);
-  touch(t, what.then, what);
+  touch(t, what);
   // Own choice: a multiplication a nanosecond of the model's time.
   auto const ns = what.batch * what.rows * what.columns * what.inner;
   auto const body = [what] { multiply(what); };
-  zbpp::cuda::check(zbpp::cuda_model::launch(on, "product", t.read(), t.written(), body, ns));
+  zbpp::cuda::check(zbpp::cuda_model::launch(on, "product", t.read, t.written, body, ns));
 }
 
 }  // namespace gpt::cuda

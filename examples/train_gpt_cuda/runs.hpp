@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of the training, sequential and pipelined: what each step lost and took, and whether the
-// bits are the same.
+// Where ranks are, and runs of the training, sequential and pipelined: what each step lost and
+// took, and whether the bits are the same.
 #pragma once
 
 #include "planning.hpp"
-#include "train_gpt/divergence.hpp"
-#include "train_gpt/step_clock.hpp"
-#include "train_gpt/step_kinds.hpp"
-#include "train_gpt/table.hpp"
+#include "saving.hpp"
+#include "train_gpt/program.hpp"
+#include <zbpp/cuda/partition.hpp>
+#include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/io/run_progress.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/io/text_table.hpp>
 
 #include <algorithm>
-#include <bit>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -23,108 +27,110 @@
 
 namespace gpt::cuda {
 
+/// Owns the streams of the ranks of this process.
+class rank_devices {
+ public:
+  /// @param one_device_each  else ranks share the current device, in equal parts
+  /// @throws zbpp::error when there are too few devices or multiprocessors, or (device_failed)
+  rank_devices(int ranks, bool one_device_each) {
+    int current = 0;
+    zbpp::cuda::check(cudaGetDevice(&current));
+    if (!one_device_each && ranks > 1) {
+      parts_.emplace(current, ranks);
+      devices_ = parts_->devices();
+      return;
+    }
+    devices_ = zbpp::cuda::one_device_per_rank(ranks);
+    if (!one_device_each) devices_.front().device = current;
+    own_streams();
+  }
+  /// Gives the rank of a process all of a device.
+  /// @throws zbpp::error (device_failed)
+  explicit rank_devices(zbpp::cuda::rank_device const& only) : devices_{only} { own_streams(); }
+
+  /// @return one per rank, each with a stream
+  [[nodiscard]] std::vector<zbpp::cuda::rank_device> const& all() const { return devices_; }
+
+ private:
+  void own_streams() {
+    for (auto& device : devices_) {
+      zbpp::cuda::device_guard const here(device.device);
+      streams_.emplace_back(zbpp::cuda::stream_priority::usual);
+      device.compute = streams_.back().view();
+      zbpp::cuda::check(
+          cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, device.device));
+    }
+  }
+
+  std::optional<zbpp::cuda::partition> parts_;
+  std::vector<zbpp::cuda::stream> streams_;
+  std::vector<zbpp::cuda::rank_device> devices_;
+};
+
+/// Holds parameters that follow one another in the model.
+struct parameter_run {
+  std::size_t first = 0;  ///< place in the model
+  std::vector<float> values;
+};
+
 /// Holds what a run gave: one value per step.
 struct run_record {
   std::string title;
+  std::int64_t first = 0;  ///< steps taken before, by another program
   std::vector<double> losses = {};
   std::vector<double> milliseconds = {};
-  std::vector<float> parameters = {};           ///< at the end, in the order of the model
+  std::vector<parameter_run> parameters = {};   ///< at the end, of the stages that are here
   std::optional<zbpp::timeline> measured = {};  ///< of the last step, where passes were timed
   step_counts counts = {};
   // Of what is replayed, the passes on the ranks of this process, or steps:
   std::int64_t issued = 0;    ///< how many the host enqueued, and captured
   std::int64_t replayed = 0;  ///< how many it launched as graphs that it had
-};
 
-/// Counts the times of a step from its start; where ranks do not stop between steps, they go on
-/// from one step to the next.
-[[nodiscard]] inline zbpp::timeline from_its_start(zbpp::timeline const& step) {
-  auto start = step[0].front().start;
-  for (auto const& timed : step.all()) start = std::min(start, timed.start);
-  zbpp::timeline moved;
-  for (int rank = 0; rank < step.ranks(); ++rank) {
-    for (auto const& timed : step[rank])
-      moved.push({timed.pass, timed.start - start, timed.end - start});
-    moved.end_row();
-  }
-  return moved;
-}
+  /// @return steps taken, those before among them
+  [[nodiscard]] std::int64_t done() const { return first + std::ssize(losses); }
+};
 
 /// Records the steps of a run as they end, and shows some of them.
 class step_recorder {
  public:
   /// Begins the first step.
   /// @param record  outlives the object
-  /// @param shows   whether a line tells of some of them
+  /// @param shows   whether lines tell of it
   step_recorder(run_record& record, training const& how, bool shows)
       : record_(&record),
-        shows_(shows),
-        steps_(how.optimizer.base.steps),
         tokens_(static_cast<double>(how.microbatches * how.model.tokens())),
         operations_(tokens_ * how.model.operations_of_token()),
-        alarm_("train_gpt_cuda", record.title) {}
+        alarm_("train_gpt_cuda", record.title) {
+    if (shows) shown_.emplace(record.title, how.optimizer.base.steps);
+  }
 
   /// Ends a step, and begins the next.
   void add(double loss) {
     auto const took = clock_.lap();
     record_->losses.push_back(loss);
     record_->milliseconds.push_back(took);
-    if (!shows_) return;
-    auto const done = std::ssize(record_->losses);
-    alarm_.note(done, loss);
-    if (done % std::max<std::int64_t>(steps_ / 5, 1) != 0 && done != steps_) return;
-    std::printf(
-        "  %-12s  step %lld of %lld   loss %.4f   %.0f tokens/s   %.3g TFLOP/s\n",
-        record_->title.c_str(),
-        static_cast<long long>(done),
-        static_cast<long long>(steps_),
-        loss,
-        tokens_ / took * 1e3,
-        operations_ / took * 1e-9);
-    std::fflush(stdout);
+    if (!shown_) return;
+    alarm_.note(record_->done(), loss);
+    std::array<char, 96> rates{};
+    auto const each = "loss %.4f   %.0f tokens/s   %.3g TFLOP/s";
+    auto const per_ms = tokens_ / took;
+    std::snprintf(rates.data(), rates.size(), each, loss, per_ms * 1e3, operations_ / took * 1e-9);
+    shown_->show(record_->done(), rates.data());
+  }
+  /// Shows what else there is to tell, and begins a step.
+  void note(std::string const& text) {
+    if (shown_) shown_->note(text);
+    clock_.start();
   }
 
  private:
   run_record* record_;
-  bool shows_;
-  std::int64_t steps_;
   double tokens_;
   double operations_;
   divergence_alarm alarm_;
+  std::optional<zbpp::run_progress> shown_;
   gpt::step_clock clock_;
 };
-
-/// @return how the steps of a pipeline are taken; the settings of steps that are replayed are in
-///         device memory
-[[nodiscard]] inline zbpp::training_options options_of(training const& how) {
-  if (how.replay == replay_kind::step) return {};
-  return gpt::options_of(how.optimizer.base);
-}
-
-/// Runs all steps of a pipeline, one by one, or each while as many others run as is said.
-/// @param each  called with the result of each, when it is recorded
-template <class Pipeline, class Each>
-void run_steps(
-    Pipeline& pipe, run_record& record, training const& how, bool shows, Each const& each) {
-  step_recorder recorder(record, how, shows);
-  auto const note = [&](zbpp::step_result const& step) {
-    recorder.add(step.loss());
-    record.counts.add(step.update);
-    each(step);
-  };
-  if (how.steps_at_once == 1) {
-    pipe.run(how.optimizer.base.steps, note);
-    return;
-  }
-  std::deque<zbpp::started_step<Pipeline>> begun;
-  for (std::int64_t i = 0; i < how.optimizer.base.steps; ++i) {
-    begun.push_back(pipe.step_async());
-    if (std::ssize(begun) < how.steps_at_once) continue;
-    note(begun.front().get());
-    begun.pop_front();
-  }
-  for (auto const& last : begun) note(last.get());
-}
 
 /// Runs the reference.
 /// @param between  called before each microbatch; what it throws ends the run
@@ -141,130 +147,200 @@ template <class Between>
   sequential_trainer trainer(how, on, at);
   step_recorder recorder(record, how, shows);
   for (std::int64_t i = 0; i < how.optimizer.base.steps; ++i) recorder.add(trainer.step(between));
-  record.parameters = trainer.model().parameters().values(at.compute);
+  record.parameters.push_back({0, trainer.model().parameters().values(at.compute)});
   return record;
 }
 
-/// Records what the stages of a run have at its end.
-/// @param devices  one per stage, each with the stream that it ran on
-/// @throws zbpp::cuda::cuda_error
-inline void record_stages(
-    run_record& record,
-    training const& how,
-    std::vector<chunk_stage>& stages,
-    std::span<zbpp::cuda::rank_device const> devices) {
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    zbpp::cuda::device_guard const here(devices[s].device);
-    auto const values = stages[s].model().parameters().values(devices[s].compute);
-    record.parameters.insert(record.parameters.end(), values.begin(), values.end());
-    record.issued += stages[s].graphs().captures();
-    record.replayed += stages[s].graphs().replays();
+/// Runs so many steps of a pipeline, one by one, or each while as many others run as is said.
+/// @param each  called with the result of each
+template <class Pipeline, class Each>
+void run_steps(Pipeline& pipe, std::int64_t count, int at_once, Each const& each) {
+  if (at_once == 1) {
+    pipe.run(count, each);
+    return;
   }
-  if (how.replay != replay_kind::step) return;
-  record.issued = stages.front().flows() / how.microbatches;
-  record.replayed = how.optimizer.base.steps - record.issued;
+  std::deque<zbpp::started_step<Pipeline>> begun;
+  for (std::int64_t i = 0; i < count; ++i) {
+    begun.push_back(pipe.step_async());
+    if (std::ssize(begun) < at_once) continue;
+    each(begun.front().get());
+    begun.pop_front();
+  }
+  for (auto const& last : begun) each(last.get());
 }
 
-/// Calls `train(stages)`, with stages whose steps can be replayed where that is asked for.
-template <class Train>
-void train_stages(training const& how, std::vector<chunk_stage>& stages, Train const& train) {
-  if (how.replay != replay_kind::step) return train(stages);
-  std::vector<replayed_stage> replayed(stages.begin(), stages.end());
-  train(replayed);
+/// Counts the times of a step from its start; where ranks do not stop between steps, they go on
+/// from one step to the next.
+[[nodiscard]] inline zbpp::timeline from_its_start(zbpp::timeline const& step) {
+  auto start = step[0].front().start;
+  for (auto const& timed : step.all()) start = std::min(start, timed.start);
+  zbpp::timeline moved;
+  for (int rank = 0; rank < step.ranks(); ++rank) {
+    for (auto const& timed : step[rank])
+      moved.push({timed.pass, timed.start - start, timed.end - start});
+    moved.end_row();
+  }
+  return moved;
 }
 
-/// @return how the pipelines of a training replay steps
-[[nodiscard]] inline zbpp::cuda::replay replay_of(training const& how) {
-  return how.replay == replay_kind::step ? zbpp::cuda::replay::step : zbpp::cuda::replay::none;
+/// Trains the stages of a plan that are here, and saves them now and then where the user wants it.
+/// @param to_run  the stages, as they are or as replayed_stage
+/// @throws zbpp::error; setting_error for checkpoints that cannot be used
+template <class Ranks, class Stage>
+void train_stages(
+    options const& o,
+    text const& on,
+    Ranks const& ranks,
+    zbpp::plan const& planned,
+    std::vector<chunk_stage>& stages,
+    std::vector<Stage>& to_run,
+    run_record& record) {
+  bool const replays = o.how.replay == replay_kind::step;
+  auto const& placement = planned.problem().placement();
+  auto const backend = ranks.backend(
+      !o.trace.empty(),
+      replays ? zbpp::cuda::replay::step : zbpp::cuda::replay::none,
+      o.how.steps_at_once);
+  // The settings of steps that are replayed are in device memory.
+  auto const rule = replays ? zbpp::training_options() : options_of(o.how.optimizer.base);
+  zbpp::pipeline pipe(planned, backend, to_run, rule);
+  auto const steps = o.how.optimizer.base.steps;
+  std::optional<saver> saves;
+  if (!o.checkpoint.empty()) {
+    saves.emplace(o, on, placement, stages, ranks.meeting());
+    pipe.resume(saves->begin());
+    record.first = pipe.state().steps;
+  }
+  step_recorder recorder(record, o.how, ranks.shows(placement));
+  if (o.resume) recorder.note(saves->resumed_text());
+  while (record.done() < steps) {
+    auto next = steps - record.done();
+    if (saves) next = std::min(next, saves->until_due(record.done()));
+    run_steps(pipe, next, o.how.steps_at_once, [&](zbpp::step_result const& step) {
+      recorder.add(step.loss());
+      record.counts.add(step.update);
+      if (!o.trace.empty()) record.measured = from_its_start(step.measured);
+    });
+    if (saves) recorder.note(saves->save(pipe.state()));
+  }
 }
 
-/// @return the training whose passes are timed: nothing within a replayed step can be, and replayed
-///         passes come nearest
-[[nodiscard]] inline training timed(training how) {
+/// Runs a plan on the ranks that are here.
+/// @throws zbpp::error; setting_error for checkpoints that cannot be used
+template <class Ranks>
+[[nodiscard]] run_record run_plan(
+    options const& o, text const& on, Ranks const& ranks, contender const& one) {
+  auto const& placement = one.plan->problem().placement();
+  run_record record{one.title};
+  auto stages = make_stages(o.how, on, placement, ranks.own_stages(placement));
+  if (o.how.replay == replay_kind::step) {
+    std::vector<replayed_stage> replayed(stages.begin(), stages.end());
+    train_stages(o, on, ranks, *one.plan, stages, replayed, record);
+    record.issued = stages.front().flows() / o.how.microbatches;
+    record.replayed = std::ssize(record.losses) - record.issued;
+  } else {
+    train_stages(o, on, ranks, *one.plan, stages, stages, record);
+  }
+  ranks.share(record, placement);
+  chunk const whole(o.how, on, {0, o.how.model.layers});
+  for (auto const& s : stages) {
+    auto const part = s.model().parameters().entries().front().part;
+    auto const first = std::ranges::find(whole.parameters().entries(), part, &weights::entry::part);
+    record.parameters.push_back({static_cast<std::size_t>(first->at.offset), s.parameters()});
+    record.issued += s.graphs().captures();
+    record.replayed += s.graphs().replays();
+  }
+  return record;
+}
+
+/// Measures passes and messages in steps of a policy, with B and W apart. Nothing within a replayed
+/// step can be timed; replayed passes come nearest.
+/// @throws zbpp::error
+template <class Ranks>
+[[nodiscard]] zbpp::problem measure_problem(
+    options const& o,
+    text const& on,
+    Ranks const& ranks,
+    zbpp::any_policy const& policy,
+    zbpp::problem const& stated) {
+  auto how = o.how;
   if (how.replay == replay_kind::step) how.replay = replay_kind::pass;
-  return how;
+  auto const& placement = stated.placement();
+  auto stages = make_stages(how, on, placement, ranks.own_stages(placement));
+  auto const plan = zbpp::make_plan(
+      "measuring",
+      zbpp::split_backward(policy(stated)),
+      stated,
+      {.receive_ahead = receive_ahead_of(o)});
+  zbpp::pipeline pipe(plan, ranks.backend(true), stages, {});
+  return ranks.measure(pipe);
 }
 
-/// Says whether two runs gave the same bits: every loss, and every parameter at the end.
-[[nodiscard]] inline bool is_identical(run_record const& a, run_record const& b) {
-  auto const same_loss = [](double x, double y) {
-    return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
-  };
-  auto const same_value = [](float x, float y) {
-    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
-  };
-  return std::equal(
-             a.losses.begin(), a.losses.end(), b.losses.begin(), b.losses.end(), same_loss) &&
-         std::equal(
-             a.parameters.begin(),
-             a.parameters.end(),
-             b.parameters.begin(),
-             b.parameters.end(),
-             same_value);
+/// Says whether a run gave the bits of the reference: the loss of every step, and every parameter
+/// at the end.
+[[nodiscard]] inline bool is_identical(run_record const& run, run_record const& reference) {
+  auto const same =
+      []<class Value>(
+          std::vector<Value> const& own, std::vector<Value> const& all, std::size_t first) {
+        return first + own.size() <= all.size() &&
+               std::ranges::equal(
+                   std::as_bytes(std::span(own)),
+                   std::as_bytes(std::span(all).subspan(first, own.size())));
+      };
+  auto const& all = reference.parameters.front().values;
+  return run.done() == reference.done() &&
+         same(run.losses, reference.losses, static_cast<std::size_t>(run.first)) &&
+         std::ranges::all_of(
+             run.parameters, [&](parameter_run const& p) { return same(p.values, all, p.first); });
 }
 
-/// @return the median
-[[nodiscard]] inline double median(std::vector<double> values) {
-  auto const middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+/// Is what there is to tell of a policy.
+struct result {
+  contender const* of;
+  std::optional<run_record> run;  ///< of those that run
+  std::optional<bool> identical;  ///< whether it gave the bits of the reference; none: not compared
+};
 
 /// Lines up what the runs gave. Where passes or steps are replayed: how many were not, and how many
 /// were. Where the norm of all gradients decides about steps: how many were taken before it was
 /// known, and did not hold.
-class outcome {
- public:
-  explicit outcome(training const& how)
-      : replay_(how.replay),
-        agrees_(how.optimizer.base.needs_norm),
-        lines_(columns(replay_, agrees_)) {}
-
-  /// Adds the reference.
-  void add(run_record const& run) {
-    lines_.add({run.title, "", fixed(run.losses.back(), 4), "", time_of(run)});
-  }
-  /// Adds a run of a plan.
-  /// @param identical  nothing: it was not compared
-  void add(run_record const& run, contender const& of, std::optional<bool> identical) {
+[[nodiscard]] inline std::string outcome(
+    training const& how,
+    std::optional<run_record> const& reference,
+    std::vector<result> const& results) {
+  bool const replays = how.replay != replay_kind::none;
+  bool const agrees = how.optimizer.base.needs_norm;
+  auto const loss_of = [](run_record const& r) { return zbpp::fixed_text(r.losses.back(), 4); };
+  auto const time_of = [](run_record const& r) {
+    return zbpp::fixed_text(median(r.milliseconds), 2);
+  };
+  std::vector<std::string> columns{
+      "policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"};
+  if (replays)
+    append(columns, {how.replay == replay_kind::pass ? "captured" : "issued", "replayed"});
+  if (agrees) append(columns, step_counts::columns());
+  zbpp::text_table lines(std::move(columns));
+  if (reference) lines.add({reference->title, "", loss_of(*reference), "", time_of(*reference)});
+  for (auto const& [of, run, identical] : results) {
+    if (!run || run->losses.empty()) {
+      lines.add({of->title}, run ? "took all its steps before" : of->why_not);
+      continue;
+    }
     std::vector<std::string> cells{
-        of.title,
-        of.plan->problem().placement().name(),
-        fixed(run.losses.back(), 4),
+        of->title,
+        of->plan->problem().placement().name(),
+        loss_of(*run),
         !identical   ? ""
         : *identical ? "yes"
                      : "NO",
-        time_of(run),
-        run.measured ? percent(zbpp::bubble_rate(*run.measured)) : "",
-        percent(zbpp::bubble_rate(of.plan->timeline()))};
-    if (replay_ != replay_kind::none)
-      append(cells, {std::to_string(run.issued), std::to_string(run.replayed)});
-    if (agrees_) append(cells, run.counts.cells());
-    lines_.add(std::move(cells));
+        time_of(*run),
+        run->measured ? percent(zbpp::bubble_rate(*run->measured)) : "",
+        percent(zbpp::bubble_rate(of->plan->timeline()))};
+    if (replays) append(cells, {std::to_string(run->issued), std::to_string(run->replayed)});
+    if (agrees) append(cells, run->counts.cells());
+    lines.add(std::move(cells));
   }
-  /// Adds a policy that could not run.
-  void add(contender const& none) { lines_.add(none.title, none.why_not); }
-
-  /// @return the table
-  [[nodiscard]] std::string text() const { return lines_.text(); }
-
- private:
-  [[nodiscard]] static std::string time_of(run_record const& run) {
-    return fixed(median(run.milliseconds), 2);
-  }
-
-  [[nodiscard]] static std::vector<std::string> columns(replay_kind replay, bool agrees) {
-    std::vector<std::string> names{
-        "policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"};
-    if (replay != replay_kind::none)
-      append(names, {replay == replay_kind::pass ? "captured" : "issued", "replayed"});
-    if (agrees) append(names, step_counts::columns());
-    return names;
-  }
-
-  replay_kind replay_;
-  bool agrees_;
-  table lines_;
-};
+  return lines.text(2);
+}
 
 }  // namespace gpt::cuda

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reference: the whole model on one stream, microbatch after microbatch. It shares kernels and
-// products with the pipeline and nothing else, so that being identical to it says something.
+// products with the pipeline and nothing else, so that being identical to it says something. Passes
+// on rows of zeros load every kernel before the first step.
 #pragma once
 
 #include "chunk.hpp"
-#include "optimizer.hpp"
-#include "train_gpt/reference_steps.hpp"
+#include "train_gpt/sequential.hpp"
+#include "weights.hpp"
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/rank_device.hpp>
@@ -18,19 +19,6 @@
 #include <vector>
 
 namespace gpt::cuda {
-
-/// Says what the host captures once, to launch it as one graph afterwards.
-enum class replay_kind { none, pass, step };
-
-/// Says what is trained, on what, and how.
-struct training {
-  shape model;
-  adam_settings optimizer;
-  int microbatches = 8;
-  std::uint64_t seed = 1;
-  replay_kind replay = replay_kind::none;  ///< in pipelines
-  int steps_at_once = 1;                   ///< of pipelines that replay steps
-};
 
 /// Hands out the same memory in every round of the same requests: right on one stream, where a
 /// round is through with it before the next begins.
@@ -44,7 +32,6 @@ class reused_memory {
   };
 
   /// @return memory; made when this round asks for more pieces than the ones before, or larger ones
-  /// @throws zbpp::cuda::cuda_error
   [[nodiscard]] tensor allocate(std::size_t bytes) {
     if (next_ == all_.size()) all_.emplace_back(bytes);
     if (all_[next_].size() < bytes) all_[next_] = device_array<std::byte>(bytes);
@@ -65,12 +52,11 @@ class sequential_trainer {
  public:
   /// @param on  outlives the trainer
   /// @param at  the current device, and a stream of it
-  /// @throws zbpp::error (device_failed)
   sequential_trainer(training const& how, text const& on, zbpp::cuda::rank_device const& at)
       : how_(how),
         place_(at, how.microbatches, {}, {}),
         stream_(place_.compute()),
-        model_(how.model, on, {0, how.model.layers}, how.microbatches, how.seed),
+        model_(how, on, {0, how.model.layers}),
         optimizer_(how.optimizer, model_.parameters()),
         steps_(how.optimizer.base),
         losses_(static_cast<std::size_t>(how.microbatches)) {
@@ -81,28 +67,26 @@ class sequential_trainer {
   /// Runs every microbatch to its end, in order.
   /// @param between  called before each microbatch; what it throws ends the training
   /// @return the mean loss, in nats a byte
-  /// @throws zbpp::error (device_failed)
   template <class Between>
   double accumulate(Between const& between) {
     for (int i = 0; i < how_.microbatches; ++i) {
       between();
       chunk_saved<reused_memory::tensor> keep;
       memory_.begin();
-      directly const how{stream_};
-      static_cast<void>(
-          model_.forward(memory_, how, keep, {i, step_}, nullptr, losses_.data() + i));
-      static_cast<void>(model_.backward_input(memory_, how, keep, {}));
+      pass_work const how{stream_};
+      model_.forward(memory_, how, keep, {i, step_}, nullptr, losses_.data() + i);
+      model_.backward_input(memory_, how, keep, {});
       model_.backward_weight(how, keep);
     }
     double total = 0.0;
-    for (float const loss : losses_.download(stream_)) total += static_cast<double>(loss);
+    for (float const loss : download(stream_, losses_.data(), losses_.size()))
+      total += static_cast<double>(loss);
     return total / how_.microbatches;
   }
 
   /// Runs every microbatch and takes one optimizer step.
   /// @return the mean loss of the step, in nats a byte
   /// @param between  as above
-  /// @throws zbpp::error (device_failed)
   template <class Between>
   double step(Between const& between) {
     auto const loss = accumulate(between);
@@ -114,8 +98,6 @@ class sequential_trainer {
 
   /// @return the model as trained so far
   [[nodiscard]] chunk const& model() const { return model_; }
-  /// @return the stream it is on
-  [[nodiscard]] zbpp::cuda::stream_ref stream() const { return stream_; }
 
  private:
   training how_;
@@ -129,5 +111,23 @@ class sequential_trainer {
   reused_memory memory_;
   std::int64_t step_ = 0;
 };
+
+/// Gets a chunk ready on the current device, and runs every kernel and product that its passes
+/// have, so that no step has to load one. Parameters and gradients are afterwards as they were.
+inline void get_ready(chunk& of, zbpp::cuda::stream_ref stream, int sm_count) {
+  of.prepare(stream, sm_count);
+  device_array<std::byte> const zeros(of.row_bytes());
+  zbpp::cuda::check(cudaMemsetAsync(zeros.data(), 0, zeros.size(), stream));
+  device_array<float> const loss(1);
+  reused_memory memory;
+  chunk_saved<reused_memory::tensor> keep;
+  pass_work const how{stream};
+  auto const* const x = reinterpret_cast<bf16 const*>(zeros.data());
+  of.forward(memory, how, keep, {0, 0}, x, loss.data());
+  of.backward_input(memory, how, keep, {zeros.data()});
+  of.backward_weight(how, keep);
+  of.parameters().clear_gradients(stream);
+  stream.synchronize();
+}
 
 }  // namespace gpt::cuda

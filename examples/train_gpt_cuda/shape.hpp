@@ -4,7 +4,7 @@
 // train_gpt: the 256 bytes.
 #pragma once
 
-#include "train_gpt/config.hpp"
+#include "train_gpt/settings.hpp"
 
 #include <string>
 

@@ -4,42 +4,23 @@
 // passes enqueue.
 #pragma once
 
-#include "rehearsal.hpp"
+#include "sequential.hpp"
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/zbpp.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <ranges>
 #include <utility>
 #include <vector>
 
 namespace gpt::cuda {
 
-/// Enqueues the work of a pass, or replays it as a graph.
-class pass_work {
- public:
-  /// @param graphs  null: as it comes; else where it is kept, under `key`
-  pass_work(zbpp::pass_context ctx, zbpp::cuda::graph_cache* graphs, std::int64_t key)
-      : on(zbpp::cuda::stream_of(ctx)), ctx_(ctx), graphs_(graphs), key_(key) {}
-
-  /// Calls `work(stream)`; when it replays, the first time alone, and whenever a pointer differs.
-  /// @throws zbpp::error (device_failed); what `work` throws
-  template <class Work>
-  void operator()(std::initializer_list<void const*> pointers, Work const& work) const {
-    if (graphs_ == nullptr) return work(on);
-    graphs_->run(ctx_, key_, pointers, [&](zbpp::cuda::stream_ref to) { work(to); });
-  }
-
-  cudaStream_t on;  ///< of the rank
-
- private:
-  zbpp::pass_context ctx_;
-  zbpp::cuda::graph_cache* graphs_;
-  std::int64_t key_;
+/// Holds what training changes in a stage, on the host.
+struct stage_values {
+  std::vector<float> weights;  ///< as `weights::values` has them
+  std::vector<float> mean;     ///< of gradients, piece after piece
+  std::vector<float> square;   ///< mean of squared gradients, the same
 };
 
 /// Is one stage: a chunk of the model and the optimizer of its parameters.
@@ -49,12 +30,8 @@ class chunk_stage {
   /// @param stage  its place among all `stages` of the model
   chunk_stage(training const& how, text const& on, int stages, int stage)
       : how_(how),
-        model_(
-            how.model,
-            on,
-            blocks_of_stage(how.model.layers, stages, stage),
-            how.microbatches,
-            how.seed),
+        stage_(stage),
+        model_(how, on, blocks_of_stage(how.model.layers, stages, stage)),
         optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
@@ -84,18 +61,44 @@ class chunk_stage {
   /// Moves the stage to the device of its rank, the first time, and loads what it needs there.
   void warm_up(zbpp::pass_context ctx) {
     if (model_.is_prepared()) return;
-    get_ready(model_, zbpp::cuda::stream_of(ctx), zbpp::cuda::sm_count(ctx));
+    device_ = zbpp::cuda::device_of(ctx);
+    stream_ = zbpp::cuda::stream_of(ctx);
+    get_ready(model_, stream_, zbpp::cuda::sm_count(ctx));
     optimizer_.prepare(model_.parameters());
-    optimizer_.rehearse(ctx);
+    optimizer_.rehearse(ctx, how_.replay == replay_kind::step);
   }
 
   /// @return what steps the parameters of this stage
   [[nodiscard]] chunk_optimizer& optimizer() { return optimizer_; }
 
-  /// @return the chunk as trained so far
-  [[nodiscard]] chunk& model() { return model_; }
-  /// @return the chunk as trained so far
+  /// @return its place among all stages
+  [[nodiscard]] int stage() const { return stage_; }
+  /// @return the chunk
   [[nodiscard]] chunk const& model() const { return model_; }
+  /// @return the parameters as trained so far, on the host
+  [[nodiscard]] std::vector<float> parameters() const {
+    zbpp::cuda::device_guard const here(device_);
+    return model_.parameters().values(stream_);
+  }
+  /// @return all that was trained so far, on the host
+  [[nodiscard]] stage_values read() const {
+    zbpp::cuda::device_guard const here(device_);
+    auto const mean = optimizer_.mean();
+    auto const square = optimizer_.mean_square();
+    return {
+        parameters(),
+        download<float>(stream_, mean.data(), mean.size()),
+        download<float>(stream_, square.data(), square.size())};
+  }
+  /// Goes on from what was read of such a stage.
+  /// @param updates  optimizer steps taken until then
+  void write(stage_values const& from, std::int64_t updates) {
+    zbpp::cuda::device_guard const here(device_);
+    model_.parameters().assign(stream_, from.weights);
+    upload<float>(stream_, from.mean, optimizer_.mean().data());
+    upload<float>(stream_, from.square, optimizer_.mean_square().data());
+    if (how_.replay == replay_kind::step) optimizer_.follow_schedule(updates);
+  }
   /// @return the graphs of its passes; none where they are not replayed
   [[nodiscard]] zbpp::cuda::graph_cache const& graphs() const { return graphs_; }
   /// @return how many microbatches the host has issued, or captured
@@ -103,14 +106,18 @@ class chunk_stage {
 
  private:
   [[nodiscard]] pass_work work(
-      zbpp::pass_context ctx, zbpp::pass_kind kind, zbpp::microbatch const& mb) {
+      zbpp::pass_context const& ctx, zbpp::pass_kind kind, zbpp::microbatch const& mb) {
     auto const key = static_cast<std::int64_t>(mb.index()) * 3 + static_cast<std::int64_t>(kind);
-    return {ctx, how_.replay == replay_kind::pass ? &graphs_ : nullptr, key};
+    auto* const graphs = how_.replay == replay_kind::pass ? &graphs_ : nullptr;
+    return {zbpp::cuda::stream_of(ctx), graphs, &ctx, key};
   }
 
   training how_;
+  int stage_;
   chunk model_;
   chunk_optimizer optimizer_;
+  int device_ = 0;  // from `warm_up` on, as is the stream
+  cudaStream_t stream_ = nullptr;
   zbpp::cuda::graph_cache graphs_;
   std::int64_t flows_ = 0;
 };
@@ -127,45 +134,13 @@ class replayed_stage {
     return of_->run(mb, {mb.index(), 0, of_->optimizer().updates()});
   }
   /// Gets the stage ready for the first step.
-  void warm_up(zbpp::pass_context ctx) {
-    of_->warm_up(ctx);
-    of_->optimizer().follow_schedule(ctx);
-  }
+  void warm_up(zbpp::pass_context ctx) { of_->warm_up(ctx); }
   /// Steps the parameters.
   void update(zbpp::pass_context ctx) { of_->optimizer().step(ctx); }
 
  private:
   chunk_stage* of_;
 };
-
-/// Says how large everything of a chunk is, and guesses its times from the multiplications: enough
-/// to plan by where nothing was measured, as only ratios count.
-/// @param blocks  how many it has
-[[nodiscard]] inline zbpp::stage_costs costs_of(chunk const& of, shape const& s, index blocks) {
-  auto const bytes_of = [](std::size_t count) { return static_cast<zbpp::bytes>(count); };
-  auto const& keeps = of.keeps();
-  auto const rows = of.row_bytes();
-  zbpp::stage_costs costs;
-  costs.weight_gradient_input =
-      bytes_of(keeps.until_w + keeps.gradients + (of.is_last() ? 0 : rows));
-  // A problem says what passes free, and nothing of what B adds before it frees anything: room for
-  // that is counted from F on, so that no step has to allocate.
-  costs.activation = costs.weight_gradient_input + bytes_of(keeps.until_b);
-  costs.edge = bytes_of(rows);
-  costs.workspace = 0;  // belongs to the stage
-  costs.static_memory = bytes_of(
-      of.parameters().size() * (weights::bytes_each + chunk_optimizer::bytes_each) + keeps.scratch +
-      products::workspace);
-  auto const linear = blocks * 12 * s.width * s.width + (of.is_last() ? vocabulary * s.width : 0);
-  auto const scores = blocks * (s.context + s.causal_block()) * s.width;
-  auto const ticks_of = [&](index products_a_token) {
-    return 1 + static_cast<zbpp::ticks>(s.tokens() * products_a_token / 1000);
-  };
-  costs.forward = ticks_of(linear + scores);
-  costs.backward_input = ticks_of(linear + 2 * scores);
-  costs.backward_weight = ticks_of(linear);
-  return costs;
-}
 
 /// Cuts the model in as many stages as a placement has, and makes some of them.
 /// @param on     outlives the stages
@@ -179,28 +154,44 @@ template <class Numbers>
   return stages;
 }
 
-/// Makes all stages of a placement.
-/// @param on  outlives the stages
-[[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& placement) {
-  return make_stages(how, on, placement, std::views::iota(0, placement.stages()));
-}
-
-/// @return the problem of a placement, as sizes and guesses say
+/// Says how large everything of the stages of a placement is, and guesses their times from the
+/// multiplications: enough to plan by where nothing was measured, as only ratios count.
 /// @param on  outlives the call
 [[nodiscard]] inline zbpp::problem guessed_problem(
     training const& how, text const& on, zbpp::placement const& placement) {
-  auto const stages = make_stages(how, on, placement);
-  std::vector<zbpp::stage_costs> costs;
-  for (int s = 0; s < placement.stages(); ++s) {
-    auto const blocks = blocks_of_stage(how.model.layers, placement.stages(), s);
-    auto const& model = stages[static_cast<std::size_t>(s)].model();
-    costs.push_back(costs_of(model, how.model, blocks.last - blocks.first));
+  auto const bytes_of = [](std::size_t count) { return static_cast<zbpp::bytes>(count); };
+  auto const& s = how.model;
+  auto const ticks_of = [&](index products_a_token) {
+    return 1 + static_cast<zbpp::ticks>(s.tokens() * products_a_token / 1000);
+  };
+  std::vector<zbpp::stage_costs> all;
+  for (int stage = 0; stage < placement.stages(); ++stage) {
+    auto const blocks = blocks_of_stage(s.layers, placement.stages(), stage);
+    chunk const of(how, on, blocks);
+    auto const& keeps = of.keeps();
+    auto const rows = of.row_bytes();
+    auto& costs = all.emplace_back();
+    costs.weight_gradient_input =
+        bytes_of(keeps.until_w + keeps.gradients + (of.is_last() ? 0 : rows));
+    // A problem says what passes free, and nothing of what B adds before it frees anything: room
+    // for that is counted from F on, so that no step has to allocate.
+    costs.activation = costs.weight_gradient_input + bytes_of(keeps.until_b);
+    costs.edge = bytes_of(rows);
+    costs.workspace = 0;  // belongs to the stage
+    costs.static_memory = bytes_of(
+        of.parameters().size() * (weights::bytes_each + chunk_optimizer::bytes_each) +
+        keeps.scratch + products::workspace);
+    auto const count = blocks.last - blocks.first;
+    auto const linear = count * 12 * s.width * s.width + (of.is_last() ? vocabulary * s.width : 0);
+    auto const scores = count * (s.context + s.causal_block()) * s.width;
+    costs.forward = ticks_of(linear + scores);
+    costs.backward_input = ticks_of(linear + 2 * scores);
+    costs.backward_weight = ticks_of(linear);
   }
   // Own choice: a message is a few bytes in the time of a thousand multiplications, between what
   // copies within a GPU and those between GPUs reach.
-  zbpp::transfer_costs const messages(1 + costs.front().edge / 3);
-  return {placement, how.microbatches, std::move(costs), messages};
+  zbpp::transfer_costs const messages(1 + all.front().edge / 3);
+  return {placement, how.microbatches, std::move(all), messages};
 }
 
 }  // namespace gpt::cuda

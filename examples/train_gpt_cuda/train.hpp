@@ -6,9 +6,10 @@
 
 #include "options.hpp"
 #include "runs.hpp"
-#include "train_gpt/doing.hpp"
+#include "train_gpt/program.hpp"
 #include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/file.hpp>
+#include <zbpp/io/text.hpp>
 
 #include <cstdio>
 #include <optional>
@@ -33,12 +34,12 @@ namespace gpt::cuda {
 [[nodiscard]] inline std::string headline(
     options const& o, text const& on, std::string const& ranks) {
   auto const& s = o.how.model;
-  chunk const whole(s, on, {0, s.layers}, o.how.microbatches, o.how.seed);
+  chunk const whole(o.how, on, {0, s.layers});
   return "model: " + std::to_string(s.layers) + " layers, width " + std::to_string(s.width) + ", " +
          std::to_string(s.heads) + " heads, context " + std::to_string(s.context) + ", " +
          std::to_string(whole.parameters().size()) +
          " parameters\ntext: " + std::to_string(on.bytes().size()) +
-         " bytes, entropy of single bytes " + fixed(on.unigram_entropy(), 4) +
+         " bytes, entropy of single bytes " + zbpp::fixed_text(on.unigram_entropy(), 4) +
          " nats\nranks: " + ranks + "\nstep: " + std::to_string(o.how.microbatches) +
          " microbatches of " + std::to_string(s.sequences) + " sequences, " +
          describe_steps(o.kinds, o.how.optimizer.base) + "\n";
@@ -48,46 +49,38 @@ namespace gpt::cuda {
 /// @return the exit status: 1 where something is not identical
 /// @throws zbpp::error; setting_error
 template <class Ranks>
-[[nodiscard]] int train(options const& o, text const& on, Ranks& ranks) {
+[[nodiscard]] int train(options const& o, text const& on, Ranks const& ranks) {
   auto const say = [&](std::string const& what) {
     if (!ranks.tells()) return;
     std::printf("%s\n", what.c_str());
     std::fflush(stdout);
   };
-  planner plans(o, on, [&](zbpp::any_policy const& policy, zbpp::problem const& stated) {
-    return ranks.measure(policy, stated);
+  std::string measured;
+  auto const all = plan_all(o, on, measured, [&](auto const& policy, auto const& stated) {
+    return measure_problem(o, on, ranks, policy, stated);
   });
-  std::vector<contender> all;
-  for (auto const& name : o.policies)
-    for (auto& one : doing("planning " + name, [&] { return plans.plan(name); }))
-      all.push_back(std::move(one));
-  say(headline(o, on, ranks.description()) + plans.told());
+  say(headline(o, on, ranks.description()) + measured);
 
-  outcome told(o.how);
   std::optional<run_record> reference;
-  if (o.check) {
+  if (o.check)
     reference = doing("running the reference", [&] {
       return run_sequential(o.how, on, ranks.device(), ranks.tells(), [&] { ranks.check(); });
     });
-    told.add(*reference);
-  }
   bool is_wrong = false;
+  std::vector<result> results;
   std::vector<zbpp::named_timeline> lines;
   for (auto const& c : all) {
-    if (!c.plan) {
-      told.add(c);
-      continue;
-    }
-    auto const run = doing("running the pipeline of " + c.title, [&] { return ranks.run(c); });
-    std::optional<bool> identical;
-    if (reference) identical = ranks.is_identical(run, *reference, c.plan->problem().placement());
+    auto& [of, run, identical] = results.emplace_back(result{&c, {}, {}});
+    if (!c.plan) continue;
+    run = doing("running the pipeline of " + c.title, [&] { return run_plan(o, on, ranks, c); });
+    if (reference) identical = ranks.is_identical(*run, *reference);
     is_wrong = is_wrong || identical == false;
-    told.add(run, c, identical);
-    if (!run.measured) continue;
+    run->parameters.clear();
+    if (!run->measured) continue;
     lines.push_back({c.title + " planned", c.plan->timeline()});
-    lines.push_back({c.title + " measured", *run.measured});
+    lines.push_back({c.title + " measured", *run->measured});
   }
-  say("\n" + told.text());
+  say("\n" + outcome(o.how, reference, results));
   if (!lines.empty()) {
     zbpp::write_file(o.trace, zbpp::to_chrome_trace(lines));
     say("wrote " + o.trace.string());
@@ -97,5 +90,26 @@ template <class Ranks>
     std::fprintf(stderr, "train_gpt_cuda: a pipeline gave other bits than the sequential run\n");
   return 1;
 }
+
+#ifdef GPT_HAS_NCCL
+
+/// Trains as the rank that the launcher says this process is; under the model of CUDA, which is one
+/// process, all ranks are threads instead. What goes wrong is told on standard error, on every
+/// rank.
+/// @return the exit status
+/// @throws setting_error where no launcher is there, or the options do not fit
+[[nodiscard]] int train_in_processes(options o);
+
+#else
+
+/// Refuses: the program was built without NCCL.
+/// @throws setting_error
+[[noreturn]] inline int train_in_processes(options const&) {
+  throw setting_error(
+      "--transport nccl: this program was built without zbpp::nccl, which needs NCCL 2.22, Boost "
+      "1.81 and OpenSSL 3.0; configure again with them");
+}
+
+#endif
 
 }  // namespace gpt::cuda

@@ -1,6 +1,6 @@
 # Every file to install, relative to this folder: one list for each component, in alphabetical
 # order. Add each new file here; configuring fails while one on disk is not listed. A public core
-# header also goes into zbpp.hpp, an .ipp into its folder's impl/src.hpp.
+# header also goes into train.hpp or plan.hpp, an .ipp into its folder's impl/src.hpp.
 set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
   analysis/costs_from.hpp
@@ -11,6 +11,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/cut_check.hpp
   analysis/detail/depth_check.hpp
   analysis/detail/bounds/first_waits.hpp
+  analysis/detail/bounds/forced_recompute.hpp
   analysis/detail/bounds/heads.hpp
   analysis/detail/bounds/memory.hpp
   analysis/detail/bounds/memory_windows.hpp
@@ -23,71 +24,92 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/bounds/view.hpp
   analysis/detail/bounds/work_tree.hpp
   analysis/detail/edge_count.hpp
+  analysis/detail/exhaustive_search.hpp
   analysis/detail/lent_count.hpp
   analysis/detail/fuse_pairs.hpp
+  analysis/detail/order_so_far.hpp
   analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
   analysis/detail/rank_walk.hpp
+  analysis/detail/step_replay.hpp
   analysis/detail/sum_order_check.hpp
   analysis/diagnostic.hpp
   analysis/evaluation.hpp
+  analysis/explain.hpp
   analysis/hardware_queues.hpp
   analysis/impl/bounds.ipp
   analysis/impl/costs_from.ipp
   analysis/impl/deadlock.ipp
   analysis/impl/diagnostic.ipp
   analysis/impl/evaluation.ipp
+  analysis/impl/exhaustive_search.ipp
+  analysis/impl/explain.ipp
   analysis/impl/hardware_queues.ipp
   analysis/impl/lower.ipp
   analysis/impl/memory.ipp
+  analysis/impl/message_times.ipp
+  analysis/impl/order_so_far.ipp
   analysis/impl/period.ipp
   analysis/impl/plan.ipp
+  analysis/impl/profile.ipp
   analysis/impl/simulate.ipp
   analysis/impl/src.hpp
+  analysis/impl/step_replay.ipp
   analysis/impl/steps.ipp
   analysis/impl/traffic.ipp
   analysis/impl/verify.ipp
   analysis/lower.hpp
   analysis/memory.hpp
+  analysis/message_times.hpp
   analysis/period.hpp
   analysis/plan.hpp
+  analysis/profile.hpp
   analysis/simulate.hpp
   analysis/steps.hpp
   analysis/traffic.hpp
   analysis/verify.hpp
+  backend.hpp
   config.hpp
   error.hpp
   impl/error.ipp
   impl/src.hpp
   io/ascii.hpp
+  io/chart_axis.hpp
+  io/checksum.hpp
   io/chrome_trace.hpp
   io/csv.hpp
   io/csv_pairs.hpp
-  io/detail/csv_cell.hpp
-  io/detail/csv_pytorch.hpp
+  io/detail/chart_scale.hpp
   io/detail/csv_reader.hpp
-  io/detail/csv_text.hpp
   io/detail/drawing.hpp
-  io/detail/round_axis.hpp
   io/detail/text_encoding.hpp
-  io/detail/xml_text.hpp
   io/drawing.hpp
   io/durable.hpp
+  io/explanation_text.hpp
   io/file.hpp
   io/impl/ascii.ipp
   io/impl/chrome_trace.ipp
   io/impl/csv.ipp
   io/impl/durable.ipp
+  io/impl/explanation_text.ipp
   io/impl/file.ipp
   io/impl/src.hpp
+  io/impl/line_chart.ipp
+  io/impl/profile_text.ipp
+  io/impl/run_progress.ipp
   io/impl/svg.ipp
   io/impl/sweep_svg.ipp
   io/impl/terminal.ipp
   io/impl/text.ipp
+  io/impl/text_table.ipp
+  io/line_chart.hpp
+  io/profile_text.hpp
+  io/run_progress.hpp
   io/svg.hpp
   io/sweep_svg.hpp
   io/terminal.hpp
   io/text.hpp
+  io/text_table.hpp
   model/containers.hpp
   model/costs.hpp
   model/detail/cost_sums.hpp
@@ -120,43 +142,28 @@ set(ZBPP_CORE_HEADERS
   optim/layer.hpp
   optim/settings.hpp
   optim/sgd.hpp
+  plan.hpp
   planner/auto_placement.hpp
   planner/auto_plan.hpp
-  planner/bottleneck.hpp
+  planner/choose_plan.hpp
   planner/chunk_policies.hpp
-  planner/detail/activation_budget.hpp
-  planner/detail/candidates.hpp
-  planner/detail/choice.hpp
+  planner/detail/after_passes.hpp
+  planner/detail/bottleneck.hpp
   planner/detail/cuts.hpp
-  planner/detail/fuse.hpp
-  planner/detail/known_orders.hpp
   planner/detail/list_scheduler.hpp
   planner/detail/memory_limits.hpp
   planner/detail/memory_use.hpp
   planner/detail/order_search.hpp
-  planner/detail/pair_up.hpp
-  planner/detail/pass_classes.hpp
-  planner/detail/pass_network.hpp
-  planner/detail/pass_nodes.hpp
-  planner/detail/pass_turns.hpp
-  planner/detail/pipeline_state.hpp
   planner/detail/plan_search.hpp
-  planner/detail/plan_site.hpp
-  planner/detail/rank_rules.hpp
-  planner/detail/recompute.hpp
-  planner/detail/regroup.hpp
   planner/detail/rule_search.hpp
-  planner/detail/rule_styles.hpp
   planner/detail/search_once.hpp
   planner/detail/search_parts.hpp
-  planner/detail/v_block.hpp
-  planner/detail/v_block_orders.hpp
-  planner/detail/v_block_shapes.hpp
-  planner/detail/work.hpp
+  planner/detail/v_blocks.hpp
   planner/greedy_auto.hpp
   planner/impl/auto_placement.ipp
   planner/impl/auto_plan.ipp
   planner/impl/bottleneck.ipp
+  planner/impl/choose_plan.ipp
   planner/impl/chunk_policies.ipp
   planner/impl/greedy_auto.ipp
   planner/impl/memory_needs.ipp
@@ -164,31 +171,39 @@ set(ZBPP_CORE_HEADERS
   planner/impl/partition.ipp
   planner/impl/partition_by_name.ipp
   planner/impl/registry.ipp
+  planner/impl/replanner.ipp
   planner/impl/save_memory.ipp
   planner/impl/search_once.ipp
   planner/impl/src.hpp
-  planner/impl/zb_v.ipp
+  planner/impl/with_placement.ipp
+  planner/impl/zb_v_within_limits.ipp
   planner/memory_needs.hpp
   planner/named_policy.hpp
   planner/partition.hpp
   planner/partition_by_name.hpp
   planner/registry.hpp
+  planner/replanner.hpp
   planner/save_memory.hpp
   planner/search.hpp
   planner/with_placement.hpp
-  planner/zb_v.hpp
+  planner/zb_v_within_limits.hpp
+  policy/detail/v_row.hpp
   policy/dualpipe_v.hpp
   policy/impl/dualpipe_v.ipp
   policy/impl/interleaved.ipp
   policy/impl/one_chunk.ipp
   policy/impl/src.hpp
-  policy/impl/fixed_zb_v.ipp
+  policy/impl/stp.ipp
+  policy/impl/zb_v.ipp
   policy/interleaved.hpp
   policy/one_chunk.hpp
   policy/policy.hpp
-  policy/fixed_zb_v.hpp
+  policy/stp.hpp
+  policy/zb_v.hpp
+  runtime/adaptive_pipeline.hpp
   runtime/arena.hpp
   runtime/array.hpp
+  runtime/auto_pipeline.hpp
   runtime/backend.hpp
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
@@ -241,12 +256,15 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/tied_gradients.ipp
   runtime/impl/workers.ipp
   runtime/in_process.hpp
+  runtime/interrupt.hpp
+  runtime/measure.hpp
   runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
   runtime/object.hpp
   runtime/optimizer.hpp
   runtime/pass_context.hpp
+  runtime/pass_observer.hpp
   runtime/pipeline.hpp
   runtime/rank_memory.hpp
   runtime/run_options.hpp
@@ -259,126 +277,117 @@ set(ZBPP_CORE_HEADERS
   runtime/transport.hpp
   runtime/virtual_time.hpp
   runtime/workers.hpp
+  train.hpp
   zbpp.hpp
 )
 set(ZBPP_JSON_HEADERS
+  json/chrome_trace.hpp
   json/claims.hpp
   json/detail/document.hpp
   json/detail/fields.hpp
-  json/detail/number.hpp
-  json/detail/problem_reader.hpp
-  json/detail/problem_writer.hpp
-  json/detail/writable.hpp
+  json/detail/problem_text.hpp
+  json/explanation.hpp
+  json/impl/chrome_trace.ipp
   json/impl/claims.ipp
   json/impl/document.ipp
+  json/impl/explanation.ipp
   json/impl/layers.ipp
   json/impl/plan.ipp
+  json/impl/planners.ipp
   json/impl/problem.ipp
   json/impl/src.hpp
   json/impl/writable.ipp
   json/json.hpp
   json/layers.hpp
   json/plan.hpp
+  json/planners.hpp
   json/problem.hpp
+)
+set(ZBPP_CHECKPOINT_HEADERS
+  checkpoint/checkpoint.hpp
+  checkpoint/detail/files.hpp
+  checkpoint/detail/manifest.hpp
+  checkpoint/impl/files.ipp
+  checkpoint/impl/manifest.ipp
+  checkpoint/impl/metadata.ipp
+  checkpoint/impl/run_folder.ipp
+  checkpoint/impl/safetensors.ipp
+  checkpoint/impl/src.hpp
+  checkpoint/metadata.hpp
+  checkpoint/run_folder.hpp
+  checkpoint/safetensors.hpp
 )
 set(ZBPP_ASIO_HEADERS
   asio/agreement.hpp
   asio/async_step.hpp
   asio/control.hpp
-  asio/detail/boost_asio_fwd.hpp
-  asio/detail/call_log.hpp
-  asio/detail/channel_links.hpp
-  asio/detail/channel_socket.hpp
+  asio/detail/channel_ends.hpp
   asio/detail/checked_settings.hpp
   asio/detail/client.hpp
-  asio/detail/collective_round.hpp
-  asio/detail/connector.hpp
   asio/detail/control_connection.hpp
-  asio/detail/control_message.hpp
   asio/detail/control_parts.hpp
   asio/detail/coordinator.hpp
-  asio/detail/credit.hpp
   asio/detail/data_connector.hpp
-  asio/detail/handler_memory.hpp
-  asio/detail/handshake.hpp
-  asio/detail/host.hpp
-  asio/detail/incoming.hpp
-  asio/detail/limit_text.hpp
-  asio/detail/link_request.hpp
+  asio/detail/io_parts.hpp
   asio/detail/listener.hpp
-  asio/detail/lost_handler.hpp
   asio/detail/membership.hpp
-  asio/detail/message_frame.hpp
-  asio/detail/newcomers.hpp
-  asio/detail/noticed_failure.hpp
-  asio/detail/proposals.hpp
-  asio/detail/outgoing.hpp
-  asio/detail/own_address.hpp
-  asio/detail/reason.hpp
-  asio/detail/receive_buffer.hpp
-  asio/detail/run_limits.hpp
+  asio/detail/socket_fwd.hpp
   asio/detail/stall.hpp
-  asio/detail/tcp_states.hpp
   asio/detail/tcp_transport.hpp
   asio/detail/text.hpp
-  asio/detail/timers.hpp
   asio/impl/agreement.ipp
-  asio/impl/channel_links.ipp
   asio/impl/control.ipp
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp
+  asio/impl/measure.ipp
+  asio/impl/one_rank.ipp
   asio/impl/rank_call.ipp
   asio/impl/rendezvous.ipp
   asio/impl/roster.ipp
+  asio/impl/socket_states.ipp
   asio/impl/src.hpp
   asio/impl/step_supervisor.ipp
   asio/impl/tcp.ipp
-  asio/impl/tcp_states.ipp
   asio/impl/tcp_transport.ipp
   asio/impl/token.ipp
   asio/io_loop.hpp
   asio/launch.hpp
+  asio/measure.hpp
+  asio/one_rank.hpp
   asio/progress.hpp
   asio/rank_call.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp
+  asio/socket_states.hpp
   asio/step_supervisor.hpp
-  asio/stop_calls.hpp
   asio/tcp.hpp
   asio/token.hpp
   asio/wire.hpp
 )
 set(ZBPP_CUDA_HEADERS
   cuda/adamw.cuh
+  cuda/channel_needs.hpp
   cuda/detail/capture.hpp
   cuda/detail/driver_api.hpp
-  cuda/detail/exact.hpp
-  cuda/detail/green_contexts.hpp
   cuda/detail/layer_optimizer.hpp
   cuda/detail/layer_rows.hpp
   cuda/detail/p2p_transport.hpp
-  cuda/detail/peer_access.hpp
-  cuda/detail/refuse_replay.hpp
-  cuda/detail/rules.hpp
-  cuda/detail/step_graph.hpp
-  cuda/detail/step_order.hpp
   cuda/detail/second_stream.hpp
-  cuda/detail/stream_values.hpp
+  cuda/detail/step_graph.hpp
   cuda/detail/timing.hpp
-  cuda/channel_needs.hpp
   cuda/device.hpp
   cuda/device_context.hpp
   cuda/device_needs.hpp
   cuda/error.hpp
   cuda/graph.hpp
   cuda/handles.hpp
-  cuda/hardware_queues.hpp
   cuda/lanes.hpp
   cuda/launch_rows.cuh
   cuda/launcher.hpp
   cuda/memory.hpp
   cuda/nvtx.hpp
+  cuda/optimizers.hpp
   cuda/partition.hpp
   cuda/pass_observer.hpp
   cuda/rank_device.hpp
@@ -389,61 +398,38 @@ set(ZBPP_CUDA_HEADERS
 )
 set(ZBPP_NCCL_HEADERS
   nccl/communicator.hpp
-  nccl/detail/abort_thread.hpp
-  nccl/detail/agreement.hpp
   nccl/detail/calls.hpp
-  nccl/detail/channel_state.hpp
-  nccl/detail/check_gpus.hpp
-  nccl/detail/check_multiprocessors.hpp
-  nccl/detail/communicator_map.hpp
+  nccl/detail/channel_plan.hpp
   nccl/detail/communicator_set.hpp
-  nccl/detail/device_end.hpp
+  nccl/detail/connect.hpp
   nccl/detail/device_progress.hpp
-  nccl/detail/host_wait.hpp
-  nccl/detail/link_probe.hpp
-  nccl/detail/make_carriers.hpp
-  nccl/detail/make_communicators.hpp
-  nccl/detail/make_peers.hpp
-  nccl/detail/peer_channel.hpp
-  nccl/detail/peer_set.hpp
-  nccl/detail/peer_slots.hpp
-  nccl/detail/rank_pass_observer.hpp
+  nccl/detail/peer_channels.hpp
   nccl/detail/ranks_executor.hpp
-  nccl/detail/shared_page.hpp
-  nccl/detail/step_launcher.hpp
-  nccl/detail/step_replay.hpp
   nccl/detail/step_runner.hpp
   nccl/detail/transport.hpp
-  nccl/error.hpp
   nccl/device_needs.hpp
-  nccl/hardware_queues.hpp
+  nccl/error.hpp
   nccl/measure_transfers.hpp
   nccl/ranks.hpp
   nccl/settings.hpp
 )
 set(ZBPP_TORCH_HEADERS
   torch/checkpoint.hpp
-  torch/detail/engine_run.hpp
   torch/detail/forward_call.hpp
-  torch/detail/generator_states.hpp
   torch/detail/graph_cut.hpp
   torch/detail/layer_keeper.hpp
   torch/detail/libtorch.hpp
   torch/detail/live_memory.hpp
-  torch/detail/operation_watch.hpp
   torch/detail/random_draws.hpp
-  torch/detail/safetensors.hpp
   torch/generator.hpp
   torch/impl/checkpoint.ipp
   torch/impl/forward_call.ipp
-  torch/impl/generator_states.ipp
   torch/impl/layer_keeper.ipp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
   torch/impl/optimizer_steps.ipp
   torch/impl/parameters.ipp
   torch/impl/random_draws.ipp
-  torch/impl/safetensors.ipp
   torch/impl/tensors.ipp
   torch/measure_layers.hpp
   torch/module_stage.hpp

@@ -38,6 +38,7 @@ class Stage:
     workspace: int = 0
     tied: int = 0
     overlapped: float | None = None
+    overlapped_fused: float | None = None
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,16 @@ def plan(
     problem: Problem,
     policy: str = "greedy_auto",
     *,
-    seconds: float = 0.3,
+    seconds: float = 2.5,
     seed: int = 3,
     stop: threading.Event | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> Plan:
     """Plans a problem with a policy: the name or title of one of `policies()`.
 
-    Every policy that searches does so for `seconds` of a machine that places a pass in 50 ns. The
-    budget is counted in passes, so the same problem, budget and seed give the same plan on any
+    Every policy that searches takes at most about `seconds` of a machine that places a pass in
+    50 ns, in all: over all placements with auto_placement, with proofs, and with what saves memory.
+    The budget is counted in passes, so the same problem, budget and seed give the same plan on any
     machine. Setting `stop` ends a search, and the plan is the best so far. `progress` is called some
     times a second by the thread that called `plan`, once a search tells how far it is.
 
@@ -47,7 +48,7 @@ def partition(
     policy: str,
     *,
     schedules: int = 0,
-    seconds: float = 0.3,
+    seconds: float = 2.5,
     seed: int = 3,
     stop: threading.Event | None = None,
     progress: Callable[[Progress], object] | None = None,
@@ -56,8 +57,8 @@ def partition(
 
     It also chooses the stages that recompute, where there are memory limits. The plan has the first
     layer of each stage. The policy is asked for up to `schedules` orders; 0 stands for 1000, or for
-    100 of a policy that searches. Such a policy shares `seconds` among the cuts, and has as much
-    again for the best of them. `stop` and `progress` are as in `plan`.
+    100 of a policy that searches. Such a policy shares half of `seconds` among the cuts, and has
+    the other half for the best of them. `stop` and `progress` are as in `plan`.
 
     Raises Error when the problem is wrong, when the policy does not take it, or when no cut that was
     tried fits the memory limits.
@@ -71,7 +72,7 @@ def partition(
 def auto_plan(
     problem: LayeredProblem,
     *,
-    seconds: float = 3,
+    seconds: float = 10,
     seed: int = 3,
     most_chunks: int = 8,
     stop: threading.Event | None = None,

@@ -3,7 +3,7 @@
 // The C++ block of docs/bounds.md.
 
 // [is_optimal
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 // is_optimal]
 namespace docs_bounds {

@@ -175,7 +175,7 @@ double one_step(zbpp::plan const& planned, std::vector<plain_stage>& objects) {
 }
 // plain_stage]
 
-void use_one_core(int which);
+void use_one_core(int core);
 
 double on_one_core_each(zbpp::plan const& planned, std::vector<zbpp::stage_ref>& stages) {
   // [on_thread_start

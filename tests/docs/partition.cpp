@@ -3,7 +3,7 @@
 // The C++ block of docs/partition.md.
 
 // [cut_and_plan
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <utility>
 #include <vector>

@@ -3,7 +3,7 @@
 // The C++ block of docs/period.md.
 
 // [print_times
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <iostream>
 

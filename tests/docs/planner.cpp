@@ -3,6 +3,8 @@
 // The C++ block of docs/planner.md.
 
 // [plan_measured
+#include <zbpp/plan.hpp>
+#include <zbpp/runtime/measure.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <iostream>
@@ -14,21 +16,20 @@ namespace docs_planner {
 
 // [plan_measured
 zbpp::plan plan_measured(zbpp::problem const& measured) {
-  zbpp::greedy_auto const planner{.search = {.seconds = 1}};  // budget; 0.3 by default
-  zbpp::found_schedule found = planner.find(measured);
+  zbpp::greedy_auto const planner{.search = {.seconds = 1}};  // budget; 2.5 by default
+  zbpp::found_plan found = planner.find(measured);
   if (found.is_optimal()) std::cout << "proved, by " << to_string(found.bound.rule) << '\n';
   return zbpp::make_plan("greedy-auto", std::move(found.schedule), measured);
 }
 // plan_measured]
 
-// [costs_from
-template <class Pipeline>
-zbpp::problem measure(Pipeline& pipe, zbpp::problem const& stated) {
-  pipe.run(2, [](zbpp::step_result const&) {});  // caches are cold
-  std::vector<zbpp::timeline> steps;
-  pipe.run(20, [&](zbpp::step_result const& result) { steps.push_back(result.measured); });
-  return zbpp::costs_from(steps, stated);
+// [measure
+template <class Stages>
+zbpp::problem measured_problem(zbpp::problem const& stated, Stages& stages) {
+  auto const order = zbpp::split_backward(zbpp::zb_h1{}(stated));  // B and W apart
+  zbpp::pipeline pipe{zbpp::make_plan("measuring", order, stated), zbpp::threads{}, stages};
+  return zbpp::measure(pipe, {.steps = 20});
 }
-// costs_from]
+// measure]
 
 }  // namespace docs_planner

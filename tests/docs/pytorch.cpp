@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // [pytorch_files
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <iostream>
 #include <string>

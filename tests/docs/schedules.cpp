@@ -3,7 +3,7 @@
 // The C++ blocks of docs/schedules.md.
 
 // [best_plan
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <utility>
 
@@ -19,8 +19,24 @@ zbpp::plan best_plan(zbpp::problem const& measured) {
 
 }  // namespace docs_schedules
 
+// [plans_on_v
+#include <zbpp/plan.hpp>
+
+// plans_on_v]
+namespace docs_schedules {
+
+// [plans_on_v
+zbpp::plan papers_order(zbpp::problem const& problem) { return make_plan(zbpp::zb_v{}, problem); }
+
+zbpp::plan order_that_fits(zbpp::problem const& problem) {
+  return make_plan(zbpp::zb_v_within_limits{.search = {.seconds = 1}}, problem);
+}
+// plans_on_v]
+
+}  // namespace docs_schedules
+
 // [fuse_if_it_pays
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 // fuse_if_it_pays]
 namespace docs_schedules {
@@ -37,7 +53,7 @@ zbpp::plan fuse_if_it_pays(zbpp::problem const& problem) {
 }  // namespace docs_schedules
 
 // [reversed_tail
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <string_view>
 
@@ -63,7 +79,7 @@ static_assert(zbpp::policy<reversed_tail>);
 }  // namespace docs_schedules
 
 // [all_policies
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <vector>
 
@@ -81,7 +97,7 @@ std::vector<zbpp::any_policy> all_policies() {
 }  // namespace docs_schedules
 
 // [with_recompute
-#include <zbpp/zbpp.hpp>
+#include <zbpp/plan.hpp>
 
 #include <utility>
 

@@ -17,14 +17,16 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
     };
     auto const order = test::read_or_refuse([&] { return read_schedule(text); });
     auto const code = test::read_or_refuse([&] { return read_program(text); });
-    for (csv_options how : {csv_options{}, csv_options{.overlap = true}}) {
-      if (how.overlap && pairs == csv_pairs::together) continue;  // makes pairs of others
+    for (csv_options options : {csv_options{}, csv_options{.overlap = true}}) {
+      if (options.overlap && pairs == csv_pairs::together) continue;  // makes pairs of others
       if (order)
-        test::demand_round_trip(
-            *order, read_schedule, [how](schedule const& value) { return to_csv(value, how); });
+        test::demand_round_trip(*order, read_schedule, [options](schedule const& value) {
+          return to_csv(value, options);
+        });
       if (code)
-        test::demand_round_trip(
-            *code, read_program, [how](program const& value) { return to_csv(value, how); });
+        test::demand_round_trip(*code, read_program, [options](program const& value) {
+          return to_csv(value, options);
+        });
     }
     if (code && !ignored) std::abort();
     if (order && !code) std::abort();              // a schedule is a program without transfers

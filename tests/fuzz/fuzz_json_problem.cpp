@@ -7,13 +7,13 @@ using namespace zbpp;
 int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   if (size > test::most_fuzzed_bytes) return 0;
   auto unit = time_unit::milliseconds;
-  auto const what = test::read_or_refuse(
+  auto const read = test::read_or_refuse(
       [&] { return json::read_problem(test::text_of(data, size), "fuzzed", &unit); });
   // A few bytes name thousands of stages; one is like another, and writing them takes long.
-  if (!what || what->stages() > 256) return 0;
+  if (!read || read->stages() > 256) return 0;
   for (auto to : {unit, time_unit::seconds})
     test::demand_round_trip(
-        *what,
+        *read,
         [](std::string const& text) { return json::read_problem(text); },
         [to](problem const& p) { return json::write_problem(p, to); });
   return 0;

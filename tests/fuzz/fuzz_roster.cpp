@@ -3,7 +3,7 @@
 // What a control connection may carry: the first byte chooses the reader, the rest is the payload.
 #include "round_trip.hpp"
 #include <zbpp/asio/agreement.hpp>
-#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
 

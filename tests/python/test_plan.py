@@ -98,7 +98,7 @@ def test_a_problem_reads_back():
             3,
             [
                 zbpp.Stage(1, 2, 3, 7, 5, 4, 1.5, 0.25, 0.125, 1, 6, 8, 9, 2),
-                zbpp.Stage(3, 2, 1, 7, 5, tied=2, overlapped=4),
+                zbpp.Stage(3, 2, 1, 7, 5, tied=2, overlapped=4, overlapped_fused=5),
             ],
             [1, 0],
             transfer=zbpp.Transfer([[0, 0.5], [0.25, 0]], 0.125),

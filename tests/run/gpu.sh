@@ -224,7 +224,11 @@ NO_DEVICE=
 case="nvcc in a folder of CUDA, without nvidia-smi"
 for where in CUDA_HOME CUDA_PATH ZBPP_CUDA_FOLDERS; do
   (
-    export $where="$scratch/cuda"
+    folder=$scratch/cuda
+    if [ $where = ZBPP_CUDA_FOLDERS ]; then # a list of patterns
+      folder=$(echo "$folder" | tr ' ' '?')
+    fi
+    export $where="$folder"
     rm -rf "$scratch/build"
     gpu 0 "$scratch/cmake:$bare" plan
     if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then

@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Looks at each command of `run` from the state that only its own set-up makes: hides the files of all
 # packages that another command needs and this one does not, then configures what the command would
-# build, and the project as a plain `cmake -S . -B build` does. Needs Debian 12, and root, for a mount
-# of its own; nothing outside it changes.
+# build, and the project as a plain `cmake -S . -B build` does. Needs Debian 12 with the packages of all these
+# commands, and root, for mounts of its own; nothing outside them changes.
 # usage: own_setup.sh SOURCE SCRATCH
 set -eu
 source=$1
 scratch=$2
 run=$source/run
+commands="demo plan test bench"
+
+skip() {
+  echo "skipped: this needs $*"
+  exit 77
+}
 
 # ---- within the mount ---------------------------------------------------------------------------
 
@@ -19,7 +25,8 @@ hide() {
   mkdir -p "$scratch/overlay"
   mount -t tmpfs none "$scratch/overlay"
   mkdir -p "$hidden" "$scratch/overlay/work"
-  mknod "$scratch/overlay/nothing" c 0 0 # what an overlay takes for a file that was removed
+  # What an overlay takes for a file that was removed.
+  mknod "$scratch/overlay/nothing" c 0 0 || skip "the right to make devices"
   # What another package has as well is a shared folder.
   dpkg -L "$@" | grep '^/usr/' | sort -u >"$files"
   dpkg-query -W -f='${binary:Package}\n' | grep -vxF "$(dpkg-query -W -f='${binary:Package}\n' "$@")" |
@@ -33,7 +40,8 @@ hide() {
     ln "$scratch/overlay/nothing" "$hidden${file#/usr}"
     last=$file/
   done <"$files.own"
-  mount -t overlay overlay -o "lowerdir=/usr,upperdir=$hidden,workdir=$scratch/overlay/work" /usr
+  mount -t overlay overlay -o "lowerdir=/usr,upperdir=$hidden,workdir=$scratch/overlay/work" /usr ||
+    skip "a system that lays a file system over another"
 }
 
 # try WHAT PRESET: configures in the state for WHAT, without CUDA, which no command installs.
@@ -100,13 +108,15 @@ mkdir -p "$scratch"
 mkdir "$scratch/probe"
 if ! (. /etc/os-release && [ "$ID $VERSION_ID" = "debian 12" ]) ||
   ! unshare -m mount -t tmpfs none "$scratch/probe" 2>/dev/null; then
-  echo "skipped: this needs Debian 12 and the right to mount"
-  exit 77
+  skip "Debian 12 and the right to mount"
 fi
-for what in demo plan test bench; do
+for package in $(for what in $commands; do "$run" packages "$what"; done); do
+  dpkg -s "$package" >/dev/null 2>&1 || skip "the packages of all commands; $package is not installed"
+done
+for what in $commands; do
   others=
   for package in $("$run" packages ci); do
-    case " $("$run" packages $what) " in
+    case " $("$run" packages "$what") " in
       *" $package "*) ;;
       *)
         if dpkg -s "$package" >/dev/null 2>&1; then
@@ -118,5 +128,5 @@ for what in demo plan test bench; do
   echo "==== $what, without$others"
   # Splitting is wanted: one word is one package.
   # shellcheck disable=SC2086
-  unshare -m sh "$0" "$source" "$scratch" inside $what $others
+  unshare -m sh "$0" "$source" "$scratch" inside "$what" $others
 done

@@ -41,27 +41,27 @@ struct better_policy {
 [[nodiscard]] inline problem any_planner_problem(std::uint64_t seed, int most_ranks) {
   plain_random random(seed);
   auto const p = random.integer(2, most_ranks);
-  auto const where = seed % 3 == 0   ? placement::linear(p)
-                     : seed % 3 == 1 ? placement::v_shape(p)
-                                     : placement::looped(p, 2);
-  auto const m = where.is_looped() && random.integer(0, 1) == 0 ? p * random.integer(1, 4)
-                                                                : random.integer(p, 4 * p);
-  auto const chunks = where.stages() / p;
+  auto const placement = seed % 3 == 0   ? placement::linear(p)
+                         : seed % 3 == 1 ? placement::v_shape(p)
+                                         : placement::looped(p, 2);
+  auto const m = placement.is_looped() && random.integer(0, 1) == 0 ? p * random.integer(1, 4)
+                                                                    : random.integer(p, 4 * p);
+  auto const chunks = placement.stages() / p;
   auto const spread = random.integer(0, 1) == 0 ? 0.0 : random.real(0, 0.5);
   auto const forward = 12e6 / chunks;
   auto const backward = forward * random.real(0.8, 1.2);
   auto const weight = forward * random.real(0.4, 1.0);
   std::vector<stage_costs> stages;
-  for (int s = 0; s < where.stages(); ++s) {
+  for (int s = 0; s < placement.stages(); ++s) {
     auto const of = [&](double mean) {
       return std::llround(mean * random.real(1 - spread, 1 + spread));
     };
     stages.push_back(planner_stage(of, forward, backward, weight));
   }
   auto const transfer = std::llround(forward * random.real(0, 0.3));
-  if (random.integer(0, 4) == 0) return {where, m, stages, transfer};
+  if (random.integer(0, 4) == 0) return {placement, m, stages, transfer};
   auto const room = random.real((p + 4) / 3, 2 * p);
-  return {where, m, stages, transfer, {static_cast<bytes>(room) * chunks * 1000}};
+  return {placement, m, stages, transfer, {static_cast<bytes>(room) * chunks * 1000}};
 }
 
 /// @return the policies of the registry that beat greedy_auto on a problem within its limits
@@ -83,14 +83,14 @@ struct better_policy {
       continue;
     }
     if (!detail::is_within_limits(*order, problem)) continue;
-    auto const its = cost(simulate(*order, problem));
-    if (its < found.cost || (its == found.cost && memory(*order) < of_found))
+    auto const taken = cost(simulate(*order, problem));
+    if (taken < found.cost || (taken == found.cost && memory(*order) < of_found))
       better.push_back(
           {seed,
            std::string(policy.name()),
            std::string(problem.placement().name()),
            problem.microbatches(),
-           its,
+           taken,
            found.cost,
            memory(*order),
            of_found});

@@ -53,14 +53,14 @@ template <class Body>
   for (std::size_t i = 0; i < starts.size(); ++i)
     threads.emplace_back([&, i] {
       try {
-        auto const& how = starts[i];
+        auto const& given = starts[i];
         auto own = settings;
-        asio::launch start{how.rank, how.ranks, how.rank, how.host, 0, "test"};
+        asio::launch start{given.rank, given.ranks, given.rank, given.host, 0, "test"};
         if (i == 0)
           own.on_listening = [&](std::uint16_t number) { listening.set_value(number); };
         else
           start.port = port.get();
-        asio::rendezvous meeting(start, own, how.token);
+        asio::rendezvous meeting(start, own, given.token);
         body(meeting, i);
       } catch (error const& wrong) {
         thrown[i] = std::string(to_string(wrong.code())) + ": " + wrong.what();

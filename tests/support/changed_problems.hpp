@@ -34,19 +34,23 @@ namespace zbpp::test {
   return {problem.placement(), problem.microbatches(), stages, problem.transfer()};
 }
 
-/// @return the same problem with an `overlapped` of any size on most of its stages.
-[[nodiscard]] inline problem with_overlapped(problem const& what, seeded_random& random) {
-  std::vector<stage_costs> costs(what.all_costs().begin(), what.all_costs().end());
+/// @return the same problem with an `overlapped` of any size on most of its stages, and an
+///         `overlapped_fused` on some.
+[[nodiscard]] inline problem with_overlapped(problem const& problem, seeded_random& random) {
+  std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
   for (auto& c : costs)
     if (random.chance(0.9))
       c.overlapped =
           random.integer(std::max(c.forward, c.backward_input), c.forward + c.backward_input);
+  for (auto& c : costs)
+    if (auto const fused = c.of(pass_kind::backward); random.chance(0.4))
+      c.overlapped_fused = random.integer(std::max(c.forward, fused), c.forward + fused);
   return {
-      what.placement(),
-      what.microbatches(),
+      problem.placement(),
+      problem.microbatches(),
       std::move(costs),
-      what.transfer(),
-      {what.memory_limits().begin(), what.memory_limits().end()}};
+      problem.transfer(),
+      {problem.memory_limits().begin(), problem.memory_limits().end()}};
 }
 
 }  // namespace zbpp::test

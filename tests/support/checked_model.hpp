@@ -58,7 +58,7 @@ struct model_settings {
   bool dropout = false;
   bool has_frozen_stage = false;  ///< stage 1 where there are three
   bool uses_adamw = true;
-  optim::undo_by undo = optim::undo_by::weights;
+  optim::undo_method undo = optim::undo_method::weights;
   float loss_weight = 1;  ///< makes gradients larger
   int first_batch = 0;    ///< added to the numbers of microbatches, for other data
   std::vector<fault_at> faults{};
@@ -85,13 +85,13 @@ using matrix = std::array<float, width * width>;
 
 /// Gives every stage `costs()`, and some of them tied weights.
 [[nodiscard]] inline problem make_problem(
-    placement const& where,
+    placement const& placement,
     int microbatches,
     transfer_costs transfer,
     std::vector<int> const& tied) {
-  std::vector<stage_costs> all(static_cast<std::size_t>(where.stages()), costs());
+  std::vector<stage_costs> all(static_cast<std::size_t>(placement.stages()), costs());
   for (int s : tied) all[static_cast<std::size_t>(s)].tied = sizeof(matrix);
-  return {where, microbatches, std::move(all), std::move(transfer)};
+  return {placement, microbatches, std::move(all), std::move(transfer)};
 }
 
 /// What one microbatch keeps of a layer.
@@ -399,8 +399,8 @@ struct history {
     while (i < x.size() && i < y.size() && std::memcmp(&x[i], &y[i], sizeof(double)) == 0) ++i;
     return i;
   };
-  auto const tell = [](char const* what, std::size_t i, double x, double y) {
-    return std::string(what) + " of step " + std::to_string(i) + ": " + std::to_string(x) +
+  auto const tell = [](char const* quantity, std::size_t i, double x, double y) {
+    return std::string(quantity) + " of step " + std::to_string(i) + ": " + std::to_string(x) +
            " and " + std::to_string(y);
   };
   if (a == b) return "";
@@ -408,12 +408,12 @@ struct history {
   for (std::size_t i = 0; i < a.losses.size(); ++i) {
     if (auto const k = first(a.losses[i], b.losses[i]); k < a.losses[i].size())
       return tell("losses", i, a.losses[i][k], b.losses[i][k]);
-    for (auto const& [what, x, y] :
+    for (auto const& [name, x, y] :
          {std::tuple("norms", &a.norms, &b.norms),
           std::tuple("coefficients", &a.coefficients, &b.coefficients),
           std::tuple("scales", &a.scales, &b.scales)})
       if (std::memcmp(&(*x)[i], &(*y)[i], sizeof(double)) != 0)
-        return tell(what, i, (*x)[i], (*y)[i]);
+        return tell(name, i, (*x)[i], (*y)[i]);
   }
   return "weights or moments";
 }

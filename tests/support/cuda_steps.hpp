@@ -47,8 +47,8 @@ struct descent {
       for (double const g : of->layers[k].gradient) states[k].sum_of_squares += g * g;
     if (!is_finite) states[0] = {std::numeric_limits<double>::infinity(), false};
   }
-  void step(step_settings const& how) const {
-    auto const rate = static_cast<float>(how.learning_rate) * how.factor();
+  void step(step_settings const& settings) const {
+    auto const rate = static_cast<float>(settings.learning_rate) * settings.factor();
     for (auto const& l : of->layers)
       for (std::size_t i = 0; i < l.gradient.size(); ++i)
         of->weights[l.weights][i] -= rate * l.gradient[i];
@@ -83,11 +83,11 @@ class launched_descent {
     cuda_model::host_reads(read_back.data(), read_back.size_bytes());
     std::ranges::copy(read_back, states.begin());
   }
-  void step(step_settings const& how, pass_context ctx) {
-    launch(ctx, {}, [this, how] {
+  void step(step_settings const& settings, pass_context ctx) {
+    launch(ctx, {}, [this, settings] {
       before_ = own_.of->weights;
-      own_.step(how);
-      if (how.is_final) own_.clear();
+      own_.step(settings);
+      if (settings.is_final) own_.clear();
     });
   }
   void commit(pass_context ctx) { skip(ctx); }
@@ -315,14 +315,14 @@ template <class Visit>
 void for_each_case(Visit visit) {
   int number = 0;
   for (int ranks : thinned<std::vector<int>>({1, 2, 3, 4}, {3}))
-    for (auto const& where : placements_to_run(ranks))
+    for (auto const& placement : placements_to_run(ranks))
       for (auto const& policy : grid_policies()) {
-        problem const what = number++ % 2 == 0
-                                 ? problem(where, 2 * ranks, launched_costs(), 87)
-                                 : problem(where, 2 * ranks, tied_costs(where.stages()), 87);
-        if (!is_supported(policy, what)) continue;
-        INFO(name_of(policy, what));
-        visit(policy, what);
+        problem const model =
+            number++ % 2 == 0 ? problem(placement, 2 * ranks, launched_costs(), 87)
+                              : problem(placement, 2 * ranks, tied_costs(placement.stages()), 87);
+        if (!is_supported(policy, model)) continue;
+        INFO(name_of(policy, model));
+        visit(policy, model);
       }
 }
 

@@ -28,7 +28,7 @@ namespace zbpp::test {
 /// Passes that do nothing but take the time that the problem says.
 struct timed_passes {
   struct saved {};
-  problem const* what;
+  problem const* stated;
   int stage;
 
   message forward(saved&, message const& in, microbatch mb, pass_context ctx) const {
@@ -54,10 +54,10 @@ struct timed_passes {
     if (!in.empty()) reads.push_back({in[0].data(), in[0].size()});
     message out;
     if (!is_end) {
-      out.push_back(ctx.allocate_edge(static_cast<std::size_t>(what->costs(0).edge)));
+      out.push_back(ctx.allocate_edge(static_cast<std::size_t>(stated->costs(0).edge)));
       writes.push_back({out[0].data(), out[0].size()});
     }
-    auto const cost = what->costs(stage).of(kind);
+    auto const cost = stated->costs(stage).of(kind);
     cuda::check(cuda_model::launch(cuda::stream_of(ctx), "timed", reads, writes, {}, cost));
     return out;
   }

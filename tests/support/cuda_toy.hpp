@@ -132,9 +132,9 @@ template <class IsFused = nothing_fused>
   return in_single_precision(reference_step(all, step, microbatches, is_fused));
 }
 /// @return a training with such losses
-[[nodiscard]] inline history in_single_precision(history what) {
-  for (auto& step : what.losses) step = in_single_precision(std::move(step));
-  return what;
+[[nodiscard]] inline history in_single_precision(history exact) {
+  for (auto& step : exact.losses) step = in_single_precision(std::move(step));
+  return exact;
 }
 
 }  // namespace zbpp::test::toy

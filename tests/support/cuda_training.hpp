@@ -9,13 +9,17 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/policy_grid.hpp>
+#include <support/same_bits.hpp>
 #include <support/toy_history.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zbpp::test {
@@ -31,11 +35,6 @@ namespace zbpp::test {
 [[nodiscard]] inline plan row_plan(int ranks, int microbatches, lower_options const& options = {}) {
   return make_plan(
       zb_h1{}, problem(placement::linear(ranks), microbatches, launched_costs(), 87), options);
-}
-
-/// @return the first fault, or nothing
-[[nodiscard]] inline std::string first_of(std::vector<std::string> const& faults) {
-  return faults.empty() ? "" : faults.front();
 }
 
 /// A training of the toy network on GPUs.
@@ -72,18 +71,43 @@ template <class Run>
   return trouble + first_of(cuda_model::faults()) + first_of(cuda_model::leaks());
 }
 
+/// @return what one process makes of a plan, with losses as a device gives them
+[[nodiscard]] inline toy::history device_reference(plan const& planned) {
+  return toy::in_single_precision(toy::train_reference(planned));
+}
+
+/// @return a way in which the suite `same_bits` trains on GPUs, with the seed of the run; it leaves
+///         nothing wrong and nothing behind
+[[nodiscard]] inline way<toy::history> on_gpu(
+    std::string name, cuda_model::options machine, cuda::device backend = {}, int times = 1) {
+  auto const run = [=](plan const& planned, std::uint64_t seed) mutable {
+    machine.seed = seed;
+    checked_gpus const gpus(machine);
+    return launched_training(planned, backend).train();
+  };
+  return {std::move(name), run, times};
+}
+/// @return the same with a GPU, and a thread, for each rank
+[[nodiscard]] inline way<toy::history> on_gpu_per_rank(
+    std::string name, cuda_model::options machine) {
+  auto const run = [=](plan const& planned, std::uint64_t seed) mutable {
+    machine.devices = machine.hosts = planned.problem().ranks();
+    cuda::device const backend{.devices = cuda::one_device_per_rank(machine.devices)};
+    return on_gpu({}, machine, backend).run(planned, seed);
+  };
+  return {std::move(name), run};
+}
+
 /// Trains under one interleaving and checks bits, faults and what is left behind.
 inline void check_training(
     plan const& planned,
     toy::history const& expected,
     cuda_model::options const& machine,
     cuda::device const& backend = {}) {
-  cuda_model::reset(machine);
-  bool const is_right = launched_training(planned, backend).train() == expected;
   INFO("interleaving " << machine.seed);
+  checked_gpus const gpus(machine);
+  bool const is_right = launched_training(planned, backend).train() == expected;
   CHECK(is_right);
-  CHECK(first_of(cuda_model::faults()) == "");
-  CHECK(first_of(cuda_model::leaks()) == "");
 }
 
 }  // namespace zbpp::test

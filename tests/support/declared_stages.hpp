@@ -49,11 +49,11 @@ template <class Memory>
 /// Takes what the costs of its stage say, no more and no less.
 template <class Memory = buffer, message (*MakeEdge)(pass_context, bytes) = two_parts>
 struct declared {
-  problem const* what = nullptr;
+  problem const* stated = nullptr;
 
   flow operator()(microbatch mb) {
-    stage_costs const& c = what->costs(mb.stage());
-    bytes const edge_before = mb.is_first_stage() ? 0 : what->costs(mb.stage() - 1).edge;
+    stage_costs const& c = stated->costs(mb.stage());
+    bytes const edge_before = mb.is_first_stage() ? 0 : stated->costs(mb.stage() - 1).edge;
     Memory start;
     Memory for_b;
     Memory for_w;
@@ -190,12 +190,12 @@ struct uneven_sizes {
 /// Calls `check(plan)` for the plans of uneven problems on some ranks, with R and BW among them.
 template <class Check>
 void for_each_uneven_plan(int ranks, uneven_sizes sizes, Check check) {
-  for (auto const& where : placements_to_run(ranks))
+  for (auto const& placement : placements_to_run(ranks))
     for (int m : microbatches_to_run(ranks)) {
       ZBPP_SEEDED(random, ranks * 100 + m);
-      auto const what = uneven_problem(random, where, m, sizes);
+      auto const problem = uneven_problem(random, placement, m, sizes);
       for_each_plan_of(
-          what,
+          problem,
           {.recomputed = true, .receive_ahead = m % 3},
           [&](std::string const& name, plan const& planned) {
             INFO(name);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every order of a problem with a handful of passes, one after another: what is true of all orders
-// can be looked at. A stage whose B adds something for W may run BW, too, which adds nothing.
+// can be looked at. A stage may run BW, too, where that takes less time or memory, and R where it
+// can, each microbatch on its own.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -20,7 +21,7 @@ namespace zbpp::test {
 /// Enumerates the orders of one rank, and then their combinations.
 class every_order {
  public:
-  /// @param in_turn  whether each stage takes its microbatches in ascending order
+  /// @param in_turn  whether each stage takes the microbatches of its F, B and W in ascending order
   every_order(problem const& problem, bool in_turn) : problem_(problem), in_turn_(in_turn) {
     for (rank_ = 0; rank_ < problem.ranks(); ++rank_) {
       left_.clear();
@@ -56,9 +57,12 @@ class every_order {
   }
 
   [[nodiscard]] bool must_follow(pass const& p, pass const& other) const {
+    if (p.kind == pass_kind::recompute) return false;  // its F has run
     if (p.microbatch != other.microbatch)
       return in_turn_ && p.kind == other.kind && p.stage == other.stage &&
              p.microbatch > other.microbatch;
+    if (other.kind == pass_kind::recompute)
+      return p.kind != pass_kind::forward && p.stage <= other.stage;
     if (other.kind == pass_kind::backward_weight) return false;
     if (p.kind == pass_kind::backward_weight && p.stage != other.stage) return false;
     return way(p) > way(other) || (p.kind == pass_kind::backward_weight && p != other);
@@ -75,35 +79,46 @@ class every_order {
       for (auto const& other : left_) follows = follows || must_follow(p, other);
       if (follows) continue;
       auto const& c = problem_.costs(p.stage);
-      auto during = held;
-      auto after = held - c.weight_gradient_input;
-      if (p.kind == pass_kind::forward) during = after = held + c.activation;
-      if (p.kind == pass_kind::backward_input) {
-        during = held + c.output_gradient;
-        after = held - c.activation + c.weight_gradient_input;
-      }
+      auto const before = left_;
       left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (during <= limit()) run(p, after);
-      if (p.kind == pass_kind::backward_input && c.output_gradient > 0) extend_fused(p, held);
-      left_.insert(left_.begin() + static_cast<std::ptrdiff_t>(i), p);
+      switch (p.kind) {
+        case pass_kind::forward:
+          run(p, held + c.activation, held + c.activation);
+          if (!c.recompute) break;
+          left_.push_back({pass_kind::recompute, p.stage, p.microbatch});
+          run(p, held + c.recompute_input, held + c.recompute_input);
+          break;
+        case pass_kind::recompute: {
+          auto const made = held + c.activation - c.recompute_input;
+          run(p, made, made);
+          break;
+        }
+        case pass_kind::backward_input:
+          run(p, held + c.output_gradient, held - c.activation + c.weight_gradient_input);
+          if (c.output_gradient > 0 || c.gains_by_fusing()) run_fused(p, held);
+          break;
+        default: run(p, held, held - c.weight_gradient_input);
+      }
+      left_ = before;
     }
   }
 
-  void run(pass const& p, bytes after) {
+  void run(pass const& p, bytes during, bytes after) {
+    if (during + problem_.costs(p.stage).workspace > limit()) return;
     row_.push_back(p);
     extend(after);
     row_.pop_back();
   }
 
   // Runs BW in place of a B, which is not left any more, and its W.
-  void extend_fused(pass const& b, bytes held) {
+  void run_fused(pass const& b, bytes held) {
     pass const w{pass_kind::backward_weight, b.stage, b.microbatch};
     for (auto const& other : left_)
       if (must_follow(w, other)) return;
-    auto const before = left_;
     std::erase(left_, w);
-    run({pass_kind::backward, b.stage, b.microbatch}, held - problem_.costs(b.stage).activation);
-    left_ = before;
+    run({pass_kind::backward, b.stage, b.microbatch},
+        held,
+        held - problem_.costs(b.stage).activation);
   }
 
   template <class Visit>

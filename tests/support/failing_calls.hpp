@@ -68,11 +68,11 @@ int getsockname(int s, sockaddr* at, socklen_t* size) noexcept {
 int getpeername(int s, sockaddr* at, socklen_t* size) noexcept {
   return static_cast<int>(zbpp::test::call_or_fail("getpeername", SYS_getpeername, s, at, size));
 }
-ssize_t sendmsg(int s, msghdr const* what, int flags) {
-  return zbpp::test::call_or_fail("sendmsg", SYS_sendmsg, s, what, flags);
+ssize_t sendmsg(int s, msghdr const* parcel, int flags) {
+  return zbpp::test::call_or_fail("sendmsg", SYS_sendmsg, s, parcel, flags);
 }
-ssize_t recvmsg(int s, msghdr* what, int flags) {
-  return zbpp::test::call_or_fail("recvmsg", SYS_recvmsg, s, what, flags);
+ssize_t recvmsg(int s, msghdr* content, int flags) {
+  return zbpp::test::call_or_fail("recvmsg", SYS_recvmsg, s, content, flags);
 }
 ssize_t send(int s, void const* bytes, size_t size, int flags) {
   return zbpp::test::call_or_fail("send", SYS_sendto, s, bytes, size, flags, nullptr, 0);

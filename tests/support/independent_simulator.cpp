@@ -35,9 +35,11 @@ std::optional<timeline> simulate_by_events(schedule const& order, problem const&
     if (p.kind == pass_kind::recompute) return c.recompute.value_or(0);
     return c.backward_fused ? *c.backward_fused : c.backward_input + c.backward_weight;
   };
-  // What F and B of the stage of a pass save when they run together.
-  auto const hides = [&](pass const& p) -> ticks {
+  // What F and B or BW of the stage of a pass save when they run together.
+  auto const hides = [&](pass const& p, bool fused) -> ticks {
     auto const& c = problem.all_costs()[static_cast<std::size_t>(p.stage)];
+    auto const bw = c.backward_fused.value_or(c.backward_input + c.backward_weight);
+    if (fused && c.overlapped_fused) return c.forward + bw - *c.overlapped_fused;
     return c.overlapped ? c.forward + c.backward_input - *c.overlapped : 0;
   };
   auto const hop = [&](int from, int to) {
@@ -75,7 +77,10 @@ std::optional<timeline> simulate_by_events(schedule const& order, problem const&
     });
     if (!can_start) continue;
     auto end = now + duration(p);
-    if (beside != nullptr) end += duration(*beside) - std::min(hides(p), hides(*beside));
+    if (beside != nullptr) {
+      bool const fused = beside->kind == pass_kind::backward;
+      end += duration(*beside) - std::min(hides(p, fused), hides(*beside, fused));
+    }
     free_at[r] = end;
     events.push({end, rank});
     for (auto const* each : {&p, beside}) {

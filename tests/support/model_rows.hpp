@@ -19,15 +19,15 @@ namespace zbpp::test {
 /// Launches the kernels of optimizers on the model.
 struct model_rows {
   template <class Rows>
-  static void run(cudaStream_t on, Rows const& what, std::span<optim::layer const> changed) {
+  static void run(cudaStream_t on, Rows const& rows, std::span<optim::layer const> changed) {
     touched all;
-    what.touches(all);
+    rows.touches(all);
     for (auto const& l : changed) {
       all.changes(l.weights.data(), l.weights.size());
       all.changes(l.gradients.data(), l.gradients.size());
     }
-    cuda::check(cuda_model::launch(on, Rows::name, all.read, all.written, [what] {
-      for (std::int64_t row = 0; row < what.rows(); ++row) what(cuda::lanes(), row);
+    cuda::check(cuda_model::launch(on, Rows::name, all.read, all.written, [rows] {
+      for (std::int64_t row = 0; row < rows.rows(); ++row) rows(cuda::lanes(), row);
     }));
   }
 

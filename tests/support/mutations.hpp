@@ -19,8 +19,8 @@ namespace zbpp::test {
 /// Says which change was made.
 enum class change { dropped, repeated, other_kind, other_stage, other_microbatch, swapped, moved };
 
-[[nodiscard]] inline std::string to_string(change what) {
-  switch (what) {
+[[nodiscard]] inline std::string to_string(change kind) {
+  switch (kind) {
     case change::dropped: return "dropped";
     case change::repeated: return "repeated";
     case change::other_kind: return "other kind";
@@ -34,7 +34,7 @@ enum class change { dropped, repeated, other_kind, other_stage, other_microbatch
 
 /// Holds one spoilt program.
 struct mutant {
-  change what;
+  change kind;
   std::string text;
   nested_rows rows;
   bool crosses_dependence = false;  ///< swapped or moved over something that it depends on
@@ -95,8 +95,8 @@ void for_each_mutant(
   for (std::size_t r = 0; r < rows.size(); ++r) {
     auto const n = rows[r].size();
     bool optional = false;
-    auto const edit = [&](change what, std::string const& text, bool crosses, auto act) {
-      mutant spoilt{what, "rank " + std::to_string(r) + ": " + text, rows, crosses, optional};
+    auto const edit = [&](change kind, std::string const& text, bool crosses, auto act) {
+      mutant spoilt{kind, "rank " + std::to_string(r) + ": " + text, rows, crosses, optional};
       act(spoilt.rows[r]);
       visit(spoilt);
     };
@@ -112,9 +112,9 @@ void for_each_mutant(
           edit(change::repeated, name + " at " + std::to_string(to), false, [&](auto& row) {
             row.insert(row.begin() + offset(to), own);
           });
-      auto const replace = [&](change what, instruction const& by) {
+      auto const replace = [&](change change_made, instruction const& by) {
         if (by != own)
-          edit(what, name + " by " + to_string(by), false, [&](auto& row) { row[i] = by; });
+          edit(change_made, name + " by " + to_string(by), false, [&](auto& row) { row[i] = by; });
       };
       for (int k = 0; k <= instruction_kinds; ++k)
         replace(change::other_kind, {static_cast<instruction_kind>(k), own.stage, own.microbatch});

@@ -108,8 +108,8 @@ class counted_rank {
 /// The numbers of the steps, in memory of the devices of all stages' ranks.
 class step_counters {
  public:
-  explicit step_counters(placement const& where) {
-    for (int s = 0; s < where.stages(); ++s) all_.emplace_back(where.rank_of(s));
+  explicit step_counters(placement const& placement) {
+    for (int s = 0; s < placement.stages(); ++s) all_.emplace_back(placement.rank_of(s));
   }
 
  private:
@@ -131,8 +131,8 @@ class step_counters {
 }
 
 /// Checks that all ranks of a run that has failed were told the same, and that nothing is left.
-inline void check_told(std::vector<std::string> const& told, std::string const& part) {
-  for (auto const& text : told) {
+inline void check_told(std::vector<std::string> const& reports, std::string const& part) {
+  for (auto const& text : reports) {
     INFO(text);
     CHECK(text.find(part) != std::string::npos);
   }

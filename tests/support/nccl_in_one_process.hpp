@@ -5,7 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/cuda/detail/step_order.hpp>
+#include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
@@ -13,11 +13,9 @@
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
-#include <zbpp/nccl/detail/peer_channel.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
-#include <zbpp/nccl/detail/peer_slots.hpp>
-#include <zbpp/nccl/detail/step_replay.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine_run.hpp>
@@ -50,11 +48,11 @@ namespace zbpp::test {
 /// microbatches, and with receives at once and ahead.
 template <class Visit>
 void for_each_plan_to_launch(int ranks, Visit visit) {
-  for (auto const& where : placements_to_run(ranks))
+  for (auto const& placement : placements_to_run(ranks))
     for (int m : {1, 2 * ranks + 1})
       for (int ahead : {0, 2})
         for_each_plan_of(
-            problem(where, m, launched_costs(), 87),
+            problem(placement, m, launched_costs(), 87),
             {.fused = true, .recomputed = ranks == 2, .receive_ahead = ahead},
             visit);
 }
@@ -91,14 +89,15 @@ void for_each_plan_to_launch(int ranks, Visit visit) {
     channel_layout layout,
     nccl::detail::peer_set const* peers = nullptr) {
   auto const ranks = static_cast<int>(here.size());
-  auto how = peers == nullptr ? nccl::detail::map_communicators(channels, ranks, layout)
-                              : nccl::detail::map_rest(channels, ranks, layout, [=](int channel) {
-                                  return peers->carries(channel);
-                                });
-  std::vector<ncclUniqueId> ids(how.communicators.size());
+  auto map = peers == nullptr
+                 ? nccl::detail::map_communicators(channels, ranks, layout)
+                 : nccl::detail::map_remaining(channels, ranks, layout, [=](int channel) {
+                     return peers->carries(channel);
+                   });
+  std::vector<ncclUniqueId> ids(map.communicators.size());
   for (auto& id : ids) nccl::check(ncclGetUniqueId(&id));
   return std::make_shared<nccl::detail::communicator_set>(
-      channels, std::move(here), std::move(how), ids, 1, brief_pause());
+      channels, std::move(here), std::move(map), ids, 1, brief_pause());
 }
 
 /// Runs all ranks that way, each on the device of its number.
@@ -244,8 +243,8 @@ class nccl_in_one_process::executor : public one_process {
       step_status const& status) {
     for (std::size_t i = 0; i < replays_.size() && !status.has_failed(); ++i) {
       cuda::device_guard const here(engines[i].rank());
-      std::span<Engine> mine(&engines[i], 1);
-      replays_[i]->start(way, mine, *orders_[i], 0, [&] {
+      std::span<Engine> engine(&engines[i], 1);
+      replays_[i]->start(way, engine, *orders_[i], 0, [&] {
         if (engines[i].advance() == progress::blocked)
           throw std::logic_error("a rank waits for another one while its step is captured");
         transport.drain();

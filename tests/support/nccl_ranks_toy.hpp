@@ -7,9 +7,10 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/nccl/hardware_queues.hpp>
+#include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/nccl/settings.hpp>
 
+#include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/queues_in_environment.hpp>
@@ -51,6 +52,13 @@ inline void reset_gpus(cuda_model::options const& machine) {
   queues_in_environment::set(std::to_string(machine.connections).c_str());
   cuda_model::reset(machine);
 }
+
+/// The same for a part of a test, as `checked_gpus`.
+struct checked_ranks : checked_gpus {
+  explicit checked_ranks(cuda_model::options const& machine) : checked_gpus(machine) {
+    queues_in_environment::set(std::to_string(machine.connections).c_str());
+  }
+};
 
 /// @return settings for a rank on its own GPU
 [[nodiscard]] inline nccl::ranks_settings settings_of(plan const& planned, int rank) {

@@ -10,6 +10,7 @@
 
 #include <support/policy_grid.hpp>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,18 +23,27 @@ struct plan_variants {
   bool recomputed = false;
   int receive_ahead = 0;
   channel_layout layout = channel_layout::one_per_directed_pair;
+  step_kind step = step_kind::unchecked;
+  std::vector<std::string> policies{};  ///< by name; all that take the problem when empty
+
+  /// How these plans are lowered.
+  [[nodiscard]] lower_options lowering() const {
+    return {.receive_ahead = receive_ahead, .step = step, .layout = layout};
+  }
 };
 
 /// Calls `visit(name, plan)` for every policy that takes a problem, and for its variants.
 template <class Visit>
-void for_each_plan_of(problem const& problem, plan_variants variants, Visit visit) {
+void for_each_plan_of(problem const& problem, plan_variants const& variants, Visit visit) {
   for (auto const& policy : grid_policies()) {
     if (!is_supported(policy, problem)) continue;
+    if (auto const& some = variants.policies;
+        !some.empty() && std::ranges::find(some, policy.name()) == some.end())
+      continue;
     auto const name = name_of(policy, problem);
-    auto const options =
-        lower_options{.receive_ahead = variants.receive_ahead, .layout = variants.layout};
     auto const title = std::string(policy.title());
     auto const order = policy(problem);
+    auto const options = variants.lowering();
     visit(name, make_plan(title, order, problem, options));
     auto const fused = fuse_backward(order);
     if (variants.fused && fused != order)

@@ -142,21 +142,21 @@ template <class Of>
 [[nodiscard]] inline problem uneven_problem(plain_random& random, char kind) {
   auto const p = random.integer(2, 16);
   auto const m = random.integer(p, 8 * p);
-  auto const where = kind == 'l'   ? placement::linear(p)
-                     : kind == 'v' ? placement::v_shape(p)
-                                   : placement::looped(p, 2);
-  auto const chunks = where.stages() / p;
+  auto const placement = kind == 'l'   ? placement::linear(p)
+                         : kind == 'v' ? placement::v_shape(p)
+                                       : placement::looped(p, 2);
+  auto const chunks = placement.stages() / p;
   auto const forward = random.real(5e6, 20e6) / chunks;
   auto const backward = forward * random.real(0.8, 1.2);
   auto const weight = forward * random.real(0.4, 1.0);
   std::vector<stage_costs> stages;
-  for (int s = 0; s < where.stages(); ++s) {
-    auto const ends = s == 0 || s + 1 == where.stages() ? 1.3 : 1.0;
+  for (int s = 0; s < placement.stages(); ++s) {
+    auto const ends = s == 0 || s + 1 == placement.stages() ? 1.3 : 1.0;
     auto const of = [&](double mean) { return std::llround(mean * ends * random.real(0.7, 1.3)); };
     stages.push_back(planner_stage(of, forward, backward, weight));
   }
   auto const room = static_cast<bytes>(random.real(1, 2) * p * chunks * 1000);
-  return {where, m, stages, std::llround(forward * random.real(0, 0.3)), {room}};
+  return {placement, m, stages, std::llround(forward * random.real(0, 0.3)), {room}};
 }
 
 /// @return 1 - work / cost of even ranks

@@ -9,11 +9,11 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/planner/zb_v.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/stp.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/thinned.hpp>
 
@@ -47,21 +47,23 @@ namespace zbpp::test {
   return result;
 }
 
-/// The policies that tests go through: the built-in ones, with searches that are over at once.
-/// `greedy_auto`, which takes everything, has tests of its own.
+/// The policies that tests go through: the built-in ones, with searches that are over at once, and
+/// ZB-V with its own order. `greedy_auto`, which takes everything, has tests of its own.
 [[nodiscard]] inline std::vector<any_policy> grid_policies() {
   search_settings const brief{.seconds = 0};
   return {
       gpipe{},
       one_f_one_b{},
       interleaved{},
+      grouped_interleaved{},
       interleaved_zb{.search = brief},
       zb_h1{},
       zb_h2{},
-      zb_v{.search = brief},
+      zb_v{},
       v_half{.search = brief},
       v_min{.search = brief},
-      dualpipe_v{}};
+      dualpipe_v{},
+      stp{}};
 }
 
 /// Whether a policy of the grid searches without being asked to, which takes its time on many
@@ -76,11 +78,12 @@ namespace zbpp::test {
   auto const name = policy.name();
   if (name == "dualpipe_v")
     return problem.placement().is_v_shape() && problem.microbatches() >= 2 * problem.ranks();
+  if (name == "stp")
+    return problem.placement().is_v_shape() && problem.microbatches() >= 3 * problem.ranks() - 1;
   if (name == "zb_v" || name == "v_half" || name == "v_min")
     return problem.placement().is_v_shape();
-  if (name == "interleaved_zb") return problem.placement().is_looped();
-  if (name == "interleaved")
-    return problem.placement().is_looped() && problem.microbatches() % problem.ranks() == 0;
+  if (name.ends_with("interleaved") || name == "interleaved_zb")
+    return problem.placement().is_looped();
   return problem.placement().is_linear();
 }
 
@@ -107,9 +110,9 @@ template <class Visit>
 void for_each_case(std::vector<int> const& ranks, Visit visit) {
   auto const policies = grid_policies();
   for (int p : ranks)
-    for (auto const& where : placements(p))
+    for (auto const& placement : placements(p))
       for (int m : microbatch_counts(p)) {
-        problem const problem(where, m, uneven_costs(), 87);
+        problem const problem(placement, m, uneven_costs(), 87);
         for (auto const& policy : policies)
           if (p <= 8 || !is_search(policy)) visit(policy, problem);
       }

@@ -25,13 +25,13 @@ namespace zbpp::test {
 
 /// Pairs some F and B or BW that stand side by side, in either order, so that the order may run.
 [[nodiscard]] inline schedule pair_at_random(
-    schedule const& order, problem const& what, seeded_random& random, double share = 0.5) {
+    schedule const& order, problem const& problem, seeded_random& random, double share = 0.5) {
   auto best = order;
   auto rows = order.passes().nested();
   auto const can_run = [&] {
     try {
       schedule paired(order.placement(), order.microbatches(), rows);
-      static_cast<void>(simulate(paired, what));
+      static_cast<void>(simulate(paired, problem));
       best = std::move(paired);
       return true;
     } catch (error const& stuck) {

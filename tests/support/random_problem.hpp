@@ -34,6 +34,8 @@ inline stage_costs random_costs(seeded_random& values) {
   if (values.chance(0.3))
     costs.overlapped = values.integer(
         std::max(costs.forward, costs.backward_input), costs.forward + costs.backward_input);
+  if (auto const fused = costs.of(pass_kind::backward); values.chance(0.3))
+    costs.overlapped_fused = values.integer(std::max(costs.forward, fused), costs.forward + fused);
   if (values.chance(0.3)) costs.norm = random_magnitude(values, 12);
   if (values.chance(0.3)) costs.optimizer_step = random_magnitude(values, 12);
   costs.activation = random_magnitude(values, 14);
@@ -64,23 +66,23 @@ inline transfer_costs random_transfer(seeded_random& values, int ranks) {
 inline problem random_problem(seeded_random& values) {
   auto const ranks = static_cast<int>(values.integer(1, 6));
   auto const layout = values.integer(0, 3);
-  auto const where = layout == 0   ? placement::linear(ranks)
-                     : layout == 1 ? placement::looped(ranks, 3)
-                     : layout == 2 ? placement::v_shape(ranks)
-                                   : random_placement(values);
+  auto const placement = layout == 0   ? placement::linear(ranks)
+                         : layout == 1 ? placement::looped(ranks, 3)
+                         : layout == 2 ? placement::v_shape(ranks)
+                                       : random_placement(values);
   std::vector<stage_costs> costs(1, random_costs(values));
-  while (costs.size() < static_cast<std::size_t>(where.stages()))
+  while (costs.size() < static_cast<std::size_t>(placement.stages()))
     costs.push_back(values.chance(0.5) ? costs.front() : random_costs(values));
   std::vector<bytes> limits(
       values.chance(0.3)   ? 0
       : values.chance(0.5) ? 1
-                           : static_cast<std::size_t>(where.ranks()));
+                           : static_cast<std::size_t>(placement.ranks()));
   for (auto& limit : limits) limit = random_magnitude(values, 18);
   return {
-      where,
+      placement,
       static_cast<int>(values.integer(1, 30)),
       std::move(costs),
-      random_transfer(values, where.ranks()),
+      random_transfer(values, placement.ranks()),
       std::move(limits)};
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <zbpp/model/problem.hpp>
-#include <zbpp/planner/detail/rank_rules.hpp>
+#include <zbpp/planner/detail/list_scheduler.hpp>
 
 #include <support/seeded.hpp>
 
@@ -49,7 +49,7 @@ namespace zbpp::test {
 /// Holds a problem whose limits leave between nothing and 20 bytes beyond the least, and rules for
 /// it.
 struct rules_trial {
-  problem what;
+  zbpp::problem problem;
   detail::planner_rules rules;
 };
 
@@ -58,26 +58,26 @@ struct rules_trial {
 /// @param adds  whether B adds something for W on some stages
 [[nodiscard]] inline rules_trial some_trial(
     seeded_random& random, bool may_settle_too_much, bool adds = false) {
-  auto const where = some_placement(random);
+  auto const placement = some_placement(random);
   bool const recompute = random.chance(0.5);
   std::vector<stage_costs> costs;
-  for (int s = 0; s < where.stages(); ++s) costs.push_back(some_costs(random, recompute));
+  for (int s = 0; s < placement.stages(); ++s) costs.push_back(some_costs(random, recompute));
   if (adds)
     for (auto& c : costs) {
       c.output_gradient = random.chance(0.2) ? 0 : random.integer(0, 10);
       c.weight_gradient_input += c.output_gradient;
     }
-  detail::planner_rules rules(where.ranks(), where.stages());
+  detail::planner_rules rules(placement.ranks(), placement.stages());
   for (auto& s : rules.stages) {
     s.recomputes = recompute && random.chance(0.5);
     s.fuses = random.chance(0.2);
     if (random.chance(0.25)) s.in_flight = static_cast<int>(random.integer(1, 4));
   }
   std::vector<bytes> limits;
-  for (int r = 0; r < where.ranks(); ++r) {
+  for (int r = 0; r < placement.ranks(); ++r) {
     bytes kept = 0;
     bytes most_added = 0;
-    for (int s : where.stages_of(r)) {
+    for (int s : placement.stages_of(r)) {
       auto const& c = costs[static_cast<std::size_t>(s)];
       auto const& rule = rules.stages[static_cast<std::size_t>(s)];
       auto const k = rule.recomputes ? c.recompute_input : c.activation;
@@ -99,7 +99,7 @@ struct rules_trial {
     rule.wait_for_deep_forward = random.integer(0, 10);
   }
   auto const m = static_cast<int>(random.integer(1, 9));
-  return {problem(where, m, costs, random.integer(0, 7), limits), rules};
+  return {problem(placement, m, costs, random.integer(0, 7), limits), rules};
 }
 
 }  // namespace zbpp::test

@@ -28,11 +28,11 @@ inline placement random_placement(seeded_random& values) {
 
 /// Passes of all stages and microbatches of a placement, some of them left out, in any order.
 inline schedule random_schedule(seeded_random& values, double share = 1) {
-  auto const where = random_placement(values);
+  auto const placement = random_placement(values);
   auto const m = static_cast<int>(values.integer(1, 12));
-  std::vector<std::vector<pass>> passes(static_cast<std::size_t>(where.ranks()));
-  for (int s = 0; s < where.stages(); ++s) {
-    auto& row = passes[static_cast<std::size_t>(where.rank_of(s))];
+  std::vector<std::vector<pass>> passes(static_cast<std::size_t>(placement.ranks()));
+  for (int s = 0; s < placement.stages(); ++s) {
+    auto& row = passes[static_cast<std::size_t>(placement.rank_of(s))];
     for (int i = 0; i < m; ++i)
       for (auto kind :
            {pass_kind::forward,
@@ -43,15 +43,15 @@ inline schedule random_schedule(seeded_random& values, double share = 1) {
         if (values.chance(share)) row.push_back({kind, s, i});
   }
   for (auto& row : passes) values.shuffle(std::span(row));
-  return {where, m, passes};
+  return {placement, m, passes};
 }
 
 /// A schedule that keeps every dependence and no other rule: each time, any pass whose inputs are
 /// there, W and BW in any order of microbatches.
 inline schedule random_runnable_schedule(seeded_random& values) {
-  auto const where = random_placement(values);
+  auto const placement = random_placement(values);
   auto const m = static_cast<int>(values.integer(1, 6));
-  auto const last = where.stages() - 1;
+  auto const last = placement.stages() - 1;
   std::vector<pass> left;
   for (int s = 0; s <= last; ++s)
     for (int i = 0; i < m; ++i) {
@@ -74,14 +74,14 @@ inline schedule random_runnable_schedule(seeded_random& values) {
            (p.stage == last || (!is_left(backward_input, p.stage + 1, p.microbatch) &&
                                 !is_left(backward, p.stage + 1, p.microbatch)));
   };
-  std::vector<std::vector<pass>> passes(static_cast<std::size_t>(where.ranks()));
+  std::vector<std::vector<pass>> passes(static_cast<std::size_t>(placement.ranks()));
   while (!left.empty()) {
     values.shuffle(std::span(left));
     auto const next = std::find_if(left.begin(), left.end(), may_run);
-    passes[static_cast<std::size_t>(where.rank_of(next->stage))].push_back(*next);
+    passes[static_cast<std::size_t>(placement.rank_of(next->stage))].push_back(*next);
     left.erase(next);
   }
-  return {where, m, passes};
+  return {placement, m, passes};
 }
 
 /// Runs the passes of each rank one after another, with random lengths and gaps.

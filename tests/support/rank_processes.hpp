@@ -27,17 +27,17 @@ struct rank_process {
 };
 
 /// Starts a process that meets the others at a port of this host.
-[[nodiscard]] inline process start_rank(rank_process const& how, std::uint16_t port) {
-  auto words = how.wrapper;
+[[nodiscard]] inline process start_rank(rank_process const& settings, std::uint16_t port) {
+  auto words = settings.wrapper;
   words.emplace_back(ZBPP_ASIO_RANK);
-  words.insert(words.end(), how.arguments.begin(), how.arguments.end());
+  words.insert(words.end(), settings.arguments.begin(), settings.arguments.end());
   std::vector<std::pair<std::string, std::string>> const environment{
-      {"RANK", std::to_string(how.rank)},
-      {"WORLD_SIZE", std::to_string(how.ranks)},
-      {"LOCAL_RANK", std::to_string(how.rank)},
+      {"RANK", std::to_string(settings.rank)},
+      {"WORLD_SIZE", std::to_string(settings.ranks)},
+      {"LOCAL_RANK", std::to_string(settings.rank)},
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", std::to_string(port)},
-      {"ZBPP_TOKEN", how.token}};
+      {"ZBPP_TOKEN", settings.token}};
   return process(words, environment);
 }
 

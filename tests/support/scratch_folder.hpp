@@ -12,9 +12,11 @@ namespace zbpp::test {
 
 class scratch_folder {
  public:
-  scratch_folder()
+  /// @param parent  of the new folder
+  explicit scratch_folder(
+      std::filesystem::path const& parent = std::filesystem::temp_directory_path())
       : path_(
-            std::filesystem::temp_directory_path() /
+            parent /
             ("zbpp_test_" +
              std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()))) {
     std::filesystem::create_directory(path_);

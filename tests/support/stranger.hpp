@@ -81,8 +81,8 @@ class stranger {
   }
 
  private:
-  [[nodiscard]] bool wait_for(short what, std::chrono::milliseconds patience) const {
-    pollfd here{socket_, what, 0};
+  [[nodiscard]] bool wait_for(short events, std::chrono::milliseconds patience) const {
+    pollfd here{socket_, events, 0};
     return ::poll(&here, 1, static_cast<int>(patience.count())) == 1;
   }
 

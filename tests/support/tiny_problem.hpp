@@ -5,6 +5,7 @@
 
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 
 #include <support/seeded.hpp>
 
@@ -87,6 +88,36 @@ namespace zbpp::test {
   std::vector<bytes> limits(plain.memory_limits().begin(), plain.memory_limits().end());
   for (auto& limit : limits) limit += random.chance(0.3) ? 0 : random.integer(0, 12);
   return {placement, microbatches, std::move(stages), plain.transfer(), std::move(limits)};
+}
+
+/// Makes a problem with all that an exhaustive search knows: gradients on some stages as above, BW
+/// that takes less than B and W, workspace, and R. Limits go from the least that works to what many
+/// microbatches take.
+[[nodiscard]] inline problem tiny_problem_with_options(
+    seeded_random& random, placement const& placement, int microbatches) {
+  auto const plain = random.chance(0.5)
+                         ? tiny_problem(random, placement, microbatches)
+                         : tiny_problem_with_gradients(random, placement, microbatches);
+  std::vector<stage_costs> stages(plain.all_costs().begin(), plain.all_costs().end());
+  bool const fuses = random.chance(0.5);
+  bool const recomputes = random.chance(0.6);
+  for (auto& c : stages) {
+    if (random.chance(0.6)) c.workspace = random.integer(0, 10);
+    if (fuses && random.chance(0.8))
+      c.backward_fused = random.integer(
+          std::max(c.backward_input, c.backward_weight), c.backward_input + c.backward_weight);
+    if (recomputes && random.chance(0.7)) {
+      c.recompute = random.integer(0, c.forward);
+      c.recompute_input = random.integer(0, c.activation);
+    }
+  }
+  problem const unlimited(placement, microbatches, stages, plain.transfer());
+  std::vector<bytes> limits;
+  auto const more = random.chance(0.3) ? 0 : random.integer(0, 30);
+  if (random.chance(0.9))
+    for (auto const least : least_memory(unlimited))
+      limits.push_back(least + random.integer(0, more));
+  return with_memory_limits(unlimited, std::move(limits));
 }
 
 }  // namespace zbpp::test

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/torch_training.hpp>
 
@@ -37,14 +37,14 @@ struct tied_model {
   return {placement::linear(1), placement::v_shape(1), placement::linear(2), placement::v_shape(2)};
 }
 
-[[nodiscard]] inline plan tied_plan(placement const& where, step_kind kind) {
-  auto const count = where.stages();
+[[nodiscard]] inline plan tied_plan(placement const& placement, step_kind kind) {
+  auto const count = placement.stages();
   std::vector<stage_costs> costs(static_cast<std::size_t>(count), {.forward = 10});
   auto const size = make_tied_model(count).tied.size();
   for (int slice : {0, 2, 3}) costs[static_cast<std::size_t>(slice * count / 4)].tied = size;
-  problem const what(where, tied_microbatches, costs, 1);
-  return where.is_v_shape() ? make_plan(fixed_zb_v{}, what, {.step = kind})
-                            : make_plan(zb_h2{}, what, {.step = kind});
+  problem const problem(placement, tied_microbatches, costs, 1);
+  return placement.is_v_shape() ? make_plan(zb_v{}, problem, {.step = kind})
+                                : make_plan(zb_h2{}, problem, {.step = kind});
 }
 
 [[nodiscard]] inline std::vector<int> all_stages(plan const& planned) {

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,8 +28,18 @@ struct torch_outcome {
   std::vector<at::Tensor> weights;
 };
 
+/// @return what differs, or nothing
+[[nodiscard]] inline std::string difference(torch_outcome const& a, torch_outcome const& b) {
+  if (a.losses != b.losses) return "losses";
+  return same_bits(a.weights, b.weights) ? "" : "weights";
+}
 [[nodiscard]] inline bool is_same(torch_outcome const& a, torch_outcome const& b) {
-  return a.losses == b.losses && same_bits(a.weights, b.weights);
+  return difference(a, b).empty();
+}
+
+/// Makes the problem of stages that can recompute.
+[[nodiscard]] inline problem torch_problem(placement const& placement, int microbatches) {
+  return {placement, microbatches, stage_costs{.forward = 10, .recompute = 10}, 1};
 }
 
 [[nodiscard]] inline std::vector<at::Tensor> parameters_of(torch_model const& model) {
@@ -147,13 +158,38 @@ class plain_steps {
   return losses;
 }
 
+/// Trains in a plain loop. @param step  called when the gradients of a step are complete
+template <class Step>
+[[nodiscard]] torch_outcome train_plainly(
+    torch_model const& model, int steps, int microbatches, Step step) {
+  torch_outcome made;
+  for (int i = 0; i < steps; ++i) {
+    auto const losses = plain_microbatches(model, i, microbatches);
+    made.losses.insert(made.losses.end(), losses.begin(), losses.end());
+    step();
+  }
+  made.weights = weights_of(model);
+  return made;
+}
+
+/// Runs steps of a pipeline that trains a model.
+template <class Pipeline>
+[[nodiscard]] torch_outcome train_in(Pipeline& pipe, torch_model const& model, int steps) {
+  torch_outcome made;
+  pipe.run(steps, [&](step_result const& result) {
+    made.losses.insert(made.losses.end(), result.losses.begin(), result.losses.end());
+  });
+  made.weights = weights_of(model);
+  return made;
+}
+
 /// Makes the stages of a rank, or of all, stepped by zbpp's AdamW.
 [[nodiscard]] inline std::vector<zbpp::torch::module_stage<optim::adamw>> adamw_stages(
     torch_model const& model,
-    std::span<int const> which,
+    std::span<int const> indices,
     std::vector<at::Tensor> const& tied = {}) {
   std::vector<zbpp::torch::module_stage<optim::adamw>> stages;
-  for (int s : which) {
+  for (int s : indices) {
     auto const& slice = model.slices[static_cast<std::size_t>(s)];
     stages.emplace_back(
         slice.forward,

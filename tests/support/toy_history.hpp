@@ -9,9 +9,11 @@
 #include <support/toy_mlp.hpp>
 #include <support/toy_reference.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,30 +27,40 @@ inline constexpr int steps = 3;
 [[nodiscard]] inline bool is_same(std::vector<double> const& a, std::vector<double> const& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
+[[nodiscard]] inline bool is_same(stage_model const& a, stage_model const& b) {
+  auto const has_same_bits = [](auto const& x, auto const& y) { return is_same(x, y); };
+  auto const has_same_gradient = [](layer const& x, layer const& y) {
+    return is_same(x.gradient, y.gradient);
+  };
+  return std::ranges::equal(a.weights, b.weights, has_same_bits) &&
+         std::ranges::equal(a.layers, b.layers, has_same_gradient);
+}
 [[nodiscard]] inline bool is_same(model const& a, model const& b) {
-  for (std::size_t s = 0; s < a.size(); ++s) {
-    for (std::size_t k = 0; k < a[s].layers.size(); ++k)
-      if (!is_same(a[s].layers[k].gradient, b[s].layers[k].gradient)) return false;
-    for (std::size_t k = 0; k < a[s].weights.size(); ++k)
-      if (!is_same(a[s].weights[k], b[s].weights[k])) return false;
-  }
-  return true;
+  return std::ranges::equal(
+      a, b, [](stage_model const& x, stage_model const& y) { return is_same(x, y); });
 }
 
 /// What each step gives: losses, and the model before and after its weights are updated.
 struct history {
   std::vector<std::vector<double>> losses;
   std::vector<model> models;
-
-  friend bool operator==(history const& a, history const& b) {
-    bool same = a.losses.size() == b.losses.size() && a.models.size() == b.models.size();
-    for (std::size_t i = 0; same && i < a.losses.size(); ++i)
-      same = is_same(a.losses[i], b.losses[i]);
-    for (std::size_t i = 0; same && i < a.models.size(); ++i)
-      same = is_same(a.models[i], b.models[i]);
-    return same;
-  }
 };
+
+/// @return what differs first, or nothing
+[[nodiscard]] inline std::string difference(history const& a, history const& b) {
+  if (a.losses.size() != b.losses.size() || a.models.size() != b.models.size())
+    return "numbers of steps";
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    if (!is_same(a.losses[i], b.losses[i])) return "losses of step " + std::to_string(i);
+  for (std::size_t i = 0; i < a.models.size(); ++i)
+    for (std::size_t s = 0; s < a.models[i].size(); ++s)
+      if (!is_same(a.models[i][s], b.models[i][s]))
+        return "stage " + std::to_string(s) + " of model " + std::to_string(i);
+  return "";
+}
+[[nodiscard]] inline bool operator==(history const& a, history const& b) {
+  return difference(a, b).empty();
+}
 
 /// Trains with `step(number)`, which gives the losses.
 template <class Step>

@@ -253,7 +253,7 @@ class basic_passes {
     buffer d_positive;
   };
 
-  explicit basic_passes(stage_model& what) : model_(&what) {}
+  explicit basic_passes(stage_model& stage) : model_(&stage) {}
 
   message forward(saved& kept, message const& input, microbatch mb, pass_context ctx) {
     auto const size = rows_of(mb.index()) * width;
@@ -384,7 +384,7 @@ using passes = basic_passes<at_once>;
 template <class Passes>
 class basic_hand_written {
  public:
-  explicit basic_hand_written(stage_model& what) : work_(what) {}
+  explicit basic_hand_written(stage_model& stage) : work_(stage) {}
 
   flow operator()(microbatch mb) {
     typename Passes::saved kept;

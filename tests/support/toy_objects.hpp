@@ -72,7 +72,7 @@ class packing_passes {
  public:
   using saved = passes::saved;
 
-  explicit packing_passes(stage_model& what) : work_(what) {}
+  explicit packing_passes(stage_model& stage) : work_(stage) {}
 
   message forward(saved& kept, message const& input, microbatch mb, pass_context ctx) {
     return pack(work_.forward(kept, unpack(input, ctx), mb, ctx), ctx);
@@ -104,8 +104,8 @@ struct zbpp::serializer<zbpp::test::toy::parcel> {
   }
   static void write(parcel const& from, std::span<std::byte> to) {
     auto* at = to.data();
-    auto put = [&](void const* what, std::size_t count) {
-      std::memcpy(at, what, count);
+    auto put = [&](void const* data, std::size_t count) {
+      std::memcpy(at, data, count);
       at += count;
     };
     put(&from.sizes, sizeof from.sizes);
@@ -114,8 +114,8 @@ struct zbpp::serializer<zbpp::test::toy::parcel> {
   static parcel read(buffer const& from) {
     parcel made;
     auto const* at = from.data();
-    auto get = [&](void* what, std::size_t count) {
-      std::memcpy(what, at, count);
+    auto get = [&](void* data, std::size_t count) {
+      std::memcpy(data, at, count);
       at += count;
     };
     get(&made.sizes, sizeof made.sizes);

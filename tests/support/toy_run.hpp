@@ -4,8 +4,8 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/policy/fixed_zb_v.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <support/toy_mlp.hpp>
 
@@ -37,9 +37,9 @@ class digest {
 /// Makes the plan of a run: V placement for policies of two chunks, linear for others.
 [[nodiscard]] inline plan toy_plan(
     std::string const& policy, int ranks, int microbatches, lower_options const& options = {}) {
-  auto const where = policy == "zb_v" ? placement::v_shape(ranks) : placement::linear(ranks);
+  auto const placement = policy == "zb_v" ? placement::v_shape(ranks) : placement::linear(ranks);
   problem const problem(
-      where,
+      placement,
       microbatches,
       stage_costs{
           .forward = 10,
@@ -51,7 +51,7 @@ class digest {
   if (policy == "one_f_one_b") return make_plan(one_f_one_b{}, problem, options);
   if (policy == "zb_h1") return make_plan(zb_h1{}, problem, options);
   if (policy == "zb_h2") return make_plan(zb_h2{}, problem, options);
-  if (policy == "zb_v") return make_plan(fixed_zb_v{}, problem, options);
+  if (policy == "zb_v") return make_plan(zb_v{}, problem, options);
   throw std::invalid_argument("toy_plan: there is no policy '" + policy + "' here");
 }
 

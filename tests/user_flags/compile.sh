@@ -1,40 +1,39 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# compile.sh INCLUDE SCRATCH GCC CLANG [components]: compiles the programs of this folder as strict users
-# do, to whom the headers of zbpp, in INCLUDE, are no system headers. GCC or CLANG may be empty. One program
+# compile.sh INCLUDE SCRATCH KIND COMPILER [components]: compiles the programs of this folder as strict users
+# do, to whom the headers of zbpp, in INCLUDE, are no system headers. KIND is gcc or clang. With gcc one program
 # is also optimized at link time, and runs.
 set -eu
 include=$1
 scratch=$2
-gcc=$3
-clang=$4
+kind=$3
+compiler=$4
 with_components=${5:-}
 here=$(dirname "$0")
 flags="-std=c++20 -pthread -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror"
+case $kind in
+  gcc) flags="$flags -foptimize-sibling-calls" ;;
+  clang) flags="$flags -DBOOST_ASIO_DISABLE_THREAD_KEYWORD_EXTENSION" ;;
+esac
 mkdir -p "$scratch"
 
-# compile COMPILER ARGUMENT...
+# compile ARGUMENT...
 compile() {
-  echo "$*"
+  echo "$compiler $*"
   # Splitting is wanted: one word is one flag.
   # shellcheck disable=SC2086
-  "$@" $flags "-I$include"
+  "$compiler" $flags "-I$include" "$@"
 }
 
-sources=$here/one_pipeline.cpp
-if [ "$with_components" = components ]; then
-  sources="$sources $here/components.cpp"
+if ! echo '#include <zbpp/config.hpp>' | compile -fsyntax-only -x c++ -; then
+  echo "skipped: $compiler cannot compile zbpp, as config.hpp says"
+  exit 77
 fi
-for source in $sources; do
-  if [ -n "$clang" ]; then
-    compile "$clang" -DBOOST_ASIO_DISABLE_THREAD_KEYWORD_EXTENSION -fsyntax-only "$source"
-  fi
-  if [ -n "$gcc" ]; then
-    compile "$gcc" -foptimize-sibling-calls -fsyntax-only "$source"
-  fi
-done
-# What only an optimizer warns of.
-if [ -n "$gcc" ]; then
-  compile "$gcc" -foptimize-sibling-calls -O2 -flto=1 "$here/one_pipeline.cpp" -o "$scratch/one_pipeline"
+compile -fsyntax-only "$here/one_pipeline.cpp"
+if [ "$with_components" = components ]; then
+  compile -fsyntax-only "$here/components.cpp"
+fi
+if [ "$kind" = gcc ]; then # what only an optimizer warns of
+  compile -O2 -flto=1 "$here/one_pipeline.cpp" -o "$scratch/one_pipeline"
   "$scratch/one_pipeline"
 fi

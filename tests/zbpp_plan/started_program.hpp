@@ -83,8 +83,8 @@ inline pid_t start(
   auto const child = ::fork();
   if (child < 0) throw std::runtime_error("fork failed");
   if (child > 0) return child;
-  auto const redirect = [](std::string const& path, int to, int how) {
-    auto const file = ::open(path.c_str(), how | O_NOCTTY, 0600);
+  auto const redirect = [](std::string const& path, int to, int flags) {
+    auto const file = ::open(path.c_str(), flags | O_NOCTTY, 0600);
     if (file < 0 || ::dup2(file, to) < 0) ::_exit(99);
   };
   redirect(options.in, STDIN_FILENO, O_RDONLY);
@@ -102,10 +102,10 @@ inline pid_t start(
 
 /// Waits for a process. @return its exit status; -1 when a signal ended it
 inline int wait_for(pid_t child) {
-  int how = 0;
-  while (::waitpid(child, &how, 0) < 0)
+  int flags = 0;
+  while (::waitpid(child, &flags, 0) < 0)
     if (errno != EINTR) throw std::runtime_error("waitpid failed");
-  return WIFEXITED(how) ? WEXITSTATUS(how) : -1;
+  return WIFEXITED(flags) ? WEXITSTATUS(flags) : -1;
 }
 
 /// Runs a program, zbpp-plan if the options name no other, to its end.
@@ -126,14 +126,15 @@ inline ended_program run(
 class pseudo_terminal {
  public:
   pseudo_terminal() : master_(::posix_openpt(O_RDWR | O_NOCTTY)) {
-    if (master_ < 0 || ::grantpt(master_) != 0 || ::unlockpt(master_) != 0)
-      throw std::runtime_error("there is no pseudo terminal");
-    name_ = ::ptsname(master_);
+    if (master_ < 0 || ::grantpt(master_) != 0 || ::unlockpt(master_) != 0) return;
+    auto const* const name = ::ptsname(master_);
+    if (name != nullptr && ::access(name, W_OK) == 0) name_ = name;
   }
   ~pseudo_terminal() { ::close(master_); }
   pseudo_terminal(pseudo_terminal const&) = delete;
   pseudo_terminal& operator=(pseudo_terminal const&) = delete;
 
+  /// @return its file; empty where this machine has no pseudo terminals
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
 
   /// Reads until a text has been shown. @return everything shown so far

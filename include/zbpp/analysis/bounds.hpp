@@ -24,6 +24,7 @@ enum class bound_rule : std::uint8_t {
   first_waits,      ///< the same for ranks with two stages: waits for first F and for first B
   heads_and_tails,  ///< passes of one rank, with what must come before and after them
   windows,          ///< when each pass can run, narrowed until one has no time left
+  all_orders,       ///< every order of a tiny problem; `rank` is 0
 };
 
 /// @return a rule in a word
@@ -37,6 +38,7 @@ enum class bound_rule : std::uint8_t {
     case bound_rule::first_waits: return "first waits";
     case bound_rule::heads_and_tails: return "heads and tails";
     case bound_rule::windows: return "windows";
+    case bound_rule::all_orders: return "all orders";
   }
   return "?";
 }
@@ -46,7 +48,7 @@ enum class bound_rule : std::uint8_t {
 struct cost_bound {
   ticks cost = 0;
   bound_rule rule{};
-  /// whose span is bounded; staircase, first_waits, windows: that has too little time for less
+  /// whose span is bounded; staircase, first_waits, windows: the rank that cannot end earlier
   int rank = 0;
   int through = -1;  ///< path, heads_and_tails: the rank whose passes are counted; -1: one pass
   /// heads_and_tails: from the first start on `rank` to where those passes can start; negative:
@@ -84,16 +86,28 @@ struct warm_up_depths {
 /// @param bound   of the problem
 /// @param cost    of a schedule of the problem; the answer is no greater
 /// @param effort  comparisons of a pass with a line of passes, for each of at most nine costs that
-///                are tried: 2e7 take about a second, and no more are used
+///                are tried: 1e7 take about a second, and no more than 2e7 are used
+/// @param spent   grows by the comparisons that were made; nullptr: nobody counts
 /// @return the greater bound, or `bound`
 [[nodiscard]] cost_bound raise_bound(
-    cost_bound const& bound, ticks cost, problem const& problem, double effort = 1e6);
+    cost_bound const& bound,
+    ticks cost,
+    problem const& problem,
+    double effort = 1e6,
+    double* spent = nullptr);
 
 /// Checks a bound from the problem alone: whether its rule, at its rank, gives at least its cost.
-/// It searches nothing, and it takes any claim, wherever that comes from. It takes about a second
-/// at most.
+/// It takes any claim, wherever that comes from, and about a second at most. It searches nothing
+/// but for `all_orders`, where it goes through them again; it refuses such a claim of a problem of
+/// more than 60 passes, or with pairs that gain or messages that take memory.
 [[nodiscard]] bool holds(cost_bound const& claim, problem const& problem);
 
+namespace detail {
+
+/// Estimates the nanoseconds that `lower_bound` takes, within a factor of two.
+[[nodiscard]] double time_of_lower_bound(problem const& problem);
+
+}  // namespace detail
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

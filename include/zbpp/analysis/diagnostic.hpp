@@ -25,12 +25,12 @@ enum class fault : std::uint8_t {
   cut,            ///< a message crosses the point at which ranks validate the step before
   deadlock,       ///< ranks wait for one another
   memory,         ///< a rank needs more than its limit
-  sum_order,  ///< W of a stage do not ascend in microbatch: right by its dependences, in other bits
+  sum_order,      ///< W of a stage do not ascend in microbatch: it can run, but sums in other bits
 };
 
 /// Names a fault in words.
-[[nodiscard]] constexpr std::string_view to_string(fault what) noexcept {
-  switch (what) {
+[[nodiscard]] constexpr std::string_view to_string(fault kind) noexcept {
+  switch (kind) {
     case fault::bad_id: return "bad id";
     case fault::missing: return "missing";
     case fault::repeated: return "repeated";
@@ -48,7 +48,7 @@ enum class fault : std::uint8_t {
 
 /// @return whether a program with this fault alone computes the right gradients, but other bits
 ///         than a plain loop. Another runtime may run it; a pipeline refuses it all the same.
-[[nodiscard]] constexpr bool is_remark(fault what) noexcept { return what == fault::sum_order; }
+[[nodiscard]] constexpr bool is_remark(fault kind) noexcept { return kind == fault::sum_order; }
 
 /// Describes one fault of a program.
 struct diagnostic {

@@ -62,6 +62,9 @@ struct lower_options {
 /// Joins each B that its own W follows at once into one BW, which saves what splitting costs; the
 /// gradient then leaves later, so `simulate` says whether it pays.
 [[nodiscard]] schedule fuse_backward(schedule const& schedule);
+/// Splits each BW into B and the W after it, so that both can be measured.
+/// @throws error (bad_argument) when a BW is part of a pair
+[[nodiscard]] schedule split_backward(schedule const& schedule);
 
 }  // namespace zbpp
 

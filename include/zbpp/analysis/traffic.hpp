@@ -24,7 +24,6 @@ class channel_map {
 
   static constexpr int none = -1;
 
-  /// @return how many channels there are
   [[nodiscard]] int size() const noexcept { return static_cast<int>(pairs_.size()); }
   /// @return sender and receiver of a channel
   [[nodiscard]] std::pair<int, int> ends(int channel) const noexcept {

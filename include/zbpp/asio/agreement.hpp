@@ -62,11 +62,11 @@ struct agreement_item {
 /// `costs of stage 3, policy (ZB-H1 here, ZB-V there)`; empty when they agree. Items belong
 /// together by name, so lists may differ in length and order; the second may be anything. Lists
 /// that differ in much are cut to `most` names.
-/// @param here   what to call the side of `mine`
-/// @param there  what to call the side of `theirs`
+/// @param here   what to call the side of `own`
+/// @param there  what to call the side of `others`
 [[nodiscard]] std::string differences(
-    std::span<agreement_item const> mine,
-    std::span<agreement_item const> theirs,
+    std::span<agreement_item const> own,
+    std::span<agreement_item const> others,
     std::string_view here = "here",
     std::string_view there = "there",
     std::size_t most = 8);

@@ -128,13 +128,13 @@ class async_stepper {
   using work = step_result const& (Pipeline::*)();
 
   template <class Token>
-  auto start(work what, Token&& token) {
-    auto initiate = [self = this, what](auto handler) { self->begin(what, std::move(handler)); };
+  auto start(work call, Token&& token) {
+    auto initiate = [self = this, call](auto handler) { self->begin(call, std::move(handler)); };
     return ::boost::asio::async_initiate<Token, signature>(std::move(initiate), token);
   }
 
   template <class Handler>
-  void begin(work what, Handler handler) {
+  void begin(work call, Handler handler) {
     std::unique_lock lock(mutex_);
     if (is_busy_) {
       lock.unlock();
@@ -148,7 +148,7 @@ class async_stepper {
       return;
     }
     waiter_ = detail::step_waiter_of<Handler>::make(std::move(handler));
-    what_ = what;
+    call_ = call;
     is_busy_ = true;
     wake_.notify_one();  // under the lock: once the step has run, this object may go
   }
@@ -158,12 +158,12 @@ class async_stepper {
       wake_.wait(lock, [this] { return is_stopping_ || waiter_ != nullptr; });
       if (waiter_ == nullptr) return;
       auto* const waiter = std::exchange(waiter_, nullptr);
-      auto const what = what_;
+      auto const call = call_;
       lock.unlock();
       step_result const* result = nullptr;
       std::exception_ptr why;
       try {
-        result = &(pipe_->*what)();
+        result = &(pipe_->*call)();
       } catch (...) {
         why = std::current_exception();
       }
@@ -178,7 +178,7 @@ class async_stepper {
   std::mutex mutex_;
   std::condition_variable wake_;
   detail::step_waiter* waiter_ = nullptr;  // for the step that is to be run
-  work what_ = nullptr;
+  work call_ = nullptr;
   bool is_busy_ = false;  // from the call until the step has ended
   bool is_stopping_ = false;
   std::thread thread_;  // last: it uses all of the above

@@ -5,14 +5,13 @@
 #pragma once
 
 #include <zbpp/asio/agreement.hpp>
-#include <zbpp/asio/detail/boost_asio_fwd.hpp>
+#include <zbpp/asio/detail/socket_fwd.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
-#include <zbpp/asio/stop_calls.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/runtime/run_options.hpp>
@@ -59,11 +58,9 @@ class control {
 
   /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept { return start_.rank; }
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept { return start_.ranks; }
   /// @return how this process was started
   [[nodiscard]] launch const& start() const noexcept { return start_; }
-  /// @return the settings that the ranks met with
   [[nodiscard]] rendezvous_settings const& settings() const noexcept { return settings_; }
   /// @return what data connections are opened with
   [[nodiscard]] run_token const& token() const noexcept { return token_; }
@@ -76,8 +73,8 @@ class control {
   /// @return where the step writes how far it is; any thread may use it
   [[nodiscard]] progress_board& board() noexcept;
 
-  /// Sets what the first failure calls, at once if there is one. Call only on the I/O thread.
-  void on_stop(stop_calls calls);
+  /// Sets what the failure of the run calls, at once if there is one. Call only on the I/O thread.
+  void on_failure(failure_calls calls);
   /// Sets what takes data connections, those too that have come already; null for nothing.
   void on_data_connection(connection_call call);
   /// Sets what looks at the progress of all ranks with every heartbeat, on rank 0; elsewhere
@@ -94,9 +91,9 @@ class control {
   void report(rank_failure failure);
   /// @return whether a failure has ended the run. Call only on the I/O thread.
   [[nodiscard]] bool has_stopped() const noexcept;
-  /// @return whether one has, and no rank is left that can be told of it. Call only on the I/O
+  /// @return whether one has, and every rank that can be reached knows of it. Call only on the I/O
   ///         thread.
-  [[nodiscard]] bool are_all_told() const noexcept;
+  [[nodiscard]] bool are_all_informed() const noexcept;
 
   /// Ends the run on this rank, where nothing runs any more: reports `own`, if there is something,
   /// and blocks until all ranks know all failures, but not longer than the deadline and a second.
@@ -141,7 +138,7 @@ class control {
   /// Checks that all ranks hold the same as rank 0; a collective call. The run goes on if not.
   /// @throws error (no_agreement), on all ranks the same, that says whose differs and in what; as
   ///         `collect`
-  void agree(std::span<agreement_item const> mine);
+  void agree(std::span<agreement_item const> own);
 
  private:
   void join();

@@ -37,11 +37,15 @@ struct rank_call {
 };
 
 /// Says what two ranks do that is not the same, in the words of an error.
-/// @param others  in words, who made the call of `theirs`; `one` is the first of them
-/// @param own     of the rank `rank`
+/// @param others  in words, who made `other_call`; `one` is the first of them
+/// @param own_call  of the rank `rank`
 /// @return empty where both make the same call
 [[nodiscard]] std::string mismatch(
-    rank_call const& theirs, std::string const& others, int one, rank_call const& own, int rank);
+    rank_call const& other_call,
+    std::string const& others,
+    int one,
+    rank_call const& own_call,
+    int rank);
 
 namespace detail {
 

@@ -23,6 +23,7 @@ class control;
 
 namespace detail {
 
+class channel_links;
 class data_connector;
 
 }  // namespace detail
@@ -49,7 +50,6 @@ class rendezvous {
 
   /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept;
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept;
   /// @return the number of this process on its machine; -1 where nothing said so
   [[nodiscard]] int local_rank() const noexcept;
@@ -59,17 +59,17 @@ class rendezvous {
   /// Collects a part of every rank; at most `largest_blob` bytes each.
   /// @return the parts in the order of ranks
   /// @throws error (bad_argument) when the part is too large; the failure of the run
-  std::vector<blob> all_gather(std::span<std::byte const> mine);
+  std::vector<blob> all_gather(std::span<std::byte const> own);
   /// Gives everybody what the root has; the others' argument is ignored.
   /// @throws error (bad_argument) when the root's part is too large, or the root is no rank; the
   ///         failure of the run
-  blob broadcast(std::span<std::byte const> mine, int root);
+  blob broadcast(std::span<std::byte const> own, int root);
   /// Waits until all ranks are here. @throws error, the failure of the run
   void barrier();
   /// Checks that all ranks hold the same as rank 0, such as the `fingerprint` of a plan.
   /// @throws error (no_agreement), the same on all ranks, that says whose differs and in what, and
   ///         the run goes on; the failure of the run
-  void agree(std::span<agreement_item const> mine);
+  void agree(std::span<agreement_item const> own);
 
   /// Throws the failure of the run, if it has failed; else returns at once. A rank that computes
   /// alone while the others wait should call this regularly, so that it stops soon after the run
@@ -81,14 +81,14 @@ class rendezvous {
   /// Does nothing when the run has failed already.
   void fail(std::string text);
 
-  /// @return what authors of backends use (control.hpp)
+  /// @return what authors of backends use (control.hpp, one_rank.hpp)
   [[nodiscard]] control& control_channel() noexcept { return *control_; }
-  /// @return what makes the data connections of `tcp`
-  [[nodiscard]] detail::data_connector& data_connections() noexcept { return *connector_; }
 
  private:
+  friend class detail::channel_links;
+
   std::unique_ptr<control> control_;
-  std::unique_ptr<detail::data_connector> connector_;
+  std::unique_ptr<detail::data_connector> connector_;  // for all pipelines
 };
 
 }  // namespace zbpp::asio

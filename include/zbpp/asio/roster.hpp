@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks of a run and where their data connections go, a failure as every rank is told of it,
-// and the kinds of collective calls.
+// The ranks of a run and where their data connections go, a failure as every rank is told of it and
+// what it calls then, and the kinds of collective calls.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,18 @@ struct rank_failure {
 
 /// @return the failure as what every rank throws: place, instruction, text
 [[nodiscard]] error to_error(rank_failure const& failure);
+
+/// Holds what a rank calls when the run fails. Either may be empty. They are called on the I/O
+/// thread and must not throw.
+struct failure_calls {
+  /// Called with the first failure of the run; ends what runs here. When it has returned, this rank
+  /// acknowledges the failure to rank 0, and `control::settle` follows.
+  std::function<void(rank_failure const&)> on_failure = {};
+  /// Called when every rank that can be reached knows of the failure. Only then may a rank give up
+  /// messages: what it computes without them may reach other ranks, which by now know not to use
+  /// it.
+  std::function<void()> on_all_informed = {};
+};
 
 /// Names the data address of one rank.
 struct roster_entry {

@@ -44,7 +44,7 @@ struct rendezvous_settings {
 struct tcp_settings {
   /// Of a message whose size the plan does not declare. Gradients of tied weights may be larger: as
   /// large as those of 16 layers.
-  bytes most = bytes{1} << 30;
+  bytes largest_undeclared_message = bytes{1} << 30;
   int send_buffer = 0;     ///< of the kernel, in bytes; 0 leaves it to the kernel
   int receive_buffer = 0;  ///< of the kernel, in bytes; 0 leaves it to the kernel
   /// Whether the results of steps and evaluations have the losses on all ranks, and not only on

@@ -29,15 +29,9 @@ namespace asio {
 /// Takes part in the steps of a run with one rank. The thread that runs steps calls it.
 class step_supervisor {
  public:
-  /// Holds what is called when the run fails while a step runs. Either may be empty. They are
-  /// called on the I/O thread and must not throw.
-  struct failure_calls {
-    std::function<void()> told = {};      ///< when this rank is told
-    std::function<void()> all_told = {};  ///< as `stop_calls::all_told`
-  };
-
   /// Checks with all ranks that they have the same plan.
-  /// @param more  what all have to agree on beside the plan
+  /// @param calls  made when the run fails while a step runs
+  /// @param more   what all have to agree on beside the plan
   /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
   ///         says who differs in what; the failure of the run
   step_supervisor(
@@ -45,6 +39,9 @@ class step_supervisor {
       plan const& planned,
       failure_calls calls,
       std::vector<agreement_item> const& more = {});
+  step_supervisor(step_supervisor const&) = delete;
+  step_supervisor& operator=(step_supervisor const&) = delete;
+  ~step_supervisor();
 
   /// @return the rank of this process
   [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
@@ -53,8 +50,8 @@ class step_supervisor {
   [[nodiscard]] control& channel() const noexcept { return *control_; }
 
   /// Begins a step. A failure on another rank fails `status` here; at once where the run is over.
-  /// @param program_of  whose program it is, until `control::unwatch`
-  void begin(void const* program_of, program const& program, step_status& status);
+  /// @param program  the one that runs, at the same address until the pipeline is destroyed
+  void begin(program const& program, step_status& status);
   /// Tells the other ranks what begins to run, once `begin` was called; what is wrong with that is
   /// the failure of the run. Blocks nobody.
   void announce(zbpp::detail::run_statement const& run);
@@ -100,9 +97,10 @@ class step_supervisor {
   failure_calls calls_;
   // Whether this rank knows that the run has failed. `look` reads it behind the handlers, when
   // another thread may be the I/O thread: whoever sees it set sees the step failed.
-  std::atomic<bool> is_told_{false};
+  std::atomic<bool> is_informed_{false};
   std::int64_t steps_ = 0;
-  step_status* status_ = nullptr;  // of the step that runs; touched on the I/O thread
+  program const* watched_ = nullptr;  // by rank 0, for a stall
+  step_status* status_ = nullptr;     // of the step that runs; touched on the I/O thread
 };
 
 }  // namespace asio

@@ -73,7 +73,6 @@ class wire_writer {
   /// Begins anew, in the same memory.
   void clear() noexcept { bytes_.clear(); }
 
-  /// @return what was written
   [[nodiscard]] blob const& bytes() const noexcept { return bytes_; }
   /// @return what was written, which goes with it
   [[nodiscard]] blob take() noexcept { return std::move(bytes_); }

@@ -9,9 +9,7 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/detail/p2p_transport.hpp>
-#include <zbpp/cuda/detail/refuse_replay.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
-#include <zbpp/cuda/detail/step_order.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
 #include <zbpp/cuda/memory.hpp>

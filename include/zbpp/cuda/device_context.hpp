@@ -40,11 +40,12 @@ namespace detail {
 
 /// Refuses settings that are out of range, or of which one has no effect beside another.
 /// @throws error (bad_argument)
-inline void check_launch(launch_settings const& how) {
+inline void check_launch(launch_settings const& settings) {
   zbpp::detail::require(
-      how.run_ahead >= 0, "run_ahead is negative; give a number of passes, or 0 for a whole step");
+      settings.run_ahead >= 0,
+      "run_ahead is negative; give a number of passes, or 0 for a whole step");
   zbpp::detail::require(
-      how.run_ahead == 0 || !how.synchronizes,
+      settings.run_ahead == 0 || !settings.synchronizes,
       "run_ahead is above 0 and synchronizes is set, with which the host is never ahead; leave one "
       "of them out");
 }
@@ -73,18 +74,16 @@ class device_context {
       rank_device const& runs_on,
       int microbatches,
       std::span<pass const> passes,
-      launch_settings const& how);
+      launch_settings const& settings);
   device_context(device_context const&) = delete;
   device_context& operator=(device_context const&) = delete;
   ~device_context() = default;
 
-  /// @return the device
   [[nodiscard]] int device() const noexcept { return device_; }
   /// @return the stream of the rank's passes, but for the second one of a pair
   [[nodiscard]] stream_ref compute() const noexcept { return compute_; }
   /// @return the stream of the pass that is issued now, and of what is no pass
   [[nodiscard]] stream_ref current() const noexcept { return current_; }
-  /// @return how many multiprocessors its kernels have
   [[nodiscard]] int sm_count() const noexcept { return sm_count_; }
   /// @return the event that is recorded when the rank's part of a run is enqueued
   [[nodiscard]] event_ref end() const noexcept { return end_; }
@@ -252,28 +251,28 @@ inline device_context::device_context(
     rank_device const& runs_on,
     int microbatches,
     std::span<pass const> passes,
-    launch_settings const& how)
+    launch_settings const& settings)
     : device_(runs_on.device),
       own_(runs_on.compute == nullptr ? stream(stream_priority::usual) : stream()),
       compute_(runs_on.compute == nullptr ? own_.view() : stream_ref(runs_on.compute)),
       current_(compute_),
       sm_count_(runs_on.sm_count),
       end_(event_kind::host_wait),
-      synchronizes_(how.synchronizes),
-      timing_(how.traces ? passes.size() : 0),
-      losses_(zbpp::detail::index(microbatches) * zbpp::detail::index(how.steps_at_once)),
+      synchronizes_(settings.synchronizes),
+      timing_(settings.traces ? passes.size() : 0),
+      losses_(zbpp::detail::index(microbatches) * zbpp::detail::index(settings.steps_at_once)),
       losses_on_device_(losses_.on_device()),
-      reports_(zbpp::detail::index(how.steps_at_once)) {
-  detail::check_launch(how);
+      reports_(zbpp::detail::index(settings.steps_at_once)) {
+  detail::check_launch(settings);
   detail::check_confined(runs_on);
-  std::fill_n(losses_.data(), microbatches * how.steps_at_once, no_loss);
+  std::fill_n(losses_.data(), microbatches * settings.steps_at_once, no_loss);
   for (auto& each : reports_) each.pending.resize(zbpp::detail::index(microbatches), nullptr);
   if (is_adopted()) check_adoptable(compute_, device_);
   if (zbpp::detail::has_pairs(passes))
     second_.emplace(is_adopted() ? detail::make_beside(compute_) : stream(stream_priority::usual));
   if (sm_count_ == 0)
     check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device_));
-  for (int i = 0; i < how.run_ahead; ++i) issued_.emplace_back(event_kind::host_wait);
+  for (int i = 0; i < settings.run_ahead; ++i) issued_.emplace_back(event_kind::host_wait);
 }
 
 inline void device_context::refuse_spoilt_capture() const {

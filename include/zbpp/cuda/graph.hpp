@@ -79,7 +79,6 @@ class graph_cache {
 
   /// Drops all captured graphs; those that still run go on.
   void clear() noexcept { kept_.clear(); }
-  /// @return how many graphs it keeps
   [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
   /// @return how often work was captured; when it keeps growing, pointers change in every step
   [[nodiscard]] std::int64_t captures() const noexcept { return captures_; }

@@ -80,7 +80,6 @@ class event_ref {
   event_ref(std::nullptr_t) = delete;
   event_ref(int) = delete;
 
-  /// @return the native handle
   [[nodiscard]] cudaEvent_t get() const noexcept { return native_; }
   /// @return whether what was last recorded is complete
   /// @throws cuda_error when what ran before failed
@@ -150,15 +149,14 @@ class stream_ref {
   stream_ref(std::nullptr_t) = delete;
   stream_ref(int) = delete;
 
-  /// @return the native handle
   [[nodiscard]] cudaStream_t get() const noexcept { return native_; }
   [[nodiscard]] operator cudaStream_t() const noexcept { return native_; }
   /// Lets what is enqueued from now on wait for what was last recorded in an event.
   /// @throws cuda_error
-  void wait(event_ref what) const { check(cudaStreamWaitEvent(native_, what.get(), 0)); }
+  void wait(event_ref event) const { check(cudaStreamWaitEvent(native_, event.get(), 0)); }
   /// Records in an event what has been enqueued so far.
   /// @throws cuda_error
-  void record(event_ref what) const { check(cudaEventRecord(what.get(), native_)); }
+  void record(event_ref event) const { check(cudaEventRecord(event.get(), native_)); }
   /// Blocks the host until all that was enqueued is complete.
   /// @throws cuda_error
   void synchronize() const { check(cudaStreamSynchronize(native_)); }
@@ -176,7 +174,6 @@ class stream {
   /// Takes over a stream that nobody else destroys.
   explicit stream(cudaStream_t made) noexcept : handle_(made) {}
 
-  /// @return whether it owns a stream
   [[nodiscard]] bool is_valid() const noexcept { return handle_.get() != nullptr; }
   /// @return a reference to it that does not own it
   [[nodiscard]] stream_ref view() const { return handle_.get(); }
@@ -199,19 +196,19 @@ class stream {
 /// Refuses a stream of the caller that a rank cannot run on; for authors of backends.
 /// @throws error (bad_argument) when it belongs to another device or waits for the default stream;
 ///         cuda_error
-inline void check_adoptable(stream_ref theirs, int device) {
+inline void check_adoptable(stream_ref adopted, int device) {
   unsigned flags = 0;
-  check(cudaStreamGetFlags(theirs, &flags));
+  check(cudaStreamGetFlags(adopted, &flags));
   if ((flags & cudaStreamNonBlocking) == 0)
     throw error(
         errc::bad_argument,
         "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
-  int its_device = 0;
-  check(cudaStreamGetDevice(theirs, &its_device));
-  if (its_device != device)
+  int actual_device = 0;
+  check(cudaStreamGetDevice(adopted, &actual_device));
+  if (actual_device != device)
     throw error(
         errc::bad_argument,
-        "the adopted stream belongs to device " + std::to_string(its_device) +
+        "the adopted stream belongs to device " + std::to_string(actual_device) +
             "; its rank_device says device " + std::to_string(device));
 }
 

@@ -17,27 +17,27 @@ namespace zbpp::cuda {
 namespace detail {
 
 template <class Rows>
-__global__ void __launch_bounds__(lanes::count) run_row(Rows const what) {
-  what(lanes(), static_cast<std::int64_t>(blockIdx.x));
+__global__ void __launch_bounds__(lanes::count) run_row(Rows const rows) {
+  rows(lanes(), static_cast<std::int64_t>(blockIdx.x));
 }
 
 }  // namespace detail
 
 /// Launches a row function on a stream: one thread block for each of `what.rows()`.
-/// @param what  called with `lanes` and the number of a row; at most 2^31 - 1 rows
+/// @param rows  called with `lanes` and the number of a row; at most 2^31 - 1 rows
 /// @throws cuda_error
 template <class Rows>
-void launch_rows(cudaStream_t on, Rows const& what) {
-  if (what.rows() == 0) return;
-  detail::run_row<<<static_cast<unsigned>(what.rows()), lanes::count, 0, on>>>(what);
+void launch_rows(cudaStream_t on, Rows const& rows) {
+  if (rows.rows() == 0) return;
+  detail::run_row<<<static_cast<unsigned>(rows.rows()), lanes::count, 0, on>>>(rows);
   check(cudaGetLastError());
 }
 
 /// Launches the kernels of optimizers.
 struct row_launcher {
   template <class Rows>
-  static void run(cudaStream_t on, Rows const& what, std::span<optim::layer const> /*changed*/) {
-    launch_rows(on, what);
+  static void run(cudaStream_t on, Rows const& rows, std::span<optim::layer const> /*changed*/) {
+    launch_rows(on, rows);
   }
 };
 

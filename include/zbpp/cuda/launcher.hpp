@@ -45,7 +45,7 @@ class launcher {
       std::vector<rank_device> devices,
       std::span<int const> ranks,
       plan const& planned,
-      launch_settings const& how,
+      launch_settings const& settings,
       std::function<void(std::span<int const>)> on_thread_start = {});
 
   /// @return what a rank runs with
@@ -67,14 +67,14 @@ class launcher {
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
     auto const job = [&](int worker) {
-      auto const& mine = *queues_[zbpp::detail::index(worker)];
-      device_guard const here(mine.device);
+      auto const& queue = *queues_[zbpp::detail::index(worker)];
+      device_guard const here(queue.device);
       if (on_thread_start_) {
         std::vector<int> ranks;
-        for (auto const& r : mine.ranks) ranks.push_back(ranks_[r.engine]);
+        for (auto const& r : queue.ranks) ranks.push_back(ranks_[r.engine]);
         on_thread_start_(ranks);
       }
-      for (auto const& r : mine.ranks) {
+      for (auto const& r : queue.ranks) {
         device_guard const there(r.device);
         engines[r.engine].warm_up();
         contexts_[r.engine]->compute().synchronize();
@@ -184,15 +184,15 @@ class launcher {
       return;
     }
     auto job = [this, &engines, &wait, is_in_order](int worker) {
-      auto& mine = *queues_[zbpp::detail::index(worker)];
+      auto& queue = *queues_[zbpp::detail::index(worker)];
       try {
-        device_guard const here(mine.device);
-        issue_all(mine, engines, wait);
+        device_guard const here(queue.device);
+        issue_all(queue, engines, wait);
         if (is_in_order) return;
-        for (auto const& r : mine.ranks)
+        for (auto const& r : queue.ranks)
           contexts_[r.engine]->compute().record(contexts_[r.engine]->end());
       } catch (...) {
-        engines[mine.ranks.front().engine].fail(std::current_exception());
+        engines[queue.ranks.front().engine].fail(std::current_exception());
       }
     };
     if (threads_ != nullptr)
@@ -202,14 +202,14 @@ class launcher {
   }
   // Issues one pass after another, always of the rank whose planned time is the earliest.
   template <class Engine, class Wait>
-  void issue_all(device_queue& mine, std::vector<Engine>& engines, Wait const& wait) {
-    for (auto& r : mine.ranks) r.is_done = false;
-    auto seen = mine.unblock_all();
-    auto current = mine.device;
+  void issue_all(device_queue& queue, std::vector<Engine>& engines, Wait const& wait) {
+    for (auto& r : queue.ranks) r.is_done = false;
+    auto seen = queue.unblock_all();
+    auto current = queue.device;
     for (;;) {
       rank_state* next = nullptr;
       bool is_done = true;
-      for (auto& r : mine.ranks) {
+      for (auto& r : queue.ranks) {
         is_done = is_done && r.is_done;
         if (r.is_done || r.is_blocked) continue;
         if (next == nullptr || engines[r.engine].time().now() < engines[next->engine].time().now())
@@ -217,8 +217,8 @@ class launcher {
       }
       if (is_done) return;
       if (next == nullptr) {  // all wait for what other threads or processes issue
-        wait(mine.wake, seen);
-        seen = mine.unblock_all();
+        wait(queue.wake, seen);
+        seen = queue.unblock_all();
         continue;
       }
       if (next->device != current) check(cudaSetDevice(current = next->device));
@@ -228,7 +228,7 @@ class launcher {
       if (reached == progress::failed) return;
       next->is_done = reached == progress::done;
       next->is_blocked = reached == progress::blocked;
-      if (engine.passes_run() != before) seen = mine.unblock_all();
+      if (engine.passes_run() != before) seen = queue.unblock_all();
     }
   }
 
@@ -244,9 +244,11 @@ inline launcher::launcher(
     std::vector<rank_device> devices,
     std::span<int const> ranks,
     plan const& planned,
-    launch_settings const& how,
+    launch_settings const& settings,
     std::function<void(std::span<int const>)> on_thread_start)
-    : ranks_(ranks), one_thread_(how.one_thread), on_thread_start_(std::move(on_thread_start)) {
+    : ranks_(ranks),
+      one_thread_(settings.one_thread),
+      on_thread_start_(std::move(on_thread_start)) {
   if (devices.empty()) {
     int current = 0;
     check(cudaGetDevice(&current));
@@ -268,10 +270,13 @@ inline launcher::launcher(
               "; choose one from 0 to " + std::to_string(count - 1));
     device_guard const here(device);
     contexts_.push_back(std::make_unique<device_context>(
-        devices[i], planned.problem().microbatches(), planned.schedule().passes(ranks[i]), how));
+        devices[i],
+        planned.problem().microbatches(),
+        planned.schedule().passes(ranks[i]),
+        settings));
     queue_of(device).ranks.push_back({.engine = i, .device = device});
   }
-  if (how.traces) {
+  if (settings.traces) {
     for (auto& q : queues_) {
       device_guard const here(q->device);
       q->epoch.emplace(event_kind::timing);

@@ -99,7 +99,6 @@ class device_array {
 
   /// @return the first value; null where there is none
   [[nodiscard]] Value* data() const noexcept { return first_; }
-  /// @return how many there are
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
  private:

@@ -17,9 +17,9 @@ class nvtx_range {
  public:
 #ifdef ZBPP_NVTX
   /// Opens the range of a pass, named as in `2F5`.
-  void open(pass const& what) {
+  void open(pass const& of) {
     close();
-    id_ = nvtxRangeStartA(to_string(what).c_str());
+    id_ = nvtxRangeStartA(to_string(of).c_str());
     is_open_ = true;
   }
   /// Closes the range, if one is open.

@@ -6,10 +6,8 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/detail/driver_api.hpp>
-#include <zbpp/cuda/detail/green_contexts.hpp>
 #include <zbpp/cuda/device_needs.hpp>
 #include <zbpp/cuda/handles.hpp>
-#include <zbpp/cuda/hardware_queues.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 
 #include <algorithm>
@@ -44,9 +42,7 @@ class partition {
       all.push_back({.device = device_, .compute = p.compute.get(), .sm_count = p.sm_count});
     return all;
   }
-  /// @return how many parts there are
   [[nodiscard]] int parts() const noexcept { return static_cast<int>(parts_.size()); }
-  /// @return how many multiprocessors a part has
   [[nodiscard]] int sm_count(int part) const noexcept {
     return parts_[zbpp::detail::index(part)].sm_count;
   }

@@ -28,9 +28,9 @@ class pass_observer {
   void begin_pair() const { context_->begin_pair(); }
   /// Begins a pass. @return its planned start
   /// @throws cuda_error
-  ticks start(ticks arrival, pass const& what) {
-    context_->begin_pass(what.is_paired);
-    range_.open(what);
+  ticks start(ticks arrival, pass const& of) {
+    context_->begin_pass(of.is_paired);
+    range_.open(of);
     return now_ = std::max(now_, arrival);
   }
   /// Ends a pass. @return its planned end

@@ -40,7 +40,6 @@ class slot_ring {
     }
   }
 
-  /// @return the slot of a message
   [[nodiscard]] slot& at(std::int32_t sequence) noexcept {
     return slots_[zbpp::detail::index(sequence) & (slots_.size() - 1)];
   }
@@ -64,7 +63,6 @@ class slot_ring {
   [[nodiscard]] transfer_waits waits(std::int32_t sequence) const noexcept {
     return needs_.waits[zbpp::detail::index(sequence)];
   }
-  /// @return how many slots were opened
   [[nodiscard]] std::int32_t opened() const noexcept { return opened_; }
   /// @return the sizes of the buffers of a message
   [[nodiscard]] message_shape const& shape(std::int32_t sequence) const noexcept {

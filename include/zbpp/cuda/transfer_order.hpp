@@ -283,8 +283,8 @@ class transfer_order {
     return last;
   }
 
-  static void join(knowledge& what, knowledge const& other) {
-    for (std::size_t q = 0; q < what.size(); ++q) what[q] = std::max(what[q], other[q]);
+  static void join(knowledge& known, knowledge const& other) {
+    for (std::size_t q = 0; q < known.size(); ++q) known[q] = std::max(known[q], other[q]);
   }
 
   program const& program_;

@@ -68,7 +68,7 @@ struct ignored_action {
 /// @throws error (bad_format) with line, cell, what was found and what was expected
 [[nodiscard]] schedule schedule_from_csv(
     std::string_view text,
-    std::optional<placement> const& where = {},
+    std::optional<placement> const& placement = {},
     std::optional<int> microbatches = {},
     csv_pairs pairs = csv_pairs::in_turn);
 
@@ -78,7 +78,7 @@ struct ignored_action {
 /// @throws error (bad_format) with line, cell, what was found and what was expected
 [[nodiscard]] program program_from_csv(
     std::string_view text,
-    std::optional<placement> const& where = {},
+    std::optional<placement> const& placement = {},
     std::optional<int> microbatches = {},
     csv_pairs pairs = csv_pairs::in_turn);
 

@@ -43,6 +43,10 @@ namespace detail {
 /// Writes a fraction exactly and without needless zeros; `parts` is a power of ten.
 [[nodiscard]] std::string decimal(std::int64_t value, std::int64_t parts);
 
+/// Writes a text as a string of JSON, with its quotes.
+/// @return nothing where the text is not UTF-8
+[[nodiscard]] std::string json_text(std::string_view text);
+
 }  // namespace detail
 
 /// Writes a time of at least 0 without its unit: exact, without needless zeros.
@@ -50,6 +54,10 @@ namespace detail {
 
 /// @return the shortest decimal that reads back to the same double
 [[nodiscard]] std::string number_text(double value);
+/// Writes a number with so many decimals.
+[[nodiscard]] std::string fixed_text(double value, int decimals);
+/// Writes a time, which may be negative, without its unit and with so many decimals.
+[[nodiscard]] std::string fixed_text(ticks time, time_unit unit, int decimals);
 
 /// Writes a time of at least 0 with its unit, exactly, as in `12.5 ms`.
 [[nodiscard]] std::string time_text(ticks time, time_unit unit);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All of component json: problems and plans as JSON, and what is true of a plan.
+// All of component json: problems, plans, traces and explanations as JSON, and what is true of a
+// plan.
 #pragma once
 
+#include <zbpp/json/chrome_trace.hpp>
 #include <zbpp/json/claims.hpp>
+#include <zbpp/json/explanation.hpp>
 #include <zbpp/json/layers.hpp>
 #include <zbpp/json/plan.hpp>
+#include <zbpp/json/planners.hpp>
 #include <zbpp/json/problem.hpp>

@@ -40,7 +40,6 @@ class rows {
   /// Ends the row being written.
   void end_row() { ends_.push_back(values_.size()); }
 
-  /// @return how many rows there are
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(ends_.size()); }
   /// @return how many values there are in all rows
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
@@ -48,16 +47,17 @@ class rows {
   [[nodiscard]] std::size_t begin_of(int rank) const noexcept {
     return rank == 0 ? 0 : ends_[detail::index(rank) - 1];
   }
-  /// @return the row of `rank`
   [[nodiscard]] std::span<Value const> operator[](int rank) const noexcept {
-    return std::span<Value const>(values_).subspan(begin_of(rank), length(rank));
+    return {values_.data() + begin_of(rank), length(rank)};
   }
   /// @return the row of `rank`, to be written
   [[nodiscard]] std::span<Value> operator[](int rank) noexcept {
-    return std::span<Value>(values_).subspan(begin_of(rank), length(rank));
+    return {values_.data() + begin_of(rank), length(rank)};
   }
   /// @return the values of all rows, one row after another
-  [[nodiscard]] std::span<Value const> all() const noexcept { return values_; }
+  [[nodiscard]] std::span<Value const> all() const noexcept {
+    return {values_.data(), values_.size()};
+  }
 
   /// @return a copy as a vector of rows, easy to edit
   [[nodiscard]] std::vector<std::vector<Value>> nested() const {

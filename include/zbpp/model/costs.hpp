@@ -43,6 +43,9 @@ struct stage_costs {
   std::optional<ticks> recompute = {};       ///< of R; a stage without it keeps its activation
   /// Of F and B of two microbatches together, from max(F, B) to F + B; F + B where it is not given.
   std::optional<ticks> overlapped = {};
+  /// Of F and BW of two microbatches together, from max(F, BW) to F + BW. Where it is not given, an
+  /// F and a BW hide as much as an F and a B.
+  std::optional<ticks> overlapped_fused = {};
   ticks norm = 0;            ///< to look at its gradients, where ranks agree on optimizer steps
   ticks optimizer_step = 0;  ///< to step its weights
   bytes activation = 0;
@@ -70,9 +73,18 @@ struct stage_costs {
     return 0;
   }
 
-  /// @return what F and B of this stage take less together than one after the other
-  [[nodiscard]] constexpr ticks saved_by_pairing() const noexcept {
-    return overlapped ? forward - (*overlapped - backward_input) : 0;
+  /// @return what F and B or BW of this stage take less together than one after the other
+  [[nodiscard]] constexpr ticks saved_by_pairing(pass_kind backward) const noexcept {
+    bool const is_own = backward == pass_kind::backward && overlapped_fused;
+    auto const& together = is_own ? overlapped_fused : overlapped;
+    auto const alone = is_own ? of(pass_kind::backward) : backward_input;
+    return together ? forward - (*together - alone) : 0;
+  }
+  /// @return the more of what F and B and what F and BW take less together
+  [[nodiscard]] constexpr ticks most_saved_by_pairing() const noexcept {
+    auto const apart = saved_by_pairing(pass_kind::backward_input);
+    auto const fused = saved_by_pairing(pass_kind::backward);
+    return apart < fused ? fused : apart;
   }
 
   /// @return whether BW takes less time than B and W apart
@@ -91,8 +103,8 @@ struct stage_costs {
 /// the longer pass and the sum, and one stage that hides nothing leaves the sum.
 [[nodiscard]] constexpr ticks pair_time(
     stage_costs const& of_forward, stage_costs const& of_backward, pass_kind backward) noexcept {
-  auto const a = of_forward.saved_by_pairing();
-  auto const b = of_backward.saved_by_pairing();
+  auto const a = of_forward.saved_by_pairing(backward);
+  auto const b = of_backward.saved_by_pairing(backward);
   return of_forward.forward + of_backward.of(backward) - (a < b ? a : b);
 }
 

@@ -47,15 +47,12 @@ class layered_problem {
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   /// @return how many stages the layers are cut into
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
-  /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  /// @return the costs of all layers
   [[nodiscard]] std::span<layer_costs const> layers() const noexcept { return layers_; }
   /// @return what messages between ranks take
   [[nodiscard]] transfer_costs const& transfer() const noexcept { return transfer_; }
   /// @return the memory limits as given: none, one for all ranks, or one per rank
   [[nodiscard]] std::span<bytes const> memory_limits() const noexcept { return memory_limits_; }
-  /// @return whether the memory of ranks is limited
   [[nodiscard]] bool has_limits() const noexcept { return !memory_limits_.empty(); }
 
   /// Cuts the layers into stages.

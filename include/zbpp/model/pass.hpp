@@ -4,7 +4,9 @@
 // (gradient of the input, somebody waits for it) and W (gradient of the weights, nobody does).
 #pragma once
 
+#include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,16 +22,34 @@ enum class pass_kind : std::uint8_t {
   recompute,        ///< R: makes again what F did not keep
 };
 
+/// Describes a kind of pass. A new kind is a row of `pass_table`, an enumerator of `pass_kind` and
+/// `instruction_kind`, and the switches that the compiler then finds incomplete.
+struct pass_traits {
+  pass_kind kind;
+  std::string_view letters;      ///< in texts, pictures and JSON
+  std::string_view csv_letters;  ///< in CSV, as PyTorch writes them
+};
+
+/// Holds the traits of all kinds of passes, in the order of `pass_kind`.
+inline constexpr std::array pass_table{
+    pass_traits{pass_kind::forward, "F", "F"},
+    pass_traits{pass_kind::backward_input, "B", "I"},
+    pass_traits{pass_kind::backward_weight, "W", "W"},
+    pass_traits{pass_kind::backward, "BW", "B"},
+    pass_traits{pass_kind::recompute, "R", "R"},
+};
+
+/// Counts the kinds of passes.
+inline constexpr std::size_t pass_kinds = pass_table.size();
+
+/// Tells a kind from a number that was cast to one.
+[[nodiscard]] constexpr bool is_known(pass_kind kind) noexcept {
+  return static_cast<std::size_t>(kind) < pass_kinds;
+}
+
 /// @return the short form of a kind: F, B, W, BW or R
 [[nodiscard]] constexpr std::string_view to_string(pass_kind kind) noexcept {
-  switch (kind) {
-    case pass_kind::forward: return "F";
-    case pass_kind::backward_input: return "B";
-    case pass_kind::backward_weight: return "W";
-    case pass_kind::backward: return "BW";
-    case pass_kind::recompute: return "R";
-  }
-  return "?";
+  return is_known(kind) ? pass_table[static_cast<std::size_t>(kind)].letters : "?";
 }
 
 /// Names one pass of a schedule. Paired passes start together, when both inputs are there, and end

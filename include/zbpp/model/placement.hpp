@@ -36,11 +36,8 @@ class placement {
     return placement(std::move(rank_of_stage));
   }
 
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(first_.size()) - 1; }
-  /// @return how many stages there are
   [[nodiscard]] int stages() const noexcept { return static_cast<int>(rank_of_.size()); }
-  /// @return the rank that runs a stage
   [[nodiscard]] int rank_of(int stage) const noexcept { return rank_of_[detail::index(stage)]; }
   /// @return which of its rank's chunks a stage is, counted along the model
   [[nodiscard]] int chunk_of(int stage) const noexcept { return chunk_of_[detail::index(stage)]; }

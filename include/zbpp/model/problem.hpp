@@ -38,17 +38,12 @@ class problem {
 
   /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
-  /// @return how many stages there are
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
-  /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  /// @return the costs of a stage
   [[nodiscard]] stage_costs const& costs(int stage) const noexcept {
     return stages_[detail::index(stage)];
   }
-  /// @return the costs of all stages
   [[nodiscard]] std::span<stage_costs const> all_costs() const noexcept { return stages_; }
   /// @return what an F and the B or BW beside it on the same rank take together
   [[nodiscard]] ticks pair_time(pass const& forward, pass const& backward) const noexcept {
@@ -113,6 +108,9 @@ void require_fit(Order const& order, problem const& problem) {
 /// @return the same problem with one memory limit for every rank
 /// @throws error (bad_argument) when the limit is negative
 [[nodiscard]] problem with_memory_limit(problem const& problem, bytes limit);
+/// @return the same problem with other times of messages
+/// @throws error (bad_argument) when they are for another number of ranks
+[[nodiscard]] problem with_transfer(problem const& problem, transfer_costs transfer);
 
 }  // namespace zbpp
 

@@ -29,14 +29,22 @@ enum class instruction_kind : std::uint8_t {
   send_gradient,       ///< ships what the flow deposited to stage - 1
   receive_gradient,    ///< opens the slot for what stage + 1 sends
   optimizer_step,      ///< applies the gradients of a stage; its microbatch is 0
-  reduce_norm,         ///< adds what a rank's gradients come to, and tells the next rank
-  validate,            ///< learns what those of all ranks come to, and tells the rank before
-  send_tied,           ///< ships the gradients of tied weights to the other ranks that have them
-  add_tied,            ///< waits for those of the other stages, and gives a stage the sum
+  reduce_norm,  ///< adds this rank's part of the gradient norm; sends the sum to the next rank
+  validate,     ///< receives the norm of all ranks, and sends it to the rank before
+  send_tied,    ///< ships the gradients of tied weights to the other ranks that have them
+  add_tied,     ///< waits for the gradients of the other stages; gives a stage the sum
 };
 
-/// Says how many kinds of instructions there are.
-inline constexpr int instruction_kinds = 14;
+/// Counts the kinds of instructions.
+inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 9;
+static_assert(
+    static_cast<std::size_t>(instruction_kind::send_activation) == pass_kinds &&
+    static_cast<int>(instruction_kind::add_tied) == instruction_kinds - 1);
+
+/// Tells a pass from other instructions.
+[[nodiscard]] constexpr bool is_pass(instruction_kind kind) noexcept {
+  return static_cast<std::size_t>(kind) < pass_kinds;
+}
 
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
 ///         VALIDATE, SEND_T or ADD_T
@@ -62,10 +70,7 @@ struct instruction {
   std::int32_t microbatch = 0;
   bool is_paired = false;  ///< of B or BW: it runs together with the F right in front of it
 
-  /// @return whether this is a pass
-  [[nodiscard]] constexpr bool is_pass() const noexcept {
-    return kind <= instruction_kind::recompute;
-  }
+  [[nodiscard]] constexpr bool is_pass() const noexcept { return zbpp::is_pass(kind); }
   /// @return whether this belongs to the rank as a whole; its stage is then the first of the rank
   [[nodiscard]] constexpr bool is_of_rank() const noexcept {
     return kind == instruction_kind::reduce_norm || kind == instruction_kind::validate;
@@ -140,13 +145,9 @@ class program {
 
   /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
-  /// @return how many stages there are
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
-  /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  /// @return the instructions of all ranks
   [[nodiscard]] rows<instruction> const& instructions() const noexcept { return instructions_; }
   /// @return the instructions of a rank, in order
   [[nodiscard]] std::span<instruction const> instructions(int rank) const noexcept {

@@ -8,7 +8,6 @@
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -30,13 +29,9 @@ class schedule {
 
   /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
-  /// @return how many stages there are
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
-  /// @return how many microbatches make a step
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  /// @return the passes of all ranks
   [[nodiscard]] rows<pass> const& passes() const noexcept { return passes_; }
   /// @return the passes of a rank, in order
   [[nodiscard]] std::span<pass const> passes(int rank) const noexcept { return passes_[rank]; }
@@ -68,7 +63,9 @@ template <class Row>
 /// @return whether any of some passes or instructions is paired with the one before it
 template <class Row>
 [[nodiscard]] bool has_pairs(Row const& row) noexcept {
-  return std::ranges::any_of(row, [](auto const& one) { return one.is_paired; });
+  for (auto const& one : row)
+    if (one.is_paired) return true;
+  return false;
 }
 
 }  // namespace detail

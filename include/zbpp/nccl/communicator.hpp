@@ -7,7 +7,6 @@
 
 #include <zbpp/cuda/error.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/nccl/detail/abort_thread.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/error.hpp>
 
@@ -32,8 +31,8 @@ using pause_call = std::function<void(std::chrono::microseconds)>;
 ///         time has passed since it was made
 [[nodiscard]] inline pause_call limited_pause(std::chrono::milliseconds limit, std::string text) {
   auto const end = std::chrono::steady_clock::now() + limit;
-  return [end, what = std::move(text)](std::chrono::microseconds time) {
-    if (std::chrono::steady_clock::now() > end) throw error(errc::no_rendezvous, what);
+  return [end, reason = std::move(text)](std::chrono::microseconds time) {
+    if (std::chrono::steady_clock::now() > end) throw error(errc::no_rendezvous, reason);
     std::this_thread::sleep_for(time);
   };
 }
@@ -75,12 +74,12 @@ class communicator {
   /// `blocking = 0`: others block the host until a peer comes, however long that takes.
   /// @throws error (bad_argument) when NCCL is older than 2.28.7 and cannot revoke; nccl_error;
   ///         std::system_error when the system has no more threads
-  explicit communicator(ncclComm_t theirs) : native_(theirs) {
+  explicit communicator(ncclComm_t adopted) : native_(adopted) {
 #if NCCL_VERSION_CODE >= 22807
     detail::check_library(22807);
-    check(ncclCommCount(theirs, &ranks_));
-    check(ncclCommUserRank(theirs, &rank_));
-    check(ncclCommCuDevice(theirs, &device_));
+    check(ncclCommCount(adopted, &ranks_));
+    check(ncclCommUserRank(adopted, &rank_));
+    check(ncclCommCuDevice(adopted, &device_));
 #else
     throw error(
         errc::bad_argument,

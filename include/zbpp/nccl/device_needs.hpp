@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a plan needs of the GPUs that `nccl::ranks` runs it on, one for each rank, known without a
-// GPU. It needs nothing of CUDA and NCCL.
+// What a plan needs of the GPUs that `nccl::ranks` runs it on, one for each rank: hardware queues,
+// streams, events and memory, known without a GPU. It needs nothing of CUDA and NCCL.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
@@ -15,16 +15,42 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
-#include <zbpp/nccl/detail/communicator_map.hpp>
-#include <zbpp/nccl/detail/peer_slots.hpp>
-#include <zbpp/nccl/hardware_queues.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
 #include <zbpp/runtime/arena.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 namespace zbpp::nccl {
+
+/// @return by rank, how many streams its device has in a run of a program where NCCL carries all:
+///         that of its passes, a second one where it has pairs, for each communicator of the rank
+///         one for messages and two that NCCL makes, and one more of NCCL where there is any
+///         communicator; those that stay idle may take a queue as well
+/// @source NCCL, commAlloc in src/init.cc and ncclCudaContextTrack in src/misc/strongstream.cc
+[[nodiscard]] inline std::vector<int> streams_of_ranks(
+    program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
+  std::vector<int> counts;
+  auto const made = detail::map_communicators(code.placement(), layout);
+  for (int rank = 0; rank < code.ranks(); ++rank)
+    counts.push_back(detail::streams_of_rank(code, rank, made.count_of(rank)));
+  return counts;
+}
+
+/// @return how many hardware queues the device of each rank needs, since every group of calls of
+/// NCCL
+///         records an event behind its kernel, and streams that share a queue then wait for the
+///         message, too: one where all ranks have their
+///         transfers in one order, as with `lower_options::layout` of `one_per_rank`, else one for
+///         each stream
+/// @param code    one that `verify` accepts for `layout`
+/// @param layout  of the communicators; `one_per_rank` when the caller's is adopted
+[[nodiscard]] inline hardware_queue_need hardware_queues(
+    program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
+  return zbpp::hardware_queues(code, streams_of_ranks(code, layout));
+}
 
 /// Says how `ranks` runs a program, and on how many hosts.
 struct needs_settings {
@@ -48,27 +74,30 @@ struct needs_settings {
 ///         `ranks_per_host`, `steps_at_once` or `most_ctas` is below 1
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<cuda::device_needs> device_needs_of(
-    program const& code, problem const& problem, needs_settings const& how = {}) {
+    program const& code, problem const& problem, needs_settings const& settings = {}) {
   zbpp::detail::require_fit(code, problem);
   zbpp::detail::require(
-      how.ranks_per_host >= 1, "ranks_per_host is below 1; give the ranks that are on each host");
+      settings.ranks_per_host >= 1,
+      "ranks_per_host is below 1; give the ranks that are on each host");
   zbpp::detail::require(
-      how.steps_at_once >= 1, "steps_at_once is below 1; give a number of steps from 1");
+      settings.steps_at_once >= 1, "steps_at_once is below 1; give a number of steps from 1");
   zbpp::detail::require(
-      how.most_ctas >= 1, "most_ctas is below 1; give the thread blocks that a message may use");
-  bool const replays = how.replay == cuda::replay::step;
-  bool const has_order = replays || how.steps_at_once > 1;
+      settings.most_ctas >= 1,
+      "most_ctas is below 1; give the thread blocks that a message may use");
+  bool const replays = settings.replay == cuda::replay::step;
+  bool const has_order = replays || settings.steps_at_once > 1;
   traffic const messages(code);
   std::vector<cuda::slot_filling> filling;
   for (auto const& c : messages.channels())
     filling.push_back(
-        !replays && detail::are_on_one_host(c.from, c.to, how.ranks_per_host)
+        !replays && detail::are_on_one_host(c.from, c.to, settings.ranks_per_host)
             ? cuda::slot_filling::by_sends
             : cuda::slot_filling::by_receives);
   auto const is_copied = [&](int channel) {
     return filling[zbpp::detail::index(channel)] == cuda::slot_filling::by_sends;
   };
-  auto const made = detail::map_rest(messages.channels(), code.ranks(), how.layout, is_copied);
+  auto const made =
+      detail::map_remaining(messages.channels(), code.ranks(), settings.layout, is_copied);
   auto const slots = cuda::detail::peak_slots(code, problem, messages, filling);
   std::vector<cuda::device_needs> result;
   std::vector<int> streams;
@@ -89,11 +118,12 @@ struct needs_settings {
          // one behind the copies of each channel, and those that put steps in order: at their
          // begin, their ends, and behind each stream of theirs.
          .events =
-             1 + 2 * static_cast<int>(passes) * how.steps_at_once +
+             1 + 2 * static_cast<int>(passes) * settings.steps_at_once +
              (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +
              senders +
-             (has_order ? 2 + how.steps_at_once + communicators + senders + (replays ? 1 : 0) : 0),
-         .waiting_ctas = how.most_ctas * communicators,
+             (has_order ? 2 + settings.steps_at_once + communicators + senders + (replays ? 1 : 0)
+                        : 0),
+         .waiting_ctas = settings.most_ctas * communicators,
          .slots = slots[zbpp::detail::index(rank)]});
   }
   auto const queues = zbpp::hardware_queues(code, streams);
@@ -115,4 +145,56 @@ struct needs_settings {
   return result;
 }
 
+namespace detail {
+
+/// Refuses a program that can deadlock on the hardware queues that the device of a rank has.
+/// @param count_of_streams  on this device
+/// @throws error (refused_program)
+inline void check_hardware_queues(program const& code, int rank, int count_of_streams) {
+  std::vector const all(zbpp::detail::index(code.ranks()), count_of_streams);
+  auto const need = zbpp::hardware_queues(code, all);
+  auto const streams = need.of_rank[zbpp::detail::index(rank)];
+  auto const there = cuda::device_connections();
+  if (streams <= there) return;
+  auto const& cycle = need.reason.front();
+  auto const count = std::to_string(streams);
+  std::string const cure =
+      streams > cuda::most_device_connections
+          ? "; CUDA has no more than 32, so lower the plan with .layout = "
+            "channel_layout::one_per_rank, after which one queue is enough: "
+          : "; set CUDA_DEVICE_MAX_CONNECTIONS to " + count +
+                " in the environment before the program starts, or lower the plan with .layout = "
+                "channel_layout::one_per_rank, after which one queue is enough: ";
+  throw error(
+      errc::refused_program,
+      "the program can deadlock where streams share a hardware queue, and rank " +
+          std::to_string(rank) + " has " + count + " streams and " + std::to_string(there) +
+          " queues" + cure + cycle.text,
+      cycle.location);
+}
+
+/// Refuses settings with which waiting messages can hold all multiprocessors of a rank, so that no
+/// pass is left that could end the wait. A communicator runs one kernel at a time, so messages hold
+/// at most `most_ctas` for each.
+/// @param made      those of the run
+/// @param sm_count  those that its passes have
+/// @throws error (bad_argument)
+inline void check_multiprocessors(
+    communicator_map const& made, int rank, int most_ctas, int sm_count) {
+  auto const communicators = made.count_of(rank);
+  auto const most = communicators == 0 ? most_ctas : (sm_count - 1) / communicators;
+  if (most_ctas <= most) return;
+  auto const cure = most > 0
+                        ? "set ranks_settings::most_ctas to " + std::to_string(most) + " or less"
+                        : "give them more than " + std::to_string(communicators);
+  throw error(
+      errc::bad_argument,
+      "messages may hold " + std::to_string(most_ctas) + " multiprocessors for each of " +
+          std::to_string(communicators) +
+          " communicators while they wait, and the passes of rank " + std::to_string(rank) +
+          " have " + std::to_string(sm_count) + " in all; " + cure,
+      {.rank = rank});
+}
+
+}  // namespace detail
 }  // namespace zbpp::nccl

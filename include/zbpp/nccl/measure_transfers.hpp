@@ -8,6 +8,8 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/wire.hpp>
+#include <zbpp/cuda/detail/timing.hpp>
 #include <zbpp/cuda/error.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/slots.hpp>
@@ -15,20 +17,24 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
-#include <zbpp/nccl/detail/agreement.hpp>
-#include <zbpp/nccl/detail/communicator_map.hpp>
-#include <zbpp/nccl/detail/link_probe.hpp>
-#include <zbpp/nccl/detail/make_communicators.hpp>
-#include <zbpp/nccl/detail/make_peers.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
-#include <zbpp/nccl/detail/peer_slots.hpp>
+#include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/detail/calls.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
+#include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/connect.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/settings.hpp>
+#include <zbpp/runtime/arena.hpp>
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -88,12 +94,204 @@ struct transfer_conditions {
 
 namespace detail {
 
+/// Says what messages take between two ranks, either way; a plain value, as ranks exchange it.
+struct measured_link {
+  int first = 0;
+  int second = 0;
+  ticks latency = 0;
+  double time_per_byte = 0;  ///< nanoseconds
+};
+
+/// Appends the links that another rank has sent.
+inline void append_links(asio::blob const& part, std::vector<measured_link>& links) {
+  for (std::size_t at = 0; at + sizeof(measured_link) <= part.size(); at += sizeof(measured_link))
+    std::memcpy(&links.emplace_back(), part.data() + at, sizeof(measured_link));
+}
+
+/// Names two ranks and their channels.
+struct link_ends {
+  int first;
+  int second;
+  int there;  ///< channel from the first to the second
+  int back;
+};
+
+/// An end of a channel whose messages are timed, by NCCL or by copies.
+class timed_end {
+ public:
+  /// @param other  the rank at the other end
+  /// @throws cuda_error
+  timed_end(communicator_set const& all, peer_set const& peers, int channel, int rank, int other)
+      : end_(all.endpoint_of(channel, rank)),
+        outgoing_(peers.sender_of(channel)),
+        incoming_(peers.receiver_of(channel)),
+        other_(end_ == nullptr ? -1 : all.number_in(channel, other)) {
+    if (incoming_ != nullptr) arrivals_ = cuda::stream(cuda::stream_priority::highest);
+  }
+
+  /// @return the stream on which its messages run, or are waited for
+  [[nodiscard]] cuda::stream_ref on() const {
+    if (end_ != nullptr) return end_->messages;
+    return outgoing_ != nullptr ? outgoing_->copies() : arrivals_.view();
+  }
+  /// Tells the sender ahead of `receive` that there is room, where copies carry the channel.
+  /// @throws cuda_error
+  void open() const {
+    if (incoming_ == nullptr) return;
+    incoming_->skip();
+    incoming_->tell(arrivals_);
+  }
+  /// Enqueues a send. @throws cuda_error; nccl_error; what the pause throws
+  void send(void const* data, std::size_t size, pause_call const& pause) const {
+    if (outgoing_ != nullptr) return outgoing_->send(data, size);
+    start(pause, [&] { return ncclSend(data, size, ncclInt8, other_, end_->comm.get(), on()); });
+  }
+  /// Enqueues a receive. @throws cuda_error; nccl_error; what the pause throws
+  void receive(void* data, std::size_t size, pause_call const& pause) {
+    if (incoming_ != nullptr) return incoming_->wait(arrivals_, received_++);
+    start(pause, [&] { return ncclRecv(data, size, ncclInt8, other_, end_->comm.get(), on()); });
+  }
+
+ private:
+  template <class Call>
+  void start(pause_call const& pause, Call const& call) const {
+    group together;
+    check_started(call());
+    together.end();
+    end_->comm.wait(pause);  // only then what follows on the stream is behind it
+  }
+
+  endpoint* end_;
+  peer_sender* outgoing_;
+  peer_receiver* incoming_;
+  int other_;
+  cuda::stream arrivals_;
+  std::int32_t received_ = 0;
+};
+
+/// Sends messages to and fro. Both ranks of a link make one and call the same functions.
+class link_probe {
+ public:
+  /// @param largest  bytes of the larger message that is sent, more than 0
+  /// @param pause    called while the devices are waited for; throws to give up
+  /// @throws std::bad_alloc; cuda_error
+  link_probe(
+      communicator_set& all,
+      peer_set& peers,
+      link_ends ends,
+      int rank,
+      memory_source memory,
+      bytes largest,
+      pause_call pause)
+      : all_(all),
+        peers_(peers),
+        ends_(ends),
+        is_first_(rank == ends.first),
+        there_(all, peers, ends.there, rank, is_first_ ? ends.second : ends.first),
+        back_(all, peers, ends.back, rank, is_first_ ? ends.second : ends.first),
+        largest_(largest),
+        data_(arena(memory).allocate(static_cast<std::size_t>(largest), purpose::edge)),
+        pause_(std::move(pause)) {
+    auto const by = out().on();
+    cuda::check(cudaMemsetAsync(data_.data(), 0, data_.size(), by));
+    by.record(sent_);
+    by.record(received_);
+  }
+
+  /// @return what messages take; a number only on the first rank
+  /// @throws cuda_error; nccl_error; what the pause throws
+  [[nodiscard]] measured_link measure() {
+    try {
+      auto const link = fit();
+      poll([this] { return sent_.view().is_complete(); }, pause_);
+      poll([this] { return received_.view().is_complete(); }, pause_);
+      return link;
+    } catch (...) {
+      all_.abort();  // memory goes once nothing uses it
+      peers_.abort();
+      for (auto const* end : {&there_, &back_}) cudaStreamSynchronize(end->on());
+      throw;
+    }
+  }
+
+ private:
+  static constexpr int turns = 5;
+  static constexpr int rounds = 4;  // of a turn; the host gets ahead of the devices meanwhile
+
+  // A line through the times of two sizes.
+  [[nodiscard]] measured_link fit() {
+    auto const small = std::max<bytes>(largest_ / 4, 1);
+    auto const time = one_way(largest_);
+    auto const time_of_small = one_way(small);
+    measured_link link{ends_.first, ends_.second, std::llround(time), 0};
+    if (largest_ > small && time > time_of_small) {
+      link.time_per_byte = (time - time_of_small) / static_cast<double>(largest_ - small);
+      auto const moving = link.time_per_byte * static_cast<double>(largest_);
+      link.latency = std::max<ticks>(0, std::llround(time) - std::llround(moving));
+    }
+    return link;
+  }
+
+  // Where this rank's messages leave, and where it gets those of the other.
+  [[nodiscard]] timed_end& out() noexcept { return is_first_ ? there_ : back_; }
+  [[nodiscard]] timed_end& in() noexcept { return is_first_ ? back_ : there_; }
+
+  // The median of some turns, in nanoseconds, on the first rank.
+  [[nodiscard]] double one_way(bytes size) {
+    round(size);  // what is slow the first time
+    std::array<double, turns> times{};
+    for (auto& time : times) {
+      // Where a round ends here; what the second rank measures counts for nothing.
+      auto const clock = (is_first_ ? in() : out()).on();
+      clock.record(begin_);
+      for (int i = 0; i < rounds; ++i) round(size);
+      clock.record(end_);
+      poll([this] { return end_.view().is_complete(); }, pause_);
+      time = static_cast<double>(cuda::detail::time_between(begin_, end_)) / (2 * rounds);
+    }
+    std::ranges::nth_element(times, times.begin() + turns / 2);
+    return times[turns / 2];
+  }
+
+  // There and back. Each message waits for the one before it, on the device.
+  void round(bytes size) {
+    in().open();
+    if (is_first_) send(size);
+    receive(size);
+    if (!is_first_) send(size);
+  }
+  void send(bytes size) {
+    out().on().wait(received_);
+    out().send(data_.data(), static_cast<std::size_t>(size), pause_);
+    out().on().record(sent_);
+  }
+  void receive(bytes size) {
+    in().on().wait(sent_);
+    in().receive(data_.data(), static_cast<std::size_t>(size), pause_);
+    in().on().record(received_);
+  }
+
+  communicator_set& all_;
+  peer_set& peers_;
+  link_ends ends_;
+  bool is_first_;
+  timed_end there_;
+  timed_end back_;
+  bytes largest_;
+  buffer data_;
+  pause_call pause_;
+  cuda::event sent_{cuda::event_kind::order};
+  cuda::event received_{cuda::event_kind::order};
+  cuda::event begin_{cuda::event_kind::timing};
+  cuda::event end_{cuda::event_kind::timing};
+};
+
 /// @return the largest edge between two ranks, either way; 0 when they have no neighbouring stages
 [[nodiscard]] inline bytes largest_edge(problem const& problem, int a, int b) {
-  auto const& where = problem.placement();
+  auto const& placement = problem.placement();
   bytes largest = 0;
   for (int s = 0; s + 1 < problem.stages(); ++s)
-    if (std::minmax(where.rank_of(s), where.rank_of(s + 1)) == std::minmax(a, b))
+    if (std::minmax(placement.rank_of(s), placement.rank_of(s + 1)) == std::minmax(a, b))
       largest = std::max(largest, problem.costs(s).edge);
   return largest;
 }
@@ -162,7 +360,7 @@ inline transfer_costs measure_transfers(
   cuda::check(cudaGetDevice(&device));
   if (settings.device) device = settings.device->device;
   cuda::device_guard const here(device);
-  std::vector<detail::measured_link> mine;
+  std::vector<detail::measured_link> measured;
   detail::peer_set peers(channels.size());  // outlives the report of a failure
   try {
     detail::make_peers_to_measure(control, device, problem, channels, settings, peers);
@@ -170,7 +368,8 @@ inline transfer_costs measure_transfers(
         control,
         device,
         channels,
-        detail::map_rest(channels, ranks, settings.layout, [&](int c) { return peers.carries(c); }),
+        detail::map_remaining(
+            channels, ranks, settings.layout, [&](int c) { return peers.carries(c); }),
         settings);
     for (int c = 0; c < map.size(); ++c) {
       auto const [from, to] = map.ends(c);
@@ -191,7 +390,7 @@ inline transfer_costs measure_transfers(
                     " do not end within ranks_settings::init_deadline; set NCCL_DEBUG=INFO to see "
                     "what NCCL waits for"));
         auto const link = probe.measure();
-        if (run.rank() == from) mine.push_back(link);
+        if (run.rank() == from) measured.push_back(link);
       }
       run.barrier();  // one pair at a time
     }
@@ -200,7 +399,7 @@ inline transfer_costs measure_transfers(
     throw;
   }
   std::vector<detail::measured_link> links;
-  for (auto const& part : run.all_gather(std::as_bytes(std::span(mine))))
+  for (auto const& part : run.all_gather(std::as_bytes(std::span(measured))))
     detail::append_links(part, links);
   return detail::table_of(ranks, links);
 }
@@ -221,14 +420,14 @@ inline transfer_choice choose_transfers(
   auto const consider = [&](transfer_choice const& other) {
     if (other.loss < best.loss) best = other;
   };
-  auto const& where = problem.placement();
+  auto const& placement = problem.placement();
   for (auto const& one : measured) {
     double just_in_time = 0;
     double ahead = 0;
     for (int s = 0; s + 1 < problem.stages(); ++s)
       for (auto const& [from, to] : {std::pair(s, s + 1), {s + 1, s}}) {
-        auto const sender = where.rank_of(from);
-        auto const receiver = where.rank_of(to);
+        auto const sender = placement.rank_of(from);
+        auto const receiver = placement.rank_of(to);
         if (sender == receiver) continue;
         bool const holds = !detail::are_on_one_host(sender, receiver, with.ranks_per_host);
         auto const held = holds ? static_cast<double>(one.most_ctas) / with.sm_count : 0.0;

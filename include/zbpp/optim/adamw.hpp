@@ -34,7 +34,7 @@ class adamw final : public detail::elementwise {
   [[nodiscard]] std::span<float> mean_square() noexcept { return moment(1); }
 
  private:
-  void apply(step_settings const& how, place const& to, change what) override;
+  void apply(step_settings const& step, place const& to, change part) override;
 
   adamw_settings settings_;
 };

@@ -26,10 +26,10 @@ class layer_source {
   /// Writes where weights and gradients are now.
   /// @return whether the layer is trained now; where it is frozen, it has no gradients afterwards
   /// @throws error (bad_argument) that names the layer, when it cannot be stepped as it is
-  virtual bool locate(layer& where) = 0;
+  virtual bool locate(layer& found) = 0;
   /// Writes where the weights are now.
   /// @throws error (bad_argument) that names the layer, when they cannot be stepped as they are
-  virtual void locate_weights(layer& where) const = 0;
+  virtual void locate_weights(layer& found) const = 0;
   /// Takes the gradients away, so that nobody changes them while a step may be taken back. They
   /// stay where `locate` found them.
   virtual void hold_gradients() = 0;
@@ -68,7 +68,7 @@ namespace detail {
 }  // namespace detail
 
 /// Says how an optimizer can take a step back.
-enum class undo_by : std::uint8_t {
+enum class undo_method : std::uint8_t {
   /// The old weights are kept, 4 bytes for each; moments are changed when the step is final, from
   /// the gradients, which stay until then.
   weights,

@@ -12,18 +12,18 @@ namespace zbpp::optim {
 
 /// Gives the settings of AdamW.
 struct adamw_settings {
-  float mean = 0.9F;           ///< share of the mean gradient that a step keeps
-  float mean_square = 0.999F;  ///< share of the mean squared gradient that a step keeps
-  float epsilon = 1e-8F;       ///< keeps a weight without gradients where it is
-  float weight_decay = 0;      ///< share of a weight that goes away per unit of the learning rate
-  undo_by undo = undo_by::weights;
+  float beta1 = 0.9F;      ///< share of the mean gradient that a step keeps
+  float beta2 = 0.999F;    ///< share of the mean squared gradient that a step keeps
+  float epsilon = 1e-8F;   ///< keeps a weight without gradients where it is
+  float weight_decay = 0;  ///< share of a weight that goes away per unit of the learning rate
+  undo_method undo = undo_method::weights;
 };
 
 /// Gives the settings of stochastic gradient descent.
 struct sgd_settings {
   float momentum = 0;      ///< share of the last change that a step keeps, from 0 to below 1
   float weight_decay = 0;  ///< times a weight, added to its gradient
-  undo_by undo = undo_by::weights;
+  undo_method undo = undo_method::weights;
 };
 
 namespace detail {
@@ -41,8 +41,8 @@ inline void require_size(float value, char const* text) {
 /// @return the settings
 /// @throws error (bad_argument) that names the setting which is out of bounds
 [[nodiscard]] inline adamw_settings checked(adamw_settings const& given) {
-  require_share(given.mean, "adamw_settings::mean is a share from 0 to below 1");
-  require_share(given.mean_square, "adamw_settings::mean_square is a share from 0 to below 1");
+  require_share(given.beta1, "adamw_settings::beta1 is a share from 0 to below 1");
+  require_share(given.beta2, "adamw_settings::beta2 is a share from 0 to below 1");
   require_size(given.epsilon, "adamw_settings::epsilon is a number from 0");
   require_size(given.weight_decay, "adamw_settings::weight_decay is a number from 0");
   return given;

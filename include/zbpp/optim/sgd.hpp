@@ -31,7 +31,7 @@ class sgd final : public detail::elementwise {
   [[nodiscard]] std::span<float> momentum() noexcept { return moment(0); }
 
  private:
-  void apply(step_settings const& how, place const& to, change what) override;
+  void apply(step_settings const& step, place const& to, change part) override;
 
   sgd_settings settings_;
 };

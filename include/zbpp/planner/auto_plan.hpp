@@ -4,11 +4,8 @@
 // layers of each stage, stages that recompute, and the order of passes.
 #pragma once
 
-#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <span>
@@ -17,26 +14,6 @@
 
 namespace zbpp {
 
-/// Holds the cheapest plan that was found for a model of layers.
-struct planned_layers {
-  std::vector<int> first_layer;  ///< of each stage
-  std::vector<bool> recompute;   ///< for each stage, whether it recomputes
-  zbpp::problem problem;         ///< the stages on the placement that was chosen
-  zbpp::schedule schedule;
-  ticks cost = 0;         ///< exactly what `simulate` says
-  ticks lower_bound = 0;  ///< no placement that was looked at costs less, however it is cut
-  cost_bound bound;       ///< no schedule of `problem` costs less
-
-  /// @return whether none of the placements costs less, however it is cut
-  [[nodiscard]] bool is_optimal() const noexcept { return cost <= lower_bound; }
-};
-
-/// Holds the cheapest plan that was found within one memory limit.
-struct planned_limit {
-  bytes memory_limit = 0;  ///< of every rank
-  planned_layers found;
-};
-
 /// Searches for the cheapest plan of a model of layers within every rank's memory limit: over the
 /// placement that the model has, linear, V, and looped with 2, 3, 4 ... chunks, wherever there are
 /// layers enough; over the layers of each stage; over the stages that recompute; and over orders.
@@ -44,23 +21,24 @@ struct planned_limit {
 struct auto_plan {
   static constexpr std::string_view title = "auto-plan";
 
-  search_settings search = {.seconds = 3};  ///< over all placements
-  int most_chunks = 8;                      ///< per rank, of looped placements; at least 2
+  search_settings search = {.seconds = 10};  ///< over all placements
+  int most_chunks = 8;                       ///< per rank, of looped placements; at least 2
   double most_memory_for = 0;  ///< share of the cost that may be spent for memory, as in
                                ///< `greedy_auto`
 
   /// @return the cheapest plan found, of the best on each placement that cost the same the one that
-  ///         takes the least memory, of those the one with the fewest stages
+  ///         takes the least memory, of those the one with the fewest stages. Its lower bound is
+  ///         about all placements that were looked at, however they are cut
   /// @throws error (unsupported_problem) when nothing that was tried fits the memory: for the
   ///         closest, its placement, the rank, what it needs, and how much higher the limits have
   ///         to be; (bad_argument) when a setting is out of range
-  [[nodiscard]] planned_layers operator()(layered_problem const& model) const;
+  [[nodiscard]] found_plan operator()(layered_problem const& model) const;
 
   /// Finds the cheapest plan for each of several memory limits, which take the place of the
   /// model's own; each gets the whole budget. With more memory no plan costs more.
-  /// @return one for each limit that fits, ascending
+  /// @return one for each limit that fits, ascending; the limit is that of `found_plan::problem`
   /// @throws error (bad_argument) when a limit is negative or a setting is out of range
-  [[nodiscard]] std::vector<planned_limit> frontier(
+  [[nodiscard]] std::vector<found_plan> frontier(
       layered_problem const& model, std::span<bytes const> limits) const;
 };
 

@@ -15,12 +15,14 @@ namespace zbpp {
 /// Keeps the activations of at most (p+2)/2 microbatches on every rank, half of 1F1B's, or less
 /// where a limit of the problem is lower; both chunks of a rank are a microbatch. Static memory,
 /// workspace and edges come on top. For equal times and free messages its bubble rate is at most
-/// p/(2m), tested for p = 4, 5, 8, 16 and m = 3p, 8p.
+/// p/(2m), tested for p = 4, 5, 8, 16 and m = 3p, 8p. It takes the order of `v_min` where that
+/// costs less.
 /// @source arXiv 2405.15362
 struct v_half {
   static constexpr std::string_view name = "v_half";
   static constexpr std::string_view title = "V-Half";
-  static constexpr std::string_view summary = "half the memory of 1F1B, half its bubble";
+  static constexpr std::string_view summary =
+      "half the memory of 1F1B, half its bubble; V-Min where cheaper";
 
   search_settings search = {};
 
@@ -44,14 +46,14 @@ struct v_min {
   [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 
-/// Splits and moves the W of interleaved 1F1B, for any number of microbatches. A rank keeps no more
-/// activations than it does with `interleaved` (for as many microbatches, or the next multiple of
-/// p), or less where a limit of the problem is lower. It costs no more than `interleaved` where
-/// that fits the limits.
+/// Splits and moves the W of interleaved 1F1B. A rank keeps no more activations than it does with
+/// `interleaved`, or less where a limit of the problem is lower. It costs no more than
+/// `interleaved` where that fits the limits.
 struct interleaved_zb {
   static constexpr std::string_view name = "interleaved_zb";
   static constexpr std::string_view title = "ZB-I";
-  static constexpr std::string_view summary = "1F1B-I with W split and moved, in its memory";
+  static constexpr std::string_view summary =
+      "1F1B-I with W split and moved, in its memory; 1F1B-I where cheaper";
 
   search_settings search = {};
 

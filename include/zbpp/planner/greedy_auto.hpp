@@ -15,11 +15,12 @@ namespace zbpp {
 
 /// Searches for the cheapest schedule on the problem's placement, of any shape, within every rank's
 /// memory limit. It is never worse than the handcrafted policies that fit, nor, where edges take no
-/// memory and no passes are paired, than a policy of the registry that searches as long. BW and R
+/// memory and no passes are paired, than a policy of the registry with the same budget. BW and R
 /// are used where the costs of a stage offer them and they pay.
 ///
-/// Where it finds no proof, it searches once more, as long again, in each smaller memory that a
-/// policy keeps on the same placement (V-Half, V-Min, ZB-I) and that could hold a cheaper order.
+/// Where it finds no proof, it searches once more, for a share of the budget, in each smaller
+/// memory that a policy keeps on the same placement (V-Half, V-Min, ZB-I) and that could hold a
+/// cheaper order.
 struct greedy_auto {
   static constexpr std::string_view name = "greedy_auto";
   static constexpr std::string_view title = "greedy-auto";
@@ -33,7 +34,8 @@ struct greedy_auto {
   /// @throws error (unsupported_problem) naming the rank, what it needs at least and the least
   ///         limit that works, when no schedule fits the memory; (bad_argument) when the budget is
   ///         not a number of seconds
-  [[nodiscard]] found_schedule find(problem const& problem) const;
+  /// @return the plan; its lower bound is about all schedules of the problem
+  [[nodiscard]] found_plan find(problem const& problem) const;
 
   /// @throws error (unsupported_problem) as `find`
   [[nodiscard]] schedule operator()(problem const& problem) const { return find(problem).schedule; }
@@ -43,7 +45,7 @@ namespace detail {
 
 /// Finds what `greedy_auto` finds, whatever memory it takes within the limits.
 /// @throws error as `greedy_auto::find`
-[[nodiscard]] found_schedule find_cheapest(problem const& problem, search_settings const& search);
+[[nodiscard]] found_plan find_cheapest(problem problem, search_settings const& search);
 
 }  // namespace detail
 

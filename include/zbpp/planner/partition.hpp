@@ -4,7 +4,7 @@
 // within memory. The policy that will order the passes is asked about every cut that is tried.
 #pragma once
 
-#include <zbpp/model/costs.hpp>
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
@@ -30,36 +30,32 @@ struct partition_settings {
   std::function<void(search_progress const&)> on_progress = {};
 };
 
-/// Holds a cut of layers into stages, the problem it makes, and the schedule of least cost found.
-struct layer_partition {
-  std::vector<int> first_layer;  ///< of each stage
-  std::vector<bool> recompute;   ///< for each stage, whether it recomputes
-  zbpp::problem problem;
-  zbpp::schedule schedule;
-  ticks cost = 0;
-  bool optimal = false;  ///< whether it is proved that no cut costs this policy less
-  int schedules = 0;     ///< how many the policy was asked for
-};
-
 namespace detail {
 
-/// Does what `partition` says, whatever the type of the policy.
-[[nodiscard]] layer_partition partition_by(
+struct bottleneck;
+
+/// Does what `partition` says, whatever the type of the policy, and leaves out `found_plan::bound`.
+/// @param balanced  the cut to begin with, where it is known
+[[nodiscard]] found_plan partition_by(
     layered_problem const& model,
     std::function<schedule(problem const&)> decide,
-    partition_settings settings);
+    partition_settings settings,
+    bottleneck const* balanced = nullptr);
 
 }  // namespace detail
 
 /// Cuts layers into stages and chooses the stages that recompute, so that the schedule which
 /// `decide` makes costs least and keeps all memory limits.
 ///
-/// It starts from `bottleneck_partition` and is never worse than that. Where `settings.schedules`
-/// is enough for all cuts (and, with limits and layers that can recompute, all sets of stages), it
-/// finds the least cost of all; else it moves boundaries and changes choices as long as it pays,
-/// and starts again from random changes. A stage that is chosen recomputes: where `decide` puts no
-/// R of it into the schedule, one goes in front of each of its B.
+/// It starts from a cut that gives the busiest rank the least work (docs/partition.md), and is
+/// never worse than that; with one schedule it takes that cut. Where `settings.schedules` is enough
+/// for all cuts (and, with limits and layers that can recompute, all sets of stages), it finds the
+/// least cost of all; else it moves boundaries and changes choices as long as it pays, and starts
+/// again from random changes. A stage that is chosen recomputes: where `decide` puts no R of it
+/// into the schedule, one goes in front of each of its B.
 /// @param decide  a policy, or any callable that gives the same schedule for the same problem
+/// @return the plan; `tries` says how often the policy was asked, and the lower bound is about the
+///         schedules that it makes of all cuts
 /// @throws error (unsupported_problem) when nothing that was tried fits: it names a rank, what it
 ///         needs and what limit would do, or has the text with which `decide` refused; else what
 ///         `decide` throws
@@ -67,9 +63,11 @@ template <class Decide>
   requires requires(Decide const& d, problem const& problem) {
     { d(problem) } -> std::same_as<schedule>;
   }
-[[nodiscard]] layer_partition partition(
+[[nodiscard]] found_plan partition(
     layered_problem const& model, Decide const& decide, partition_settings settings = {}) {
-  return detail::partition_by(model, std::cref(decide), settings);
+  auto found = detail::partition_by(model, std::cref(decide), settings);
+  found.bound = lower_bound(found.problem);
+  return found;
 }
 
 }  // namespace zbpp

@@ -29,7 +29,7 @@ struct partition_schedules {
 /// @throws error (bad_argument) when there is no such policy, or a number is out of range; else as
 ///         `partition`; (unsupported_problem) with the policy's text when it does not take the
 ///         placement
-[[nodiscard]] layer_partition partition_by_name(
+[[nodiscard]] found_plan partition_by_name(
     layered_problem const& model,
     std::string_view policy,
     search_settings const& search = {},

@@ -4,6 +4,7 @@
 // is a value that the program holds; nothing registers itself.
 #pragma once
 
+#include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/search.hpp>
@@ -21,10 +22,10 @@ class any_policy {
  public:
   /// Takes a policy by value, settings included.
   template <policy Policy>
-  any_policy(Policy what)
+  any_policy(Policy policy)
       : name_(Policy::name), title_(Policy::title), summary_(Policy::summary), searches_(requires {
-          what.search;
-        }), make_(std::move(what)) {}
+          policy.search;
+        }), make_(std::move(policy)) {}
 
   /// @return the identifier, such as `zb_h1`
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
@@ -34,7 +35,6 @@ class any_policy {
   [[nodiscard]] std::string_view summary() const noexcept { return summary_; }
   /// @return whether it searches, and so has a budget, tells of its progress and can be stopped
   [[nodiscard]] bool searches() const noexcept { return searches_; }
-  /// @return the schedule of a problem
   [[nodiscard]] schedule operator()(problem const& problem) const { return make_(problem); }
 
  private:
@@ -54,6 +54,27 @@ class any_policy {
 [[nodiscard]] any_policy find_policy(
     std::vector<any_policy> const& policies, std::string_view name);
 
+namespace detail {
+
+/// @return the refusal of a name, as it is shown, that none of a list has
+[[nodiscard]] error unknown_policy(
+    std::string_view shown, std::vector<std::string_view> const& names);
+
+/// Finds an entry of a list by its name or title.
+/// @param shown  the name in a refusal
+/// @throws error (bad_argument) listing the names there are
+template <class Entry>
+[[nodiscard]] Entry const& find_named(
+    std::vector<Entry> const& all, std::string_view name, std::string_view shown) {
+  std::vector<std::string_view> names;
+  for (auto const& one : all) {
+    names.push_back(std::invoke(&Entry::name, one));
+    if (names.back() == name || std::invoke(&Entry::title, one) == name) return one;
+  }
+  throw unknown_policy(shown, names);
+}
+
+}  // namespace detail
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

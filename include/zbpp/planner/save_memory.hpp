@@ -27,15 +27,13 @@ struct memory_use {
 /// @return what the peaks come to within the limits of a problem
 [[nodiscard]] memory_use memory_use_of(std::vector<bytes> const& peaks, problem const& problem);
 
-/// Looks for a schedule that takes less memory than one that was found, and costs no more than
-/// `most`. No handcrafted policy of the registry that costs no more takes less. Where it has to
-/// search for longer, it takes up to a quarter of the budget; a stop ends it, and `on_progress` is
-/// not called.
-/// @param found  a schedule within the limits of the problem
-/// @return the schedule that takes the least memory, at worst `found`
+/// Looks for a schedule of the same problem that takes less memory than the one that was found, and
+/// costs no more than `most`. No handcrafted policy of the registry that costs no more takes less.
+/// It takes up to the whole budget; a stop ends it, and `on_progress` is not called.
+/// @param found  its problem, and a schedule within the limits of that
+/// @return the plan that takes the least memory, at worst `found`; the bounds are those of `found`
 /// @throws error (bad_argument) when the budget is not a number of seconds
-[[nodiscard]] found_schedule save_memory(
-    problem const& problem, found_schedule found, ticks most, search_settings const& search);
+[[nodiscard]] found_plan save_memory(found_plan found, ticks most, search_settings const& search);
 
 /// The largest share of its cost that a plan may spend for memory: it then takes twice as long.
 inline constexpr double most_memory_share = 1;

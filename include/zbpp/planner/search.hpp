@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every search of the planner can be told: its budget, its seed, when to stop, and whom to
-// tell how far it is; and what it answers.
+// The settings that all searches of the planner have: budget, seed, stop and progress; and the
+// result that all of them give.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <stop_token>
+#include <vector>
 
 namespace zbpp {
 
@@ -21,28 +23,37 @@ struct search_progress {
   double spent = 0;       ///< share of the budget, from 0 to 1
 };
 
-/// States how long a search may take, when it stops, and whom it tells about its progress.
+/// States how long a search may take, when it stops, and what it calls meanwhile.
 struct search_settings {
-  /// Budget: seconds of a machine that places a pass in 50 ns. It is counted in passes, so that
-  /// the same problem gives the same schedule on any machine. Changes of orders come on top: with
-  /// them a search that finds no proof takes up to 2.2 times as long, and up to twice that where it
-  /// is within 0.2 % of the bound.
-  double seconds = 0.3;
+  /// Budget: seconds of a machine that places a pass in 50 ns, for all parts together: searches in
+  /// all the memory and in less, changes of orders, proofs, and saving memory. It is counted in
+  /// passes, so that the same problem gives the same schedule on any machine. What every search
+  /// does once comes on top, some microseconds a pass (docs/planner.md, "Budget").
+  double seconds = 2.5;
   static constexpr double most_seconds = 1e6;
   std::uint64_t seed = 3;     ///< of what is tried; this one does well on the paper's profiles
   std::stop_token stop = {};  ///< ends the search; it answers with the best so far
   std::function<void(search_progress const&)> on_progress = {};  ///< called now and then
 };
 
-/// Holds what a search found.
-struct found_schedule {
+/// Holds the best plan that a search found. Schedules that `bound` and `lower_bound` are about run
+/// the microbatches of each stage in order.
+struct found_plan {
+  zbpp::problem problem;  ///< as it was given, or on the placement and with the cut that was chosen
   zbpp::schedule schedule;
-  ticks cost = 0;          ///< exactly what `simulate` says
-  cost_bound bound;        ///< no schedule that runs microbatches in order costs less
-  std::int64_t tries = 0;  ///< schedules that were built and compared
+  ticks cost = 0;         ///< exactly what `simulate` says
+  cost_bound bound = {};  ///< no schedule of `problem` costs less
+  ticks lower_bound = 0;  ///< nothing that the search chose from costs less; each says what that is
+  std::int64_t tries = 0;  ///< schedules that were compared, where the search counts them
+  double work = 0;         ///< what it took of its budget, in passes, where the search counts them
+  std::vector<int> first_layer = {};  ///< of each stage, where layers were cut
+  std::vector<bool> recompute =
+      {};  ///< for each stage, where layers were cut: whether it recomputes
 
-  /// @return whether no schedule that runs the microbatches of each stage in order costs less
-  [[nodiscard]] bool is_optimal() const noexcept { return cost <= bound.cost; }
+  /// @return whether nothing that the search chose from costs less
+  [[nodiscard]] bool is_optimal() const noexcept { return cost <= lower_bound; }
+
+  friend bool operator==(found_plan const&, found_plan const&) = default;
 };
 
 }  // namespace zbpp

@@ -34,5 +34,12 @@ inline void support(bool good, std::string_view title, std::string const& needs)
   if (!good) throw error(errc::unsupported_problem, std::string(title).append(" ").append(needs));
 }
 
+inline void support_v_shape(problem const& problem, std::string_view title) {
+  support(
+      problem.placement().is_v_shape(),
+      title,
+      "needs a v placement, two stages per rank; this one is " + problem.placement().name());
+}
+
 }  // namespace detail
 }  // namespace zbpp

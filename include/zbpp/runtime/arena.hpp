@@ -62,8 +62,8 @@ class buffer {
   /// @return whether other arenas have borrowed the memory and not given it back
   [[nodiscard]] bool is_lent() const noexcept { return piece_ != nullptr && piece_->loans != 0; }
   /// Counts the memory under another purpose from now on.
-  void retag(purpose what) const noexcept {
-    if (piece_ != nullptr) piece_->owner->retag(piece_, what);
+  void retag(purpose use) const noexcept {
+    if (piece_ != nullptr) piece_->owner->retag(piece_, use);
   }
   /// Keeps the first `size` bytes, and counts only those from now on. The rest cannot be used again
   /// before the memory is free. Does nothing when there are no more than `size`.
@@ -103,8 +103,8 @@ class external_memory {
 
  private:
   friend class arena;
-  external_memory(detail::arena_core* core, purpose what, bytes size) noexcept
-      : core_(core), size_(size), what_(what) {
+  external_memory(detail::arena_core* core, purpose use, bytes size) noexcept
+      : core_(core), size_(size), what_(use) {
     core_->hold_external(what_, size_);
   }
 
@@ -168,15 +168,15 @@ class arena {
   /// Gives a piece of memory, from what was freed before if any fits.
   /// @throws std::bad_alloc when the arena has to grow and cannot
   /// @complexity O(1), no allocation once as much has been in use before
-  [[nodiscard]] buffer allocate(std::size_t size, purpose what = purpose::activation) {
-    return buffer(core_->allocate(size, what));
+  [[nodiscard]] buffer allocate(std::size_t size, purpose use = purpose::activation) {
+    return buffer(core_->allocate(size, use));
   }
 
   /// Counts memory that comes from elsewhere, while the result lives.
   /// @throws error (bad_argument) when `size` is negative
-  [[nodiscard]] external_memory count_external(bytes size, purpose what = purpose::activation) {
+  [[nodiscard]] external_memory count_external(bytes size, purpose use = purpose::activation) {
     detail::require(size >= 0, "count_external takes a number of bytes from 0");
-    return {core_, what, size};
+    return {core_, use, size};
   }
 
   /// Gives another rank's buffer, without a copy, for a transport between ranks of one device and
@@ -184,8 +184,8 @@ class arena {
   /// is not free yet: kernels may still use it. Its lender gets it back by `take_released`.
   /// @return an empty buffer for an empty one
   /// @throws std::bad_alloc
-  [[nodiscard]] buffer borrow(buffer const& from, purpose what = purpose::borrowed) {
-    return from ? buffer(core_->borrow(from.piece_, what)) : buffer();
+  [[nodiscard]] buffer borrow(buffer const& from, purpose use = purpose::borrowed) {
+    return from ? buffer(core_->borrow(from.piece_, use)) : buffer();
   }
   /// Takes what this rank has borrowed from another and let go of, for a message to that one: it
   /// may have its memory back once it waits for what this rank has done so far.

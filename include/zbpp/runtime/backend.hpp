@@ -13,24 +13,27 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/pass_observer.hpp>
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <concepts>
+#include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace zbpp {
 
-/// Models what runs the ranks of a pipeline. `Backend::executor` is made with the backend and the
-/// plan; its `run(engines, transport, status)` returns when no engine is running, and
-/// `warm_up(engines)` calls `warm_up` of each engine on the thread that runs its passes.
+/// Models what runs the ranks of a pipeline: clocks (`pass_observer`), a transport, and an
+/// `executor`, which is made with the backend and the plan.
 ///
-/// Models also promise: `ranks()` stays the same; `make_transport`, for a program that outlives it,
-/// is followed by a `bind` for each of these ranks and then one `connect`; a message notifies
-/// `wakeup_of` its receiver; `settle` turns the failures of this process, the first one first, into
-/// those of all.
+/// Models also promise: the executor's `run(engines, transport, status)` returns when no engine is
+/// running, and its `warm_up(engines)` calls `warm_up` of each engine on the thread that runs its
+/// passes; `ranks()` stays the same; `make_transport`, for a program that outlives it, is followed
+/// by a `bind` for each of these ranks and then one `connect`; a message notifies `wakeup_of` its
+/// receiver; `settle` turns the failures of this process, the first one first, into those of all.
 template <class Backend>
 concept backend = requires(
     typename Backend::executor executor,
@@ -43,6 +46,7 @@ concept backend = requires(
     int rank) {
   requires std::constructible_from<typename Backend::executor, Backend, plan const&>;
   requires zbpp::transport<typename Backend::transport_type>;
+  requires zbpp::pass_observer<typename Backend::pass_observer>;
   { Backend::reserves_memory } -> std::convertible_to<bool>;
   { executor.ranks() } -> std::convertible_to<std::span<int const>>;
   {
@@ -57,10 +61,23 @@ concept backend = requires(
   executor.settle(failures);
 };
 
-namespace detail {
+// A pipeline also calls what follows, where the backend or its executor has it.
 
-/// Models a backend with ranks in other processes, to which `propose(next)` tells what this one
-/// asks for behind a step, without blocking; `decision()` blocks until all have, and gives the
+/// Models a backend of which two ranks on one device hand messages over without a copy:
+/// `devices_of(ranks)` gives, by rank, the device of each.
+template <class Backend>
+concept shares_devices = requires(Backend const& backend, int ranks) {
+  { backend.devices_of(ranks) } -> std::same_as<std::vector<int>>;
+};
+
+/// Models a backend that has something to set up, such as a current device, for work of a rank that
+/// is no pass. It is set up while what `enter(rank)` gives lives.
+template <class Backend>
+concept enters_ranks =
+    requires(typename Backend::executor& executor, int rank) { executor.enter(rank); };
+
+/// Models a backend with ranks in other processes: `propose(next)` tells them what this one asks
+/// for behind a step, without blocking; `decision()` blocks until all have told, and gives the
 /// most.
 template <class Backend>
 concept proposes = requires(typename Backend::executor& executor, after_step next) {
@@ -78,17 +95,59 @@ concept shares_losses =
       executor.share_losses(losses, rank);
     };
 
-/// Runs what belongs to a rank, and is no pass, where its passes run. An executor that has
-/// something to set up for that, such as a current device, keeps it set up while what `enter(rank)`
-/// gives lives.
-template <class Executor, class Work>
-void run_at(Executor& executor, int rank, arena& memory, Work const& work) {
+/// Models a backend with ranks in other processes, which are told why the pipeline cannot be made
+/// here: `refuse(reason)` ends the run, and throws its first failure.
+template <class Backend>
+concept refuses = requires(typename Backend::executor& executor, std::exception_ptr reason) {
+  executor.refuse(reason);
+};
+
+/// Models a backend with ranks in other processes, which are told, before its connections close,
+/// that the pipeline is destroyed here: `leave()`.
+template <class Backend>
+concept leaves_run = requires(typename Backend::executor& executor) { executor.leave(); };
+
+/// Models a backend that can begin a step while others run: its executor has `steps_at_once()`,
+/// `start_run(turn)`, `start(engines, transport, status, turn)`, and `finish(transport, turn,
+/// failures)`, which blocks until the step is done, and gives whether it is whole; what failed here
+/// goes in front of `failures`.
+template <class Backend>
+concept starts_steps = requires(
+    typename Backend::executor& executor,
+    typename Backend::transport_type& channels,
+    std::size_t turn,
+    std::vector<failure>& failures) {
+  { executor.steps_at_once() } -> std::convertible_to<int>;
+  executor.start_run(turn);
+  { executor.finish(channels, turn, failures) } -> std::same_as<bool>;
+};
+
+namespace detail {
+
+/// Runs what belongs to a rank, and is no pass, where its passes run.
+template <class Backend, class Work>
+void run_at(typename Backend::executor& executor, int rank, arena& memory, Work const& work) {
   auto const ctx = executor.context_of(rank, memory);
-  if constexpr (requires { executor.enter(rank); }) {
+  if constexpr (enters_ranks<Backend>) {
     auto const entered = executor.enter(rank);
     work(ctx);
   } else {
     work(ctx);
+  }
+}
+
+/// Does a part of making a pipeline; where it throws, other processes are told why.
+template <class Backend, class Work>
+auto make_or_refuse(typename Backend::executor& executor, Work const& work) {
+  if constexpr (refuses<Backend>) {
+    try {
+      return work();
+    } catch (...) {
+      executor.refuse(std::current_exception());
+      throw;
+    }
+  } else {
+    return work();
   }
 }
 

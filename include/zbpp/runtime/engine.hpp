@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The engine of one rank: it walks the rank's program and, at each pass, resumes the flow that the
-// pass belongs to. It waits for messages only, never for a send, and it allocates nothing once it
-// has run a step.
+// pass belongs to. It waits for other ranks only: for a message, for what they tell of gradients,
+// or, in an evaluation and between steps, until they have taken what it sent. It allocates nothing
+// once it has run a step.
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
@@ -23,6 +24,7 @@
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/pass_observer.hpp>
 #include <zbpp/runtime/rank_memory.hpp>
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
@@ -38,11 +40,7 @@
 namespace zbpp {
 
 /// Runs the program of one rank.
-/// @tparam PassObserver  gives times to passes and messages: `start(arrival)`, `finish(cost)`,
-///                `arrival_of_send(transfer)`, `has_arrived(arrival)`; with a `agreeing_transport`
-///                also `reach(arrival)`; where it has them, `spend(time)`, `check_pass()`,
-///                `begin_pair()`, `begin_step(is_next)`, `await_messages()`, `complete_passes()`
-template <transport Transport, class PassObserver>
+template <transport Transport, pass_observer PassObserver>
 class engine {
  public:
   static constexpr ticks not_yet = Transport::not_yet;
@@ -103,7 +101,7 @@ class engine {
         if (state_ == run_state::between_steps && is_last_step()) return progress::done;
         if (status_->has_failed()) return progress::failed;
         if (state_ != run_state::at_instruction && !begin_step()) return progress::blocked;
-        if (auto const how = advance_step(most); how != progress::done) return how;
+        if (auto const outcome = advance_step(most); outcome != progress::done) return outcome;
       }
     } catch (...) {
       fail(std::current_exception());
@@ -161,7 +159,6 @@ class engine {
   [[nodiscard]] bool has_optimizer() const noexcept { return agreement_.part() != nullptr; }
   /// @return whether it trains, or evaluates
   [[nodiscard]] bool is_training() const noexcept { return flows_.is_training(); }
-  /// @return the memory that its flows take
   [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
   /// @return the number of the step
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
@@ -193,7 +190,6 @@ class engine {
   [[nodiscard]] PassObserver const& time() const noexcept { return observer_; }
   /// @return what went wrong here; its `exception` is null when nothing did
   [[nodiscard]] failure const& what_failed() const noexcept { return failure_; }
-  /// @return the rank
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
  private:
@@ -213,7 +209,7 @@ class engine {
       auto const& i = code[next_];
       // What waits for a device takes turns as a pass does, and so does a pair.
       if (traced_ - first >= most && !i.is_paired &&
-          (i.kind <= instruction_kind::recompute || i.kind == instruction_kind::reduce_norm ||
+          (is_pass(i.kind) || i.kind == instruction_kind::reduce_norm ||
            i.kind == instruction_kind::send_tied))
         return progress::paused;
       if (!run(i)) return progress::blocked;
@@ -255,7 +251,7 @@ class engine {
     if constexpr (multi_step_transport<Transport>)
       if (!transport_->begin_step(rank_)) return false;
     bool const is_next = state_ == run_state::between_steps;
-    if constexpr (requires { observer_.begin_step(is_next); }) observer_.begin_step(is_next);
+    if constexpr (observes_steps<PassObserver>) observer_.begin_step(is_next);
     if (is_next) ++step_;
     state_ = run_state::at_instruction;
     start_step();
@@ -283,10 +279,10 @@ class engine {
     if constexpr (agreeing_transport<Transport>) {
       awaited_ = {};
       auto* const before = step_ > run_.first ? run_.places_of(step_ - 1).update : nullptr;
-      auto const how = agreement_.run(
+      auto const outcome = agreement_.run(
           kind, transport_->states(), observer_, flows_.context(), run_.places_of(step_), before);
-      if (how == detail::agreement_progress::waits) return false;
-      if (how == detail::agreement_progress::goes_back) state_ = run_state::going_back;
+      if (outcome == detail::agreement_progress::waits) return false;
+      if (outcome == detail::agreement_progress::goes_back) state_ = run_state::going_back;
       agreement_.tell_judged();
     }
     return true;
@@ -325,7 +321,7 @@ class engine {
 
   // Returns false when the instruction has to wait.
   bool run(ready_instruction const& i) {
-    if (i.kind <= instruction_kind::recompute) return run_pass(i);
+    if (is_pass(i.kind)) return run_pass(i);
     switch (i.kind) {
       case instruction_kind::receive_activation:
       case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
@@ -335,10 +331,12 @@ class engine {
     }
   }
   [[gnu::noinline]] bool run_rare(ready_instruction const& i) {
-    if (i.kind >= instruction_kind::send_tied) return sum_tied(i);
-    if (i.kind != instruction_kind::optimizer_step) return agree(i.kind);
-    step(i.chunk);
-    return true;
+    switch (i.kind) {
+      case instruction_kind::optimizer_step: step(i.chunk); return true;
+      case instruction_kind::send_tied:
+      case instruction_kind::add_tied: return sum_tied(i);
+      default: return agree(i.kind);
+    }
   }
 
   // Returns false while the channel of an evaluation is full.

@@ -56,7 +56,6 @@ struct engine_run {
   step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
   asked_steps asked{};                  ///< for other processes to compare
 
-  /// @return whether a step is the last one
   [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }
   /// @return where the results of a step go
   [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {

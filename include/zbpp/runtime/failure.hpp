@@ -23,7 +23,6 @@ class step_status {
     first_.compare_exchange_strong(
         expected, rank, std::memory_order_release, std::memory_order_relaxed);
   }
-  /// @return whether any rank has failed
   [[nodiscard]] bool has_failed() const noexcept {
     return first_.load(std::memory_order_acquire) != nobody;
   }

@@ -32,16 +32,16 @@ struct arena_usage {
   int growths = 0;     ///< how often more was taken than `reserve` had set aside
 
   /// @return bytes in use now, for one purpose
-  [[nodiscard]] bytes now(purpose what) const noexcept {
-    return in_use[static_cast<std::size_t>(what)];
+  [[nodiscard]] bytes now(purpose use) const noexcept {
+    return in_use[static_cast<std::size_t>(use)];
   }
   /// @return bytes of activations and edges in use now
   [[nodiscard]] bytes total() const noexcept {
     return now(purpose::activation) + now(purpose::edge);
   }
   /// @return the most bytes in use at one time, for one purpose
-  [[nodiscard]] bytes most(purpose what) const noexcept {
-    return peak[static_cast<std::size_t>(what)];
+  [[nodiscard]] bytes most(purpose use) const noexcept {
+    return peak[static_cast<std::size_t>(use)];
   }
 };
 

@@ -64,7 +64,6 @@ class message {
     size_ = 0;
   }
 
-  /// @return how many buffers there are
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// @return whether it holds nothing, as on the first stage where nobody sends
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
@@ -75,10 +74,9 @@ class message {
   }
   /// @return the first buffer; an empty one when there is none
   [[nodiscard]] operator buffer const&() const noexcept { return (*this)[0]; }
-  /// @return all buffers
   [[nodiscard]] std::span<buffer const> buffers() const noexcept { return {handles_, size_}; }
   /// Gives the object that `make_edge` made, here or in another process. One from another process
-  /// is made of the bytes that came, at the first call; who sends that message on sends the bytes.
+  /// is made of the received bytes at the first call. A message that is forwarded sends the bytes.
   /// @throws error (bad_argument) when there is none of this type; what its serializer throws
   template <edge_object Value>
   [[nodiscard]] Value& get() const {
@@ -89,7 +87,6 @@ class message {
     if (found == nullptr) refuse_object();
     return *found;
   }
-  /// @return whether it holds an object
   [[nodiscard]] bool has_object() const noexcept { return count_ != size_; }
   /// @return the object; an empty one when there is none. For transports.
   [[nodiscard]] object held_object() const noexcept {
@@ -112,9 +109,9 @@ class message {
     return made;
   }
   /// Counts what others share under another purpose from now on.
-  void retag_shared(purpose what) const noexcept {
+  void retag_shared(purpose use) const noexcept {
     for (auto const& each : handles())
-      if (each.use_count() > 1) each.retag(what);
+      if (each.use_count() > 1) each.retag(use);
   }
   /// @return the bytes of all buffers together, or those that the object counts as
   [[nodiscard]] bytes total_size() const noexcept {

@@ -22,15 +22,10 @@ class microbatch {
 
   /// @return the index of the microbatch within its step
   [[nodiscard]] int index() const noexcept { return state_->microbatch; }
-  /// @return how many microbatches make a step
   [[nodiscard]] int count() const noexcept { return state_->common->microbatches; }
-  /// @return the stage this flow is on
   [[nodiscard]] int stage() const noexcept { return state_->common->stage; }
-  /// @return how many stages there are
   [[nodiscard]] int stages() const noexcept { return state_->common->stages; }
-  /// @return whether nobody sends an activation here
   [[nodiscard]] bool is_first_stage() const noexcept { return state_->is_first_stage(); }
-  /// @return whether nobody sends a gradient here
   [[nodiscard]] bool is_last_stage() const noexcept { return state_->is_last_stage(); }
   /// @return how many steps were completed before this one
   /// @throws error (wrong_flow) while the step is captured for replay, which would keep the number
@@ -77,7 +72,7 @@ class microbatch {
   /// @throws error (wrong_flow) when the flow has sent already
   template <class... Buffers>
   [[nodiscard]] auto send_activation(Buffers&&... sent) const {
-    bool const nobody_waits = state_->is_last_stage() && !state_->is_heard();
+    bool const nobody_waits = state_->is_last_stage() && !state_->has_output_listener();
     hold(flow_point::send_activation, nobody_waits, std::forward<Buffers>(sent)...);
     return detail::message_awaiter<void, flow_point::send_activation>(*state_);
   }

@@ -77,10 +77,9 @@ class object {
   /// @throws error (bad_argument) when `size` is negative, or the host cannot touch the memory of
   ///         the arena; std::bad_alloc
   template <edge_object Value>
-  object(arena& memory, Value value, bytes size, purpose what)
-      : place_(memory.core_->place(detail::object_type_of<Value>, &value, size, what)) {}
+  object(arena& memory, Value value, bytes size, purpose use)
+      : place_(memory.core_->place(detail::object_type_of<Value>, &value, size, use)) {}
 
-  /// @return whether it owns an object
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(place_); }
   /// @return how many bytes the object counts as; 0 when there is none
   [[nodiscard]] bytes size() const noexcept { return static_cast<bytes>(place_.size()); }
@@ -92,7 +91,7 @@ class object {
   /// @return how many handles share the object; 0 when there is none
   [[nodiscard]] std::uint32_t use_count() const noexcept { return place_.use_count(); }
   /// Counts the object under another purpose from now on.
-  void retag(purpose what) const noexcept { place_.retag(what); }
+  void retag(purpose use) const noexcept { place_.retag(use); }
 
   /// Writes the object to memory of its own arena, for a transport to another process. It counts
   /// as nothing from then on.
@@ -120,10 +119,10 @@ class object {
   }
   // Moves an object into an arena of another rank. What moving leaves of it stays where it was and
   // counts as before.
-  [[nodiscard]] static object move_from(buffer const& place, arena& memory, purpose what) {
+  [[nodiscard]] static object move_from(buffer const& place, arena& memory, purpose use) {
     auto const& piece = *place.piece_;
     return object(
-        memory.core_->place(*piece.object, piece.data, static_cast<bytes>(piece.size), what));
+        memory.core_->place(*piece.object, piece.data, static_cast<bytes>(piece.size), use));
   }
 
   buffer place_;

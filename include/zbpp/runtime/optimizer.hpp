@@ -44,11 +44,11 @@ concept optimizer = requires(
     T& o,
     T const& fixed,
     std::span<gradient_state> states,
-    step_settings const& how,
+    step_settings const& settings,
     pass_context ctx) {
   { fixed.layers() } -> std::convertible_to<int>;
   o.measure(states, ctx);
-  o.step(how, ctx);
+  o.step(settings, ctx);
   o.commit(ctx);
   o.undo(ctx);
   o.skip(ctx);
@@ -89,10 +89,11 @@ class optimizer_ref {
  public:
   /// Refers to none.
   optimizer_ref() noexcept = default;
-  /// Refers to `what`, which must outlive it.
+  /// Refers to `optimizer`, which must outlive it.
   template <optimizer Optimizer>
     requires(!std::same_as<std::remove_const_t<Optimizer>, optimizer_ref>)
-  explicit optimizer_ref(Optimizer& what) noexcept : object_(&what), calls_(&calls_of<Optimizer>) {}
+  explicit optimizer_ref(Optimizer& optimizer) noexcept
+      : object_(&optimizer), calls_(&calls_of<Optimizer>) {}
 
   /// @return whether there is one
   [[nodiscard]] explicit operator bool() const noexcept { return calls_ != nullptr; }
@@ -103,7 +104,9 @@ class optimizer_ref {
     calls_->measure(object_, states, ctx);
   }
   /// Takes a step.
-  void step(step_settings const& how, pass_context ctx) const { calls_->step(object_, how, ctx); }
+  void step(step_settings const& settings, pass_context ctx) const {
+    calls_->step(object_, settings, ctx);
+  }
   /// Keeps the gradients as they are until `step`, `skip` or `undo`.
   void hold(pass_context ctx) const {
     if (calls_->hold != nullptr) calls_->hold(object_, ctx);
@@ -116,7 +119,6 @@ class optimizer_ref {
   void undo(pass_context ctx) const { calls_->undo(object_, ctx); }
   /// Drops the gradients.
   void skip(pass_context ctx) const { calls_->skip(object_, ctx); }
-  /// @return whether a layer is tied
   [[nodiscard]] bool is_tied(int layer) const {
     return calls_->is_tied != nullptr && calls_->is_tied(object_, layer);
   }
@@ -125,7 +127,6 @@ class optimizer_ref {
     bool const ties = calls_ != nullptr && calls_->is_tied != nullptr;
     return ties ? calls_->tied_weights(object_) : 0;
   }
-  /// @return how many layers are tied
   [[nodiscard]] int tied_layers() const {
     int count = 0;
     for (int layer = 0; layer < layers(); ++layer) count += is_tied(layer) ? 1 : 0;
@@ -165,8 +166,8 @@ class optimizer_ref {
                       std::span<gradient_state> states,
                       pass_context ctx) { static_cast<T*>(o)->measure(states, ctx); },
         .step = [](void* o,
-                   step_settings const& how,
-                   pass_context ctx) { static_cast<T*>(o)->step(how, ctx); },
+                   step_settings const& settings,
+                   pass_context ctx) { static_cast<T*>(o)->step(settings, ctx); },
         .commit = [](void* o, pass_context ctx) { static_cast<T*>(o)->commit(ctx); },
         .undo = [](void* o, pass_context ctx) { static_cast<T*>(o)->undo(ctx); },
         .skip = [](void* o, pass_context ctx) { static_cast<T*>(o)->skip(ctx); }};

@@ -54,8 +54,8 @@ class pass_context {
   /// plan says, also where a library has an allocator of its own.
   /// @throws error (bad_argument) when `size` is negative
   [[nodiscard]] external_memory count_external(
-      bytes size, purpose what = purpose::activation) const {
-    return memory_->count_external(size, what);
+      bytes size, purpose use = purpose::activation) const {
+    return memory_->count_external(size, use);
   }
 
   /// @return what kind of place this is

@@ -41,7 +41,8 @@ namespace zbpp {
 ///
 /// One call at a time: one that comes while another runs, from a callback, a flow or another
 /// thread, throws error (bad_argument) at once. docs/flows.md has a table of what is allowed when.
-/// @tparam Backend  `threads` or `virtual_time`, or one of a component (`asio::tcp`)
+/// @tparam Backend  `threads` or `virtual_time`, or one of a component: `asio::tcp`,
+///                  `cuda::device`, `nccl::ranks`
 template <backend Backend>
 class pipeline {
  public:
@@ -51,9 +52,10 @@ class pipeline {
   ///                the order of the model: a container of one stage type or of `stage_ref`. They
   ///                must outlive the pipeline. Ranks run at once, so one object may serve two
   ///                stages of one rank only.
-  /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
-  ///         there are as many as stages; what the backend throws
   /// @param options  of optimizer steps, for stages with an `optimizer`
+  /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
+  ///         there are as many as stages; what the backend throws. With one process per rank all
+  ///         ranks throw what is wrong with the stages or options of one, and the run is over
   template <class Stages>
   pipeline(
       plan const& planned, Backend backend, Stages&& stages, training_options const& options = {})
@@ -88,7 +90,7 @@ class pipeline {
   /// @throws as `step`, for what fails while it is issued or has failed in a step before; error
   ///         (bad_argument) where stages have optimizers, for which the host waits
   started_step<pipeline> step_async()
-    requires detail::starts_steps<Backend>;
+    requires starts_steps<Backend>;
 
   /// Runs steps one after another, and hands the result of each to `on_step`, in order.
   ///
@@ -227,14 +229,21 @@ pipeline<Backend>::pipeline(
     training_options const& options)
     : plan_(detail::verified(planned, detail::devices_of(backend, planned.problem().ranks()))),
       executor_(backend, plan_),
-      stages_(detail::by_rank(stages, plan_.problem().placement(), executor_.ranks())),
+      stages_(detail::make_or_refuse<Backend>(
+          executor_,
+          [&] { return detail::by_rank(stages, plan_.problem().placement(), executor_.ranks()); })),
       memory_(executor_.ranks().size()),
-      agreements_(plan_.program(), plan_.problem(), executor_.ranks(), stages_, options) {
+      agreements_(detail::make_or_refuse<Backend>(executor_, [&] {
+        return detail::step_agreements(
+            plan_.program(), plan_.problem(), executor_.ranks(), stages_, options);
+      })) {
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory)
-    detail::reserve_peaks(
-        plan_, detail::devices_of(backend, plan_.problem().ranks()), executor_.ranks(), memory_);
+    detail::make_or_refuse<Backend>(executor_, [&] {
+      detail::reserve_peaks(
+          plan_, detail::devices_of(backend, plan_.problem().ranks()), executor_.ranks(), memory_);
+    });
   training_ = make_run(plan_.program(), nullptr);
   executor_.warm_up(training_->engines);
 }
@@ -246,7 +255,7 @@ pipeline<Backend>::~pipeline() {
   } catch (...) {  // nobody has asked for those steps
   }
   try {  // before its connections close, so that other processes know why they do
-    if constexpr (requires { executor_.leave(); }) executor_.leave();
+    if constexpr (leaves_run<Backend>) executor_.leave();
   } catch (...) {  // they find them closed
   }
 }
@@ -286,7 +295,7 @@ template <backend Backend>
 arena_usage const& pipeline<Backend>::memory(int rank) const {
   calls_.check_idle("memory()");
   auto const all = executor_.ranks();
-  auto const found = std::ranges::find(all, rank);
+  auto const found = std::find(all.begin(), all.end(), rank);
   detail::require(found != all.end(), "memory() takes a rank that runs in this process");
   return memory_[detail::index(found - all.begin())].buffers.usage();
 }
@@ -334,7 +343,7 @@ template <backend Backend>
 void pipeline<Backend>::report(program_run const& of) {
   if (&of == training_.get())
     agreements_.settle([&](std::size_t here, auto const& work) {
-      detail::run_at(executor_, executor_.ranks()[here], memory_[here].buffers, work);
+      detail::run_at<Backend>(executor_, executor_.ranks()[here], memory_[here].buffers, work);
     });
   if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
   executor_.settle(failures_);

@@ -43,7 +43,6 @@ class pause_call {
       call_ = std::move(call);
   }
 
-  /// @return whether there is something to call
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(call_); }
   /// @return whether it says what the run does next
   [[nodiscard]] bool decides() const noexcept { return decides_; }

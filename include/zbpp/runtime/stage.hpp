@@ -32,7 +32,7 @@ namespace detail {
 /// True if the optimizer step of `Type` takes how it is to step.
 template <class Type>
 concept updates_by_settings =
-    requires(Type& t, step_settings const& how, pass_context ctx) { t.update(how, ctx); };
+    requires(Type& t, step_settings const& settings, pass_context ctx) { t.update(settings, ctx); };
 /// True if `Type` has an optimizer step of its own.
 template <class Type>
 concept has_update =
@@ -70,11 +70,11 @@ concept has_wrong_update = requires { &Type::update; } && !has_update<Type>;
 /// outlive it.
 class stage_ref {
  public:
-  /// Refers to `what`.
+  /// Refers to `stage`.
   template <stage Stage>
     requires(std::is_object_v<Stage> && !std::same_as<std::remove_const_t<Stage>, stage_ref>)
-  stage_ref(Stage& what) noexcept
-      : object_(const_cast<std::remove_const_t<Stage>*>(std::addressof(what))),
+  stage_ref(Stage& stage) noexcept
+      : object_(const_cast<std::remove_const_t<Stage>*>(std::addressof(stage))),
         start_([](void* object, microbatch mb) -> flow {
           return (*static_cast<Stage*>(object))(mb);
         }) {
@@ -84,9 +84,9 @@ class stage_ref {
         "update(zbpp::step_settings const&, zbpp::pass_context)");
     takes_settings_ = detail::updates_by_settings<Stage>;
     if constexpr (updating_stage<Stage>)
-      update_ = [](void* object, step_settings const& how, pass_context ctx) {
+      update_ = [](void* object, step_settings const& settings, pass_context ctx) {
         if constexpr (detail::updates_by_settings<Stage>)
-          static_cast<Stage*>(object)->update(how, ctx);
+          static_cast<Stage*>(object)->update(settings, ctx);
         else
           static_cast<Stage*>(object)->update(ctx);
       };
@@ -104,10 +104,9 @@ class stage_ref {
   /// Makes the flow of a microbatch.
   [[nodiscard]] flow operator()(microbatch mb) const { return start_(object_, mb); }
   /// Runs the optimizer step, if the stage has one.
-  void update(step_settings const& how, pass_context ctx) const {
-    if (update_ != nullptr) update_(object_, how, ctx);
+  void update(step_settings const& settings, pass_context ctx) const {
+    if (update_ != nullptr) update_(object_, settings, ctx);
   }
-  /// @return whether the stage has an `update`
   [[nodiscard]] bool has_update() const noexcept { return update_ != nullptr; }
   /// @return whether that takes how it is to step
   [[nodiscard]] bool takes_settings() const noexcept { return takes_settings_; }
@@ -206,12 +205,11 @@ class as_flow {
     object_->update(ctx);
   }
   /// Runs the object's optimizer step as the settings say.
-  void update(step_settings const& how, pass_context ctx)
+  void update(step_settings const& settings, pass_context ctx)
     requires detail::updates_by_settings<Object>
   {
-    object_->update(how, ctx);
+    object_->update(settings, ctx);
   }
-  /// @return the object's optimizer
   [[nodiscard]] auto& optimizer()
     requires requires(Object& o) { o.optimizer(); }
   {

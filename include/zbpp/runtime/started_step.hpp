@@ -36,24 +36,15 @@ class started_step {
 
 namespace detail {
 
-/// Models a backend that can begin a step while others run: its executor has `steps_at_once()`,
-/// `start_run(turn)`, `start(engines, transport, status, turn)`, and `finish(transport, turn,
-/// failures)`, which blocks until the step is done, and returns whether it is whole; what failed
-/// here goes in front of `failures`.
-template <class Backend>
-concept starts_steps = requires(typename Backend::executor& executor) { executor.steps_at_once(); };
-
 /// Counts steps from the first that was begun to the last that is done or given up. Steps behind
 /// one that failed are given up with it.
 class step_queue {
  public:
-  /// @return how many steps are under way
   [[nodiscard]] std::int64_t under_way() const noexcept { return begun_ - done_; }
   /// @return the ticket of the next step
   [[nodiscard]] std::int64_t next() const noexcept { return begun_; }
   /// @return the ticket of the oldest that is under way
   [[nodiscard]] std::int64_t oldest() const noexcept { return done_; }
-  /// @return whether a step is under way
   [[nodiscard]] bool is_under_way(std::int64_t ticket) const noexcept { return ticket >= done_; }
 
   /// Notes that the next step has begun.

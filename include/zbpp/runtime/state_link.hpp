@@ -33,9 +33,7 @@ class state_map {
   /// Numbers those of a program.
   explicit state_map(program const& program);
 
-  /// @return how many ranks there are
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
-  /// @return how many channels there are
   [[nodiscard]] int size() const noexcept { return static_cast<int>(pairs_.size()); }
   /// @return sender and receiver of a channel
   [[nodiscard]] std::pair<int, int> ends(int channel) const noexcept {

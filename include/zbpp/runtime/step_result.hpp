@@ -7,7 +7,6 @@
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/training.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -30,7 +29,9 @@ struct step_result {
   ///         gradients are. It is false, too, in a process without the last stage, which knows no
   ///         losses.
   [[nodiscard]] bool has_finite_losses() const noexcept {
-    return std::ranges::all_of(losses, [](double loss) { return std::isfinite(loss); });
+    for (double loss : losses)
+      if (!std::isfinite(loss)) return false;
+    return true;
   }
   /// @return the mean loss, summed in ascending microbatch; not a number when one is missing
   [[nodiscard]] double loss() const noexcept {

@@ -14,12 +14,10 @@
 #include <zbpp/runtime/workers.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 namespace zbpp {
@@ -44,8 +42,12 @@ struct threads {
   class pass_observer {
    public:
     pass_observer() = default;
-    pass_observer(std::chrono::steady_clock::time_point epoch, bool emulates_transfers) noexcept
+    /// @param epoch  when the step began, by `clock`
+    pass_observer(ticks epoch, bool emulates_transfers) noexcept
         : epoch_(epoch), emulates_(emulates_transfers) {}
+
+    /// @return the time of std::chrono::steady_clock
+    [[nodiscard]] static ticks clock() noexcept;
 
     /// Begins a pass. @return its start
     [[nodiscard]] ticks start(ticks, pass const&) const noexcept { return now(); }
@@ -61,19 +63,13 @@ struct threads {
     [[nodiscard]] bool has_arrived(ticks arrival) const noexcept {
       return !emulates_ || now() >= arrival;
     }
-    /// @return the point in time of some ticks after the start
-    [[nodiscard]] std::chrono::steady_clock::time_point at(ticks time) const noexcept {
-      return epoch_ + std::chrono::nanoseconds(time);
-    }
+    /// Sleeps until a time after the start.
+    void sleep_until(ticks time) const;
 
    private:
-    [[nodiscard]] ticks now() const noexcept {
-      return std::chrono::duration_cast<std::chrono::nanoseconds>(
-                 std::chrono::steady_clock::now() - epoch_)
-          .count();
-    }
+    [[nodiscard]] ticks now() const noexcept { return clock() - epoch_; }
 
-    std::chrono::steady_clock::time_point epoch_;
+    ticks epoch_ = 0;
     bool emulates_ = false;
   };
 
@@ -93,8 +89,7 @@ class threads::executor : public one_process {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
   /// Starts the clocks of all ranks.
-  void start_run() noexcept { epoch_ = std::chrono::steady_clock::now(); }
-  /// @return the clock of a rank
+  void start_run() noexcept { epoch_ = pass_observer::clock(); }
   [[nodiscard]] pass_observer observer_of(int /*rank*/) const noexcept {
     return pass_observer(epoch_, settings_.emulates_transfers);
   }
@@ -103,9 +98,9 @@ class threads::executor : public one_process {
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
     workers_->run_checked([&](int worker) {
-      auto const mine = ranks_of(worker);
-      if (settings_.on_thread_start) settings_.on_thread_start(mine);
-      for (int rank : mine) engines[detail::index(rank)].warm_up();
+      auto const ranks = ranks_of(worker);
+      if (settings_.on_thread_start) settings_.on_thread_start(ranks);
+      for (int rank : ranks) engines[detail::index(rank)].warm_up();
     });
   }
 
@@ -131,14 +126,14 @@ class threads::executor : public one_process {
 
   template <class Engine>
   void run_ranks(std::vector<Engine>& engines, int worker) {
-    auto const mine = ranks_of(worker);
+    auto const ranks = ranks_of(worker);
     auto& wake = wakeups_[detail::index(worker)].wake;
     for (;;) {
       // Read before the engines look, so that a notification meanwhile ends the wait.
       auto const heard = wake.load(std::memory_order_acquire);
       bool is_blocked = false;
       Engine const* under_way = nullptr;  // blocked by the message that arrives first
-      for (int rank : mine) {
+      for (int rank : ranks) {
         auto& e = engines[detail::index(rank)];
         if (e.advance() != progress::blocked) continue;
         is_blocked = true;
@@ -147,7 +142,7 @@ class threads::executor : public one_process {
       }
       if (!is_blocked) return;
       if (under_way != nullptr)
-        std::this_thread::sleep_until(under_way->time().at(under_way->blocked_until()));
+        under_way->time().sleep_until(under_way->blocked_until());
       else
         wait(wake, heard);
     }
@@ -158,7 +153,7 @@ class threads::executor : public one_process {
   threads settings_;
   int ranks_;
   int count_ = 0;
-  std::chrono::steady_clock::time_point epoch_;
+  ticks epoch_ = 0;
   std::vector<padded_wakeup> wakeups_;
   std::unique_ptr<workers> workers_;
 };

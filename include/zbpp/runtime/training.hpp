@@ -55,7 +55,6 @@ struct training_options {
 
 namespace detail {
 
-/// @return whether a learning rate was given
 [[nodiscard]] inline bool has_learning_rate(training_options const& options) {
   return options.learning_rate.target<default_rate>() == nullptr;
 }

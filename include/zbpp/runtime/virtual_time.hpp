@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A backend in which only the clock is virtual: the passes of the flows really run, all ranks on
-// the calling thread, and each takes exactly the time that the problem says.
+// the calling thread, and each takes exactly the time that the problem says, or that the caller's
+// functions say instead.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
@@ -13,12 +14,28 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <utility>
 #include <vector>
 
 namespace zbpp {
 
+/// Says what passes and messages take in place of what the problem states, so that slow ranks, slow
+/// links and noise can be tried out. A function that is empty changes nothing; none may throw.
+struct virtual_noise {
+  /// Gives the time of a pass, at least 0. Called once for a pair, with its B or BW and the time of
+  /// both, and not for passes that take no time.
+  std::function<ticks(int rank, pass const& p, ticks stated)> pass_time = {};
+  /// Gives the time of a message that a rank sends, at least 0.
+  std::function<ticks(int from, ticks stated)> message_time = {};
+  /// Gives how long a rank waits for nothing before it starts a pass, or the F of a pair.
+  std::function<ticks(int rank, pass const& p)> late_start = {};
+};
+
 /// Runs all ranks on the calling thread under a virtual clock.
 struct virtual_time {
+  virtual_noise noise = {};
+
   using transport_type = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
   static constexpr bool reserves_memory = false;
@@ -26,34 +43,54 @@ struct virtual_time {
   /// Counts a rank's time by the costs of what it runs.
   class pass_observer {
    public:
+    pass_observer() = default;
+    /// @param noise  outlives the observer
+    pass_observer(virtual_noise const& noise, int rank) : noise_(&noise), rank_(rank) {}
+
     /// Begins a pass once its input is there. @return its start
-    ticks start(ticks arrival, pass const&) noexcept { return now_ = std::max(now_, arrival); }
+    ticks start(ticks arrival, pass const& p) {
+      running_ = p;
+      now_ = std::max(now_, arrival);
+      if (noise_->late_start && !p.is_paired) now_ += noise_->late_start(rank_, p);
+      return now_;
+    }
     /// Ends a pass. @return its end
-    ticks finish(ticks cost) noexcept { return now_ += cost; }
+    ticks finish(ticks cost) {
+      return now_ +=
+             noise_->pass_time && cost > 0 ? noise_->pass_time(rank_, running_, cost) : cost;
+    }
     /// Takes time for something that is no pass.
     void spend(ticks time) noexcept { now_ += time; }
     /// Waits for what arrives then. @return when the rank goes on
     ticks reach(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
     /// @return when a message that is sent now will arrive
-    [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept { return now_ + transfer; }
+    [[nodiscard]] ticks arrival_of_send(ticks transfer) const {
+      return now_ + (noise_->message_time ? noise_->message_time(rank_, transfer) : transfer);
+    }
     /// @return true: the rank's clock waits for the message, the thread does not
     [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
 
    private:
+    inline static virtual_noise const no_noise{};
+
+    virtual_noise const* noise_ = &no_noise;
+    int rank_ = 0;
+    pass running_ = {};
     ticks now_ = 0;
   };
 
   /// Polls the ranks in turn.
   class executor : public one_process {
    public:
-    executor(virtual_time, plan const& planned) : one_process(planned) {}
+    executor(virtual_time backend, plan const& planned)
+        : one_process(planned), noise_(std::move(backend.noise)) {}
 
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}
     /// @return the clock of a rank at the start of a run
-    [[nodiscard]] static pass_observer observer_of(int /*rank*/) noexcept { return {}; }
+    [[nodiscard]] pass_observer observer_of(int rank) const noexcept { return {noise_, rank}; }
 
     /// Runs all engines until they are done or the step has failed.
     template <class Engine>
@@ -66,6 +103,9 @@ struct virtual_time {
           again |= engines[std::min(i, turns - i)].advance() == progress::blocked;
       }
     }
+
+   private:
+    virtual_noise noise_;
   };
 };
 

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <thread>
+#include <memory>
 #include <vector>
 
 namespace zbpp {
@@ -22,16 +22,15 @@ class workers {
   explicit workers(int count);
   workers(workers const&) = delete;
   workers& operator=(workers const&) = delete;
-  ~workers() { stop(); }
+  ~workers();
 
-  /// @return how many threads there are
   [[nodiscard]] int count() const noexcept { return count_; }
 
   /// Calls `job(worker)` on every thread, with its number; blocks the caller until all returned.
   /// What the job does is seen by the caller then. The job does not throw.
   template <class Job>
   void run(Job& job) {
-    job_ = [](void* what, int worker) noexcept { (*static_cast<Job*>(what))(worker); };
+    job_ = [](void* object, int worker) noexcept { (*static_cast<Job*>(object))(worker); };
     what_ = &job;
     working_.store(count_, std::memory_order_relaxed);
     start_job();
@@ -58,6 +57,8 @@ class workers {
   }
 
  private:
+  struct thread_list;  // in workers.ipp, because <thread> takes long to compile
+
   void start_job() noexcept;
   void stop() noexcept;
   void serve(int worker);
@@ -68,7 +69,7 @@ class workers {
   std::atomic<std::uint32_t> job_number_{0};
   std::atomic<int> working_{0};
   std::atomic<bool> stopping_{false};
-  std::vector<std::jthread> threads_;
+  std::unique_ptr<thread_list> threads_;
 };
 
 }  // namespace zbpp

@@ -6,7 +6,6 @@
 
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/runtime/training.hpp>
-#include <zbpp/torch/detail/safetensors.hpp>
 #include <zbpp/torch/named_tensor.hpp>
 #include <zbpp/torch/optimizer_state.hpp>
 
@@ -45,7 +44,6 @@ struct saved_state {
 [[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
 /// @return whether a parameter has a state in a checkpoint
 [[nodiscard]] bool has_state(stored_entries& from, std::string const& parameter);
-/// @return whether a file has an entry
 [[nodiscard]] bool has_entry(stored_entries const& from, std::string const& name);
 /// @return whether a field was undefined when it was saved
 [[nodiscard]] bool is_undefined(stored_entries const& from, std::string const& name);
@@ -149,7 +147,7 @@ void save_checkpoint(
 training_state load_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
-    coverage what = coverage::whole);
+    coverage extent = coverage::whole);
 
 template <class Optimizer>
 detail::saved_state detail::state_of(
@@ -203,15 +201,15 @@ detail::saved_state detail::state_of(
         auto const& name = each.name;
         auto const& parameter = each.value;
         if (!parameter.defined()) continue;
-        auto const where = state_key<key>(parameter);
+        auto const place = state_key<key>(parameter);
         // Older files say nothing of what was frozen.
         if (!parameter.requires_grad() && !has_entry(from, state_name(name, "has_state"))) {
-          to.afterwards.push_back([&optimizer, where] { optimizer.state().erase(where); });
+          to.afterwards.push_back([&optimizer, place] { optimizer.state().erase(place); });
           continue;
         }
         to.entries.push_back({state_name(name, "has_state"), at::zeros({}, at::kBool)});
         if (!has_state(from, name)) {
-          to.afterwards.push_back([&optimizer, where] { optimizer.state().erase(where); });
+          to.afterwards.push_back([&optimizer, place] { optimizer.state().erase(place); });
           continue;
         }
         auto const made_anew = std::make_shared<std::unique_ptr<state>>(std::make_unique<state>());
@@ -229,7 +227,7 @@ detail::saved_state detail::state_of(
           }
         });
         to.afterwards.push_back(
-            [&optimizer, where, made_anew] { optimizer.state()[where] = std::move(*made_anew); });
+            [&optimizer, place, made_anew] { optimizer.state()[place] = std::move(*made_anew); });
       }
     };
     return made;

@@ -181,7 +181,6 @@ class module_stage : public module_flow {
   explicit module_stage(Other const& other, stage_ends = {}, Step step = {}, recompute_options = {})
       : module_flow(other), step_(std::move(step)) {}
 
-  /// @return the optimizer
   [[nodiscard]] Step& optimizer()
     requires zbpp::optimizer<Step>
   {

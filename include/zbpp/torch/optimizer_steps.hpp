@@ -94,7 +94,7 @@ class optimizer_steps {
     for_each([&](at::Tensor const& parameter) {
       auto& made = parameters_.emplace_back();
       made.value = parameter;
-      made.where = detail::state_key<key>(parameter);
+      made.entry = detail::state_key<key>(parameter);
       for (auto const& each : tied_) made.is_tied = made.is_tied || each.is_same(parameter);
       if (!made.is_tied) return;
       zbpp::detail::require(
@@ -111,7 +111,6 @@ class optimizer_steps {
         "it rate_from::options, so that all uses of a parameter step alike");
   }
 
-  /// @return the optimizer of LibTorch
   [[nodiscard]] Optimizer& libtorch() const noexcept { return *optimizer_; }
 
   /// @return how many parameters there are, in all groups
@@ -135,15 +134,15 @@ class optimizer_steps {
     hold_gradients();
   }
   /// Takes a step; unless it is final, keeps what `undo` needs.
-  void step(step_settings const& how, pass_context) {
+  void step(step_settings const& settings, pass_context) {
     check();
     c10::AutoGradMode const off(false);
     return_gradients();
     drop_frozen();
     if (rate_ == rate_from::options)
-      for (auto& group : optimizer_->param_groups()) group.options().set_lr(how.learning_rate);
-    auto const factor = how.factor();
-    if (how.is_final) {
+      for (auto& group : optimizer_->param_groups()) group.options().set_lr(settings.learning_rate);
+    auto const factor = settings.factor();
+    if (settings.is_final) {
       if (factor != 1)
         for (auto const& each : parameters_)
           if (each.value.grad().defined()) each.value.mutable_grad().mul_(factor);
@@ -170,7 +169,7 @@ class optimizer_steps {
     return_gradients();
     if (!std::exchange(is_early_, false)) return;  // the step failed before it changed anything
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      auto const& [value, where, is_tied, kept, scaled] = parameters_[i];
+      auto const& [value, placement, is_tied, kept, scaled] = parameters_[i];
       if (!kept.is_stepped) continue;
       if (value.sizes() != kept.weights.sizes())
         refuse(i, "changed its sizes between a step and the validation of that step");
@@ -185,7 +184,6 @@ class optimizer_steps {
     drop_frozen();
     optimizer_->zero_grad();
   }
-  /// @return whether a parameter is tied
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return parameters_[static_cast<std::size_t>(layer)].is_tied;
   }
@@ -225,7 +223,7 @@ class optimizer_steps {
 
   struct stepped {
     at::Tensor value;
-    key where;
+    key entry;
     bool is_tied = false;
     detail::kept_parameter kept;
     at::Tensor scaled;  // gradient of an early step with a loss scale
@@ -237,8 +235,8 @@ class optimizer_steps {
       for (auto const& each : group.params()) call(each);
   }
 
-  [[noreturn]] static void refuse(std::size_t which, std::string const& text) {
-    throw error(errc::bad_argument, "parameter " + std::to_string(which) + ' ' + text);
+  [[noreturn]] static void refuse(std::size_t index, std::string const& text) {
+    throw error(errc::bad_argument, "parameter " + std::to_string(index) + ' ' + text);
   }
 
   void check() const {
@@ -278,13 +276,13 @@ class optimizer_steps {
       each.value.mutable_grad() = std::exchange(each.kept.gradient, at::Tensor());
   }
 
-  void keep(stepped& which) {
-    auto& kept = which.kept;
-    kept.gradient = which.value.grad();
+  void keep(stepped& entry) {
+    auto& kept = entry.kept;
+    kept.gradient = entry.value.grad();
     kept.is_stepped = kept.gradient.defined();
     if (!kept.is_stepped) return;
-    detail::keep(kept.weights, which.value.detach());
-    auto const found = optimizer_->state().find(which.where);
+    detail::keep(kept.weights, entry.value.detach());
+    auto const found = optimizer_->state().find(entry.entry);
     kept.has_state = found != optimizer_->state().end();
     if (!kept.has_state) return;
     std::size_t numbers = 0;
@@ -300,17 +298,17 @@ class optimizer_steps {
     });
   }
 
-  void bring_back_state(stepped& which) {
+  void bring_back_state(stepped& entry) {
     auto& all = optimizer_->state();
-    auto const& kept = which.kept;
+    auto const& kept = entry.kept;
     if (!kept.has_state) {
-      all.erase(which.where);
+      all.erase(entry.entry);
       return;
     }
-    if (all.find(which.where) == all.end()) all[which.where] = std::make_unique<state>();
+    if (all.find(entry.entry) == all.end()) all[entry.entry] = std::make_unique<state>();
     std::size_t numbers = 0;
     std::size_t count = 0;
-    fields::visit(static_cast<state&>(*all[which.where]), [&](char const*, auto& value) {
+    fields::visit(static_cast<state&>(*all[entry.entry]), [&](char const*, auto& value) {
       if constexpr (detail::is_number<decltype(value)>)
         value = kept.numbers[numbers++];
       else
@@ -318,11 +316,11 @@ class optimizer_steps {
     });
   }
 
-  static void scale(stepped& which, float factor) {
-    auto const& gradient = which.kept.gradient;
+  static void scale(stepped& entry, float factor) {
+    auto const& gradient = entry.kept.gradient;
     if (!gradient.defined()) return;
-    detail::keep(which.scaled, gradient);
-    which.value.mutable_grad() = which.scaled.mul_(factor);
+    detail::keep(entry.scaled, gradient);
+    entry.value.mutable_grad() = entry.scaled.mul_(factor);
   }
 
   std::shared_ptr<Optimizer> optimizer_;

@@ -60,7 +60,6 @@ class tied_parameter {
   /// Makes a leaf for a use of a parameter, with its values.
   [[nodiscard]] static at::Tensor leaf(at::Tensor const& parameter);
 
-  /// @return the leaves, in the order of the model
   [[nodiscard]] tensors const& leaves() const noexcept { return leaves_; }
   /// @return bytes of one gradient: what `stage_costs::tied` has to be where a use is
   [[nodiscard]] bytes size() const { return static_cast<bytes>(leaves_.front().nbytes()); }

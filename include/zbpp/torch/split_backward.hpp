@@ -156,8 +156,8 @@ class split_backward {
     return detail::autograd::impl::gradient_edge(tensor);
   }
 
-  [[noreturn]] void refuse(std::string const& what, char const* why) const {
-    std::string text = what + "() of a split_backward was called ";
+  [[noreturn]] void refuse(std::string const& label, char const* why) const {
+    std::string text = label + "() of a split_backward was called ";
     if (why != nullptr) {
       text += why;
     } else if (next_ == pass::failed) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/plan.hpp>
 #include <zbpp/zbpp.hpp>
 
 bool other_unit_accepts(zbpp::plan const& plan);

@@ -14,24 +14,18 @@ std::size_t capture::place_of(stream const& on) const {
 
 void capture::order(stream const& later, std::vector<std::uint32_t> const& covered) {
   std::vector<std::uint32_t>& own = clocks[place_of(later)];
-  for (std::size_t i = 0; i < covered.size(); ++i) {
-    own[i] = std::max(own[i], covered[i]);
-  }
+  for (std::size_t i = 0; i < covered.size(); ++i) own[i] = std::max(own[i], covered[i]);
 }
 
 void machine::enter(stream& on, capture& into) {
-  if (on.capturing != nullptr) {
-    return;
-  }
+  if (on.capturing != nullptr) return;
   on.capturing = &into;
   into.streams.push_back(&on);
   into.clocks.emplace_back();
-  for (std::vector<std::uint32_t>& clock : into.clocks) {
-    clock.resize(into.streams.size(), 0);
-  }
+  for (std::vector<std::uint32_t>& clock : into.clocks) clock.resize(into.streams.size(), 0);
 }
 
-operation& machine::make(kind what, name label, stream& on) {
+operation& machine::make(kind type, name label, stream& on) {
   operation* one = nullptr;
   if (free_operations_.empty()) {
     one = &operations_.emplace_back();
@@ -39,7 +33,7 @@ operation& machine::make(kind what, name label, stream& on) {
     one = free_operations_.back();
     free_operations_.pop_back();
   }
-  one->what = what;
+  one->type = type;
   one->label = label;
   one->on = &on;
   return *one;
@@ -54,9 +48,7 @@ void machine::discard(operation& one) {
 }
 
 bool machine::touches(operation& of, void const* data, std::size_t bytes, bool write) {
-  if (bytes == 0) {
-    return true;
-  }
+  if (bytes == 0) return true;
   byte_access found;
   std::string const wrong = memory_.find(data, bytes, write, found);
   char const* const verb = write ? " writes " : " reads ";
@@ -67,7 +59,7 @@ bool machine::touches(operation& of, void const* data, std::size_t bytes, bool w
     return false;
   }
   int const device = memory_[found.allocation].device;
-  bool const direct = of.what == kind::kernel || of.what == kind::group;
+  bool const direct = of.type == kind::kernel || of.type == kind::group;
   if (direct && device == pinned && !memory_[found.allocation].mapped) {
     fault(
         "memory: " + text_of(of.label) + verb +
@@ -95,9 +87,7 @@ void machine::check_not_deferred(stream const& on, name const& by) {
 
 cudaError_t machine::append(operation& one) {
   stream& on = *one.on;
-  if (by_nccl_ == nullptr) {
-    check_not_deferred(on, one.label);
-  }
+  if (by_nccl_ == nullptr) check_not_deferred(on, one.label);
   if (on.capturing != nullptr) {
     capture& into = *on.capturing;
     std::size_t const at = into.place_of(on);
@@ -109,21 +99,16 @@ cudaError_t machine::append(operation& one) {
     return into.invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
   cudaError_t error = sticky_[static_cast<std::size_t>(on.device)];
-  if (error == cudaSuccess && !has_room(on)) {
+  if (error == cudaSuccess && !has_room(on))
     error = wait_until(on.device, [&] { return has_room(on); });
-  }
   if (error != cudaSuccess) {
-    if (one.mark != nullptr) {
-      hold(one.mark, nullptr);
-    }
+    if (one.mark != nullptr) hold(one.mark, nullptr);
     discard(one);
     return error;
   }
   one.host_snapshot = by_nccl_ != nullptr ? by_nccl_->host_snapshot : snapshot();
   one.issued_ns = host_ns_;
-  for (byte_access const& each : one.accesses) {
-    ++memory_[each.allocation].pending;
-  }
+  for (byte_access const& each : one.accesses) ++memory_[each.allocation].pending;
   ++on.issued;
   ++on.queue->pending;
   ++pending_;
@@ -164,26 +149,17 @@ record* machine::new_record() {
   return one;
 }
 
-void machine::hold(record*& where, record* what) {
-  if (what != nullptr) {
-    ++what->holders;
-  }
-  if (where != nullptr && --where->holders == 0) {
-    free_records_.push_back(where);
-  }
-  where = what;
+void machine::hold(record*& slot, record* entry) {
+  if (entry != nullptr) ++entry->holders;
+  if (slot != nullptr && --slot->holders == 0) free_records_.push_back(slot);
+  slot = entry;
 }
 
 cudaError_t machine::drain(int device) {
-  if (!options_.drains) {
-    return cudaSuccess;
-  }
+  if (!options_.drains) return cudaSuccess;
   std::vector<std::pair<stream*, std::uint32_t>> given;
-  for (stream& on : streams_) {
-    if (on.device == device) {
-      given.emplace_back(&on, on.issued);
-    }
-  }
+  for (stream& on : streams_)
+    if (on.device == device) given.emplace_back(&on, on.issued);
   return wait_until(device, [&] {
     return std::all_of(given.begin(), given.end(), [](auto const& each) {
       return each.first->done >= each.second;
@@ -221,9 +197,7 @@ cudaError_t machine::record_event(stream& on, event& of) {
 cudaError_t machine::wait_for_event(stream& on, event& of) {
   if (of.captured.in != nullptr) {
     capture& into = *of.captured.in;
-    if (into.invalid) {
-      return cudaErrorStreamCaptureInvalidated;
-    }
+    if (into.invalid) return cudaErrorStreamCaptureInvalidated;
     enter(on, into);
     if (on.capturing != &into) {
       on.capturing->invalid = into.invalid = true;
@@ -235,9 +209,8 @@ cudaError_t machine::wait_for_event(stream& on, event& of) {
     return append(one);
   }
   cudaError_t const dead = sticky_[static_cast<std::size_t>(on.device)];
-  if (dead != cudaSuccess) {  // then the record may have failed too
+  if (dead != cudaSuccess)  // then the record may have failed too
     return dead;
-  }
   if (of.last == nullptr) {
     fault(
         "unrecorded: stream " + std::to_string(on.index) + " waits for event " +
@@ -263,81 +236,67 @@ cudaError_t machine::append_record(stream& on, name label, record& made) {
   return append(one);
 }
 
-cudaError_t machine::append_wait(stream& on, name label, record& what) {
+cudaError_t machine::append_wait(stream& on, name label, record& entry) {
   operation& one = make(kind::wait, label, on);
-  hold(one.mark, &what);
+  hold(one.mark, &entry);
   return append(one);
 }
 
 cudaError_t machine::append_node(
     graph_body::node const& node, stream& to, std::vector<record*>& records) {
-  operation const& from = node.what;
-  if (from.what == kind::record) {
+  operation const& from = node.work;
+  if (from.type == kind::record) {
     record*& made = records[static_cast<std::size_t>(from.value)];
     hold(made, new_record());
     return append_record(to, from.label, *made);
   }
-  if (from.what == kind::wait) {
+  if (from.type == kind::wait)
     return append_wait(to, from.label, *records[static_cast<std::size_t>(from.value)]);
-  }
-  operation& one = make(from.what, from.label, to);
+  operation& one = make(from.type, from.label, to);
   one = from;
   one.on = &to;
-  if (one.what != kind::group) {
-    return append(one);
-  }
+  if (one.type != kind::group) return append(one);
   message_group& again = groups_.emplace_back(*one.messages);
   return put_in_line(again, one) ? cudaSuccess : sticky_[static_cast<std::size_t>(to.device)];
 }
 
 /// Appends nodes in an order drawn from the seed, any that their dependences allow: CUDA does not
 /// say which it takes.
-cudaError_t machine::append_nodes(graph_object& what, stream& on) {
-  graph_body const& body = *what.body;
+cudaError_t machine::append_nodes(graph_object& graph, stream& on) {
+  graph_body const& body = *graph.body;
   std::vector<std::deque<graph_body::node const*>> left(body.lanes.size());
-  for (graph_body::node const& node : body.nodes) {
-    left[node.lane].push_back(&node);
-  }
+  for (graph_body::node const& node : body.nodes) left[node.lane].push_back(&node);
   std::vector<record*> records(static_cast<std::size_t>(body.records), nullptr);
   auto const is_ready = [&](std::size_t lane) {
     return !left[lane].empty() &&
-           (left[lane].front()->what.what != kind::wait ||
-            records[static_cast<std::size_t>(left[lane].front()->what.value)] != nullptr);
+           (left[lane].front()->work.type != kind::wait ||
+            records[static_cast<std::size_t>(left[lane].front()->work.value)] != nullptr);
   };
   cudaError_t error = cudaSuccess;
   for (std::size_t count = body.nodes.size(); count > 0 && error == cudaSuccess; --count) {
     std::vector<std::size_t> ready;
-    for (std::size_t lane = 0; lane < left.size(); ++lane) {
-      if (is_ready(lane)) {
-        ready.push_back(lane);
-      }
-    }
+    for (std::size_t lane = 0; lane < left.size(); ++lane)
+      if (is_ready(lane)) ready.push_back(lane);
     std::size_t const lane = ready[ready.size() == 1 ? 0 : random() % ready.size()];
-    error = append_node(*left[lane].front(), lane == 0 ? on : *what.lanes[lane - 1], records);
+    error = append_node(*left[lane].front(), lane == 0 ? on : *graph.lanes[lane - 1], records);
     left[lane].pop_front();
   }
-  for (record*& each : records) {
-    hold(each, nullptr);
-  }
+  for (record*& each : records) hold(each, nullptr);
   return error;
 }
 
-cudaError_t machine::launch_graph(graph_object& what, stream& on) {
+cudaError_t machine::launch_graph(graph_object& graph, stream& on) {
   name const label{"graph", static_cast<int>(on.issued)};
-  cudaError_t error = what.end == nullptr ? cudaSuccess : append_wait(on, label, *what.end);
+  cudaError_t error = graph.end == nullptr ? cudaSuccess : append_wait(on, label, *graph.end);
   auto const for_nccl = [&](auto const& append_to) {
-    for (std::size_t lane = 1; lane < what.body->lanes.size() && error == cudaSuccess; ++lane) {
-      if (what.body->lanes[lane].of != nullptr) {
-        error = append_to(*what.body->lanes[lane].of, *what.lanes[lane - 1]);
-      }
-    }
+    for (std::size_t lane = 1; lane < graph.body->lanes.size() && error == cudaSuccess; ++lane)
+      if (graph.body->lanes[lane].of != nullptr)
+        error = append_to(*graph.body->lanes[lane].of, *graph.lanes[lane - 1]);
   };
   // What NCCL captures on its own streams begins with the graph, behind what it was given before.
   record* begin = nullptr;
   hold(begin, new_record());
-  if (error == cudaSuccess) {
-    error = append_record(on, label, *begin);
-  }
+  if (error == cudaSuccess) error = append_record(on, label, *begin);
   for_nccl([&](communicator& of, stream& lane) {
     cudaError_t const begun = append_wait(lane, label, *begin);
     record_by_nccl earlier;
@@ -346,17 +305,15 @@ cudaError_t machine::launch_graph(graph_object& what, stream& on) {
     return begun;
   });
   hold(begin, nullptr);
-  if (error == cudaSuccess) {
-    error = append_nodes(what, on);
-  }
+  if (error == cudaSuccess) error = append_nodes(graph, on);
   for_nccl([&](communicator& of, stream& lane) {
     hold(of.graphs, new_record());
     cudaError_t const ended = append_record(lane, {"record by NCCL"}, *of.graphs);
     return ended == cudaSuccess ? append_wait(on, {"wait by NCCL"}, *of.graphs) : ended;
   });
   if (error == cudaSuccess) {
-    hold(what.end, new_record());
-    error = append_record(on, label, *what.end);
+    hold(graph.end, new_record());
+    error = append_record(on, label, *graph.end);
   }
   return error;
 }
@@ -381,10 +338,10 @@ bool machine::is_in_graphs(communicator const& one) const {
 
 bool machine::is_captured_by_nccl(std::uint32_t allocation) const {
   auto const touches = [allocation](graph_body::node const& node) {
-    return node.what.what == kind::group &&
+    return node.work.type == kind::group &&
            std::any_of(
-               node.what.accesses.begin(),
-               node.what.accesses.end(),
+               node.work.accesses.begin(),
+               node.work.accesses.end(),
                [allocation](byte_access const& each) { return each.allocation == allocation; });
   };
   return std::any_of(execs_.begin(), execs_.end(), [&touches](graph_object const& graph) {

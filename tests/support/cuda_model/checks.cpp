@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::size_t most_faults = 200;
 
-std::string numbered(char const* what, std::size_t number) {
-  return std::string(what) + " " + std::to_string(number);
+std::string numbered(char const* text, std::size_t number) {
+  return std::string(text) + " " + std::to_string(number);
 }
 
 }  // namespace
@@ -28,26 +28,23 @@ std::string text_of(name const& label) {
 }
 
 void machine::fault(std::string text) {
-  if (faults_.size() < most_faults) {
+  if (faults_.size() < most_faults)
     faults_.push_back(std::move(text));
-  } else {
+  else
     ++unreported_;
-  }
 }
 
 std::string machine::text(note const& one) const {
-  if (one.slot == 0) {
-    return text_of(one.label) + " on the host";
-  }
+  if (one.slot == 0) return text_of(one.label) + " on the host";
   stream const& on = streams_[one.slot - 1];
   return text_of(one.label) + " on stream " + std::to_string(on.index) + " of device " +
          std::to_string(on.device);
 }
 
-void machine::touch(operation const& by, stream const& on, std::vector<byte_access> const& what) {
-  note const who{on.slot, on.clock[on.slot], by.label};
-  for (byte_access const& each : what) {
-    memory_.touch(each, who, on.clock, [&](conflict const& with) {
+void machine::touch(operation const& by, stream const& on, std::vector<byte_access> const& access) {
+  note const author{on.slot, on.clock[on.slot], by.label};
+  for (byte_access const& each : access) {
+    memory_.touch(each, author, on.clock, [&](conflict const& with) {
       allocation const& of = memory_[each.allocation];
       std::string const place =
           "bytes [" + std::to_string(std::max(with.begin, each.begin)) + ", " +
@@ -57,36 +54,34 @@ void machine::touch(operation const& by, stream const& on, std::vector<byte_acce
                                : numbered("device", static_cast<std::size_t>(of.device))) +
           ")";
       if (with.first.epoch == 0) {
-        if (options_.check_uninitialised) {
-          fault("uninitialised: " + text(who) + " reads " + place + ", which nobody wrote");
-        }
+        if (options_.check_uninitialised)
+          fault("uninitialised: " + text(author) + " reads " + place + ", which nobody wrote");
         return;
       }
       fault(
           "race: " + text(with.first) + (with.first_writes ? " writes" : " reads") + " and " +
-          text(who) + (each.write ? " writes " : " reads ") + place +
+          text(author) + (each.write ? " writes " : " reads ") + place +
           ", and nothing orders the two");
     });
   }
 }
 
-void machine::host_touches(byte_access const& what, char const* label) {
+void machine::host_touches(byte_access const& access, char const* label) {
   host_clock_.set(0, host_clock_[0] + 1);
   host_moved_ = true;
-  note const who{0, host_clock_[0], label};
-  memory_.touch(what, who, host_clock_, [&](conflict const& with) {
-    std::string const place = "bytes [" + std::to_string(what.begin) + ", " +
-                              std::to_string(what.end) + ") of " +
-                              numbered("allocation", what.allocation);
+  note const author{0, host_clock_[0], label};
+  memory_.touch(access, author, host_clock_, [&](conflict const& with) {
+    std::string const place = "bytes [" + std::to_string(access.begin) + ", " +
+                              std::to_string(access.end) + ") of " +
+                              numbered("allocation", access.allocation);
     if (with.first.epoch == 0) {
-      if (options_.check_uninitialised) {
+      if (options_.check_uninitialised)
         fault("uninitialised: the host reads " + place + ", which nobody wrote");
-      }
       return;
     }
     fault(
         "race: " + text(with.first) + (with.first_writes ? " writes" : " reads") + " and the host" +
-        (what.write ? " writes " : " reads ") + place + ", and nothing orders the two");
+        (access.write ? " writes " : " reads ") + place + ", and nothing orders the two");
   });
 }
 
@@ -104,25 +99,19 @@ std::string machine::why_blocked(stream const& one) const {
     return "stands behind " + text_of(before.label) + " of stream " +
            std::to_string(before.on->index) + " in their hardware queue";
   }
-  if (next.what == kind::wait_value && !has_value(next)) {
+  if (next.type == kind::wait_value && !has_value(next))
     return "waits for a value of a word in memory";
-  }
-  if (next.what == kind::wait) {
+  if (next.type == kind::wait)
     return "waits for the record on stream " + std::to_string(next.mark->stream_index);
-  }
   if (!next.started && !has_multiprocessors(next)) {
     return "waits for multiprocessors, of which messages that wait hold " +
            std::to_string(held_[static_cast<std::size_t>(one.device)]);
   }
-  if (next.what != kind::group) {
-    return "is ready";
-  }
+  if (next.type != kind::group) return "is ready";
   communicator const& over = *next.messages->over;
   std::string const comm =
       numbered("communicator", over.index) + " (rank " + std::to_string(over.rank) + ")";
-  if (over.broken) {
-    return "waits for " + comm + ", which has failed";
-  }
+  if (over.broken) return "waits for " + comm + ", which has failed";
   std::string missing;
   for (message const& each : next.messages->messages) {
     if (!each.matched) {
@@ -135,12 +124,8 @@ std::string machine::why_blocked(stream const& one) const {
 }
 
 std::string machine::why_blocked(group_launch const& one) const {
-  if (can_go_on(one)) {
-    return "its launch is ready";
-  }
-  if (!one.has_begun) {
-    return "its first message waits for the peer to connect";
-  }
+  if (can_go_on(one)) return "its launch is ready";
+  if (!one.has_begun) return "its first message waits for the peer to connect";
   return "its launch waits for room in the hardware queue of stream " +
          std::to_string(one.calls[one.next].on->index);
 }
@@ -237,9 +222,7 @@ stream* machine::add_stream(int device) {
 cudaError_t machine::new_stream(
     cudaStream_t* made, unsigned flags, int priority, int device, int green) {
   stream* const one = add_stream(device);
-  if (one == nullptr) {
-    return cudaErrorMemoryAllocation;
-  }
+  if (one == nullptr) return cudaErrorMemoryAllocation;
   one->flags = flags;
   one->priority = priority;
   one->green = green;
@@ -251,9 +234,7 @@ cudaError_t machine::new_stream(
 bool machine::make_lanes(graph_object& of) {
   for (std::size_t lane = 1; lane < of.body->lanes.size(); ++lane) {
     stream* const one = add_stream(of.body->lanes[lane].device);
-    if (one == nullptr) {
-      return false;
-    }
+    if (one == nullptr) return false;
     one->alive = false;  // no caller has its handle, and none destroys it
     of.lanes.push_back(one);
   }
@@ -262,14 +243,10 @@ bool machine::make_lanes(graph_object& of) {
 
 bool machine::make_streams_of(communicator& one) {
   auto const on = static_cast<std::size_t>(one.device);
-  if (!has_nccl_[on]) {
-    take_queue(one.device);  // for the order of launches; idle, as by default
-  }
+  if (!has_nccl_[on]) take_queue(one.device);  // for the order of launches; idle, as by default
   has_nccl_[on] = true;
   one.launches = add_stream(one.device);
-  if (one.launches == nullptr) {
-    return false;
-  }
+  if (one.launches == nullptr) return false;
   one.launches->alive = false;  // no caller has its handle, and none destroys it
   one.launches->of = &one;
   take_queue(one.device);  // for calls of the host; idle outside of graphs

@@ -30,9 +30,8 @@ class vector_clock {
 
   void join(vector_clock const& other) {
     widen(other.width_);
-    for (unsigned slot = 0; slot < other.width_; ++slot) {
+    for (unsigned slot = 0; slot < other.width_; ++slot)
       epoch_[slot] = std::max(epoch_[slot], other.epoch_[slot]);
-    }
   }
 
  private:

@@ -11,50 +11,37 @@ namespace zbpp::cuda_model {
 namespace {
 
 function function_named(std::string_view text) {
-  for (std::size_t i = 0; i < function_count; ++i) {
-    if (function_facts[i].name == text) {
-      return static_cast<function>(i);
-    }
-  }
+  for (std::size_t i = 0; i < function_count; ++i)
+    if (function_facts[i].name == text) return static_cast<function>(i);
   throw std::invalid_argument(
       "the model of CUDA defines no function '" + std::string(text) +
       "'; functions.hpp lists what it has");
 }
 
-std::size_t at(function which) { return static_cast<std::size_t>(which); }
+std::size_t at(function call) { return static_cast<std::size_t>(call); }
 
 template <class Objects>
-void list_alive(std::vector<std::string>& into, char const* what, Objects const& objects) {
-  for (std::size_t i = 0; i < objects.size(); ++i) {
-    if (objects[i].alive) {
-      into.push_back(std::string(what) + " " + std::to_string(i));
-    }
-  }
+void list_alive(std::vector<std::string>& into, char const* text, Objects const& objects) {
+  for (std::size_t i = 0; i < objects.size(); ++i)
+    if (objects[i].alive) into.push_back(std::string(text) + " " + std::to_string(i));
 }
 
 }  // namespace
 
 // ---- the way in ----
 
-admission admit(machine& in, function which) {
-  std::size_t const index = at(which);
+admission admit(machine& in, function call) {
+  std::size_t const index = at(call);
   std::uint64_t const number = in.counts_[index]++;
-  if (in.counting_) {
-    in.log_.emplace_back(which, number);
-  }
-  if (int const error = std::exchange(in.failing_[index], 0); error != 0) {
-    return {false, error};
-  }
-  for (machine::skipped const& each : in.skips_) {
-    if (each.what == which && each.index == number) {
-      return {false, 0};
-    }
-  }
+  if (in.counting_) in.log_.emplace_back(call, number);
+  if (int const error = std::exchange(in.failing_[index], 0); error != 0) return {false, error};
+  for (machine::skipped const& each : in.skips_)
+    if (each.call == call && each.index == number) return {false, 0};
   return {};
 }
 
-void refuse_callback(machine& in, host_state& self, function which) {
-  std::string text = "callback: " + std::string(fact_of(which).name) +
+void refuse_callback(machine& in, host_state& self, function call) {
+  std::string text = "callback: " + std::string(fact_of(call).name) +
                      " is called from inside a host function or a kernel";
   if (self.inside == host_state::callback::locked) {
     in.fault(std::move(text));
@@ -64,8 +51,8 @@ void refuse_callback(machine& in, host_state& self, function which) {
   in.fault(std::move(text));
 }
 
-bool sees_sticky(function which) {
-  switch (which) {
+bool sees_sticky(function call) {
+  switch (call) {
     case function::cudaGetDevice:
     case function::cudaSetDevice:
     case function::cudaGetDeviceCount:
@@ -111,9 +98,7 @@ cudaError_t launch(
     std::int64_t ns) {
   return enter(function::launch, [&](machine& in, host_state& self) {
     stream* on = in.find(handle, "a launch");
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
     if (on->device != self.device) {
       in.fault(
           "handle: " + text_of(label) + " is launched into a stream of device " +
@@ -123,15 +108,10 @@ cudaError_t launch(
     }
     operation& one = in.make(kind::kernel, label, *on);
     bool right = true;
-    for (range const& each : reads) {
-      right = in.touches(one, each.data, each.bytes, false) && right;
-    }
-    for (range const& each : writes) {
-      right = in.touches(one, each.data, each.bytes, true) && right;
-    }
-    if (right) {  // else the body would touch what is not there
+    for (range const& each : reads) right = in.touches(one, each.data, each.bytes, false) && right;
+    for (range const& each : writes) right = in.touches(one, each.data, each.bytes, true) && right;
+    if (right)  // else the body would touch what is not there
       one.body = std::move(body);
-    }
     one.ns = ns;
     if (cudaError_t const error = in.load(label, on->device); error != cudaSuccess) {
       in.discard(one);
@@ -145,36 +125,28 @@ void host_reads(void const* data, std::size_t bytes) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   byte_access found;
-  if (locate(in, "host_reads", data, bytes, false, found)) {
-    in.host_touches(found, "host_reads");
-  }
+  if (locate(in, "host_reads", data, bytes, false, found)) in.host_touches(found, "host_reads");
 }
 
 void host_writes(void* data, std::size_t bytes) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   byte_access found;
-  if (locate(in, "host_writes", data, bytes, true, found)) {
-    in.host_touches(found, "host_writes");
-  }
+  if (locate(in, "host_writes", data, bytes, true, found)) in.host_touches(found, "host_writes");
 }
 
 void uninitialise(void const* data, std::size_t bytes) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   byte_access found;
-  if (locate(in, "uninitialise", data, bytes, true, found)) {
-    in.memory_.uninitialise(found);
-  }
+  if (locate(in, "uninitialise", data, bytes, true, found)) in.memory_.uninitialise(found);
 }
 
 std::vector<std::string> faults() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   std::vector<std::string> all = in.faults_;
-  if (in.unreported_ > 0) {
-    all.push_back("and " + std::to_string(in.unreported_) + " faults more");
-  }
+  if (in.unreported_ > 0) all.push_back("and " + std::to_string(in.unreported_) + " faults more");
   return all;
 }
 
@@ -199,9 +171,8 @@ std::vector<std::string> leaks() {
   list_alive(all, "communicator", in.communicators_);
   list_alive(all, "registration", in.registrations_);
   for (allocation const& one : in.memory_.all()) {
-    if (one.imports > 0) {
+    if (one.imports > 0)
       all.push_back("open handle of allocation " + std::to_string(in.memory_.index_of(one)));
-    }
     if (!one.freed && one.storage != nullptr) {
       all.push_back(
           "allocation " + std::to_string(in.memory_.index_of(one)) + " of " +
@@ -217,10 +188,10 @@ std::size_t pending() {
   return in.pending_;
 }
 
-void fail_next(std::string_view which, int error) {
+void fail_next(std::string_view name, int error) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
-  in.failing_[at(function_named(which))] = error;
+  in.failing_[at(function_named(name))] = error;
 }
 
 void hold_groups() {
@@ -246,17 +217,16 @@ void comm_fault(void* comm, int error) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   communicator* one = in.find_in(in.communicators_, communicator_tag, comm);
-  if (one == nullptr) {
+  if (one == nullptr)
     throw std::invalid_argument("cuda_model::comm_fault: this is no communicator");
-  }
   one->broken = true;
   one->failure = static_cast<ncclResult_t>(error);
 }
 
-void skip(std::string_view which, std::uint64_t index) {
+void skip(std::string_view name, std::uint64_t index) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
-  in.skips_.push_back({function_named(which), index});
+  in.skips_.push_back({function_named(name), index});
 }
 
 void start_counting() {
@@ -268,37 +238,33 @@ void start_counting() {
   in.counting_ = true;
 }
 
-std::uint64_t count(std::string_view which) {
+std::uint64_t count(std::string_view name) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
-  return in.counts_[at(function_named(which))];
+  return in.counts_[at(function_named(name))];
 }
 
 std::vector<called> calls() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   std::vector<called> all;
-  for (auto const& [which, index] : in.log_) {
-    all.push_back({fact_of(which).name, index});
-  }
+  for (auto const& [name, index] : in.log_) all.push_back({fact_of(name).name, index});
   return all;
 }
 
-bool is_synchronising(std::string_view which) {
-  return fact_of(function_named(which)).kind == call_kind::synchronises;
+bool is_synchronising(std::string_view name) {
+  return fact_of(function_named(name)).kind == call_kind::synchronises;
 }
 
-bool is_allocating(std::string_view which) {
-  return fact_of(function_named(which)).kind == call_kind::makes;
+bool is_allocating(std::string_view name) {
+  return fact_of(function_named(name)).kind == call_kind::makes;
 }
 
 std::vector<std::string> heavy_calls() {
   std::vector<std::string> all;
-  for (called const& each : calls()) {
-    if (is_synchronising(each.function) || is_allocating(each.function)) {
+  for (called const& each : calls())
+    if (is_synchronising(each.function) || is_allocating(each.function))
       all.push_back(std::string(each.function) + " " + std::to_string(each.index));
-    }
-  }
   return all;
 }
 

@@ -15,38 +15,27 @@ bool is_device(machine const& in, int device) {
 }
 
 cudaError_t answer(int* into, int value) {
-  if (into == nullptr) {
-    return cudaErrorInvalidValue;
-  }
+  if (into == nullptr) return cudaErrorInvalidValue;
   *into = value;
   return cudaSuccess;
 }
 
 cudaError_t new_memory(
     machine& in, void** made, std::size_t bytes, int device, host_state const& by) {
-  if (made == nullptr) {
-    return cudaErrorInvalidValue;
-  }
+  if (made == nullptr) return cudaErrorInvalidValue;
   *made = nullptr;
-  if (bytes == 0) {
-    return cudaSuccess;
-  }
-  if (cudaError_t const error = in.drain(by.device); error != cudaSuccess) {
-    return error;
-  }
+  if (bytes == 0) return cudaSuccess;
+  if (cudaError_t const error = in.drain(by.device); error != cudaSuccess) return error;
   std::size_t const limit = in.options_.device_bytes;
-  if (device != pinned && limit > 0 && in.memory_.bytes_on(device) + bytes > limit) {
+  if (device != pinned && limit > 0 && in.memory_.bytes_on(device) + bytes > limit)
     return cudaErrorMemoryAllocation;
-  }
   *made = in.memory_.allocate(bytes, device);
   return cudaSuccess;
 }
 
 cudaError_t free_memory(
     machine& in, void* data, bool host, char const* by, host_state const& self) {
-  if (data == nullptr) {
-    return cudaSuccess;
-  }
+  if (data == nullptr) return cudaSuccess;
   allocation* one = in.memory_.beginning_at(data);
   if (one == nullptr || one->freed || (one->device == pinned) != host) {
     in.fault(
@@ -55,27 +44,26 @@ cudaError_t free_memory(
                                       : " of what is no such allocation"));
     return cudaErrorInvalidValue;
   }
-  std::string const which = "allocation " + std::to_string(in.memory_.index_of(*one));
+  std::string const name = "allocation " + std::to_string(in.memory_.index_of(*one));
   if (in.is_captured_by_nccl(in.memory_.index_of(*one))) {
     in.fault(
-        "nccl: " + std::string(by) + " of " + which +
+        "nccl: " + std::string(by) + " of " + name +
         ", which a graph has messages in, and NCCL may have mapped it into other processes");
   }
-  if (one->imports > 0) {
-    in.fault("memory: " + std::string(by) + " of " + which + ", which another process has open");
-  }
+  if (one->imports > 0)
+    in.fault("memory: " + std::string(by) + " of " + name + ", which another process has open");
   if (one->pending > 0) {
     in.fault(
-        "memory: " + std::string(by) + " of " + which + ", which " + std::to_string(one->pending) +
+        "memory: " + std::string(by) + " of " + name + ", which " + std::to_string(one->pending) +
         " pending operations touch");
   } else {
     // What has run in this interleaving may not have in another: the host must know.
-    auto const unknown = [&](note const& who) { return !in.is_over(who); };
+    auto const unknown = [&](note const& author) { return !in.is_over(author); };
     for (allocation::segment const& part : one->segments) {
       bool const reader = std::any_of(part.readers.begin(), part.readers.end(), unknown);
       if (reader || unknown(part.writer)) {
         in.fault(
-            "race: " + std::string(by) + " of " + which + " while the host does not know that " +
+            "race: " + std::string(by) + " of " + name + " while the host does not know that " +
             text_of(
                 reader ? std::find_if(part.readers.begin(), part.readers.end(), unknown)->label
                        : part.writer.label) +
@@ -91,8 +79,8 @@ cudaError_t free_memory(
 
 char const* name_of(cudaError_t error) {
   switch (error) {
-#define ZBPP_CUDA_MODEL_NAME(which)                                                                \
-  case which: return #which
+#define ZBPP_CUDA_MODEL_NAME(error)                                                                \
+  case error: return #error
     ZBPP_CUDA_MODEL_NAME(cudaSuccess);
     ZBPP_CUDA_MODEL_NAME(cudaErrorInvalidValue);
     ZBPP_CUDA_MODEL_NAME(cudaErrorMemoryAllocation);
@@ -138,9 +126,7 @@ cudaError_t append_copy(
     byte_access* target,
     byte_access* source) {
   stream* on = in.find(stream_handle, label);
-  if (on == nullptr) {
-    return cudaErrorInvalidResourceHandle;
-  }
+  if (on == nullptr) return cudaErrorInvalidResourceHandle;
   operation& one = in.make(kind::copy, {label, static_cast<int>(on->issued)}, *on);
   if (!in.touches(one, from, bytes, false) || !in.touches(one, to, bytes, true)) {
     in.discard(one);
@@ -183,9 +169,7 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaSetDevice(int device) {
   return enter(function::cudaSetDevice, [&](machine& in, host_state& self) {
-    if (!is_device(in, device)) {
-      return cudaErrorInvalidDevice;
-    }
+    if (!is_device(in, device)) return cudaErrorInvalidDevice;
     self.device = device;
     return cudaSuccess;
   });
@@ -193,9 +177,7 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return enter(function::cudaDeviceGetAttribute, [&](machine& in, host_state&) {
-    if (!is_device(in, device)) {
-      return cudaErrorInvalidDevice;
-    }
+    if (!is_device(in, device)) return cudaErrorInvalidDevice;
     switch (attribute) {
       case cudaDevAttrMultiProcessorCount: return answer(value, in.options_.sm_count);
       case cudaDevAttrComputeCapabilityMajor: return answer(value, 9);
@@ -215,41 +197,27 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return enter(function::cudaDeviceGetStreamPriorityRange, [&](machine&, host_state&) {
-    if (least != nullptr) {
-      *least = 0;
-    }
-    if (greatest != nullptr) {
-      *greatest = -5;
-    }
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = -5;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return enter(function::cudaDeviceCanAccessPeer, [&](machine& in, host_state&) {
-    if (!is_device(in, device) || !is_device(in, peer)) {
-      return cudaErrorInvalidDevice;
-    }
+    if (!is_device(in, device) || !is_device(in, peer)) return cudaErrorInvalidDevice;
     return answer(can, device != peer && in.options_.peer_access ? 1 : 0);
   });
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   return enter(function::cudaDeviceEnablePeerAccess, [&](machine& in, host_state& self) {
-    if (flags != 0) {
-      return cudaErrorInvalidValue;
-    }
-    if (!is_device(in, peer) || peer == self.device) {
-      return cudaErrorInvalidDevice;
-    }
-    if (!in.options_.peer_access) {
-      return cudaErrorPeerAccessUnsupported;
-    }
+    if (flags != 0) return cudaErrorInvalidValue;
+    if (!is_device(in, peer) || peer == self.device) return cudaErrorInvalidDevice;
+    if (!in.options_.peer_access) return cudaErrorPeerAccessUnsupported;
     auto const enabled =
         in.peers_[static_cast<std::size_t>(self.device)][static_cast<std::size_t>(peer)];
-    if (enabled) {
-      return cudaErrorPeerAccessAlreadyEnabled;
-    }
+    if (enabled) return cudaErrorPeerAccessAlreadyEnabled;
     in.peers_[static_cast<std::size_t>(self.device)][static_cast<std::size_t>(peer)] = true;
     return cudaSuccess;
   });
@@ -304,12 +272,9 @@ cudaError_t cudaFree(void* data) {
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned int flags) {
   return enter(function::cudaHostAlloc, [&](machine& in, host_state& self) {
     cudaError_t error = in.unsafe_in_capture(self);
-    if (error == cudaSuccess) {
-      error = new_memory(in, data, bytes, pinned, self);
-    }
-    if (error == cudaSuccess && bytes > 0) {
+    if (error == cudaSuccess) error = new_memory(in, data, bytes, pinned, self);
+    if (error == cudaSuccess && bytes > 0)
       in.memory_.beginning_at(*data)->mapped = (flags & cudaHostAllocMapped) != 0;
-    }
     return error;
   });
 }
@@ -317,9 +282,8 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned int flags) {
 cudaError_t cudaHostGetDevicePointer(void** on_device, void* data, unsigned int flags) {
   return enter(function::cudaHostGetDevicePointer, [&](machine& in, host_state&) {
     allocation const* one = in.memory_.beginning_at(data);
-    if (on_device == nullptr || flags != 0 || one == nullptr || one->freed || !one->mapped) {
+    if (on_device == nullptr || flags != 0 || one == nullptr || one->freed || !one->mapped)
       return cudaErrorInvalidValue;
-    }
     *on_device = data;  // one address space
     return cudaSuccess;
   });
@@ -339,18 +303,15 @@ cudaError_t cudaMemcpyAsync(
     byte_access source;
     cudaError_t const error =
         append_copy(in, to, from, bytes, stream, "cudaMemcpyAsync", &target, &source);
-    if (error != cudaSuccess || bytes == 0 || direction == cudaMemcpyDefault) {
-      return error;
-    }
+    if (error != cudaSuccess || bytes == 0 || direction == cudaMemcpyDefault) return error;
     bool const from_host = in.memory_[source.allocation].device == pinned;
     bool const to_host = in.memory_[target.allocation].device == pinned;
     bool const says_from_host =
         direction == cudaMemcpyHostToDevice || direction == cudaMemcpyHostToHost;
     bool const says_to_host =
         direction == cudaMemcpyDeviceToHost || direction == cudaMemcpyHostToHost;
-    if (from_host != says_from_host || to_host != says_to_host) {
+    if (from_host != says_from_host || to_host != says_to_host)
       in.fault("memory: cudaMemcpyAsync is told another direction than its memory has");
-    }
     return error;
   });
 }
@@ -379,9 +340,7 @@ cudaError_t cudaMemcpyPeerAsync(
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t handle) {
   return enter(function::cudaMemsetAsync, [&](machine& in, host_state&) {
     stream* on = in.find(handle, "cudaMemsetAsync");
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
     operation& one = in.make(kind::set, {"cudaMemsetAsync", static_cast<int>(on->issued)}, *on);
     if (bytes == 0 || !in.touches(one, data, bytes, true)) {
       in.discard(one);

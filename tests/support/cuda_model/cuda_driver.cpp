@@ -57,17 +57,15 @@ CUdevResource resource(unsigned first_sm, unsigned sms, unsigned split) {
 
 /// Enters a function of the driver; CUresult and cudaError_t share their numbers.
 template <class Body>
-CUresult enter_driver(zbpp::cuda_model::function which, Body&& body) {
-  return static_cast<CUresult>(enter(which, [&](machine& in, host_state& self) {
+CUresult enter_driver(zbpp::cuda_model::function call, Body&& body) {
+  return static_cast<CUresult>(enter(call, [&](machine& in, host_state& self) {
     return static_cast<cudaError_t>(body(in, self));
   }));
 }
 
 CUresult CUDAAPI device_get(CUdevice* device, int ordinal) {
   return enter_driver(function::cuDeviceGet, [&](machine& in, host_state&) {
-    if (ordinal < 0 || ordinal >= in.options_.devices) {
-      return CUDA_ERROR_INVALID_DEVICE;
-    }
+    if (ordinal < 0 || ordinal >= in.options_.devices) return CUDA_ERROR_INVALID_DEVICE;
     *device = ordinal;
     return CUDA_SUCCESS;
   });
@@ -75,9 +73,7 @@ CUresult CUDAAPI device_get(CUdevice* device, int ordinal) {
 
 CUresult CUDAAPI device_uuid(CUuuid* uuid, CUdevice device) {
   return enter_driver(function::cuDeviceGetUuid, [&](machine& in, host_state&) {
-    if (device < 0 || device >= in.options_.devices) {
-      return CUDA_ERROR_INVALID_DEVICE;
-    }
+    if (device < 0 || device >= in.options_.devices) return CUDA_ERROR_INVALID_DEVICE;
     std::memset(uuid->bytes, 0x5a, sizeof uuid->bytes);
     std::memcpy(uuid->bytes, &device, sizeof device);
     return CUDA_SUCCESS;
@@ -86,12 +82,8 @@ CUresult CUDAAPI device_uuid(CUuuid* uuid, CUdevice device) {
 
 CUresult CUDAAPI device_resource(CUdevice device, CUdevResource* result, CUdevResourceType type) {
   return enter_driver(function::cuDeviceGetDevResource, [&](machine& in, host_state&) {
-    if (device < 0 || device >= in.options_.devices) {
-      return CUDA_ERROR_INVALID_DEVICE;
-    }
-    if (type != CU_DEV_RESOURCE_TYPE_SM) {
-      return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    }
+    if (device < 0 || device >= in.options_.devices) return CUDA_ERROR_INVALID_DEVICE;
+    if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     *result = resource(0, static_cast<unsigned>(in.options_.sm_count), 0);
     return CUDA_SUCCESS;
   });
@@ -107,15 +99,11 @@ CUresult CUDAAPI split_by_count(
   return enter_driver(function::cuDevSmResourceSplitByCount, [&](machine& in, host_state&) {
     unsigned const known = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING |
                            CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
-    if (groups == nullptr || input == nullptr || (flags & ~known) != 0) {
+    if (groups == nullptr || input == nullptr || (flags & ~known) != 0)
       return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (input->type != CU_DEV_RESOURCE_TYPE_SM) {
-      return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    }
-    if (origin_of(*input).split != 0 || least > input->sm.smCount) {
+    if (input->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    if (origin_of(*input).split != 0 || least > input->sm.smCount)
       return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-    }
     unsigned const size =
         std::max(granularity, (least + granularity - 1) / granularity * granularity);
     unsigned const most = input->sm.smCount / size;
@@ -125,30 +113,24 @@ CUresult CUDAAPI split_by_count(
     }
     unsigned const split = ++in.splits_;
     *groups = std::min(*groups, most);
-    for (unsigned group = 0; group < *groups; ++group) {
+    for (unsigned group = 0; group < *groups; ++group)
       result[group] = resource(group * size, size, split);
-    }
-    if (remaining != nullptr) {
+    if (remaining != nullptr)
       *remaining = resource(*groups * size, input->sm.smCount - *groups * size, split);
-    }
     return CUDA_SUCCESS;
   });
 }
 
 CUresult CUDAAPI generate_desc(CUdevResourceDesc* made, CUdevResource* resources, unsigned count) {
   return enter_driver(function::cuDevResourceGenerateDesc, [&](machine& in, host_state&) {
-    if (made == nullptr || resources == nullptr || count == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+    if (made == nullptr || resources == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     unsigned first = origin_of(resources[0]).first_sm;
     unsigned sms = 0;
     for (unsigned at = 0; at < count; ++at) {
-      if (resources[at].type != CU_DEV_RESOURCE_TYPE_SM || resources[at].sm.smCount == 0) {
+      if (resources[at].type != CU_DEV_RESOURCE_TYPE_SM || resources[at].sm.smCount == 0)
         return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-      }
-      if (origin_of(resources[at]).split != origin_of(resources[0]).split) {
+      if (origin_of(resources[at]).split != origin_of(resources[0]).split)
         return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-      }
       first = std::min(first, origin_of(resources[at]).first_sm);
       sms += resources[at].sm.smCount;
     }
@@ -162,12 +144,9 @@ CUresult CUDAAPI generate_desc(CUdevResourceDesc* made, CUdevResource* resources
 CUresult CUDAAPI
 green_create(CUgreenCtx* made, CUdevResourceDesc desc, CUdevice device, unsigned flags) {
   return enter_driver(function::cuGreenCtxCreate, [&](machine& in, host_state&) {
-    if (device < 0 || device >= in.options_.devices) {
-      return CUDA_ERROR_INVALID_DEVICE;
-    }
-    if (made == nullptr || desc == nullptr || flags != CU_GREEN_CTX_DEFAULT_STREAM) {
+    if (device < 0 || device >= in.options_.devices) return CUDA_ERROR_INVALID_DEVICE;
+    if (made == nullptr || desc == nullptr || flags != CU_GREEN_CTX_DEFAULT_STREAM)
       return CUDA_ERROR_INVALID_VALUE;
-    }
     for (green_context const& other : in.greens_) {
       if (other.alive && other.device == device && other.first_sm < desc->first_sm + desc->sms &&
           desc->first_sm < other.first_sm + other.sms) {
@@ -187,9 +166,7 @@ CUresult CUDAAPI green_stream(CUstream* made, CUgreenCtx context, unsigned flags
       in.fault("handle: cuGreenCtxStreamCreate of what is no live green context");
       return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (made == nullptr || flags != CU_STREAM_NON_BLOCKING) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+    if (made == nullptr || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     auto const index = static_cast<int>(from - &in.greens_.front());
     return static_cast<CUresult>(
         in.new_stream(made, cudaStreamNonBlocking, priority, from->device, index));
@@ -199,9 +176,8 @@ CUresult CUDAAPI green_stream(CUstream* made, CUgreenCtx context, unsigned flags
 CUresult CUDAAPI green_of_stream(CUstream handle, CUgreenCtx* home) {
   return enter_driver(function::cuStreamGetGreenCtx, [&](machine& in, host_state&) {
     stream const* on = in.find(handle, "cuStreamGetGreenCtx");
-    if (on == nullptr || home == nullptr) {
+    if (on == nullptr || home == nullptr)
       return on == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
-    }
     *home = on->green < 0 ? nullptr
                           : static_cast<CUgreenCtx>(
                                 in.handle_for(green_tag, static_cast<std::size_t>(on->green)));
@@ -252,8 +228,8 @@ struct entry_point {
 };
 
 template <class Function>
-void* address_of(Function* what) {
-  return reinterpret_cast<void*>(what);
+void* address_of(Function* function) {
+  return reinterpret_cast<void*>(function);
 }
 
 }  // namespace
@@ -265,9 +241,7 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
     unsigned long long,
     cudaDriverEntryPointQueryResult* status) {
   return enter(function::cudaGetDriverEntryPointByVersion, [&](machine& in, host_state&) {
-    if (symbol == nullptr || address == nullptr) {
-      return cudaErrorInvalidValue;
-    }
+    if (symbol == nullptr || address == nullptr) return cudaErrorInvalidValue;
     entry_point const known[] = {
         {"cuDeviceGet", 2000, address_of(device_get)},
         {"cuDeviceGetUuid", 11040, address_of(device_uuid)},
@@ -291,9 +265,7 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
         *address = enough ? one.address : nullptr;
       }
     }
-    if (status != nullptr) {
-      *status = result;
-    }
+    if (status != nullptr) *status = result;
     return cudaSuccess;
   });
 }

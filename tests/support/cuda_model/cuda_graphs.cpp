@@ -12,9 +12,9 @@ namespace zbpp::cuda_model {
 
 cudaError_t machine::unsafe_in_capture(host_state const& self) {
   for (capture& one : captures_) {
-    bool const ours = one.mode == cudaStreamCaptureModeGlobal ||
-                      (one.mode == cudaStreamCaptureModeThreadLocal && one.host == &self);
-    if (one.origin != nullptr && ours) {
+    bool const in_scope = one.mode == cudaStreamCaptureModeGlobal ||
+                          (one.mode == cudaStreamCaptureModeThreadLocal && one.host == &self);
+    if (one.origin != nullptr && in_scope) {
       one.invalid = true;
       return cudaErrorStreamCaptureUnsupported;
     }
@@ -30,9 +30,7 @@ namespace {
 bool all_joined(capture const& one) {
   for (std::size_t at = 0; at < one.streams.size(); ++at) {
     // NCCL takes what it has on its own streams out of what must be joined.
-    if (one.streams[at]->of == nullptr && one.clocks[0][at] < one.clocks[at][at]) {
-      return false;
-    }
+    if (one.streams[at]->of == nullptr && one.clocks[0][at] < one.clocks[at][at]) return false;
   }
   return true;
 }
@@ -54,12 +52,8 @@ extern "C" {
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   return enter(function::cudaStreamBeginCapture, [&](machine& in, host_state& self) {
     stream* on = in.find(handle, "cudaStreamBeginCapture");
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
-    if (on->capturing != nullptr) {
-      return cudaErrorIllegalState;
-    }
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on->capturing != nullptr) return cudaErrorIllegalState;
     capture& one = in.captures_.emplace_back();
     one.origin = on;
     one.mode = mode;
@@ -75,39 +69,23 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   return enter(function::cudaStreamEndCapture, [&](machine& in, host_state& self) {
     *graph = nullptr;
     stream* on = in.find(handle, "cudaStreamEndCapture");
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
-    if (on->capturing == nullptr) {
-      return cudaErrorIllegalState;
-    }
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on->capturing == nullptr) return cudaErrorIllegalState;
     capture& one = *on->capturing;
-    if (one.origin != on) {
-      return cudaErrorStreamCaptureUnmatched;
-    }
-    if (one.host != &self && one.mode != cudaStreamCaptureModeRelaxed) {
+    if (one.origin != on) return cudaErrorStreamCaptureUnmatched;
+    if (one.host != &self && one.mode != cudaStreamCaptureModeRelaxed)
       return cudaErrorStreamCaptureWrongThread;
-    }
     for (stream* each : one.streams) {
       one.invalid = one.invalid || each->deferred > 0;  // what NCCL is at work on comes too late
       each->capturing = nullptr;
     }
-    for (event& each : in.events_) {
-      if (each.captured.in == &one) {
-        each.captured = {};
-      }
-    }
+    for (event& each : in.events_)
+      if (each.captured.in == &one) each.captured = {};
     one.origin = nullptr;
     in.wake_hosts();  // an abort may wait for the end of the capture
-    if (one.invalid) {
-      return cudaErrorStreamCaptureInvalidated;
-    }
-    if (!all_joined(one)) {
-      return cudaErrorStreamCaptureUnjoined;
-    }
-    for (stream const* each : one.streams) {
-      one.body.lanes.push_back({each->device, each->of});
-    }
+    if (one.invalid) return cudaErrorStreamCaptureInvalidated;
+    if (!all_joined(one)) return cudaErrorStreamCaptureUnjoined;
+    for (stream const* each : one.streams) one.body.lanes.push_back({each->device, each->of});
     in.graphs_.push_back({.body = std::make_shared<graph_body const>(std::move(one.body))});
     *graph = static_cast<cudaGraph_t>(in.handle_for(graph_tag, in.graphs_.size() - 1));
     return cudaSuccess;
@@ -117,9 +95,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return enter(function::cudaStreamIsCapturing, [&](machine& in, host_state&) {
     stream* on = in.find(handle, "cudaStreamIsCapturing");
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
     *status = on->capturing == nullptr ? cudaStreamCaptureStatusNone
               : on->capturing->invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
@@ -130,13 +106,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
   return enter(function::cudaGraphInstantiate, [&](machine& in, host_state&) {
     graph_object* from = find_graph(in, in.graphs_, graph_tag, graph, "cudaGraphInstantiate");
-    if (from == nullptr) {
-      return cudaErrorInvalidValue;
-    }
+    if (from == nullptr) return cudaErrorInvalidValue;
     graph_object made_one{.body = from->body};
-    if (!in.make_lanes(made_one)) {
-      return cudaErrorMemoryAllocation;
-    }
+    if (!in.make_lanes(made_one)) return cudaErrorMemoryAllocation;
     in.execs_.push_back(std::move(made_one));
     *made = static_cast<cudaGraphExec_t>(in.handle_for(exec_tag, in.execs_.size() - 1));
     return cudaSuccess;
@@ -145,42 +117,38 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
   return enter(function::cudaGraphLaunch, [&](machine& in, host_state&) {
-    graph_object* what = find_graph(in, in.execs_, exec_tag, exec, "cudaGraphLaunch");
+    graph_object* object = find_graph(in, in.execs_, exec_tag, exec, "cudaGraphLaunch");
     stream* on = in.find(handle, "cudaGraphLaunch");
-    if (what == nullptr || on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+    if (object == nullptr || on == nullptr) return cudaErrorInvalidResourceHandle;
     if (on->capturing != nullptr) {
       in.fault("capture: the model captures no launches of graphs");
       return cudaErrorStreamCaptureUnsupported;
     }
-    for (graph_body::lane const& lane : what->body->lanes) {
+    for (graph_body::lane const& lane : object->body->lanes) {
       if (lane.of != nullptr && !lane.of->alive && !lane.of->aborted) {
         in.fault("nccl: a graph is launched whose communicator was destroyed");
         return cudaErrorInvalidValue;
       }
     }
     // Its nodes touch memory that must still be there.
-    for (graph_body::node const& node : what->body->nodes) {
-      for (byte_access const& each : node.what.accesses) {
+    for (graph_body::node const& node : object->body->nodes) {
+      for (byte_access const& each : node.work.accesses) {
         if (in.memory_[each.allocation].freed) {
           in.fault(
-              "memory: " + text_of(node.what.label) + " in a launched graph touches allocation " +
+              "memory: " + text_of(node.work.label) + " in a launched graph touches allocation " +
               std::to_string(each.allocation) + ", which has been freed");
           return cudaErrorInvalidValue;
         }
       }
     }
-    return in.launch_graph(*what, *on);
+    return in.launch_graph(*object, *on);
   });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return enter(function::cudaGraphDestroy, [&](machine& in, host_state&) {
     graph_object* one = find_graph(in, in.graphs_, graph_tag, graph, "cudaGraphDestroy");
-    if (one == nullptr) {
-      return cudaErrorInvalidValue;
-    }
+    if (one == nullptr) return cudaErrorInvalidValue;
     one->alive = false;
     in.wake_hosts();  // an abort may wait for this
     return cudaSuccess;
@@ -190,9 +158,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   return enter(function::cudaGraphExecDestroy, [&](machine& in, host_state&) {
     graph_object* one = find_graph(in, in.execs_, exec_tag, exec, "cudaGraphExecDestroy");
-    if (one == nullptr) {
-      return cudaErrorInvalidValue;
-    }
+    if (one == nullptr) return cudaErrorInvalidValue;
     one->alive = false;
     in.wake_hosts();  // an abort may wait for this
     return cudaSuccess;

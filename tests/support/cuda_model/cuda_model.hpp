@@ -86,8 +86,8 @@ struct range {
 
 /// What an operation is called in a fault: a text that lives until reset, and up to three numbers.
 struct name {
-  name(char const* what, int first = -1, int second = -1, int third = -1)
-      : text(what), numbers{first, second, third} {}
+  name(char const* label, int first = -1, int second = -1, int third = -1)
+      : text(label), numbers{first, second, third} {}
   char const* text;
   int numbers[3];  // below 0: not shown
 };

@@ -71,17 +71,14 @@ struct exported {
 
 template <class Append>
 CUresult on_word(
-    zbpp::cuda_model::function which, CUstream handle, CUdeviceptr address, Append&& append) {
-  return static_cast<CUresult>(enter(which, [&](machine& in, host_state&) {
-    char const* const name = fact_of(which).name.data();
+    zbpp::cuda_model::function call, CUstream handle, CUdeviceptr address, Append&& append) {
+  return static_cast<CUresult>(enter(call, [&](machine& in, host_state&) {
+    char const* const name = fact_of(call).name.data();
     stream* on = in.find(handle, name);
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
     auto* const word = reinterpret_cast<void*>(address);
-    if (on->capturing != nullptr || in.find_word(word, name) == nullptr) {
+    if (on->capturing != nullptr || in.find_word(word, name) == nullptr)
       return cudaErrorInvalidValue;
-    }
     return append(in, *on, word);
   }));
 }
@@ -90,11 +87,9 @@ CUresult on_word(
 
 shared_word* machine::find_word(void const* address, char const* by) {
   auto const* const at = static_cast<std::byte const*>(address);
-  for (registration const& one : registrations_) {
-    if (one.alive && one.begin <= at && at + sizeof(std::uint32_t) <= one.begin + one.bytes) {
-      return &words_[{one.what, static_cast<std::size_t>(at - one.begin)}];
-    }
-  }
+  for (registration const& one : registrations_)
+    if (one.alive && one.begin <= at && at + sizeof(std::uint32_t) <= one.begin + one.bytes)
+      return &words_[{one.page, static_cast<std::size_t>(at - one.begin)}];
   fault("memory: " + std::string(by) + " names a word that is not in registered memory");
   return nullptr;
 }
@@ -114,9 +109,7 @@ void machine::write_value(operation& one, stream& on) {
 
 void machine::wait_for_value(operation& one, stream& on) {
   shared_word* const word = find_word(one.to, "cuStreamWaitValue32");
-  if (word == nullptr) {
-    return;
-  }
+  if (word == nullptr) return;
   // Only the first write that is enough is sure to have run, whatever has by now. Where there is
   // none, a host has written the value, and orders nothing.
   auto const enough = std::find_if(word->writes.begin(), word->writes.end(), [&](auto const& each) {
@@ -130,9 +123,7 @@ void machine::wait_for_value(operation& one, stream& on) {
 
 void machine::look_at_words() {
   auto const has_all = [this](stream* one) {
-    if (!has_value(*one->head)) {
-      return false;
-    }
+    if (!has_value(*one->head)) return false;
     one->head->parked = false;
     return true;
   };
@@ -190,11 +181,9 @@ cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned int flags) 
       return cudaErrorInvalidValue;
     }
     auto* const begin = static_cast<std::byte*>(data);
-    for (registration const& one : in.registrations_) {
-      if (one.alive && begin < one.begin + one.bytes && one.begin < begin + bytes) {
+    for (registration const& one : in.registrations_)
+      if (one.alive && begin < one.begin + one.bytes && one.begin < begin + bytes)
         return cudaErrorHostMemoryAlreadyRegistered;
-      }
-    }
     in.memory_.adopt(data, bytes, pinned).mapped = true;
     in.registrations_.push_back({true, begin, bytes, file_at(begin)});
     return cudaSuccess;
@@ -207,16 +196,14 @@ cudaError_t cudaHostUnregister(void* data) {
         in.registrations_.begin(), in.registrations_.end(), [&](registration const& one) {
           return one.alive && one.begin == data;
         });
-    if (found == in.registrations_.end()) {
-      return cudaErrorHostMemoryNotRegistered;
-    }
+    if (found == in.registrations_.end()) return cudaErrorHostMemoryNotRegistered;
     auto const is_in = [&](void const* word) {
       auto const* const at = static_cast<std::byte const*>(word);
       return found->begin <= at && at < found->begin + found->bytes;
     };
     for (stream const& on : in.streams_) {
       for (operation const* each = on.head; each != nullptr; each = each->next) {
-        if ((each->what == kind::write_value || each->what == kind::wait_value) &&
+        if ((each->type == kind::write_value || each->type == kind::wait_value) &&
             is_in(each->to)) {
           in.fault("memory: cudaHostUnregister of what " + text_of(each->label) + " still needs");
           return cudaErrorInvalidValue;
@@ -232,40 +219,32 @@ cudaError_t cudaHostUnregister(void* data) {
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
   return enter(function::cudaIpcGetMemHandle, [&](machine& in, host_state& self) {
     allocation const* const one = in.memory_.beginning_at(data);
-    if (handle == nullptr || one == nullptr || one->freed || one->device == pinned) {
+    if (handle == nullptr || one == nullptr || one->freed || one->device == pinned)
       return cudaErrorInvalidValue;
-    }
-    if (!in.options_.shares_memory) {
-      return cudaErrorNotSupported;
-    }
-    exported const what{in.generation_, in.memory_.index_of(*one), self.process()};
+    if (!in.options_.shares_memory) return cudaErrorNotSupported;
+    exported const shared{in.generation_, in.memory_.index_of(*one), self.process()};
     std::memset(handle, 0, sizeof(*handle));
-    std::memcpy(handle, &what, sizeof(what));
+    std::memcpy(handle, &shared, sizeof(shared));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned int flags) {
   return enter(function::cudaIpcOpenMemHandle, [&](machine& in, host_state& self) {
-    exported what{};
-    std::memcpy(&what, &handle, sizeof(what));
+    exported opened{};
+    std::memcpy(&opened, &handle, sizeof(opened));
     if (data == nullptr || flags != cudaIpcMemLazyEnablePeerAccess ||
-        what.generation != in.generation_ || what.allocation >= in.memory_.all().size()) {
+        opened.generation != in.generation_ || opened.allocation >= in.memory_.all().size()) {
       return cudaErrorInvalidValue;
     }
-    allocation& one = in.memory_[what.allocation];
-    if (one.freed) {
-      return cudaErrorMapBufferObjectFailed;
-    }
-    if (what.process == self.process()) {
+    allocation& one = in.memory_[opened.allocation];
+    if (one.freed) return cudaErrorMapBufferObjectFailed;
+    if (opened.process == self.process())
       return cudaErrorDeviceUninitialized;  // as CUDA has it for its own handles
-    }
-    if (!in.options_.peer_access && one.device != self.device) {
+    if (!in.options_.peer_access && one.device != self.device)
       return cudaErrorPeerAccessUnsupported;
-    }
-    if (one.device / in.options_.devices_of_host != self.device / in.options_.devices_of_host) {
+    if (one.device / in.options_.devices_of_host != self.device / in.options_.devices_of_host)
       return cudaErrorMapBufferObjectFailed;
-    }
     ++one.imports;
     *data = one.storage.get();  // one address space
     return cudaSuccess;
@@ -279,15 +258,15 @@ cudaError_t cudaIpcCloseMemHandle(void* data) {
       in.fault("memory: cudaIpcCloseMemHandle of what is not open");
       return cudaErrorInvalidValue;
     }
-    std::uint32_t const which = in.memory_.index_of(*one);
+    std::uint32_t const index = in.memory_.index_of(*one);
     for (stream const& on : in.streams_) {
       for (operation const* each = on.process == self.process() ? on.head : nullptr;
            each != nullptr;
            each = each->next) {
         for (byte_access const& touched : each->accesses) {
-          if (touched.allocation == which) {
+          if (touched.allocation == index) {
             in.fault(
-                "memory: cudaIpcCloseMemHandle of allocation " + std::to_string(which) +
+                "memory: cudaIpcCloseMemHandle of allocation " + std::to_string(index) +
                 ", which " + text_of(each->label) + " still needs");
           }
         }

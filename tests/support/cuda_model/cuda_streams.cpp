@@ -9,20 +9,16 @@ namespace {
 
 cudaError_t make_stream(
     machine& in, host_state const& self, cudaStream_t* made, unsigned flags, int priority) {
-  if (made == nullptr || flags > cudaStreamNonBlocking) {
-    return cudaErrorInvalidValue;
-  }
+  if (made == nullptr || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
   return in.new_stream(made, flags, priority, self.device, -1);
 }
 
 /// Finds the stream, or says why a call may not have it.
 template <class Body>
-cudaError_t with_stream(function which, cudaStream_t handle, Body&& body) {
-  return enter(which, [&](machine& in, host_state& self) {
-    stream* on = in.find(handle, fact_of(which).name.data());
-    if (on == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+cudaError_t with_stream(function call, cudaStream_t handle, Body&& body) {
+  return enter(call, [&](machine& in, host_state& self) {
+    stream* on = in.find(handle, fact_of(call).name.data());
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
     cudaError_t const error = body(in, self, *on);
     cudaError_t const sticky = in.sticky_[static_cast<std::size_t>(on->device)];
     return sticky != cudaSuccess ? sticky : error;
@@ -30,12 +26,10 @@ cudaError_t with_stream(function which, cudaStream_t handle, Body&& body) {
 }
 
 template <class Body>
-cudaError_t with_event(function which, cudaEvent_t handle, Body&& body) {
-  return enter(which, [&](machine& in, host_state& self) {
-    event* one = in.find(handle, fact_of(which).name.data());
-    if (one == nullptr) {
-      return cudaErrorInvalidResourceHandle;
-    }
+cudaError_t with_event(function call, cudaEvent_t handle, Body&& body) {
+  return enter(call, [&](machine& in, host_state& self) {
+    event* one = in.find(handle, fact_of(call).name.data());
+    if (one == nullptr) return cudaErrorInvalidResourceHandle;
     cudaError_t const error = body(in, self, *one);
     cudaError_t const sticky = in.sticky_[static_cast<std::size_t>(one->device)];
     return sticky != cudaSuccess ? sticky : error;
@@ -92,9 +86,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
         in.check_not_deferred(on, "cudaStreamSynchronize");
         std::uint32_t const target = on.issued;
         cudaError_t const error = in.wait_until(on.device, [&] { return on.done >= target; });
-        if (error == cudaSuccess) {
-          in.host_saw(on);
-        }
+        if (error == cudaSuccess) in.host_saw(on);
         return error;
       });
 }
@@ -108,14 +100,11 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
           return error;
         }
         in.check_not_deferred(on, "cudaStreamQuery");
-        if (on.done < on.issued) {
+        if (on.done < on.issued)
           in.polled_in_vain();
-        } else if (in.options_.shares_memory) {
+        else if (in.options_.shares_memory)
           in.step();  // a host may poll a counter in memory, and time passes between two looks
-        }
-        if (on.done < on.issued) {
-          return cudaErrorNotReady;
-        }
+        if (on.done < on.issued) return cudaErrorNotReady;
         in.host_saw(on);
         return cudaSuccess;
       });
@@ -154,9 +143,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t call, void* data) {
   return with_stream(
       function::cudaLaunchHostFunc, handle, [&](machine& in, host_state&, stream& on) {
-        if (call == nullptr) {
-          return cudaErrorInvalidValue;
-        }
+        if (call == nullptr) return cudaErrorInvalidValue;
         operation& one =
             in.make(kind::host_function, {"host function", static_cast<int>(on.issued)}, on);
         one.call = call;
@@ -167,18 +154,12 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t call, void* dat
 
 cudaError_t cudaDeviceSynchronize() {
   return enter(function::cudaDeviceSynchronize, [](machine& in, host_state& self) {
-    if (cudaError_t const error = in.unsafe_in_capture(self); error != cudaSuccess) {
-      return error;
-    }
+    if (cudaError_t const error = in.unsafe_in_capture(self); error != cudaSuccess) return error;
     for (stream& on : in.streams_) {
-      if (on.device != self.device) {
-        continue;
-      }
+      if (on.device != self.device) continue;
       std::uint32_t const target = on.issued;
       cudaError_t const error = in.wait_until(on.device, [&] { return on.done >= target; });
-      if (error != cudaSuccess) {
-        return error;
-      }
+      if (error != cudaSuccess) return error;
       in.host_saw(on);
     }
     return cudaSuccess;
@@ -187,9 +168,7 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned int flags) {
   return enter(function::cudaEventCreateWithFlags, [&](machine& in, host_state& self) {
-    if (made == nullptr) {
-      return cudaErrorInvalidValue;
-    }
+    if (made == nullptr) return cudaErrorInvalidValue;
     event& one = in.events_.emplace_back();
     one.index = static_cast<std::uint32_t>(in.events_.size() - 1);
     one.device = self.device;
@@ -219,9 +198,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return with_stream(
       function::cudaEventRecord, stream_handle, [&](machine& in, host_state&, stream& on) {
         event* one = in.find(handle, "cudaEventRecord");
-        if (one == nullptr || one->device != on.device) {
-          return cudaErrorInvalidResourceHandle;
-        }
+        if (one == nullptr || one->device != on.device) return cudaErrorInvalidResourceHandle;
         return in.record_event(on, *one);
       });
 }
@@ -233,15 +210,9 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
             error != cudaSuccess) {
           return error;
         }
-        if (one.last == nullptr) {
-          return cudaSuccess;
-        }
-        if (!one.last->done) {
-          in.polled_in_vain();
-        }
-        if (!one.last->done) {
-          return cudaErrorNotReady;
-        }
+        if (one.last == nullptr) return cudaSuccess;
+        if (!one.last->done) in.polled_in_vain();
+        if (!one.last->done) return cudaErrorNotReady;
         in.host_saw(*one.last);
         return cudaSuccess;
       });
@@ -259,15 +230,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
               "handle: the host spins on event " + std::to_string(one.index) +
               ", which was made without cudaEventBlockingSync");
         }
-        if (one.last == nullptr) {
-          return cudaSuccess;
-        }
+        if (one.last == nullptr) return cudaSuccess;
         record* target = nullptr;  // what is recorded next is another matter
         in.hold(target, one.last);
         cudaError_t const error = in.wait_until(one.device, [&] { return target->done; });
-        if (error == cudaSuccess) {
-          in.host_saw(*target);
-        }
+        if (error == cudaSuccess) in.host_saw(*target);
         in.hold(target, nullptr);
         return error;
       });
@@ -277,9 +244,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return with_event(
       function::cudaEventElapsedTime, from, [&](machine& in, host_state&, event& first) {
         event* second = in.find(to, "cudaEventElapsedTime");
-        if (milliseconds == nullptr) {
-          return cudaErrorInvalidValue;
-        }
+        if (milliseconds == nullptr) return cudaErrorInvalidValue;
         if (second == nullptr || first.last == nullptr || second->last == nullptr ||
             first.device != second->device ||
             ((first.flags | second->flags) & cudaEventDisableTiming) != 0) {

@@ -60,9 +60,7 @@ void machine::reset(options const& machine_options) {
   callbacks_running_ = 0;
   idle_polls_ = 0;
   random_ = (options_.seed + 1) * 0x9e3779b97f4a7c15U | 1U;
-  for (int warm = 0; warm < 4; ++warm) {
-    random();
-  }
+  for (int warm = 0; warm < 4; ++warm) random();
   burst_ = static_cast<unsigned>(random() & 15U);
   ready_.clear();
   operations_.clear();
@@ -92,30 +90,24 @@ void machine::progressed() {
 }
 
 void machine::consider(stream* one) {
-  if (one->head == nullptr || one->ready_index >= 0 || one->head->started) {
-    return;
-  }
+  if (one->head == nullptr || one->ready_index >= 0 || one->head->started) return;
   operation& next = *one->head;
-  if (next.queued && one->queue->head != &next) {
-    return;
-  }
-  if (next.what == kind::wait && !next.mark->done) {
+  if (next.queued && one->queue->head != &next) return;
+  if (next.type == kind::wait && !next.mark->done) {
     if (!next.parked) {
       next.parked = true;
       next.mark->waiting.push_back(one);
     }
     return;
   }
-  if (next.what == kind::wait_value && !has_value(next)) {
+  if (next.type == kind::wait_value && !has_value(next)) {
     if (!next.parked) {
       next.parked = true;
       at_words_.push_back(one);
     }
     return;
   }
-  if (next.what == kind::group && !next.cancelled && next.messages->over->broken) {
-    return;
-  }
+  if (next.type == kind::group && !next.cancelled && next.messages->over->broken) return;
   if (!has_multiprocessors(next)) {
     is_short_ = true;
     return;
@@ -126,11 +118,8 @@ void machine::consider(stream* one) {
 
 bool machine::step() {
   std::vector<group_launch*> can;
-  for (group_launch& each : launches_) {
-    if (can_go_on(each)) {
-      can.push_back(&each);
-    }
-  }
+  for (group_launch& each : launches_)
+    if (can_go_on(each)) can.push_back(&each);
   bool const others_first =
       !ready_.empty() && (options_.late_launches || (!can.empty() && (random() & 1U) != 0));
   if (!can.empty() && !others_first) {
@@ -142,14 +131,11 @@ bool machine::step() {
 
 bool machine::run_ready() {
   look_at_words();
-  if (ready_.empty()) {
-    return false;
-  }
+  if (ready_.empty()) return false;
   std::size_t at = static_cast<std::size_t>(random() % ready_.size());
   // In each case some streams are slow: that makes long delays likely, not only short ones.
-  if (((options_.seed >> (ready_[at]->index & 31)) & 1U) != 0) {
+  if (((options_.seed >> (ready_[at]->index & 31)) & 1U) != 0)
     at = static_cast<std::size_t>(random() % ready_.size());
-  }
   stream* on = ready_[at];
   ready_[at] = ready_.back();
   ready_[at]->ready_index = static_cast<int>(at);
@@ -165,7 +151,7 @@ bool machine::run_ready() {
 
 bool machine::has_multiprocessors(operation const& one) const {
   int const left = options_.sm_count - held_[static_cast<std::size_t>(one.on->device)];
-  switch (one.what) {
+  switch (one.type) {
     case kind::kernel: return left > 0;
     case kind::group: return one.cancelled || one.messages->over->ctas <= left;
     default: return true;
@@ -174,12 +160,8 @@ bool machine::has_multiprocessors(operation const& one) const {
 
 void machine::let_go(message_group& one) {
   held_[static_cast<std::size_t>(one.over->device)] -= std::exchange(one.held, 0);
-  if (!std::exchange(is_short_, false)) {
-    return;
-  }
-  for (stream& each : streams_) {
-    consider(&each);
-  }
+  if (!std::exchange(is_short_, false)) return;
+  for (stream& each : streams_) consider(&each);
 }
 
 void machine::run_some() {
@@ -206,7 +188,7 @@ void machine::run(operation& one) {
   on.clock.set(on.slot, on.done + 1);
   std::int64_t const start = std::max({on.ns, one.issued_ns, on.queue->ns});
   on.ns = on.queue->ns = start;
-  switch (one.what) {
+  switch (one.type) {
     case kind::record:
       one.mark->clock = on.clock;
       one.mark->ns = start;
@@ -239,9 +221,7 @@ void machine::run(operation& one) {
       mutex_.lock();
       self.inside = host_state::callback::none;
       --callbacks_running_;
-      if (threw) {
-        fault("callback: an exception left " + text_of(one.label));
-      }
+      if (threw) fault("callback: an exception left " + text_of(one.label));
       break;
     }
     case kind::kernel:
@@ -256,9 +236,8 @@ void machine::run(operation& one) {
   }
   int const device = on.device;
   finish(one);
-  if (auto const error = std::exchange(thrown_by_kernel_, cudaSuccess); error != cudaSuccess) {
+  if (auto const error = std::exchange(thrown_by_kernel_, cudaSuccess); error != cudaSuccess)
     poison(device, error);
-  }
 }
 
 void machine::run_body(operation& one, stream& on) {
@@ -266,11 +245,9 @@ void machine::run_body(operation& one, stream& on) {
   host_state& self = host();
   self.inside = host_state::callback::locked;
   try {
-    switch (one.what) {
+    switch (one.type) {
       case kind::kernel:
-        if (one.body) {
-          one.body();
-        }
+        if (one.body) one.body();
         break;
       case kind::copy:
         std::copy_n(static_cast<char const*>(one.from), one.bytes, static_cast<char*>(one.to));
@@ -293,23 +270,17 @@ void machine::run_body(operation& one, stream& on) {
 
 void machine::done(record& one) {
   one.done = true;
-  for (stream* waiter : one.waiting) {
-    consider(waiter);
-  }
+  for (stream* waiter : one.waiting) consider(waiter);
   one.waiting.clear();
 }
 
 void machine::leave_queue(operation& one) {
-  if (!one.queued) {
-    return;
-  }
+  if (!one.queued) return;
   one.queued = false;
   hardware_queue& queue = *one.on->queue;
   queue.head = one.next_in_queue;
   one.next_in_queue = nullptr;
-  if (queue.head != nullptr && queue.head->on != one.on) {
-    consider(queue.head->on);
-  }
+  if (queue.head != nullptr && queue.head->on != one.on) consider(queue.head->on);
 }
 
 void machine::finish(operation& one) {
@@ -321,17 +292,11 @@ void machine::finish(operation& one) {
   --pending_;
   if (one.messages != nullptr) {
     --one.messages->over->launched;
-    if (one.messages->held > 0) {
-      let_go(*one.messages);
-    }
+    if (one.messages->held > 0) let_go(*one.messages);
   }
-  for (byte_access const& each : one.accesses) {
-    --memory_[each.allocation].pending;
-  }
+  for (byte_access const& each : one.accesses) --memory_[each.allocation].pending;
   if (one.mark != nullptr) {
-    if (one.what == kind::wait && one.mark->event != no_event) {
-      --events_[one.mark->event].waits;
-    }
+    if (one.type == kind::wait && one.mark->event != no_event) --events_[one.mark->event].waits;
     hold(one.mark, nullptr);
   }
   discard(one);
@@ -343,12 +308,8 @@ cudaError_t machine::wait_until_erased(int device, std::function<bool()> const& 
   for (;;) {
     // First the error: what was dropped counts as done.
     cudaError_t const error = sticky_[static_cast<std::size_t>(device)];
-    if (error != cudaSuccess || reached()) {
-      return error;
-    }
-    if (step()) {
-      continue;
-    }
+    if (error != cudaSuccess || reached()) return error;
+    if (step()) continue;
     // Hosts write words without a call.
     bool stuck = callbacks_running_ == 0 && sleepers_ + 1 >= hosts() && at_words_.empty();
     if (!stuck) {
@@ -368,33 +329,23 @@ cudaError_t machine::wait_until_erased(int device, std::function<bool()> const& 
       sleepers_ -= progress_ == seen ? 1 : 0;
       stuck = progress_ == seen && ready_.empty();
     }
-    if (stuck) {
-      deadlock("a host that waits");
-    }
+    if (stuck) deadlock("a host that waits");
   }
 }
 
 void machine::polled_in_vain() {
   if (options_.order == mode::lazy || (random() & 1U) != 0) {
-    if (options_.late_launches ? run_ready() : step()) {
-      return;
-    }
+    if (options_.late_launches ? run_ready() : step()) return;
   }
   bool const goes_on = std::any_of(
       launches_.begin(), launches_.end(), [this](auto const& each) { return can_go_on(each); });
-  if (!ready_.empty() || callbacks_running_ > 0 || goes_on) {
-    return;
-  }
+  if (!ready_.empty() || callbacks_running_ > 0 || goes_on) return;
   auto const now = std::chrono::steady_clock::now();
-  if (idle_polls_++ == 0) {
-    idle_since_ = now;
-  }
+  if (idle_polls_++ == 0) idle_since_ = now;
   // A single host can only wait for itself; others may be slow.
   auto const limit = hosts() > 1 ? options_.patience
                                  : std::min(options_.patience, std::chrono::milliseconds(1000));
-  if (idle_polls_ > 10'000 && now - idle_since_ > limit) {
-    deadlock("a host that polls");
-  }
+  if (idle_polls_ > 10'000 && now - idle_since_ > limit) deadlock("a host that polls");
 }
 
 void machine::host_saw(stream const& one) {
@@ -413,12 +364,9 @@ void machine::drop_all(int device) {
   // A host function under way ends by itself; what stands behind it goes.
   std::vector<operation*> kept(streams_.size(), nullptr);
   for (stream& one : streams_) {
-    if (one.device != device) {
-      continue;
-    }
-    if (one.head != nullptr && one.head->started && one.head->what == kind::host_function) {
+    if (one.device != device) continue;
+    if (one.head != nullptr && one.head->started && one.head->type == kind::host_function)
       kept[static_cast<std::size_t>(one.index)] = one.head;
-    }
     one.queue->head = one.queue->tail = nullptr;
     std::erase(at_words_, &one);
     for (operation* each = one.head; each != nullptr; each = each->next) {
@@ -434,25 +382,20 @@ void machine::drop_all(int device) {
     }
   }
   for (stream& one : streams_) {
-    if (one.device != device) {
-      continue;
-    }
+    if (one.device != device) continue;
     operation* const running = kept[static_cast<std::size_t>(one.index)];
-    if (running != nullptr) {
-      one.head = std::exchange(running->next, nullptr);
-    }
+    if (running != nullptr) one.head = std::exchange(running->next, nullptr);
     while (one.head != nullptr) {
       operation& next = *one.head;
-      if (next.what == kind::record) {
+      if (next.type == kind::record) {
         next.mark->clock = one.clock;
         next.mark->ns = one.ns;
         done(*next.mark);
       }
-      if (next.what == kind::group && !next.cancelled) {
+      if (next.type == kind::group && !next.cancelled)
         finish_group(*next.messages);
-      } else {
+      else
         finish(next);
-      }
     }
     one.head = one.tail = running;
   }
@@ -467,11 +410,9 @@ void machine::poison(int device, cudaError_t error) {
   }
 }
 
-void machine::deadlock(std::string const& who) {
-  fault("deadlock: " + who + " cannot go on\n" + wait_graph());
-  for (int device = 0; device < options_.devices; ++device) {
-    poison(device, cudaErrorLaunchTimeout);
-  }
+void machine::deadlock(std::string const& waiter) {
+  fault("deadlock: " + waiter + " cannot go on\n" + wait_graph());
+  for (int device = 0; device < options_.devices; ++device) poison(device, cudaErrorLaunchTimeout);
 }
 
 }  // namespace zbpp::cuda_model

@@ -72,11 +72,11 @@ struct registration {
   bool alive = true;
   std::byte* begin = nullptr;
   std::size_t bytes = 0;
-  std::string what;  // the same for all views of a page
+  std::string page;  // the same for all views of a page
 };
 
 struct operation {
-  kind what = kind::kernel;
+  kind type = kind::kernel;
   bool started = false;    // a group that waits for its peers, a host function that runs
   bool cancelled = false;  // of an aborted communicator
   bool parked = false;     // known to the record that it waits for
@@ -104,7 +104,7 @@ struct operation {
 /// `value`.
 struct graph_body {
   struct node {
-    operation what;
+    operation work;
     std::size_t lane;
   };
   struct lane {
@@ -151,8 +151,8 @@ struct record_by_nccl {
 /// block. It makes one call of CUDA after the other, each when there is room for it.
 struct group_launch {
   struct call {
-    enum class what : std::uint8_t { wait_for_graphs, record, wait, launch };
-    what is = what::launch;
+    enum class action : std::uint8_t { wait_for_graphs, record, wait, launch };
+    action is = action::launch;
     stream* on = nullptr;
     message_group* of = nullptr;
     std::size_t record = 0;  // which of the records
@@ -234,7 +234,7 @@ struct host_state {
   struct grouped {
     communicator* over;
     stream* on;
-    message what;
+    message content;
   };
   std::vector<grouped> group;
   std::vector<communicator*> joining;
@@ -255,7 +255,7 @@ class machine {
   std::mutex& mutex() { return mutex_; }
 
   // ---- appending ----
-  operation& make(kind what, name label, stream& on);
+  operation& make(kind type, name label, stream& on);
   /// Adds an access of the operation; false (and a fault) if the bytes are not there.
   bool touches(operation& of, void const* data, std::size_t bytes, bool write);
   void discard(operation& one);
@@ -266,12 +266,12 @@ class machine {
   cudaError_t record_event(stream& on, event& of);
   /// Appends a record that no event names.
   cudaError_t append_record(stream& on, name label, record& made);
-  cudaError_t append_wait(stream& on, name label, record& what);
+  cudaError_t append_wait(stream& on, name label, record& entry);
   /// Makes a stream part of a capture.
   void enter(stream& on, capture& into);
   /// Appends what was captured: to the stream, and to lanes of its own.
-  cudaError_t launch_graph(graph_object& what, stream& on);
-  cudaError_t append_nodes(graph_object& what, stream& on);
+  cudaError_t launch_graph(graph_object& graph, stream& on);
+  cudaError_t append_nodes(graph_object& graph, stream& on);
   cudaError_t append_node(graph_body::node const& node, stream& to, std::vector<record*>& records);
   /// Makes the lanes of a graph; false (and a fault) if there is no room.
   bool make_lanes(graph_object& of);
@@ -296,8 +296,8 @@ class machine {
 
   // ---- checking ----
   void fault(std::string text);
-  void touch(operation const& by, stream const& on, std::vector<byte_access> const& what);
-  void host_touches(byte_access const& what, char const* label);
+  void touch(operation const& by, stream const& on, std::vector<byte_access> const& access);
+  void host_touches(byte_access const& access, char const* label);
   bool host_knows_done(stream const& one);
   /// True if nothing can come of this any more: the host has waited for it, or its device is dead.
   bool is_over(note const& one) const;
@@ -339,7 +339,7 @@ class machine {
   template <class Object>
   Object* find_in(std::deque<Object>& all, unsigned tag, void const* handle);
   void* handle_for(unsigned tag, std::size_t index) const;
-  void hold(record*& where, record* what);
+  void hold(record*& slot, record* entry);
   record* new_record();
 
   // ---- words in memory (cuda_processes.cpp) ----
@@ -398,7 +398,7 @@ class machine {
   std::array<int, function_count> failing_{};
   std::array<std::uint64_t, function_count> counts_{};
   struct skipped {
-    function what;
+    function call;
     std::uint64_t index;
   };
   std::vector<skipped> skips_;
@@ -425,7 +425,7 @@ class machine {
   void done(record& one);
   void drop_all(int device);
   void progressed();
-  void deadlock(std::string const& who);
+  void deadlock(std::string const& waiter);
   std::string wait_graph() const;
   std::string why_blocked(stream const& one) const;
   std::string text(note const& one) const;
@@ -478,9 +478,9 @@ template <class Object>
 Object* machine::find_in(std::deque<Object>& all, unsigned tag, void const* handle) {
   auto const value = reinterpret_cast<std::uintptr_t>(handle);
   std::size_t const index = (value >> 4) & 0xfffffffU;
-  bool const ours = value >> 36 == generation_ && ((value >> 32) & 0xf) == tag && index > 0 &&
-                    index <= all.size();
-  return ours ? &all[index - 1] : nullptr;
+  bool const is_valid = value >> 36 == generation_ && ((value >> 32) & 0xf) == tag && index > 0 &&
+                        index <= all.size();
+  return is_valid ? &all[index - 1] : nullptr;
 }
 
 }  // namespace zbpp::cuda_model

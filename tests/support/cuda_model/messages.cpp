@@ -9,11 +9,8 @@ namespace {
 
 /// The first message of the group that is still to meet this peer, in this direction.
 message* next_to(message_group& of, int peer, bool send) {
-  for (message& each : of.messages) {
-    if (!each.matched && each.send == send && each.peer == peer) {
-      return &each;
-    }
-  }
+  for (message& each : of.messages)
+    if (!each.matched && each.send == send && each.peer == peer) return &each;
   return nullptr;
 }
 
@@ -40,35 +37,28 @@ void machine::start_group(operation& one) {
   leave_queue(one);  // its kernel runs, so the queue goes on; its stream does not
   // A receive may write from its start on, whenever the message comes.
   std::vector<byte_access> all;
-  for (message const& each : group.messages) {
-    if (each.bytes > 0) {
-      all.push_back(each.touched);
-    }
-  }
+  for (message const& each : group.messages)
+    if (each.bytes > 0) all.push_back(each.touched);
   touch(one, on, all);
   progressed();
   match(*group.over);
 }
 
 void machine::match(communicator& of) {
-  message_group* mine = active(of);
-  std::vector<message_group*> met{mine};
-  for (std::size_t at = 0; at < mine->messages.size(); ++at) {
-    message& own = mine->messages[at];
-    if (own.matched || next_to(*mine, own.peer, own.send) != &own) {
-      continue;
-    }
+  message_group* group = active(of);
+  std::vector<message_group*> met{group};
+  for (std::size_t at = 0; at < group->messages.size(); ++at) {
+    message& own = group->messages[at];
+    if (own.matched || next_to(*group, own.peer, own.send) != &own) continue;
     communicator* peer = of.of->members[static_cast<std::size_t>(own.peer)];
-    message_group* theirs = peer == nullptr ? nullptr : active(*peer);
-    message* other = theirs == nullptr ? nullptr : next_to(*theirs, of.rank, !own.send);
-    if (other == nullptr) {
-      continue;
-    }
+    message_group* peer_group = peer == nullptr ? nullptr : active(*peer);
+    message* other = peer_group == nullptr ? nullptr : next_to(*peer_group, of.rank, !own.send);
+    if (other == nullptr) continue;
     own.matched = other->matched = true;
     message& sent = own.send ? own : *other;
     message& received = own.send ? *other : own;
-    message_group& receiver = own.send ? *theirs : *mine;
-    message_group const& sender = own.send ? *mine : *theirs;
+    message_group& receiver = own.send ? *peer_group : *group;
+    message_group const& sender = own.send ? *group : *peer_group;
     if (sent.captured != received.captured) {
       fault(
           "nccl: " + text_of(sender.launch->label) + " and " + text_of(receiver.launch->label) +
@@ -99,17 +89,13 @@ void machine::match(communicator& of) {
     on.ns = std::max(on.ns, end);
     stream& from = *sender.launch->on;
     from.ns = std::max(from.ns, end);
-    if (theirs != mine) {
-      met.push_back(theirs);
-    }
+    if (peer_group != group) met.push_back(peer_group);
   }
   for (std::size_t at = 0; at < met.size(); ++at) {
     bool const again =
         std::find(met.begin(), met.begin() + static_cast<std::ptrdiff_t>(at), met[at]) !=
         met.begin() + static_cast<std::ptrdiff_t>(at);
-    if (!again && complete(*met[at])) {
-      finish_group(*met[at]);
-    }
+    if (!again && complete(*met[at])) finish_group(*met[at]);
   }
 }
 
@@ -121,13 +107,10 @@ void machine::finish_group(message_group& one) {
 void machine::cancel_all(communicator& of) {
   // What waits for a peer ends; a launch that is under way does not.
   group_launch* const late = of.launching;
-  if (late != nullptr && !late->has_begun && (!of.aborted || !can_go_on(*late))) {
+  if (late != nullptr && !late->has_begun && (!of.aborted || !can_go_on(*late)))
     end_launch(*late);
-  } else if (late != nullptr) {
-    for (message_group* each : late->groups) {
-      each->cancelled = each->cancelled || each->over == &of;
-    }
-  }
+  else if (late != nullptr)
+    for (message_group* each : late->groups) each->cancelled = each->cancelled || each->over == &of;
   of.polls_left = 0;
   while (!of.fifo.empty()) {
     message_group& group = *of.fifo.front();

@@ -42,9 +42,9 @@ communicator* find_communicator(machine& in, ncclComm_t handle, char const* by) 
 }
 
 template <class Body>
-ncclResult_t with_communicator(function which, ncclComm_t handle, Body&& body) {
-  return enter_nccl(which, [&](machine& in, host_state& self) {
-    communicator* one = find_communicator(in, handle, fact_of(which).name.data());
+ncclResult_t with_communicator(function call, ncclComm_t handle, Body&& body) {
+  return enter_nccl(call, [&](machine& in, host_state& self) {
+    communicator* one = find_communicator(in, handle, fact_of(call).name.data());
     return one == nullptr ? ncclInvalidArgument : body(in, self, *one);
   });
 }
@@ -58,12 +58,8 @@ bool joined(communicator const& one) { return one.of->joined == one.of->ranks; }
 
 /// What ncclCommGetAsyncError would say now.
 ncclResult_t state_of(communicator const& one) {
-  if (one.failure != ncclSuccess) {
-    return one.failure;
-  }
-  if (one.of->duplicate_gpu) {
-    return ncclInvalidUsage;
-  }
+  if (one.failure != ncclSuccess) return one.failure;
+  if (one.of->duplicate_gpu) return ncclInvalidUsage;
   bool const ends = one.finalizing || one.revoked;
   bool const busy = !joined(one) || one.launching != nullptr ||
                     (ends && (one.polls_left > 0 || !one.fifo.empty())) ||
@@ -76,18 +72,15 @@ template <class Reached>
 ncclResult_t block(machine& in, communicator const& one, Reached&& reached) {
   cudaError_t const error = in.wait_until(
       one.device, [&] { return one.failure != ncclSuccess || one.of->duplicate_gpu || reached(); });
-  if (error != cudaSuccess) {
-    return ncclUnhandledCudaError;
-  }
+  if (error != cudaSuccess) return ncclUnhandledCudaError;
   ncclResult_t const state = state_of(one);
   return state == ncclInProgress ? ncclSuccess : state;
 }
 
 /// What a thread of NCCL does for a communicator that does not block may take some polls.
 void take_time(machine& in, communicator& one) {
-  if (!one.blocking && in.options_.order == mode::random && in.random() % 8 == 0) {
+  if (!one.blocking && in.options_.order == mode::random && in.random() % 8 == 0)
     one.polls_left = 1 + static_cast<int>(in.random() % 3);
-  }
 }
 
 /// Launches a group, or leaves that to a thread of NCCL.
@@ -103,13 +96,9 @@ ncclResult_t issue(machine& in, std::vector<message_group*> const& groups) {
   communicator const& first = *groups.front()->over;
   group_launch& made = in.launch(groups);
   in.go_on_with_launches();
-  if (!first.blocking) {
-    return state_of(first);
-  }
+  if (!first.blocking) return state_of(first);
   return block(in, first, [&] {
-    while (first.launching != nullptr && in.can_go_on(made)) {
-      in.go_on(made);
-    }
+    while (first.launching != nullptr && in.can_go_on(made)) in.go_on(made);
     return first.launching == nullptr;
   });
 }
@@ -128,9 +117,8 @@ void wait_to_abort(machine& in, communicator const& one, Reached&& reached) {
 void reclaim(machine& in, communicator& one) {
   wait_to_abort(in, one, [&] { return one.launched == 0 && !in.is_in_graphs(one); });
   one.alive = false;
-  if (one.of->joined < one.of->ranks) {
+  if (one.of->joined < one.of->ranks)
     *one.made = in.handle_for(communicator_tag, one.index);  // by the thread that was making it
-  }
 }
 
 ncclResult_t end_group(machine& in, host_state& self) {
@@ -140,18 +128,13 @@ ncclResult_t end_group(machine& in, host_state& self) {
   self.group.clear();
   self.joining.clear();
   self.aborting.clear();
-  for (communicator* one : aborting) {
-    reclaim(in, *one);
-  }
+  for (communicator* one : aborting) reclaim(in, *one);
   ncclResult_t result = ncclSuccess;
   auto const worst = [&result](ncclResult_t next) {
-    if (result == ncclSuccess || (result == ncclInProgress && next != ncclSuccess)) {
-      result = next;
-    }
+    if (result == ncclSuccess || (result == ncclInProgress && next != ncclSuccess)) result = next;
   };
-  for (communicator* one : joining) {
+  for (communicator* one : joining)
     worst(one->blocking ? block(in, *one, [&] { return joined(*one); }) : state_of(*one));
-  }
   std::vector<message_group*> made;
   for (host_state::grouped& each : calls) {
     auto at = std::find_if(
@@ -161,10 +144,9 @@ ncclResult_t end_group(machine& in, host_state& self) {
       fresh.over = each.over;
       at = made.insert(made.end(), &fresh);
     }
-    (*at)->messages.push_back(each.what);
-    if (std::find((*at)->streams.begin(), (*at)->streams.end(), each.on) == (*at)->streams.end()) {
+    (*at)->messages.push_back(each.content);
+    if (std::find((*at)->streams.begin(), (*at)->streams.end(), each.on) == (*at)->streams.end())
       (*at)->streams.push_back(each.on);
-    }
   }
   for (message_group* one : made) {  // a message to oneself has both ends in its group
     auto const to_self = [&](bool send) {
@@ -182,17 +164,14 @@ ncclResult_t end_group(machine& in, host_state& self) {
   auto const is_with_first = [&](host_state::grouped const& each) {
     return each.on->capturing == calls.front().on->capturing;
   };
-  if (!std::all_of(calls.begin(), calls.end(), is_with_first)) {
+  if (!std::all_of(calls.begin(), calls.end(), is_with_first))
     return says(*calls.front().over, ncclInvalidUsage, "all of a group is captured, or nothing");
-  }
-  if (!made.empty()) {
-    worst(issue(in, made));
-  }
+  if (!made.empty()) worst(issue(in, made));
   return result;
 }
 
 ncclResult_t message_call(
-    function which,
+    function call,
     bool send,
     void* data,
     std::size_t count,
@@ -200,22 +179,18 @@ ncclResult_t message_call(
     int peer,
     ncclComm_t handle,
     cudaStream_t stream_handle) {
-  return with_communicator(which, handle, [&](machine& in, host_state& self, communicator& over) {
-    char const* const text = fact_of(which).name.data();
+  return with_communicator(call, handle, [&](machine& in, host_state& self, communicator& over) {
+    char const* const text = fact_of(call).name.data();
     stream* on = in.find(stream_handle, text);
-    if (on == nullptr || peer < 0 || peer >= over.of->ranks) {
+    if (on == nullptr || peer < 0 || peer >= over.of->ranks)
       return says(over, ncclInvalidArgument, "a wrong peer or stream");
-    }
     if (on->device != over.device) {
       in.fault("nccl: " + std::string(text) + " on a stream of another device");
       return says(over, ncclInvalidArgument, "a stream of another device");
     }
-    if (over.failure != ncclSuccess) {
-      return says(over, over.failure, "the communicator has failed");
-    }
-    if (over.revoked || over.finalizing) {
+    if (over.failure != ncclSuccess) return says(over, over.failure, "the communicator has failed");
+    if (over.revoked || over.finalizing)
       return says(over, ncclInvalidUsage, "the communicator is revoked or finalized");
-    }
     if (state_of(over) != ncclSuccess) {
       in.fault(
           "nccl: " + std::string(text) + " on communicator " + std::to_string(over.index) +
@@ -235,9 +210,7 @@ ncclResult_t finish_communicator(machine& in, communicator& one) {
 }
 
 ncclResult_t answer(int* into, int value) {
-  if (into == nullptr) {
-    return ncclInvalidArgument;
-  }
+  if (into == nullptr) return ncclInvalidArgument;
   *into = value;
   return ncclSuccess;
 }
@@ -283,9 +256,7 @@ ncclResult_t ncclCommInitRankConfig(
       found = in.worlds_.end() - 1;
     }
     communicator*& member = found->members[static_cast<std::size_t>(rank)];
-    if (found->ranks != ranks || member != nullptr) {
-      return ncclInvalidArgument;
-    }
+    if (found->ranks != ranks || member != nullptr) return ncclInvalidArgument;
     communicator& one = in.communicators_.emplace_back();
     one.index = static_cast<std::uint32_t>(in.communicators_.size() - 1);
     one.of = &*found;
@@ -296,9 +267,7 @@ ncclResult_t ncclCommInitRankConfig(
       return ncclSystemError;
     }
     one.blocking = config == nullptr || config->blocking != 0;  // undefined means 1
-    if (config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-      one.ctas = config->maxCTAs;
-    }
+    if (config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT) one.ctas = config->maxCTAs;
     one.sends_to.assign(static_cast<std::size_t>(ranks), false);
     one.receives_from.assign(static_cast<std::size_t>(ranks), false);
     one.captured_sends.assign(static_cast<std::size_t>(ranks), 0);
@@ -324,13 +293,9 @@ ncclResult_t ncclCommInitRankConfig(
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   return with_communicator(
       function::ncclCommGetAsyncError, handle, [&](machine& in, host_state&, communicator& one) {
-        if (one.polls_left > 0) {
-          --one.polls_left;
-        }
+        if (one.polls_left > 0) --one.polls_left;
         in.go_on_with_launches(&one);
-        if (state_of(one) == ncclInProgress) {
-          in.polled_in_vain();
-        }
+        if (state_of(one) == ncclInProgress) in.polled_in_vain();
         *error = in.sticky_[static_cast<std::size_t>(one.device)] != cudaSuccess
                      ? ncclUnhandledCudaError
                      : state_of(one);
@@ -341,9 +306,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   return with_communicator(
       function::ncclCommFinalize, handle, [](machine& in, host_state&, communicator& one) {
-        if (one.finalizing) {
-          return ncclInvalidArgument;
-        }
+        if (one.finalizing) return ncclInvalidArgument;
         one.finalizing = true;
         take_time(in, one);
         return one.blocking ? finish_communicator(in, one) : state_of(one);
@@ -372,11 +335,10 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
         // It joins the thread that launches, group or not; nothing but room in the stream ends
         // that.
         wait_to_abort(in, one, [&] { return one.launching == nullptr; });
-        if (self.group_depth > 0) {
+        if (self.group_depth > 0)
           self.aborting.push_back(&one);
-        } else {
+        else
           reclaim(in, one);
-        }
         return ncclSuccess;
       });
 }
@@ -384,9 +346,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
 ncclResult_t ncclCommRevoke(ncclComm_t handle, int flags) {
   return with_communicator(
       function::ncclCommRevoke, handle, [&](machine& in, host_state&, communicator& one) {
-        if (flags != NCCL_REVOKE_DEFAULT) {
-          return ncclInvalidArgument;
-        }
+        if (flags != NCCL_REVOKE_DEFAULT) return ncclInvalidArgument;
         in.cancel_all(one);
         one.revoked = true;
         take_time(in, one);
@@ -424,9 +384,7 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   return enter_nccl(function::ncclGroupEnd, [](machine& in, host_state& self) {
-    if (self.group_depth == 0) {
-      return ncclInvalidUsage;
-    }
+    if (self.group_depth == 0) return ncclInvalidUsage;
     return --self.group_depth == 0 ? end_group(in, self) : ncclSuccess;
   });
 }

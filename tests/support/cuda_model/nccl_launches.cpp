@@ -13,13 +13,11 @@ namespace zbpp::cuda_model {
 namespace {
 
 bool is_connected(message_group const& one) {
-  communicator const& mine = *one.over;
+  communicator const& end = *one.over;
   return std::all_of(one.messages.begin(), one.messages.end(), [&](message const& each) {
-    if (each.peer == mine.rank) {
-      return true;
-    }
-    communicator const* peer = mine.of->members[static_cast<std::size_t>(each.peer)];
-    auto const me = static_cast<std::size_t>(mine.rank);
+    if (each.peer == end.rank) return true;
+    communicator const* peer = end.of->members[static_cast<std::size_t>(each.peer)];
+    auto const me = static_cast<std::size_t>(end.rank);
     return peer != nullptr && (each.send ? peer->receives_from[me] : peer->sends_to[me]);
   });
 }
@@ -59,9 +57,7 @@ bool machine::put_in_line(message_group& one, operation& launch) {
   one.launch = &launch;
   launch.messages = &one;
   launch.cancelled = one.cancelled = one.cancelled || over.aborted;
-  if (!one.cancelled) {
-    over.fifo.push_back(&one);
-  }
+  if (!one.cancelled) over.fifo.push_back(&one);
   ++over.launched;
   bool const is_in = append(launch) == cudaSuccess;
   if (!is_in) {
@@ -77,13 +73,11 @@ void machine::launch_now(message_group& one) {
       kind::group,
       {"group of communicator, rank", static_cast<int>(over.index), over.rank},
       *one.streams.front());
-  for (message& each : one.messages) {
-    if (touches(launch, each.data, each.bytes, !each.send) && each.bytes > 0) {
+  for (message& each : one.messages)
+    if (touches(launch, each.data, each.bytes, !each.send) && each.bytes > 0)
       each.touched = launch.accesses.back();
-    } else {
+    else
       each.bytes = 0;  // the fault is noted; the message still meets its peer
-    }
-  }
   if (launch.on->capturing == nullptr) {
     put_in_line(one, launch);
     return;
@@ -97,7 +91,7 @@ void machine::launch_now(message_group& one) {
 }
 
 void machine::plan_launch(group_launch& of, message_group& one) {
-  using what = group_launch::call::what;
+  using action = group_launch::call::action;
   communicator& over = *one.over;
   stream* const on = one.streams.front();
   of.into = on->capturing;
@@ -107,39 +101,32 @@ void machine::plan_launch(group_launch& of, message_group& one) {
     fault("nccl: a communicator is used outside of the capture that it is part of");
     return;
   } else if (over.graphs != nullptr && !over.graphs->done) {
-    of.calls.push_back({what::wait_for_graphs, over.launches, &one});
+    of.calls.push_back({action::wait_for_graphs, over.launches, &one});
   }
   auto const join = [&](stream* later, stream* earlier) {
-    of.calls.push_back({what::record, earlier, &one, of.records.size()});
-    of.calls.push_back({what::wait, later, &one, of.records.size()});
+    of.calls.push_back({action::record, earlier, &one, of.records.size()});
+    of.calls.push_back({action::wait, later, &one, of.records.size()});
     of.records.emplace_back();
   };
-  for (std::size_t other = 1; other < one.streams.size(); ++other) {
-    join(on, one.streams[other]);
-  }
+  for (std::size_t other = 1; other < one.streams.size(); ++other) join(on, one.streams[other]);
   join(on, over.launches);
-  of.calls.push_back({what::launch, on, &one});
+  of.calls.push_back({action::launch, on, &one});
   // This record holds up what stands behind it in its queue until the group is done.
   join(over.launches, on);
-  for (std::size_t other = 1; other < one.streams.size(); ++other) {
-    join(one.streams[other], on);
-  }
+  for (std::size_t other = 1; other < one.streams.size(); ++other) join(one.streams[other], on);
 }
 
 group_launch& machine::launch(std::vector<message_group*> groups) {
   group_launch& made = launches_.emplace_back();
   made.groups = std::move(groups);
   // NCCL takes communicators in the order of their hashes.
-  for (std::size_t left = made.groups.size(); left > 1; --left) {
+  for (std::size_t left = made.groups.size(); left > 1; --left)
     std::swap(made.groups[left - 1], made.groups[random() % left]);
-  }
   made.is_slow = options_.order == mode::random && random() % 8 == 0;
   made.host_snapshot = snapshot();
   for (message_group* group : made.groups) {
     group->over->launching = &made;
-    for (stream* on : group->streams) {
-      ++on->deferred;
-    }
+    for (stream* on : group->streams) ++on->deferred;
   }
   return made;
 }
@@ -164,14 +151,12 @@ void machine::go_on(group_launch& one) {
     return one.next == one.calls.size() || one.calls[one.next].on->capturing != one.into;
   };
   if (!std::exchange(one.has_begun, true)) {
-    for (message_group* group : one.groups) {
-      plan_launch(one, *group);
-    }
+    for (message_group* group : one.groups) plan_launch(one, *group);
   } else if (!is_over()) {
     group_launch::call const& next = one.calls[one.next++];
     by_nccl_ = &one;
     switch (next.is) {
-      using enum group_launch::call::what;
+      using enum group_launch::call::action;
       case wait_for_graphs: append_wait(*next.on, {"wait by NCCL"}, *next.of->over->graphs); break;
       case record: record_for_nccl(*next.on, one.records[next.record]); break;
       case wait: wait_for_nccl(*next.on, one.records[next.record]); break;
@@ -179,21 +164,15 @@ void machine::go_on(group_launch& one) {
     }
     by_nccl_ = nullptr;
   }
-  if (is_over()) {
-    end_launch(one);
-  }
+  if (is_over()) end_launch(one);
 }
 
 void machine::end_launch(group_launch& one) {
   for (message_group* group : one.groups) {
     group->over->launching = nullptr;
-    for (stream* on : group->streams) {
-      --on->deferred;
-    }
+    for (stream* on : group->streams) --on->deferred;
   }
-  for (record_by_nccl& each : one.records) {
-    hold(each.made, nullptr);
-  }
+  for (record_by_nccl& each : one.records) hold(each.made, nullptr);
   launches_.remove_if([&one](group_launch const& each) { return &each == &one; });
   progressed();
 }
@@ -204,9 +183,7 @@ void machine::go_on_with_launches(communicator const* polled) {
     bool const may =
         options_.late_launches ? polled != nullptr && polled->launching == &one : !one.is_slow;
     std::size_t const before = launches_.size();
-    while (may && launches_.size() == before && can_go_on(one)) {
-      go_on(one);
-    }
+    while (may && launches_.size() == before && can_go_on(one)) go_on(one);
   }
 }
 

@@ -21,9 +21,7 @@ void* memory::allocate(std::size_t bytes, int device) {
   std::size_t const room =
       (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, room));
-  if (data == nullptr) {
-    throw std::bad_alloc{};
-  }
+  if (data == nullptr) throw std::bad_alloc{};
   std::memset(data, pattern, room);
   allocation made;
   made.storage.reset(data);
@@ -35,11 +33,11 @@ void* memory::allocate(std::size_t bytes, int device) {
 }
 
 allocation& memory::add(std::uintptr_t begin, allocation made) {
-  auto const where = std::upper_bound(
+  auto const found = std::upper_bound(
       places_.begin(), places_.end(), begin, [](std::uintptr_t address, place const& one) {
         return address < one.begin;
       });
-  places_.insert(where, place{begin, static_cast<std::uint32_t>(all_.size())});
+  places_.insert(found, place{begin, static_cast<std::uint32_t>(all_.size())});
   return all_.emplace_back(std::move(made));
 }
 
@@ -53,12 +51,12 @@ allocation& memory::adopt(void* data, std::size_t bytes, int device) {
 
 void memory::disown(void const* data) {
   auto const begin = reinterpret_cast<std::uintptr_t>(data);
-  auto const where = std::find_if(places_.begin(), places_.end(), [&](place const& one) {
+  auto const found = std::find_if(places_.begin(), places_.end(), [&](place const& one) {
     return one.begin == begin && all_[one.allocation].storage == nullptr;
   });
-  if (where != places_.end()) {
-    all_[where->allocation].freed = true;
-    places_.erase(where);  // the address may be that of other memory next
+  if (found != places_.end()) {
+    all_[found->allocation].freed = true;
+    places_.erase(found);  // the address may be that of other memory next
   }
 }
 
@@ -72,29 +70,24 @@ memory::place const* memory::at_or_before(void const* data) const {
 }
 
 allocation* memory::beginning_at(void const* data) {
-  place const* where = at_or_before(data);
-  bool const exact = where != nullptr && where->begin == reinterpret_cast<std::uintptr_t>(data);
-  return exact ? &all_[where->allocation] : nullptr;
+  place const* holder = at_or_before(data);
+  bool const exact = holder != nullptr && holder->begin == reinterpret_cast<std::uintptr_t>(data);
+  return exact ? &all_[holder->allocation] : nullptr;
 }
 
 std::string memory::find(void const* data, std::size_t bytes, bool write, byte_access& found) {
-  place const* where = at_or_before(data);
-  if (where == nullptr) {
-    return "was never allocated by cudaMalloc or cudaHostAlloc";
-  }
-  allocation const& of = all_[where->allocation];
-  std::size_t const begin = reinterpret_cast<std::uintptr_t>(data) - where->begin;
-  if (begin >= of.bytes && bytes > 0) {
-    return "was never allocated by cudaMalloc or cudaHostAlloc";
-  }
-  if (of.freed) {
-    return "is in allocation " + std::to_string(where->allocation) + ", which has been freed";
-  }
+  place const* holder = at_or_before(data);
+  if (holder == nullptr) return "was never allocated by cudaMalloc or cudaHostAlloc";
+  allocation const& of = all_[holder->allocation];
+  std::size_t const begin = reinterpret_cast<std::uintptr_t>(data) - holder->begin;
+  if (begin >= of.bytes && bytes > 0) return "was never allocated by cudaMalloc or cudaHostAlloc";
+  if (of.freed)
+    return "is in allocation " + std::to_string(holder->allocation) + ", which has been freed";
   if (bytes > of.bytes - begin) {
-    return "runs over the end of allocation " + std::to_string(where->allocation) + " of " +
+    return "runs over the end of allocation " + std::to_string(holder->allocation) + " of " +
            std::to_string(of.bytes) + " bytes";
   }
-  found = {where->allocation, write, begin, begin + bytes};
+  found = {holder->allocation, write, begin, begin + bytes};
   return {};
 }
 
@@ -107,9 +100,8 @@ std::size_t memory::cut(allocation& of, std::size_t begin, std::size_t end) {
         position,
         [](std::size_t value, allocation::segment const& one) { return value < one.begin; });
     auto const index = static_cast<std::size_t>(after - parts.begin()) - 1;
-    if (parts[index].begin == position || position >= parts[index].end) {
+    if (parts[index].begin == position || position >= parts[index].end)
       return parts[index].begin == position ? index : index + 1;
-    }
     allocation::segment right = parts[index];
     right.begin = position;
     parts[index].end = position;
@@ -121,9 +113,7 @@ std::size_t memory::cut(allocation& of, std::size_t begin, std::size_t end) {
 }
 
 void memory::uninitialise(byte_access const& bytes) {
-  if (bytes.begin == bytes.end) {
-    return;
-  }
+  if (bytes.begin == bytes.end) return;
   allocation& of = all_[bytes.allocation];
   for (std::size_t part = cut(of, bytes.begin, bytes.end);
        part < of.segments.size() && of.segments[part].begin < bytes.end;
@@ -134,9 +124,7 @@ void memory::uninitialise(byte_access const& bytes) {
 
 std::size_t memory::bytes_on(int device) const {
   std::size_t sum = 0;
-  for (allocation const& one : all_) {
-    sum += one.device == device && !one.freed ? one.bytes : 0;
-  }
+  for (allocation const& one : all_) sum += one.device == device && !one.freed ? one.bytes : 0;
   return sum;
 }
 

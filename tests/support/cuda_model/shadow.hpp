@@ -84,7 +84,8 @@ class memory {
 
   /// Notes the access and reports what it conflicts with.
   template <class Report>
-  void touch(byte_access const& bytes, note const& who, vector_clock const& clock, Report&& report);
+  void touch(
+      byte_access const& bytes, note const& author, vector_clock const& clock, Report&& report);
 
   /// Makes the bytes count as never written.
   void uninitialise(byte_access const& bytes);
@@ -115,38 +116,30 @@ class memory {
 
 template <class Report>
 void memory::touch(
-    byte_access const& bytes, note const& who, vector_clock const& clock, Report&& report) {
-  if (bytes.begin == bytes.end) {
-    return;
-  }
+    byte_access const& bytes, note const& author, vector_clock const& clock, Report&& report) {
+  if (bytes.begin == bytes.end) return;
   allocation& of = all_[bytes.allocation];
   std::size_t const first = cut(of, bytes.begin, bytes.end);
   std::size_t last = first;
   for (; last < of.segments.size() && of.segments[last].begin < bytes.end; ++last) {
     allocation::segment& part = of.segments[last];
-    if (part.writer.epoch != 0 && !part.writer.before(clock)) {
+    if (part.writer.epoch != 0 && !part.writer.before(clock))
       report(conflict{part.writer, true, part.begin, part.end});
-    }
     if (bytes.write) {
-      for (note const& reader : part.readers) {
-        if (!reader.before(clock)) {
-          report(conflict{reader, false, part.begin, part.end});
-        }
-      }
+      for (note const& reader : part.readers)
+        if (!reader.before(clock)) report(conflict{reader, false, part.begin, part.end});
       continue;
     }
-    if (!part.written) {
-      report(conflict{note{}, false, part.begin, part.end});
-    }
+    if (!part.written) report(conflict{note{}, false, part.begin, part.end});
     // A later write that comes after this read also comes after the reads before it.
     std::erase_if(part.readers, [&](note const& reader) { return reader.before(clock); });
-    part.readers.push_back(who);
+    part.readers.push_back(author);
   }
   if (bytes.write) {  // what lay in pieces is one again
     allocation::segment& whole = of.segments[first];
     whole.end = bytes.end;
     whole.written = true;
-    whole.writer = who;
+    whole.writer = author;
     whole.readers.clear();
     of.segments.erase(
         of.segments.begin() + static_cast<std::ptrdiff_t>(first + 1),

@@ -30,20 +30,30 @@ class activation_count {
   /// Begins a pass. @return what is in use while it runs
   bytes begin(pass const& p) {
     auto const& c = problem_.costs(p.stage);
-    if (p.kind == pass_kind::forward)
-      in_use_ += is_recomputed(p) ? c.recompute_input : c.activation;
-    if (p.kind == pass_kind::recompute) in_use_ += c.activation - c.recompute_input;
-    if (p.kind == pass_kind::backward_input) in_use_ += c.output_gradient;
+    switch (p.kind) {
+      case pass_kind::forward:
+        in_use_ += is_recomputed(p) ? c.recompute_input : c.activation;
+        break;
+      case pass_kind::recompute: in_use_ += c.activation - c.recompute_input; break;
+      case pass_kind::backward_input: in_use_ += c.output_gradient; break;
+      case pass_kind::backward_weight:
+      case pass_kind::backward: break;
+    }
     return in_use_;
   }
 
   /// Ends a pass. @return what is in use after it
   bytes end(pass const& p) {
     auto const& c = problem_.costs(p.stage);
-    if (p.kind == pass_kind::backward_input)
-      in_use_ -= c.activation + c.output_gradient - c.weight_gradient_input;
-    if (p.kind == pass_kind::backward_weight) in_use_ -= c.weight_gradient_input;
-    if (p.kind == pass_kind::backward) in_use_ -= c.activation;
+    switch (p.kind) {
+      case pass_kind::forward:
+      case pass_kind::recompute: break;
+      case pass_kind::backward_input:
+        in_use_ -= c.activation + c.output_gradient - c.weight_gradient_input;
+        break;
+      case pass_kind::backward_weight: in_use_ -= c.weight_gradient_input; break;
+      case pass_kind::backward: in_use_ -= c.activation; break;
+    }
     return in_use_;
   }
 

@@ -16,7 +16,6 @@ struct agreement_times {
   ticks verdict = 0;  ///< until what it knows of all is at the rank before
 };
 
-/// @return the times of a rank
 [[nodiscard]] inline agreement_times agreement_times_of(problem const& problem, int rank) {
   constexpr bytes size = 64;  // an entry for each of a few layers
   auto const to = [&](int other) { return problem.transfer()(rank, other, size); };

@@ -62,7 +62,7 @@ class depth_check {
     }
   }
 
-  void add(int c, int rank, std::size_t position, std::string const& what) {
+  void add(int c, int rank, std::size_t position, std::string const& text) {
     auto const& needed = messages_.channels()[index(c)];
     found_.push_back(make_diagnostic(
         program_,
@@ -70,7 +70,7 @@ class depth_check {
         rank,
         static_cast<std::int64_t>(position),
         "here channel " + std::to_string(needed.from) + "->" + std::to_string(needed.to) +
-            " has more " + what + " than the program states; it needs " +
+            " has more " + text + " than the program states; it needs " +
             std::to_string(needed.slots) + " slots and " + std::to_string(needed.in_flight) +
             " messages in flight"));
   }

@@ -73,13 +73,13 @@ class lent_count {
   bytes begin(instruction const& i, message_note const& note) {
     if (!i.is_pass() || note.channel == channel_map::none) return in_use_;
     auto const sent_at = sent_at_[index(note.channel)][index(note.sequence)];
-    auto& mine = lent_[index(map_.reverse(note.channel))];
-    for (auto& one : mine) {
+    auto& counter = lent_[index(map_.reverse(note.channel))];
+    for (auto& one : counter) {
       if (one.is_retired || one.sequence >= note.retired) continue;
       one.is_retired = true;
       in_use_ += one.size;
     }
-    std::erase_if(mine, [&](loan const& one) {
+    std::erase_if(counter, [&](loan const& one) {
       bool const is_over = one.is_retired && one.ends_at < sent_at;
       if (is_over) in_use_ -= one.size;
       return is_over;

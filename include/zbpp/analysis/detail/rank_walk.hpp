@@ -37,7 +37,6 @@ class rank_walk {
     awake_.push_back(rank);
   }
 
-  /// @return whether a rank is blocked
   [[nodiscard]] bool is_blocked(int rank) const { return is_blocked_[index(rank)]; }
   /// @return how far a rank has come in its row
   [[nodiscard]] std::size_t position(int rank) const { return next_[index(rank)]; }

@@ -5,6 +5,7 @@
 
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/detail/bounds/first_waits.hpp>
+#include <zbpp/analysis/detail/bounds/forced_recompute.hpp>
 #include <zbpp/analysis/detail/bounds/heads.hpp>
 #include <zbpp/analysis/detail/bounds/memory.hpp>
 #include <zbpp/analysis/detail/bounds/one_chunk.hpp>
@@ -12,6 +13,7 @@
 #include <zbpp/analysis/detail/bounds/span.hpp>
 #include <zbpp/analysis/detail/bounds/terms.hpp>
 #include <zbpp/analysis/detail/bounds/view.hpp>
+#include <zbpp/analysis/detail/exhaustive_search.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
@@ -61,7 +63,7 @@ struct one_chunk_view {
 /// Adds up the passes of a rank.
 [[nodiscard]] ZBPP_INLINE ticks
 work_of(bound_terms const& terms, problem const& problem, int rank) {
-  ticks sum = 0;
+  ticks sum = forced_recompute(problem, rank);
   for (int s : problem.placement().stages_of(rank)) sum += terms[s].all();
   return sum * problem.microbatches();
 }
@@ -134,17 +136,23 @@ inline constexpr double most_view_effort = 9e8;
   return static_cast<int>(std::min<double>(problem.ranks(), most_view_effort / effort));
 }
 
+ZBPP_INLINE double time_of_lower_bound(problem const& problem) {
+  constexpr double per_pass = 150;
+  return view_effort(problem) * views_of(problem) +
+         per_pass * 3 * problem.stages() * problem.microbatches();
+}
+
 // About a tenth of a second.
 inline constexpr double most_first_waits = 1e6;
 
 /// Says whether the rule of first waits is for a problem, and does not take long.
 [[nodiscard]] ZBPP_INLINE bool has_first_waits(problem const& problem, bound_terms const& terms) {
-  auto const& where = problem.placement();
-  if (has_one_chunk(problem) || straight_stages(where) < where.ranks()) return false;
+  auto const& placement = problem.placement();
+  if (has_one_chunk(problem) || straight_stages(placement) < placement.ranks()) return false;
   auto const m = static_cast<double>(problem.microbatches());
   double most = 0;  // pairs of numbers of F that fit a rank
-  for (int r = 0; r < where.ranks(); ++r) {
-    auto const stages = where.stages_of(r);
+  for (int r = 0; r < placement.ranks(); ++r) {
+    auto const stages = placement.stages_of(r);
     if (stages.size() != 2) continue;
     auto const& a = terms[stages.front()];
     auto const& b = terms[stages.back()];
@@ -153,7 +161,7 @@ inline constexpr double most_first_waits = 1e6;
     auto const fit = 2 * m * size <= room ? 2 * m : room / size;
     most = std::max(most, std::min(fit * fit / 4, m * m / 2));
   }
-  return most > 0 && most * where.ranks() <= most_first_waits;
+  return most > 0 && most * placement.ranks() <= most_first_waits;
 }
 
 // About a second for one cost.
@@ -162,11 +170,11 @@ inline constexpr double most_windows_effort = 2e7;
 /// Says whether the rule of windows is for a problem: it is known when each rank begins, and the
 /// effort is enough to look at all passes a few times.
 [[nodiscard]] ZBPP_INLINE bool has_windows(problem const& problem, double effort) {
-  auto const& where = problem.placement();
-  if (straight_stages(where) < where.ranks()) return false;
+  auto const& placement = problem.placement();
+  if (straight_stages(placement) < placement.ranks()) return false;
   double once = 0;
-  for (int r = 0; r < where.ranks(); ++r) {
-    auto const lines = 3 * static_cast<double>(where.stages_of(r).size());
+  for (int r = 0; r < placement.ranks(); ++r) {
+    auto const lines = 3 * static_cast<double>(placement.stages_of(r).size());
     once += lines * lines * problem.microbatches();
   }
   constexpr double least_times = 4;
@@ -282,8 +290,8 @@ ZBPP_INLINE cost_bound lower_bound(problem const& problem) {
   return take.best;
 }
 
-ZBPP_INLINE cost_bound
-raise_bound(cost_bound const& bound, ticks cost, problem const& problem, double effort) {
+ZBPP_INLINE cost_bound raise_bound(
+    cost_bound const& bound, ticks cost, problem const& problem, double effort, double* spent) {
   effort = std::min(effort, detail::most_windows_effort);
   if (bound.cost >= cost || !detail::has_windows(problem, effort)) return bound;
   detail::bound_terms const terms(problem);
@@ -293,6 +301,7 @@ raise_bound(cost_bound const& bound, ticks cost, problem const& problem, double 
   // Whether no schedule costs `tried` or less; if so, that raises the bound.
   auto const try_cost = [&](ticks tried) {
     auto const rank = windows.stuck(tried);
+    if (spent != nullptr) *spent += windows.spent();
     bool const is_stuck = rank != detail::pass_windows::none;
     if (is_stuck)
       raised = {tried + 1, bound_rule::windows, rank};
@@ -332,6 +341,7 @@ ZBPP_INLINE bool holds(cost_bound const& claim, problem const& problem) {
       return detail::has_windows(problem, detail::most_windows_effort) &&
              detail::pass_windows(terms, problem.placement(), detail::most_windows_effort)
                      .stuck(claim.cost - 1) == claim.rank;
+    case bound_rule::all_orders: return detail::no_order_costs_less(claim.cost, problem);
     default: return detail::one_chunk_rule_holds(claim, problem, terms);
   }
 }

@@ -38,7 +38,7 @@ class pass_samples {
  private:
   std::vector<ticks>& of(pass_kind kind) { return kinds_[static_cast<std::size_t>(kind)]; }
 
-  std::array<std::vector<ticks>, 5> kinds_;
+  std::array<std::vector<ticks>, pass_kinds> kinds_;
 };
 
 // What the pairs of a rank took: the passes of each, and its time.
@@ -96,27 +96,40 @@ ZBPP_INLINE void set_backward(stage_costs& costs, pass_samples& samples) {
       std::clamp(taken, std::max(costs.backward_input, costs.backward_weight), both);
 }
 
-// A pair tells of both its stages what they can hide.
+// A pair tells of both its stages what they can hide. Where a stage states what F and BW take
+// together, pairs of these tell of that alone.
 ZBPP_INLINE void set_overlapped(
     std::vector<stage_costs>& costs, std::vector<pair_sample> const& pairs, problem const& stated) {
+  auto const is_apart = [&](int stage, pass_kind backward) {
+    return backward == pass_kind::backward && stated.costs(stage).overlapped_fused;
+  };
   std::vector<std::vector<ticks>> saved(costs.size());
+  std::vector<std::vector<ticks>> saved_fused(costs.size());
   for (auto const& [f, b, took] : pairs) {
     auto const in_turn = costs[index(f.stage)].forward + costs[index(b.stage)].of(b.kind);
     for (auto const stage : {f.stage, b.stage}) {
-      saved[index(stage)].push_back(in_turn - took);
+      auto& all = is_apart(stage, b.kind) ? saved_fused : saved;
+      all[index(stage)].push_back(in_turn - took);
       if (f.stage == b.stage) break;
     }
   }
-  for (std::size_t s = 0; s < costs.size(); ++s) {
-    auto& c = costs[s];
-    auto const& before = stated.costs(static_cast<int>(s));
-    if (saved[s].empty() && !before.overlapped) continue;
-    auto const in_turn = c.forward + c.backward_input;
+  auto const together = [&](int stage, pass_kind backward, std::vector<ticks>& measured) {
+    auto const& now = costs[index(stage)];
+    auto const& before = stated.costs(stage);
+    auto const in_turn = now.forward + now.of(backward);
     auto const hidden =
-        saved[s].empty()
-            ? scaled(before.saved_by_pairing(), before.forward + before.backward_input, in_turn)
-            : median(saved[s]);
-    c.overlapped = in_turn - std::clamp<ticks>(hidden, 0, std::min(c.forward, c.backward_input));
+        measured.empty()
+            ? scaled(
+                  before.saved_by_pairing(backward), before.forward + before.of(backward), in_turn)
+            : median(measured);
+    return in_turn - std::clamp<ticks>(hidden, 0, std::min(now.forward, now.of(backward)));
+  };
+  for (int s = 0; s < stated.stages(); ++s) {
+    auto& c = costs[index(s)];
+    if (!saved[index(s)].empty() || stated.costs(s).overlapped)
+      c.overlapped = together(s, pass_kind::backward_input, saved[index(s)]);
+    if (stated.costs(s).overlapped_fused)
+      c.overlapped_fused = together(s, pass_kind::backward, saved_fused[index(s)]);
   }
 }
 

@@ -205,8 +205,9 @@ ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
   detail::require(options.receive_ahead >= 0, "receive_ahead counts passes; it is at least 0");
   auto const& tied = options.tied;
   detail::require(
-      tied.empty() || (tied.front() >= 0 && tied.back() < schedule.stages() &&
-                       std::ranges::adjacent_find(tied, std::greater_equal()) == tied.end()),
+      tied.empty() ||
+          (tied.front() >= 0 && tied.back() < schedule.stages() &&
+           std::adjacent_find(tied.begin(), tied.end(), std::greater_equal()) == tied.end()),
       "tied names stages of the schedule in ascending order");
   bool const is_shared = options.layout != channel_layout::one_per_directed_pair;
   detail::require(
@@ -223,7 +224,7 @@ ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
 ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& schedule) {
   using detail::index;
   constexpr std::int32_t missing = -1;
-  auto const& where = schedule.placement();
+  auto const& placement = schedule.placement();
   grid<std::int32_t> position(schedule.stages(), schedule.microbatches(), missing);
   std::vector<std::int32_t> count(index(schedule.ranks()), 0);
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -239,7 +240,7 @@ ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& s
   auto const has_input = [&](pass const& p) {
     if (p.stage == 0) return true;
     auto const made_at = position(p.stage - 1, p.microbatch);
-    return made_at != missing && made_at < count[index(where.rank_of(p.stage - 1))];
+    return made_at != missing && made_at < count[index(placement.rank_of(p.stage - 1))];
   };
   for (bool again = true; again;) {
     again = false;
@@ -267,6 +268,30 @@ ZBPP_INLINE schedule passes_of(program const& program) {
 
 ZBPP_INLINE schedule fuse_backward(schedule const& schedule) {
   return detail::fuse_pairs(schedule, [](pass const&) { return true; });
+}
+
+ZBPP_INLINE schedule split_backward(schedule const& schedule) {
+  rows<pass> passes;
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    auto const row = schedule.passes(rank);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      auto const& p = row[i];
+      if (p.kind != pass_kind::backward) {
+        passes.push(p);
+        continue;
+      }
+      if (p.is_paired)
+        throw error(
+            errc::bad_argument,
+            to_string(p) + " is part of a pair; split the backward passes of a schedule without "
+                           "pairs",
+            {.rank = rank, .position = static_cast<std::int64_t>(i)});
+      passes.push({pass_kind::backward_input, p.stage, p.microbatch});
+      passes.push({pass_kind::backward_weight, p.stage, p.microbatch});
+    }
+    passes.end_row();
+  }
+  return {schedule.placement(), schedule.microbatches(), std::move(passes)};
 }
 
 }  // namespace zbpp

@@ -154,19 +154,21 @@ ZBPP_INLINE std::vector<bytes> arena_sizes(
           problem,
           edges,
           [&](std::span<instruction const> now,
-              std::span<message_note const> theirs,
+              std::span<message_note const> peer_notes,
               bytes held,
               bytes moving) {
             bytes kept = 0;
             for (std::size_t k = 0; k < now.size(); ++k)
-              kept = std::max(kept, lent.begin(now[k], theirs[k]));
+              kept = std::max(kept, lent.begin(now[k], peer_notes[k]));
             most = std::max(most, held + moving + kept);
-            for (std::size_t k = 0; k < now.size(); ++k) lent.end(now[k], theirs[k]);
+            for (std::size_t k = 0; k < now.size(); ++k) lent.end(now[k], peer_notes[k]);
           });
     };
     lent.begin_row();
     walk(row);
-    auto const validates = std::ranges::find(row, instruction_kind::validate, &instruction::kind);
+    auto const validates = std::find_if(row.begin(), row.end(), [](instruction const& each) {
+      return each.kind == instruction_kind::validate;
+    });
     if (validates == row.end()) continue;
     // Steps follow one another, and one may begin anew where it validates the one before.
     lent.begin_again();

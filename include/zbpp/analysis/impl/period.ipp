@@ -88,7 +88,7 @@ class step_paths {
   void put_in_sequence(schedule const& schedule, problem const& problem) {
     grid<int> forward(problem.stages(), problem.microbatches(), nobody);
     grid<int> backward(problem.stages(), problem.microbatches(), nobody);
-    auto const& where = problem.placement();
+    auto const& placement = problem.placement();
     sequence_.reserve(schedule.passes().size());
     rank_walk ranks(problem.ranks());
     ranks.run([&](int rank, std::size_t& at) {
@@ -104,7 +104,7 @@ class step_paths {
         bool const is_forward = p.kind == pass_kind::forward;
         bool const passes_on = is_forward || p.makes_input_gradient();
         auto const from = is_forward ? p.stage - 1 : p.stage + 1;
-        if (passes_on && from >= 0 && from < problem.stages() && where.rank_of(from) != rank) {
+        if (passes_on && from >= 0 && from < problem.stages() && placement.rank_of(from) != rank) {
           made.producer = (is_forward ? forward : backward)(from, p.microbatch);
           made.transfer = problem.transfer_time(from, p.stage);
           if (made.producer == nobody) return false;
@@ -116,7 +116,7 @@ class step_paths {
           if (!goes_down && !done.makes_input_gradient()) return;
           (goes_down ? forward : backward)(done.stage, done.microbatch) = number;
           auto const to = goes_down ? done.stage + 1 : done.stage - 1;
-          if (to >= 0 && to < problem.stages()) ranks.wake(where.rank_of(to));
+          if (to >= 0 && to < problem.stages()) ranks.wake(placement.rank_of(to));
         };
         if (p.is_paired) publish(row[at - 1]);
         if (!begins_pair) publish(p);

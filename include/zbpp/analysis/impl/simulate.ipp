@@ -73,8 +73,10 @@ class simulation {
   // Work that is done once keeps clocks within the sums that `problem` has checked.
   // @return whether none of the work of a pass has been done before
   [[nodiscard]] bool mark_done(pass const& p) {
-    constexpr std::array<std::uint8_t, 5> work_of_kind{1, 2, 4, 2 | 4, 8};
-    auto const work = work_of_kind[static_cast<std::size_t>(p.kind)];
+    constexpr auto bit = [](pass_kind kind) { return 1U << static_cast<unsigned>(kind); };
+    auto const work = p.kind == pass_kind::backward
+                          ? bit(pass_kind::backward_input) | bit(pass_kind::backward_weight)
+                          : bit(p.kind);
     auto& done = done_(p.stage, p.microbatch);
     if ((done & work) != 0) return false;
     done = static_cast<std::uint8_t>(done | work);

@@ -70,8 +70,9 @@ class verification {
   static constexpr std::int32_t absent = -1;
   // Nobody reads more; an empty program of many microbatches would fill the memory.
   static constexpr std::size_t most_told = 1000;
-  // Positions of the nine instructions that a (stage, microbatch) can have, by instruction_kind.
-  using positions = std::array<std::int32_t, 9>;
+  // Positions of the instructions that a (stage, microbatch) can have, by instruction_kind: the
+  // passes, and the sends and receives of both directions.
+  using positions = std::array<std::int32_t, pass_kinds + 4>;
 
   static constexpr positions all_absent() {
     positions all{};
@@ -134,10 +135,10 @@ class verification {
       std::int32_t position = -1;
       for (auto const& i : program_.instructions(rank)) {
         ++position;
-        auto& where = place_of(rank, i);
-        if (where != absent)
-          add(fault::repeated, rank, position, "it already stands at " + std::to_string(where));
-        where = position;
+        auto& spot = place_of(rank, i);
+        if (spot != absent)
+          add(fault::repeated, rank, position, "it already stands at " + std::to_string(spot));
+        spot = position;
       }
     }
     bool const steps = std::any_of(
@@ -339,7 +340,7 @@ class verification {
             rank,
             peak.position,
             "here the rank needs " + std::to_string(peak.total) + " bytes; its limit is " +
-                std::to_string(*limit));
+                std::to_string(*limit) + "; greedy_auto searches for an order that fits");
     }
   }
 

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank's side of a run, the same on every rank: it is let in, takes part in collectives, reports
-// what goes wrong here, and learns what went wrong first.
+// The side of one rank in a run, and what it says of others that it has lost.
 #pragma once
 
+#include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
-#include <zbpp/asio/detail/control_message.hpp>
-#include <zbpp/asio/detail/noticed_failure.hpp>
-#include <zbpp/asio/detail/run_limits.hpp>
-#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/detail/io_parts.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
-#include <zbpp/asio/stop_calls.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/runtime/run_options.hpp>
 
 #include <boost/asio/io_context.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +30,53 @@
 #include <vector>
 
 namespace zbpp::asio::detail {
+
+// What a rank says of another one that it has lost, and how that is listed beside what ranks say of
+// themselves.
+
+[[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
+  return "has not been heard for " + seconds_text(deadline) +
+         "; it is stopped, overloaded or cut off" + set_by("deadline");
+}
+[[nodiscard]] inline std::string broken_text(std::string const& reason) {
+  return "its process has ended or its connection broke (" + reason + ")";
+}
+
+/// @param calls  who called what, of which the rank that has left is no part; may be empty
+[[nodiscard]] inline std::string left_text(std::string const& calls) {
+  return calls.empty() ? "left the run" : "left the run; " + calls;
+}
+
+/// @return the report for a peer failure seen here. If this process itself was suspended for at
+///         least `deadline`, it reports that instead of blaming a peer.
+[[nodiscard]] inline rank_failure as_noticed(
+    rank_failure noticed,
+    int rank,
+    std::chrono::milliseconds suspension,
+    std::chrono::milliseconds deadline) {
+  bool const blames_others = noticed.code == errc::peer_failed && noticed.location.rank != rank;
+  if (!blames_others || suspension < deadline) return noticed;
+  return {
+      {rank, -1, -1, -1},
+      {},
+      errc::peer_failed,
+      "was suspended for " + seconds_text(suspension) + ", and the other ranks gave it up after " +
+          seconds_text(deadline) + "; it was stopped or overloaded" + set_by("deadline")};
+}
+
+/// Adds a failure to those of a run. What one rank says of another is nothing new about a rank that
+/// is known to have failed.
+inline void attach(
+    std::vector<rank_failure>& failures, rank_failure more, bool is_about_another_rank) {
+  bool const is_known = std::any_of(failures.begin(), failures.end(), [&](auto const& known) {
+    return known == more || (is_about_another_rank && more.code == errc::peer_failed &&
+                             known.location.rank == more.location.rank);
+  });
+  if (!is_known) failures.push_back(std::move(more));
+}
+
+// A rank's side of a run, the same on every rank: it is let in, takes part in collectives, reports
+// what goes wrong here, and learns what went wrong first.
 
 /// Is the client end of the control connection of one rank: joins, reports local failures, and
 /// receives rank 0's verdict. Rank 0 has one too, without a socket. Used on the I/O thread alone.
@@ -86,8 +132,8 @@ class client final : public connection_owner {
       case control_kind::outcome: return take(read_outcome(payload, settings_.largest_blob));
       case control_kind::decide: return take(read_next(payload));
       case control_kind::stop: return stop(read_failure(payload));
-      case control_kind::all_told: return note_all_told();
-      case control_kind::verdict: end(read_failures(payload)); return note_all_told();
+      case control_kind::all_informed: return note_all_informed();
+      case control_kind::verdict: end(read_failures(payload)); return note_all_informed();
       case control_kind::bye:
         last_call_ = read_number<std::uint64_t>(payload);
         return lose_coordinator({}, left());
@@ -124,13 +170,13 @@ class client final : public connection_owner {
   /// @param by  the call of the user that makes it
   void call(collective kind, int root, std::span<std::byte const> part, rank_call const& by) {
     outcome_.reset();
-    collective_call const mine{sequence_++, kind, root, blob(part.begin(), part.end()), by};
+    collective_call const own_call{sequence_++, kind, root, blob(part.begin(), part.end()), by};
     ++calls_;
     pending_ = by;
     if (coordinator_left_)
       end_alone({0, -1, -1, -1}, left());
     else
-      send(control_kind::call, write(mine));
+      send(control_kind::call, write(own_call));
   }
   /// Notes that a pipeline begins to run, which all ranks do in the same order. Blocks nobody: what
   /// is wrong with it is the failure of the run.
@@ -191,7 +237,7 @@ class client final : public connection_owner {
     if (state_ == state::running) stop(known.front());
     end(std::move(known));
     // Nobody says when the others know. Where rank 0 is gone, they notice it like this one.
-    others_notice_.set(linger_of(settings_), [this] { note_all_told(); });
+    others_notice_.set(linger_of(settings_), [this] { note_all_informed(); });
   }
 
   /// Says goodbye, which is no failure here, and receives nothing more.
@@ -203,20 +249,20 @@ class client final : public connection_owner {
   void close() {
     stop_clocks();
     others_notice_.cancel();
-    note_all_told();  // as far as this rank will ever know
+    note_all_informed();  // as far as this rank will ever know
     if (connection_ != nullptr) connection_->close();
   }
 
-  /// Sets what the end of the run calls; calls it at once if that is there.
-  void on_stop(stop_calls calls) {
-    on_stop_ = std::move(calls);
-    if (on_stop_.told && first_) on_stop_.told(*first_);
-    if (on_stop_.all_told && are_all_told_) on_stop_.all_told();
+  /// Sets the function that the end of the run calls; calls it at once where the run has ended.
+  void on_failure(failure_calls calls) {
+    calls_of_failure_ = std::move(calls);
+    if (calls_of_failure_.on_failure && first_) calls_of_failure_.on_failure(*first_);
+    if (calls_of_failure_.on_all_informed && are_all_informed_) calls_of_failure_.on_all_informed();
   }
 
   [[nodiscard]] state now() const noexcept { return state_; }
-  /// @return whether the run has failed and no rank is left that can be told
-  [[nodiscard]] bool are_all_told() const noexcept { return are_all_told_; }
+  /// @return whether the run has failed and every rank that can be reached knows of it
+  [[nodiscard]] bool are_all_informed() const noexcept { return are_all_informed_; }
   /// @return whether the other end may still be reading what was sent last
   [[nodiscard]] bool is_connected() const noexcept {
     return connection_ != nullptr && connection_->is_open();
@@ -267,14 +313,16 @@ class client final : public connection_owner {
     if (state_ != state::running) return;
     state_ = state::stopping;
     first_ = std::move(first);
-    bool const will_settle = on_stop_.told && on_stop_.told(*first_);
-    is_settled_ = is_settled_ || !will_settle;
-    send(is_settled_ ? control_kind::ended : control_kind::told);
+    if (calls_of_failure_.on_failure)
+      calls_of_failure_.on_failure(*first_);
+    else
+      is_settled_ = true;  // nothing runs here
+    send(is_settled_ ? control_kind::ended : control_kind::informed);
   }
 
-  void note_all_told() {
-    if (!first_ || std::exchange(are_all_told_, true)) return;
-    if (on_stop_.all_told) on_stop_.all_told();
+  void note_all_informed() {
+    if (!first_ || std::exchange(are_all_informed_, true)) return;
+    if (calls_of_failure_.on_all_informed) calls_of_failure_.on_all_informed();
   }
 
   void end(std::vector<rank_failure> failures) {
@@ -352,7 +400,7 @@ class client final : public connection_owner {
   local_call begins_;
   std::shared_ptr<control_connection> connection_;
   std::function<void(std::string const&)> when_lost_;
-  stop_calls on_stop_;
+  failure_calls calls_of_failure_;
 
   state state_ = state::joining;
   roster roster_;
@@ -367,7 +415,7 @@ class client final : public connection_owner {
   bool coordinator_left_ = false;
   std::uint64_t last_call_ = 0;  // of rank 0, where it has left
   bool is_settled_ = false;
-  bool are_all_told_ = false;  // of `first_`
+  bool are_all_informed_ = false;  // of `first_`
   std::optional<rank_failure> first_;
   std::vector<rank_failure> own_;
   std::vector<rank_failure> failures_;

@@ -4,21 +4,12 @@
 // collectives, detects lost ranks, decides which failure was first.
 #pragma once
 
-#include <zbpp/asio/detail/call_log.hpp>
 #include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
-#include <zbpp/asio/detail/collective_round.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
-#include <zbpp/asio/detail/control_message.hpp>
-#include <zbpp/asio/detail/handshake.hpp>
+#include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/membership.hpp>
-#include <zbpp/asio/detail/newcomers.hpp>
-#include <zbpp/asio/detail/noticed_failure.hpp>
-#include <zbpp/asio/detail/own_address.hpp>
-#include <zbpp/asio/detail/proposals.hpp>
-#include <zbpp/asio/detail/run_limits.hpp>
-#include <zbpp/asio/detail/timers.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/progress.hpp>
@@ -55,7 +46,7 @@ class coordinator final : public connection_owner {
       launch const& start,
       rendezvous_settings const& settings,
       run_token const& token,
-      tcp::endpoint const& where,
+      tcp::endpoint const& endpoint,
       std::uint16_t data_port,
       local_sender to_local)
       : settings_(settings),
@@ -75,8 +66,10 @@ class coordinator final : public connection_owner {
         listener_(
             by,
             token,
-            [this](tcp::socket socket, link_purpose what) { accept(std::move(socket), what); },
-            {.endpoint = where}) {
+            [this](tcp::socket socket, link_purpose purpose) {
+              accept(std::move(socket), purpose);
+            },
+            {.endpoint = endpoint}) {
     place_ = place_text(start, listener_.endpoint());
     members_[0].data = {host_to_tell(settings), data_port};
     members_[0].has_come = true;
@@ -102,7 +95,7 @@ class coordinator final : public connection_owner {
   }
   void on_lost(control_connection& from, std::string const& reason) override {
     auto const rank = rank_of(members_, from);
-    newcomers_.remove(from);
+    pending_.remove(from);
     if (rank >= 0) lose(rank, reason, broken_text(reason));
   }
 
@@ -124,9 +117,10 @@ class coordinator final : public connection_owner {
         return;
       case control_kind::report: {
         auto failure = read_failure(payload);
-        bool const is_hearsay = failure.location.rank != rank;
-        if (is_hearsay && state_ == state::running && may_ask(failure)) return doubt(rank, failure);
-        return fail(std::move(failure), is_hearsay);
+        bool const is_about_another_rank = failure.location.rank != rank;
+        if (is_about_another_rank && state_ == state::running && may_ask(failure))
+          return doubt(rank, failure);
+        return fail(std::move(failure), is_about_another_rank);
       }
       case control_kind::begin: return begin_run(rank, read_rank_call(payload));
       case control_kind::leave:
@@ -134,7 +128,7 @@ class coordinator final : public connection_owner {
         look_at_leaving(rank);
         return look_at_proposals();
       case control_kind::reply: return settle_doubt(rank);
-      case control_kind::told: from.is_told = true; return go_on_stopping();
+      case control_kind::informed: from.is_informed = true; return go_on_stopping();
       case control_kind::ended: from.has_ended = true; return go_on_stopping();
       case control_kind::bye: return let_go(rank);
       default: throw wrong_kind(kind, "only rank 0 sends");
@@ -148,7 +142,6 @@ class coordinator final : public connection_owner {
 
   /// Sets what looks at everybody's progress with every heartbeat.
   void watch(watchdog call) { watchdog_ = std::move(call); }
-  /// @return the port for the other ranks
   [[nodiscard]] std::uint16_t port() const noexcept { return listener_.endpoint().port(); }
   /// @return whether some other rank's connection is still open
   [[nodiscard]] bool is_connected() const noexcept {
@@ -213,20 +206,20 @@ class coordinator final : public connection_owner {
         });
   }
 
-  void accept(tcp::socket socket, link_purpose what) {
-    if (what != link_purpose::control) return;  // the socket closes
+  void accept(tcp::socket socket, link_purpose purpose) {
+    if (purpose != link_purpose::control) return;  // the socket closes
     auto const next = std::make_shared<control_connection>(std::move(socket), *this, most_join);
     next->start();
-    newcomers_.add(next);
+    pending_.add(next);
   }
 
   void join(control_connection& from, join_request request) {
     if (state_ != state::joining)
-      return newcomers_.turn_away(
+      return pending_.turn_away(
           from, ending_.empty() ? late_text(request.rank, members_.size(), place_) : ending_);
     auto wrong = mistake_in(request, from.name(), members_);
     if (wrong.empty()) {
-      member_of(request.rank) = member_record(newcomers_.remove(from), std::move(request));
+      member_of(request.rank) = member_record(pending_.remove(from), std::move(request));
       from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
       // Ranks that come a little later are told, too, even after the longest pause between two
@@ -253,14 +246,14 @@ class coordinator final : public connection_owner {
     deadline_.cancel();
     auto const refusal = write(rank_failure{{}, {}, errc::no_rendezvous, text});
     send_all(control_kind::refuse, refusal);
-    for (auto const& s : newcomers_) s->send(control_kind::refuse, blob(refusal));
+    for (auto const& s : pending_) s->send(control_kind::refuse, blob(refusal));
     finish_all();
   }
 
   // Running.
-  void call(int rank, collective_call mine) {
-    auto const by = mine.by;
-    bool const is_first = collective_.add(rank, std::move(mine));
+  void call(int rank, collective_call made) {
+    auto const by = made.by;
+    bool const is_first = collective_.add(rank, std::move(made));
     note(rank, by);
     if (state_ != state::running) return;
     if (is_first)
@@ -382,11 +375,11 @@ class coordinator final : public connection_owner {
     go_on_stopping();
   }
 
-  void fail(rank_failure failure, bool is_hearsay = true) {
-    if (is_hearsay)
+  void fail(rank_failure failure, bool is_about_another_rank = true) {
+    if (is_about_another_rank)
       failure = as_noticed(std::move(failure), 0, pulse_.suspension(), settings_.deadline);
     if (state_ == state::stopping && failures_.size() < most_failures * members_.size())
-      attach(failures_, std::move(failure), is_hearsay);
+      attach(failures_, std::move(failure), is_about_another_rank);
     if (state_ != state::running) return;
     state_ = state::stopping;
     silence_.stop();
@@ -394,7 +387,7 @@ class coordinator final : public connection_owner {
     for (auto& m : members_)
       if (m.doubt) attach(failures_, *std::exchange(m.doubt, {}), true);
     send_all(control_kind::stop, write(failures_.front()));
-    deadline_.set(stop_limit_of(settings_), [this] { send_all_told(); });
+    deadline_.set(stop_limit_of(settings_), [this] { send_all_informed(); });
     go_on_stopping();
   }
 
@@ -403,12 +396,12 @@ class coordinator final : public connection_owner {
   void go_on_stopping() {
     if (state_ != state::stopping) return;
     if (std::ranges::all_of(members_, &member_record::has_ended)) return conclude();
-    if (are_all_told(members_)) send_all_told();
+    if (are_all_informed(members_)) send_all_informed();
   }
 
-  void send_all_told() {
-    if (std::exchange(is_all_told_sent_, true)) return;
-    send_all(control_kind::all_told);
+  void send_all_informed() {
+    if (std::exchange(is_all_informed_sent_, true)) return;
+    send_all(control_kind::all_informed);
     deadline_.set(stop_limit_of(settings_), [this] { conclude(); });
   }
 
@@ -430,7 +423,7 @@ class coordinator final : public connection_owner {
   void each_connection(Do act) const {
     for (auto const& s : members_)
       if (s.to != nullptr) act(*s.to);
-    for (auto const& s : newcomers_) act(*s);
+    for (auto const& s : pending_) act(*s);
   }
   [[nodiscard]] bool has_connection(bool (control_connection::*is_so)()
                                         const noexcept) const noexcept {
@@ -441,7 +434,7 @@ class coordinator final : public connection_owner {
 
   void beat(bool was_late) {
     send_heartbeats(members_, was_late);
-    newcomers_.turn_away_late(mistake_.empty() ? "it did not say its rank in time" : mistake_);
+    pending_.turn_away_late(mistake_.empty() ? "it did not say its rank in time" : mistake_);
     if (was_late || !watchdog_ || state_ != state::running) return;
     if (auto text = watchdog_(reports_of(members_)))
       fail({{}, {}, errc::stalled, std::move(*text)});
@@ -457,7 +450,7 @@ class coordinator final : public connection_owner {
   local_sender to_local_;
   std::string place_;
   std::vector<member_record> members_;
-  newcomers newcomers_;
+  pending_connections pending_;
   collective_round collective_;
   call_log calls_;
   proposals proposals_;
@@ -471,7 +464,7 @@ class coordinator final : public connection_owner {
   std::string mistake_;  // of a rank that joined; all are told soon
   std::string ending_;   // told to ranks that come too late
   std::vector<rank_failure> failures_;
-  bool is_all_told_sent_ = false;
+  bool is_all_informed_sent_ = false;
   listener listener_;
 };
 

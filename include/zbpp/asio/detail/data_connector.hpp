@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the data connections of a rank: it connects to the ranks that it sends to, and accepts
-// those that send to it. A connection says first which channel it is for.
+// How the data connections of a rank are made.
 #pragma once
 
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/handshake.hpp>
-#include <zbpp/asio/detail/host.hpp>
-#include <zbpp/asio/detail/limit_text.hpp>
-#include <zbpp/asio/detail/link_request.hpp>
+#include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/listener.hpp>
-#include <zbpp/asio/detail/reason.hpp>
-#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
@@ -37,11 +32,42 @@
 #include <exception>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace zbpp::asio::detail {
+
+// The first bytes of a data connection: which channel of which run it is for.
+
+/// Says what a data connection is for; its first bytes.
+struct link_request {
+  std::array<std::byte, 16> run_id{};
+  std::uint32_t number = 0;  ///< of the set of channels: a pipeline's first, second, ...
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+
+  static constexpr std::size_t size = 28;  ///< in bytes
+
+  [[nodiscard]] blob write() const {
+    wire_writer bytes;
+    bytes.append(run_id).put(number).put(from).put(to);
+    return bytes.take();
+  }
+  [[nodiscard]] static link_request read(std::span<std::byte const> bytes) {
+    wire_reader from(bytes);
+    link_request result;
+    std::ranges::copy(from.take(result.run_id.size()), result.run_id.begin());
+    result.number = from.get<std::uint32_t>();
+    result.from = from.get<std::int32_t>();
+    result.to = from.get<std::int32_t>();
+    return result;
+  }
+};
+
+// Makes the data connections of a rank: it connects to the ranks that it sends to, and accepts
+// those that send to it. A connection says first which channel it is for.
 
 /// Connects a rank to those it exchanges messages with. One thread calls it, the one that calls
 /// `control`.
@@ -122,7 +148,7 @@ class data_connector {
 
   // One connection that another rank made.
   struct incoming_connection {
-    link_request what;
+    link_request request;
     tcp::socket socket;
     bool is_expected = false;  // and its rank knows
   };
@@ -132,13 +158,14 @@ class data_connector {
     std::array<std::byte, 16> run_id{};
     std::list<incoming_connection> all;
 
-    static void accept(tcp::socket socket, std::shared_ptr<pending_connections> const& where) {
+    static void accept(tcp::socket socket, std::shared_ptr<pending_connections> const& pending) {
       auto const executor = socket.get_executor();
-      ::boost::asio::co_spawn(executor, ask(std::move(socket), where), ::boost::asio::detached);
+      ::boost::asio::co_spawn(executor, ask(std::move(socket), pending), ::boost::asio::detached);
     }
-    [[nodiscard]] auto find(link_request const& what) {
+    [[nodiscard]] auto find(link_request const& request) {
       return std::ranges::find_if(all, [&](incoming_connection const& g) {
-        return g.what.number == what.number && g.what.from == what.from && g.what.to == what.to;
+        return g.request.number == request.number && g.request.from == request.from &&
+               g.request.to == request.to;
       });
     }
   };
@@ -146,16 +173,16 @@ class data_connector {
   // Reads what a connection is for. Closes one of another run; a second one replaces the first
   // until that is expected.
   static ::boost::asio::awaitable<void> ask(
-      tcp::socket socket, std::shared_ptr<pending_connections> where) {
+      tcp::socket socket, std::shared_ptr<pending_connections> pending) {
     std::array<std::byte, link_request::size> bytes{};
     try {
       auto const into = ::boost::asio::buffer(bytes);
       co_await ::boost::asio::async_read(socket, into, ::boost::asio::use_awaitable);
-      auto const what = link_request::read(bytes);
-      if (what.run_id != where->run_id) co_return;
-      auto const before = where->find(what);
-      if (before == where->all.end())
-        where->all.push_back({what, std::move(socket)});
+      auto const request = link_request::read(bytes);
+      if (request.run_id != pending->run_id) co_return;
+      auto const before = pending->find(request);
+      if (before == pending->all.end())
+        pending->all.push_back({request, std::move(socket)});
       else if (!before->is_expected)
         before->socket = std::move(socket);  // it has tried again
     } catch (std::exception const&) {
@@ -164,53 +191,54 @@ class data_connector {
   }
 
   // Connects to another rank, again and again, until that accepts.
-  static ::boost::asio::awaitable<void> dial(std::shared_ptr<call> mine, run_token const& token) {
+  static ::boost::asio::awaitable<void> dial(
+      std::shared_ptr<call> attempt, run_token const& token) {
     namespace net = ::boost::asio;
     auto const wait = net::use_awaitable;
-    for (auto pause = std::chrono::milliseconds(10); !mine->is_over;
+    for (auto pause = std::chrono::milliseconds(10); !attempt->is_over;
          pause = std::min(pause * 2, std::chrono::milliseconds(1000))) {
       try {
-        mine->state = "no answer; a firewall may drop what is sent there";
+        attempt->state = "no answer; a firewall may drop what is sent there";
         std::vector<tcp::endpoint> places;
         boost::system::error_code is_name;
-        auto const address = net::ip::make_address(mine->to.host, is_name);
+        auto const address = net::ip::make_address(attempt->to.host, is_name);
         if (is_name) {
-          auto const port = std::to_string(mine->to.port);
-          auto const found = co_await mine->resolver.async_resolve(mine->to.host, port, wait);
+          auto const port = std::to_string(attempt->to.port);
+          auto const found = co_await attempt->resolver.async_resolve(attempt->to.host, port, wait);
           for (auto const& entry : found) places.push_back(entry.endpoint());
         } else {
-          places.emplace_back(address, mine->to.port);  // Asio resolves in a thread of its own
+          places.emplace_back(address, attempt->to.port);  // Asio resolves in a thread of its own
         }
         // Where it cannot open a socket, async_connect says only that it was aborted.
-        mine->socket.open(places.front().protocol());
-        co_await net::async_connect(mine->socket, places, wait);
-        mine->socket.set_option(tcp::no_delay(true));
-        mine->state = "it does not accept the connection; it may be stopped or overloaded";
-        co_await introduce(mine->socket, token, link_purpose::data);
-        auto const request = net::buffer(mine->request);
-        co_await net::async_write(mine->socket, request, wait);
-        mine->state = "it has not answered yet; it may not have made its pipeline";
+        attempt->socket.open(places.front().protocol());
+        co_await net::async_connect(attempt->socket, places, wait);
+        attempt->socket.set_option(tcp::no_delay(true));
+        attempt->state = "it does not accept the connection; it may be stopped or overloaded";
+        co_await introduce(attempt->socket, token, link_purpose::data);
+        auto const opening = net::buffer(attempt->request);
+        co_await net::async_write(attempt->socket, opening, wait);
+        attempt->state = "it has not answered yet; it may not have made its pipeline";
         std::byte yes{};
         auto const into = net::buffer(&yes, 1);
-        co_await net::async_read(mine->socket, into, wait);
-        mine->is_done = true;
+        co_await net::async_read(attempt->socket, into, wait);
+        attempt->is_done = true;
         co_return;
       } catch (std::exception const& failed) {
-        mine->reason = reason_of(failed);
+        attempt->reason = reason_of(failed);
       }
-      if (mine->is_over) co_return;
+      if (attempt->is_over) co_return;
       boost::system::error_code ignored;
-      mine->socket.close(ignored);
-      mine->pause.expires_after(pause);
+      attempt->socket.close(ignored);
+      attempt->pause.expires_after(pause);
       try {
-        co_await mine->pause.async_wait(wait);
+        co_await attempt->pause.async_wait(wait);
       } catch (std::exception const&) {
         co_return;
       }
     }
   }
 
-  [[nodiscard]] link_request request(channel const& c, std::uint32_t number) const {
+  [[nodiscard]] link_request request_of(channel const& c, std::uint32_t number) const {
     return {here_->run_id, number, c.from, c.to};
   }
 
@@ -220,11 +248,11 @@ class data_connector {
     auto& io = control_->loop().io();
     for (auto const& c : channels) {
       if (c.from != control_->rank()) continue;
-      auto const mine = std::make_shared<call>(io);
-      mine->to = control_->everybody().ranks[zbpp::detail::index(c.to)];
-      mine->request = request(c, number).write();
-      ::boost::asio::co_spawn(io, dial(mine, control_->token()), ::boost::asio::detached);
-      all.push_back(mine);
+      auto const attempt = std::make_shared<call>(io);
+      attempt->to = control_->everybody().ranks[zbpp::detail::index(c.to)];
+      attempt->request = request_of(c, number).write();
+      ::boost::asio::co_spawn(io, dial(attempt, control_->token()), ::boost::asio::detached);
+      all.push_back(attempt);
     }
     return all;
   }
@@ -270,10 +298,10 @@ class data_connector {
     auto next = all.begin();
     for (auto const& c : channels) {
       if (c.from == control_->rank()) {
-        auto const& mine = **next++;
-        if (!mine.is_done) missing.to_others = unreached_text(c.to, mine);
+        auto const& attempt = **next++;
+        if (!attempt.is_done) missing.to_others = unreached_text(c.to, attempt);
       } else if (c.to == control_->rank()) {
-        auto const found = here_->find(request(c, number));
+        auto const found = here_->find(request_of(c, number));
         if (found == here_->all.end()) {
           missing.from_others = uncalled_text(c.from);
         } else if (!std::exchange(found->is_expected, true)) {
@@ -289,11 +317,11 @@ class data_connector {
     return missing;
   }
 
-  [[nodiscard]] std::string unreached_text(int rank, call const& mine) const {
+  [[nodiscard]] std::string unreached_text(int rank, call const& attempt) const {
     return "cannot reach rank " + std::to_string(rank) + " at " +
-           host_and_port(mine.to.host, mine.to.port) + " for its messages within " +
+           host_and_port(attempt.to.host, attempt.to.port) + " for its messages within " +
            seconds_text(control_->settings().connect_deadline) + ": " +
-           (mine.reason.empty() ? mine.state : mine.reason) +
+           (attempt.reason.empty() ? attempt.state : attempt.reason) +
            "; check rendezvous_settings::bind and ::advertise of both, and firewalls between them" +
            set_by("connect_deadline");
   }
@@ -303,8 +331,8 @@ class data_connector {
            set_by("connect_deadline");
   }
   [[nodiscard]] std::string own_place() const {
-    auto const where = control_->data_listener().endpoint();
-    return host_and_port(where.address().to_string(), where.port());
+    auto const listening = control_->data_listener().endpoint();
+    return host_and_port(listening.address().to_string(), listening.port());
   }
 
   // Takes all connections. Call only on the I/O thread.
@@ -316,7 +344,7 @@ class data_connector {
       if (c.from == control_->rank()) {
         sockets.push_back(std::move((*next++)->socket));
       } else if (c.to == control_->rank()) {
-        auto const found = here_->find(request(c, number));
+        auto const found = here_->find(request_of(c, number));
         sockets.push_back(std::move(found->socket));
         here_->all.erase(found);
       } else {

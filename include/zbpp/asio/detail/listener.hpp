@@ -1,31 +1,247 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where connections come in: accepts them, lets each show that it is of this run, and hands on
-// those that could. Connections without a token cost a bounded amount of memory and time, however
-// many come.
+// How connections begin: both ends show that they hold the token of the run, the accepting end
+// whatever comes.
 #pragma once
 
-#include <zbpp/asio/detail/handshake.hpp>
-#include <zbpp/asio/detail/reason.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/error.hpp>
 
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace zbpp::asio::detail {
+
+// How two processes show each other that they hold the token of one run, before either believes a
+// byte of the other. Three messages of fixed size:
+//   accepting  -> magic, version, challenge a
+//   connecting -> magic, version, purpose, challenge c, HMAC("zbpp guest", ...)
+//   accepting  -> HMAC("zbpp host", ...), or zeros: refused
+// Both sign the same: the role, filled up to 16 bytes, then magic, version, purpose, a and c.
+
+/// Says what a connection is for; the connecting side states and signs it.
+enum class link_purpose : std::uint8_t {
+  control = 1,  ///< joining, collectives, failures
+  data = 2,     ///< one channel's messages
+};
+
+/// Is the version of the handshake that this build speaks; both ends need the same.
+inline constexpr std::uint32_t handshake_version = 1;
+
+namespace net = ::boost::asio;
+using net::ip::tcp;
+
+inline constexpr std::string_view handshake_magic = "zbpp";
+
+// Where things stand. Every version begins with magic and version, so that each can name the other.
+inline constexpr std::size_t version_at = 4;
+inline constexpr std::size_t preamble_size = 8;
+inline constexpr std::size_t hello_size = preamble_size + sizeof(challenge);
+inline constexpr std::size_t purpose_at = preamble_size;
+inline constexpr std::size_t challenge_at = purpose_at + 1;
+inline constexpr std::size_t signature_at = challenge_at + sizeof(challenge);
+inline constexpr std::size_t answer_size = signature_at + sizeof(signature);
+
+using preamble = std::array<std::byte, preamble_size>;
+using hello = std::array<std::byte, hello_size>;
+using answer = std::array<std::byte, answer_size>;
+
+template <std::size_t Size>
+[[nodiscard]] std::array<std::byte, Size> piece(std::span<std::byte const> from, std::size_t at) {
+  std::array<std::byte, Size> result;
+  std::ranges::copy(from.subspan(at, Size), result.begin());
+  return result;
+}
+
+inline void put_preamble(std::span<std::byte> into) {
+  std::memcpy(into.data(), handshake_magic.data(), version_at);
+  std::memcpy(into.data() + version_at, &handshake_version, sizeof(handshake_version));
+}
+
+// Signs one side's part of one handshake. No other message gives the same bytes to sign: the role
+// keeps a signature from being reflected, the two challenges from being replayed, and every field
+// has a fixed place.
+[[nodiscard]] inline signature sign_as(
+    std::string_view role,
+    run_token const& token,
+    std::byte purpose,
+    challenge const& of_host,
+    challenge const& of_guest) {
+  std::array<std::byte, 16 + preamble_size + 1 + 2 * sizeof(challenge)> text{};
+  std::memcpy(text.data(), role.data(), role.size());
+  put_preamble(std::span(text).subspan(16));
+  text[16 + preamble_size] = purpose;
+  std::ranges::copy(of_host, text.end() - 2 * sizeof(challenge));
+  std::ranges::copy(of_guest, text.end() - sizeof(challenge));
+  return token.sign(text);
+}
+inline constexpr std::string_view guest_role = "zbpp guest";
+inline constexpr std::string_view host_role = "zbpp host";
+
+[[nodiscard]] inline std::string name_of_peer(tcp::socket const& socket) {
+  boost::system::error_code reason;
+  auto const peer = socket.remote_endpoint(reason);
+  if (reason) return "a peer that is gone";
+  return host_and_port(plain_address(peer.address()).to_string(), peer.port());
+}
+
+inline void expect_done(
+    boost::system::error_code reason, std::string const& peer, char const* event) {
+  if (reason) throw error(errc::io_failed, peer + " " + event + ": " + reason_of(reason));
+}
+
+inline void expect_preamble(std::span<std::byte const> bytes, std::string const& peer) {
+  if (std::memcmp(bytes.data(), handshake_magic.data(), version_at) != 0)
+    throw error(
+        errc::refused_peer,
+        peer + " does not speak as a rank of zbpp; check that host and port are those of rank 0");
+  std::uint32_t version = 0;
+  std::memcpy(&version, bytes.data() + version_at, sizeof(version));
+  if (version != handshake_version)
+    throw error(
+        errc::refused_peer,
+        peer + " speaks version " + std::to_string(version) +
+            " of the handshake, and this process " + std::to_string(handshake_version) +
+            "; build all ranks with the same zbpp");
+}
+
+/// Shows the accepting side that this process holds the token, and has it show the same. Has no
+/// deadline: to end it, close the socket. After an error close the socket, too.
+/// @param socket  a connected one; it and the token outlive the coroutine
+/// @throws error (refused_peer) when the other side is no rank of zbpp, speaks another version,
+/// holds another token or says that this one does; error (io_failed) when the connection broke
+[[nodiscard]] inline ::boost::asio::awaitable<void> introduce(
+    ::boost::asio::ip::tcp::socket& socket, run_token const& token, link_purpose purpose) {
+  auto const peer = name_of_peer(socket);
+  boost::system::error_code reason;
+
+  hello greeting{};
+  co_await net::async_read(
+      socket, net::buffer(greeting), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection instead of beginning the handshake");
+
+  answer reply{};
+  put_preamble(reply);
+  if (!std::ranges::equal(
+          std::span(greeting).first<preamble_size>(), std::span(reply).first<preamble_size>())) {
+    // So that the other side can name this version; whether it arrives does not matter.
+    co_await net::async_write(
+        socket,
+        net::buffer(reply.data(), preamble_size),
+        net::redirect_error(net::use_awaitable, reason));
+    expect_preamble(greeting, peer);
+  }
+
+  auto const of_host = piece<sizeof(challenge)>(greeting, preamble_size);
+  auto const of_guest = make_challenge();
+  auto const stated = static_cast<std::byte>(purpose);
+  auto const shown = sign_as(guest_role, token, stated, of_host, of_guest);
+  reply[purpose_at] = stated;
+  std::ranges::copy(of_guest, reply.begin() + challenge_at);
+  std::ranges::copy(shown, reply.begin() + signature_at);
+  co_await net::async_write(
+      socket, net::buffer(reply), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection during the handshake");
+
+  signature proof{};
+  co_await net::async_read(
+      socket, net::buffer(proof), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection instead of showing that it is of this run");
+  if (proof == signature{})
+    throw error(
+        errc::refused_peer,
+        peer + " refused this process: it holds another token; give all ranks the same ZBPP_TOKEN "
+               "or ZBPP_TOKEN_FILE");
+  if (!equal(proof, sign_as(host_role, token, stated, of_host, of_guest)))
+    throw error(
+        errc::refused_peer,
+        peer + " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
+               "ZBPP_TOKEN_FILE, and check that host and port are those of rank 0");
+}
+
+/// Has a connecting process show that it holds the token, and shows it the same. Reads nothing but
+/// the fixed number of bytes of the handshake. Has no deadline: to end it, close the socket. After
+/// an error close the socket, too.
+/// @param socket  an accepted one; it and the token outlive the coroutine
+/// @return what the connection is for
+/// @throws error (refused_peer) when the other side is no rank of zbpp, speaks another version or
+/// holds another token; error (io_failed) when the connection broke
+[[nodiscard]] inline ::boost::asio::awaitable<link_purpose> admit(
+    ::boost::asio::ip::tcp::socket& socket, run_token const& token) {
+  auto const peer = name_of_peer(socket);
+  boost::system::error_code reason;
+
+  auto const of_host = make_challenge();
+  hello greeting{};
+  put_preamble(greeting);
+  std::ranges::copy(of_host, greeting.begin() + preamble_size);
+  co_await net::async_write(
+      socket, net::buffer(greeting), net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "closed the connection during the handshake");
+
+  answer reply{};
+  co_await net::async_read(
+      socket,
+      net::buffer(reply.data(), preamble_size),
+      net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "did not say who it is");
+  expect_preamble(reply, peer);
+  co_await net::async_read(
+      socket,
+      net::buffer(reply.data() + preamble_size, reply.size() - preamble_size),
+      net::redirect_error(net::use_awaitable, reason));
+  expect_done(reason, peer, "did not show that it holds the token");
+
+  auto const stated = reply[purpose_at];
+  auto const of_guest = piece<sizeof(challenge)>(reply, challenge_at);
+  auto const shown = piece<sizeof(signature)>(reply, signature_at);
+  bool const is_guest = equal(shown, sign_as(guest_role, token, stated, of_host, of_guest));
+  signature proof{};
+  if (is_guest) proof = sign_as(host_role, token, stated, of_host, of_guest);
+  co_await net::async_write(
+      socket, net::buffer(proof), net::redirect_error(net::use_awaitable, reason));
+  if (!is_guest)
+    throw error(
+        errc::refused_peer,
+        peer + " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
+               "ZBPP_TOKEN_FILE");
+  expect_done(reason, peer, "closed the connection during the handshake");
+  auto const purpose = static_cast<link_purpose>(stated);
+  if (purpose != link_purpose::control && purpose != link_purpose::data)
+    throw error(
+        errc::refused_peer,
+        peer + " connects for purpose " + std::to_string(std::to_integer<int>(stated)) +
+            "; this version knows 1 (control) and 2 (data)");
+  co_return purpose;
+}
+
+// Where connections come in: accepts them, lets each show that it is of this run, and hands on
+// those that could. Connections without a token cost a bounded amount of memory and time, however
+// many come.
 
 /// Says where a listener listens and how long it waits for a handshake.
 struct listener_settings {
@@ -116,7 +332,7 @@ class listener {
         listener_settings const& s)
         : acceptor(io), rest(io), token(of_run), on_connection(std::move(handler)), settings(s) {}
 
-    void listen(tcp::endpoint const& where) {
+    void listen(tcp::endpoint const& requested) {
       boost::system::error_code reason;
       auto const check = [&] {
         if (!reason) return;
@@ -125,12 +341,12 @@ class listener {
         bool const is_elsewhere = reason == boost::system::errc::address_not_available;
         throw error(
             is_elsewhere ? errc::bad_argument : errc::io_failed,
-            "cannot listen on address " + where.address().to_string() + ", port " +
-                std::to_string(where.port()) + ": " + reason_of(reason) + cure);
+            "cannot listen on address " + requested.address().to_string() + ", port " +
+                std::to_string(requested.port()) + ": " + reason_of(reason) + cure);
       };
-      acceptor.open(where.protocol(), reason), check();
+      acceptor.open(requested.protocol(), reason), check();
       acceptor.set_option(tcp::acceptor::reuse_address(true), reason), check();
-      acceptor.bind(where, reason), check();
+      acceptor.bind(requested, reason), check();
       acceptor.listen(tcp::acceptor::max_listen_connections, reason), check();
       endpoint = acceptor.local_endpoint(reason), check();
     }
@@ -185,18 +401,19 @@ class listener {
         socket.set_option(tcp::no_delay(true));
         if (pending.size() >= settings.most_pending)
           drop(pending.front(), "made room for newer connections");
-        auto const who = std::make_shared<candidate>(std::move(socket));
-        who->deadline.expires_after(settings.handshake_deadline);
+        auto const waiting = std::make_shared<candidate>(std::move(socket));
+        waiting->deadline.expires_after(settings.handshake_deadline);
         auto const self = shared_from_this();
-        who->deadline.async_wait([self, who](boost::system::error_code reason) {
-          if (!reason && who->is_here) self->drop(who, "did not finish the handshake in time");
+        waiting->deadline.async_wait([self, waiting](boost::system::error_code reason) {
+          if (!reason && waiting->is_here)
+            self->drop(waiting, "did not finish the handshake in time");
         });
-        who->place = pending.insert(pending.end(), who);
+        waiting->place = pending.insert(pending.end(), waiting);
         ::boost::asio::co_spawn(
             acceptor.get_executor(),
-            admit(who->socket, token),
-            [self, who](std::exception_ptr failure, link_purpose what) {
-              self->settle(who, std::move(failure), what);
+            admit(waiting->socket, token),
+            [self, waiting](std::exception_ptr failure, link_purpose purpose) {
+              self->settle(waiting, std::move(failure), purpose);
             });
       } catch (...) {
         note(counts.failed, counts.last_failure, std::current_exception());
@@ -204,16 +421,16 @@ class listener {
     }
 
     void settle(
-        std::shared_ptr<candidate> const& who,
+        std::shared_ptr<candidate> const& waiting,
         std::exception_ptr failure,
-        link_purpose what) noexcept {
-      if (!who->is_here) return;
-      auto socket = std::move(who->socket);
-      leave(who);
+        link_purpose purpose) noexcept {
+      if (!waiting->is_here) return;
+      auto socket = std::move(waiting->socket);
+      leave(waiting);
       if (failure) return note(counts.refused, counts.last_reason, failure);
       try {
         auto const call = on_connection;  // it may stop the listener
-        call(std::move(socket), what);
+        call(std::move(socket), purpose);
         ++counts.admitted;
         if (unrested > 0) --unrested;
       } catch (...) {
@@ -221,22 +438,22 @@ class listener {
       }
     }
 
-    void drop(std::shared_ptr<candidate> who, char const* why) noexcept {
+    void drop(std::shared_ptr<candidate> waiting, char const* why) noexcept {
       try {
-        counts.last_reason = name_of_peer(who->socket) + " " + why;
+        counts.last_reason = name_of_peer(waiting->socket) + " " + why;
       } catch (...) {
         counts.last_reason.clear();
       }
       ++counts.dropped;
-      leave(std::move(who));
+      leave(std::move(waiting));
     }
 
-    void leave(std::shared_ptr<candidate> who) noexcept {
-      who->is_here = false;
-      pending.erase(who->place);
-      who->deadline.cancel();
+    void leave(std::shared_ptr<candidate> waiting) noexcept {
+      waiting->is_here = false;
+      pending.erase(waiting->place);
+      waiting->deadline.cancel();
       boost::system::error_code ignored;
-      who->socket.close(ignored);
+      waiting->socket.close(ignored);
     }
 
     static void note(

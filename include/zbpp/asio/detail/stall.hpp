@@ -234,12 +234,12 @@ class stall_report {
       if (end != rank && next_[index(end)] == nobody) waiting[index(end)].push_back(rank);
     }
     for (int rank = 0; rank < program_.ranks(); ++rank) {
-      auto const& who = waiting[index(rank)];
-      if (who.empty()) continue;
-      if (who.size() + 1 == next_.size())
+      auto const& waiters = waiting[index(rank)];
+      if (waiters.empty()) continue;
+      if (waiters.size() + 1 == next_.size())
         text += "\neverybody waits for ";
       else
-        text += "\n" + ranks_text(who) + (who.size() == 1 ? " waits for " : " wait for ");
+        text += "\n" + ranks_text(waiters) + (waiters.size() == 1 ? " waits for " : " wait for ");
       text += name(rank) + ", which " + does_[index(rank)];
     }
   }

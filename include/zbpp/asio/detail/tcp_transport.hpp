@@ -2,11 +2,10 @@
 //
 // Moves messages between processes: one TCP connection per channel. A send writes at once, in the
 // engine's own thread, when the kernel and the receiver have room; the rest is up to the I/O
-// thread.
+// thread. A lost connection is reported once a step needs it.
 #pragma once
 
-#include <zbpp/asio/detail/boost_asio_fwd.hpp>
-#include <zbpp/asio/detail/lost_handler.hpp>
+#include <zbpp/asio/detail/socket_fwd.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
@@ -18,14 +17,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace zbpp::asio {
 
+class control;
 class io_loop;
+class rendezvous;
 
 namespace detail {
 
+class data_connector;
 class incoming;
 class outgoing;
 struct channel_name;
@@ -106,12 +109,12 @@ class tcp_transport {
   /// @return the same of one channel that begins here
   [[nodiscard]] bool is_flushed(int channel) const noexcept;
 
-  /// Has another transport carry the states of gradients; it must outlive this one's use.
+  /// Sets what carries the states of gradients, which this then flushes, drains and closes, too;
+  /// both outlive the use of this.
   void link_states(state_link& states, tcp_transport& transport) noexcept {
     states_ = &states;
-    state_transport_ = &transport;
+    states_transport_ = &transport;
   }
-  /// @return what carries them
   [[nodiscard]] state_link& states() noexcept { return *states_; }
   /// Does nothing: `begin_step` releases what was not taken.
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
@@ -165,8 +168,42 @@ class tcp_transport {
   std::vector<std::int32_t> taken_;             // by channel, in this step
   arena* memory_ = nullptr;
   wakeup* wake_ = nullptr;
-  state_link* states_ = nullptr;              // null where ranks exchange none
-  tcp_transport* state_transport_ = nullptr;  // looked at by the engine's thread alone
+  // Null where ranks exchange no states; for the engine's thread alone.
+  state_link* states_ = nullptr;
+  tcp_transport* states_transport_ = nullptr;
+};
+
+/// Keeps the connections of a rank. It must not move once a transport is made.
+class channel_links {
+ public:
+  /// @param wake  notified when a connection is lost
+  channel_links(rendezvous& run, wakeup& wake, std::vector<channel> channels);
+  channel_links(channel_links const&) = delete;
+  channel_links& operator=(channel_links const&) = delete;
+  ~channel_links() = default;
+
+  /// @return what moves the messages; not connected yet
+  [[nodiscard]] std::unique_ptr<tcp_transport> make_transport(
+      std::vector<bytes> const& largest, tcp_settings const& settings);
+  /// Connects it with those of the neighbours; blocks until they have come.
+  /// @throws error, the failure of the run
+  void connect(tcp_transport& transport);
+  /// Reports a lost connection, if something has not left by it, or it is awaited; a rank that has
+  /// all it needs may end before the others. Call only on the I/O thread.
+  /// @param awaited  the channel whose message this rank waits for; none where it does not
+  void report_needed(int awaited);
+  /// @return what runs the sockets
+  [[nodiscard]] io_loop& loop() const noexcept;
+  /// @return what was connected; null before
+  [[nodiscard]] tcp_transport* transport() const noexcept { return transport_; }
+
+ private:
+  control* control_;
+  data_connector* connector_;
+  wakeup* wake_;
+  std::vector<channel> channels_;
+  std::vector<std::string> lost_;  // by channel: why it is; touched on the I/O thread
+  tcp_transport* transport_ = nullptr;
 };
 
 }  // namespace detail

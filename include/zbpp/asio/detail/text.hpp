@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks and versions in words, for messages.
+// What messages are made of: ranks, versions, hosts and limits in words, and why something failed.
 #pragma once
+
+#include <zbpp/error.hpp>
+
+#include <boost/asio/ip/address.hpp>
+#include <boost/system/error_code.hpp>
+#include <boost/system/system_error.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <span>
 #include <string>
+#include <system_error>
 
 namespace zbpp::asio::detail {
+
+// Ranks and versions in words, for messages.
 
 /// @return numbers as in "2", "2 and 3", "2, 3 and 5"
 [[nodiscard]] inline std::string list_text(std::span<int const> numbers) {
@@ -32,6 +43,60 @@ namespace zbpp::asio::detail {
 [[nodiscard]] inline std::string version_text(std::uint32_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
+}
+
+// Time limits in words, with the setting that decides them.
+
+/// @param setting  of `rendezvous_settings`
+[[nodiscard]] inline std::string set_by(char const* setting) {
+  return std::string("; rendezvous_settings::") + setting + " sets this limit";
+}
+
+// Hosts as text: with the brackets of IPv6 or without, with a port, and as sockets tell them.
+
+/// Takes the brackets off an IPv6 address such as `[::1]`; any other text stays as it is.
+[[nodiscard]] inline std::string without_brackets(std::string const& host) {
+  bool const has_both = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  return has_both ? host.substr(1, host.size() - 2) : host;
+}
+
+/// @return host and port as in `node1:29400` and `[::1]:29400`
+[[nodiscard]] inline std::string host_and_port(std::string const& host, std::uint16_t port) {
+  bool const is_v6 = host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+/// @return an address as its machine knows it: a socket that listens for both versions writes those
+///         of IPv4 as addresses of IPv6
+[[nodiscard]] inline ::boost::asio::ip::address plain_address(
+    ::boost::asio::ip::address const& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return ::boost::asio::ip::make_address_v4(::boost::asio::ip::v4_mapped, address.to_v6());
+}
+
+// Why something failed, in words for people: the system's own, with what to do where that is known,
+// and without the places in Boost's source that its exceptions name or a backtrace.
+
+/// @return whether a call failed because this process, or its machine, has too many files open
+[[nodiscard]] inline bool lacks_descriptors(boost::system::error_code const& code) {
+  using namespace boost::system::errc;
+  return code == too_many_files_open || code == too_many_files_open_in_system;
+}
+
+/// @return why a call of the system failed
+[[nodiscard]] inline std::string reason_of(boost::system::error_code const& code) {
+  auto const cure = lacks_descriptors(code) ? "; allow more file descriptors with ulimit -n" : "";
+  return code.message() + cure;
+}
+
+/// @return what an exception tells
+[[nodiscard]] inline std::string reason_of(std::exception const& failed) {
+  if (auto const* const of_boost = dynamic_cast<boost::system::system_error const*>(&failed))
+    return reason_of(of_boost->code());
+  if (auto const* const of_system = dynamic_cast<std::system_error const*>(&failed))
+    return reason_of(boost::system::error_code(of_system->code()));
+  if (dynamic_cast<std::bad_alloc const*>(&failed) != nullptr) return "out of memory";
+  return zbpp::detail::text_of(failed);
 }
 
 }  // namespace zbpp::asio::detail

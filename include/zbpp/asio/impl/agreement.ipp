@@ -88,11 +88,11 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
   // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, beside, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied] =
+  auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied] =
       costs;
   wire_writer content;
   content.put(f).put(b).put(w);
-  for (auto const& time : {fused, again, beside})
+  for (auto const& time : {fused, again, beside, beside_fused})
     content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
   content.put(norm).put(step);
   content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
@@ -184,8 +184,8 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(plan const& planned) {
 }
 
 ZBPP_INLINE std::string differences(
-    std::span<agreement_item const> mine,
-    std::span<agreement_item const> theirs,
+    std::span<agreement_item const> own,
+    std::span<agreement_item const> others,
     std::string_view here,
     std::string_view there,
     std::size_t most) {
@@ -195,22 +195,22 @@ ZBPP_INLINE std::string differences(
     std::ranges::stable_sort(sorted, {}, [](auto const* i) { return std::string_view(i->name); });
     return sorted;
   };
-  auto const ours = by_name(mine);
-  auto const others = by_name(theirs);
-  // Each with its place in its list, so that they are told in that order: first mine, then what
-  // only the other side has.
+  auto const own_sorted = by_name(own);
+  auto const others_sorted = by_name(others);
+  // Each with its place in its list, so that they are named in that order: first its own, then
+  // those that only the other side has.
   std::vector<std::tuple<bool, std::ptrdiff_t, std::string>> found;
-  auto const only = [](agreement_item const& item, std::string_view where) {
-    return detail::plain(item.name).append(" (only ").append(where).append(")");
+  auto const only = [](agreement_item const& item, std::string_view side) {
+    return detail::plain(item.name).append(" (only ").append(side).append(")");
   };
-  auto a = ours.begin();
-  auto b = others.begin();
-  while (a != ours.end() || b != others.end()) {
-    if (b == others.end() || (a != ours.end() && (*a)->name < (*b)->name)) {
-      found.emplace_back(false, *a - mine.data(), only(**a, here));
+  auto a = own_sorted.begin();
+  auto b = others_sorted.begin();
+  while (a != own_sorted.end() || b != others_sorted.end()) {
+    if (b == others_sorted.end() || (a != own_sorted.end() && (*a)->name < (*b)->name)) {
+      found.emplace_back(false, *a - own.data(), only(**a, here));
       ++a;
-    } else if (a == ours.end() || (*b)->name < (*a)->name) {
-      found.emplace_back(true, *b - theirs.data(), only(**b, there));
+    } else if (a == own_sorted.end() || (*b)->name < (*a)->name) {
+      found.emplace_back(true, *b - others.data(), only(**b, there));
       ++b;
     } else {
       if (**a != **b) {
@@ -221,7 +221,7 @@ ZBPP_INLINE std::string differences(
               .append(", " + detail::plain((*b)->value) + " ")
               .append(there)
               .append(")");
-        found.emplace_back(false, *a - mine.data(), std::move(text));
+        found.emplace_back(false, *a - own.data(), std::move(text));
       }
       ++a;
       ++b;

@@ -6,11 +6,10 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
-#include <zbpp/asio/detail/control_message.hpp>
+#include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/control_parts.hpp>
-#include <zbpp/asio/detail/limit_text.hpp>
-#include <zbpp/asio/detail/run_limits.hpp>
-#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/detail/io_parts.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
@@ -66,7 +65,9 @@ ZBPP_INLINE detail::listener const& control::data_listener() const noexcept {
 
 ZBPP_INLINE progress_board& control::board() noexcept { return parts_->member().board(); }
 
-ZBPP_INLINE void control::on_stop(stop_calls calls) { parts_->member().on_stop(std::move(calls)); }
+ZBPP_INLINE void control::on_failure(failure_calls calls) {
+  parts_->member().on_failure(std::move(calls));
+}
 
 ZBPP_INLINE void control::on_data_connection(connection_call call) {
   loop_.exclusively([&] { parts_->on_data_connection(std::move(call)); });
@@ -84,7 +85,9 @@ ZBPP_INLINE void control::report(rank_failure failure) {
 
 ZBPP_INLINE bool control::has_stopped() const noexcept { return parts_->has_stopped(); }
 
-ZBPP_INLINE bool control::are_all_told() const noexcept { return parts_->member().are_all_told(); }
+ZBPP_INLINE bool control::are_all_informed() const noexcept {
+  return parts_->member().are_all_informed();
+}
 
 ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure> own) {
   auto& member = parts_->member();
@@ -176,10 +179,10 @@ ZBPP_INLINE after_step control::decision() {
   return *decided;
 }
 
-ZBPP_INLINE void control::agree(std::span<agreement_item const> mine) {
+ZBPP_INLINE void control::agree(std::span<agreement_item const> own) {
   wire_writer to;
-  to.put(static_cast<std::uint32_t>(mine.size()));
-  for (auto const& item : mine) item.put(to);
+  to.put(static_cast<std::uint32_t>(own.size()));
+  for (auto const& item : own) item.put(to);
   call_name const named(*this, call_.value_or(rank_call{.kind = call_kind::agree}));
   auto const parts = collect(collective::all_gather, to.bytes());
   auto const read = [](blob const& part) {
@@ -189,10 +192,10 @@ ZBPP_INLINE void control::agree(std::span<agreement_item const> mine) {
   auto const first = read(parts.front());
   std::string text;
   for (std::size_t r = 1; r < parts.size(); ++r) {
-    auto const who = "rank " + std::to_string(r);
-    auto const differs = differences(read(parts[r]), first, "at " + who, "at rank 0");
+    auto const name = "rank " + std::to_string(r);
+    auto const differs = differences(read(parts[r]), first, "at " + name, "at rank 0");
     if (!differs.empty())
-      text += (text.empty() ? "" : "; ") + who + " differs from rank 0 in: " + differs;
+      text += (text.empty() ? "" : "; ") + name + " differs from rank 0 in: " + differs;
   }
   if (!text.empty())
     throw error(errc::no_agreement, text + "; start all ranks with the same problem and plan");

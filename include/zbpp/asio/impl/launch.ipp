@@ -70,7 +70,7 @@ inline constexpr launcher launchers[] = {
 
 // A value and who gave it, for messages.
 template <class Value>
-struct told {
+struct sourced_value {
   Value value;
   std::string by;
 };
@@ -80,7 +80,7 @@ struct told {
 }
 
 [[nodiscard]] ZBPP_INLINE int checked_number(
-    told<std::int64_t> const& number, int least, int most, std::string const& why = {}) {
+    sourced_value<std::int64_t> const& number, int least, int most, std::string const& why = {}) {
   if (number.value < least || number.value > most)
     wrong_launch(
         number.by + " is " + std::to_string(number.value) + "; it must be from " +
@@ -101,9 +101,10 @@ class variables {
   }
 
   // An argument, else a variable.
-  [[nodiscard]] std::optional<told<std::int64_t>> number(
+  [[nodiscard]] std::optional<sourced_value<std::int64_t>> number(
       std::optional<int> argument, char const* argument_name, char const* name) const {
-    if (argument) return told<std::int64_t>{*argument, std::string("argument ") + argument_name};
+    if (argument)
+      return sourced_value<std::int64_t>{*argument, std::string("argument ") + argument_name};
     auto const value = text(name);
     if (!value) return {};
     std::int64_t result = 0;
@@ -111,7 +112,7 @@ class variables {
     auto const read = std::from_chars(value->data(), end, result);
     if (read.ec != std::errc{} || read.ptr != end)
       wrong_launch(std::string(name) + " is '" + *value + "'; it must be a decimal number");
-    return told<std::int64_t>{result, name};
+    return sourced_value<std::int64_t>{result, name};
   }
 
  private:
@@ -125,9 +126,9 @@ struct first_node {
 
 // Finds the first host in Slurm's short form of a list: `node[03-05,9],x` gives node03.
 [[nodiscard]] ZBPP_INLINE first_node first_of_nodes(std::string const& list, char const* variable) {
-  auto const refuse = [&](char const* what) {
+  auto const refuse = [&](char const* reason) {
     wrong_launch(
-        std::string(variable) + " is '" + list + "': " + what +
+        std::string(variable) + " is '" + list + "': " + reason +
         "; it must be a list of hosts such as node[03-05,9],x, or give the host of rank 0 in "
         "MASTER_ADDR");
   };
@@ -203,9 +204,9 @@ struct first_node {
 // so, and the run takes the port beside it.
 [[nodiscard]] ZBPP_INLINE std::uint16_t port_of(
     std::optional<int> argument, variables const& environment) {
-  auto const told = environment.number(argument, "port", "MASTER_PORT");
-  if (!told) return launch{}.port;
-  auto const port = checked_number(*told, 0, 65535);
+  auto const stated = environment.number(argument, "port", "MASTER_PORT");
+  if (!stated) return launch{}.port;
+  auto const port = checked_number(*stated, 0, 65535);
   bool const is_taken =
       !argument && environment.text("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   if (!is_taken) return static_cast<std::uint16_t>(port);

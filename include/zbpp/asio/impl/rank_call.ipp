@@ -51,35 +51,40 @@ namespace detail {
 }  // namespace detail
 
 ZBPP_INLINE std::string mismatch(
-    rank_call const& theirs, std::string const& others, int one, rank_call const& own, int rank) {
+    rank_call const& other_call,
+    std::string const& others,
+    int one,
+    rank_call const& own_call,
+    int rank) {
   using zbpp::detail::run_mismatch;
-  bool const both_run = theirs.kind == call_kind::run && own.kind == call_kind::run;
-  auto const how = both_run ? zbpp::detail::compare(theirs.steps, own.steps) : run_mismatch::none;
-  if (how == run_mismatch::terms)
+  bool const both_run = other_call.kind == call_kind::run && own_call.kind == call_kind::run;
+  auto const difference =
+      both_run ? zbpp::detail::compare(other_call.steps, own_call.steps) : run_mismatch::none;
+  if (difference == run_mismatch::terms)
     return zbpp::detail::difference(
-               terms_beside(theirs.steps, own.steps),
+               terms_beside(other_call.steps, own_call.steps),
                one,
-               terms_beside(own.steps, theirs.steps),
+               terms_beside(own_call.steps, other_call.steps),
                rank) +
            "; give all ranks the same";
-  bool const is_other_pipeline = theirs.pipeline != own.pipeline;
-  bool const is_same_call =
-      theirs.kind == own.kind && theirs.root == own.root && how == run_mismatch::none;
+  bool const is_other_pipeline = other_call.pipeline != own_call.pipeline;
+  bool const is_same_call = other_call.kind == own_call.kind && other_call.root == own_call.root &&
+                            difference == run_mismatch::none;
   if (is_same_call && !is_other_pipeline) return {};
   // Numbers of pipelines are of use only where nothing else tells the calls apart.
   auto const tell = [&](rank_call const& call) {
     auto text = call.name();
     if (is_same_call) text += " of pipeline " + std::to_string(call.pipeline);
-    if (how == run_mismatch::calls && theirs.name() == own.name())
+    if (difference == run_mismatch::calls && other_call.name() == own_call.name())
       text += detail::way_text(call.steps);
-    if (how == run_mismatch::steps && !call.steps.is_training)
+    if (difference == run_mismatch::steps && !call.steps.is_training)
       text += " at step " + std::to_string(call.steps.step);
     return text;
   };
   bool const is_first = one < rank;
-  auto const former = others + " called " + tell(theirs);
-  auto const latter = "rank " + std::to_string(rank) + " called " + tell(own);
-  auto const cure = how == run_mismatch::steps
+  auto const former = others + " called " + tell(other_call);
+  auto const latter = "rank " + std::to_string(rank) + " called " + tell(own_call);
+  auto const cure = difference == run_mismatch::steps
                         ? "; give all ranks the same training_state to resume from"
                         : "; all ranks have to make the same calls in the same order";
   return (is_first ? former + ", " + latter : latter + ", " + former) + cure;
@@ -98,12 +103,12 @@ ZBPP_INLINE void put(wire_writer& to, rank_call const& call) {
 }
 
 ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
-  auto const below = [&](std::uint8_t end, char const* what) {
+  auto const below = [&](std::uint8_t end, char const* name) {
     auto const value = from.get<std::uint8_t>();
     if (value >= end)
       throw error(
           errc::bad_format,
-          std::string(what) + " " + std::to_string(value) + "; it must be below " +
+          std::string(name) + " " + std::to_string(value) + "; it must be below " +
               std::to_string(end));
     return value;
   };

@@ -5,7 +5,7 @@
 
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/data_connector.hpp>
-#include <zbpp/asio/detail/reason.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -56,18 +56,18 @@ ZBPP_INLINE int rendezvous::local_rank() const noexcept { return control_->start
 
 ZBPP_INLINE roster const& rendezvous::everybody() const noexcept { return control_->everybody(); }
 
-ZBPP_INLINE std::vector<blob> rendezvous::all_gather(std::span<std::byte const> mine) {
-  return control_->collect(collective::all_gather, mine);
+ZBPP_INLINE std::vector<blob> rendezvous::all_gather(std::span<std::byte const> own) {
+  return control_->collect(collective::all_gather, own);
 }
 
-ZBPP_INLINE blob rendezvous::broadcast(std::span<std::byte const> mine, int root) {
-  auto const part = root == rank() ? mine : std::span<std::byte const>();
+ZBPP_INLINE blob rendezvous::broadcast(std::span<std::byte const> own, int root) {
+  auto const part = root == rank() ? own : std::span<std::byte const>();
   return std::move(control_->collect(collective::broadcast, part, root).front());
 }
 
 ZBPP_INLINE void rendezvous::barrier() { control_->collect(collective::barrier); }
 
-ZBPP_INLINE void rendezvous::agree(std::span<agreement_item const> mine) { control_->agree(mine); }
+ZBPP_INLINE void rendezvous::agree(std::span<agreement_item const> own) { control_->agree(own); }
 
 ZBPP_INLINE void rendezvous::check() { control_->check(); }
 

@@ -4,15 +4,16 @@
 #pragma once
 
 #include <zbpp/asio/impl/agreement.ipp>
-#include <zbpp/asio/impl/channel_links.ipp>
 #include <zbpp/asio/impl/control.ipp>
 #include <zbpp/asio/impl/io_loop.ipp>
 #include <zbpp/asio/impl/launch.ipp>
+#include <zbpp/asio/impl/measure.ipp>
+#include <zbpp/asio/impl/one_rank.ipp>
 #include <zbpp/asio/impl/rank_call.ipp>
 #include <zbpp/asio/impl/rendezvous.ipp>
 #include <zbpp/asio/impl/roster.ipp>
+#include <zbpp/asio/impl/socket_states.ipp>
 #include <zbpp/asio/impl/step_supervisor.ipp>
 #include <zbpp/asio/impl/tcp.ipp>
-#include <zbpp/asio/impl/tcp_states.ipp>
 #include <zbpp/asio/impl/tcp_transport.ipp>
 #include <zbpp/asio/impl/token.ipp>

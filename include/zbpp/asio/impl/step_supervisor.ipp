@@ -4,8 +4,8 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/asio/detail/reason.hpp>
 #include <zbpp/asio/detail/stall.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/model/program.hpp>
@@ -27,11 +27,12 @@ namespace zbpp::asio {
 namespace detail {
 
 /// @return a failure of this process as it is reported to other ranks
-[[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& what) {
-  rank_failure result{what.location, {}, errc::peer_failed, "failed for an unknown reason"};
-  if (what.location.position >= 0) result.instruction = what.instruction;  // else none was running
+[[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& cause) {
+  rank_failure result{cause.location, {}, errc::peer_failed, "failed for an unknown reason"};
+  if (cause.location.position >= 0)
+    result.instruction = cause.instruction;  // else none was running
   try {
-    std::rethrow_exception(what.exception);
+    std::rethrow_exception(cause.exception);
   } catch (error const& e) {
     result.code = e.code();
     result.text = e.message();  // the receiver adds the place again
@@ -62,6 +63,10 @@ ZBPP_INLINE step_supervisor::step_supervisor(
   run.agree(items);
 }
 
+ZBPP_INLINE step_supervisor::~step_supervisor() {
+  if (watched_ != nullptr) control_->unwatch(watched_);
+}
+
 ZBPP_INLINE rank_call step_supervisor::connecting(bool is_first) const noexcept {
   if (is_first) return making();
   return {.kind = call_kind::run, .pipeline = pipeline_, .steps = {.is_training = false}};
@@ -76,48 +81,43 @@ ZBPP_INLINE void step_supervisor::announce(zbpp::detail::run_statement const& ru
 
 ZBPP_INLINE void step_supervisor::leave() { control_->leave_pipeline(pipeline_); }
 
-ZBPP_INLINE void step_supervisor::begin(
-    void const* program_of, program const& program, step_status& status) {
-  if (control_->watcher() != program_of)
-    control_->watch(
-        detail::stall_detector(program, control_->settings().stall_deadline), program_of);
+ZBPP_INLINE void step_supervisor::begin(program const& program, step_status& status) {
+  watched_ = &program;
+  if (control_->watcher() != watched_)
+    control_->watch(detail::stall_detector(program, control_->settings().stall_deadline), watched_);
   control_->board().begin_step(steps_);
   control_->loop().exclusively([&] {
     status_ = &status;
-    control_->on_stop(
-        {.told =
-             [this](rank_failure const& first) {
-               stop(first);
-               return true;
-             },
-         .all_told = calls_.all_told});
+    control_->on_failure(
+        {.on_failure = [this](rank_failure const& first) { stop(first); },
+         .on_all_informed = calls_.on_all_informed});
     static_cast<void>(has_stopped());
   });
 }
 
 ZBPP_INLINE bool step_supervisor::look() {
   control_->loop().exclusively([this] { has_stopped(); });
-  return is_told_.load(std::memory_order_acquire);
+  return is_informed_.load(std::memory_order_acquire);
 }
 
 ZBPP_INLINE bool step_supervisor::has_stopped() {
   if (!control_->has_stopped()) return false;
   if (status_ != nullptr) status_->fail(rank_);
-  is_told_.store(true, std::memory_order_release);
+  is_informed_.store(true, std::memory_order_release);
   return true;
 }
 
 ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::int64_t> step) {
   if (!own.exception) return;
-  auto what = detail::describe(own);
-  if (step) what.text += " (in step " + std::to_string(*step) + ")";
-  control_->loop().exclusively([&] { control_->report(std::move(what)); });
+  auto described = detail::describe(own);
+  if (step) described.text += " (in step " + std::to_string(*step) + ")";
+  control_->loop().exclusively([&] { control_->report(std::move(described)); });
 }
 
 ZBPP_INLINE void step_supervisor::end() {
   control_->loop().exclusively([&] {
     status_ = nullptr;
-    control_->on_stop({});
+    control_->on_failure({});
   });
   control_->end_run();
   control_->name_calls({});
@@ -150,17 +150,17 @@ ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
                                 f.instruction.value_or(instruction{}),
                                 std::make_exception_ptr(to_error(f))});
   };
-  std::optional<rank_failure> mine;
-  if (!own.empty()) mine = detail::describe(own.front());
-  for (auto const& f : control_->settle(std::move(mine))) add(f);
+  std::optional<rank_failure> first;
+  if (!own.empty()) first = detail::describe(own.front());
+  for (auto const& f : control_->settle(std::move(first))) add(f);
   if (failures.empty()) failures = own;
 }
 
 // Ends the step; called on the I/O thread.
 ZBPP_INLINE void step_supervisor::stop(rank_failure const& first) noexcept {
   status_->fail(first.location.rank >= 0 ? first.location.rank : rank_);
-  is_told_.store(true, std::memory_order_release);
-  if (calls_.told) calls_.told();
+  is_informed_.store(true, std::memory_order_release);
+  if (calls_.on_failure) calls_.on_failure(first);
 }
 
 ZBPP_INLINE void step_supervisor::or_fail(std::function<void()> const& work) {

@@ -6,9 +6,8 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/data_connector.hpp>
-#include <zbpp/asio/detail/tcp_states.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
+#include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -51,41 +50,35 @@ namespace detail {
 }  // namespace detail
 
 ZBPP_INLINE tcp::executor::executor(tcp by, plan const& planned)
-    : control_(by.control_),
-      connector_(by.connector_),
-      settings_(by.settings_),
-      part_(
-          *by.control_,
+    : one_rank(
+          *by.run_,
           planned,
-          {.told = [this] { notify(&wakeup_); }},
-          {make_item("share_losses", by.settings_.share_losses ? "true" : "false")}) {}
-
-ZBPP_INLINE tcp::executor::~executor() {
-  for (auto const& mine : links_) control_->unwatch(&mine);
-}
+          {.on_failure = [this](rank_failure const&) { notify(&wakeup_); }},
+          by.settings_.share_losses),
+      run_(by.run_),
+      settings_(std::move(by.settings_)) {}
 
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
-  auto& mine = links_.emplace_back(*this, program, messages.channels());
+  auto& own = links_.emplace_back(*this, program, messages.channels());
   auto made =
-      mine.connections.make_transport(detail::largest_messages(messages, problem), settings_);
+      own.connections.make_transport(detail::largest_messages(messages, problem), settings_);
   if (exchanges_states(program)) {
-    mine.states = std::make_unique<detail::tcp_states>(
-        state_map(program), *control_, *connector_, wakeup_, problem.tied_size(), settings_);
-    made->link_states(*mine.states, mine.states->transport());
+    own.states = std::make_unique<socket_states>(*run_, program, problem, wakeup_, settings_);
+    own.states->link_to(*made);
   }
   return made;
 }
 
 ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
-  auto& mine = links_.back();
-  call_name const named(*control_, part_.connecting(links_.size() == 1));
-  mine.connections.connect(transport);
-  if (mine.states != nullptr) mine.states->connect();
+  auto& own = links_.back();
+  call_name const named(control_channel(), supervisor().connecting(links_.size() == 1));
+  own.connections.connect(transport);
+  if (own.states != nullptr) own.states->connect();
 }
 
 ZBPP_INLINE void tcp::executor::settle(std::vector<failure>& failures) {
-  part_.settle(failures);
+  one_rank::settle(failures);
   for (auto const& each : links_)
     if (each.connections.transport() != nullptr) each.connections.transport()->close();
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gives the calls of an engine to the ends of its channels.
+// Gives the calls of an engine to the ends of its channels, which it connects.
 #pragma once
 
-#include <zbpp/asio/detail/channel_socket.hpp>
-#include <zbpp/asio/detail/incoming.hpp>
-#include <zbpp/asio/detail/outgoing.hpp>
-#include <zbpp/asio/detail/reason.hpp>
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/channel_ends.hpp>
+#include <zbpp/asio/detail/data_connector.hpp>
+#include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
-#include <zbpp/asio/detail/timers.hpp>
+#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/io_loop.hpp>
+#include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 
@@ -53,14 +54,14 @@ ZBPP_INLINE tcp_transport::tcp_transport(
   for (std::size_t c = 0; c < channels.size(); ++c) {
     if (channels[c].to != rank) continue;
     in_[c] = std::make_unique<incoming>(
-        name(c, channels[c]), size_of(largest[c]), size_of(settings.most));
+        name(c, channels[c]), size_of(largest[c]), size_of(settings.largest_undeclared_message));
   }
   for (std::size_t c = 0; c < channels.size(); ++c) {
     if (channels[c].from != rank) continue;
     auto* reverse = reverse_of(channels, c);
     out_[c] = std::make_unique<outgoing>(
         name(c, channels[c]),
-        size_of(largest[c] > 0 ? largest[c] : settings.most),
+        size_of(largest[c] > 0 ? largest[c] : settings.largest_undeclared_message),
         reverse == nullptr ? nullptr : reverse->given());
     if (reverse != nullptr) reverse->set_reverse(out_[c].get());
   }
@@ -168,16 +169,14 @@ ZBPP_INLINE bool tcp_transport::is_released(int channel, std::int32_t count) con
 }
 
 ZBPP_INLINE void tcp_transport::flush() {
-  do_at_once(*loop_, [this] {
-    progress();
-    if (state_transport_ != nullptr) state_transport_->progress();
-  });
+  do_at_once(*loop_, [this] { progress(); });
+  if (states_transport_ != nullptr) states_transport_->flush();
 }
 
 ZBPP_INLINE bool tcp_transport::is_flushed() const noexcept {
   for (auto const& out : out_)
     if (out && !out->is_flushed()) return false;
-  return state_transport_ == nullptr || state_transport_->is_flushed();
+  return states_transport_ == nullptr || states_transport_->is_flushed();
 }
 
 ZBPP_INLINE bool tcp_transport::begin_step(int /*rank*/) {
@@ -200,12 +199,12 @@ ZBPP_INLINE void tcp_transport::drain() {
       taken_[c] = 0;
     }
   });
-  if (state_transport_ != nullptr) state_transport_->drain();
+  if (states_transport_ != nullptr) states_transport_->drain();
 }
 
 ZBPP_INLINE void tcp_transport::close() {
   loop_->exclusively([this] { shut(); });
-  if (state_transport_ != nullptr) state_transport_->close();
+  if (states_transport_ != nullptr) states_transport_->close();
 }
 
 ZBPP_INLINE void tcp_transport::shut() noexcept {
@@ -220,7 +219,8 @@ ZBPP_INLINE void tcp_transport::check(
   zbpp::detail::require(
       channels.size() == largest.size(), "a tcp_transport gets one largest size per channel");
   zbpp::detail::require(
-      settings_.most > 0, "tcp_settings::most is 0 bytes or less; set it above 0");
+      settings_.largest_undeclared_message > 0,
+      "tcp_settings::largest_undeclared_message is 0 bytes or less; set it above 0");
   zbpp::detail::require(
       settings_.send_buffer >= 0,
       "tcp_settings::send_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
@@ -284,6 +284,48 @@ ZBPP_INLINE bool tcp_transport::is_pending() const noexcept {
   for (auto const& in : in_)
     if (in && in->is_pending()) return true;
   return false;
+}
+
+ZBPP_INLINE channel_links::channel_links(
+    rendezvous& run, wakeup& wake, std::vector<channel> channels)
+    : control_(&run.control_channel()),
+      connector_(run.connector_.get()),
+      wake_(&wake),
+      channels_(std::move(channels)),
+      lost_(channels_.size()) {}
+
+ZBPP_INLINE std::unique_ptr<tcp_transport> channel_links::make_transport(
+    std::vector<bytes> const& largest, tcp_settings const& settings) {
+  return std::make_unique<tcp_transport>(
+      control_->loop(),
+      control_->rank(),
+      channels_,
+      largest,
+      [this](int channel, std::string why) {
+        lost_[zbpp::detail::index(channel)] = std::move(why);
+        notify(wake_);
+      },
+      settings);
+}
+
+ZBPP_INLINE io_loop& channel_links::loop() const noexcept { return control_->loop(); }
+
+ZBPP_INLINE void channel_links::connect(tcp_transport& transport) {
+  auto sockets = connector_->connect(channels_);
+  for (std::size_t c = 0; c < sockets.size(); ++c)
+    if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));
+  transport_ = &transport;  // last: a transport that is not connected does not stay
+}
+
+ZBPP_INLINE void channel_links::report_needed(int awaited) {
+  for (std::size_t c = 0; c < lost_.size(); ++c) {
+    if (lost_[c].empty()) continue;
+    auto const channel = static_cast<int>(c);
+    bool const sends = channels_[c].from == control_->rank();
+    if (sends ? transport_->is_flushed(channel) : awaited != channel) continue;
+    auto const peer = sends ? channels_[c].to : channels_[c].from;
+    control_->report({{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(lost_[c], {})});
+  }
 }
 
 }  // namespace zbpp::asio::detail

@@ -85,21 +85,21 @@ ZBPP_INLINE void check_token_file(std::filesystem::path const& path, struct ::st
   if (!wrong.empty()) throw error(errc::bad_argument, "the token file " + path.string() + wrong);
 }
 
-ZBPP_INLINE void check_token_size(std::size_t size, std::string const& whose) {
+ZBPP_INLINE void check_token_size(std::size_t size, std::string const& owner) {
   if (size < least_token)
     throw error(
         errc::bad_argument,
-        whose + " has " + std::to_string(size) + " bytes; it must have at least " +
+        owner + " has " + std::to_string(size) + " bytes; it must have at least " +
             std::to_string(least_token) + make_a_token);
   if (size > most_token)
     throw error(
         errc::bad_argument,
-        whose + " has more than " + std::to_string(most_token) + " bytes" + make_a_token);
+        owner + " has more than " + std::to_string(most_token) + " bytes" + make_a_token);
 }
 
 [[nodiscard]] ZBPP_INLINE std::shared_ptr<secret const> secret_of_text(
-    std::string_view text, std::string const& whose) {
-  check_token_size(text.size(), whose);
+    std::string_view text, std::string const& owner) {
+  check_token_size(text.size(), owner);
   auto const kept = std::make_shared<secret>();
   text.copy(kept->room().data(), text.size());
   kept->set_size(text.size());

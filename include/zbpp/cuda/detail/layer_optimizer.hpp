@@ -67,7 +67,6 @@ class layer_optimizer {
     fill();
   }
 
-  /// @return how many layers there are
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
 
   /// Writes the states of the gradients; waits until the device has them.
@@ -84,9 +83,9 @@ class layer_optimizer {
   }
   /// Enqueues a step; unless it is final, keeps what `undo` needs.
   /// @throws cuda_error
-  void step(step_settings const& how, pass_context ctx) {
-    how_ = how;
-    if (how.is_final)
+  void step(step_settings const& current, pass_context ctx) {
+    last_step_ = current;
+    if (current.is_final)
       step(ctx, given(), change::both, false);
     else
       step(ctx, given(), keeps_copies() ? change::both : change::weights, true);
@@ -110,14 +109,14 @@ class layer_optimizer {
     for (std::size_t first = 0; first < rates.size(); first += rate_rows::most) {
       auto const part = rates.subspan(first, std::min(rate_rows::most, rates.size() - first));
       bool const is_last = first + part.size() == rates.size();
-      rate_rows what{
+      rate_rows piece{
           .next = is_last ? schedule_.data() : nullptr,
           .value = {updates, all.data(), std::ssize(rates)},
           .to = all.data() + first,
           .count = std::ssize(part),
           .rates = {}};
-      std::ranges::copy(part, what.rates);
-      Run::run(own.view(), what, {});
+      std::ranges::copy(part, piece.rates);
+      Run::run(own.view(), piece, {});
     }
     own.view().synchronize();
     rates_ = std::move(all);
@@ -152,7 +151,6 @@ class layer_optimizer {
   /// @throws cuda_error
   void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
 
-  /// @return whether a layer is tied
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }
@@ -190,13 +188,13 @@ class layer_optimizer {
 
  protected:
   /// @return a moment of all weights, layer after layer, on the device
-  [[nodiscard]] std::span<float> moment(int which) const noexcept {
-    return {moments_.data() + which * count_, static_cast<std::size_t>(count_)};
+  [[nodiscard]] std::span<float> moment(int number) const noexcept {
+    return {moments_.data() + number * count_, static_cast<std::size_t>(count_)};
   }
 
  private:
   [[nodiscard]] bool keeps_copies() const noexcept {
-    return settings_.undo == optim::undo_by::copies;
+    return settings_.undo == optim::undo_method::copies;
   }
   [[nodiscard]] std::int64_t tiles() const noexcept {
     return static_cast<std::int64_t>(tiles_.size());
@@ -205,20 +203,20 @@ class layer_optimizer {
     return {moments_.data(), before_.data(), count_};
   }
   template <class Rows>
-  void run(stream_ref on, Rows const& what) const {
-    Run::run(on, what, layers_);
+  void run(stream_ref on, Rows const& rows) const {
+    Run::run(on, rows, layers_);
   }
 
-  [[nodiscard]] rule_given<Rule> given() const { return {Rule(settings_, how_)}; }
+  [[nodiscard]] rule_given<Rule> given() const { return {Rule(settings_, last_step_)}; }
   template <class From>
-  void step(pass_context ctx, From const& from, change what, bool is_early) const {
+  void step(pass_context ctx, From const& from, change kind, bool is_early) const {
     run(stream_of(ctx),
         step_rows<From>{
             .tiles = tiles_.data(),
             .count = tiles(),
             .kept = kept(),
             .from = from,
-            .what = what,
+            .kind = kind,
             .keeps_weights = is_early,
             .keeps_moments = is_early && keeps_copies(),
             .clears_gradients = !is_early});
@@ -250,7 +248,7 @@ class layer_optimizer {
 
   std::vector<optim::layer> layers_;
   settings settings_;
-  step_settings how_;
+  step_settings last_step_;
   std::int64_t tied_weights_;
   std::int64_t count_ = 0;  // weights of all layers
   device_array<tile> tiles_;

@@ -1,20 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of optimizers: each runs once for all layers of a stage, over tiles of their weights.
+// The kernels of optimizers: each runs once for all layers of a stage, over tiles of their weights,
+// and steps each weight with the bits of the optimizers on the CPU.
 #pragma once
 
-#include <zbpp/cuda/detail/exact.hpp>
 #include <zbpp/cuda/lanes.hpp>
+#include <zbpp/optim/detail/adamw_numbers.hpp>
 #include <zbpp/optim/detail/change.hpp>
+#include <zbpp/optim/settings.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 namespace zbpp::cuda::detail {
+
+/// Is a float whose products are never fused with sums, so that steps have the same bits in every
+/// kernel, and on the host.
+struct exact {
+  float value;
+
+  exact() = default;
+  __host__ __device__ exact(float from) : value(from) {}
+
+#ifdef __CUDA_ARCH__
+  __device__ friend exact operator+(exact a, exact b) { return __fadd_rn(a.value, b.value); }
+  __device__ friend exact operator-(exact a, exact b) { return __fsub_rn(a.value, b.value); }
+  __device__ friend exact operator*(exact a, exact b) { return __fmul_rn(a.value, b.value); }
+  __device__ friend exact operator/(exact a, exact b) { return __fdiv_rn(a.value, b.value); }
+  __device__ friend exact sqrt(exact a) { return __fsqrt_rn(a.value); }
+#else
+  __host__ __device__ friend exact operator+(exact a, exact b) { return a.value + b.value; }
+  __host__ __device__ friend exact operator-(exact a, exact b) { return a.value - b.value; }
+  __host__ __device__ friend exact operator*(exact a, exact b) { return a.value * b.value; }
+  __host__ __device__ friend exact operator/(exact a, exact b) { return a.value / b.value; }
+  __host__ __device__ friend exact sqrt(exact a) { return std::sqrt(a.value); }
+#endif
+};
+
+/// Multiplies a gradient; a factor of 1 multiplies nothing.
+__host__ __device__ inline exact scaled(exact gradient, float factor) {
+  return factor == 1 ? gradient : gradient * factor;
+}
+
+/// Steps by AdamW.
+/// @source as optim/adamw.hpp
+struct adamw_rule {
+  using settings = optim::adamw_settings;
+  static constexpr int moments = 2;
+
+  optim::detail::adamw_numbers n;
+
+  __host__ __device__ adamw_rule(settings const& by, step_settings const& step)
+      : n(optim::detail::numbers_of(by, step)) {}
+
+  __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
+    auto const gradient = scaled(raw, n.factor);
+    exact const one = 1;
+    exact const keep = decays ? n.keep_weight : 1;
+    moment[0] = n.beta1 * moment[0] + (one - n.beta1) * gradient;
+    moment[1] = n.beta2 * moment[1] + (one - n.beta2) * gradient * gradient;
+    return keep * before - n.rate * moment[0] / (sqrt(moment[1] * n.unbias_square) + n.epsilon);
+  }
+};
+
+/// Steps by gradient descent with momentum.
+/// @source as optim/sgd.hpp
+struct sgd_rule {
+  using settings = optim::sgd_settings;
+  static constexpr int moments = 1;
+
+  float rate;
+  float factor;
+  float momentum;
+  float decay;
+
+  __host__ __device__ sgd_rule(settings const& by, step_settings const& step)
+      : rate(static_cast<float>(step.learning_rate)),
+        factor(step.factor()),
+        momentum(by.momentum),
+        decay(by.weight_decay) {}
+
+  __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
+    exact const share = decays ? decay : 0;
+    moment[0] = momentum * moment[0] + (scaled(raw, factor) + share * before);
+    return before - rate * moment[0];
+  }
+};
 
 /// Refers to a part of one layer.
 struct tile {
@@ -171,8 +247,8 @@ struct schedule_rows {
     auto const& self = *this;
     at.each(1, [&](std::int64_t) {
       auto& s = *self.next;
-      auto const which = s.updates < s.count ? s.updates : s.count - 1;
-      *self.rule = Rule(self.settings, {.updates = s.updates, .learning_rate = s.rates[which]});
+      auto const number = s.updates < s.count ? s.updates : s.count - 1;
+      *self.rule = Rule(self.settings, {.updates = s.updates, .learning_rate = s.rates[number]});
       ++s.updates;
     });
   }
@@ -213,7 +289,7 @@ struct step_rows {
   std::int64_t count;
   kept_numbers kept;
   From from;
-  change what;
+  change kind;
   bool keeps_weights;
   bool keeps_moments;
   bool clears_gradients;
@@ -224,7 +300,7 @@ struct step_rows {
     t.reads(tiles, count);
     from.touches(t);
     t.changes(kept.moments, rule_type::moments * kept.count);
-    if (what == change::moments) t.reads(kept.before, kept.count);
+    if (kind == change::moments) t.reads(kept.before, kept.count);
     if (keeps_weights) t.writes(kept.before, kept.count);
     if (keeps_moments) t.writes(kept.before + kept.count, rule_type::moments * kept.count);
   }
@@ -237,14 +313,14 @@ struct step_rows {
       exact moments[rule_type::moments];
       for (int k = 0; k < rule_type::moments; ++k)
         moments[k] = self.kept.moments[k * self.kept.count + place];
-      float const before = self.what == change::moments ? self.kept.before[place] : own.weights[i];
+      float const before = self.kind == change::moments ? self.kept.before[place] : own.weights[i];
       if (self.keeps_weights) self.kept.before[place] = before;
       if (self.keeps_moments)
         for (int k = 0; k < rule_type::moments; ++k)
           self.kept.before[(k + 1) * self.kept.count + place] = moments[k].value;
       exact const weight = rule(before, own.gradients[i], moments, own.decays);
-      if (self.what != change::moments) own.weights[i] = weight.value;
-      if (self.what != change::weights)
+      if (self.kind != change::moments) own.weights[i] = weight.value;
+      if (self.kind != change::weights)
         for (int k = 0; k < rule_type::moments; ++k)
           self.kept.moments[k * self.kept.count + place] = moments[k].value;
       if (self.clears_gradients) own.gradients[i] = 0;

@@ -5,7 +5,6 @@
 // host only issues; events say which stream waits for which.
 #pragma once
 
-#include <zbpp/cuda/detail/peer_access.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/slots.hpp>
@@ -16,6 +15,8 @@
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -25,6 +26,21 @@
 #include <vector>
 
 namespace zbpp::cuda::detail {
+
+/// Lets one device read the memory of another where the hardware can; otherwise CUDA copies by way
+/// of the host.
+/// @throws cuda_error
+inline void enable_peer_access(int device, int other) {
+  int can = 0;
+  if (device != other) check(cudaDeviceCanAccessPeer(&can, device, other));
+  if (can == 0) return;
+  device_guard const here(device);
+  auto const status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled)
+    cudaGetLastError();
+  else
+    check(status);
+}
 
 /// Hands messages over, or copies them from the sender's memory into the receiver's slots.
 ///

@@ -27,11 +27,11 @@ namespace zbpp::cuda::detail {
 /// multiprocessors where it was made in a green context.
 /// @throws error (device_failed) when the driver is older than CUDA 12.5 and there is a green
 ///         context; cuda_error
-[[nodiscard]] inline stream make_beside(stream_ref theirs) {
+[[nodiscard]] inline stream make_beside(stream_ref adopted) {
   int priority = 0;
-  check(cudaStreamGetPriority(theirs, &priority));
+  check(cudaStreamGetPriority(adopted, &priority));
   cudaStream_t made = nullptr;
-  if (auto* const home = green_context_of(theirs); home != nullptr)
+  if (auto* const home = green_context_of(adopted); home != nullptr)
     check_driver(driver_function<PFN_cuGreenCtxStreamCreate_v12050>(
         "cuGreenCtxStreamCreate", 12050)(&made, home, CU_STREAM_NON_BLOCKING, priority));
   else
@@ -46,7 +46,6 @@ class second_stream {
   /// @throws cuda_error
   explicit second_stream(stream own) : own_(std::move(own)) {}
 
-  /// @return the stream
   [[nodiscard]] stream_ref view() const { return own_; }
   /// Lets it wait for what stands in front of the pair.
   /// @throws cuda_error

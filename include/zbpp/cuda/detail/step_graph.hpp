@@ -1,22 +1,161 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A whole step as one graph: what all ranks enqueue in a step, on all streams, is captured once and
-// then launched by one call for each step.
+// How steps follow each other on devices: each begins when the one before has ended on all ranks,
+// so the host can issue it while others run; and a whole step as one graph, which is captured once
+// and then launched by one call for each step.
 #pragma once
 
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/detail/capture.hpp>
-#include <zbpp/cuda/detail/step_order.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace zbpp::cuda::detail {
+
+/// Refuses settings and plans with which the host has a part in every step.
+/// @throws error (bad_argument)
+inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan const& planned) {
+  auto const refuse_with = [](bool is_set, char const* setting) {
+    if (is_set)
+      throw error(
+          errc::bad_argument,
+          std::string("replay is replay::step and ") + setting +
+              ", which needs the host between passes; leave one of them out");
+  };
+  refuse_with(traces, "traces is set");
+  refuse_with(synchronizes, "synchronizes is set");
+  refuse_with(run_ahead > 0, "run_ahead is above 0");
+  refuse_with(agrees_on_steps(planned.program()), "ranks agree on optimizer steps");
+  refuse_with(exchanges_states(planned.program()), "ranks add the gradients of tied weights");
+}
+
+/// @return the setting
+/// @throws error (bad_argument) unless it is 1 or more, and 1 where passes are timed
+[[nodiscard]] inline int checked_steps_at_once(int steps_at_once, bool traces) {
+  zbpp::detail::require(
+      steps_at_once >= 1, "steps_at_once is below 1; give a number of steps from 1");
+  zbpp::detail::require(
+      steps_at_once == 1 || !traces,
+      "steps_at_once is above 1 and traces is set, which times one step; leave one of them out");
+  return steps_at_once;
+}
+
+/// Refuses optimizer steps in which the host has a part.
+/// @throws error (bad_argument)
+inline void refuse_optimizer(int rank, bool has_optimizer) {
+  if (has_optimizer)
+    throw error(
+        errc::bad_argument,
+        "a stage has an optimizer(), or training_options are given that the host follows in every "
+        "step; with replay::step let update(ctx) do its work, with its settings in device memory",
+        {.rank = rank});
+}
+
+/// Keeps the stream on which steps stand in order, and marks their ends.
+class step_order {
+ public:
+  /// @param contexts  of all ranks; they outlive it
+  /// @param at_once   how many steps may be under way
+  /// @param more      streams of the first rank's device that take part in steps, too
+  /// @throws cuda_error
+  step_order(
+      std::vector<device_context*> const& contexts,
+      std::size_t at_once,
+      std::vector<stream_ref> const& more = {})
+      : device_(contexts.front()->device()),
+        origin_(on_device(device_, [] { return stream(stream_priority::usual); })),
+        begun_(on_device(device_, [] { return event(event_kind::order); })) {
+    for (auto* const each : contexts)
+      streams_.emplace_back(each->compute(), each->is_adopted(), each->device());
+    for (auto const each : more) streams_.emplace_back(each, false, device_);
+    for (std::size_t i = 0; i < at_once; ++i)
+      ends_.push_back(on_device(device_, [] { return event(event_kind::host_wait); }));
+  }
+  step_order(step_order const&) = delete;
+  step_order& operator=(step_order const&) = delete;
+  /// Blocks until no stream of a caller waits for the end of a step any more.
+  ~step_order() {
+    for (auto const& each : streams_)
+      if (each.is_adopted) cudaStreamSynchronize(each.on);
+  }
+
+  [[nodiscard]] stream_ref origin() const { return origin_; }
+  /// Lets the stream wait for what callers have enqueued on streams of theirs.
+  /// @throws cuda_error
+  void wait_for_callers() const {
+    for (auto const& each : streams_)
+      if (each.is_adopted) join(each);
+  }
+  /// Lets the streams of ranks wait for this one.
+  /// @throws cuda_error
+  void fork() const {
+    origin().record(begun_);
+    for (auto const& each : streams_) each.on.wait(begun_);
+  }
+  /// Lets the stream wait for those of ranks.
+  /// @throws cuda_error
+  void join() const {
+    for (auto const& each : streams_) join(each);
+  }
+  /// Marks the end of a step.
+  /// @param turn  of the step among those at once
+  /// @throws cuda_error
+  void mark_end(std::size_t turn) const { origin().record(ends_[turn]); }
+  /// Lets what callers enqueue from now on wait for the end of a step.
+  /// @throws cuda_error
+  void hold_callers(std::size_t turn) const {
+    for (auto const& each : streams_)
+      if (each.is_adopted) each.on.wait(ends_[turn]);
+  }
+  /// Blocks until a step is done.
+  /// @throws cuda_error
+  void wait(std::size_t turn) const { ends_[turn].view().synchronize(); }
+  /// @return whether a step is done
+  /// @throws cuda_error
+  [[nodiscard]] bool is_done(std::size_t turn) const { return ends_[turn].view().is_complete(); }
+  /// Blocks until the devices are done with all steps, whether they succeeded or not.
+  void synchronize() const noexcept { cudaStreamSynchronize(origin_.view()); }
+  /// @return whether anything is still waiting or running on the streams that take part
+  [[nodiscard]] bool is_busy() const noexcept {
+    auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
+    return is_busy(origin_) ||
+           std::ranges::any_of(streams_, [&](auto const& each) { return is_busy(each.on); });
+  }
+
+ private:
+  // A stream that takes part, and where it has got to.
+  struct joined_stream {
+    joined_stream(stream_ref stream, bool adopted, int device)
+        : on(stream),
+          is_adopted(adopted),
+          reached(on_device(device, [] { return event(event_kind::order); })) {}
+
+    stream_ref on;
+    bool is_adopted;
+    event reached;
+  };
+
+  void join(joined_stream const& each) const {
+    each.on.record(each.reached);
+    origin().wait(each.reached);
+  }
+
+  int device_;
+  stream origin_;
+  event begun_;
+  std::vector<joined_stream> streams_;  // those of ranks first
+  std::vector<event> ends_;
+};
 
 /// Says how a step is run; the least is what all ranks can do.
 enum class step_way : std::uint8_t {

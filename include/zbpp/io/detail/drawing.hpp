@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/io/drawing.hpp>
 #include <zbpp/io/text.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
@@ -41,6 +42,25 @@ struct time_window {
   return windows;
 }
 
+/// Says how drawings show a kind of pass.
+struct pass_style {
+  char const* words;            ///< beside its colour
+  std::array<int, 3> colour;    ///< red, green, blue; BW is half B, half W
+  std::array<int, 2> terminal;  ///< of the 256-colour palette: first chunk, later ones
+};
+
+/// Holds the styles of all kinds of passes, in the order of `pass_kind`: blue, orange and green
+/// that stay apart for the colour-blind.
+/// @source chosen by us, near the set of Okabe and Ito, softened so that dark numbers stand out
+inline constexpr std::array pass_styles{
+    pass_style{"F forward", {116, 169, 216}, {110, 153}},
+    pass_style{"B gradient of input", {240, 172, 92}, {215, 223}},
+    pass_style{"W gradient of weights", {110, 184, 150}, {108, 151}},
+    pass_style{"BW both", {}, {179, 222}},
+    pass_style{"R recompute", {190, 160, 205}, {139, 182}},
+};
+static_assert(pass_styles.size() == pass_kinds);
+
 /// The latest time that a drawing can show.
 inline constexpr ticks latest_time = std::numeric_limits<ticks>::max() / 2;
 
@@ -56,7 +76,7 @@ inline void check_drawable(timeline const& line) {
             to_string(timed.pass) + " " + text,
             {.rank = rank, .position = static_cast<std::int64_t>(i)});
       };
-      if (timed.pass.kind > pass_kind::recompute) refuse("has no such kind of pass");
+      if (!is_known(timed.pass.kind)) refuse("has no such kind of pass");
       if (timed.pass.stage < 0 || timed.pass.microbatch < 0) refuse("has a negative id");
       if (timed.start < before)
         refuse("starts before the pass in front of it; give times that ascend from 0");

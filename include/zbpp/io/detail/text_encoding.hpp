@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What editors put around a text, and how a message shows what cannot be seen.
+// What editors put around a text, how a message shows what cannot be seen, and text within XML.
 #pragma once
+
+#include <zbpp/io/text.hpp>
 
 #include <array>
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace zbpp::detail {
@@ -76,6 +79,21 @@ template <class IsThere>
   while (auto const size = blank_size([&](auto part) { return text.ends_with(part); }))
     text.remove_suffix(size);
   return text;
+}
+
+/// Escapes what XML would take for markup.
+[[nodiscard]] inline std::string xml_text(std::string_view text) {
+  std::string result;
+  for (char c : one_line(text)) {
+    switch (c) {
+      case '&': result += "&amp;"; break;
+      case '<': result += "&lt;"; break;
+      case '>': result += "&gt;"; break;
+      case '"': result += "&quot;"; break;
+      default: result += c;
+    }
+  }
+  return result;
 }
 
 }  // namespace zbpp::detail

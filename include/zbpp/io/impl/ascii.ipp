@@ -55,10 +55,6 @@ class ascii_drawing {
   }
 
  private:
-  // The colours of a kind, as numbers of the 256-colour palette: first chunk, second chunk.
-  static constexpr std::array<std::array<int, 2>, 5> colours_{
-      {{110, 153}, {215, 223}, {108, 151}, {179, 222}, {139, 182}}};
-
   static constexpr int no_colour = -1;
 
   struct cell {
@@ -103,7 +99,7 @@ class ascii_drawing {
       for (std::size_t i = 0; i < length; ++i)
         cells[begin + i + 1] = {
             i < text.size() ? text[i] : ' ',
-            colours_[index(static_cast<int>(timed.pass.kind))][index(chunk)]};
+            pass_styles[index(static_cast<int>(timed.pass.kind))].terminal[index(chunk)]};
       used_[static_cast<std::size_t>(timed.pass.kind)] = true;
     }
     cells[column(window.end) + 1].text = '|';
@@ -142,11 +138,9 @@ class ascii_drawing {
 
   // One line of parts that fit the width, more lines where they do not.
   void draw_legend() {
-    constexpr std::array<std::string_view, 5> words{
-        "F forward", "B gradient of input", "W gradient of weights", "BW both", "R recompute"};
     std::vector<std::string_view> parts;
-    for (std::size_t kind = 0; kind < words.size(); ++kind)
-      if (used_[kind]) parts.push_back(words[kind]);
+    for (std::size_t kind = 0; kind < pass_kinds; ++kind)
+      if (used_[kind]) parts.emplace_back(pass_styles[kind].words);
     if (has_x_) parts.push_back("X short BW");
     if (has_chunks_) parts.push_back("lower case: 2nd chunk");
     if (has_pairs_) parts.push_back("& together with the F before");
@@ -171,7 +165,7 @@ class ascii_drawing {
   std::size_t label_ = 1;
   ticks longest_ = 0;
   std::int64_t room_ = 0;  // columns for passes
-  std::array<bool, 5> used_{};
+  std::array<bool, pass_kinds> used_{};
   bool has_x_ = false;
   bool has_pairs_ = false;
   bool has_chunks_ = false;

@@ -25,16 +25,6 @@ namespace zbpp {
 
 namespace detail {
 
-/// Escapes what may not stand in a JSON string, and adds the quotes.
-[[nodiscard]] ZBPP_INLINE std::string json_text(std::string_view text) {
-  std::string result = "\"";
-  for (char c : one_line(text)) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + '"';
-}
-
 /// Writes the events of all timelines into one text.
 class chrome_trace {
  public:
@@ -96,7 +86,7 @@ class chrome_trace {
     for (int rank = 0; rank < named.line.ranks(); ++rank) {
       auto const title =
           (named.name.empty() ? "" : named.name + " ") + "rank " + std::to_string(rank);
-      describe("process_name", rank, compute_lane(rank), "\"name\":" + json_text(title));
+      describe("process_name", rank, compute_lane(rank), "\"name\":" + json_text(one_line(title)));
       describe(
           "process_sort_index",
           rank,
@@ -195,7 +185,7 @@ class chrome_trace {
   }
 
   void name_lane(int rank, int lane, std::string const& title, int order) {
-    describe("thread_name", rank, lane, "\"name\":" + json_text(title));
+    describe("thread_name", rank, lane, "\"name\":" + json_text(one_line(title)));
     describe("thread_sort_index", rank, lane, "\"sort_index\":" + std::to_string(order));
   }
 

@@ -36,12 +36,12 @@ struct file_closer {
 using file_handle = std::unique_ptr<std::FILE, file_closer>;
 
 [[noreturn]] ZBPP_INLINE void io_failed(
-    std::string const& name, char const* what, std::error_code reason) {
-  throw error(errc::io_failed, name + ": " + what + ": " + reason.message());
+    std::string const& name, char const* action, std::error_code reason) {
+  throw error(errc::io_failed, name + ": " + action + ": " + reason.message());
 }
 [[noreturn]] ZBPP_INLINE void io_failed(
-    std::filesystem::path const& path, char const* what, std::error_code reason) {
-  io_failed(path.string(), what, reason);
+    std::filesystem::path const& path, char const* action, std::error_code reason) {
+  io_failed(path.string(), action, reason);
 }
 
 [[nodiscard]] ZBPP_INLINE std::error_code last_error() { return {errno, std::generic_category()}; }

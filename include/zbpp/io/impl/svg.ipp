@@ -6,7 +6,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/detail/drawing.hpp>
-#include <zbpp/io/detail/xml_text.hpp>
+#include <zbpp/io/detail/text_encoding.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/pass.hpp>
@@ -46,12 +46,6 @@ class svg_drawing {
   }
 
  private:
-  // Blue, orange and green that stay apart for the colour-blind; BW is half B, half W.
-  // Chosen by us, near the set of Okabe and Ito, softened so that dark numbers stand out.
-  static constexpr std::array<std::array<int, 3>, 5> colours_{
-      {{116, 169, 216}, {240, 172, 92}, {110, 184, 150}, {}, {190, 160, 205}}};
-  static constexpr std::array<char const*, 5> words_{
-      "F forward", "B gradient of input", "W gradient of weights", "BW both", "R recompute"};
   static constexpr int margin_ = 12;
   static constexpr int left_ = 56;     // where time 0 is
   static constexpr int right_ = 28;    // room beside the last pass, for the last number of the axis
@@ -196,10 +190,10 @@ class svg_drawing {
       text(at + 20, y, "", words);
       at += 40 + 6 * static_cast<int>(words.size());
     };
-    for (std::size_t kind = 0; kind < words_.size(); ++kind) {
+    for (std::size_t kind = 0; kind < used_.size(); ++kind) {
       if (!used_[kind]) continue;
       for (int chunk = 0; chunk < chunks_; ++chunk)
-        entry(style(kind, chunk), chunk + 1 < chunks_ ? "" : words_[kind]);
+        entry(style(kind, chunk), chunk + 1 < chunks_ ? "" : pass_styles[kind].words);
     }
     entry("bubble", "bubble");
     if (has_updates_) line_entry("step", "optimizer step");
@@ -210,7 +204,7 @@ class svg_drawing {
   // Later chunks are nearer to white.
   [[nodiscard]] std::string colour(std::size_t kind, int chunk) const {
     std::string result = "#";
-    for (int part : colours_[kind]) {
+    for (int part : pass_styles[kind].colour) {
       auto const mixed = part + (255 - part) * chunk * 55 / (100 * std::max(1, chunks_ - 1));
       for (int digit : {mixed / 16, mixed % 16}) result += "0123456789abcdef"[digit];
     }
@@ -261,7 +255,7 @@ class svg_drawing {
   int font_ = 12;                  // of the timeline being drawn
   std::int64_t number_width_ = 0;  // of its widest microbatch, in hundredths of a pixel
   int chunks_ = 0;
-  std::array<bool, 5> used_{};
+  std::array<bool, pass_kinds> used_{};
   bool has_updates_ = false;
   std::string body_;
 };

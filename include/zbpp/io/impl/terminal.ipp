@@ -17,10 +17,18 @@
 
 namespace zbpp {
 
+ZBPP_INLINE bool is_terminal() noexcept {
+#if __has_include(<unistd.h>)
+  return ::isatty(STDOUT_FILENO) != 0;
+#else
+  return false;
+#endif
+}
+
 ZBPP_INLINE ascii_options terminal_options() noexcept {
   ascii_options options;
 #if __has_include(<sys/ioctl.h>) && __has_include(<unistd.h>)
-  if (::isatty(STDOUT_FILENO) == 0) return options;
+  if (!is_terminal()) return options;
   ::winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     options.width = std::max<int>(size.ws_col, 20);

@@ -47,6 +47,23 @@ ZBPP_INLINE std::string decimal(std::int64_t value, std::int64_t parts) {
   return length;
 }
 
+ZBPP_INLINE std::string json_text(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string result = "\"";
+  while (!text.empty()) {
+    auto const length = character_length(text);
+    if (length == 0) return {};
+    auto const first = static_cast<unsigned char>(text.front());
+    if (first == '"' || first == '\\') result += '\\';
+    if (first < 0x20)
+      result.append("\\u00").append({digits[first / 16], digits[first % 16]});
+    else
+      result += text.substr(0, length);
+    text.remove_prefix(length);
+  }
+  return result + '"';
+}
+
 }  // namespace detail
 
 ZBPP_INLINE std::string number_text(ticks time, time_unit unit) {
@@ -58,6 +75,17 @@ ZBPP_INLINE std::string number_text(double value) {
   std::array<char, 32> text{};
   auto const shortest = std::to_chars(text.data(), text.data() + text.size(), value);
   return {text.data(), shortest.ptr};
+}
+
+ZBPP_INLINE std::string fixed_text(double value, int decimals) {
+  std::array<char, 400> text{};
+  auto const end = std::to_chars(
+      text.data(), text.data() + text.size(), value, std::chars_format::fixed, decimals);
+  return {text.data(), end.ptr};
+}
+
+ZBPP_INLINE std::string fixed_text(ticks time, time_unit unit, int decimals) {
+  return fixed_text(static_cast<double>(time) / static_cast<double>(ticks_in(unit)), decimals);
 }
 
 ZBPP_INLINE std::string time_text(ticks time, time_unit unit) {

@@ -2,7 +2,7 @@
 //
 // The text of a JSON file as a tree that keeps what a strict reader has to see: keys that stand
 // twice, the digits of every number, and the path to each value for the messages of errors.
-// Only `impl/*.ipp` include it.
+// For `json/` and `checkpoint/` alone.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -63,8 +63,8 @@ class document {
   void check_bytes(std::string_view text) const;
   [[nodiscard]] static std::string place(std::string_view text, std::size_t position);
 
-  [[nodiscard]] std::string_view text(slice where) const noexcept {
-    return std::string_view(texts_).substr(where.begin, where.size);
+  [[nodiscard]] std::string_view text(slice range) const noexcept {
+    return std::string_view(texts_).substr(range.begin, range.size);
   }
 
   std::string name_;
@@ -83,6 +83,7 @@ class value {
   [[nodiscard]] explicit operator bool() const noexcept { return all_ != nullptr; }
   /// @return whether it is of a kind
   [[nodiscard]] bool is(value_kind kind) const noexcept { return node().kind == kind; }
+  [[nodiscard]] std::string_view key() const noexcept { return all_->text(node().key); }
   /// @return the digits of a number, the characters of a string, `true` or `false`
   [[nodiscard]] std::string_view text() const noexcept { return all_->text(node().text); }
   /// @return how many elements an array or members an object has
@@ -92,7 +93,7 @@ class value {
   [[nodiscard]] bool has(std::string_view key) const {
     bool found = false;
     if (is(value_kind::object))
-      for_each([&](value const& member) { found = found || all_->text(member.node().key) == key; });
+      for_each([&](value const& member) { found = found || member.key() == key; });
     return found;
   }
 
@@ -109,19 +110,17 @@ class value {
   template <std::size_t Count>
   [[nodiscard]] std::array<value, Count> members(
       std::array<std::string_view, Count> const& names, std::size_t required) const {
-    if (!is(value_kind::object)) refuse("an object");
-    std::array<value, Count> found;
-    for_each([&](value const& member) {
-      auto const key = all_->text(member.node().key);
-      auto const at = std::find(names.begin(), names.end(), key);
-      if (at == names.end()) member.refuse("a key that is unknown here", list(names));
-      auto& place = found[static_cast<std::size_t>(at - names.begin())];
-      if (place) member.refuse("the key twice", "it once");
-      place = member;
+    return collect(names, required, [&](value const& other) {
+      other.refuse("a key that is unknown here", list(names));
     });
-    for (std::size_t i = 0; i < required; ++i)
-      if (!found[i]) refuse("no key '" + std::string(names[i]) + "'", list(names));
-    return found;
+  }
+
+  /// Gives members as above, and passes over those with other names.
+  /// @throws error (bad_format) when it is no object, or a key is missing or there twice
+  template <std::size_t Count>
+  [[nodiscard]] std::array<value, Count> known_members(
+      std::array<std::string_view, Count> const& names, std::size_t required) const {
+    return collect(names, required, [](value const&) {});
   }
 
   /// Refuses the value, which is shown in the message.
@@ -140,6 +139,26 @@ class value {
   value(document const& all, std::uint32_t at) : all_(&all), at_(at) {}
 
   [[nodiscard]] document::node const& node() const noexcept { return all_->nodes_[at_]; }
+
+  // Calls `meet_other(member)` for each member that has none of the names.
+  template <std::size_t Count, class MeetOther>
+  [[nodiscard]] std::array<value, Count> collect(
+      std::array<std::string_view, Count> const& names,
+      std::size_t required,
+      MeetOther meet_other) const {
+    if (!is(value_kind::object)) refuse("an object");
+    std::array<value, Count> found;
+    for_each([&](value const& member) {
+      auto const at = std::find(names.begin(), names.end(), member.key());
+      if (at == names.end()) return meet_other(member);
+      auto& place = found[static_cast<std::size_t>(at - names.begin())];
+      if (place) member.refuse("the key twice", "it once");
+      place = member;
+    });
+    for (std::size_t i = 0; i < required; ++i)
+      if (!found[i]) refuse("no key '" + std::string(names[i]) + "'", list(names));
+    return found;
+  }
 
   template <std::size_t Count>
   [[nodiscard]] static std::string list(std::array<std::string_view, Count> const& names) {

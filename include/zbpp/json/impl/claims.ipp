@@ -10,7 +10,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/claims.hpp>
-#include <zbpp/json/detail/writable.hpp>
+#include <zbpp/json/detail/problem_text.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
@@ -66,8 +66,8 @@ class claim_check {
     auto const right = found.timeline[rank];
     auto const [at, good] = std::mismatch(said.begin(), said.end(), right.begin(), right.end());
     if (at == said.end()) return;
-    location const where{.rank = rank, .position = at - said.begin()};
-    add(zbpp::to_string(where) + ": " + to_string(at->pass),
+    location const position{.rank = rank, .position = at - said.begin()};
+    add(zbpp::to_string(position) + ": " + to_string(at->pass),
         shown(at->start) + " to " + shown(at->end),
         shown(good->start) + " to " + shown(good->end));
   }

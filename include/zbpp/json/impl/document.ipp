@@ -53,9 +53,9 @@ class document::builder final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(
       std::size_t position,
       std::string const& /*token*/,
-      nlohmann::detail::exception const& what) override {
+      nlohmann::detail::exception const& fault) override {
     // In front of the reason stand the parser's own name and count of the place.
-    std::string_view reason = what.what();
+    std::string_view reason = fault.what();
     reason.remove_prefix(std::min(reason.size(), reason.find("] ") + 2));
     if (reason.starts_with("parse error"))
       reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
@@ -126,8 +126,8 @@ ZBPP_INLINE document::document(std::string_view text, std::string name) : name_(
 // Refuses what the parser takes for the end of the text, a NUL byte, and what it would spend
 // minutes on: a number of a size that none has.
 ZBPP_INLINE void document::check_bytes(std::string_view text) const {
-  auto refuse = [&](std::string const& what) {
-    throw error(errc::bad_format, name_ + ": " + what);
+  auto refuse = [&](std::string const& expected) {
+    throw error(errc::bad_format, name_ + ": " + expected);
   };
   if (text.size() > largest_text)
     refuse(
@@ -173,8 +173,9 @@ ZBPP_INLINE void value::refuse(std::string const& found, std::string const& expe
 }
 
 ZBPP_INLINE void value::refuse_as(std::string const& message) const {
-  auto const where = path();
-  throw error(errc::bad_format, all_->name_ + ": " + (where.empty() ? "" : where + ": ") + message);
+  auto const position = path();
+  throw error(
+      errc::bad_format, all_->name_ + ": " + (position.empty() ? "" : position + ": ") + message);
 }
 
 ZBPP_INLINE std::string value::shown() const {

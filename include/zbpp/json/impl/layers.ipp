@@ -5,8 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/json/detail/document.hpp>
-#include <zbpp/json/detail/problem_reader.hpp>
-#include <zbpp/json/detail/problem_writer.hpp>
+#include <zbpp/json/detail/problem_text.hpp>
 #include <zbpp/json/layers.hpp>
 
 #include <string>

@@ -12,14 +12,10 @@
 #include <zbpp/error.hpp>
 #include <zbpp/json/detail/document.hpp>
 #include <zbpp/json/detail/fields.hpp>
-#include <zbpp/json/detail/problem_reader.hpp>
-#include <zbpp/json/detail/problem_writer.hpp>
-#include <zbpp/json/detail/writable.hpp>
+#include <zbpp/json/detail/problem_text.hpp>
 #include <zbpp/json/plan.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -39,7 +35,6 @@ class plan_reader {
  public:
   explicit plan_reader(value const& object) : object_(object) {}
 
-  /// @return the plan
   [[nodiscard]] plan_report read() {
     constexpr std::array<std::string_view, 10> names{
         "policy",
@@ -52,11 +47,11 @@ class plan_reader {
         "plan_seconds",
         "ranks",
         "first_layer"};
-    auto const [policy, what, cost, period, bound, optimal, rate, seconds, ranks, layers] =
+    auto const [policy, problem, cost, period, bound, optimal, rate, seconds, ranks, layers] =
         object_.members(names, names.size() - 1);
     if (!policy.is(value_kind::string)) policy.refuse("the title of a policy");
     if (!optimal.is(value_kind::boolean)) optimal.refuse("true or false");
-    problem_reader reader(what);
+    problem_reader reader(problem);
     auto const asked = reader.read();
     unit_ = reader.unit();
     read_ranks(ranks, asked);
@@ -126,23 +121,18 @@ class plan_reader {
         "pass", "stage", "microbatch", "start", "end", "paired"};
     auto const [kind, stage, microbatch, start, end, paired] = entry.members(names, 5);
     if (paired && !paired.is(value_kind::boolean)) paired.refuse("true or false");
-    pass const what{
+    pass const moved{
         read_kind(kind),
         static_cast<std::int32_t>(whole(stage, 0, asked.stages() - 1)),
         static_cast<std::int32_t>(whole(microbatch, 0, asked.microbatches() - 1)),
         paired && paired.text() == "true"};
-    passes_.push(what);
-    line_.push({what, time(start, unit_), time(end, unit_)});
+    passes_.push(moved);
+    line_.push({moved, time(start, unit_), time(end, unit_)});
   }
 
   [[nodiscard]] static pass_kind read_kind(value const& name) {
-    for (auto kind :
-         {pass_kind::forward,
-          pass_kind::backward_input,
-          pass_kind::backward_weight,
-          pass_kind::backward,
-          pass_kind::recompute})
-      if (is_word(name, to_string(kind))) return kind;
+    for (auto const& traits : pass_table)
+      if (is_word(name, traits.letters)) return traits.kind;
     if (is_word(name, "offload") || is_word(name, "reload")) name.refuse(not_offloaded);
     name.refuse("'F', 'B', 'W', 'BW' or 'R'");
   }
@@ -153,16 +143,6 @@ class plan_reader {
   timeline line_;
   std::vector<bytes> peaks_;
 };
-
-/// @return a string as JSON writes it
-/// @throws error (bad_argument) when it is not UTF-8
-[[nodiscard]] ZBPP_INLINE std::string quoted(std::string const& text) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (nlohmann::json::type_error const&) {
-    throw error(errc::bad_argument, "the title of the policy is not UTF-8");
-  }
-}
 
 }  // namespace detail
 
@@ -200,11 +180,13 @@ ZBPP_INLINE plan_report read_plan(std::string_view text, std::string const& name
 
 ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
   detail::check_writable(from);
+  auto const title = zbpp::detail::json_text(from.policy);
+  zbpp::detail::require(!title.empty(), "the title of the policy is not UTF-8");
   std::string text = "{\n";
   auto add = [&text](std::string_view key, std::string const& number) {
     text.append("  \"").append(key).append("\": ").append(number).append(",\n");
   };
-  add("policy", detail::quoted(from.policy));
+  add("policy", title);
   add("problem", detail::problem_writer(from.problem, unit, "  ").write());
   add("cost", number_text(from.cost, unit));
   add("period", number_text(from.period, unit));
@@ -224,13 +206,13 @@ ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
     text.append(std::to_string(from.peak_memory[zbpp::detail::index(rank)]));
     text += ", \"passes\": [";
     auto const* comma = "\n";
-    for (auto const& [what, start, end] : from.timeline[rank]) {
-      text.append(comma).append("      {\"pass\": \"").append(to_string(what.kind));
-      text.append("\", \"stage\": ").append(std::to_string(what.stage));
-      text.append(", \"microbatch\": ").append(std::to_string(what.microbatch));
+    for (auto const& [done, start, end] : from.timeline[rank]) {
+      text.append(comma).append("      {\"pass\": \"").append(to_string(done.kind));
+      text.append("\", \"stage\": ").append(std::to_string(done.stage));
+      text.append(", \"microbatch\": ").append(std::to_string(done.microbatch));
       text.append(", \"start\": ").append(number_text(start, unit));
       text.append(", \"end\": ").append(number_text(end, unit));
-      text += what.is_paired ? ", \"paired\": true}" : "}";
+      text += done.is_paired ? ", \"paired\": true}" : "}";
       comma = ",\n";
     }
     text += "\n    ]}";

@@ -5,8 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/json/detail/document.hpp>
-#include <zbpp/json/detail/problem_reader.hpp>
-#include <zbpp/json/detail/problem_writer.hpp>
+#include <zbpp/json/detail/problem_text.hpp>
 #include <zbpp/json/problem.hpp>
 
 #include <string>
@@ -17,9 +16,9 @@ namespace zbpp::json {
 ZBPP_INLINE problem read_problem(std::string_view text, std::string const& name, time_unit* unit) {
   detail::document const all(text, name);
   detail::problem_reader reader{detail::value(all)};
-  auto what = reader.read();
+  auto problem = reader.read();
   if (unit != nullptr) *unit = reader.unit();
-  return what;
+  return problem;
 }
 
 ZBPP_INLINE std::string write_problem(problem const& problem, time_unit unit) {

@@ -3,9 +3,12 @@
 // All definitions of component json, for the one source file that compiles them.
 #pragma once
 
+#include <zbpp/json/impl/chrome_trace.ipp>
 #include <zbpp/json/impl/claims.ipp>
 #include <zbpp/json/impl/document.ipp>
+#include <zbpp/json/impl/explanation.ipp>
 #include <zbpp/json/impl/layers.ipp>
 #include <zbpp/json/impl/plan.ipp>
+#include <zbpp/json/impl/planners.ipp>
 #include <zbpp/json/impl/problem.ipp>
 #include <zbpp/json/impl/writable.ipp>

@@ -5,8 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/json/detail/problem_reader.hpp>
-#include <zbpp/json/detail/writable.hpp>
+#include <zbpp/json/detail/problem_text.hpp>
 #include <zbpp/json/plan.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>

@@ -62,6 +62,13 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   if (overlapped &&
       (*overlapped < std::max(forward, backward_input) || *overlapped - forward > backward_input))
     refuse("overlapped must lie between max(F, B) and F + B");
+  if (!overlapped_fused) return;
+  // B + W may be more than a number holds, so its parts are compared one after the other.
+  auto const both = *overlapped_fused;
+  auto const first = backward_fused.value_or(backward_input);
+  auto const rest = backward_fused ? 0 : backward_weight;
+  if (both < forward || both - first < rest || both - forward - first > rest)
+    refuse("overlapped_fused must lie between max(F, BW) and F + BW");
 }
 
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }

@@ -20,14 +20,16 @@ namespace zbpp {
 ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
   stage_costs sum;
   ticks fused = 0;
-  ticks saved = 0;
+  ticks saved = 0;        // by an F beside a B
+  ticks saved_fused = 0;  // by an F beside a BW
   bool is_made_again = false;
   for (auto const& layer : layers) {
     sum.forward += layer.forward;
     sum.backward_input += layer.backward_input;
     sum.backward_weight += layer.backward_weight;
     fused += layer.of(pass_kind::backward);
-    saved += layer.saved_by_pairing();
+    saved += layer.saved_by_pairing(pass_kind::backward_input);
+    saved_fused += layer.saved_by_pairing(pass_kind::backward);
     sum.norm += layer.norm;
     sum.optimizer_step += layer.optimizer_step;
     sum.activation += layer.activation;
@@ -44,6 +46,7 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
   }
   if (fused != sum.backward_input + sum.backward_weight) sum.backward_fused = fused;
   if (saved != 0) sum.overlapped = sum.forward + sum.backward_input - saved;
+  if (saved_fused != saved) sum.overlapped_fused = sum.forward + fused - saved_fused;
   if (!sum.recompute) sum.recompute_input = 0;
   return sum;
 }

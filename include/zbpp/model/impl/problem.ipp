@@ -8,7 +8,6 @@
 #include <zbpp/model/detail/cost_sums.hpp>
 #include <zbpp/model/problem.hpp>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,8 +107,9 @@ ZBPP_INLINE std::vector<int> problem::tied_stages() const {
 }
 
 ZBPP_INLINE bool problem::gains_by_pairing() const noexcept {
-  return std::ranges::any_of(
-      stages_, [](stage_costs const& c) { return c.saved_by_pairing() > 0; });
+  for (auto const& c : stages_)
+    if (c.most_saved_by_pairing() > 0) return true;
+  return false;
 }
 
 ZBPP_INLINE bytes problem::tied_size() const noexcept {
@@ -129,6 +129,15 @@ ZBPP_INLINE problem with_memory_limits(problem const& problem, std::vector<bytes
 
 ZBPP_INLINE problem with_memory_limit(problem const& problem, bytes limit) {
   return with_memory_limits(problem, {limit});
+}
+
+ZBPP_INLINE problem with_transfer(problem const& problem, transfer_costs transfer) {
+  return {
+      problem.placement(),
+      problem.microbatches(),
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      std::move(transfer),
+      {problem.memory_limits().begin(), problem.memory_limits().end()}};
 }
 
 }  // namespace zbpp

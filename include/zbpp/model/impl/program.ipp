@@ -38,27 +38,29 @@ ZBPP_INLINE program::program(
 }
 
 ZBPP_INLINE bool agrees_on_steps(program const& program) {
-  return std::ranges::any_of(program.instructions().all(), &instruction::is_of_rank);
+  for (auto const& i : program.instructions().all())
+    if (i.is_of_rank()) return true;
+  return false;
 }
 
 ZBPP_INLINE bool exchanges_states(program const& program) {
-  return std::ranges::any_of(program.instructions().all(), [](instruction const& i) {
-    return i.is_of_rank() || i.is_of_tied();
-  });
+  for (auto const& i : program.instructions().all())
+    if (i.is_of_rank() || i.is_of_tied()) return true;
+  return false;
 }
 
 ZBPP_INLINE std::vector<int> tied_stages(program const& program) {
   std::vector<int> stages;
   for (auto const& i : program.instructions().all())
     if (i.kind == instruction_kind::send_tied) stages.push_back(i.stage);
-  std::ranges::sort(stages);
+  std::sort(stages.begin(), stages.end());
   return stages;
 }
 
 ZBPP_INLINE bool validates_step_before(program const& program) {
-  auto const row = program.instructions(0);
-  auto const first = std::ranges::find_if(row, &instruction::is_of_rank);
-  return first != row.end() && first->kind == instruction_kind::validate;
+  for (auto const& i : program.instructions(0))
+    if (i.is_of_rank()) return i.kind == instruction_kind::validate;
+  return false;
 }
 
 }  // namespace zbpp

@@ -50,7 +50,7 @@ ZBPP_INLINE void schedule::check(int rank, std::size_t position, pass const& p) 
         to_string(p) + ": " + text,
         {.rank = rank, .position = static_cast<std::int64_t>(position)});
   };
-  if (p.kind > pass_kind::recompute) refuse("no such kind of pass");
+  if (!is_known(p.kind)) refuse("no such kind of pass");
   if (p.stage < 0 || p.stage >= stages())
     refuse("stages go from 0 to " + std::to_string(stages() - 1));
   if (p.microbatch < 0 || p.microbatch >= microbatches_)

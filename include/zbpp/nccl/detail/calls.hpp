@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How calls of NCCL are made: in groups, without blocking, and on a library that is new enough.
+// How calls of NCCL are made: in groups, without blocking, on a library that is new enough; and how
+// communicators are aborted: on a thread that was made beforehand, so that nothing can fail when
+// the time comes.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -9,9 +11,14 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <source_location>
 #include <string>
+#include <thread>
+#include <utility>
 
 namespace zbpp::nccl::detail {
 
@@ -71,5 +78,49 @@ void poll(
     next = std::min(2 * next, longest);
   }
 }
+
+/// Runs an action at most once, when it is started, on a thread that was made beforehand. The
+/// launching thread may hang in a call that only the abort ends, the I/O thread, which learns of
+/// failures, must not block, and the abort of one communicator may wait for that of another.
+class abort_thread {
+ public:
+  /// @param action  must not throw
+  /// @throws std::system_error when the system has no more threads
+  explicit abort_thread(std::function<void()> action)
+      : thread_([this, act = std::move(action)] {
+          state_.wait(state::waiting, std::memory_order_acquire);
+          if (state_.load(std::memory_order_acquire) == state::started) act();
+        }) {}
+  abort_thread(abort_thread const&) = delete;
+  abort_thread& operator=(abort_thread const&) = delete;
+  ~abort_thread() { end_with(state::ended); }
+
+  /// Starts the action, unless it was started. Any thread may call this; it does not block.
+  void start() noexcept {
+    auto expected = state::waiting;
+    state_.compare_exchange_strong(expected, state::started, std::memory_order_release);
+    state_.notify_one();
+  }
+  [[nodiscard]] bool is_started() const noexcept {
+    return state_.load(std::memory_order_acquire) == state::started;
+  }
+  /// Starts the action, unless it was started, and blocks until it is done; one thread at a time
+  /// may call this.
+  void finish() { end_with(state::started); }
+
+ private:
+  enum class state : std::uint8_t { waiting, started, ended };
+
+  void end_with(state next) {
+    if (!thread_.joinable()) return;
+    auto expected = state::waiting;
+    state_.compare_exchange_strong(expected, next, std::memory_order_release);
+    state_.notify_one();
+    thread_.join();
+  }
+
+  std::atomic<state> state_{state::waiting};
+  std::thread thread_;  // last: it reads the state
+};
 
 }  // namespace zbpp::nccl::detail

@@ -7,7 +7,7 @@
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/nccl/communicator.hpp>
-#include <zbpp/nccl/detail/communicator_map.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
 #include <zbpp/nccl/error.hpp>
 #include <zbpp/runtime/arena.hpp>
 
@@ -43,8 +43,8 @@ struct endpoint {
         probe(make_probe(at)),
         comm(id, static_cast<int>(of.ranks.size()), of.number_of(at.rank), {of.name, most_ctas}) {}
   /// Adopts the caller's. @throws error (bad_argument); nccl_error; cuda_error
-  endpoint(local_rank const& at, ncclComm_t theirs)
-      : device(at.device), probe(make_probe(at)), comm(theirs) {}
+  endpoint(local_rank const& at, ncclComm_t adopted)
+      : device(at.device), probe(make_probe(at)), comm(adopted) {}
 
   int device;
 
@@ -75,19 +75,19 @@ class communicator_set {
   communicator_set(
       std::vector<channel> channels,
       std::vector<local_rank> here,
-      communicator_map how,
+      communicator_map map,
       std::span<ncclUniqueId const> ids,
       int most_ctas,
       pause_call const& pause)
-      : communicator_set(std::move(channels), std::move(here), std::move(how)) {
+      : communicator_set(std::move(channels), std::move(here), std::move(map)) {
     zbpp::detail::require(
-        ids.size() == how_.communicators.size(), "ids are missing; give one for each communicator");
+        ids.size() == map_.communicators.size(), "ids are missing; give one for each communicator");
     or_abort([&] {
       // All begin before one is waited for, or ranks in a row would wait for one another in turn.
       for (std::size_t k = 0; k < ids.size(); ++k) {
         group together;
-        add_endpoints(k, [&](local_rank const& mine) {
-          return std::make_unique<endpoint>(mine, how_.communicators[k], ids[k], most_ctas);
+        add_endpoints(k, [&](local_rank const& local) {
+          return std::make_unique<endpoint>(local, map_.communicators[k], ids[k], most_ctas);
         });
         together.end();
       }
@@ -102,15 +102,15 @@ class communicator_set {
       std::vector<channel> channels,
       local_rank here,
       int ranks,
-      ncclComm_t theirs,
+      ncclComm_t adopted,
       pause_call const& pause)
       : communicator_set(
             std::move(channels),
             {here},
             map_communicators({}, ranks, channel_layout::one_per_rank)) {
-    how_.of_channel.assign(channels_.size(), 0);
+    map_.of_channel.assign(channels_.size(), 0);
     add_endpoints(
-        0, [&](local_rank const& mine) { return std::make_unique<endpoint>(mine, theirs); });
+        0, [&](local_rank const& local) { return std::make_unique<endpoint>(local, adopted); });
     auto const& comm = endpoints_.front()->comm;
     if (comm.ranks() != ranks || comm.rank() != here.rank)
       throw error(
@@ -119,7 +119,7 @@ class communicator_set {
               std::to_string(comm.ranks()) + "; give one that has rank " +
               std::to_string(here.rank) + " of " + std::to_string(ranks) + ", as the run has");
     int device = 0;
-    check(ncclCommCuDevice(theirs, &device));
+    check(ncclCommCuDevice(adopted, &device));
     if (device != here.device)
       throw error(
           errc::bad_argument,
@@ -136,7 +136,7 @@ class communicator_set {
   /// @return a rank's endpoint of a channel; null when the rank is in another process, or NCCL does
   ///         not carry the channel
   [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
-    auto const communicator = how_.of_channel[zbpp::detail::index(channel)];
+    auto const communicator = map_.of_channel[zbpp::detail::index(channel)];
     if (communicator == communicator_map::none) return nullptr;
     auto const& ends = by_communicator_[zbpp::detail::index(communicator)];
     for (std::size_t i = 0; i < here_.size(); ++i)
@@ -147,7 +147,6 @@ class communicator_set {
   [[nodiscard]] int number_in(int channel, int rank) const noexcept {
     return members_of(channel).number_of(rank);
   }
-  /// @return all endpoints of this process
   [[nodiscard]] std::span<endpoint* const> endpoints() const noexcept { return endpoints_; }
 
   /// Calls `work()`, which uses NCCL, unless `abort` was called; an abort waits until it returns.
@@ -172,7 +171,6 @@ class communicator_set {
     // way into `use`.
     communicator::abort(all());
   }
-  /// @return whether `abort` was called
   [[nodiscard]] bool is_aborted() const noexcept {
     return is_aborted_.load(std::memory_order_acquire);
   }
@@ -193,17 +191,17 @@ class communicator_set {
 
  private:
   communicator_set(
-      std::vector<channel> channels, std::vector<local_rank> here, communicator_map how)
+      std::vector<channel> channels, std::vector<local_rank> here, communicator_map map)
       : channels_(std::move(channels)),
         here_(std::move(here)),
-        how_(std::move(how)),
-        by_communicator_(how_.communicators.size()) {
+        map_(std::move(map)),
+        by_communicator_(map_.communicators.size()) {
     check_library();
     for (auto& of_one : by_communicator_) of_one.resize(here_.size());
   }
 
   [[nodiscard]] communicator_members const& members_of(int channel) const noexcept {
-    return how_.communicators[zbpp::detail::index(how_.of_channel[zbpp::detail::index(channel)])];
+    return map_.communicators[zbpp::detail::index(map_.of_channel[zbpp::detail::index(channel)])];
   }
   [[nodiscard]] std::span<communicator* const> all() const noexcept { return communicators_; }
 
@@ -211,7 +209,7 @@ class communicator_set {
   template <class Make>
   void add_endpoints(std::size_t k, Make const& make) {
     for (std::size_t i = 0; i < here_.size(); ++i) {
-      if (!how_.communicators[k].has(here_[i].rank)) continue;
+      if (!map_.communicators[k].has(here_[i].rank)) continue;
       cuda::device_guard const there(here_[i].device);
       by_communicator_[k][i] = make(here_[i]);
       endpoints_.push_back(by_communicator_[k][i].get());
@@ -282,7 +280,7 @@ class communicator_set {
 
   std::vector<channel> channels_;
   std::vector<local_rank> here_;
-  communicator_map how_;
+  communicator_map map_;
   // By communicator, by rank here.
   std::vector<std::vector<std::unique_ptr<endpoint>>> by_communicator_;
   std::vector<endpoint*> endpoints_;

@@ -8,11 +8,11 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/asio/control.hpp>
-#include <zbpp/asio/detail/tcp_states.hpp>
+#include <zbpp/asio/one_rank.hpp>
 #include <zbpp/asio/rendezvous.hpp>
-#include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
-#include <zbpp/cuda/detail/refuse_replay.hpp>
+#include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
@@ -23,12 +23,9 @@
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
-#include <zbpp/nccl/detail/agreement.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
-#include <zbpp/nccl/detail/device_end.hpp>
-#include <zbpp/nccl/detail/make_carriers.hpp>
-#include <zbpp/nccl/detail/rank_pass_observer.hpp>
-#include <zbpp/nccl/detail/step_launcher.hpp>
+#include <zbpp/nccl/detail/connect.hpp>
+#include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/detail/step_runner.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/ranks.hpp>
@@ -50,7 +47,7 @@
 namespace zbpp::nccl {
 
 /// Issues the passes of this process's rank from the calling thread.
-class ranks::executor {
+class ranks::executor : public asio::one_rank {
  public:
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
@@ -58,36 +55,30 @@ class ranks::executor {
   ///         the program can stall on communicators with this layout; cuda_error; the failure of
   ///         the run
   executor(nccl::ranks by, plan const& planned)
-      : settings_(std::move(by.settings_)),
-        connector_(&by.run_->data_connections()),
-        supervisor_(
-            by.run_->control_channel(),
+      : one_rank(
+            *by.run_,
             planned,
-            {.all_told = [this] { steps_.start_abort(); }},
-            detail::agreement_of(settings_)),
+            {.on_all_informed = [this] { steps_.start_abort(); }},
+            by.settings_.share_losses,
+            detail::agreement_of(by.settings_)),
+        run_(by.run_),
+        settings_(std::move(by.settings_)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
         launcher_(
             settings_.device ? std::vector{*settings_.device} : std::vector<cuda::rank_device>{},
-            supervisor_.ranks(),
+            ranks(),
             planned,
-            checked(supervisor_, settings_, planned),
+            checked(supervisor(), settings_, planned),
             settings_.on_thread_start),
         steps_(
-            supervisor_,
+            supervisor(),
             launcher_,
-            planned.schedule().passes(supervisor_.rank()).size(),
+            planned.schedule().passes(supervisor().rank()).size(),
             zbpp::detail::index(settings_.steps_at_once)) {
     // Forward passes alone can wait in a cycle only if all passes can, so this covers evaluation.
     verify_or_throw(planned.program(), planned.problem(), detail::layout_of(settings_));
   }
-  executor(executor const&) = delete;
-  executor& operator=(executor const&) = delete;
-  ~executor() {
-    for (auto const& mine : programs_) supervisor_.channel().unwatch(&mine);
-  }
 
-  /// @return the rank of this process
-  [[nodiscard]] std::span<int const> ranks() const noexcept { return supervisor_.ranks(); }
   /// @return the memory of the rank, on its device
   [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(context().device())); }
   /// @return the context in which the passes of the rank run
@@ -111,54 +102,46 @@ class ranks::executor {
   ///         the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
-    asio::call_name const named(supervisor_.channel(), supervisor_.connecting(programs_.empty()));
+    asio::call_name const named(control_channel(), supervisor().connecting(programs_.empty()));
     auto communicators = communicators_.lock();
     if (communicators == nullptr)
-      supervisor_.or_fail([&] {
-        auto& run = supervisor_.channel();
-        detail::make_copying(
-            run, context().device(), program, messages, shapes_, settings_, copying_);
-        communicators =
-            detail::make_rest(run, context(), program, messages, *copying_.peers, settings_);
+      supervisor().or_fail([&] {
+        auto& run = control_channel();
+        detail::make_peer_channels(
+            run, context().device(), program, messages, shapes_, settings_, peer_channels_);
+        communicators = detail::make_remaining(
+            run, context(), program, messages, *peer_channels_.peers, settings_);
         communicators_ = communicators;
-        steps_.abort_by([peers = copying_.peers.get(), all = communicators.get()] {
+        steps_.abort_by([peers = peer_channels_.peers.get(), all = communicators.get()] {
           peers->abort();
           all->abort();
         });
       });
     auto needs = cuda::needs_of(
-        program, messages, shapes_, detail::filling_of(*copying_.peers), copying_.held);
+        program, messages, shapes_, detail::filling_of(*peer_channels_.peers), peer_channels_.held);
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
-    contexts[zbpp::detail::index(supervisor_.rank())] = &context();
+    contexts[zbpp::detail::index(supervisor().rank())] = &context();
     auto made = std::make_unique<detail::transport>(
         std::move(communicators),
-        copying_.peers,
+        peer_channels_.peers,
         std::move(contexts),
         std::move(needs),
         settings_.synchronizes);
     // A transport whose program could not be prepared is destroyed; its address may be in use
     // again.
-    programs_.remove_if([&](detail::rank_program const& gone) {
-      if (gone.transport != made.get()) return false;
-      supervisor_.channel().unwatch(&gone);
-      return true;
-    });
+    programs_.remove_if(
+        [&](detail::rank_program const& gone) { return gone.transport == made.get(); });
     // The first program is the one that trains.
     if (programs_.empty()) {
       bool const replays = settings_.replay == cuda::replay::step;
       if (replays) steps_.steps().replay_with(*made);
       if (replays || settings_.steps_at_once > 1) steps_.steps().put_in_order(*made);
     }
-    auto& mine = programs_.emplace_back(detail::rank_program{&program, made.get(), nullptr});
+    auto& added = programs_.emplace_back(detail::rank_program{&program, made.get(), nullptr});
     if (exchanges_states(program)) {
-      mine.states = std::make_unique<asio::detail::tcp_states>(
-          state_map(program),
-          supervisor_.channel(),
-          *connector_,
-          *wakeup_of(supervisor_.rank()),
-          problem.tied_size(),
-          asio::tcp_settings{});
-      made->link_states(*mine.states);
+      added.states = std::make_unique<asio::socket_states>(
+          *run_, program, problem, *wakeup_of(supervisor().rank()));
+      made->link_states(*added.states);
     }
     return made;
   }
@@ -166,18 +149,16 @@ class ranks::executor {
   /// when they are made.
   /// @throws error, the failure of the run
   void connect(detail::transport&) {
-    asio::call_name const named(
-        supervisor_.channel(), supervisor_.connecting(programs_.size() == 1));
+    asio::call_name const named(control_channel(), supervisor().connecting(programs_.size() == 1));
     if (auto const& states = programs_.back().states; states != nullptr)
-      supervisor_.or_fail([&] { states->connect(); });
+      supervisor().or_fail([&] { states->connect(); });
   }
   /// Lets the stages of the rank get ready.
   /// @throws error (bad_argument) when one has an optimizer and steps are replayed; what a stage
   ///         throws; the failure of the run
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    asio::call_name const named(supervisor_.channel(), supervisor_.making());
-    supervisor_.or_fail([&] {
+    prepare([&] {
       auto const& engine = engines.front();
       if (steps_.steps().replays())
         cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
@@ -202,14 +183,14 @@ class ranks::executor {
       detail::transport& transport,
       step_status& status,
       std::size_t turn) {
-    auto const& what = at(transport);
+    auto const& active = at(transport);
     zbpp::detail::require(
-        what.states == nullptr,
+        active.states == nullptr,
         "step_async() is called where weights are tied, for whose gradients the host waits in "
         "every "
         "step; call step()");
     steps_.steps().put_in_order(transport);
-    steps_.start(engines, what, status, turn);
+    steps_.start(engines, active, status, turn);
   }
   /// Blocks until the step that was started first is done, and reads its losses; or until the
   /// device is done, when the run has failed.
@@ -220,62 +201,52 @@ class ranks::executor {
     return steps_.finish(transport, turn, failures);
   }
 
-  /// Tells the others that the pipeline is destroyed here.
-  void leave() { supervisor_.leave(); }
-  /// @return whether the losses of a step are given to all ranks
-  [[nodiscard]] bool shares_losses() const noexcept { return settings_.share_losses; }
-  /// Gives them to all ranks; blocks until those of the last stage's rank are here.
-  void share_losses(std::span<double> losses, int from) { supervisor_.share(losses, from); }
-  /// Tells all ranks what this one asks for behind a step; does not block.
-  void propose(after_step next) { supervisor_.channel().propose(next); }
-  /// Blocks until all ranks have proposed something. @return the most that one of them asks for
-  [[nodiscard]] after_step decision() { return supervisor_.channel().decision(); }
   /// Blocks until all ranks know all failures, and adds those of other ranks.
   void settle(std::vector<failure>& failures) {
     steps_.settle_device();  // what optimizers take back
     if (!std::exchange(is_over_, true))
-      if (auto lost = detail::loss_of_device(context(), supervisor_.rank(), failures)) {
-        supervisor_.report(*lost);
+      if (auto lost = detail::loss_of_device(context(), supervisor().rank(), failures)) {
+        supervisor().report(*lost);
         failures.push_back(*std::move(lost));
       }
-    supervisor_.settle(failures);
+    one_rank::settle(failures);
     for (auto const& each : programs_)
-      if (each.states != nullptr) each.states->transport().close();
+      if (each.states != nullptr) each.states->close();
   }
 
  private:
   // Refuses, on all ranks, what one of them sets. @return how its work is launched
   [[nodiscard]] static cuda::launch_settings checked(
-      asio::step_supervisor& supervisor, ranks_settings const& how, plan const& planned) {
+      asio::step_supervisor& supervisor, ranks_settings const& settings, plan const& planned) {
     cuda::launch_settings const launched{
-        .run_ahead = how.run_ahead,
-        .traces = how.traces,
-        .synchronizes = how.synchronizes,
-        .steps_at_once = how.steps_at_once};
+        .run_ahead = settings.run_ahead,
+        .traces = settings.traces,
+        .synchronizes = settings.synchronizes,
+        .steps_at_once = settings.steps_at_once};
     supervisor.or_fail([&] {
-      static_cast<void>(cuda::detail::checked_steps_at_once(how.steps_at_once, how.traces));
+      static_cast<void>(
+          cuda::detail::checked_steps_at_once(settings.steps_at_once, settings.traces));
       cuda::detail::check_launch(launched);
-      if (how.device) cuda::detail::check_confined(*how.device);
-      detail::check_deadline(how);
-      if (how.replay == cuda::replay::step) detail::check_replay(how, planned);
+      if (settings.device) cuda::detail::check_confined(*settings.device);
+      detail::check_deadline(settings);
+      if (settings.replay == cuda::replay::step) detail::check_replay(settings, planned);
     });
     return launched;
   }
 
   [[nodiscard]] cuda::device_context& context() noexcept {
-    return launcher_.at(supervisor_.rank());
+    return launcher_.at(supervisor().rank());
   }
   [[nodiscard]] detail::rank_program const& at(detail::transport const& transport) const {
     return *std::ranges::find(programs_, &transport, &detail::rank_program::transport);
   }
 
+  asio::rendezvous* run_;
   ranks_settings settings_;
-  asio::detail::data_connector* connector_;
-  asio::step_supervisor supervisor_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
-  std::list<detail::rank_program> programs_;  // their addresses identify watches
-  detail::copying_carriers copying_;
+  std::list<detail::rank_program> programs_;
+  detail::peer_channels peer_channels_;
   // Transports own them: they go before the memory of their messages, which NCCL may have mapped
   // into other processes for a graph.
   std::weak_ptr<detail::communicator_set> communicators_;

@@ -2,18 +2,19 @@
 //
 // Moves messages between ranks by NCCL, or by copies into slots of the receiver where devices reach
 // each other. The host only issues: on the device a transfer waits until its slot is free and its
-// message is made, and a pass until its message has arrived.
+// message is made, and a pass until its message has arrived. A step can be captured as one graph
+// and replayed.
 #pragma once
 
+#include <zbpp/cuda/channel_needs.hpp>
+#include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/slots.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
-#include <zbpp/nccl/detail/channel_state.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
-#include <zbpp/nccl/detail/peer_set.hpp>
-#include <zbpp/nccl/detail/step_replay.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/state_link.hpp>
@@ -29,6 +30,135 @@
 #include <vector>
 
 namespace zbpp::nccl::detail {
+
+using cuda::detail::step_way;
+
+/// Keeps the graph of a rank's steps, one for each of those at once.
+///
+/// In the graph the messages of the rank stand one behind the other, in the order of the program,
+/// beside its passes. CUDA may take the nodes of a graph in any order that their dependences allow,
+/// and put them into any hardware queues, so only what they depend on keeps ranks from waiting for
+/// one another in turn.
+class step_replay {
+ public:
+  /// @param context  of the rank; it outlives this
+  /// @param at_once  how many steps may be under way
+  /// @throws cuda_error
+  explicit step_replay(cuda::device_context& context, std::size_t at_once = 1)
+      : messages_(cuda::on_device(
+            context.device(), [] { return cuda::stream(cuda::stream_priority::highest); })),
+        graph_({&context}, at_once),
+        is_settled_(at_once, 0) {}
+
+  /// @return the stream on which messages are captured
+  [[nodiscard]] cuda::stream_ref messages() const { return messages_; }
+
+  /// @param turn  of the step among those at once
+  /// @return whether all ranks replay the next training step, and each knows it. Otherwise they
+  ///         agree first, since both ends of a message are captured together or not at all.
+  [[nodiscard]] bool is_settled(std::size_t turn) const noexcept { return is_settled_[turn] != 0; }
+  /// @return how this rank can run the next training step, before ranks agree
+  template <class Engines>
+  [[nodiscard]] step_way propose(Engines const& engines, std::size_t turn) {
+    return graph_.choose(engines, turn);
+  }
+  /// Notes what ranks have agreed on: the least of what they proposed.
+  void settle(step_way agreed, std::size_t turn) noexcept {
+    if (agreed == step_way::issue)
+      unsettle();
+    else
+      is_settled_[turn] = 1;
+  }
+  /// Has ranks agree again: something else ran, which may have left memory in use.
+  void unsettle() noexcept { std::ranges::fill(is_settled_, char{0}); }
+
+  /// Launches a step; captures it first, unless it is a replay.
+  /// @param order  of steps, which has the streams of the rank, and that of `messages`
+  /// @param turn   of the step among those at once
+  /// @param issue  as of `step_graph::start`
+  /// @throws as `step_graph::start`
+  template <class Engines, class Issue>
+  void start(
+      step_way way,
+      Engines& engines,
+      cuda::detail::step_order const& order,
+      std::size_t turn,
+      Issue const& issue) {
+    graph_.start(way, engines, order, turn, issue);
+  }
+  /// Drops all graphs, for which an abort of their communicators waits. Those that run go when they
+  /// end.
+  /// @source NCCL, commDestroySync in src/init.cc
+  void discard() noexcept { graph_.discard(); }
+
+ private:
+  cuda::stream messages_;
+  cuda::detail::step_graph graph_;
+  std::vector<char>
+      is_settled_;  // by turn: whether all ranks have captured its graph, and replay it
+};
+
+/// Holds what a transport has of a channel whose sender or receiver, or both, are in this process.
+struct channel_state {
+  static constexpr int not_here = -1;
+
+  /// Makes events and slots for a channel.
+  /// @param from  the sender's device; `not_here` when it is in another process
+  /// @param to    the receiver's, likewise
+  /// @throws cuda_error
+  channel_state(
+      communicator_set const& communicators,
+      peer_set const& peers,
+      int channel,
+      cuda::channel_needs needs,
+      int from,
+      int to)
+      : sender(communicators.endpoint_of(channel, needs.ends.from)),
+        receiver(communicators.endpoint_of(channel, needs.ends.to)),
+        outgoing(peers.sender_of(channel)),
+        incoming(peers.receiver_of(channel)),
+        messages(needs.places()) {
+    if (!peers.carries(channel)) {
+      sender_number = communicators.number_in(channel, needs.ends.from);
+      receiver_number = communicators.number_in(channel, needs.ends.to);
+    }
+    if (from != not_here)
+      made = cuda::on_device(from, [] { return cuda::event(cuda::event_kind::order); });
+    if (to == not_here) needs.window = 0;
+    slots = cuda::on_device(to != not_here ? to : from, [&] {
+      return std::make_unique<cuda::slot_ring>(std::move(needs));
+    });
+  }
+
+  /// Releases what was sent in a step.
+  void release_sent() noexcept {
+    while (retired < sent) at(retired++).clear();
+    sent = retired = 0;
+  }
+  /// Releases what was received, and counts anew.
+  void drain_slots() noexcept {
+    slots->drain();
+    if (incoming != nullptr) incoming->begin_step();
+  }
+  /// @return where a message is that was sent
+  [[nodiscard]] message& at(std::uint32_t number) noexcept {
+    return messages[number & (messages.size() - 1)];
+  }
+
+  // By NCCL, or by copies; null where the other carries the channel, or in another process.
+  endpoint* sender;
+  endpoint* receiver;
+  peer_sender* outgoing;
+  peer_receiver* incoming;
+  int sender_number = -1;
+  int receiver_number = -1;
+  std::unique_ptr<cuda::slot_ring> slots;
+  // Touched by the sender alone.
+  alignas(64) cuda::event made;  // on the sender's compute stream
+  std::vector<message> messages;
+  std::uint32_t sent = 0;
+  std::uint32_t retired = 0;
+};
 
 /// Sends and receives for the ranks of this process.
 ///

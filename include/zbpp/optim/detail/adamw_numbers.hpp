@@ -16,25 +16,25 @@ struct adamw_numbers {
   float unbias_square;  ///< makes up for the bias of the mean square
   float keep_weight;    ///< what decay leaves of a weight
   float factor;         ///< of gradients; 1 multiplies nothing
-  float mean;
-  float mean_square;
+  float beta1;
+  float beta2;
   float epsilon;
 };
 
 /// @return the numbers of a step: the same bits on the host and in a kernel
 [[nodiscard]] ZBPP_HOST_DEVICE inline adamw_numbers numbers_of(
-    adamw_settings const& settings, step_settings const& how) {
-  auto const count = how.updates + 1;
-  auto const rate = how.learning_rate / (1 - power(settings.mean, count));
-  auto const unbias = 1 / (1 - power(settings.mean_square, count));
-  auto const decay = rounded_product(how.learning_rate, settings.weight_decay);
+    adamw_settings const& settings, step_settings const& step) {
+  auto const count = step.updates + 1;
+  auto const rate = step.learning_rate / (1 - power(settings.beta1, count));
+  auto const unbias = 1 / (1 - power(settings.beta2, count));
+  auto const decay = rounded_product(step.learning_rate, settings.weight_decay);
   return {
       .rate = static_cast<float>(rate),
       .unbias_square = static_cast<float>(unbias),
       .keep_weight = static_cast<float>(1 - decay),
-      .factor = how.factor(),
-      .mean = settings.mean,
-      .mean_square = settings.mean_square,
+      .factor = step.factor(),
+      .beta1 = settings.beta1,
+      .beta2 = settings.beta2,
       .epsilon = settings.epsilon};
 }
 

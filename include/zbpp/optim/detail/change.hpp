@@ -7,7 +7,7 @@
 
 namespace zbpp::optim::detail {
 
-/// Says what a step is to change: with `undo_by::weights`, moments follow when it is final.
+/// Says what a step is to change: with `undo_method::weights`, moments follow when it is final.
 enum class change : std::uint8_t { weights, moments, both };
 
 }  // namespace zbpp::optim::detail

@@ -23,7 +23,6 @@ namespace zbpp::optim::detail {
 /// Models `optimizer` for rules that change a weight by its gradient and its moments.
 class elementwise {
  public:
-  /// @return how many layers there are
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
   /// @return a layer, where it was found last
   [[nodiscard]] layer const& at(int layer) const noexcept {
@@ -38,14 +37,13 @@ class elementwise {
   /// Keeps gradients that have a source as they are until `step`, `skip` or `undo`.
   void hold(pass_context);
   /// Takes a step; unless it is final, keeps what `undo` needs.
-  void step(step_settings const& how, pass_context);
+  void step(step_settings const& step, pass_context);
   /// Makes the last step final.
   void commit(pass_context);
   /// Takes the last step back.
   void undo(pass_context);
   /// Sets gradients to 0.
   void skip(pass_context);
-  /// @return whether a layer is tied
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }
@@ -80,25 +78,25 @@ class elementwise {
   /// @param moments  how many numbers a weight has besides its gradient
   /// @throws error (bad_argument) when a layer has not as many gradients as weights, or tied layers
   ///         differ in size
-  elementwise(std::vector<layer> layers, int moments, undo_by undo);
+  elementwise(std::vector<layer> layers, int moments, undo_method undo);
   elementwise(elementwise const&) = default;
   elementwise(elementwise&&) = default;
   elementwise& operator=(elementwise const&) = default;
   elementwise& operator=(elementwise&&) = default;
   ~elementwise() = default;
 
-  [[nodiscard]] std::span<float> moment(int which) noexcept {
-    return moments_[static_cast<std::size_t>(which)];
+  [[nodiscard]] std::span<float> moment(int index) noexcept {
+    return moments_[static_cast<std::size_t>(index)];
   }
 
  private:
   // Changes what a layer has.
-  virtual void apply(step_settings const& how, place const& to, change what) = 0;
+  virtual void apply(step_settings const& step, place const& to, change part) = 0;
 
   // Finds all layers, and which of them are trained; of gradients that are held, the weights.
   void locate();
   void hold_gradients();
-  void apply_all(change what);
+  void apply_all(change part);
   void keep();
   void clear_gradients();
   void return_gradients(bool was_undone);
@@ -111,8 +109,8 @@ class elementwise {
   std::vector<std::vector<float>> kept_;
   bool is_early_ = false;
   bool is_held_ = false;
-  undo_by undo_;
-  step_settings how_;
+  undo_method undo_;
+  step_settings step_;
   std::int64_t tied_weights_;
 };
 

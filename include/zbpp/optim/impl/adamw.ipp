@@ -27,8 +27,8 @@ ZBPP_EXACT void adamw_step(
   ZBPP_EXACT_BODY
   for (std::size_t i = 0; i < size; ++i) {
     auto const gradient = n.factor == 1 ? gradients[i] : gradients[i] * n.factor;
-    auto const m = n.mean * mean[i] + (1 - n.mean) * gradient;
-    auto const v = n.mean_square * square[i] + (1 - n.mean_square) * gradient * gradient;
+    auto const m = n.beta1 * mean[i] + (1 - n.beta1) * gradient;
+    auto const v = n.beta2 * square[i] + (1 - n.beta2) * gradient * gradient;
     if constexpr (ChangesMoments) {
       mean[i] = m;
       square[i] = v;
@@ -41,11 +41,11 @@ ZBPP_EXACT void adamw_step(
 
 }  // namespace detail
 
-ZBPP_INLINE void adamw::apply(step_settings const& how, place const& to, change what) {
-  auto const run = what == change::both      ? detail::adamw_step<true, true>
-                   : what == change::weights ? detail::adamw_step<true, false>
+ZBPP_INLINE void adamw::apply(step_settings const& step, place const& to, change part) {
+  auto const run = part == change::both      ? detail::adamw_step<true, true>
+                   : part == change::weights ? detail::adamw_step<true, false>
                                              : detail::adamw_step<false, true>;
-  auto numbers = detail::numbers_of(settings_, how);
+  auto numbers = detail::numbers_of(settings_, step);
   if (!to.decays) numbers.keep_weight = 1;
   run(numbers,
       to.before,

@@ -37,7 +37,7 @@ ZBPP_EXACT ZBPP_INLINE double sum_of_squares(std::span<float const> values) {
   return total;
 }
 
-ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, undo_by undo)
+ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, undo_method undo)
     : layers_(std::move(layers)),
       is_trained_(layers_.size(), 1),
       moments_(static_cast<std::size_t>(moments)),
@@ -56,9 +56,9 @@ ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, und
 }
 
 ZBPP_INLINE std::span<float const> elementwise::weights(int layer) const {
-  auto where = at(layer);
-  if (where.source != nullptr) where.source->locate_weights(where);
-  return where.weights;
+  auto found = at(layer);
+  if (found.source != nullptr) found.source->locate_weights(found);
+  return found.weights;
 }
 
 ZBPP_INLINE std::size_t elementwise::first_moment(int layer) const noexcept {
@@ -69,10 +69,10 @@ ZBPP_INLINE std::size_t elementwise::first_moment(int layer) const noexcept {
 
 ZBPP_INLINE void elementwise::keep_moments(int layer, bool has_some) {
   if (has_moments(layer) == has_some) return;
-  auto& where = layers_[static_cast<std::size_t>(layer)];
-  if (where.source != nullptr) where.source->locate_weights(where);
+  auto& found = layers_[static_cast<std::size_t>(layer)];
+  if (found.source != nullptr) found.source->locate_weights(found);
   auto const first = static_cast<std::ptrdiff_t>(first_moment(layer));
-  auto const count = where.weights.size();
+  auto const count = found.weights.size();
   for (auto& each : moments_)
     if (has_some)
       each.insert(each.begin() + first, count, 0.0F);
@@ -113,12 +113,12 @@ ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_con
   }
 }
 
-ZBPP_INLINE void elementwise::step(step_settings const& how, pass_context) {
+ZBPP_INLINE void elementwise::step(step_settings const& step, pass_context) {
   locate();
   for (int i = 0; i < layers(); ++i)
     if (is_trained_[static_cast<std::size_t>(i)] != 0) keep_moments(i, true);
-  how_ = how;
-  if (how.is_final) {
+  step_ = step;
+  if (step.is_final) {
     apply_all(change::both);
     clear_gradients();
     return_gradients(false);
@@ -126,13 +126,13 @@ ZBPP_INLINE void elementwise::step(step_settings const& how, pass_context) {
   }
   keep();
   is_early_ = true;
-  apply_all(undo_ == undo_by::weights ? change::weights : change::both);
+  apply_all(undo_ == undo_method::weights ? change::weights : change::both);
   hold_gradients();
 }
 
 ZBPP_INLINE void elementwise::commit(pass_context) {
   if (!std::exchange(is_early_, false)) return;
-  if (undo_ == undo_by::weights) apply_all(change::moments);
+  if (undo_ == undo_method::weights) apply_all(change::moments);
   clear_gradients();
   return_gradients(false);
 }
@@ -150,9 +150,9 @@ ZBPP_INLINE void elementwise::undo(pass_context) {
     std::copy_n(from, l.weights.size(), l.weights.begin());
     from += l.weights.size();
   }
-  if (undo_ == undo_by::copies)
+  if (undo_ == undo_method::copies)
     for (std::size_t i = 0; i < moments_.size(); ++i)
-      std::ranges::copy(kept_[i + 1], moments_[i].begin());
+      std::copy(kept_[i + 1].begin(), kept_[i + 1].end(), moments_[i].begin());
 }
 
 ZBPP_INLINE void elementwise::skip(pass_context) {
@@ -167,8 +167,8 @@ ZBPP_INLINE void elementwise::read_tied(std::span<float> copy, pass_context) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     auto const& l = layers_[i];
     if (!l.is_tied) continue;
-    to = is_trained_[i] != 0 ? std::ranges::copy(l.gradients, to).out
-                             : std::ranges::fill_n(to, tied_weights_, 0.0F);
+    to = is_trained_[i] != 0 ? std::copy(l.gradients.begin(), l.gradients.end(), to)
+                             : std::fill_n(to, tied_weights_, 0.0F);
   }
 }
 
@@ -176,10 +176,10 @@ ZBPP_INLINE void elementwise::write_tied(std::span<float const> sum, pass_contex
   locate();
   for (std::size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].is_tied && is_trained_[i] != 0)
-      std::ranges::copy(sum, layers_[i].gradients.begin());
+      std::copy(sum.begin(), sum.end(), layers_[i].gradients.begin());
 }
 
-ZBPP_INLINE void elementwise::apply_all(change what) {
+ZBPP_INLINE void elementwise::apply_all(change part) {
   std::size_t first = 0;
   auto const* kept = kept_.empty() ? nullptr : kept_.front().data();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -187,16 +187,16 @@ ZBPP_INLINE void elementwise::apply_all(change what) {
     auto const size = l.weights.size();
     if (is_trained_[i] != 0) {
       // A commit changes moments after the weights.
-      auto const* const before = what == change::moments ? kept : l.weights.data();
-      apply(how_, {before, l.weights.data(), l.gradients.data(), size, first, l.decays}, what);
-      if (what == change::moments) kept += size;
+      auto const* const before = part == change::moments ? kept : l.weights.data();
+      apply(step_, {before, l.weights.data(), l.gradients.data(), size, first, l.decays}, part);
+      if (part == change::moments) kept += size;
     }
     if (has_moments_[i] != 0) first += size;
   }
 }
 
 ZBPP_INLINE void elementwise::keep() {
-  kept_.resize(undo_ == undo_by::copies ? 1 + moments_.size() : 1);
+  kept_.resize(undo_ == undo_method::copies ? 1 + moments_.size() : 1);
   auto& weights = kept_.front();
   weights.clear();  // keeps its memory, so that later steps allocate nothing
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -209,7 +209,8 @@ ZBPP_INLINE void elementwise::keep() {
 
 ZBPP_INLINE void elementwise::clear_gradients() {
   for (std::size_t i = 0; i < layers_.size(); ++i)
-    if (is_trained_[i] != 0) std::ranges::fill(layers_[i].gradients, 0.0F);
+    if (is_trained_[i] != 0)
+      std::fill(layers_[i].gradients.begin(), layers_[i].gradients.end(), 0.0F);
 }
 
 ZBPP_INLINE void elementwise::return_gradients(bool was_undone) {

@@ -39,14 +39,14 @@ ZBPP_EXACT void sgd_step(
 
 }  // namespace detail
 
-ZBPP_INLINE void sgd::apply(step_settings const& how, place const& to, change what) {
+ZBPP_INLINE void sgd::apply(step_settings const& step, place const& to, change part) {
   detail::sgd_numbers const n{
-      static_cast<float>(how.learning_rate),
-      how.factor(),
+      static_cast<float>(step.learning_rate),
+      step.factor(),
       settings_.momentum,
       to.decays ? settings_.weight_decay : 0};
-  auto const run = what == change::both      ? detail::sgd_step<true, true>
-                   : what == change::weights ? detail::sgd_step<true, false>
+  auto const run = part == change::both      ? detail::sgd_step<true, true>
+                   : part == change::weights ? detail::sgd_step<true, false>
                                              : detail::sgd_step<false, true>;
   run(n, to.before, to.weights, to.gradients, momentum().data() + to.first, to.size);
 }

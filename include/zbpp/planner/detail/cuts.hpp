@@ -1,22 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ways in which the layers of a model can be cut into stages and stages be chosen to recompute:
-// all of them one after another, and the changes that lead from one to its neighbours.
+// Cuts of layers into stages: models on other placements, the cuts that a search tries, and the
+// placements that a model of layers may have.
 #pragma once
 
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/planner/bottleneck.hpp>
-#include <zbpp/planner/detail/work.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
 
 #include <algorithm>
+#include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace zbpp::detail {
+
+// ---- other placements --------------------------------------------------------------------------
+//
+// The same model on other placements: neighbouring stages are merged, and divided where there are
+// too few of them.
+
+/// Cuts off the first of `parts` equal parts of a stage: that part and the rest, which add up to
+/// the stage. What does not divide evenly goes to the first. What is sent between them is as large
+/// as what the stage sends, and each needs the stage's workspace. Each keeps an input of its own
+/// for R. Tied weights go to the first.
+[[nodiscard]] inline std::array<stage_costs, 2> split_stage(stage_costs const& whole, int parts) {
+  std::array<stage_costs, 2> halves{whole, whole};
+  auto& first = halves[0];  // no structured binding, which clang 14 lets no lambda capture
+  auto& second = halves[1];
+  auto const rest_of = [parts](std::int64_t all) {
+    return all / parts * (parts - 1) + all % parts * (parts - 1) / parts;
+  };
+  auto const halve = [&](auto part) {
+    second.*part = rest_of(whole.*part);
+    first.*part = whole.*part - second.*part;
+  };
+  halve(&stage_costs::forward);
+  halve(&stage_costs::backward_input);
+  halve(&stage_costs::backward_weight);
+  halve(&stage_costs::norm);
+  halve(&stage_costs::optimizer_step);
+  halve(&stage_costs::activation);
+  halve(&stage_costs::weight_gradient_input);
+  halve(&stage_costs::static_memory);
+  // Each part has to add what W needs beyond its activation, which a rounding can miss by one.
+  second.output_gradient =
+      std::max(rest_of(whole.output_gradient), second.weight_gradient_input - second.activation);
+  first.output_gradient = whole.output_gradient - second.output_gradient;
+  // Each part has to stay between the longer of two passes and their sum, which roundings can miss
+  // by one.
+  auto const halve_joint = [&](auto part, pass_kind one, pass_kind other) {
+    if (!(whole.*part)) return;
+    auto const least = [&](stage_costs const& c) { return std::max(c.of(one), c.of(other)); };
+    auto const most = [&](stage_costs const& c) { return c.of(one) + c.of(other); };
+    ticks const both = *(whole.*part);
+    ticks const half = std::clamp(
+        rest_of(both),
+        std::max(least(second), both - most(first)),
+        std::min(most(second), both - least(first)));
+    second.*part = half;
+    first.*part = both - half;
+  };
+  halve_joint(&stage_costs::backward_fused, pass_kind::backward_input, pass_kind::backward_weight);
+  halve_joint(&stage_costs::overlapped, pass_kind::forward, pass_kind::backward_input);
+  if (whole.overlapped_fused) {
+    // B and W are rounded apart, so a part may be able to hide a tick less.
+    auto const fused = pass_kind::backward;
+    auto left = whole.saved_by_pairing(fused);
+    auto const hide = [&](stage_costs& part, ticks wanted) {
+      auto const hidden = std::min({wanted, part.forward, part.of(fused)});
+      part.overlapped_fused = part.forward + part.of(fused) - hidden;
+      left -= hidden;
+    };
+    hide(second, rest_of(left));
+    hide(first, left);
+  }
+  if (whole.recompute) {
+    second.recompute = rest_of(*whole.recompute);
+    first.recompute = *whole.recompute - *second.recompute;
+  }
+  for (auto& half : halves) half.recompute_input = std::min(whole.recompute_input, half.activation);
+  second.tied = 0;
+  return halves;
+}
+
+/// @return the parts of all stages, each divided into as many
+[[nodiscard]] inline std::vector<stage_costs> divided_stages(
+    std::span<stage_costs const> stages, int parts) {
+  std::vector<stage_costs> all;
+  for (auto rest : stages) {
+    for (int left = parts; left > 1; --left) {
+      auto const cut = split_stage(rest, left);
+      all.push_back(cut[0]);
+      rest = cut[1];
+    }
+    all.push_back(rest);
+  }
+  // Tied weights of the last stage are its output layer; an only stage has both that and the
+  // embedding.
+  all.back().tied = stages.back().tied;
+  if (stages.size() > 1 && parts > 1) all[all.size() - index(parts)].tied = 0;
+  return all;
+}
+
+/// Puts a model on another placement with as many ranks, each stage a run of equally many
+/// neighbouring stages.
+/// @param most_parts  into how many parts each stage may be divided where they do not come out even
+/// @return nothing where they do not come out even all the same
+[[nodiscard]] inline std::optional<problem> regroup(
+    problem const& problem, placement const& placement, int most_parts) {
+  if (placement == problem.placement()) return problem;
+  auto const wanted = index(placement.stages());
+  auto const parts = placement.stages() / std::gcd(placement.stages(), problem.stages());
+  if (parts > most_parts) return std::nullopt;
+  auto const grains = divided_stages(problem.all_costs(), parts);
+  auto const run = grains.size() / wanted;
+  std::vector<stage_costs> stages;
+  for (std::size_t s = 0; s < wanted; ++s)
+    stages.push_back(merge_layers(std::span<stage_costs const>(grains).subspan(s * run, run)));
+  return zbpp::problem(
+      placement,
+      problem.microbatches(),
+      std::move(stages),
+      problem.transfer(),
+      {problem.memory_limits().begin(), problem.memory_limits().end()});
+}
+
+/// Lists the placements that a model could have, the fewest stages first: its own, linear, V, and
+/// looped with any number of chunks. Stages are halved for at most two chunks per rank.
+[[nodiscard]] inline std::vector<problem> regroupings(problem const& problem, bool may_halve) {
+  auto const p = problem.ranks();
+  std::vector<zbpp::problem> found{problem};
+  auto const add = [&](placement const& placement, int most_parts) {
+    auto other = regroup(problem, placement, most_parts);
+    auto const is_there = [&](zbpp::problem const& known) {
+      return known.placement() == placement;
+    };
+    if (other && std::none_of(found.begin(), found.end(), is_there))
+      found.push_back(std::move(*other));
+  };
+  int const few = may_halve ? 2 : 1;
+  add(placement::linear(p), few);
+  add(placement::v_shape(p), few);
+  add(placement::looped(p, 2), few);
+  for (int chunks = 3; chunks * p <= problem.stages(); ++chunks)
+    add(placement::looped(p, chunks), 1);
+  std::stable_sort(found.begin(), found.end(), [](zbpp::problem const& a, zbpp::problem const& b) {
+    return a.stages() < b.stages();
+  });
+  return found;
+}
+
+/// @return the name of a placement, with the number of chunks where that is not in the name
+[[nodiscard]] inline std::string sweep_name(placement const& placement) {
+  auto const name = placement.name();
+  return name == "looped" ? name + " " + std::to_string(placement.stages() / placement.ranks())
+                          : name;
+}
+
+// ---- cuts --------------------------------------------------------------------------------------
+//
+// The ways in which the layers of a model can be cut into stages and stages be chosen to recompute:
+// all of them one after another, and the changes that lead from one to its neighbours.
 
 /// Says which layers go into which stage, and which stages recompute.
 struct cut {
@@ -25,6 +184,10 @@ struct cut {
 
   friend auto operator<=>(cut const&, cut const&) = default;
 };
+
+[[nodiscard]] inline cut choice_of(found_plan const& found) {
+  return {found.first_layer, found.recompute};
+}
 
 /// Moves the starts of the stages from `first` to `last` by one layer or, where `by` is 0, changes
 /// whether these two recompute. A chain of starts carries a layer past stages that are full.
@@ -74,6 +237,7 @@ class cut_space {
       c.forward += c.recompute.value_or(0);
       c.recompute.reset();
       c.overlapped.reset();  // lies between those times, and a cut is balanced without it
+      c.overlapped_fused.reset();
     }
     return with_choice(bottleneck_partition(slower, model_.placement()).first_layer, true);
   }
@@ -167,6 +331,101 @@ class cut_space {
   int stages_;
   std::vector<ticks> work_;         // of the layers before each
   std::vector<int> can_recompute_;  // how many of the layers before each
+};
+
+// ---- placements with cuts ----------------------------------------------------------------------
+//
+// The placements on which a model of layers can be planned, and what is known about each.
+
+/// Lists the placements for a number of layers, the fewest stages first, each once.
+[[nodiscard]] inline std::vector<placement> placements_for(
+    layered_problem const& model, int most_chunks) {
+  auto const p = model.placement().ranks();
+  std::vector<placement> list{model.placement()};
+  auto const add = [&](placement const& one) {
+    if (index(one.stages()) <= model.layers().size() &&
+        std::find(list.begin(), list.end(), one) == list.end())
+      list.push_back(one);
+  };
+  add(placement::linear(p));
+  add(placement::v_shape(p));
+  auto const layers = static_cast<int>(model.layers().size());
+  for (int chunks = 2; chunks <= most_chunks && chunks <= layers / p; ++chunks)
+    add(placement::looped(p, chunks));
+  std::stable_sort(list.begin(), list.end(), [](placement const& a, placement const& b) {
+    return a.stages() < b.stages();
+  });
+  return list;
+}
+
+/// @return the same layers on another placement with as many ranks
+[[nodiscard]] inline layered_problem on_placement(
+    layered_problem const& model, placement const& placement, int microbatches) {
+  return {
+      placement,
+      microbatches,
+      {model.layers().begin(), model.layers().end()},
+      model.transfer(),
+      {model.memory_limits().begin(), model.memory_limits().end()}};
+}
+
+/// @return whether a plan is cheaper than another, or costs as much with fewer stages
+[[nodiscard]] inline bool is_better(found_plan const& a, found_plan const& b) {
+  return a.cost < b.cost || (a.cost == b.cost && a.problem.stages() < b.problem.stages());
+}
+
+/// Knows one placement of a model, and the best plan found for it.
+struct placement_candidate {
+  explicit placement_candidate(layered_problem uncut)
+      : model(std::move(uncut)),
+        space(model),
+        balanced(bottleneck_partition(model.layers(), model.placement())),
+        passes(3.0 * model.stages() * model.microbatches()),
+        bound(least_cost()) {}
+  placement_candidate(placement_candidate const&) = delete;  // `space` refers to `model`
+  placement_candidate& operator=(placement_candidate const&) = delete;
+
+  // The work of the busiest rank; where cuts are few, also the least bound of all of them.
+  [[nodiscard]] ticks least_cost() {
+    ticks most = 0;
+    ticks all = 0;
+    bool may_pair = false;  // then ranks may take less than the work that was balanced
+    for (auto const& c : model.layers()) {
+      most = std::max(most, least_work_of(c));
+      all += least_work_of(c);
+      may_pair = may_pair || c.most_saved_by_pairing() > 0;
+    }
+    auto const ranks = model.placement().ranks();
+    auto const work =
+        model.microbatches() *
+        (balanced.optimal && !may_pair ? balanced.work : std::max(most, (all + ranks - 1) / ranks));
+    constexpr double most_passes = 1 << 17;  // to look at, about a tenth of a second
+    std::vector<layer_costs> keeping(model.layers().begin(), model.layers().end());
+    for (auto& c : keeping) c.recompute.reset();
+    layered_problem const plain(
+        model.placement(), model.microbatches(), std::move(keeping), model.transfer());
+    cut_space const cuts(plain);
+    if (!cuts.has_at_most(static_cast<std::int64_t>(most_passes / passes))) return work;
+    std::optional<ticks> least;
+    cuts.for_each([&](cut const& c) {
+      auto const any = space.with_choice(c.first_layer, true);  // a bound for each set of stages
+      auto const problem = model.with(any.first_layer, any.recompute);
+      spent += work_of_bound(problem);
+      auto const cost = lower_bound(problem).cost;
+      least = std::min(least.value_or(cost), cost);
+    });
+    return std::max(work, *least);
+  }
+
+  layered_problem model;
+  cut_space space;
+  bottleneck balanced;
+  double passes;
+  // A search for the best balance that was given up has taken about a tenth of a second.
+  static constexpr double given_up = 2e6;
+  double spent = balanced.optimal ? 0 : given_up;  // what making this took, in passes
+  ticks bound;                                     // no cut costs less
+  std::optional<found_plan> best;
 };
 
 }  // namespace zbpp::detail

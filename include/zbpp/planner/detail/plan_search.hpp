@@ -1,27 +1,196 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search: it tries rules that are known to be good, then changes the best it has, until it
-// meets the lower bound or its budget is spent. What it tries does not depend on the budget, so
-// more time never gives a worse schedule, and every rank that plans finds the same one.
+// The search of one problem within one memory: begins with the handcrafted orders, and spends its
+// budget on rules, blocks and orders.
 #pragma once
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
+#include <zbpp/planner/detail/list_scheduler.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/order_search.hpp>
-#include <zbpp/planner/detail/pipeline_state.hpp>
-#include <zbpp/planner/detail/rank_rules.hpp>
 #include <zbpp/planner/detail/rule_search.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/stp.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace zbpp::detail {
+
+// ---- handcrafted orders ------------------------------------------------------------------------
+//
+// The handcrafted schedules of a problem: a search begins with their orders of F and B, and is
+// never worse than those that fit the memory.
+
+/// 1F1B with its warm-up cut down to what the memory of every rank allows, in proportion.
+[[nodiscard]] inline schedule scaled_one_f_one_b(problem const& problem) {
+  auto const p = problem.ranks();
+  auto const room = std::min(p, tightest_room(problem));
+  return one_chunk(problem, one_f_one_b::title, [&](int rank) {
+    auto const depth = (static_cast<std::int64_t>(p - rank) * room + p - 1) / p;
+    return one_chunk_rule{.warm_up = static_cast<int>(depth) - 1, .fused = true};
+  });
+}
+
+/// @return how many F each rank of a looped placement may run before its first B, so that it keeps
+///         no more than its room, where groups of `group` microbatches go through its chunks in
+///         turn
+[[nodiscard]] inline std::vector<int> most_warm_up(
+    problem const& problem, std::span<bytes const> room, int group) {
+  std::vector<int> most;
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
+    auto const stages = problem.placement().stages_of(rank);
+    auto const all = static_cast<std::int64_t>(stages.size()) * problem.microbatches();
+    auto left = room[index(rank)];
+    std::int64_t count = 0;
+    while (count < all) {
+      auto const chunk = count / group % static_cast<std::int64_t>(stages.size());
+      left -= problem.costs(stages[index(chunk)]).activation;
+      if (left < 0) break;
+      ++count;
+    }
+    most.push_back(static_cast<int>(count));
+  }
+  return most;
+}
+
+/// Lists grouped orders of a looped placement to begin a search with, the likeliest first: groups
+/// of the largest size that has room, and smaller ones; for each size, as many F ahead as 1F1B-I
+/// has, as far as there is room, and as few as grouped 1F1B-I.
+/// @source the orders: arXiv 2503.01328 sec. 3; what lies between them and 1F1B-I is ours
+[[nodiscard]] inline std::vector<interleaved_rule> grouped_rules(
+    problem const& problem, std::span<bytes const> room) {
+  constexpr int most_sizes = 6;
+  auto const m = problem.microbatches();
+  auto const chunks = problem.stages() / problem.ranks();
+  std::vector<interleaved_rule> rules;
+  int last_groups = 0;
+  for (int size = std::min(problem.ranks(), m), sizes = 0; size > 0 && sizes < most_sizes; --size) {
+    auto const groups = (m + size - 1) / size;
+    if (groups == last_groups) continue;
+    auto const largest = largest_group(m, groups);
+    auto const most = most_warm_up(problem, room, largest);
+    if (*std::min_element(most.begin(), most.end()) <= (chunks - 1) * largest) continue;
+    last_groups = groups;
+    ++sizes;
+    for (int const ahead : {2, 1}) {
+      auto rule = rule_for_groups(problem, groups, ahead, false);
+      for (std::size_t rank = 0; rank < most.size(); ++rank) {
+        auto& warm_up = rule.warm_up[rank];
+        warm_up = std::min(warm_up, most[rank]);
+        // A rank that runs fewer F ahead than the next one would wait for it, and that one for it.
+        if (rank > 0) warm_up = std::min(warm_up, rule.warm_up[rank - 1]);
+      }
+      rules.push_back(std::move(rule));
+    }
+  }
+  return rules;
+}
+
+/// @return the grouped order with the largest groups for which there is room; none where even the
+///         smallest have none
+[[nodiscard]] inline std::optional<schedule> largest_groups(problem const& problem) {
+  auto const p = problem.ranks();
+  auto const m = problem.microbatches();
+  auto const all = problem.stages() / p * m;
+  std::vector<bytes> room;
+  for (int rank = 0; rank < p; ++rank) room.push_back(room_for_passes(problem, rank));
+  for (int size = p; size >= (p + 1) / 2; --size) {
+    auto const rule = rule_for_groups(problem, (m + size - 1) / size, 1, false);
+    auto const most = most_warm_up(problem, room, largest_group(m, rule.groups));
+    bool const fits = std::ranges::equal(
+        rule.warm_up, most, [all](int needed, int has) { return std::min(needed, all) <= has; });
+    if (fits) return interleaved_order(problem, rule);
+  }
+  return std::nullopt;
+}
+
+/// Makes the handcrafted schedules on a V for which there are microbatches enough.
+[[nodiscard]] inline std::vector<schedule> orders_on_v(problem const& problem) {
+  auto const p = problem.ranks();
+  auto const m = problem.microbatches();
+  std::vector<schedule> orders{zb_v{}(problem)};
+  if (m >= 2 * p) orders.push_back(dualpipe_v{}(problem));
+  if (m >= 3 * p - 1) orders.push_back(stp{}(problem));
+  return orders;
+}
+
+/// Makes the handcrafted schedules for the placement of a problem, whatever memory they need.
+[[nodiscard]] inline std::vector<schedule> known_orders(problem const& problem) {
+  auto const& placement = problem.placement();
+  std::vector<schedule> orders;
+  if (placement.is_linear()) {
+    orders.push_back(zb_h2{}(problem));
+    orders.push_back(zb_h1{}(problem));
+    orders.push_back(scaled_one_f_one_b(problem));
+  } else if (placement.is_v_shape()) {
+    orders = orders_on_v(problem);
+  } else if (placement.is_looped()) {
+    orders.push_back(interleaved{}(problem));
+    if (auto grouped = largest_groups(problem)) orders.push_back(*std::move(grouped));
+    orders.push_back(grouped_interleaved{}(problem));
+  }
+  for (auto& order : orders) order = insert_recompute(std::move(order), problem);
+  return orders;
+}
+
+/// Makes what the handcrafted policies of the registry make for the placement of a problem, with R
+/// in no stage and, where some may recompute, with R in all of them.
+[[nodiscard]] inline std::vector<schedule> handcrafted_orders(problem const& problem) {
+  auto const& placement = problem.placement();
+  std::vector<schedule> orders;
+  if (placement.is_linear()) {
+    orders.push_back(zb_h2{}(problem));
+    orders.push_back(zb_h1{}(problem));
+    orders.push_back(one_f_one_b{}(problem));
+    orders.push_back(gpipe{}(problem));
+    orders.push_back(scaled_one_f_one_b(problem));
+  }
+  if (placement.is_v_shape()) orders = orders_on_v(problem);
+  if (placement.is_looped()) {
+    orders.push_back(interleaved{}(problem));
+    orders.push_back(grouped_interleaved{}(problem));
+  }
+  bool const may_recompute = std::ranges::any_of(
+      problem.all_costs(), [](stage_costs const& c) { return c.recompute.has_value(); });
+  if (may_recompute)
+    for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
+  return orders;
+}
+
+/// Lists orders of F and B to begin a search with.
+/// @param known  handcrafted schedules of the problem
+/// @param room   bytes that the passes of each rank may hold
+[[nodiscard]] inline std::vector<std::vector<std::vector<fb_code>>> seeds_of(
+    problem const& problem, std::vector<schedule> const& known, std::span<bytes const> room) {
+  std::vector<std::vector<std::vector<fb_code>>> seeds;
+  for (auto const& order : known) seeds.push_back(fb_orders_of(order));
+  auto const& placement = problem.placement();
+  if (placement.is_looped() && !placement.is_linear())
+    for (auto const& rule : grouped_rules(problem, room))
+      seeds.push_back(fb_orders_of(interleaved_order(problem, rule)));
+  return seeds;
+}
+
+// ---- the search --------------------------------------------------------------------------------
+//
+// The search: it tries rules that are known to be good, then changes the best it has, until it
+// meets the lower bound or its budget is spent. What it tries does not depend on the budget, so
+// more time never gives a worse schedule, and every rank that plans finds the same one.
 
 /// Looks for the cheapest schedule of one problem: by rules, and beside them the best schedule of
 /// all is changed pass by pass. What the rules do does not depend on that.
@@ -30,27 +199,25 @@ class plan_search {
   /// @param bound    of the cost: where to stop, and how long ranks idle at best
   /// @param depths   F before the first B, for each rank of a linear placement; else empty
   /// @param reserve  bytes of each rank that are not to be used; empty for none
+  /// @param near     what it may take near its bound, as a multiple of its budget; at least 1
   plan_search(
       problem const& problem,
       ticks bound,
       std::vector<int> depths,
       std::vector<bytes> const& reserve,
-      search_settings const& settings)
+      search_settings const& settings,
+      double near = 1)
       : problem_(problem),
         settings_(settings),
         first_bound_(bound),
         bound_(bound),
-        budget_(settings.seconds * passes_a_second),
+        budget_(passes_of(settings)),
+        most_budgets_(near),
         rules_(problem, bound, std::move(depths), reserve, settings.seed),
         has_edges_(std::ranges::any_of(
             problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })),
         passes_(3.0 * problem.stages() * problem.microbatches()),
-        changes_orders_(passes_ <= most_passes) {
-    constexpr double with_orders = 2;  // budgets are for candidates, changes come on top
-    if (changes_orders_) budget_ *= with_orders;
-    constexpr double for_blocks = 1.1;  // what they take where they do not lead
-    if (rules_.has_blocks()) budget_ *= for_blocks;
-  }
+        changes_orders_(passes_ <= most_passes) {}
 
   /// Tries the rules that are known to be good, the likeliest first.
   void try_known() {
@@ -60,8 +227,11 @@ class plan_search {
   /// Stops at a greater bound than the one it began with. What is tried does not depend on it.
   void stop_at(ticks bound) { bound_ = bound; }
 
+  /// @return bytes that the passes of each rank may hold
+  [[nodiscard]] std::vector<bytes> room() const { return rules_.room(); }
+
   /// Tries orders of F and B that are known to be good.
-  void try_orders(std::vector<std::vector<std::vector<step_code>>> const& orders) {
+  void try_orders(std::vector<std::vector<std::vector<fb_code>>> const& orders) {
     rules_.try_orders(orders, [this] { return goes_on(); });
   }
 
@@ -91,7 +261,6 @@ class plan_search {
   }
   /// @return what the search took so far, in passes
   [[nodiscard]] double work() const noexcept { return all_work(); }
-  /// @return how many schedules were tried
   [[nodiscard]] std::int64_t tries() const noexcept { return rules_.tries() + changes_; }
   /// @return the best schedule that rules make; there must be one
   [[nodiscard]] schedule best_by_rules() { return rules_.best(); }
@@ -115,18 +284,17 @@ class plan_search {
     return !is_done();
   }
   [[nodiscard]] double all_work() const noexcept { return rules_.work() + work_on_order_; }
-  // A search that is near its bound most often meets it if it goes on, so it takes longer than its
-  // budget, the nearer the longer. The bound is the first, which does not depend on the budget: at
-  // the same work a larger budget goes on where a smaller one does. Chosen by us, by what 500
+  // A search that is near its bound most often meets it if it goes on, so it may take longer than
+  // its budget, the nearer the longer. The bound is the first, which does not depend on the budget:
+  // at the same work a larger budget goes on where a smaller one does. Chosen by us, by what 500
   // uneven looped problems need (docs/benchmarks.md).
   [[nodiscard]] double most_work() const noexcept {
     constexpr double near = 0.002;  // of the cost
-    constexpr double most_budgets = 2;
     if (!improves_) return budget_;
-    auto const its = static_cast<double>(cost());
-    auto const gap = its - static_cast<double>(first_bound_);
-    if (gap * most_budgets <= near * its) return most_budgets * budget_;
-    return std::max(near * its / gap, 1.0) * budget_;
+    auto const least = static_cast<double>(cost());
+    auto const gap = least - static_cast<double>(first_bound_);
+    if (gap * most_budgets_ <= near * least) return most_budgets_ * budget_;
+    return std::max(near * least / gap, 1.0) * budget_;
   }
 
   // Changes the best schedule pass by pass, for a share of what the candidates take. The share is
@@ -166,7 +334,8 @@ class plan_search {
   search_settings const& settings_;
   ticks first_bound_;
   ticks bound_;
-  double budget_;  // in passes
+  double budget_;        // in passes
+  double most_budgets_;  // near the bound
   rule_search rules_;
   bool has_edges_;
   double passes_;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What searches share that are made of searches: checked settings, progress that is part of a
-// whole, and memory limits one after another.
+// What searches share that are made of searches: how long a microbatch keeps a stage busy, budgets
+// and their parts, progress that is part of a whole, and memory limits one after another.
 #pragma once
 
+#include <zbpp/analysis/bounds.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <algorithm>
@@ -16,20 +19,37 @@
 
 namespace zbpp::detail {
 
+// ---- work --------------------------------------------------------------------------------------
+//
+// How long one microbatch keeps a stage busy.
+
+/// @return the least time in which the passes of one microbatch can run, none of them in a pair
+[[nodiscard]] constexpr ticks work_of(stage_costs const& c) noexcept {
+  return c.forward + c.of(pass_kind::backward);
+}
+
+/// @return the same where as much as can be is paired
+[[nodiscard]] constexpr ticks least_work_of(stage_costs const& c) noexcept {
+  return work_of(c) - c.most_saved_by_pairing();
+}
+
+// ---- budgets -----------------------------------------------------------------------------------
+//
+// A budget is counted in passes that a search could place, so that it ends at the same place on any
+// machine. Whatever else is done is converted into passes by what it takes on the machine on which
+// a pass takes 50 ns; docs/planner.md says how far that holds.
+
 /// How many passes a search places in a second of its budget.
-inline constexpr double passes_a_second = 2e7;
+inline constexpr double passes_per_second = 2e7;
 
 /// How many passes it places in the time in which a pass is simulated, and its memory counted.
-inline constexpr double passes_a_simulation = 20;
+inline constexpr double passes_per_simulation = 2;
 
-/// @return the effort for raising a bound while a search goes on: a small part of its budget
-[[nodiscard]] inline double effort_within(search_settings const& search) {
-  return search.seconds * passes_a_second / 128;
-}
-/// @return the effort for the bound of what a search has found, twelve times as much
-[[nodiscard]] inline double effort_behind(search_settings const& search) {
-  return 12 * effort_within(search);
-}
+/// The same for a pass of an order in which a choice of pairs is tried.
+inline constexpr double passes_per_pair_trial = 8;
+
+/// How many passes it places in the time of one comparison of `raise_bound`.
+inline constexpr double passes_per_comparison = 2;
 
 /// Refuses a budget that is not a number of seconds.
 /// @throws error (bad_argument)
@@ -40,6 +60,87 @@ inline void check_budget(search_settings const& search) {
         "a budget of " + std::to_string(search.seconds) + " seconds; it lies between 0 and " +
             std::to_string(search_settings::most_seconds));
 }
+
+/// @return the budget in passes
+[[nodiscard]] inline double passes_of(search_settings const& search) {
+  return search.seconds * passes_per_second;
+}
+
+/// @return how many passes a search places in the time of `lower_bound`
+[[nodiscard]] inline double work_of_bound(problem const& problem) {
+  return time_of_lower_bound(problem) * 1e-9 * passes_per_second;
+}
+
+/// @return the settings with so large a share of the budget
+[[nodiscard]] inline search_settings share_of(search_settings search, double share) {
+  search.seconds *= share;
+  return search;
+}
+
+/// @return the settings of each of so many searches with equal shares of a budget
+[[nodiscard]] inline search_settings share_of_each(search_settings search, std::size_t searches) {
+  search.seconds /= static_cast<double>(searches);
+  return search;
+}
+
+/// The share of a budget that goes into less memory at the cost that was found.
+inline constexpr double share_of_saving = 0.03;
+/// The share of what is left that goes into the bounds of what searches have found.
+inline constexpr double share_of_proofs = 0.17;
+/// What the first search may take near its bound, as a multiple of its share.
+inline constexpr double most_near_bound = 1.5;
+
+/// Divides a budget among a search, others in smaller memories, and proofs. Chosen by us: a search
+/// of all the memory finds the best order more often than one of less.
+struct budget_shares {
+  explicit budget_shares(std::size_t smaller)
+      : first(
+            (1 - share_of_proofs) / (most_near_bound + of_smaller * static_cast<double>(smaller))),
+        each_smaller(of_smaller * first) {}
+
+  static constexpr double of_smaller = 0.75;  // of the share of the first
+  double first;                               ///< `most_near_bound` times as much near the bound
+  double each_smaller;
+};
+
+/// @param smaller  memories that policies have on the placement
+/// @return what a policy that searches has for one of them: as much as `greedy_auto` has for it, so
+///         that the policy does not find more
+/// @throws error (bad_argument) when the budget is not a number of seconds
+[[nodiscard]] inline search_settings share_of_policy(
+    search_settings const& search, std::size_t smaller) {
+  check_budget(search);
+  return share_of(share_of(search, 1 - share_of_saving), budget_shares(smaller).each_smaller);
+}
+
+/// Raises bounds within a budget of its own.
+class proof_budget {
+ public:
+  explicit proof_budget(double passes) : left_(passes) {}
+
+  /// @return the greater bound, or `bound`, as `raise_bound` has it
+  [[nodiscard]] cost_bound raise(cost_bound const& bound, ticks cost, problem const& problem) {
+    constexpr double most_costs = 9;  // that are tried
+    double comparisons = 0;
+    auto const effort = left_ / (most_costs * passes_per_comparison);
+    auto const raised = raise_bound(bound, cost, problem, effort, &comparisons);
+    left_ -= passes_per_comparison * comparisons;
+    spent_ += passes_per_comparison * comparisons;
+    return raised;
+  }
+
+  /// @return what that took, in passes
+  [[nodiscard]] double spent() const noexcept { return spent_; }
+
+ private:
+  double left_;
+  double spent_ = 0;
+};
+
+// ---- parts of searches -------------------------------------------------------------------------
+//
+// What searches share that are made of searches: progress that is part of a whole, and memory
+// limits one after another.
 
 /// Makes a search the `done`-th of `all` in what it reports.
 [[nodiscard]] inline search_settings part_of_search(
@@ -59,6 +160,14 @@ inline void check_budget(search_settings const& search) {
   std::sort(ascending.begin(), ascending.end());
   ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
   return ascending;
+}
+
+/// Lets plans of ascending limits share their lower bounds: what nothing can do within a limit,
+/// nothing can do within a lower one.
+inline void carry_lower_bounds(std::vector<found_plan>& plans) {
+  ticks bound = 0;
+  for (auto plan = plans.rbegin(); plan != plans.rend(); ++plan)
+    plan->lower_bound = bound = std::max(bound, plan->lower_bound);
 }
 
 }  // namespace zbpp::detail

@@ -11,8 +11,6 @@
 #include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
-#include <zbpp/planner/detail/plan_site.hpp>
-#include <zbpp/planner/detail/regroup.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
@@ -35,66 +33,76 @@ namespace detail {
 /// Searches all placements of one model.
 ///
 /// What it does one after another depends on the model and the seed, never on the budget, which
-/// only says where it ends. So a larger budget never gives a worse plan.
+/// only says where it ends. So a larger budget never gives a worse plan, until memory is saved.
 class auto_plan_search {
  public:
   auto_plan_search(layered_problem const& model, search_settings const& settings, int most_chunks)
-      : model_(model), settings_(settings), budget_(settings.seconds * passes_a_second) {
-    for (auto const& where : placements_for(model, most_chunks))
-      sites_.push_back(
-          std::make_unique<plan_site>(on_placement(model, where, model.microbatches())));
-    for (auto const& one : sites_) alive_.push_back(one.get());
-    bound_ = (*std::min_element(sites_.begin(), sites_.end(), [](auto const& a, auto const& b) {
-               return a->bound < b->bound;
-             }))->bound;
+      : model_(model), settings_(settings), budget_((1 - saving) * passes_of(settings)) {
+    for (auto const& placement : placements_for(model, most_chunks))
+      candidates_.push_back(std::make_unique<placement_candidate>(
+          on_placement(model, placement, model.microbatches())));
+    for (auto const& one : candidates_) {
+      alive_.push_back(one.get());
+      spent_ += one->spent;
+    }
+    bound_ = (*std::min_element(
+                  candidates_.begin(),
+                  candidates_.end(),
+                  [](auto const& a, auto const& b) { return a->bound < b->bound; }))
+                 ->bound;
   }
 
-  [[nodiscard]] planned_layers run(double most_memory_for) {
-    for (auto* where : alive_) {
+  [[nodiscard]] found_plan run(double most_memory_for) {
+    for (auto* candidate : alive_) {
       if (best_ && (best_->cost <= bound_ || settings_.stop.stop_requested())) break;
-      look_first(*where);
+      look_first(*candidate);
     }
     if (!best_) find_room();
     for (double share = first_share; !is_over(); share *= 2) {
       drop_hopeless();
       if (alive_.empty()) break;
-      for (auto* where : alive_) {
-        if (!is_over()) search_cuts(*where, share);
-        if (!is_over()) search_order(*where, share);
+      for (auto* candidate : alive_) {
+        if (!is_over()) search_cuts(*candidate, share);
+        if (!is_over()) search_order(*candidate, share);
       }
       keep_better_half();
       ++round_;
     }
     save_memory(most_memory_for);
-    auto const cut_bound = zbpp::lower_bound(best_->problem);
-    auto const& chosen = best_->where;
-    return {
-        chosen.first_layer,
-        chosen.recompute,
-        std::move(best_->problem),
-        std::move(best_->schedule),
-        best_->cost,
-        bound_,
-        cut_bound};
+    best_->bound = zbpp::lower_bound(best_->problem);
+    best_->lower_bound = bound_;
+    best_->work = spent_;
+    return std::move(*best_);
   }
 
  private:
-  // What a look at one cut takes beside the tries of its search, in tries: two bounds, the
-  // handcrafted orders, simulating and counting memory, some 1 to 4 us a pass.
+  // What goes into less memory at the cost that was found.
+  static constexpr double saving = 0.05;
+  // What a look at one cut takes beside the tries of its search, in tries, as rounds are planned.
   static constexpr double overhead = 40;
+  // What it takes beside those and its bound, in tries: the handcrafted orders, simulating and
+  // counting memory, about 3 us a pass.
+  static constexpr double fixed = 60;
+  // What the search of an order takes for each of its tries: changes of orders come on top.
+  static constexpr double with_orders = 2;
   // What a placement gets in the first round for its cuts, and again for the order of the best, in
   // tries: that is 8 cuts.
   static constexpr double first_share = 16 * overhead;
 
   // Keeps a plan if it is the best. What no pass makes again does not recompute.
-  void take(plan_site& where, cut chosen, schedule order, ticks cost) {
-    if (where.best && cost >= where.best->cost) return;
+  void take(placement_candidate& candidate, cut chosen, schedule order, ticks cost) {
+    if (candidate.best && cost >= candidate.best->cost) return;
     chosen.recompute.assign(chosen.recompute.size(), false);
     for (auto const& p : order.passes().all())
       if (p.kind == pass_kind::recompute) chosen.recompute[index(p.stage)] = true;
-    auto problem = where.model.with(chosen.first_layer, chosen.recompute);
-    where.best = {std::move(chosen), std::move(problem), std::move(order), cost};
-    if (!best_ || is_better(*where.best, *best_)) best_ = where.best;
+    auto problem = candidate.model.with(chosen.first_layer, chosen.recompute);
+    candidate.best = found_plan{
+        .problem = std::move(problem),
+        .schedule = std::move(order),
+        .cost = cost,
+        .first_layer = std::move(chosen.first_layer),
+        .recompute = std::move(chosen.recompute)};
+    if (!best_ || is_better(*candidate.best, *best_)) best_ = candidate.best;
   }
 
   // Of the best plans of all placements that cost no more than allowed, chooses the one that takes
@@ -102,44 +110,43 @@ class auto_plan_search {
   void save_memory(double most_memory_for) {
     auto const is_stopped = [&] { return settings_.stop.stop_requested(); };
     // Where the optimum was proved at once, others were not looked at that may cost the same.
-    for (auto const& where : sites_)
-      if (!where->best && !is_stopped() &&
-          where->bound <= cost_with_share(best_->cost, most_memory_for))
-        look_first(*where);
+    for (auto const& candidate : candidates_)
+      if (!candidate->best && !is_stopped() &&
+          candidate->bound <= cost_with_share(best_->cost, most_memory_for))
+        look_first(*candidate);
     if (is_stopped()) return;
     auto const most = cost_with_share(best_->cost, most_memory_for);
-    std::vector<plan_site*> able;
-    for (auto const& where : sites_)
-      if (where->best && where->best->cost <= most) able.push_back(where.get());
+    std::vector<placement_candidate*> able;
+    for (auto const& candidate : candidates_)
+      if (candidate->best && candidate->best->cost <= most) able.push_back(candidate.get());
     search_settings part;
-    part.seconds = settings_.seconds / static_cast<double>(able.size());
+    part.seconds = saving * settings_.seconds / static_cast<double>(able.size());
     part.seed = settings_.seed;
     part.stop = settings_.stop;
     std::optional<std::pair<memory_use, ticks>> least;
-    for (auto* where : able) {
-      auto plan = std::move(*where->best);
-      where->best.reset();
+    for (auto* candidate : able) {
+      auto plan = std::move(*candidate->best);
+      candidate->best.reset();
       auto const any =
-          where->space.with_choice(plan.where.first_layer, where->space.may_recompute());
-      auto const problem = where->model.with(any.first_layer, any.recompute);
-      auto found = zbpp::save_memory(
-          problem,
-          {.schedule = std::move(plan.schedule), .cost = plan.cost, .bound = {}},
-          most,
-          part);
-      std::pair const use(memory_use_of(memory_of(found.schedule, problem), problem), found.cost);
+          candidate->space.with_choice(plan.first_layer, candidate->space.may_recompute());
+      plan.problem = candidate->model.with(any.first_layer, any.recompute);
+      plan.work = 0;
+      plan = zbpp::save_memory(std::move(plan), most, part);
+      spent_ += plan.work;
+      std::pair const use(
+          memory_use_of(memory_of(plan.schedule, plan.problem), plan.problem), plan.cost);
       if (least && use >= *least) continue;  // the first of equal ones has the fewest stages
       least = use;
       best_.reset();
-      take(*where, plan.where, std::move(found.schedule), found.cost);
+      take(*candidate, choice_of(plan), std::move(plan.schedule), plan.cost);
     }
   }
 
   // Searches the order of one cut. `tries` is how many whole schedules that may take.
-  found_schedule order_of(plan_site const& where, problem const& cut, double tries) {
-    auto const most = tries * where.passes;
+  found_order order_of(placement_candidate const& candidate, problem const& cut, double tries) {
+    auto const most = with_orders * tries * candidate.passes;
     search_settings part;
-    part.seconds = std::min(most / passes_a_second, search_settings::most_seconds);
+    part.seconds = std::min(most / passes_per_second, search_settings::most_seconds);
     part.seed = settings_.seed;
     part.stop = settings_.stop;
     auto const before = spent_;
@@ -147,48 +154,50 @@ class auto_plan_search {
       part.on_progress = [this, most, before](search_progress const& now) {
         report(before + now.spent * most, now.cost);
       };
-    spent_ += most + overhead * where.passes;  // whether it is refused or not
+    spent_ += fixed * candidate.passes + work_of_bound(cut);  // whether it is refused or not
     auto found = search_once(cut, part);
+    spent_ += found.work;
     report(spent_, found.cost);
     return found;
   }
 
-  void try_cut(plan_site& where, cut const& c, double tries) {
-    auto const what = where.model.with(c.first_layer, c.recompute);
-    if (!fits_memory(what)) return;
-    auto found = order_of(where, what, tries);
-    take(where, c, std::move(found.schedule), found.cost);
+  void try_cut(placement_candidate& candidate, cut const& c, double tries) {
+    auto const problem = candidate.model.with(c.first_layer, c.recompute);
+    if (!fits_memory(problem)) return;
+    auto found = order_of(candidate, problem, tries);
+    take(candidate, c, std::move(found.schedule), found.cost);
   }
 
-  void look_first(plan_site& where) {
-    try_cut(where, where.space.with_choice(where.balanced.first_layer, false), 0);
-    if (!where.space.may_recompute()) return;
-    auto const all = where.space.all_recomputing();
-    auto const ranks = where.model.placement().ranks();
-    for (int first = ranks; first < where.model.stages(); first += ranks)
-      try_cut(where, where.space.with_first_recomputing(all.first_layer, first), 0);
-    try_cut(where, all, 0);
+  void look_first(placement_candidate& candidate) {
+    try_cut(candidate, candidate.space.with_choice(candidate.balanced.first_layer, false), 0);
+    if (!candidate.space.may_recompute()) return;
+    auto const all = candidate.space.all_recomputing();
+    auto const ranks = candidate.model.placement().ranks();
+    for (int first = ranks; first < candidate.model.stages(); first += ranks)
+      try_cut(candidate, candidate.space.with_first_recomputing(all.first_layer, first), 0);
+    try_cut(candidate, all, 0);
   }
 
-  void search_cuts(plan_site& where, double share) {
+  void search_cuts(placement_candidate& candidate, double share) {
     // Half of it looks at cuts; where that is enough for all of them, more goes into each.
     constexpr double most_schedules = 1 << 20;
     auto count = static_cast<int>(std::min(share / (2 * overhead), most_schedules));
-    while (count > 1 && where.space.has_at_most(count / 2)) count /= 2;
+    while (count > 1 && candidate.space.has_at_most(count / 2)) count /= 2;
     auto const tries = share / count - overhead;
     std::stop_source stop;
     auto const decide = [&](problem const& cut) {
       if (is_over()) stop.request_stop();  // behind this one, whether it is refused or not
-      return order_of(where, cut, tries).schedule;
+      return order_of(candidate, cut, tries).schedule;
     };
     try {
-      auto found = partition(
-          where.model,
+      auto found = partition_by(
+          candidate.model,
           decide,
           {.schedules = count,
            .seed = settings_.seed + static_cast<std::uint64_t>(round_),
-           .stop = stop.get_token()});
-      take(where, {found.first_layer, found.recompute}, std::move(found.schedule), found.cost);
+           .stop = stop.get_token()},
+          &candidate.balanced);
+      take(candidate, choice_of(found), std::move(found.schedule), found.cost);
     } catch (error const& nothing_fits) {
       if (nothing_fits.code() != errc::unsupported_problem) throw;
     }
@@ -196,16 +205,19 @@ class auto_plan_search {
 
   // Searches the order of the best cut, with the stages that recompute as they are and as they
   // could be.
-  void search_order(plan_site& where, double share) {
-    if (!where.best) return;
-    auto const chosen = where.best->where;
-    auto const any = where.space.with_choice(chosen.first_layer, where.space.may_recompute());
+  void search_order(placement_candidate& candidate, double share) {
+    if (!candidate.best) return;
+    auto const chosen = choice_of(*candidate.best);
+    auto const any =
+        candidate.space.with_choice(chosen.first_layer, candidate.space.may_recompute());
     auto const left = [&](double most) {
-      return std::clamp((budget_ - spent_) / where.passes, 0.0, most);
+      auto const rest = (budget_ - spent_) / (with_orders * candidate.passes);
+      is_last_ = is_last_ || rest < most;
+      return std::clamp(rest, 0.0, most);
     };
     bool const both = any.recompute != chosen.recompute;
-    try_cut(where, chosen, left(both ? share / 2 : share));
-    if (both && !is_over()) try_cut(where, any, left(share / 2));
+    try_cut(candidate, chosen, left(both ? share / 2 : share));
+    if (both && !is_over()) try_cut(candidate, any, left(share / 2));
   }
 
   // Nothing fits that was looked at first: looks for a cut that fits one microbatch at a time, and
@@ -213,10 +225,10 @@ class auto_plan_search {
   void find_room() {
     bytes least = 0;
     std::optional<error> refusal;
-    for (auto* where : alive_) {
+    for (auto* candidate : alive_) {
       constexpr int enough = 4;  // microbatches: the order only repeats itself
       auto const few = on_placement(
-          where->model, where->model.placement(), std::min(enough, model_.microbatches()));
+          candidate->model, candidate->model.placement(), std::min(enough, model_.microbatches()));
       auto const decide = [&](problem const& cut) {
         auto order = one_by_one(cut);
         auto const used = memory_of(order, cut);
@@ -237,8 +249,9 @@ class auto_plan_search {
         return order;
       };
       try {
-        auto const found = partition(few, decide, {.schedules = 300, .seed = settings_.seed});
-        try_cut(*where, {found.first_layer, found.recompute}, 0);
+        auto const found = partition_by(
+            few, decide, {.schedules = 300, .seed = settings_.seed}, &candidate->balanced);
+        try_cut(*candidate, choice_of(found), 0);
       } catch (error const& nothing_fits) {
         if (nothing_fits.code() != errc::unsupported_problem) throw;
       }
@@ -247,22 +260,27 @@ class auto_plan_search {
   }
 
   void drop_hopeless() {
-    std::erase_if(alive_, [&](plan_site const* where) {
-      return where->bound > best_->cost ||
-             (where->bound == best_->cost && where->model.stages() >= best_->problem.stages());
+    std::erase_if(alive_, [&](placement_candidate const* candidate) {
+      return candidate->bound > best_->cost ||
+             (candidate->bound == best_->cost &&
+              candidate->model.stages() >= best_->problem.stages());
     });
   }
 
   void keep_better_half() {
-    std::stable_sort(alive_.begin(), alive_.end(), [](plan_site const* a, plan_site const* b) {
-      return a->best && (!b->best || is_better(*a->best, *b->best));
-    });
+    std::stable_sort(
+        alive_.begin(),
+        alive_.end(),
+        [](placement_candidate const* a, placement_candidate const* b) {
+          return a->best && (!b->best || is_better(*a->best, *b->best));
+        });
     constexpr std::size_t fewest = 4;
     alive_.resize(std::min(alive_.size(), std::max(fewest, (alive_.size() + 1) / 2)));
   }
 
   [[nodiscard]] bool is_over() const {
-    return best_ && (best_->cost <= bound_ || spent_ >= budget_ || settings_.stop.stop_requested());
+    return best_ && (best_->cost <= bound_ || is_last_ || spent_ >= budget_ ||
+                     settings_.stop.stop_requested());
   }
 
   void report(double spent, ticks found) {
@@ -278,18 +296,19 @@ class auto_plan_search {
   layered_problem const& model_;
   search_settings const& settings_;
   double budget_;  // in passes
-  std::vector<std::unique_ptr<plan_site>> sites_;
-  std::vector<plan_site*> alive_;  // those that are searched on, the fewest stages first
-  ticks bound_ = 0;                // no placement costs less
-  std::optional<placed_candidate> best_;
+  std::vector<std::unique_ptr<placement_candidate>> candidates_;
+  std::vector<placement_candidate*> alive_;  // those that are searched on, the fewest stages first
+  ticks bound_ = 0;                          // no placement costs less
+  std::optional<found_plan> best_;
   int round_ = 0;
   double spent_ = 0;
+  bool is_last_ = false;  // a search had less than its share: with more budget others follow it
   double next_report_ = 0;
 };
 
 }  // namespace detail
 
-ZBPP_INLINE planned_layers auto_plan::operator()(layered_problem const& model) const {
+ZBPP_INLINE found_plan auto_plan::operator()(layered_problem const& model) const {
   detail::check_budget(search);
   detail::require(
       most_chunks >= 2, "most_chunks is less than 2; a looped placement has at least 2");
@@ -297,9 +316,9 @@ ZBPP_INLINE planned_layers auto_plan::operator()(layered_problem const& model) c
   return detail::auto_plan_search(model, search, most_chunks).run(most_memory_for);
 }
 
-ZBPP_INLINE std::vector<planned_limit> auto_plan::frontier(
+ZBPP_INLINE std::vector<found_plan> auto_plan::frontier(
     layered_problem const& model, std::span<bytes const> limits) const {
-  std::vector<planned_limit> points;
+  std::vector<found_plan> points;
   auto const ascending = detail::ascending_limits(limits);
   for (std::size_t i = 0; i < ascending.size(); ++i) {
     layered_problem const limited(
@@ -309,28 +328,23 @@ ZBPP_INLINE std::vector<planned_limit> auto_plan::frontier(
         model.transfer(),
         {ascending[i]});
     auto const part = detail::part_of_search(search, i, ascending.size());
-    std::optional<planned_layers> found;
+    std::optional<found_plan> found;
     try {
       found = auto_plan{part, most_chunks, most_memory_for}(limited);
     } catch (error const& nothing_fits) {
       if (nothing_fits.code() != errc::unsupported_problem) throw;
     }
     // What fits less memory fits more.
-    if (!points.empty() && (!found || points.back().found.cost <= found->cost)) {
+    if (!points.empty() && (!found || points.back().cost <= found->cost)) {
       auto const bound = found ? found->lower_bound : 0;
-      found = points.back().found;
+      found = points.back();
       found->problem = with_memory_limit(found->problem, ascending[i]);
       found->lower_bound = bound;
       found->bound = lower_bound(found->problem);
     }
-    if (found) points.push_back({ascending[i], std::move(*found)});
+    if (found) points.push_back(std::move(*found));
   }
-  // What no plan can do within a limit none can do within a lower one.
-  ticks bound = 0;
-  for (auto point = points.rbegin(); point != points.rend(); ++point) {
-    bound = std::max(bound, point->found.lower_bound);
-    point->found.lower_bound = bound;
-  }
+  detail::carry_lower_bounds(points);
   return points;
 }
 

@@ -5,16 +5,15 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/planner/bottleneck.hpp>
-#include <zbpp/planner/detail/work.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <unordered_map>
 #include <utility>
 
-namespace zbpp {
-namespace detail {
+namespace zbpp::detail {
 
 /// Holds the two sizes that cuts are judged by.
 struct rank_load {
@@ -286,14 +285,12 @@ class bottleneck_search {
   std::int64_t effort_ = 0;
 };
 
-}  // namespace detail
-
 ZBPP_INLINE bottleneck bottleneck_partition(
     std::span<layer_costs const> layers, placement const& placement, bottleneck_settings settings) {
-  detail::require(
+  require(
       settings.steps >= 0, "bottleneck_settings::steps is below 0; give a number of steps from 0");
-  detail::check_layers(layers, placement);
-  return detail::bottleneck_search(layers, placement, settings).run();
+  check_layers(layers, placement);
+  return bottleneck_search(layers, placement, settings).run();
 }
 
-}  // namespace zbpp
+}  // namespace zbpp::detail

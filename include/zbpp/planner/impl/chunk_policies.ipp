@@ -10,39 +10,44 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
-#include <zbpp/planner/detail/activation_budget.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/search_once.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/policy.hpp>
 
-#include <algorithm>
+#include <span>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 namespace zbpp {
 namespace detail {
 
-/// Searches on a V with a budget for activations.
+/// Searches on a V within the first of several budgets for activations, and in the smaller ones
+/// that follow.
 [[nodiscard]] ZBPP_INLINE schedule find_on_v(
     problem const& problem,
     std::string_view title,
-    std::vector<bytes> const& budget,
+    std::span<budget_call const> budgets,
     search_settings const& search) {
-  support(
-      problem.placement().is_v_shape(),
-      title,
-      "needs a v placement, two stages per rank; this one is " + problem.placement().name());
-  return find_within(problem, budget, search).schedule;
+  support_v_shape(problem, title);
+  auto const budget = budgets.front()(problem);
+  auto const each = share_of_policy(search, v_budgets.size());
+  proof_budget proofs(share_of_proofs * passes_of(search));
+  auto found = find_within(problem, budget, part_of_search(each, 0, budgets.size()));
+  found.cost = cost(simulate(found.schedule, problem));
+  search_smaller(problem, limits_within(problem, budget), budgets.subspan(1), each, proofs, found);
+  return std::move(found.schedule);
 }
 
 }  // namespace detail
 
 ZBPP_INLINE schedule v_half::operator()(problem const& problem) const {
-  return detail::find_on_v(problem, title, detail::v_half_budget(problem), search);
+  return detail::find_on_v(problem, title, detail::v_budgets, search);
 }
 
 ZBPP_INLINE schedule v_min::operator()(problem const& problem) const {
-  return detail::find_on_v(problem, title, detail::v_min_budget(problem), search);
+  return detail::find_on_v(problem, title, std::span(detail::v_budgets).last(1), search);
 }
 
 ZBPP_INLINE schedule interleaved_zb::operator()(problem const& problem) const {
@@ -50,8 +55,8 @@ ZBPP_INLINE schedule interleaved_zb::operator()(problem const& problem) const {
       problem.placement().is_looped(),
       title,
       "needs a looped placement; this one is " + problem.placement().name());
-  auto found = detail::find_within(problem, detail::interleaved_budget(problem), search).schedule;
-  if (problem.microbatches() % problem.ranks() != 0) return found;
+  auto const part = detail::share_of_policy(search, detail::looped_budgets.size());
+  auto found = detail::find_within(problem, detail::interleaved_budget(problem), part).schedule;
   auto plain = interleaved{}(problem);
   bool const is_plain_better = detail::is_within_limits(plain, problem) &&
                                cost(simulate(plain, problem)) < cost(simulate(found, problem));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The searches of greedy_auto: of all the memory, and of less where that could hold more.
+// The searches of greedy_auto: of all orders, where they are few; else of all the memory, and of
+// less where that could hold more.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/detail/exhaustive_search.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/detail/activation_budget.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
@@ -15,52 +16,89 @@
 #include <zbpp/planner/save_memory.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 namespace zbpp {
 
-ZBPP_INLINE found_schedule
-detail::find_cheapest(problem const& problem, search_settings const& search) {
-  auto const budgets = detail::activation_budgets(problem.placement());
-  auto const searches = 1 + budgets.size();
-  auto found = detail::search_once(problem, detail::part_of_search(search, 0, searches));
+namespace detail {
+
+/// Searches as long as the settings say.
+[[nodiscard]] ZBPP_INLINE found_order
+search_at_length(problem const& problem, search_settings const& search) {
+  auto const budgets = activation_budgets(problem.placement());
+  budget_shares const shares(budgets.size());
+  proof_budget proofs(share_of_proofs * passes_of(search));
+  auto found = search_once(
+      problem,
+      part_of_search(share_of(search, shares.first), 0, 1 + budgets.size()),
+      {},
+      most_near_bound);
   auto const raise = [&] {
-    if (!search.stop.stop_requested())
-      found.bound = raise_bound(found.bound, found.cost, problem, detail::effort_behind(search));
+    if (!search.stop.stop_requested()) found.bound = proofs.raise(found.bound, found.cost, problem);
   };
   raise();
-  if (found.is_optimal()) return found;
-  std::size_t done = 0;
-  for (auto const budget_for : budgets) {
-    ++done;
-    auto const budget = budget_for(problem);
-    auto const limits = detail::limits_within(problem, budget);
-    if (std::ranges::equal(limits, problem.memory_limits())) continue;
-    auto const smaller = detail::with_free_edges(problem, limits);
-    if (search.stop.stop_requested() || !detail::fits_memory(smaller)) continue;
-    auto const bound =
-        raise_bound(lower_bound(smaller), found.cost, smaller, detail::effort_behind(search));
-    if (bound.cost >= found.cost) continue;
-    auto other =
-        detail::find_within(problem, budget, detail::part_of_search(search, done, searches), bound);
-    found.tries += other.tries;
-    auto const taken = cost(simulate(other.schedule, problem));
-    if (taken >= found.cost) continue;
-    found.schedule = std::move(other.schedule);
-    found.cost = taken;
-    raise();
+  if (found.cost > found.bound.cost) {
+    auto const first = found.cost;
+    auto const each = share_of(search, shares.each_smaller);
+    search_smaller(problem, problem.memory_limits(), budgets, each, proofs, found);
+    if (found.cost < first) raise();
+    if (search.on_progress && !search.stop.stop_requested())
+      search.on_progress({.cost = found.cost, .lower_bound = found.bound.cost, .spent = 1});
   }
-  if (search.on_progress && !search.stop.stop_requested())
-    search.on_progress({.cost = found.cost, .lower_bound = found.bound.cost, .spent = 1});
+  found.work += proofs.spent();
   return found;
 }
 
-ZBPP_INLINE found_schedule greedy_auto::find(problem const& problem) const {
+/// Searches a tiny problem briefly, and then all its orders; where those are too many, at length.
+[[nodiscard]] ZBPP_INLINE found_order
+search_tiny(problem const& problem, search_settings const& search) {
+  auto brief = search;
+  constexpr double enough_seconds = 0.002;
+  brief.seconds = std::min(brief.seconds, enough_seconds);
+  brief.on_progress = {};
+  auto first = search_once(problem, brief);
+  bool const is_over = search_all_orders(problem, search, first);
+  if (search.on_progress && !search.stop.stop_requested())  // hardly any budget is spent
+    search.on_progress({.cost = first.cost, .lower_bound = first.bound.cost});
+  if (is_over || search.stop.stop_requested()) return first;
+  auto rest = search;
+  if (search.on_progress)
+    rest.on_progress = [&](search_progress now) {
+      now.cost = std::min(now.cost, first.cost);
+      now.lower_bound = std::min(std::max(now.lower_bound, first.bound.cost), now.cost);
+      search.on_progress(now);
+    };
+  auto found = search_at_length(problem, rest);
+  found.tries += first.tries;
+  found.work += first.work;
+  if (first.cost < found.cost) {
+    found.cost = first.cost;
+    found.schedule = std::move(first.schedule);
+  }
+  return found;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE found_plan detail::find_cheapest(problem problem, search_settings const& search) {
+  check_budget(search);
+  auto found = is_tiny(problem) ? search_tiny(problem, search) : search_at_length(problem, search);
+  return {
+      .problem = std::move(problem),
+      .schedule = std::move(found.schedule),
+      .cost = found.cost,
+      .bound = found.bound,
+      .lower_bound = found.bound.cost,
+      .tries = found.tries,
+      .work = found.work};
+}
+
+ZBPP_INLINE found_plan greedy_auto::find(problem const& problem) const {
   static_cast<void>(detail::cost_with_share(0, most_memory_for));
-  auto found = detail::find_cheapest(problem, search);
+  auto found =
+      detail::find_cheapest(problem, detail::share_of(search, 1 - detail::share_of_saving));
   auto const most = detail::cost_with_share(found.cost, most_memory_for);
-  return save_memory(problem, std::move(found), most, search);
+  return save_memory(std::move(found), most, detail::share_of(search, detail::share_of_saving));
 }
 
 }  // namespace zbpp

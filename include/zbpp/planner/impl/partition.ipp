@@ -9,9 +9,9 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/bottleneck.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
+#include <zbpp/planner/detail/bottleneck.hpp>
 #include <zbpp/planner/detail/cuts.hpp>
-#include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/partition.hpp>
 
 #include <algorithm>
@@ -32,8 +32,10 @@ class partition_search {
   partition_search(
       layered_problem const& model,
       std::function<schedule(problem const&)> decide,
-      partition_settings settings)
+      partition_settings settings,
+      bottleneck const* balanced)
       : model_(model),
+        balanced_(balanced),
         space_(model),
         decide_(std::move(decide)),
         settings_(settings),
@@ -41,8 +43,10 @@ class partition_search {
     require(settings.schedules >= 1, "schedules is less than 1; the policy is asked at least once");
   }
 
-  [[nodiscard]] layer_partition run() {
-    auto const balanced = bottleneck_partition(model_.layers(), model_.placement());
+  [[nodiscard]] found_plan run() {
+    auto const balanced = balanced_ != nullptr
+                              ? *balanced_
+                              : bottleneck_partition(model_.layers(), model_.placement());
     if (balanced.optimal) least_cost_ = model_.microbatches() * balanced.work;
     auto const start = space_.with_choice(balanced.first_layer, false);
     auto const start_score = consider(start);
@@ -55,14 +59,18 @@ class partition_search {
       search_from(start, start_score);
     if (!best_score_.fits()) refuse();
     auto problem = model_.with(best_.first_layer, best_.recompute);
+    auto const cost = best_score_.cost;
+    bool const is_least = (all && !is_stopped()) || cost == least_cost_;
     return {
-        .first_layer = std::move(best_.first_layer),
-        .recompute = std::move(best_.recompute),
         .problem = std::move(problem),
         .schedule = *std::move(best_order_),
-        .cost = best_score_.cost,
-        .optimal = (all && !is_stopped()) || best_score_.cost == least_cost_,
-        .schedules = asked_};
+        .cost = cost,
+        .lower_bound = is_least             ? cost
+                       : cost > least_cost_ ? std::max<ticks>(least_cost_, 0)
+                                            : 0,  // pairs may take less than the work of a rank
+        .tries = asked_,
+        .first_layer = std::move(best_.first_layer),
+        .recompute = std::move(best_.recompute)};
   }
 
  private:
@@ -198,23 +206,24 @@ class partition_search {
   [[noreturn]] void refuse() {
     auto const tried = "none of the " + std::to_string(asked_) + " partitions tried fits: ";
     if (best_score_.refused) throw error(errc::unsupported_problem, tried + refusal_);
-    auto const what = model_.with(best_.first_layer, best_.recompute);
-    auto const peaks = peak_memory(lower(*best_order_), what);
+    auto const problem = model_.with(best_.first_layer, best_.recompute);
+    auto const peaks = peak_memory(lower(*best_order_), problem);
     auto const excess = [&](int rank) {
-      return peaks[index(rank)].total - *what.memory_limit(rank);
+      return peaks[index(rank)].total - *problem.memory_limit(rank);
     };
     int worst = 0;
-    for (int rank = 1; rank < what.ranks(); ++rank)
+    for (int rank = 1; rank < problem.ranks(); ++rank)
       if (excess(rank) > excess(worst)) worst = rank;
     throw error(
         errc::unsupported_problem,
         tried + "the closest needs " + std::to_string(peaks[index(worst)].total) +
-            " bytes, the limit is " + std::to_string(*what.memory_limit(worst)) +
+            " bytes, the limit is " + std::to_string(*problem.memory_limit(worst)) +
             "; it fits when every limit is higher by " + std::to_string(excess(worst)),
         {.rank = worst});
   }
 
   layered_problem const& model_;
+  bottleneck const* balanced_;
   cut_space space_;
   std::function<schedule(problem const&)> decide_;
   partition_settings settings_;
@@ -231,11 +240,12 @@ class partition_search {
   std::int64_t looked_at_ = 0;
 };
 
-ZBPP_INLINE layer_partition partition_by(
+ZBPP_INLINE found_plan partition_by(
     layered_problem const& model,
     std::function<schedule(problem const&)> decide,
-    partition_settings settings) {
-  return partition_search(model, std::move(decide), settings).run();
+    partition_settings settings,
+    bottleneck const* balanced) {
+  return partition_search(model, std::move(decide), settings, balanced).run();
 }
 
 }  // namespace zbpp::detail

@@ -7,12 +7,12 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
-#include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,13 +22,6 @@
 
 namespace zbpp {
 namespace detail {
-
-/// Says whether a policy searches for schedules of a model; ZB-V has an order of its own where
-/// there are no limits.
-[[nodiscard]] ZBPP_INLINE bool is_searching(
-    any_policy const& policy, layered_problem const& model) {
-  return policy.searches() && (policy.name() != zb_v::name || model.has_limits());
-}
 
 /// Makes one search of the schedules of many cuts in what it reports.
 class cuts_progress {
@@ -64,7 +57,7 @@ class cuts_progress {
 
 }  // namespace detail
 
-ZBPP_INLINE layer_partition partition_by_name(
+ZBPP_INLINE found_plan partition_by_name(
     layered_problem const& model,
     std::string_view policy,
     search_settings const& search,
@@ -73,16 +66,18 @@ ZBPP_INLINE layer_partition partition_by_name(
   detail::require(schedules >= 0, "schedules is less than 0; 0 leaves it to zbpp");
   auto const asked = named_policy(policy, search);
   auto const name = asked.name();
-  if (auto const why = placement_refusal(name, model.placement(), model.microbatches());
-      !why.empty())
-    throw error(errc::unsupported_problem, why);
-  bool const searches = detail::is_searching(asked, model);
+  if (auto const refusal = placement_refusal(name, model.placement(), model.microbatches());
+      !refusal.empty())
+    throw error(errc::unsupported_problem, refusal);
+  bool const searches = asked.searches();
+  // Without limits cuts are tried with ZB-V's own order, which takes no search.
+  bool const has_rule = !searches || (name == zb_v::name && !model.has_limits());
   auto const count = schedules > 0 ? schedules
-                     : searches    ? partition_schedules::of_searches
-                                   : partition_schedules::of_rules;
-  // The order of the best cut takes as long as all cuts before it.
+                     : has_rule    ? partition_schedules::of_rules
+                                   : partition_schedules::of_searches;
+  // The order of the best cut has as much of the budget as all cuts before it.
   auto const phases = static_cast<std::size_t>(searches ? 2 : 1);
-  search_settings share{.seconds = search.seconds / count, .seed = search.seed};
+  search_settings share{.seconds = search.seconds / (2.0 * count), .seed = search.seed};
   share.stop = search.stop;
   partition_settings cuts{.schedules = count, .seed = search.seed, .stop = search.stop};
   detail::cuts_progress progress(detail::part_of_search(search, 0, phases).on_progress, count);
@@ -90,13 +85,13 @@ ZBPP_INLINE layer_partition partition_by_name(
     cuts.on_progress = [&](search_progress const& now) { progress.tell_cut(now); };
     share.on_progress = [&](search_progress const& now) { progress.tell_order(now); };
   }
-  auto found = partition(model, named_policy(name, share), cuts);
+  auto found = partition(model, searches && has_rule ? zb_v{} : named_policy(name, share), cuts);
   if (!searches || search.stop.stop_requested()) return found;
-  auto last = detail::part_of_search(search, 1, phases);
+  auto const last = detail::part_of_search(detail::share_of(search, 0.5), 1, phases);
   auto order = detail::insert_recompute(named_policy(name, last)(found.problem), found.problem);
   auto const took = cost(simulate(order, found.problem));
   if (took >= found.cost || !detail::is_within_limits(order, found.problem)) return found;
-  found.optimal = false;  // it was about the shorter searches
+  found.lower_bound = 0;  // it was about the shorter searches
   found.schedule = std::move(order);
   found.cost = took;
   return found;

@@ -8,12 +8,12 @@
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v.hpp>
+#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/stp.hpp>
 
-#include <algorithm>
 #include <string>
 
 namespace zbpp {
@@ -23,24 +23,27 @@ ZBPP_INLINE std::vector<any_policy> builtin_policies(search_settings const& sear
       gpipe{},
       one_f_one_b{},
       interleaved{},
+      grouped_interleaved{},
       interleaved_zb{.search = search},
       zb_h1{},
       zb_h2{},
-      zb_v{.search = search},
+      zb_v_within_limits{.search = search},
       v_half{.search = search},
       v_min{.search = search},
       dualpipe_v{},
+      stp{},
       greedy_auto{.search = search}};
 }
 
 ZBPP_INLINE any_policy find_policy(std::vector<any_policy> const& policies, std::string_view name) {
-  auto const found = std::find_if(policies.begin(), policies.end(), [name](any_policy const& p) {
-    return p.name() == name || p.title() == name;
-  });
-  if (found != policies.end()) return *found;
-  std::string text = "no policy is called '" + std::string(name) + "'; there are";
-  for (auto const& p : policies) text.append(" ").append(p.name());
-  throw error(errc::bad_argument, text);
+  return detail::find_named(policies, name, name);
+}
+
+ZBPP_INLINE error
+detail::unknown_policy(std::string_view shown, std::vector<std::string_view> const& names) {
+  std::string text = "no policy is called '" + std::string(shown) + "'; there are";
+  for (auto const name : names) text.append(" ").append(name);
+  return error(errc::bad_argument, text);
 }
 
 }  // namespace zbpp

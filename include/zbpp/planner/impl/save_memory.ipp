@@ -9,10 +9,9 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/detail/activation_budget.hpp>
-#include <zbpp/planner/detail/fuse.hpp>
-#include <zbpp/planner/detail/known_orders.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
+#include <zbpp/planner/detail/plan_search.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
@@ -32,18 +31,18 @@ namespace detail {
 /// and the budget alone.
 class memory_saver {
  public:
-  memory_saver(problem const& problem, found_schedule found, ticks most, search_settings search)
-      : problem_(problem),
-        best_(std::move(found)),
-        used_(memory_of(best_.schedule, problem)),
+  memory_saver(found_plan found, ticks most, search_settings search)
+      : best_(std::move(found)),
+        used_(memory_of(best_.schedule, problem_)),
         most_(most),
         search_(std::move(search)),
-        left_(search_.seconds * passes_a_second * share),
+        left_(passes_of(search_)),
+        budget_(left_),
         passes_(static_cast<double>(best_.schedule.passes().size())),
-        least_(least_memory(problem)) {
+        least_(least_memory(problem_)) {
     search_.on_progress = nullptr;
-    for (auto const limit : problem.memory_limits()) top_ = std::max(top_, limit);
-    for (auto const& c : problem.all_costs())
+    for (auto const limit : problem_.memory_limits()) top_ = std::max(top_, limit);
+    for (auto const& c : problem_.all_costs())
       for (auto const size :
            {c.activation,
             c.weight_gradient_input,
@@ -55,19 +54,20 @@ class memory_saver {
         grain_ = std::gcd(grain_, size);
   }
 
-  [[nodiscard]] found_schedule run() {
+  memory_saver(memory_saver const&) = delete;  // `problem_` refers to `best_`
+  memory_saver& operator=(memory_saver const&) = delete;
+
+  [[nodiscard]] found_plan run() {
     if (used_ != least_) {
       try_known();
       lower_peak();
       lower_sum();
     }
+    best_.work += budget_ - left_;
     return std::move(best_);
   }
 
  private:
-  // Of the budget of a search.
-  static constexpr double share = 0.25;
-
   [[nodiscard]] bool is_over() const { return left_ <= 0 || search_.stop.stop_requested(); }
 
   // ---- levels: one number that stands for the limits of all ranks -------------------------------
@@ -114,15 +114,15 @@ class memory_saver {
   // Takes an order within the cost that takes less memory.
   bool take(schedule order, bool fuses) {
     auto used = memory_of(order, problem_);
-    left_ -= passes_a_simulation * passes_;
+    left_ -= passes_per_simulation * passes_;
     auto const use = memory_use_of(used, problem_);
     if (use >= memory_use_of(used_, problem_) || !keeps_limits(used, problem_)) return false;
     auto taken = cost(simulate(order, problem_));
-    bool const may_fuse = fuses && left_ > passes_a_simulation * fusion::most_trials * passes_;
+    bool const may_fuse = fuses && left_ > passes_per_simulation * fusion::most_trials * passes_;
     if (taken > most_ && may_fuse) {
       int trials = 0;
       order = fuse_where_it_pays(std::move(order), problem_, &trials);
-      left_ -= passes_a_simulation * trials * passes_;
+      left_ -= passes_per_simulation * trials * passes_;
       taken = cost(simulate(order, problem_));
       used = memory_of(order, problem_);
       if (memory_use_of(used, problem_) >= memory_use_of(used_, problem_)) return false;
@@ -148,15 +148,12 @@ class memory_saver {
     auto const limited = with_memory_limits(problem_, std::move(limits));
     if (!fits_memory(limited)) return false;
     search_settings brief = search_;
-    brief.seconds = std::max(0.0, part * left_ / (budgets_a_search * passes_a_second));
-    double work = 0;
-    auto found = search_for(limited, brief, most_, work);
+    brief.seconds = std::max(0.0, part * left_ / passes_per_second);
+    auto found = search_for(limited, brief, most_);
     best_.tries += found.tries;
-    left_ -= work + overhead * passes_;
+    left_ -= found.work + overhead * passes_;
     return found.cost <= most_ && take(std::move(found.schedule), false);
   }
-  // With changes of orders and blocks a search takes about so many of its budgets.
-  static constexpr double budgets_a_search = 2.2;
   // What a search takes beside its tries, in tries.
   static constexpr double overhead = 10;
 
@@ -191,7 +188,7 @@ class memory_saver {
   }
   // Asks the bound whether an order within limits can meet the cost, where that takes little.
   [[nodiscard]] bool may_suffice(std::vector<bytes> const& limits) {
-    auto const work = work_of_bound();
+    auto const work = work_of_bound(problem_);
     if (work > part_for_bound * left_) return true;
     left_ -= work;
     return lower_bound(with_memory_limits(problem_, limits)).cost <= most_;
@@ -204,7 +201,7 @@ class memory_saver {
   [[nodiscard]] bytes bounded_level() {
     auto low = level_of(least_);
     auto high = level_of(used_);
-    auto const work = work_of_bound();
+    auto const work = work_of_bound(problem_);
     constexpr double part = 0.25;
     auto const most_work = part * left_;
     double spent = 0;
@@ -221,20 +218,15 @@ class memory_saver {
     left_ -= spent;
     return low;
   }
-  // What `lower_bound` takes, in passes.
-  [[nodiscard]] double work_of_bound() const {
-    auto const ranks = static_cast<double>(problem_.ranks());
-    auto const chunks = std::max(1.0, static_cast<double>(problem_.stages()) / ranks);
-    auto const views = chunks > 1 ? ranks * chunks * chunks * chunks : 1;
-    return 0.75 * ranks * problem_.microbatches() * views;
-  }
 
   // ---- the sum ----------------------------------------------------------------------------------
 
   // Lowers what the ranks beside the fullest take: of all at once, then of one after another.
   void lower_sum() {
     constexpr double most_tries = 300;
-    left_ = std::min(left_, most_tries * passes_);
+    auto const less = std::min(left_, most_tries * passes_);
+    budget_ -= left_ - less;  // that is not used
+    left_ = less;
     try_budgets();
     constexpr int halvings = 4;
     double low = 0;
@@ -266,12 +258,13 @@ class memory_saver {
     return may_suffice(limits) && search(std::move(limits), search_part);
   }
 
-  problem const& problem_;
-  found_schedule best_;
+  found_plan best_;
+  problem const& problem_ = best_.problem;
   std::vector<bytes> used_;
   ticks most_;
   search_settings search_;
-  double left_;  // of the budget, in passes
+  double left_;    // of the budget, in passes
+  double budget_;  // all that may be used of it
   double passes_;
   std::vector<bytes> least_;  // without which nothing runs
   bytes top_ = 0;             // the largest limit
@@ -302,11 +295,10 @@ ZBPP_INLINE ticks detail::cost_with_share(ticks cost, double share) {
   return cost + static_cast<ticks>(share * static_cast<double>(cost));
 }
 
-ZBPP_INLINE found_schedule save_memory(
-    problem const& problem, found_schedule found, ticks most, search_settings const& search) {
+ZBPP_INLINE found_plan save_memory(found_plan found, ticks most, search_settings const& search) {
   detail::check_budget(search);
   if (search.stop.stop_requested()) return found;
-  return detail::memory_saver(problem, std::move(found), most, search).run();
+  return detail::memory_saver(std::move(found), most, search).run();
 }
 
 }  // namespace zbpp

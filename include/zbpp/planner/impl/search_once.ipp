@@ -4,21 +4,20 @@
 // orders, where the search has not met the bound.
 #pragma once
 
+#include <zbpp/analysis/detail/exhaustive_search.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/detail/fuse.hpp>
-#include <zbpp/planner/detail/known_orders.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
-#include <zbpp/planner/detail/pair_up.hpp>
 #include <zbpp/planner/detail/plan_search.hpp>
-#include <zbpp/planner/detail/recompute.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -30,9 +29,13 @@ namespace detail {
 /// is an order.
 class auto_planner {
  public:
-  auto_planner(problem const& problem, search_settings const& settings, cost_bound const& bound)
+  /// @param near  what it may take near its bound, as a multiple of its budget
+  auto_planner(
+      problem const& problem, search_settings const& settings, cost_bound const& bound, double near)
       : problem_(problem),
-        settings_(settings),
+        settings_(share_of(settings, 1 - share_of_interim_proofs)),
+        near_(near),
+        proofs_(share_of_interim_proofs * passes_of(settings)),
         first_bound_(lower_bound(problem)),
         bound_(bound.cost > first_bound_.cost ? bound : first_bound_) {}
 
@@ -40,11 +43,13 @@ class auto_planner {
   auto_planner(problem const& problem, search_settings const& settings, ticks target)
       : problem_(problem),
         settings_(settings),
+        near_(1),
+        proofs_(0),
         first_bound_{.cost = target},
         bound_(first_bound_),
         has_target_(true) {}
 
-  [[nodiscard]] found_schedule run() {
+  [[nodiscard]] found_order run() {
     auto const depths =
         problem_.placement().is_linear() ? staircase(problem_).forwards : std::vector<int>{};
     std::vector<bytes> reserve(index(problem_.ranks()), 0);
@@ -53,12 +58,14 @@ class auto_planner {
       if (!known) known = known_orders(problem_);
       return *known;
     };
+    auto share = share_of_round(problem_);
     constexpr int most_rounds = 8;
-    for (int round = 0; round < most_rounds; ++round) {
-      plan_search search(problem_, first_bound_.cost, depths, reserve, settings_);
+    for (int round = 0; round < most_rounds; ++round, share /= 2) {
+      auto const part = share_of(settings_, share);
+      plan_search search(problem_, first_bound_.cost, depths, reserve, part, near_);
       search.stop_at(bound_.cost);
       search.try_known();
-      if (!search.is_done()) search.try_orders(seeds_of(known_once()));
+      if (!search.is_done()) search.try_orders(seeds_of(problem_, known_once(), search.room()));
       if (search.has_found()) improve(search);
       tries_ += search.tries();
       work_ += search.work();
@@ -78,13 +85,13 @@ class auto_planner {
       for (auto& order : known_once())
         if (is_within_limits(order, problem_)) take(fuse(std::move(order)));
     if (!best_) take(one_by_one(problem_));
-    return {std::move(*best_), cost_, bound_, tries_};
+    return {std::move(*best_), cost_, bound_, tries_, work_ + proofs_.spent()};
   }
 
-  /// @return what the run took, in passes
-  [[nodiscard]] double work() const noexcept { return work_; }
-
  private:
+  // Of the budget, for bounds that are raised while the search goes on.
+  static constexpr double share_of_interim_proofs = 0.08;
+
   [[nodiscard]] static problem without_edges(problem const& problem) {
     std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
     for (auto& c : costs) c.edge = 0;
@@ -98,7 +105,7 @@ class auto_planner {
     for (double budgets = 1.0 / 8; !search.is_done(); budgets *= 2) {
       if (!has_target_ && search.cost() < tried && !settings_.stop.stop_requested()) {
         tried = search.cost();
-        bound_ = raise_bound(bound_, tried, problem_, effort_within(settings_));
+        bound_ = proofs_.raise(bound_, tried, problem_);
         search.stop_at(bound_.cost);
       }
       search.improve(budgets);
@@ -110,7 +117,7 @@ class auto_planner {
     if (has_target_ && cost(simulate(order, problem_)) <= bound_.cost) return order;
     int trials = 0;
     auto fused = fuse_where_it_pays(std::move(order), problem_, &trials);
-    work_ += passes_a_simulation * trials * static_cast<double>(fused.passes().size());
+    work_ += passes_per_simulation * trials * static_cast<double>(fused.passes().size());
     return fused;
   }
 
@@ -138,7 +145,9 @@ class auto_planner {
   }
 
   problem const& problem_;
-  search_settings const& settings_;
+  search_settings settings_;
+  double near_;
+  proof_budget proofs_;
   cost_bound
       first_bound_;  // what is tried depends on this one, which does not depend on the budget
   cost_bound bound_;
@@ -152,7 +161,10 @@ class auto_planner {
 /// @return the problem as it is where no passes are paired
 [[nodiscard]] ZBPP_INLINE problem without_pairs(problem const& problem) {
   std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
-  for (auto& c : costs) c.overlapped.reset();
+  for (auto& c : costs) {
+    c.overlapped.reset();
+    c.overlapped_fused.reset();
+  }
   return {
       problem.placement(),
       problem.microbatches(),
@@ -163,7 +175,7 @@ class auto_planner {
 
 /// 1F1B that runs twice as far ahead, within the memory of every rank: so far that no rank waits
 /// for the other half of a pair (docs/planner.md, "Pairs").
-[[nodiscard]] ZBPP_INLINE schedule far_one_f_one_b(problem const& problem, bool fused) {
+[[nodiscard]] ZBPP_INLINE schedule deep_one_f_one_b(problem const& problem, bool fused) {
   auto const p = problem.ranks();
   auto const room = tightest_room(problem);
   auto const order = one_chunk(problem, one_f_one_b::title, [&](int rank) {
@@ -174,15 +186,16 @@ class auto_planner {
 }
 
 /// Pairs what the search without pairs found, and the known orders; so it is never worse.
-/// @param in_turn  the problem without pairs
+/// @param in_turn   the problem without pairs
+/// @param settings  with the budget for that; but each choice is tried once at least
 ZBPP_INLINE void pair_up(
     problem const& problem,
     zbpp::problem const& in_turn,
     search_settings const& settings,
-    found_schedule& found) {
+    found_order& found) {
   auto orders = known_orders(in_turn);
   if (problem.placement().is_linear())
-    for (bool fused : {false, true}) orders.push_back(far_one_f_one_b(problem, fused));
+    for (bool fused : {false, true}) orders.push_back(deep_one_f_one_b(problem, fused));
   for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
   orders.insert(orders.begin(), found.schedule);
   auto const take = [&](schedule order) {
@@ -193,48 +206,75 @@ ZBPP_INLINE void pair_up(
     found.schedule = std::move(order);
   };
   auto const passes = static_cast<double>(found.schedule.passes().size());
-  // As many orders for each of some twenty attempts as the budget has room for, but one at least.
-  auto const trials =
-      static_cast<int>(std::clamp(settings.seconds * passes_a_second / (8 * passes), 1.0, 256.0));
+  constexpr std::array choices{
+      pair_order::forward_first, pair_order::backward_first, pair_order::any};
+  auto left = passes_of(settings);
+  auto attempts = static_cast<double>(orders.size() * choices.size());
   for (auto const& order : orders) {
     bool const is_paired = has_pairs(order.passes().all());
     if (is_paired) take(order);
-    if (is_paired || !is_within_limits(order, problem)) continue;
-    for (auto which : {pair_order::forward_first, pair_order::backward_first, pair_order::any}) {
+    if (is_paired || !is_within_limits(order, problem)) {
+      attempts -= static_cast<double>(choices.size());
+      continue;
+    }
+    for (auto preference : choices) {
       if (settings.stop.stop_requested() || found.cost <= found.bound.cost) return;
-      take(fuse_where_it_pays(pairing(order, problem, which, trials).run(), problem));
+      // An equal share of what is left.
+      auto const trials = static_cast<int>(
+          std::clamp(left / (attempts * passes_per_pair_trial * passes), 1.0, 256.0));
+      pairing pairs(order, problem, preference, trials);
+      auto paired = pairs.run();
+      int fusions = 0;
+      take(fuse_where_it_pays(std::move(paired), problem, &fusions));
+      auto const work =
+          passes * (passes_per_pair_trial * (pairs.trials() + 1) + passes_per_simulation * fusions);
+      left -= work;
+      found.work += work;
+      attempts -= 1;
       if (trials == 1) break;  // a large problem
     }
   }
 }
 
-ZBPP_INLINE found_schedule
-search_for(problem const& problem, search_settings const& search, ticks target, double& work) {
-  if (!problem.gains_by_pairing()) {
-    auto_planner planner(problem, search, target);
-    auto found = planner.run();
-    work += planner.work();
-    return found;
-  }
+/// What pairs take beside a search, of its budget: with pairs no plan costs more than without.
+inline constexpr double share_of_pairs = 0.4;
+
+ZBPP_INLINE found_order
+search_for(problem const& problem, search_settings const& search, ticks target) {
+  if (!problem.gains_by_pairing()) return auto_planner(problem, search, target).run();
   auto const in_turn = without_pairs(problem);
-  auto_planner planner(in_turn, search, cost_bound{});
-  auto found = planner.run();
+  auto found = auto_planner(in_turn, search, cost_bound{}, 1).run();
   found.bound = {.cost = target};
-  pair_up(problem, in_turn, search, found);
-  constexpr double budgets_of_pairs = 2;  // pair_up counts trials, of which there are about so many
-  work += planner.work() + budgets_of_pairs * search.seconds * passes_a_second;
+  pair_up(problem, in_turn, share_of(search, share_of_pairs), found);
   return found;
 }
 
-ZBPP_INLINE found_schedule
-search_once(problem const& problem, search_settings const& search, cost_bound const& bound) {
+ZBPP_INLINE bool search_all_orders(
+    problem const& problem, search_settings const& search, found_order& found) {
+  if (found.cost <= found.bound.cost) return true;
+  if (!is_tiny(problem) || search.stop.stop_requested()) return false;
+  auto const best = find_optimum(
+      problem,
+      {.nodes = tiny_nodes, .below = found.cost, .enough = found.bound.cost, .stop = search.stop});
+  if (best.cost) {
+    found.cost = *best.cost;
+    found.schedule = schedule(problem.placement(), problem.microbatches(), best.order);
+  }
+  if (best.complete && found.cost > found.bound.cost)
+    found.bound = {found.cost, bound_rule::all_orders};
+  return best.complete;
+}
+
+ZBPP_INLINE found_order search_once(
+    problem const& problem, search_settings const& search, cost_bound const& bound, double near) {
   check_budget(search);
   require_memory(problem);
-  if (!problem.gains_by_pairing()) return auto_planner(problem, search, bound).run();
+  if (!problem.gains_by_pairing()) return auto_planner(problem, search, bound, near).run();
   auto const in_turn = without_pairs(problem);
-  auto found = auto_planner(in_turn, search, {}).run();
+  auto found = auto_planner(in_turn, search, cost_bound{}, near).run();
+  static_cast<void>(search_all_orders(in_turn, search, found));
   found.bound = lower_bound(problem);
-  pair_up(problem, in_turn, search, found);
+  pair_up(problem, in_turn, share_of(search, share_of_pairs), found);
   return found;
 }
 

@@ -6,6 +6,7 @@
 #include <zbpp/planner/impl/auto_placement.ipp>
 #include <zbpp/planner/impl/auto_plan.ipp>
 #include <zbpp/planner/impl/bottleneck.ipp>
+#include <zbpp/planner/impl/choose_plan.ipp>
 #include <zbpp/planner/impl/chunk_policies.ipp>
 #include <zbpp/planner/impl/greedy_auto.ipp>
 #include <zbpp/planner/impl/memory_needs.ipp>
@@ -13,6 +14,8 @@
 #include <zbpp/planner/impl/partition.ipp>
 #include <zbpp/planner/impl/partition_by_name.ipp>
 #include <zbpp/planner/impl/registry.ipp>
+#include <zbpp/planner/impl/replanner.ipp>
 #include <zbpp/planner/impl/save_memory.ipp>
 #include <zbpp/planner/impl/search_once.ipp>
-#include <zbpp/planner/impl/zb_v.ipp>
+#include <zbpp/planner/impl/with_placement.ipp>
+#include <zbpp/planner/impl/zb_v_within_limits.ipp>

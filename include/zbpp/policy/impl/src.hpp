@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/policy/impl/dualpipe_v.ipp>
-#include <zbpp/policy/impl/fixed_zb_v.ipp>
 #include <zbpp/policy/impl/interleaved.ipp>
 #include <zbpp/policy/impl/one_chunk.ipp>
+#include <zbpp/policy/impl/stp.ipp>
+#include <zbpp/policy/impl/zb_v.ipp>

@@ -12,6 +12,7 @@
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/pass_observer.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
 namespace zbpp::detail {
@@ -19,7 +20,7 @@ namespace zbpp::detail {
 /// Takes time where the clock of a rank is planned or virtual; elsewhere it passes by itself.
 template <class PassObserver>
 void spend(PassObserver& observer, ticks time) {
-  if constexpr (requires { observer.spend(time); }) observer.spend(time);
+  if constexpr (spends_time<PassObserver>) observer.spend(time);
 }
 
 /// Runs the part of a rank in the agreement on optimizer steps, where it has one.
@@ -66,27 +67,26 @@ class agreement_runner {
         if (arrival == state_link::not_yet || !observer.has_arrived(arrival))
           return agreement_progress::waits;
       }
-      if constexpr (requires { observer.await_messages(); })
+      if constexpr (awaits_messages<PassObserver>)
         if (is_norm && awaited_ == state_map::none && !observer.await_messages())
           return agreement_progress::waits;
       auto const begun = observer.reach(arrival);
       if (is_norm && awaited_ == state_map::none) spend(observer, times_.norm);
       bool const tells_next = is_norm && !part_->brings_verdict(awaited_);
-      auto const told = observer.arrival_of_send(tells_next ? times_.states : times_.verdict);
+      auto const sent_at = observer.arrival_of_send(tells_next ? times_.states : times_.verdict);
       auto const now = observer.reach(0);
       // Before the verdict goes on: once the first rank has it, the step's result is read there.
       if (is_norm)
         note_norm(*own.update, begun, now);
       else if (awaited_ != state_map::none)
         note_verdict(part_->is_pending() ? *before : *own.update, now);
-      auto const how = part_->run(kind, states, ctx, told);
+      auto const outcome = part_->run(kind, states, ctx, sent_at);
       // Behind the measuring, which waits for a device anyway, and before the verdict can be there.
       if (is_norm && awaited_ == state_map::none)
-        if constexpr (requires { observer.complete_passes(own.trace); })
-          observer.complete_passes(own.trace);
-      if (how == agreement_progress::waits) continue;
+        if constexpr (completes_passes<PassObserver>) observer.complete_passes(own.trace);
+      if (outcome == agreement_progress::waits) continue;
       awaited_ = state_map::none;
-      return how;
+      return outcome;
     }
   }
 

@@ -37,7 +37,7 @@ struct alignas(64) block {
   std::uint32_t references = 0;
   std::uint32_t loans = 0;  // pieces of other arenas that are this memory
   std::uint16_t size_class = 0;
-  purpose what{};
+  purpose use{};
   bool is_borrowed = false;
   std::uint32_t half = 0;               // the pass of a pair that took it, by number; 0: none
   object_type const* object = nullptr;  // of what stands at `data`; null for plain memory
@@ -59,24 +59,24 @@ class arena_core {
 
   /// Gives a piece of `size` bytes that one handle owns.
   /// @throws std::bad_alloc
-  [[nodiscard, gnu::noinline]] block* allocate(std::size_t size, purpose what) {
+  [[nodiscard, gnu::noinline]] block* allocate(std::size_t size, purpose use) {
     if (size > most) throw std::bad_alloc();
     auto* found = find(size);
     if (source_.is_host) unpoison(found->data, size);
-    hand_out(found, size, what);
+    hand_out(found, size, use);
     return found;
   }
 
   /// Gives a piece that holds an object, moved there, and counts as `size` bytes.
   /// @throws error (bad_argument) when `size` is negative or the memory is not the host's;
   ///         std::bad_alloc
-  [[nodiscard]] block* place(object_type const& type, void* from, bytes size, purpose what);
+  [[nodiscard]] block* place(object_type const& type, void* from, bytes size, purpose use);
 
   /// Takes a piece back whose last handle is gone.
   [[gnu::noinline]] void release(block* piece) noexcept {
     if (piece->object != nullptr) std::exchange(piece->object, nullptr)->destroy(piece->data);
     if (half_ != 0 && piece->half != half_) return withhold(piece);
-    count(piece->what, -static_cast<bytes>(piece->size));
+    count(piece->use, -static_cast<bytes>(piece->size));
     if (piece->loans == 0) end(piece);
   }
 
@@ -90,7 +90,7 @@ class arena_core {
 
   /// Gives a piece that is the memory of another arena's piece, which stays where it is meanwhile.
   /// @throws std::bad_alloc
-  [[nodiscard]] block* borrow(block* from, purpose what);
+  [[nodiscard]] block* borrow(block* from, purpose use);
   /// Returns a borrowed piece to its lender, whose memory is free now unless others hold it.
   /// @param is_all_done  whether nobody uses what the lender has borrowed in turn, either
   static void give_back(block* piece, bool is_all_done) noexcept;
@@ -104,10 +104,10 @@ class arena_core {
   void end_loans(bool is_closing) noexcept;
 
   /// Counts a piece under another purpose.
-  void retag(block* piece, purpose what) noexcept {
-    count(piece->what, -static_cast<bytes>(piece->size));
-    piece->what = what;
-    count(what, static_cast<bytes>(piece->size));
+  void retag(block* piece, purpose use) noexcept {
+    count(piece->use, -static_cast<bytes>(piece->size));
+    piece->use = use;
+    count(use, static_cast<bytes>(piece->size));
   }
 
   /// Keeps the first `size` bytes of a piece; the rest stays part of it, but nobody may use it.
@@ -118,26 +118,26 @@ class arena_core {
 
   /// Counts a piece as `size` bytes.
   void recount(block* piece, std::size_t size) noexcept {
-    count(piece->what, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
+    count(piece->use, static_cast<bytes>(size) - static_cast<bytes>(piece->size));
     piece->size = size;
   }
 
   /// Changes the bytes in use of one purpose.
-  void count(purpose what, bytes change) noexcept {
-    auto const i = static_cast<std::size_t>(what);
+  void count(purpose use, bytes change) noexcept {
+    auto const i = static_cast<std::size_t>(use);
     usage_.in_use[i] += change;
     usage_.peak[i] = std::max(usage_.peak[i], usage_.in_use[i]);
     usage_.peak_total = std::max(usage_.peak_total, usage_.total());
   }
 
   /// Counts memory of somebody else for one holder, who gives it up by `release_external`.
-  void hold_external(purpose what, bytes size) noexcept {
-    count(what, size);
+  void hold_external(purpose use, bytes size) noexcept {
+    count(use, size);
     ++holders_;
   }
   /// Ends what `hold_external` began.
-  void release_external(purpose what, bytes size) noexcept {
-    count(what, -size);
+  void release_external(purpose use, bytes size) noexcept {
+    count(use, -size);
     drop();
   }
 
@@ -223,12 +223,12 @@ class arena_core {
     return found;
   }
 
-  void hand_out(block* piece, std::size_t size, purpose what) noexcept {
+  void hand_out(block* piece, std::size_t size, purpose use) noexcept {
     piece->size = size;
     piece->references = 1;
     piece->half = half_;
-    piece->what = what;
-    count(what, static_cast<bytes>(size));
+    piece->use = use;
+    count(use, static_cast<bytes>(size));
     ++holders_;
   }
 

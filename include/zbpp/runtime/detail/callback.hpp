@@ -18,7 +18,6 @@ class callback {
           return (*static_cast<Callable*>(to))(given);
         }) {}
 
-  /// @return whether there is something to call
   [[nodiscard]] explicit operator bool() const noexcept { return call_ != nullptr; }
   Result operator()(T const& given) const { return call_(object_, given); }
 

@@ -21,6 +21,7 @@
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/pass_observer.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -87,7 +88,7 @@ class flow_runner {
       PassObserver& observer,
       std::span<timed_pass> times,
       std::size_t number) {
-    if constexpr (requires { observer.begin_pair(); })
+    if constexpr (observes_pairs<PassObserver>)
       if (i.begins_pair) observer.begin_pair();
     auto& chunk = chunk_of(i);
     auto& state = state_of(i);
@@ -111,8 +112,8 @@ class flow_runner {
     transport_->post_receive(i.channel, forward ? chunk.activation_in : chunk.costs.edge);
   }
 
-  /// Releases what has to be consumed before a send. That it is comes to pass: the depth of
-  /// channels is one with which no ranks wait for each other in a cycle (`evaluation_depth`).
+  /// Releases the messages that have to be consumed before a send. They always will be:
+  /// `evaluation_depth` picks a depth of channels with which no ranks wait in a cycle.
   /// @return false when it is not consumed yet
   [[nodiscard]] bool make_room(ready_instruction const& i) {
     if (!has_room(i)) return false;
@@ -156,7 +157,6 @@ class flow_runner {
   void set_captured(bool is_captured) noexcept {
     for (auto& chunk : chunks_) chunk.common.is_captured = is_captured;
   }
-  /// @return whether flows train
   [[nodiscard]] bool is_training() const noexcept { return chunks_.front().common.is_training; }
 
   /// Destroys all flows and their messages.
@@ -173,14 +173,12 @@ class flow_runner {
   }
   /// @return the place of an instruction in the program
   [[nodiscard]] location place_of(ready_instruction const& i) const noexcept {
-    auto const what = named(i);
-    return {rank_, position_of(i), what.stage, what.microbatch};
+    auto const sent = named(i);
+    return {rank_, position_of(i), sent.stage, sent.microbatch};
   }
-  /// @return the program of the rank
   [[nodiscard]] rank_code const& code() const noexcept { return code_; }
   /// @return where passes run
   [[nodiscard]] pass_context context() const noexcept { return context_; }
-  /// @return the chunks of the rank
   [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
 
  private:
@@ -224,7 +222,7 @@ class flow_runner {
     timed.end = observer.finish(cost_of(i, chunk));
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
-    if constexpr (requires { observer.check_pass(); }) observer.check_pass();
+    if constexpr (checks_passes<PassObserver>) observer.check_pass();
     if (!state.open.empty()) refuse_flow(i, "went on to ", to_string(state.point));
   }
 
@@ -320,7 +318,7 @@ class flow_runner {
 
   // Of an evaluation somebody takes the outputs, or the losses are all that it gives.
   void end_evaluated(ready_instruction const& i, flow_state& state) const {
-    if (state.is_heard())
+    if (state.has_output_listener())
       hand_out(i, state);
     else if (!state.has_loss)
       refuse_missing_loss(place_of(i));

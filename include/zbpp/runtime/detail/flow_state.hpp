@@ -147,7 +147,7 @@ struct flow_state {
 
   [[nodiscard]] bool is_first_stage() const noexcept { return common->stage == 0; }
   [[nodiscard]] bool is_last_stage() const noexcept { return common->stage + 1 == common->stages; }
-  [[nodiscard]] bool is_heard() const noexcept {
+  [[nodiscard]] bool has_output_listener() const noexcept {
     return common->outputs != nullptr && *common->outputs;
   }
 };

@@ -6,11 +6,12 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/stage.hpp>
 
+#include <algorithm>  // declares std::ranges::range and its kin, for less than <ranges>
 #include <concepts>
-#include <ranges>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -28,7 +29,7 @@ concept refers_to_stages =
 ///         one hand messages over; empty where no two ranks do
 template <class Backend>
 [[nodiscard]] std::vector<int> devices_of(Backend const& backend, int ranks) {
-  if constexpr (requires { backend.devices_of(ranks); })
+  if constexpr (shares_devices<Backend>)
     return backend.devices_of(ranks);
   else
     return {};

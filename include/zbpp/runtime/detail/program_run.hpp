@@ -117,17 +117,17 @@ program_run<Backend>::program_run(
   engines.reserve(here.size());
   for (int rank = 0; rank < code.ranks(); ++rank) {
     if (engines.size() < here.size() && here[engines.size()] == rank) {
-      auto& mine = memory[engines.size()];
+      auto& usage = memory[engines.size()];
       auto const chunks = code.placement().stages_of(rank).size();
-      transport->bind(rank, mine.buffers, executor.wakeup_of(rank));
+      transport->bind(rank, usage.buffers, executor.wakeup_of(rank));
       engines.emplace_back(
           rank,
           code,
           messages,
           problem,
           stages.first(chunks),
-          mine,
-          executor.context_of(rank, mine.buffers),
+          usage,
+          executor.context_of(rank, usage.buffers),
           *transport,
           status,
           is_training ? agreed.of(engines.size()) : nullptr,
@@ -156,7 +156,8 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
   steps = next;
   std::size_t const places = agreements == nullptr ? 1 : 2;
   for (std::size_t i = 0; i < places; ++i)
-    std::ranges::fill(results[next.turn + i].losses, std::numeric_limits<double>::quiet_NaN());
+    for (double& loss : results[next.turn + i].losses)
+      loss = std::numeric_limits<double>::quiet_NaN();
   for (std::size_t here = 0; here < engines.size(); ++here) {
     auto& e = engines[here];
     engine_run run{
@@ -187,7 +188,7 @@ void program_run<Backend>::on_judged(std::int64_t step) {
   if (steps.on_step) part.request(steps.on_step(result));
   bool const is_last = step + 1 == steps.first + steps.count;
   if (!is_last && part.next() == after_step::go_on)
-    std::ranges::fill(result.losses, std::numeric_limits<double>::quiet_NaN());
+    for (double& loss : result.losses) loss = std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace zbpp::detail

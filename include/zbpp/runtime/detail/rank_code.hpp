@@ -30,7 +30,10 @@ struct ready_instruction {
   std::int32_t hand_over = none;  // slot of the flow on this rank that consumes the output
   std::int32_t channel = none;    // of what it sends, receives or consumes
   std::int32_t sequence = none;
-  std::int32_t retired = none;  // of a send: so many of its channel have to be released before
+  // How many messages of a channel are consumed by then. Of a send in an evaluation: of its own
+  // channel, before it may go; of a pass: those that its message proves consumed, or, where it
+  // `acknowledges`, those that it reports to the sender.
+  std::int32_t retired = none;
 };
 
 /// Holds the instructions of one rank and how many flows are alive at one time.

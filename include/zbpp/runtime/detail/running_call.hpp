@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <thread>
 
 namespace zbpp::detail {
 
@@ -21,11 +20,11 @@ class running_call {
 
    private:
     friend class running_call;
-    scope(running_call& of, char const* name, std::thread::id reader, bool is_pause) noexcept;
+    scope(running_call& of, char const* name, void const* reader, bool is_pause) noexcept;
 
     running_call* of_;
     char const* name_;  // what to go back to
-    std::thread::id reader_;
+    void const* reader_;
     bool is_pause_;
   };
 
@@ -53,8 +52,8 @@ class running_call {
 
   // Each is written by the thread that runs the call, or by that of a callback, which is one at a
   // time; other threads read them to refuse their calls.
-  std::atomic<char const*> name_{nullptr};  // null while nothing runs
-  std::atomic<std::thread::id> reader_{};   // the thread of the callback; none outside of one
+  std::atomic<char const*> name_{nullptr};    // null while nothing runs
+  std::atomic<void const*> reader_{nullptr};  // of the callback's thread; null outside of one
   std::atomic<bool> is_pause_{false};
 };
 

@@ -9,6 +9,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/pass_observer.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
@@ -36,7 +37,7 @@ class tied_gradients {
   template <class PassObserver>
   bool send(int chunk, state_link& link, PassObserver& observer, pass_context ctx) {
     // Reading waits for a device, and so for what its passes wait for.
-    if constexpr (requires { observer.await_messages(); })
+    if constexpr (awaits_messages<PassObserver>)
       if (!observer.await_messages()) return false;
     auto const gradients = read(chunk, ctx);
     for (auto const& to : receivers_)

@@ -58,8 +58,7 @@ ZBPP_INLINE std::uintptr_t arena_core::mark_of_pieces() const noexcept {
   return mark;
 }
 
-ZBPP_INLINE block* arena_core::place(
-    object_type const& type, void* from, bytes size, purpose what) {
+ZBPP_INLINE block* arena_core::place(object_type const& type, void* from, bytes size, purpose use) {
   require(size >= 0, "an object counts as a number of bytes from 0");
   require(
       source_.is_host,
@@ -68,7 +67,7 @@ ZBPP_INLINE block* arena_core::place(
   unpoison(found->data, type.size);
   type.move(found->data, from);
   found->object = &type;
-  hand_out(found, static_cast<std::size_t>(size), what);
+  hand_out(found, static_cast<std::size_t>(size), use);
   return found;
 }
 
@@ -79,7 +78,7 @@ ZBPP_INLINE void arena_core::begin_half() noexcept {
       while (list != nullptr && list->half == half_) {
         auto* const piece = std::exchange(list, list->next_free);
         if (source_.is_host) unpoison(piece->data, piece->size);
-        hand_out(piece, piece->size, piece->what);
+        hand_out(piece, piece->size, piece->use);
         withhold(piece);
       }
   if (++halves_ == 0) ++halves_;
@@ -95,7 +94,7 @@ ZBPP_INLINE void arena_core::free_withheld() noexcept {
   }
 }
 
-ZBPP_INLINE block* arena_core::borrow(block* from, purpose what) {
+ZBPP_INLINE block* arena_core::borrow(block* from, purpose use) {
   auto* piece = unused_ != nullptr ? unused_ : &next_block();
   if (piece == unused_) unused_ = piece->next_free;
   piece->owner = this;
@@ -103,7 +102,7 @@ ZBPP_INLINE block* arena_core::borrow(block* from, purpose what) {
   piece->lender = from;
   piece->is_borrowed = true;
   ++from->loans;
-  hand_out(piece, from->size, what);
+  hand_out(piece, from->size, use);
   return piece;
 }
 

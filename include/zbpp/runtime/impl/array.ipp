@@ -106,8 +106,10 @@ ZBPP_INLINE array::array(pass_context ctx, data_type type, std::span<std::int64_
   std::construct_at(
       reinterpret_cast<detail::array_head*>(held_.data()),
       detail::array_head{.type = type, .dimensions = static_cast<std::int32_t>(shape.size())});
-  std::ranges::copy(
-      shape, reinterpret_cast<std::int64_t*>(held_.data() + sizeof(detail::array_head)));
+  std::copy(
+      shape.begin(),
+      shape.end(),
+      reinterpret_cast<std::int64_t*>(held_.data() + sizeof(detail::array_head)));
 }
 
 ZBPP_INLINE array::array(buffer from) : held_(std::move(from)) {

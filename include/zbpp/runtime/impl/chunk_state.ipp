@@ -9,7 +9,6 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/chunk_state.hpp>
 
-#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -21,10 +20,9 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
     int rank,
     std::span<stage_ref const> stages,
     callback<evaluation_output> const* outputs) {
-  bool const recomputes =
-      std::ranges::any_of(program.instructions().all(), [](instruction const& each) {
-        return each.kind == instruction_kind::recompute;
-      });
+  bool recomputes = false;
+  for (auto const& each : program.instructions().all())
+    recomputes = recomputes || each.kind == instruction_kind::recompute;
   std::vector<chunk_state> chunks;
   for (int s : program.placement().stages_of(rank)) {
     chunks.push_back(

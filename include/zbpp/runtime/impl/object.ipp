@@ -27,7 +27,7 @@ ZBPP_INLINE buffer object::to_bytes() const {
         "an object that counts as " + std::to_string(piece->size) + " bytes takes " +
             std::to_string(size) + " to send; make it with the size that its serializer states");
   piece->owner->recount(piece, 0);
-  buffer written(piece->owner->allocate(size, piece->what));
+  buffer written(piece->owner->allocate(size, piece->use));
   type.write(piece->data, {written.data(), size});
   return written;
 }

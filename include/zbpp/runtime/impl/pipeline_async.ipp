@@ -17,7 +17,7 @@ namespace zbpp {
 
 template <backend Backend>
 started_step<pipeline<Backend>> pipeline<Backend>::step_async()
-  requires detail::starts_steps<Backend>
+  requires starts_steps<Backend>
 {
   auto const call = calls_.begin("step_async()");
   detail::require(
@@ -54,7 +54,7 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
 
 template <backend Backend>
 void pipeline<Backend>::finish_oldest() {
-  if constexpr (detail::starts_steps<Backend>) {
+  if constexpr (starts_steps<Backend>) {
     auto const turn = turn_of(started_.oldest());
     if (!executor_.finish(*training_->transport, turn, failures_)) {
       try {

@@ -125,7 +125,7 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
 // anyway, at once.
 template <backend Backend>
 after_step pipeline<Backend>::decide(after_step asked, bool is_before_pause) {
-  if constexpr (detail::proposes<Backend>) {
+  if constexpr (proposes<Backend>) {
     asked_ = std::max(asked_, asked);
     auto const next =
         std::exchange(has_proposed_, false) ? executor_.decision() : after_step::go_on;
@@ -142,7 +142,7 @@ after_step pipeline<Backend>::decide(after_step asked, bool is_before_pause) {
 
 template <backend Backend>
 bool pipeline<Backend>::shares_losses() const noexcept {
-  if constexpr (detail::shares_losses<Backend>)
+  if constexpr (zbpp::shares_losses<Backend>)
     return executor_.shares_losses();
   else
     return false;
@@ -151,9 +151,10 @@ bool pipeline<Backend>::shares_losses() const noexcept {
 // Puts the losses of a step into the results of all processes, where all want them.
 template <backend Backend>
 void pipeline<Backend>::share(step_result& result) {
-  if constexpr (detail::shares_losses<Backend>) {
-    auto const& where = plan_.problem().placement();
-    if (shares_losses()) executor_.share_losses(result.losses, where.rank_of(where.stages() - 1));
+  if constexpr (zbpp::shares_losses<Backend>) {
+    auto const& placement = plan_.problem().placement();
+    if (shares_losses())
+      executor_.share_losses(result.losses, placement.rank_of(placement.stages() - 1));
   }
 }
 
@@ -164,7 +165,7 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
       auto const paused = calls_.pause();
       return on_pause();
     }();
-    if constexpr (detail::proposes<Backend>)
+    if constexpr (proposes<Backend>)
       if (on_pause.decides()) {
         executor_.propose(next);
         return executor_.decision();

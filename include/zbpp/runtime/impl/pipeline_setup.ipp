@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,8 +29,9 @@ ZBPP_INLINE plan const& verified(plan const& planned, std::span<int const> devic
 ZBPP_INLINE std::vector<stage_ref> by_rank(
     std::vector<stage_ref> const& given, placement const& placement, std::span<int const> ranks) {
   std::vector<int> here;  // the stages of this process, in the order of the model
-  for (int rank : ranks) std::ranges::copy(placement.stages_of(rank), std::back_inserter(here));
-  std::ranges::sort(here);
+  for (int rank : ranks)
+    for (int s : placement.stages_of(rank)) here.push_back(s);
+  std::sort(here.begin(), here.end());
   if (given.size() != here.size())
     throw error(
         errc::bad_argument,
@@ -41,7 +41,7 @@ ZBPP_INLINE std::vector<stage_ref> by_rank(
   std::vector<stage_ref> result;
   for (int rank : ranks)
     for (int s : placement.stages_of(rank))
-      result.push_back(given[index(std::ranges::lower_bound(here, s) - here.begin())]);
+      result.push_back(given[index(std::lower_bound(here.begin(), here.end(), s) - here.begin())]);
   return result;
 }
 

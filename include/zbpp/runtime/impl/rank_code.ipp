@@ -21,14 +21,14 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
   using enum instruction_kind;
   constexpr auto none = ready_instruction::none;
   auto const row = program.instructions(rank);
-  auto const& where = program.placement();
-  auto const chunks = static_cast<int>(where.stages_of(rank).size());
+  auto const& placement = program.placement();
+  auto const chunks = static_cast<int>(placement.stages_of(rank).size());
   grid<std::int32_t> last_mention(chunks, program.microbatches(), none);
   grid<std::int32_t> last_pass(chunks, program.microbatches(), none);
   grid<char> recomputed(chunks, program.microbatches(), 0);
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (!row[i].has_microbatch()) continue;
-    auto const chunk = where.chunk_of(row[i].stage);
+    auto const chunk = placement.chunk_of(row[i].stage);
     last_mention(chunk, row[i].microbatch) = static_cast<std::int32_t>(i);
     if (row[i].is_pass()) last_pass(chunk, row[i].microbatch) = static_cast<std::int32_t>(i);
     if (row[i].kind == recompute) recomputed(chunk, row[i].microbatch) = 1;
@@ -48,14 +48,14 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
     return slot;
   };
   auto slot_if_here = [&](int stage, int microbatch) {
-    bool const here = stage >= 0 && stage < where.stages() && where.rank_of(stage) == rank;
-    return here ? slot_of(where.chunk_of(stage), microbatch) : none;
+    bool const here = stage >= 0 && stage < placement.stages() && placement.rank_of(stage) == rank;
+    return here ? slot_of(placement.chunk_of(stage), microbatch) : none;
   };
 
   for (std::size_t i = 0; i < row.size(); ++i) {
     auto const& from = row[i];
     auto const& note = messages.notes(rank)[i];
-    auto const chunk = where.chunk_of(from.stage);
+    auto const chunk = placement.chunk_of(from.stage);
     ready_instruction to{
         .kind = from.kind,
         .begins_pair = next_is_paired(row, i),
@@ -84,11 +84,15 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
       i->is_last_w = !is_complete[index(i->chunk)];
       is_complete[index(i->chunk)] = true;
     }
-  auto const validation = std::ranges::find(row, validate, &instruction::kind);
+  auto const validation = std::find_if(
+      row.begin(), row.end(), [&](instruction const& each) { return each.kind == validate; });
   for (auto i = row.begin(); validation != row.end() && i != validation; ++i) {
     if (!i->is_receive()) continue;
     auto const channel = messages.map().of(*i);
-    auto found = std::ranges::find(result.cut, channel, &rank_code::early_messages::channel);
+    auto found = std::find_if(
+        result.cut.begin(), result.cut.end(), [&](rank_code::early_messages const& each) {
+          return each.channel == channel;
+        });
     if (found == result.cut.end()) found = result.cut.insert(found, {channel, 0});
     ++found->count;
   }

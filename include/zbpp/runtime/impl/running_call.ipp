@@ -9,12 +9,17 @@
 
 #include <atomic>
 #include <string>
-#include <thread>
 
 namespace zbpp::detail {
 
+/// @return what this thread alone has; as good as its std::thread::id, and needs no <thread>
+ZBPP_INLINE void const* this_thread() noexcept {
+  static thread_local char const own = 0;
+  return &own;
+}
+
 ZBPP_INLINE running_call::scope::scope(
-    running_call& of, char const* name, std::thread::id reader, bool is_pause) noexcept
+    running_call& of, char const* name, void const* reader, bool is_pause) noexcept
     : of_(&of), name_(name), reader_(reader), is_pause_(is_pause) {}
 
 ZBPP_INLINE running_call::scope::~scope() {
@@ -35,7 +40,7 @@ ZBPP_INLINE running_call::scope running_call::begin(char const* name) {
             : "call it when that has returned; what is to be done between two steps of a run, such "
               "as evaluating or saving, belongs in run_options::on_pause, and on_step returns "
               "after_step::stop to end the run");
-  return scope(*this, nullptr, std::thread::id(), false);
+  return scope(*this, nullptr, nullptr, false);
 }
 
 ZBPP_INLINE running_call::scope running_call::begin_evaluation() {
@@ -43,14 +48,14 @@ ZBPP_INLINE running_call::scope running_call::begin_evaluation() {
   if (!pauses_here()) return begin(name);
   auto const* const run = name_.load(std::memory_order_relaxed);
   is_pause_.store(false, std::memory_order_relaxed);
-  reader_.store(std::thread::id(), std::memory_order_relaxed);
+  reader_.store(nullptr, std::memory_order_relaxed);
   name_.store(name, std::memory_order_relaxed);
-  return scope(*this, run, std::this_thread::get_id(), true);
+  return scope(*this, run, this_thread(), true);
 }
 
 ZBPP_INLINE running_call::scope running_call::call_back() noexcept {
-  reader_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  return scope(*this, name_.load(std::memory_order_relaxed), std::thread::id(), false);
+  reader_.store(this_thread(), std::memory_order_relaxed);
+  return scope(*this, name_.load(std::memory_order_relaxed), nullptr, false);
 }
 
 ZBPP_INLINE running_call::scope running_call::pause() noexcept {
@@ -60,7 +65,7 @@ ZBPP_INLINE running_call::scope running_call::pause() noexcept {
 
 ZBPP_INLINE void running_call::check_state(char const* name) const {
   if (name_.load(std::memory_order_acquire) == nullptr) return;
-  if (reader_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
+  if (reader_.load(std::memory_order_relaxed) == this_thread()) return;
   refuse(
       name,
       "ask when that has returned, or in its callbacks; a flow asks its microbatch for step()");
@@ -73,7 +78,7 @@ ZBPP_INLINE void running_call::check_idle(char const* name) const {
 
 ZBPP_INLINE bool running_call::pauses_here() const noexcept {
   return is_pause_.load(std::memory_order_relaxed) &&
-         reader_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+         reader_.load(std::memory_order_relaxed) == this_thread();
 }
 
 ZBPP_INLINE void running_call::refuse(char const* name, char const* cure) const {

@@ -45,7 +45,7 @@ ZBPP_INLINE void state_map::add(int from, int to, int depth) {
     depths_[detail::index(known)] += depth;
     return;
   }
-  auto const at = std::ranges::lower_bound(pairs_, std::pair(from, to)) - pairs_.begin();
+  auto const at = detail::place_of_pair(pairs_, from, to);
   pairs_.emplace(pairs_.begin() + at, from, to);
   depths_.insert(depths_.begin() + at, depth);
 }

@@ -140,20 +140,20 @@ ZBPP_INLINE step_terms step_agreement::terms() {
 
 ZBPP_INLINE void step_agreement::absorb(state_link& link) {
   link.take(from_previous_, bytes_);
-  step_terms theirs;
-  if (bytes_.size() < sizeof theirs + sizeof(entry) ||
-      (bytes_.size() - sizeof theirs) % sizeof(entry) != 0)
+  step_terms received;
+  if (bytes_.size() < sizeof received + sizeof(entry) ||
+      (bytes_.size() - sizeof received) % sizeof(entry) != 0)
     throw error(
         errc::bad_format,
         "rank " + std::to_string(rank_ - 1) + " tells of its gradients in " +
             std::to_string(bytes_.size()) + " bytes; build all ranks with the same zbpp",
         {.rank = rank_});
-  std::memcpy(&theirs, bytes_.data(), sizeof theirs);
-  auto const text = difference(theirs, rank_ - 1, terms(), rank_);
+  std::memcpy(&received, bytes_.data(), sizeof received);
+  auto const text = difference(received, rank_ - 1, terms(), rank_);
   if (!text.empty())
     throw error(errc::no_agreement, text + "; give all ranks the same", {.rank = rank_});
-  known_.resize((bytes_.size() - sizeof theirs) / sizeof(entry));
-  std::memcpy(known_.data(), bytes_.data() + sizeof theirs, known_.size() * sizeof(entry));
+  known_.resize((bytes_.size() - sizeof received) / sizeof(entry));
+  std::memcpy(known_.data(), bytes_.data() + sizeof received, known_.size() * sizeof(entry));
 }
 
 ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {

@@ -160,10 +160,13 @@ ZBPP_INLINE step_agreements::step_agreements(
   agrees_ = agrees_on_steps(program);
   auto const tied = tied_stages(program);
   auto const has = [&](auto const& property) {
-    return std::ranges::any_of(program.instructions().all(), property);
+    for (auto const& i : program.instructions().all())
+      if (property(i)) return true;
+    return false;
   };
   steps_ = has([](instruction const& i) { return i.kind == instruction_kind::optimizer_step; });
-  if ((steps_ || has(&instruction::is_of_tied)) && tied != problem.tied_stages())
+  if ((steps_ || has([](instruction const& i) { return i.is_of_tied(); })) &&
+      tied != problem.tied_stages())
     throw error(
         errc::bad_argument,
         "the program has other tied stages than the problem; lower its schedule with "

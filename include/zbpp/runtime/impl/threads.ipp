@@ -11,10 +11,22 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 namespace zbpp {
+
+ZBPP_INLINE ticks threads::pass_observer::clock() noexcept {
+  std::chrono::nanoseconds const time = std::chrono::steady_clock::now().time_since_epoch();
+  return time.count();
+}
+
+ZBPP_INLINE void threads::pass_observer::sleep_until(ticks time) const {
+  std::this_thread::sleep_until(
+      std::chrono::steady_clock::time_point(std::chrono::nanoseconds(epoch_ + time)));
+}
 
 ZBPP_INLINE threads::executor::executor(threads settings, plan const& planned)
     : one_process(planned), settings_(settings), ranks_(planned.problem().ranks()) {

@@ -19,18 +19,22 @@ namespace zbpp::detail {
 
 ZBPP_INLINE tied_gradients::tied_gradients(
     program const& program, problem const& problem, int rank, std::span<stage_ref const> stages) {
-  if (std::ranges::none_of(program.instructions(rank), &instruction::is_of_tied)) return;
-  auto const& where = program.placement();
+  auto const row = program.instructions(rank);
+  if (std::none_of(row.begin(), row.end(), [](instruction const& i) { return i.is_of_tied(); }))
+    return;
+  auto const& placement = program.placement();
   state_map const map(program);
   for (int s : tied_stages(program)) {
-    auto const from = where.rank_of(s);
+    auto const from = placement.rank_of(s);
     if (from == rank) {
-      sources_.push_back({where.chunk_of(s), state_map::none});
+      sources_.push_back({placement.chunk_of(s), state_map::none});
       continue;
     }
     sources_.push_back({0, map.between(from, rank)});
     auto const channel = map.between(rank, from);
-    if (std::ranges::find(receivers_, channel, &receiver::channel) == receivers_.end())
+    if (std::none_of(receivers_.begin(), receivers_.end(), [&](receiver const& known) {
+          return known.channel == channel;
+        }))
       receivers_.push_back({channel, problem.transfer()(rank, from, problem.tied_size())});
   }
   for (auto const& stage : stages) optimizers_.push_back(stage.optimizer());

@@ -9,18 +9,27 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
 
 namespace zbpp {
 
-ZBPP_INLINE workers::workers(int count) : count_(count) {
-  threads_.reserve(detail::index(count));
+struct workers::thread_list {
+  std::vector<std::jthread> all;
+};
+
+ZBPP_INLINE workers::workers(int count) : count_(count), threads_(std::make_unique<thread_list>()) {
+  threads_->all.reserve(detail::index(count));
   try {
-    for (int w = 0; w < count; ++w) threads_.emplace_back([this, w] { serve(w); });
+    for (int w = 0; w < count; ++w) threads_->all.emplace_back([this, w] { serve(w); });
   } catch (...) {
     stop();
     throw;
   }
 }
+
+ZBPP_INLINE workers::~workers() { stop(); }
 
 ZBPP_INLINE void workers::start_job() noexcept {
   // Release: a worker that sees the new number sees the job.
@@ -31,7 +40,7 @@ ZBPP_INLINE void workers::start_job() noexcept {
 ZBPP_INLINE void workers::stop() noexcept {
   stopping_.store(true, std::memory_order_relaxed);
   start_job();
-  threads_.clear();
+  threads_->all.clear();
 }
 
 ZBPP_INLINE void workers::serve(int worker) {

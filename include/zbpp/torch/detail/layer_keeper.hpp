@@ -3,8 +3,7 @@
 // Leaves a layer as it was, whatever its runs change.
 #pragma once
 
-#include <zbpp/torch/detail/generator_states.hpp>
-#include <zbpp/torch/detail/operation_watch.hpp>
+#include <zbpp/torch/detail/random_draws.hpp>
 #include <zbpp/torch/tensors.hpp>
 
 #include <c10/core/Allocator.h>

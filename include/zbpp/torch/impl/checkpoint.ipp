@@ -3,79 +3,115 @@
 // How parts of models are found in files, checked and copied.
 #pragma once
 
+#include <zbpp/checkpoint/metadata.hpp>
+#include <zbpp/checkpoint/safetensors.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/durable.hpp>
 #include <zbpp/torch/checkpoint.hpp>
 #include <zbpp/torch/parameters.hpp>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
+#include <deque>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace zbpp::torch {
 
 namespace detail {
 
 inline constexpr char const* state_prefix = "optimizer/";
-inline constexpr char const* training_key = "zbpp.training_state";
+using checkpoint::saved_training;
+using checkpoint::training_key;
 
-/// Writes the numbers of a state, with blanks between them.
-[[nodiscard]] inline std::string to_text(training_state const& state) {
-  std::array<char, 160> text{};
-  auto* at = text.data();
-  auto const add = [&](auto value) {
-    if (at != text.data()) *at++ = ' ';
-    at = std::to_chars(at, text.data() + text.size(), value).ptr;
-  };
-  add(state.steps);
-  add(state.updates);
-  add(state.loss_scale);
-  add(state.finite_steps);
-  add(state.amended);
-  add(state.accumulated);
-  return {text.data(), at};
+/// Pairs a type of a file with that of LibTorch.
+struct type_pair {
+  checkpoint::number_type stored;
+  at::ScalarType type;
+};
+inline constexpr std::array type_pairs{
+    type_pair{checkpoint::number_type::f64, at::kDouble},
+    type_pair{checkpoint::number_type::i64, at::kLong},
+    type_pair{checkpoint::number_type::f32, at::kFloat},
+    type_pair{checkpoint::number_type::i32, at::kInt},
+    type_pair{checkpoint::number_type::f16, at::kHalf},
+    type_pair{checkpoint::number_type::bf16, at::kBFloat16},
+    type_pair{checkpoint::number_type::i16, at::kShort},
+    type_pair{checkpoint::number_type::i8, at::kChar},
+    type_pair{checkpoint::number_type::u8, at::kByte},
+    type_pair{checkpoint::number_type::boolean, at::kBool}};
+
+/// @return the pair of a type of LibTorch; null where the format has none
+[[nodiscard]] inline type_pair const* find_type(at::ScalarType type) {
+  auto const* const found = std::ranges::find(type_pairs, type, &type_pair::type);
+  return found == type_pairs.end() ? nullptr : found;
 }
 
-/// Is what a file says of the run.
-struct saved_training {
-  training_state state;
-  bool has_gradients = false;  ///< what was pending, if anything; older files say nothing of it
+[[nodiscard]] inline std::string describe(at::Tensor const& tensor) {
+  auto const* const found = find_type(tensor.scalar_type());
+  return checkpoint::describe(
+      found != nullptr ? to_string(found->stored) : c10::toString(tensor.scalar_type()),
+      {tensor.sizes().data(), tensor.sizes().size()});
+}
 
-  friend bool operator==(saved_training const&, saved_training const&) = default;
-};
+[[nodiscard]] inline std::string describe(checkpoint::stored_array const& stored) {
+  return checkpoint::describe(to_string(stored.type), stored.shape);
+}
 
-/// Reads what `to_text` wrote, or five numbers as it was before. @return nothing where it is
-/// something else
-[[nodiscard]] inline std::optional<saved_training> to_training(std::string_view text) {
-  saved_training read;
-  auto& made = read.state;
-  bool is_right = true;
-  auto const next = [&](auto& value) {
-    auto const [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-    is_right = is_right && fault == std::errc();
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-    if (text.starts_with(' ')) text.remove_prefix(1);
-  };
-  next(made.steps);
-  next(made.updates);
-  next(made.loss_scale);
-  next(made.finite_steps);
-  next(made.amended);
-  read.has_gradients = !text.empty();
-  if (read.has_gradients) next(made.accumulated);
-  if (!is_right || !text.empty()) return std::nullopt;
-  return read;
+/// @return whether a file has a tensor with the type and sizes of another
+[[nodiscard]] inline bool is_like(checkpoint::stored_array const& stored, at::Tensor const& other) {
+  auto const* const found = find_type(other.scalar_type());
+  return found != nullptr && found->stored == stored.type &&
+         at::IntArrayRef(stored.shape) == other.sizes();
+}
+
+/// Reads a tensor into memory of the host.
+[[nodiscard]] inline at::Tensor read_tensor(
+    checkpoint::stored_file const& from,
+    checkpoint::stored_array const& stored,
+    at::ScalarType type) {
+  auto const made = at::empty(stored.shape, type);
+  from.read(stored, {static_cast<std::byte*>(made.data_ptr()), made.nbytes()});
+  return made;
+}
+
+/// Writes a file and puts its name on the disk, too.
+inline void write_tensors(
+    std::filesystem::path const& path,
+    std::vector<named_tensor> const& tensors,
+    std::map<std::string, std::string> const& metadata) {
+  std::vector<at::Tensor> plain;  // outlives the arrays
+  std::vector<checkpoint::array> arrays;
+  for (auto const& [name, value] : tensors) {
+    auto const* const found = find_type(value.scalar_type());
+    if (found == nullptr || value.layout() != at::kStrided)
+      throw error(
+          errc::bad_argument,
+          "'" + name + "' is not a dense tensor of a type that a checkpoint can have: it is " +
+              describe(value));
+    auto const& each = plain.emplace_back(value.detach().cpu().contiguous());
+    arrays.push_back(
+        {name,
+         found->stored,
+         value.sizes().vec(),
+         {static_cast<std::byte*>(each.data_ptr()), each.nbytes()}});
+  }
+  checkpoint::write_arrays(path, arrays, metadata);
+  sync_folder(path.parent_path());
 }
 
 class stored_entries {
  public:
   struct place {
-    stored_file* file;
-    stored_tensor const* tensor;
+    checkpoint::stored_file const* file;
+    checkpoint::stored_array const* array;
   };
 
   /// Opens a file, or all of a folder.
@@ -103,19 +139,18 @@ class stored_entries {
   }
   /// @return where an entry is that has to be like `expected`
   [[nodiscard]] place const& at(std::string const& name, at::Tensor const& expected) const {
-    auto const right = describe(expected.scalar_type(), expected.sizes());
+    auto const right = describe(expected);
     auto const* const found = find(name);
     if (found == nullptr)
       throw error(
           errc::bad_format,
           name_ + ": has no entry '" + name + "'; the model has it as " + right +
               ": load what was saved of all parts, under the same names");
-    auto const& [type, sizes, begin, end] = *found->tensor;
-    if (type != expected.scalar_type() || at::IntArrayRef(sizes) != expected.sizes())
+    if (!is_like(*found->array, expected))
       throw error(
           errc::bad_format,
-          found->file->path().string() + ": the entry '" + name + "' is " + describe(type, sizes) +
-              "; the model has " + right);
+          found->file->path().string() + ": the entry '" + name + "' is " +
+              describe(*found->array) + "; the model has " + right);
     return *found;
   }
   [[nodiscard]] std::map<std::string, place> const& all() const noexcept { return places_; }
@@ -123,9 +158,9 @@ class stored_entries {
 
  private:
   void add(std::filesystem::path const& path) {
-    auto& file = *files_.emplace_back(std::make_unique<stored_file>(path));
-    for (auto const& [name, tensor] : file.header().tensors) {
-      auto const [other, is_new] = places_.emplace(name, place{&file, &tensor});
+    auto const& file = files_.emplace_back(path);
+    for (auto const& [name, array] : file.header().arrays) {
+      auto const [other, is_new] = places_.emplace(name, place{&file, &array});
       if (!is_new)
         throw error(
             errc::bad_format,
@@ -135,13 +170,13 @@ class stored_entries {
     }
     auto const state = training_of(file);
     if (training_ && *training_ != state) {
-      auto const& other = files_.front()->path().string();
+      auto const& other = files_.front().path().string();
       bool const same_step = training_->state.steps == state.state.steps;
-      auto const differs = same_step
-                               ? ": has the training_state '" + to_text(state.state) + "', and " +
-                                     other + " has '" + to_text(training_->state) + "'"
-                               : ": is of step " + std::to_string(state.state.steps) + ", and " +
-                                     other + " of step " + std::to_string(training_->state.steps);
+      auto const differs =
+          same_step ? ": has the training_state '" + checkpoint::to_text(state.state) + "', and " +
+                          other + " has '" + checkpoint::to_text(training_->state) + "'"
+                    : ": is of step " + std::to_string(state.state.steps) + ", and " + other +
+                          " of step " + std::to_string(training_->state.steps);
       throw error(
           errc::bad_format,
           path.string() + differs + "; load files that were saved at the same time" +
@@ -150,11 +185,11 @@ class stored_entries {
     training_ = state;
   }
 
-  [[nodiscard]] static saved_training training_of(stored_file const& file) {
+  [[nodiscard]] static saved_training training_of(checkpoint::stored_file const& file) {
     auto const& metadata = file.header().metadata;
     auto const found = metadata.find(training_key);
     if (found == metadata.end()) return {};
-    if (auto const read = to_training(found->second)) return *read;
+    if (auto const read = checkpoint::to_training(found->second)) return *read;
     throw error(
         errc::bad_format,
         file.path().string() + ": its training_state is '" + found->second +
@@ -162,7 +197,7 @@ class stored_entries {
   }
 
   std::string name_;
-  std::vector<std::unique_ptr<stored_file>> files_;
+  std::deque<checkpoint::stored_file> files_;  // whose headers stay where they are
   std::map<std::string, place> places_;
   std::optional<saved_training> training_;
 };
@@ -173,8 +208,8 @@ inline std::string state_name(std::string const& parameter, char const* field) {
 
 inline bool has_state(stored_entries& from, std::string const& parameter) {
   auto const name = state_name(parameter, "has_state");
-  auto const& where = from.at(name, at::scalar_tensor(false, at::kBool));
-  return where.file->read(*where.tensor).item<bool>();
+  auto const& key = from.at(name, at::scalar_tensor(false, at::kBool));
+  return read_tensor(*key.file, *key.array, at::kBool).item<bool>();
 }
 
 inline bool has_entry(stored_entries const& from, std::string const& name) {
@@ -186,11 +221,9 @@ inline at::Tensor undefined_field() { return at::empty({0}, at::kByte); }
 
 inline bool is_undefined(stored_entries const& from, std::string const& name) {
   auto const* const found = from.find(name);
-  return found != nullptr && found->tensor->type == at::kByte &&
-         found->tensor->sizes == std::vector<std::int64_t>{0};
+  return found != nullptr && is_like(*found->array, undefined_field());
 }
 
-/// @return whether a layer is that of a tensor
 [[nodiscard]] inline bool is_of(optim::layer const& layer, at::Tensor const& tensor) {
   if (auto const* const source = dynamic_cast<tensor_source const*>(layer.source.get()))
     return source->parameter().is_same(tensor);
@@ -357,11 +390,11 @@ inline void save_checkpoint(
   }
   detail::require_names(all);
   detail::write_tensors(
-      path, all, {{"format", "pt"}, {detail::training_key, detail::to_text(state)}});
+      path, all, {{"format", "pt"}, {checkpoint::training_key, checkpoint::to_text(state)}});
 }
 
 inline training_state load_checkpoint(
-    std::filesystem::path const& path, std::span<model_part const> parts, coverage what) {
+    std::filesystem::path const& path, std::span<model_part const> parts, coverage extent) {
   c10::AutoGradMode const off(false);
   detail::stored_entries from(path);
   detail::loading to;
@@ -388,7 +421,7 @@ inline training_state load_checkpoint(
   for (auto const& [name, place] : from.all()) {
     auto const parameter = detail::parameter_of(name);
     if (known.contains(name) || without_state.contains(parameter)) continue;
-    if (what == coverage::part && !with_state.contains(parameter)) continue;
+    if (extent == coverage::part && !with_state.contains(parameter)) continue;
     throw error(
         errc::bad_format,
         place.file->path().string() + ": the entry '" + name +
@@ -397,8 +430,8 @@ inline training_state load_checkpoint(
   }
   std::vector<at::Tensor> read;  // all of it, before anything is changed
   for (auto const& [name, value] : to.entries) {
-    auto const& [file, tensor] = from.at(name, value);
-    read.push_back(file->read(*tensor));
+    auto const& [file, array] = from.at(name, value);
+    read.push_back(detail::read_tensor(*file, *array, value.scalar_type()));
   }
   for (std::size_t i = 0; i < read.size(); ++i)
     to.entries[i].value.copy_(std::exchange(read[i], at::Tensor()));

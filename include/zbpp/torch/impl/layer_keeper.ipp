@@ -4,7 +4,6 @@
 #pragma once
 
 #include <zbpp/error.hpp>
-#include <zbpp/torch/detail/engine_run.hpp>
 #include <zbpp/torch/detail/graph_cut.hpp>
 #include <zbpp/torch/detail/layer_keeper.hpp>
 

@@ -75,7 +75,7 @@ class pass_times {
 /// Runs F, B and W of a layer once, and notes what each keeps.
 /// @param from  inputs, which become the outputs
 inline void measure_bytes(
-    layer const& what,
+    layer const& block,
     std::function<at::Tensor(tensors const&)> const* loss,
     edge_tensors& from,
     layer_costs& costs) {
@@ -83,7 +83,7 @@ inline void measure_bytes(
   live_memory memory;
   auto inputs = inputs_like(from.values, from.needs_gradient);
   memory.reset_peak();
-  auto outputs = what(inputs);
+  auto outputs = block(inputs);
   edge_tensors sent;
   for (auto const& each : outputs)
     sent.needs_gradient.push_back(each.defined() && each.requires_grad());
@@ -122,13 +122,13 @@ inline void measure_bytes(
 /// Measures a layer.
 /// @param from  inputs, which become the outputs
 [[nodiscard]] inline layer_costs measure_layer(
-    layer const& what,
+    layer const& block,
     std::function<at::Tensor(tensors const&)> const* loss,
     edge_tensors& from,
     measure_options const& options,
     layer_keeper& keeper) {
   auto const compute = [&](tensors const& inputs) {
-    auto outputs = what(inputs);
+    auto outputs = block(inputs);
     return loss == nullptr ? outputs : tensors{(*loss)(outputs)};
   };
   c10::AutoGradMode const with_graph(true);
@@ -167,7 +167,7 @@ inline void measure_bytes(
       zbpp::detail::median(times.both),
       std::max(costs.backward_input, costs.backward_weight),
       costs.backward_input + costs.backward_weight);
-  measure_bytes(what, loss, from, costs);
+  measure_bytes(block, loss, from, costs);
   if (options.can_recompute) {
     costs.recompute = costs.forward;
     costs.recompute_input = std::min(received, costs.activation);

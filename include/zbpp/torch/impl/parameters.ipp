@@ -32,7 +32,7 @@ class tensor_source final : public optim::layer_source {
 
   [[nodiscard]] at::Tensor const& parameter() const noexcept { return parameter_; }
 
-  bool locate(optim::layer& where) override {
+  bool locate(optim::layer& found) override {
     for (auto const& each : tied_)
       if (each.requires_grad() != parameter_.requires_grad())
         refuse("is frozen in one of its uses, and trained in another; freeze all of them, or none");
@@ -40,7 +40,7 @@ class tensor_source final : public optim::layer_source {
       if (parameter_.grad().defined()) parameter_.mutable_grad().reset();
       return false;
     }
-    locate_weights(where);
+    locate_weights(found);
     auto& gradient = parameter_.mutable_grad();
     if (!gradient.defined()) {
       gradient = at::zeros_like(parameter_.detach());
@@ -53,11 +53,11 @@ class tensor_source final : public optim::layer_source {
     } else if (!gradient.is_contiguous()) {
       gradient = gradient.contiguous();
     }
-    where.gradients = span_of(gradient);
+    found.gradients = span_of(gradient);
     return true;
   }
 
-  void locate_weights(optim::layer& where) const override {
+  void locate_weights(optim::layer& found) const override {
     if (!is_right(parameter_))
       refuse(
           "is not a contiguous tensor of 32-bit floats on the host, but " + text_of(parameter_) +
@@ -68,7 +68,7 @@ class tensor_source final : public optim::layer_source {
       refuse(
           "had " + std::to_string(count_) + " weights when its layer was made, and is " +
           text_of(parameter_) + " now; make the stage anew");
-    where.weights = span_of(parameter_);
+    found.weights = span_of(parameter_);
   }
 
   void hold_gradients() override { held_ = std::exchange(parameter_.mutable_grad(), at::Tensor()); }

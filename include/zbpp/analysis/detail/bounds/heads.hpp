@@ -47,9 +47,9 @@ class pass_heads {
   }
 
   /// @return the head of a pass, `pass_lines::none` where it can come before the first start
-  [[nodiscard]] ticks of(pass_line what, int s, int k) const noexcept {
-    if (what == pass_line::forward) return forward_(s, k);
-    return what == pass_line::backward ? backward_(s, k) : end_of_backward(s, k);
+  [[nodiscard]] ticks of(pass_line line, int s, int k) const noexcept {
+    if (line == pass_line::forward) return forward_(s, k);
+    return line == pass_line::backward ? backward_(s, k) : end_of_backward(s, k);
   }
   [[nodiscard]] pass_lines const& lines(int rank) const noexcept { return lines_[index(rank)]; }
 
@@ -58,11 +58,11 @@ class pass_heads {
 
   // Marks of lines are the heads that their first passes have whatever the limits are, so that with
   // less memory the same sets of passes are looked at.
-  void add(pass_line what, int s, int k, ticks mark) {
+  void add(pass_line line, int s, int k, ticks mark) {
     if (k == 0)
-      lines_at(s).start(view_.line(what, s), of(what, s, k), mark);
+      lines_at(s).start(view_.line(line, s), of(line, s, k), mark);
     else
-      lines_at(s).add(view_.line(what, s), of(what, s, k));
+      lines_at(s).add(view_.line(line, s), of(line, s, k));
   }
 
   [[nodiscard]] ticks end_of_forward(int s, std::int64_t k) const noexcept {

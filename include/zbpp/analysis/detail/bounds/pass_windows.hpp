@@ -54,6 +54,9 @@ class pass_windows {
     return settle() && try_cases() ? none : stuck_;
   }
 
+  /// @return how much was tried for the cost that was asked for last
+  [[nodiscard]] double spent() const noexcept { return spent_; }
+
  private:
   // A pass of a line waits for the same microbatch of another line.
   struct edge {
@@ -93,8 +96,8 @@ class pass_windows {
     auto& windows = ranks_[rank];
     auto const last = chunk_of_line(windows.lines() - 1);
     for (int n = 0; n < terms_.microbatches(); ++n) {
-      auto const put_behind = [&](pass_line before, int of, pass_line what, int chunk) {
-        windows.put_before(line_of(what, chunk), line_of(before, of), n, n + 1);
+      auto const put_behind = [&](pass_line before, int of, pass_line line, int chunk) {
+        windows.put_before(line_of(line, chunk), line_of(before, of), n, n + 1);
       };
       put_behind(pass_line::forward, last, pass_line::backward, last);
       for (int c = 0; c <= last; ++c) {

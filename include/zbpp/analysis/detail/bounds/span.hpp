@@ -56,8 +56,8 @@ class span_bound {
       for (std::size_t from = 0; from < size; ++from)
         for (std::size_t to = 0; to < size; ++to) try_marks(r, from, to, take);
     }
-    for_each_pass([&](pass_line what, int s, ticks head, ticks tail) {
-      take({head + view_.duration(what, s) + tail, one_pass, head, tail});
+    for_each_pass([&](pass_line line, int s, ticks head, ticks tail) {
+      take({head + view_.duration(line, s) + tail, one_pass, head, tail});
     });
     best.span -= start_;
     best.head -= start_;
@@ -80,13 +80,13 @@ class span_bound {
     ticks all = 0;   // from the tail on
     ticks alone = 0;
     bool any = false;
-    for_each_pass([&](pass_line what, int s, ticks head, ticks tail) {
+    for_each_pass([&](pass_line line, int s, ticks head, ticks tail) {
       if (head == least_head && tail == least_tail)
-        alone = std::max(alone, head + view_.duration(what, s) + tail);
+        alone = std::max(alone, head + view_.duration(line, s) + tail);
       if (view_.placement.rank_of(s) != rank || tail < least_tail) return;
-      all += view_.duration(what, s);
+      all += view_.duration(line, s);
       if (head < least_head) return;
-      late += view_.duration(what, s);
+      late += view_.duration(line, s);
       any = true;
     });
     if (rank == one_pass) return alone;
@@ -95,10 +95,10 @@ class span_bound {
     // Or all of them after the first of a line, but for what memory lets run before that.
     for (int s : view_.placement.stages_of(rank)) {
       auto const& memory = view_.memory[index(s)];
-      for (auto const& [what, before] :
+      for (auto const& [of_line, before] :
            {std::pair(pass_line::forward, memory.before_first),
             std::pair(pass_line::backward, memory.before_first_backward)})
-        if (heads_.of(what, s, 0) == least_head && all > before)
+        if (heads_.of(of_line, s, 0) == least_head && all > before)
           span = std::max(span, least_head + (all - before) + least_tail);
     }
     return span;
@@ -109,11 +109,11 @@ class span_bound {
   template <class Visit>
   void for_each_pass(Visit visit) const {
     for (int s = 0; s < view_.terms.stages(); ++s)
-      for (auto what : {pass_line::forward, pass_line::backward, pass_line::weight})
+      for (auto line : {pass_line::forward, pass_line::backward, pass_line::weight})
         for (int k = 0; k < view_.microbatches(); ++k) {
-          auto const head = heads_.of(what, s, k);
-          auto const tail = tails_.of(what, s, k);
-          if (head != pass_lines::none && tail != pass_lines::none) visit(what, s, head, tail);
+          auto const head = heads_.of(line, s, k);
+          auto const tail = tails_.of(line, s, k);
+          if (head != pass_lines::none && tail != pass_lines::none) visit(line, s, head, tail);
         }
   }
 

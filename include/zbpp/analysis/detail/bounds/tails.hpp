@@ -49,9 +49,9 @@ class pass_tails {
   }
 
   /// @return the tail of a pass, `pass_lines::none` where it can come after the last end
-  [[nodiscard]] ticks of(pass_line what, int s, int k) const noexcept {
-    if (what == pass_line::forward) return forward_(s, k);
-    if (what == pass_line::backward) return backward_(s, k);
+  [[nodiscard]] ticks of(pass_line line, int s, int k) const noexcept {
+    if (line == pass_line::forward) return forward_(s, k);
+    if (line == pass_line::backward) return backward_(s, k);
     return view_.placement.rank_of(s) == view_.rank ? (m_ - 1 - k) * terms_[s].backward_weight
                                                     : pass_lines::none;
   }
@@ -61,12 +61,12 @@ class pass_tails {
   [[nodiscard]] pass_lines& lines_at(int s) { return lines_[index(view_.placement.rank_of(s))]; }
 
   // The tails of the last microbatch do not depend on the limits; they are the marks.
-  void add(pass_line what, int s, int k) {
-    auto const tail = of(what, s, k);
+  void add(pass_line line, int s, int k) {
+    auto const tail = of(line, s, k);
     if (k + 1 == m_)
-      lines_at(s).start(view_.line(what, s), tail, tail);
+      lines_at(s).start(view_.line(line, s), tail, tail);
     else
-      lines_at(s).add(view_.line(what, s), tail);
+      lines_at(s).add(view_.line(line, s), tail);
   }
 
   [[nodiscard]] ticks from_start_of_forward(int s, int k) const noexcept {

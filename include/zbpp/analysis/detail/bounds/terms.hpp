@@ -106,11 +106,14 @@ class bound_terms {
   // the schedules of these terms bounds those of the problem (docs/bounds.md, "Relaxations").
   [[nodiscard]] static stage_terms terms_of(stage_costs const& c) {
     auto const kept = c.recompute ? c.recompute_input : c.activation;
+    auto const fused = c.of(pass_kind::backward);
+    auto const saved = c.most_saved_by_pairing();
+    auto const input = std::max<ticks>(c.backward_input - saved, 0);
     return {
         .forward = c.forward,
-        .backward_input = c.backward_input - c.saved_by_pairing(),
+        .backward_input = input,
         .backward_weight =
-            std::min(c.backward_weight, c.of(pass_kind::backward) - c.backward_input),
+            std::min({c.backward_weight, fused - c.backward_input, fused - saved - input}),
         .activation = kept,
         .weight_gradient_input = std::min(c.weight_gradient_input, kept),
         .room = std::numeric_limits<bytes>::max()};

@@ -21,8 +21,8 @@ namespace zbpp::detail {
 enum class pass_line : std::uint8_t { forward, backward, weight };
 
 /// @return the line of the passes of one kind of one stage of a rank, among all lines of the rank
-[[nodiscard]] constexpr int line_of(pass_line what, int chunk) noexcept {
-  return 3 * chunk + static_cast<int>(what);
+[[nodiscard]] constexpr int line_of(pass_line line, int chunk) noexcept {
+  return 3 * chunk + static_cast<int>(line);
 }
 [[nodiscard]] constexpr pass_line kind_of_line(int line) noexcept {
   return static_cast<pass_line>(line % 3);
@@ -48,19 +48,18 @@ struct rank_view {
 
   [[nodiscard]] int microbatches() const noexcept { return terms.microbatches(); }
   /// @return the place of a line among those of the rank of its stage
-  [[nodiscard]] std::size_t line(pass_line what, int stage) const noexcept {
-    return index(line_of(what, placement.chunk_of(stage)));
+  [[nodiscard]] std::size_t line(pass_line pass, int stage) const noexcept {
+    return index(line_of(pass, placement.chunk_of(stage)));
   }
-  [[nodiscard]] ticks duration(pass_line what, int stage) const noexcept {
+  [[nodiscard]] ticks duration(pass_line line, int stage) const noexcept {
     auto const& t = terms[stage];
-    switch (what) {
+    switch (line) {
       case pass_line::forward: return t.forward;
       case pass_line::backward: return t.backward_input;
       case pass_line::weight: return t.backward_weight;
     }
     return 0;
   }
-  /// @return the durations of all lines of a rank
   [[nodiscard]] std::vector<ticks> durations(int of_rank) const {
     return durations_of_lines(terms, placement.stages_of(of_rank));
   }

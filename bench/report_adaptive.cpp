@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What planning again gives: steps under virtual time whose passes and messages do not take what
+// the plan says. Beside the plan that stays and `adaptive_pipeline` stands one that is searched
+// with the true mean costs, in the very step in which they change. All three see the same draws.
+// usage: report_adaptive [RANKS]     up to so many ranks, 8 by default
+#include "whole_number.hpp"
+#include <zbpp/plan.hpp>
+#include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/zbpp.hpp>
+
+#include <support/plain_flow.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <numbers>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace zbpp;
+
+namespace {
+
+constexpr int steps = 200;
+constexpr int change = 30;  // the step from which ranks are slower
+
+// A number from 0 to 1 that depends on what is asked for alone.
+double draw(std::uint64_t step, std::uint64_t kind, std::uint64_t index) {
+  auto bits =
+      (step * 0x9E3779B97F4A7C15U) ^ (kind * 0xBF58476D1CE4E5B9U) ^ (index * 0x94D049BB133111EBU);
+  for (int i = 0; i < 3; ++i) {
+    bits ^= bits >> 31U;
+    bits *= 0xD6E8FEB86659FD93U;
+  }
+  bits ^= bits >> 32U;
+  return (static_cast<double>(bits >> 11U) + 0.5) * 0x1p-53;
+}
+double lognormal(double spread, std::uint64_t step, std::uint64_t kind, std::uint64_t index) {
+  auto const normal = std::sqrt(-2 * std::log(draw(step, kind, 2 * index))) *
+                      std::cos(2 * std::numbers::pi * draw(step, kind, 2 * index + 1));
+  return std::exp(spread * normal - spread * spread / 2);
+}
+
+struct scenario {
+  char const* name;
+  double spread;  // of each pass, as a share of it
+  std::function<double(int rank, int ranks, int step)> factor;
+  double spikes = 0;  // share of messages that take ten times as long
+};
+
+problem stated(int p) {
+  stage_costs const even{
+      .forward = 10'000'000,
+      .backward_input = 10'000'000,
+      .backward_weight = 8'000'000,
+      .activation = 10,
+      .weight_gradient_input = 5,
+      .edge = 8};
+  return {placement::linear(p), 3 * p, even, 500'000, {15 * p + 100}};
+}
+
+problem true_costs(int p, scenario const& of, int step) {
+  auto const plain = stated(p);
+  std::vector<stage_costs> costs(plain.all_costs().begin(), plain.all_costs().end());
+  for (int s = 0; s < p; ++s)
+    for (auto const time :
+         {&stage_costs::forward, &stage_costs::backward_input, &stage_costs::backward_weight}) {
+      auto& t = costs[static_cast<std::size_t>(s)].*time;
+      t = static_cast<ticks>(static_cast<double>(t) * of.factor(s, p, step));
+    }
+  return {plain.placement(), plain.microbatches(), costs, plain.transfer(), {15 * p + 100}};
+}
+
+virtual_noise noise_of(problem const& plain, scenario const& of, int const& step) {
+  auto const ranks = plain.ranks();
+  return {
+      .pass_time =
+          [&, ranks](int rank, pass const& p, ticks) {
+            auto const index = static_cast<std::uint64_t>(
+                (p.stage * 4096 + p.microbatch) * 8 + static_cast<int>(p.kind));
+            return static_cast<ticks>(
+                static_cast<double>(plain.costs(p.stage).of(p.kind)) *
+                of.factor(rank, ranks, step) *
+                lognormal(of.spread, static_cast<std::uint64_t>(step), 1, index));
+          },
+      .message_time =
+          [&, sent = std::uint64_t{0}](int rank, ticks planned) mutable {
+            auto const now = static_cast<std::uint64_t>(step);
+            return draw(now, 2 + static_cast<std::uint64_t>(rank), ++sent % 4096) < of.spikes
+                       ? 10 * planned
+                       : planned;
+          }};
+}
+
+struct times {
+  double mean = 0;
+  double high = 0;  // the 95th percentile
+
+  explicit times(std::vector<ticks> took) {
+    took.erase(took.begin(), took.begin() + change);
+    std::ranges::sort(took);
+    mean = to_milliseconds(std::accumulate(took.begin(), took.end(), ticks{0})) /
+           static_cast<double>(took.size());
+    high = to_milliseconds(took[took.size() * 95 / 100]);
+  }
+};
+
+template <class Pipeline>
+times run(Pipeline& pipe, int& step) {
+  std::vector<ticks> took;
+  for (step = 0; step < steps; ++step) took.push_back(cost(pipe.step().measured));
+  return times(std::move(took));
+}
+
+void report(int p, scenario const& of) {
+  auto const plain = stated(p);
+  greedy_auto const policy{.search = {.seconds = 2.5}};
+  auto const first = make_plan(policy, plain);
+  int step = 0;
+  auto const noise = noise_of(plain, of, step);
+  std::vector<test::plain_flow> stages(static_cast<std::size_t>(p));
+
+  pipeline fixed{first, virtual_time{noise}, stages};
+  auto const kept = run(fixed, step);
+
+  replan_settings settings{.least_gain = 0.005, .least_steps = 20, .in_background = false};
+  adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
+  auto const adapted = run(pipe, step);
+
+  std::vector<ticks> took;
+  std::optional<pipeline<virtual_time>> best;
+  for (step = 0; step < steps; ++step) {
+    if (step == 0 || !(true_costs(p, of, step) == true_costs(p, of, step - 1))) {
+      best.reset();
+      best.emplace(make_plan(policy, true_costs(p, of, step)), virtual_time{noise}, stages);
+    }
+    took.push_back(cost(best->step().measured));
+  }
+  times const knowing(std::move(took));
+
+  auto const lost = kept.mean - knowing.mean;
+  std::printf(
+      "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %zu | %s |\n",
+      of.name,
+      p,
+      kept.mean,
+      kept.high,
+      adapted.mean,
+      adapted.high,
+      knowing.mean,
+      knowing.high,
+      pipe.switches().size(),
+      lost > 0.001 * kept.mean
+          ? (std::to_string(std::lround(100 * (kept.mean - adapted.mean) / lost)) + " %").c_str()
+          : "nothing lost");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto const most = argc > 1 ? bench::whole_number(argv[1]) : 8;
+  if (argc > 2 || !most) {
+    std::fputs("usage: report_adaptive [RANKS]; a whole number\n", stderr);
+    return 2;
+  }
+  auto const same = [](int, int, int) { return 1.0; };
+  auto const slow = [](double factor) {
+    return [factor](int rank, int ranks, int step) {
+      return step >= change && rank == ranks / 2 ? factor : 1.0;
+    };
+  };
+  auto const drift = [](int rank, int, int step) {
+    return rank == 0 ? 1 + 0.4 * std::max(step / 10 * 10 - change, 0) / (steps - change) : 1.0;
+  };
+  std::vector<scenario> const all{
+      {"noise 5 %", 0.05, same},
+      {"noise 15 %", 0.15, same},
+      {"noise 30 %", 0.3, same},
+      {"noise 5 %, 2 % of messages ten times as long", 0.05, same, 0.02},
+      {"noise 5 %, a rank 1.2 times as slow", 0.05, slow(1.2)},
+      {"noise 5 %, a rank 1.5 times as slow", 0.05, slow(1.5)},
+      {"noise 5 %, the first rank slower and slower, up to 1.4", 0.05, drift}};
+  std::puts("| costs | ranks | stays: mean | 95 % | adapts: mean | 95 % | knows: mean | 95 % | "
+            "switches | recovered |");
+  std::puts("|---|---|---|---|---|---|---|---|---|---|");
+  for (auto const& each : all)
+    for (int p = 4; p <= *most; p *= 2) report(p, each);
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How `explain` accounts for the time of a step, and finds what made it long.
+#pragma once
+
+#include <zbpp/analysis/detail/step_replay.hpp>
+#include <zbpp/analysis/explain.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+// ---- accounts ----------------------------------------------------------------------------------
+
+/// Adds up what a rank waited for.
+struct rank_waits {
+  std::vector<ticks> for_rank;
+  ticks messages = 0;
+  ticks host = 0;
+};
+
+/// @param end  of the step, until which a rank waits for the one that ends last
+[[nodiscard]] ZBPP_INLINE rank_waits
+waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
+  rank_waits waits{.for_rank = std::vector<ticks>(index(step.ranks()), 0)};
+  for (auto const& node : step.nodes(rank)) {
+    auto const free = step.free_before(node);
+    if (node.awaited < 0) {
+      waits.host += node.late;
+      continue;
+    }
+    auto const& maker = step.nodes()[index(node.inputs[index(node.awaited)].from)];
+    auto const for_pass = std::clamp<ticks>(maker.end - free, 0, node.start - free);
+    waits.for_rank[index(maker.rank)] += for_pass;
+    waits.messages += node.start - free - for_pass;
+  }
+  waits.for_rank[index(step.nodes()[step.last()].rank)] += end - own_end;
+  return waits;
+}
+
+/// @param spare  how much less work the plan has for the rank than for the busiest one
+[[nodiscard]] ZBPP_INLINE rank_account account_of(
+    step_replay const& planned,
+    step_replay const& measured,
+    int rank,
+    ticks spare,
+    ticks optimizer,
+    ticks end) {
+  rank_account account{.optimizer = optimizer};
+  for (auto const& node : measured.nodes(rank)) {
+    account.work += std::min(node.took(), node.planned);
+    account.longer += std::max<ticks>(node.took() - node.planned, 0);
+  }
+  auto const planned_waits = waits_of(planned, rank, planned.nodes(rank).back().end, planned.end());
+  auto waits = waits_of(measured, rank, measured.nodes(rank).back().end + optimizer, end);
+  ticks foreseen = 0;
+  auto const subtract = [&](ticks& wait, ticks in_plan) {
+    auto const both = std::min(wait, in_plan);
+    wait -= both;
+    foreseen += both;
+  };
+  for (std::size_t r = 0; r < waits.for_rank.size(); ++r)
+    subtract(waits.for_rank[r], planned_waits.for_rank[r]);
+  subtract(waits.messages, planned_waits.messages);
+  account.imbalance = std::min(foreseen, spare);
+  account.bubble = foreseen - account.imbalance;
+  account.for_rank = std::move(waits.for_rank);
+  account.messages = waits.messages;
+  account.host = waits.host;
+  account.gain = measured.gain_with([&](std::size_t, replay_node& node) {
+    if (node.rank == rank) node.end = node.start + std::min(node.took(), node.planned);
+  });
+  return account;
+}
+
+// ---- the critical path -------------------------------------------------------------------------
+
+/// @return the numbers of its nodes, the first one first
+[[nodiscard]] ZBPP_INLINE std::vector<std::size_t> critical_nodes(step_replay const& step) {
+  auto const nodes = step.nodes();
+  std::vector<std::size_t> path;
+  auto at = step.last();
+  for (;;) {
+    path.push_back(at);
+    auto const& node = nodes[at];
+    if (node.awaited >= 0)
+      at = index(node.inputs[index(node.awaited)].from);
+    else if (!node.is_first)
+      --at;
+    else
+      break;
+  }
+  std::ranges::reverse(path);
+  return path;
+}
+
+[[nodiscard]] ZBPP_INLINE critical_pass critical_pass_of(replay_node const& node) {
+  bool const by_message = node.awaited >= 0;
+  auto const waited = by_message ? node.inputs[index(node.awaited)].took : node.late;
+  return {
+      .rank = node.rank,
+      .pass = node.pass,
+      .is_pair = node.beside.has_value(),
+      .start = node.start,
+      .end = node.end,
+      .planned = node.planned,
+      .waited = waited,
+      .cause = waited == 0  ? wait_cause::none
+               : by_message ? wait_cause::message
+                            : wait_cause::host};
+}
+
+[[nodiscard]] ZBPP_INLINE std::vector<delay> worst_delays(
+    step_replay const& step, std::vector<std::size_t> const& path, int most) {
+  struct candidate {
+    std::size_t node;
+    delay found;
+  };
+  std::vector<candidate> all;
+  for (auto const at : path) {
+    auto const& node = step.nodes()[at];
+    if (node.took() > node.planned)
+      all.push_back({at, {node.rank, node.pass, false, node.planned, node.took()}});
+    if (node.awaited < 0) continue;
+    auto const& input = node.inputs[index(node.awaited)];
+    if (input.took > input.stated)
+      all.push_back({at, {node.rank, node.pass, true, input.stated, input.took}});
+  }
+  // Those that took the most beyond their planned time can give the most.
+  std::ranges::stable_sort(all, std::ranges::greater{}, [](candidate const& c) {
+    return c.found.took - c.found.planned;
+  });
+  constexpr std::size_t tried_for_each = 4;
+  all.resize(std::min(all.size(), tried_for_each * index(most)));
+  std::vector<delay> worst;
+  for (auto& tried : all) {  // no structured binding, which clang 14 lets no lambda capture
+    auto& found = tried.found;
+    found.gain = step.gain_with([&](std::size_t i, replay_node& node) {
+      if (i != tried.node) return;
+      if (found.is_message)
+        node.inputs[index(node.awaited)].took = found.planned;
+      else
+        node.end = node.start + found.planned;
+    });
+    if (found.gain > 0) worst.push_back(found);
+  }
+  std::ranges::stable_sort(worst, std::ranges::greater{}, &delay::gain);
+  worst.resize(std::min(worst.size(), index(most)));
+  return worst;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE ticks rank_account::sum() const noexcept {
+  return std::accumulate(for_rank.begin(), for_rank.end(), ticks{0}) + work + longer + bubble +
+         imbalance + messages + host + optimizer;
+}
+
+ZBPP_INLINE std::string_view to_string(wait_cause cause) noexcept {
+  switch (cause) {
+    case wait_cause::none: return "none";
+    case wait_cause::message: return "message";
+    case wait_cause::host: return "host";
+  }
+  return "?";
+}
+
+ZBPP_INLINE explanation
+explain(plan const& planned, timeline const& measured, explain_options const& options) {
+  using detail::index;
+  detail::require(options.worst >= 0, "explain_options::worst is below 0; give a number from 0");
+  detail::require(
+      options.ranks.empty() || options.ranks.size() == index(measured.ranks()),
+      "explain_options::ranks has other ranks than the step; give those of all ranks, or none");
+  detail::step_replay const foreseen(planned, planned.timeline());
+  detail::step_replay const step(planned, measured);
+
+  explanation found{.planned = foreseen.end(), .measured = step.end()};
+  std::vector<ticks> optimizer(index(step.ranks()), 0);
+  for (std::size_t r = 0; r < options.ranks.size(); ++r) {
+    auto const& update = options.ranks[r];
+    auto const done = std::max(update.stepped, update.validated) - step.begin();
+    optimizer[r] = std::max<ticks>(done - step.nodes(static_cast<int>(r)).back().end, 0);
+    found.measured = std::max(found.measured, done);
+  }
+  std::vector<ticks> work(index(step.ranks()), 0);  // that the plan has for each rank
+  for (auto const& node : step.nodes()) work[index(node.rank)] += node.planned;
+  auto const most_work = *std::ranges::max_element(work);
+  for (int rank = 0; rank < step.ranks(); ++rank)
+    found.ranks.push_back(detail::account_of(
+        foreseen,
+        step,
+        rank,
+        most_work - work[index(rank)],
+        optimizer[index(rank)],
+        found.measured));
+
+  auto const path = detail::critical_nodes(step);
+  for (auto const at : path) found.critical.push_back(detail::critical_pass_of(step.nodes()[at]));
+  found.worst = detail::worst_delays(step, path, options.worst);
+  found.message_gain = step.gain_with([](std::size_t, detail::replay_node& node) {
+    for (auto& input : node.inputs) input.took = std::min(input.took, input.stated);
+  });
+  found.host_gain = step.gain_with([](std::size_t, detail::replay_node& node) { node.late = 0; });
+  return found;
+}
+
+}  // namespace zbpp

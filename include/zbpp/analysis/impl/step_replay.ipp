@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a measured step becomes a network.
+#pragma once
+
+#include <zbpp/analysis/detail/rank_walk.hpp>
+#include <zbpp/analysis/detail/step_replay.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/containers.hpp>
+#include <zbpp/model/schedule.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+[[noreturn]] ZBPP_INLINE void refuse_step(std::string const& text, location where = {}) {
+  throw error(errc::bad_argument, text + "; give the plan that ran", where);
+}
+
+/// Knows for each pass of a plan how long the plan has it.
+class planned_times {
+ public:
+  explicit planned_times(plan const& planned)
+      : planned_(planned),
+        times_(
+            pass_kinds,
+            grid<ticks>(planned.problem().stages(), planned.problem().microbatches(), none)) {
+    for (auto const& timed : planned.timeline().all())
+      time_of(timed.pass) = timed.end - timed.start;
+  }
+
+  /// Takes the time of a pass, which runs once.
+  /// @throws error (bad_argument) when the plan does not run the pass on this rank
+  [[nodiscard]] ticks take(int rank, pass const& p) {
+    auto const& problem = planned_.problem();
+    bool const exists = p.stage >= 0 && p.stage < problem.stages() && p.microbatch >= 0 &&
+                        p.microbatch < problem.microbatches();
+    if (!exists || problem.placement().rank_of(p.stage) != rank || time_of(p) == none)
+      refuse_step(
+          "the measured step holds " + to_string(p) +
+              " here, where the plan does not have it, or not twice",
+          {.rank = rank, .stage = p.stage, .microbatch = p.microbatch});
+    return std::exchange(time_of(p), none);
+  }
+
+ private:
+  static constexpr ticks none = -1;
+
+  [[nodiscard]] ticks& time_of(pass const& p) {
+    return times_[static_cast<std::size_t>(p.kind)](p.stage, p.microbatch);
+  }
+
+  plan const& planned_;
+  std::vector<grid<ticks>> times_;  // by kind
+};
+
+[[nodiscard]] ZBPP_INLINE std::array<std::optional<pass>, 2> passes_of(replay_node const& node) {
+  return {node.pass, node.beside};
+}
+
+ZBPP_INLINE step_replay::step_replay(plan const& planned, timeline const& measured) {
+  if (measured.ranks() != planned.problem().ranks())
+    refuse_step(
+        "the measured step has " + std::to_string(measured.ranks()) + " ranks and the plan " +
+        std::to_string(planned.problem().ranks()));
+  add_nodes(planned, measured);
+  last_ = static_cast<std::size_t>(
+      std::ranges::max_element(nodes_, {}, &replay_node::end) - nodes_.begin());
+  find_inputs(planned.problem());
+  for (auto& node : nodes_) find_wait(node);
+  find_order(planned.problem().placement());
+}
+
+ZBPP_INLINE void step_replay::add_nodes(plan const& planned, timeline const& measured) {
+  planned_times times(planned);
+  begin_ = std::numeric_limits<ticks>::max();
+  for (auto const& timed : measured.all()) begin_ = std::min(begin_, timed.start);
+  first_.push_back(0);
+  for (int rank = 0; rank < measured.ranks(); ++rank) {
+    auto const row = measured[rank];
+    auto const all = planned.schedule().passes(rank).size();
+    if (row.size() != all)
+      refuse_step(
+          "the measured step ran " + std::to_string(row.size()) + " passes here, the plan has " +
+              std::to_string(all) + "; give the passes of all ranks",
+          {.rank = rank});
+    ticks free = 0;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      replay_node node{
+          .rank = rank,
+          .pass = row[i].pass,
+          .is_first = i == 0,
+          .start = row[i].start - begin_,
+          .end = row[i].end - begin_,
+          .planned = times.take(rank, row[i].pass)};
+      if (next_is_paired(row, i)) {
+        node.beside = row[++i].pass;
+        node.end = std::max(node.end, row[i].end - begin_);
+        node.planned = std::max(node.planned, times.take(rank, *node.beside));
+      }
+      if (node.end < node.start || node.start < free)
+        throw error(
+            errc::bad_argument,
+            "the measured step has " + to_string(node.pass) +
+                (node.end < node.start ? " end before it starts"
+                                       : " start before the pass in front of it ends") +
+                "; the clock of this rank ran backwards",
+            {.rank = rank, .stage = node.pass.stage, .microbatch = node.pass.microbatch});
+      free = node.end;
+      nodes_.push_back(node);
+    }
+    first_.push_back(nodes_.size());
+  }
+}
+
+ZBPP_INLINE void step_replay::find_inputs(problem const& problem) {
+  grid<int> forward(problem.stages(), problem.microbatches(), -1);
+  grid<int> backward(problem.stages(), problem.microbatches(), -1);
+  for (std::size_t i = 0; i < nodes_.size(); ++i)
+    for (auto const& p : passes_of(nodes_[i])) {
+      if (p && p->kind == pass_kind::forward)
+        forward(p->stage, p->microbatch) = static_cast<int>(i);
+      if (p && p->makes_input_gradient()) backward(p->stage, p->microbatch) = static_cast<int>(i);
+    }
+  for (auto& node : nodes_) {
+    auto input = node.inputs.begin();
+    for (auto const& p : passes_of(node)) {
+      bool const is_forward = p && p->kind == pass_kind::forward;
+      if (!p || (!is_forward && !p->makes_input_gradient())) continue;
+      auto const source = p->stage + (is_forward ? -1 : 1);
+      if (source < 0 || source >= problem.stages() ||
+          problem.placement().rank_of(source) == node.rank)
+        continue;
+      input->from = is_forward ? forward(source, p->microbatch) : backward(source, p->microbatch);
+      input->stated = problem.transfer_time(source, p->stage);
+      ++input;
+    }
+  }
+}
+
+ZBPP_INLINE void step_replay::find_wait(replay_node& node) const {
+  auto const waited = node.start - free_before(node);
+  std::optional<ticks> latest;
+  for (int i = 0; i < 2; ++i) {
+    auto& input = node.inputs[index(i)];
+    if (input.from < 0) continue;
+    auto const made = nodes_[index(input.from)].end;
+    input.took = std::min(input.stated, node.start - made);
+    if (waited == 0 || (latest && made + input.stated <= *latest)) continue;
+    latest = made + input.stated;
+    node.awaited = i;
+  }
+  if (node.awaited >= 0) {
+    auto& input = node.inputs[index(node.awaited)];
+    input.took = node.start - nodes_[index(input.from)].end;
+  } else {
+    node.late = waited;
+  }
+}
+
+ZBPP_INLINE void step_replay::find_order(placement const& placement) {
+  order_.reserve(nodes_.size());
+  std::vector<bool> is_done(nodes_.size(), false);
+  rank_walk walk(ranks());
+  auto const wake = [&](int stage) {
+    if (stage >= 0 && stage < placement.stages()) walk.wake(placement.rank_of(stage));
+  };
+  walk.run([&](int rank, std::size_t& next) {
+    for (auto const end = first_[index(rank) + 1] - first_[index(rank)]; next < end; ++next) {
+      auto const at = first_[index(rank)] + next;
+      for (auto const& input : nodes_[at].inputs)
+        if (input.from >= 0 && !is_done[index(input.from)]) return false;
+      is_done[at] = true;
+      order_.push_back(at);
+      for (auto const& p : passes_of(nodes_[at])) {
+        if (p && p->kind == pass_kind::forward) wake(p->stage + 1);
+        if (p && p->makes_input_gradient()) wake(p->stage - 1);
+      }
+    }
+    return true;
+  });
+  if (order_.size() != nodes_.size())
+    refuse_step("the measured step has an order in which ranks wait for each other for ever");
+}
+
+}  // namespace zbpp::detail

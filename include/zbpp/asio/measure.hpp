@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Measured steps of ranks in several processes: their timelines on one clock, what their stages
+// cost, and the problem to plan for.
+#pragma once
+
+#include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/wire.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/measure.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace zbpp::asio {
+
+/// Makes the timeline of a step on all ranks, which each measured by a clock of its own: the clocks
+/// are set by each other (`align_clocks`), and time counts from the first start. A collective call.
+/// @param order  the passes of all ranks, as the plan has them
+/// @param own    the measured passes of this rank's process
+/// @throws error (bad_argument) when a rank did not run its passes in this order; the failure of
+///         the run
+[[nodiscard]] timeline gather_timeline(
+    rendezvous& meeting, schedule const& order, timeline const& own);
+
+/// Collects the costs of all stages; each rank knows those of its own. A collective call.
+/// @param own  of the stages of this rank, in the order of the placement's `stages_of`
+/// @throws error (bad_argument) when there is another number of them; the failure of the run
+[[nodiscard]] std::vector<stage_costs> gather_costs(
+    rendezvous& meeting, placement const& placement, std::span<stage_costs const> own);
+
+/// As `zbpp::measure`, with one rank in each process: all of them get the same problem. A
+/// collective call.
+/// @throws error as `zbpp::measure`; the failure of the run
+template <class Pipeline>
+[[nodiscard]] problem measure(
+    rendezvous& meeting, Pipeline& pipe, measure_options const& options = {}) {
+  auto const most = [&](std::int64_t own) {
+    auto steps = own;
+    for (auto const& part : meeting.all_gather(wire_writer().put(own).bytes()))
+      steps = std::max(steps, wire_reader(part).get<std::int64_t>());
+    return steps;
+  };
+  return zbpp::detail::measure_steps(pipe, options, most, [&](timeline const& own) {
+    return gather_timeline(meeting, pipe.planned().schedule(), own);
+  });
+}
+
+}  // namespace zbpp::asio
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/asio/impl/measure.ipp>
+#endif

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What executors share that run one rank in this process, and whose other ranks are processes of
+// their own, for authors of backends: `asio::tcp` and `nccl::ranks` are such backends. Ranks meet,
+// agree, fail and end by a rendezvous, whatever carries their messages.
+#pragma once
+
+#include <zbpp/asio/agreement.hpp>
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/socket_states.hpp>
+#include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/run_options.hpp>
+
+#include <chrono>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+class plan;
+
+namespace asio {
+
+/// Reads the time since the step began, and notes how far the rank is: a `pass_observer` for passes
+/// that run on the calling thread.
+class progress_observer {
+ public:
+  progress_observer() = default;
+  /// Begins now.
+  explicit progress_observer(progress_board& board) noexcept
+      : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
+
+  /// Begins a pass. @return its start
+  [[nodiscard]] ticks start(ticks, pass const&) const noexcept {
+    board_->start_pass();
+    return now();
+  }
+  /// Ends a pass. @return its end
+  [[nodiscard]] ticks finish(ticks) const noexcept {
+    board_->enter(progress_phase::waiting);
+    return now();
+  }
+  /// Notes that a step of a run begins, the next one or the same one anew.
+  void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
+  /// @return when the rank goes on with what arrived
+  [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
+  /// @return 0: a message has arrived once it is here
+  [[nodiscard]] static constexpr ticks arrival_of_send(ticks) noexcept { return 0; }
+  /// @return true
+  [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
+
+ private:
+  [[nodiscard]] ticks now() const noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now() - epoch_)
+        .count();
+  }
+
+  std::chrono::steady_clock::time_point epoch_;
+  progress_board* board_ = nullptr;
+};
+
+/// Is the base of an executor with one rank in this process. An executor adds a transport and
+/// `wakeup_of`, and `run`, which does this around its loop:
+///
+/// ```cpp
+/// supervisor().begin(program, status);      // a failure elsewhere fails `status` here
+/// supervisor().announce(engine.statement());
+/// // ... until the engine is done and all that it sent has left, or `status` has failed:
+/// //     engine.advance(), then wait for messages, with supervisor().look() or in
+/// //     control_channel().loop().run_until(...)
+/// supervisor().report(engine.what_failed());
+/// supervisor().end();
+/// ```
+class one_rank {
+ public:
+  one_rank(one_rank const&) = delete;
+  one_rank& operator=(one_rank const&) = delete;
+
+  /// @return the rank of this process
+  [[nodiscard]] std::span<int const> ranks() const noexcept { return supervisor_.ranks(); }
+  /// @return the memory of the rank: the heap, unless an executor says otherwise
+  [[nodiscard]] static arena make_memory(int) { return arena(); }
+  /// @return where its passes run: on the calling thread, unless an executor says otherwise
+  [[nodiscard]] static pass_context context_of(int, arena& memory) noexcept {
+    return pass_context(memory);
+  }
+  /// Does nothing: a clock starts when it is made.
+  static constexpr void start_run() noexcept {}
+  /// @return a clock that starts now, unless an executor has another one
+  [[nodiscard]] progress_observer observer_of(int) const noexcept {
+    return progress_observer(supervisor_.channel().board());
+  }
+  /// Lets the stages of the rank get ready.
+  template <class Engine>
+  void warm_up(std::vector<Engine>& engines) {
+    prepare([&] { engines.front().warm_up(); });
+  }
+
+  /// Ends the run, since the pipeline cannot be made here.
+  /// @throws the first failure of the run: the reason, unless there is one already
+  void refuse(std::exception_ptr const& reason) {
+    prepare([&] { std::rethrow_exception(reason); });
+  }
+
+  /// @return whether the losses of a step are given to all ranks
+  [[nodiscard]] bool shares_losses() const noexcept { return shares_losses_; }
+  /// Gives them to all ranks; blocks until those of the last stage's rank are here.
+  void share_losses(std::span<double> losses, int from) { supervisor_.share(losses, from); }
+  /// Tells all ranks what this one asks for behind a step; does not block.
+  void propose(after_step next) { supervisor_.channel().propose(next); }
+  /// Blocks until all ranks have proposed something. @return the most that one of them asks for
+  [[nodiscard]] after_step decision() { return supervisor_.channel().decision(); }
+  /// Blocks until all ranks know all failures, and adds those of the others.
+  void settle(std::vector<failure>& failures) { supervisor_.settle(failures); }
+  /// Tells the others that the pipeline is destroyed here.
+  void leave() { supervisor_.leave(); }
+
+ protected:
+  /// Checks with all ranks that they have the same plan.
+  /// @param run            outlives the pipeline
+  /// @param calls          made when the run fails while a step runs
+  /// @param shares_losses  whether all ranks get the losses of a step; all need the same
+  /// @param more           what all have to agree on besides
+  /// @throws as the constructor of `step_supervisor`
+  one_rank(
+      rendezvous& run,
+      plan const& planned,
+      failure_calls calls,
+      bool shares_losses = false,
+      std::vector<agreement_item> more = {});
+  ~one_rank() = default;
+
+  /// @return what takes part in the steps of the run
+  [[nodiscard]] step_supervisor& supervisor() noexcept { return supervisor_; }
+  /// @return what connects this rank with the others
+  [[nodiscard]] control& control_channel() const noexcept { return supervisor_.channel(); }
+  /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
+  /// one.
+  /// @throws the first failure of the run
+  template <class Work>
+  void prepare(Work const& work) {
+    call_name const named(control_channel(), supervisor_.making());
+    supervisor_.or_fail(work);
+  }
+
+ private:
+  step_supervisor supervisor_;
+  bool shares_losses_;
+};
+
+}  // namespace asio
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/asio/impl/one_rank.ipp>
+#endif

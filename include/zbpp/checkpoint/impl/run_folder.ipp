@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a checkpoint is written so that it is whole or does not count, and read so that nothing wrong
+// is taken for it.
+#pragma once
+
+#include <zbpp/checkpoint/detail/files.hpp>
+#include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/run_folder.hpp>
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/io/checksum.hpp>
+#include <zbpp/io/durable.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace zbpp::checkpoint {
+
+namespace detail {
+
+/// @return whether no number has the largest exponent, which is that of infinities and nan
+/// @source IEEE 754, binary interchange formats
+template <class Bits>
+[[nodiscard]] bool are_finite(std::span<std::byte const> numbers, Bits exponent) {
+  for (std::size_t at = 0; at < numbers.size(); at += sizeof(Bits)) {
+    Bits bits = 0;
+    std::memcpy(&bits, numbers.data() + at, sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+[[nodiscard]] ZBPP_INLINE bool is_finite(array const& of) {
+  switch (of.type) {
+    case number_type::f64: return are_finite<std::uint64_t>(of.bytes, 0x7FF0000000000000U);
+    case number_type::f32: return are_finite<std::uint32_t>(of.bytes, 0x7F800000U);
+    case number_type::f16: return are_finite<std::uint16_t>(of.bytes, 0x7C00U);
+    case number_type::bf16: return are_finite<std::uint16_t>(of.bytes, 0x7F80U);
+    default: return true;
+  }
+}
+
+/// Lists what the metadata of a rank's file says: which file of which checkpoint it is.
+[[nodiscard]] ZBPP_INLINE std::array<setting, 4> file_identity(
+    run_description const& run, std::int64_t step, std::size_t ranks, std::size_t rank) {
+  auto const settings = to_text(run.settings);
+  return {
+      {{"run", hex_text(checksum_of(std::string_view(settings)))},
+       {"step", std::to_string(step)},
+       {"ranks", std::to_string(ranks)},
+       {"rank", std::to_string(rank)}}};
+}
+
+/// Is the key of the checksum of an array in the metadata of its file.
+[[nodiscard]] ZBPP_INLINE std::string checksum_key(std::string const& name) {
+  return "checksum of " + name;
+}
+
+[[noreturn]] ZBPP_INLINE void fail(
+    std::filesystem::path const& path, char const* doing, std::error_code const& reason) {
+  throw error(errc::io_failed, path.string() + ": " + doing + ": " + reason.message());
+}
+
+/// Refuses what no run leaves under the name of a part of a checkpoint.
+[[noreturn]] ZBPP_INLINE void refuse_stranger(
+    std::filesystem::path const& path, char const* right) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  auto const status = fs::symlink_status(path, none);
+  auto const* const kind = fs::is_fifo(status) ? "a pipe, not "
+                           : fs::is_symlink(status) && !fs::exists(path, none)
+                               ? "a link to nothing, not "
+                               : "not ";
+  throw error(
+      errc::bad_argument,
+      path.string() + ": is " + kind + right +
+          ", as it belongs to a checkpoint; move it out of the folder");
+}
+
+}  // namespace detail
+
+ZBPP_INLINE std::vector<int> process_group::own_ranks(int ranks) const {
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+ZBPP_INLINE std::vector<std::vector<std::byte>> process_group::all_gather(
+    std::span<std::byte const> own) {
+  return {{own.begin(), own.end()}};
+}
+
+ZBPP_INLINE run_folder::run_folder(
+    std::filesystem::path folder, run_description run, std::unique_ptr<process_group> processes)
+    : folder_(std::move(folder)), run_(std::move(run)), processes_(std::move(processes)) {
+  zbpp::detail::require(
+      run_.ranks > 0 && run_.keep > 0 && processes_ != nullptr,
+      "a run_folder needs a rank, a checkpoint to keep and a process_group at least");
+  for (auto const* list : {&run_.settings, &run_.split})
+    for (auto const& [name, value] : *list)
+      if ((name + value).find('\n') != std::string::npos || name.find(": ") != std::string::npos)
+        throw error(
+            errc::bad_argument,
+            "the setting '" + name +
+                "' of a run_folder is no line of a name and a value; write it "
+                "without ends of lines, and its name without ': '");
+}
+
+ZBPP_INLINE std::string run_folder::name(std::int64_t step) {
+  std::array<char, 32> digits{};
+  std::snprintf(digits.data(), digits.size(), "step-%06lld", static_cast<long long>(step));
+  return digits.data();
+}
+
+ZBPP_INLINE std::filesystem::path run_folder::path() const {
+  return last_ == 0 ? std::filesystem::path() : folder_ / name(last_);
+}
+
+ZBPP_INLINE void run_folder::begin() {
+  hold();
+  if (auto const all = list(true); !all.empty())
+    throw error(
+        errc::bad_argument,
+        folder_.string() + ": has " + name(all.back()) +
+            "; resume from there, or choose another folder to begin anew");
+}
+
+ZBPP_INLINE training_state run_folder::resume(std::span<array const> arrays) {
+  hold();
+  auto const state = load(arrays);
+  require_same_folder();
+  return state;
+}
+
+ZBPP_INLINE training_state run_folder::load(std::span<array const> arrays) {
+  auto const all = list(true);
+  if (all.empty()) return {};
+  auto newest = read_manifest(all.back());
+  read(newest, arrays);
+  last_ = newest.state.steps;
+  split_ = std::move(newest.split);
+  return newest.state;
+}
+
+ZBPP_INLINE bool run_folder::save(
+    training_state const& state, std::function<std::vector<array>(int rank)> const& arrays_of) {
+  zbpp::detail::require(
+      state.steps > last_, "a checkpoint is saved after more steps than the one before");
+  std::vector<std::pair<int, std::vector<array>>> own;
+  for (int const rank : processes_->own_ranks(run_.ranks)) own.emplace_back(rank, arrays_of(rank));
+  if (!all_of(std::ranges::all_of(own, [](auto const& each) {
+        return std::ranges::all_of(each.second, detail::is_finite);
+      })))
+    return false;
+  on_first([&] { make_room(state.steps); });
+  std::vector<std::pair<int, file_record>> written;
+  for (auto const& [rank, arrays] : own) written.emplace_back(rank, write(state, rank, arrays));
+  auto files = gather(written);
+  on_first([&] { finish(state, std::move(files)); });
+  last_ = state.steps;
+  split_ = run_.split;
+  return true;
+}
+
+// The others wait for what the first does for all.
+ZBPP_INLINE void run_folder::on_first(std::function<void()> const& work) {
+  if (processes_->own_ranks(run_.ranks).front() == 0) work();
+  static_cast<void>(processes_->all_gather({}));
+}
+
+ZBPP_INLINE bool run_folder::all_of(bool own) {
+  auto const byte = static_cast<std::byte>(own);
+  auto const all = processes_->all_gather(std::span(&byte, 1));
+  return std::ranges::all_of(all, [](auto const& each) { return each.at(0) == std::byte{1}; });
+}
+
+ZBPP_INLINE void run_folder::require_same_folder() {
+  std::array<std::int64_t, 2> const own{processes_->own_ranks(run_.ranks).front(), last_};
+  auto const all = processes_->all_gather(std::as_bytes(std::span(own)));
+  auto const found = [&](std::size_t process) {
+    std::array<std::int64_t, 2> words{};
+    zbpp::detail::require(
+        all[process].size() == sizeof words, "processes of a run gather their parts alike");
+    std::memcpy(words.data(), all[process].data(), sizeof words);
+    auto const [rank, step] = words;
+    return (step == 0 ? std::string("no checkpoint") : name(step)) + " at rank " +
+           std::to_string(rank);
+  };
+  auto const newest = [](std::string const& text) { return text.substr(0, text.find(" at ")); };
+  for (std::size_t process = 1; process < all.size(); ++process)
+    if (newest(found(process)) != newest(found(0)))
+      throw error(
+          errc::no_agreement,
+          folder_.string() + ": has " + found(0) + " and " + found(process) +
+              "; name a folder that all machines share, such as one of a network file system");
+}
+
+ZBPP_INLINE void run_folder::hold() {
+  on_first([&] {
+    if (!lock_) lock_.emplace(folder_);
+  });
+  refuse_strangers();
+}
+
+// Reading such might never end, and whoever put it there may want it.
+ZBPP_INLINE void run_folder::refuse_strangers() const {
+  for_each_step([](std::int64_t, std::filesystem::path const& path) {
+    std::error_code fault;
+    if (!std::filesystem::is_directory(path, fault)) detail::refuse_stranger(path, "a folder");
+    fault.clear();
+    std::filesystem::directory_iterator entry(path, fault);
+    for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
+      std::error_code none;
+      if (!entry->is_regular_file(none)) detail::refuse_stranger(entry->path(), "a regular file");
+    }
+    if (fault) detail::fail(path, "cannot be read", fault);
+  });
+}
+
+// For all that is called like a checkpoint; what else lies there is somebody's, and left alone.
+ZBPP_INLINE void run_folder::for_each_step(
+    std::function<void(std::int64_t, std::filesystem::path const&)> const& work) const {
+  std::error_code fault;
+  std::filesystem::directory_iterator entry(folder_, fault);
+  for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
+    auto const file = entry->path().filename().string();
+    std::int64_t step = -1;
+    if (file.starts_with("step-"))
+      std::from_chars(file.data() + 5, file.data() + file.size(), step);
+    if (step >= 0 && file == name(step)) work(step, entry->path());
+  }
+  if (fault) detail::fail(folder_, "cannot be read", fault);
+}
+
+// The steps of checkpoints that have a manifest, or of those that have none; ascending.
+ZBPP_INLINE std::vector<std::int64_t> run_folder::list(bool finished) const {
+  std::vector<std::int64_t> steps;
+  for_each_step([&](std::int64_t step, std::filesystem::path const& at) {
+    std::error_code fault;
+    if (!std::filesystem::is_directory(at, fault)) return;
+    // A link to nothing, too, has the name: it is refused by who reads it, and not removed.
+    auto const found = std::filesystem::symlink_status(at / detail::manifest::file_name, fault);
+    if (found.type() == std::filesystem::file_type::none) detail::fail(at, "cannot be read", fault);
+    if (std::filesystem::exists(found) == finished) steps.push_back(step);
+  });
+  std::ranges::sort(steps);
+  return steps;
+}
+
+// The manifest goes first: half of a checkpoint must not count.
+ZBPP_INLINE void run_folder::remove(std::int64_t step) const {
+  auto const path = folder_ / name(step);
+  std::error_code fault;
+  std::filesystem::remove(path / detail::manifest::file_name, fault);
+  if (!fault) sync_folder(path);
+  if (!fault) std::filesystem::remove_all(path, fault);
+  if (fault) detail::fail(path, "cannot be removed", fault);
+}
+
+// Removes what dead programs left unfinished, too.
+ZBPP_INLINE void run_folder::make_room(std::int64_t step) const {
+  for (auto const unfinished : list(false)) remove(unfinished);
+  std::error_code fault;
+  std::filesystem::create_directory(folder_ / name(step), fault);
+  if (fault) detail::fail(folder_ / name(step), "cannot be made", fault);
+}
+
+ZBPP_INLINE file_record
+run_folder::write(training_state const& state, int rank, std::span<array const> arrays) {
+  auto const place = static_cast<std::size_t>(rank);
+  std::map<std::string, std::string> metadata{{training_key, to_text(state)}};
+  for (auto const& each :
+       detail::file_identity(run_, state.steps, static_cast<std::size_t>(run_.ranks), place))
+    metadata.emplace(each.name, each.value);
+  for (auto const& each : arrays) {
+    processes_->check();
+    metadata.emplace(
+        detail::checksum_key(each.name),
+        hex_text(checksum_of(std::span<std::byte const>(each.bytes))));
+  }
+  auto const folder = folder_ / name(state.steps);
+  try {
+    return write_arrays(
+        folder / detail::rank_file_name(place), arrays, metadata, [&] { processes_->check(); });
+  } catch (error const& wrong) {
+    std::error_code none;
+    if (wrong.code() != errc::io_failed || std::filesystem::exists(folder, none)) throw;
+    throw error(
+        errc::io_failed,
+        std::string(wrong.what()) +
+            "; rank 0 has made the folder, and it is not here: name a folder that all machines "
+            "share");
+  }
+}
+
+ZBPP_INLINE std::vector<file_record> run_folder::gather(
+    std::span<std::pair<int, file_record> const> own) {
+  using words = std::array<std::uint64_t, 3>;
+  std::vector<words> sent;
+  for (auto const& [rank, record] : own)
+    sent.push_back({static_cast<std::uint64_t>(rank), record.size, record.checksum});
+  std::vector<file_record> all(static_cast<std::size_t>(run_.ranks));
+  for (auto const& part : processes_->all_gather(std::as_bytes(std::span(sent))))
+    for (std::size_t at = 0; at + sizeof(words) <= part.size(); at += sizeof(words)) {
+      words each{};
+      std::memcpy(each.data(), part.data() + at, sizeof each);
+      all.at(static_cast<std::size_t>(each[0])) = {each[1], each[2]};
+    }
+  return all;
+}
+
+// What makes it count is the name of the manifest, once the disk has all else.
+ZBPP_INLINE void run_folder::finish(
+    training_state const& state, std::vector<file_record> files) const {
+  auto const path = folder_ / name(state.steps);
+  auto const text = detail::to_text({state, run_.split, std::move(files)}, run_.settings);
+  sync_folder(path);
+  std::array<std::span<std::byte const>, 1> const pieces{std::as_bytes(std::span(text))};
+  write_durably(path / detail::manifest::file_name, pieces);
+  sync_folder(path);
+  sync_folder(folder_);
+  auto old = list(true);
+  old.resize(old.size() - std::min<std::size_t>(old.size(), static_cast<std::size_t>(run_.keep)));
+  for (auto const step : old) remove(step);
+}
+
+// Says what to do about one that cannot be used.
+ZBPP_INLINE void run_folder::refuse(std::int64_t step, std::string const& reason) const {
+  auto const all = list(true);
+  auto const older = std::ranges::lower_bound(all, step);
+  auto const then = older == all.begin() ? "begin anew" : "resume from " + name(*(older - 1));
+  throw error(
+      errc::bad_format, reason + "; remove " + (folder_ / name(step)).string() + " to " + then);
+}
+
+ZBPP_INLINE detail::manifest run_folder::read_manifest(std::int64_t step) const {
+  auto const path = folder_ / name(step) / detail::manifest::file_name;
+  std::string differences;
+  detail::manifest made;
+  try {
+    detail::regular_file const file(path);
+    auto const text = file.text(0, std::min(file.size(), detail::manifest::largest_size));
+    try {
+      made = detail::read_manifest(text, run_.settings, differences);
+      if (made.state.steps != step)
+        throw error(errc::bad_format, "is the one of step " + std::to_string(made.state.steps));
+    } catch (error const& wrong) {
+      throw error(errc::bad_format, path.string() + ": " + wrong.what());
+    }
+  } catch (error const& wrong) {
+    refuse(step, wrong.what());
+  }
+  if (differences.empty()) return made;
+  throw error(
+      errc::bad_format,
+      (folder_ / name(step)).string() + ": is of another run: " + differences +
+          "; resume with the settings it began with, or choose another folder");
+}
+
+// What a file says of itself is believed once its checksum is that of the manifest.
+ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) const {
+  auto const place = static_cast<std::size_t>(rank);
+  auto const& record = of.files[place];
+  auto const path = folder_ / name(of.state.steps) / detail::rank_file_name(place);
+  std::string reason;
+  try {
+    detail::regular_file const file(path);
+    if (file.size() != record.size)
+      reason = "has " + std::to_string(file.size()) + " bytes and should have " +
+               std::to_string(record.size) + ": it is torn";
+  } catch (error const& wrong) {
+    throw error(errc::bad_format, wrong.what());
+  }
+  try {
+    stored_file file(path);
+    if (file.record() == record) return file;
+    for (auto const& each : detail::file_identity(run_, of.state.steps, of.files.size(), place)) {
+      auto const found = file.header().metadata.find(each.name);
+      if (found != file.header().metadata.end() && found->second != each.value)
+        reason = "is damaged, or of another checkpoint or rank: its " + each.name + " is " +
+                 found->second + ", here belongs " + each.value;
+    }
+  } catch (error const& wrong) {
+    if (reason.empty()) reason = "is damaged: " + std::string(wrong.what());
+  }
+  if (reason.empty()) reason = "is damaged: its header has another checksum than in the manifest";
+  throw error(errc::bad_format, path.string() + ": " + reason);
+}
+
+ZBPP_INLINE void run_folder::read(detail::manifest const& of, std::span<array const> to) const {
+  struct place {
+    stored_file const* file;
+    stored_array const* array;
+  };
+  auto const refuse_file = [](stored_file const& file, std::string const& reason) {
+    throw error(errc::bad_format, file.path().string() + ": " + reason);
+  };
+  try {
+    std::deque<stored_file> files;
+    std::map<std::string_view, place> places;
+    for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank) {
+      auto const& file = files.emplace_back(open(of, rank));
+      for (auto const& [key, array] : file.header().arrays)
+        if (!places.emplace(key, place{&file, &array}).second)
+          refuse_file(file, "has '" + key + "', which stands elsewhere, too");
+    }
+    std::vector<std::vector<std::byte>> all;  // before anything is changed
+    for (auto const& each : to) {
+      auto const found = places.find(each.name);
+      if (found == places.end())
+        throw error(
+            errc::bad_format,
+            (folder_ / name(of.state.steps)).string() + ": has no '" + each.name +
+                "' in its files");
+      auto const& [file, array] = found->second;
+      if (array->type != each.type || array->shape != each.shape)
+        refuse_file(
+            *file,
+            "has '" + each.name + "' as " + describe(to_string(array->type), array->shape) +
+                ", here belongs " + describe(to_string(each.type), each.shape));
+      auto& bytes = all.emplace_back(static_cast<std::size_t>(array->end - array->begin));
+      zbpp::detail::require(
+          bytes.size() == each.bytes.size(), "an array has the bytes of its shape");
+      file->read(*array, bytes);
+      auto const sum = file->header().metadata.find(detail::checksum_key(each.name));
+      auto const is = hex_text(checksum_of(std::span<std::byte const>(bytes)));
+      if (sum == file->header().metadata.end() || sum->second != is)
+        refuse_file(
+            *file,
+            "is damaged: the bytes of '" + each.name +
+                "' have another checksum than "
+                "its header states");
+    }
+    for (std::size_t i = 0; i < to.size(); ++i) std::ranges::copy(all[i], to[i].bytes.begin());
+  } catch (error const& wrong) {
+    refuse(of.state.steps, wrong.what());
+  }
+}
+
+}  // namespace zbpp::checkpoint

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A folder of checkpoints of one run, FOLDER/step-000020/{rank-0.safetensors, ..., manifest.txt}.
+// Whenever a process or the machine dies, the newest one with a manifest is whole; what has none
+// does not count. Runs of any other split over ranks go on from it.
+#pragma once
+
+#include <zbpp/checkpoint/detail/files.hpp>
+#include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/metadata.hpp>
+#include <zbpp/checkpoint/safetensors.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::checkpoint {
+
+/// Describes the run that a folder belongs to.
+struct run_description {
+  std::vector<setting> settings = {};  ///< decide the bits of a run, so they have to stay the same
+  std::vector<setting> split = {};     ///< of the model over ranks: kept for people, and may change
+  int ranks = 1;
+  int keep = 2;  ///< checkpoints that stay when the next one is whole; 1 at least
+};
+
+/// Connects the processes of a run. This one stands for a run in one process; others override all.
+class process_group {
+ public:
+  process_group() = default;
+  process_group(process_group const&) = delete;
+  process_group& operator=(process_group const&) = delete;
+  virtual ~process_group() = default;
+
+  /// @return those of `ranks` ranks that this process has, ascending
+  [[nodiscard]] virtual std::vector<int> own_ranks(int ranks) const;
+  /// @return what each process gave, in the same order everywhere
+  [[nodiscard]] virtual std::vector<std::vector<std::byte>> all_gather(
+      std::span<std::byte const> own);
+  /// Is called between pieces of long work; throws when another process has failed.
+  virtual void check() {}
+};
+
+/// Connects processes of one rank each by a rendezvous such as `zbpp::asio::rendezvous`.
+template <class Rendezvous>
+class ranks_apart final : public process_group {
+ public:
+  /// @param meeting  outlives the object
+  explicit ranks_apart(Rendezvous& meeting) : meeting_(&meeting) {}
+
+  [[nodiscard]] std::vector<int> own_ranks(int) const override { return {meeting_->rank()}; }
+  [[nodiscard]] std::vector<std::vector<std::byte>> all_gather(
+      std::span<std::byte const> own) override {
+    return meeting_->all_gather(own);
+  }
+  void check() override { meeting_->check(); }
+
+ private:
+  Rendezvous* meeting_;
+};
+
+/// Writes and reads the checkpoints of one run. All its processes make one, and call it at the same
+/// time; what fails on one of them, that one has to tell the others.
+class run_folder {
+ public:
+  /// @param folder  exists, and is the same for all processes
+  /// @throws error (bad_argument) naming a setting that is no line
+  run_folder(
+      std::filesystem::path folder,
+      run_description run,
+      std::unique_ptr<process_group> processes = std::make_unique<process_group>());
+
+  /// Locks the folder for this run, which is a new one.
+  /// @throws error (bad_argument) when there are checkpoints, which would go when the next are
+  ///         whole; when another run holds the folder; (bad_argument) or when something lies there
+  ///         that no run leaves, such as a pipe; (io_failed)
+  void begin();
+
+  /// Locks the folder for this run, and sets arrays to those of the newest checkpoint, where there
+  /// is one.
+  /// @return what `pipeline::resume` takes
+  /// @throws error as `begin` and `load` do; (no_agreement) when the processes see other folders
+  [[nodiscard]] training_state resume(std::span<array const> arrays);
+
+  /// Sets arrays to those of the newest checkpoint, where there is one, whichever ranks saved them.
+  /// None is changed unless all of them are right, so a second copy is in memory for a while.
+  /// @return what `pipeline::resume` takes
+  /// @throws error (bad_format) that names the file, and says which folder to remove: when it is
+  ///         torn, altered, missing, or of another run, step or rank, or an array is missing, there
+  ///         twice, or of another type or shape. No checkpoint is skipped without a word
+  [[nodiscard]] training_state load(std::span<array const> arrays);
+
+  /// Writes a checkpoint. Older ones go when it is whole, but for the newest of them; where a
+  /// number is not finite, nothing is written, so that the last good ones stay.
+  /// @param state      of the pipeline, after more steps than at the last one
+  /// @param arrays_of  gives what a rank of this process saves
+  /// @return whether it was written
+  /// @throws error (io_failed) with the path; those before are as they were
+  [[nodiscard]] bool save(
+      training_state const& state, std::function<std::vector<array>(int rank)> const& arrays_of);
+
+  /// @return the step of the checkpoint that was loaded or saved last; 0 where there is none
+  [[nodiscard]] std::int64_t last() const noexcept { return last_; }
+  /// @return the folder of that checkpoint; empty where there is none
+  [[nodiscard]] std::filesystem::path path() const;
+  /// @return how that checkpoint was split
+  [[nodiscard]] std::vector<setting> const& split() const noexcept { return split_; }
+
+  /// @return the name of the checkpoint of a step, such as `step-000020`
+  [[nodiscard]] static std::string name(std::int64_t step);
+
+ private:
+  void hold();
+  void on_first(std::function<void()> const& work);
+  [[nodiscard]] bool all_of(bool own);
+  void require_same_folder();
+
+  void refuse_strangers() const;
+  void for_each_step(
+      std::function<void(std::int64_t, std::filesystem::path const&)> const& work) const;
+  [[nodiscard]] std::vector<std::int64_t> list(bool finished) const;
+  void remove(std::int64_t step) const;
+  void make_room(std::int64_t step) const;
+  [[nodiscard]] file_record write(
+      training_state const& state, int rank, std::span<array const> arrays);
+  [[nodiscard]] std::vector<file_record> gather(std::span<std::pair<int, file_record> const> own);
+  void finish(training_state const& state, std::vector<file_record> files) const;
+
+  [[nodiscard]] detail::manifest read_manifest(std::int64_t step) const;
+  [[nodiscard]] stored_file open(detail::manifest const& of, int rank) const;
+  void read(detail::manifest const& of, std::span<array const> to) const;
+  [[noreturn]] void refuse(std::int64_t step, std::string const& reason) const;
+
+  std::filesystem::path folder_;
+  run_description run_;
+  std::unique_ptr<process_group> processes_;
+  std::optional<detail::folder_lock> lock_;  // of the first process
+  std::int64_t last_ = 0;
+  std::vector<setting> split_;
+};
+
+}  // namespace zbpp::checkpoint
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/checkpoint/impl/run_folder.ipp>
+#endif

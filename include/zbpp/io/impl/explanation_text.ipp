@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How an explanation becomes lines.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/io/explanation_text.hpp>
+#include <zbpp/io/text_table.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+[[nodiscard]] ZBPP_INLINE double percent_of(ticks part, ticks whole) {
+  return 100 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// Names the rank and the parts of its account.
+[[nodiscard]] ZBPP_INLINE std::vector<std::string> account_columns() {
+  return {
+      "rank",
+      "passes",
+      "longer",
+      "bubble",
+      "imbalance",
+      "for ranks",
+      "messages",
+      "host",
+      "optimizer",
+      "gain"};
+}
+
+/// @return the parts of an account in the order of the columns
+[[nodiscard]] ZBPP_INLINE std::array<ticks, 9> account_parts(rank_account const& of) {
+  return {
+      of.work,
+      of.longer,
+      of.bubble,
+      of.imbalance,
+      std::accumulate(of.for_rank.begin(), of.for_rank.end(), ticks{0}),
+      of.messages,
+      of.host,
+      of.optimizer,
+      of.gain};
+}
+
+/// Writes the parts of an explanation in one unit.
+class explanation_text {
+ public:
+  explanation_text(explanation const& step, time_unit unit) : step_(step), unit_(unit) {}
+
+  [[nodiscard]] std::string text() const {
+    auto text = "step " + time(step_.measured) + "; planned " + time(step_.planned);
+    if (step_.planned > 0)
+      text += ", " + fixed_text(percent_of(step_.measured - step_.planned, step_.planned), 1) +
+              " % more";
+    return text + "\n\n" + accounts() + "\n" + critical() + delays() + gains();
+  }
+
+ private:
+  [[nodiscard]] std::string number(ticks t) const { return fixed_text(t, unit_, 3); }
+  [[nodiscard]] std::string time(ticks t) const {
+    return number(t) + " " + std::string(to_string(unit_));
+  }
+
+  [[nodiscard]] std::string accounts() const {
+    text_table table(account_columns());
+    for (std::size_t r = 0; r < step_.ranks.size(); ++r) {
+      auto const& waits = step_.ranks[r].for_rank;
+      std::vector<std::string> cells{std::to_string(r)};
+      for (auto const part : account_parts(step_.ranks[r])) cells.push_back(number(part));
+      auto const most = std::ranges::max_element(waits);
+      table.add(
+          std::move(cells),
+          most != waits.end() && *most > 0
+              ? "waits most for rank " + std::to_string(most - waits.begin())
+              : "");
+    }
+    return table.text();
+  }
+
+  // By rank, in the order in which the path comes to them first.
+  [[nodiscard]] std::string critical() const {
+    struct part {
+      int rank;
+      ticks took = 0;
+      ticks longer = 0;
+    };
+    std::vector<part> parts;
+    ticks messages = 0;
+    ticks host = 0;
+    for (auto const& p : step_.critical) {
+      auto at = std::ranges::find(parts, p.rank, &part::rank);
+      if (at == parts.end()) at = parts.insert(at, {p.rank});
+      at->took += p.end - p.start;
+      at->longer += p.end - p.start - p.planned;
+      (p.cause == wait_cause::message ? messages : host) += p.waited;
+    }
+    auto text = "critical path, " + std::to_string(step_.critical.size()) + " passes:";
+    for (auto const& [rank, took, longer] : parts)
+      text += " rank " + std::to_string(rank) + " " + time(took) +
+              (longer > 0 ? " (" + number(longer) + " longer)" : "") + ",";
+    return text + " messages " + time(messages) + ", host " + time(host) + "\n";
+  }
+
+  [[nodiscard]] std::string delays() const {
+    std::string text;
+    for (auto const& d : step_.worst)
+      text += (d.is_message ? "the message to " : "") + to_string(d.pass) + " on rank " +
+              std::to_string(d.rank) + " took " + time(d.took) + " for " + number(d.planned) +
+              "; at that the step ends " + number(d.gain) + " sooner\n";
+    return text;
+  }
+
+  [[nodiscard]] std::string gains() const {
+    std::string text;
+    auto const add = [&](std::string const& cause, ticks gain) {
+      if (gain > 0) text += "with " + cause + " the step ends " + time(gain) + " sooner\n";
+    };
+    auto const most = std::ranges::max_element(step_.ranks, {}, &rank_account::gain);
+    if (most != step_.ranks.end())
+      add("the passes of rank " + std::to_string(most - step_.ranks.begin()) + " as planned",
+          most->gain);
+    add("messages as stated", step_.message_gain);
+    add("no late starts", step_.host_gain);
+    return text;
+  }
+
+  explanation const& step_;
+  time_unit unit_;
+};
+
+}  // namespace detail
+
+ZBPP_INLINE std::string to_text(explanation const& step, time_unit unit) {
+  return detail::explanation_text(step, unit).text();
+}
+
+ZBPP_INLINE std::string changes_text(
+    explanation const& before, explanation const& after, time_unit unit) {
+  detail::require(
+      before.ranks.size() == after.ranks.size(),
+      "the steps to compare have different numbers of ranks; give two steps of one plan");
+  auto const change = [&](ticks from, ticks to) {
+    std::string signed_text = to > from ? "+" : "";
+    signed_text += fixed_text(to - from, unit, 3);
+    return signed_text;
+  };
+  auto text =
+      "step " + change(before.measured, after.measured) + " " + std::string(to_string(unit));
+  if (before.measured > 0) {
+    auto const grown = after.measured - before.measured;
+    text += std::string(", ") + (grown > 0 ? "+" : "") +
+            fixed_text(detail::percent_of(grown, before.measured), 1) + " %";
+  }
+  text_table table(detail::account_columns());
+  for (std::size_t r = 0; r < before.ranks.size(); ++r) {
+    std::vector<std::string> cells{std::to_string(r)};
+    auto const from = detail::account_parts(before.ranks[r]);
+    auto const to = detail::account_parts(after.ranks[r]);
+    for (std::size_t i = 0; i < from.size(); ++i) cells.push_back(change(from[i], to[i]));
+    table.add(std::move(cells));
+  }
+  return text + "\n\n" + table.text();
+}
+
+}  // namespace zbpp

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What carries the channels of a program, known from the program alone and without CUDA: how they
+// share communicators, and how many slots those need that copies between processes carry.
+#pragma once
+
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/evaluation.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/cuda/channel_needs.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/runtime/arena.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zbpp::nccl::detail {
+
+/// Lists the ranks of a communicator.
+struct communicator_members {
+  std::vector<int> ranks;  ///< by their number in the communicator; the first makes its id
+  std::string name;        ///< for tools and NCCL's log
+
+  /// @return the number of a rank in it, from 0; the number of its ranks for one that is not in it
+  [[nodiscard]] int number_of(int rank) const noexcept {
+    return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+  }
+  /// @return whether a rank is in it
+  [[nodiscard]] bool has(int rank) const noexcept {
+    return zbpp::detail::index(number_of(rank)) < ranks.size();
+  }
+};
+
+/// Maps channels to communicators.
+struct communicator_map {
+  static constexpr int none = -1;
+
+  std::vector<communicator_members> communicators;  ///< in the order in which all ranks make them
+  /// By channel: the number of its communicator; none where something else carries it.
+  std::vector<int> of_channel;
+
+  [[nodiscard]] int count_of(int rank) const noexcept {
+    return static_cast<int>(
+        std::ranges::count_if(communicators, [=](auto const& one) { return one.has(rank); }));
+  }
+};
+
+/// Maps channels to communicators: one per channel, one per pair of ranks, or one for all. Every
+/// rank computes the same list in the same order, so communicators are made one by one.
+/// @return the communicators for channels of a run, in one order for all its ranks
+[[nodiscard]] inline communicator_map map_communicators(
+    std::span<channel const> channels, int ranks, channel_layout layout) {
+  communicator_map result;
+  if (layout == channel_layout::one_per_rank) {
+    communicator_members all{std::vector<int>(zbpp::detail::index(ranks)), "zbpp"};
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    result.communicators.push_back(std::move(all));
+    result.of_channel.assign(channels.size(), 0);
+    return result;
+  }
+  for (auto const& c : channels) {
+    std::vector<int> ends{c.from, c.to};
+    auto separator = ">";
+    if (layout == channel_layout::one_per_pair) {
+      std::ranges::sort(ends);
+      separator = "-";
+    }
+    auto const known = std::ranges::find(result.communicators, ends, &communicator_members::ranks);
+    result.of_channel.push_back(static_cast<int>(known - result.communicators.begin()));
+    if (known == result.communicators.end())
+      result.communicators.push_back(
+          {ends, "zbpp:" + std::to_string(ends[0]) + separator + std::to_string(ends[1])});
+  }
+  return result;
+}
+
+/// @return the same for those channels that nothing else carries, among the ranks that have some
+/// @param is_carried  whether something else carries a channel, by its number
+template <class IsCarried>
+[[nodiscard]] communicator_map map_remaining(
+    std::span<channel const> channels,
+    int ranks,
+    channel_layout layout,
+    IsCarried const& is_carried) {
+  std::vector<channel> rest;
+  for (std::size_t c = 0; c < channels.size(); ++c)
+    if (!is_carried(static_cast<int>(c))) rest.push_back(channels[c]);
+  if (rest.empty()) return {{}, std::vector<int>(channels.size(), communicator_map::none)};
+  auto map = map_communicators(rest, ranks, layout);
+  for (auto& one : map.communicators)
+    std::erase_if(one.ranks, [&](int rank) {
+      return std::ranges::none_of(
+          rest, [=](channel const& c) { return c.from == rank || c.to == rank; });
+    });
+  for (std::size_t c = 0; c < channels.size(); ++c)
+    if (is_carried(static_cast<int>(c)))
+      map.of_channel.insert(
+          map.of_channel.begin() + static_cast<std::ptrdiff_t>(c), communicator_map::none);
+  return map;
+}
+
+/// @return the channels between the ranks of a placement, as deep as one message needs
+[[nodiscard]] inline std::vector<channel> channels_of(placement const& placement) {
+  channel_map const map(placement);
+  std::vector<channel> result;
+  for (int c = 0; c < map.size(); ++c)
+    result.push_back({.from = map.ends(c).first, .to = map.ends(c).second, .in_flight = 1});
+  return result;
+}
+
+/// @return the communicators for any program of a placement
+[[nodiscard]] inline communicator_map map_communicators(
+    placement const& placement, channel_layout layout) {
+  return map_communicators(channels_of(placement), placement.ranks(), layout);
+}
+
+/// @return how many streams the device of a rank has in a run of a program: that of its passes, a
+///         second one where it has pairs, for each of its communicators three, and one more where
+///         there are any, and one for each channel on which it sends by copies
+[[nodiscard]] inline int streams_of_rank(
+    program const& code, int rank, int communicators, int copying = 0) noexcept {
+  auto const of_passes = zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 1;
+  return of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators) + copying;
+}
+
+/// @return by channel, how many messages its receiver holds at one time in a step, where flows keep
+///         them until the last pass of their microbatches
+[[nodiscard]] inline std::vector<std::size_t> held_in_step(
+    program const& code, traffic const& messages) {
+  std::vector<std::size_t> most(messages.channels().size(), 0);
+  std::vector<std::vector<std::size_t>> last_use(most.size());  // by message
+  auto const m = zbpp::detail::index(code.microbatches());
+  for (int rank = 0; rank < code.ranks(); ++rank) {
+    auto const row = code.instructions(rank);
+    std::vector<std::size_t> last_pass(zbpp::detail::index(code.placement().stages()) * m, 0);
+    auto const flow_of = [m](instruction const& i) {
+      return zbpp::detail::index(i.stage) * m + zbpp::detail::index(i.microbatch);
+    };
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if (row[i].is_pass()) last_pass[flow_of(row[i])] = i;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (!row[i].is_receive()) continue;
+      auto const c = zbpp::detail::index(messages.notes(rank)[i].channel);
+      auto& uses = last_use[c];
+      uses.push_back(last_pass[flow_of(row[i])]);
+      auto const oldest = std::ranges::find_if(uses, [i](std::size_t last) { return last > i; });
+      most[c] = std::max(most[c], static_cast<std::size_t>(uses.end() - oldest));
+    }
+  }
+  return most;
+}
+
+/// @return the same in a step or an evaluation of a program, whichever holds more
+[[nodiscard]] inline std::vector<std::size_t> held_messages(
+    program const& code, traffic const& messages) {
+  auto most = held_in_step(code, messages);
+  auto const evaluation = forward_only(code);
+  auto const forwards = held_in_step(evaluation, traffic(evaluation));
+  for (std::size_t c = 0; c < most.size(); ++c) most[c] = std::max(most[c], forwards[c]);
+  return most;
+}
+
+/// @return sizes that no message of a channel exceeds, buffer by buffer
+[[nodiscard]] inline cuda::message_shape largest_of(cuda::channel_needs const& needs) {
+  cuda::message_shape largest;
+  for (auto const edge : needs.edges) {
+    auto const& shape = (*needs.shapes)[zbpp::detail::index(edge)];
+    largest.resize(std::max(largest.size(), shape.size()), 0);
+    for (std::size_t k = 0; k < shape.size(); ++k) largest[k] = std::max(largest[k], shape[k]);
+  }
+  return largest;
+}
+
+/// @return whether two ranks are on one host, where so many are on each, by number
+[[nodiscard]] inline bool are_on_one_host(int a, int b, int ranks_per_host) noexcept {
+  return a / ranks_per_host == b / ranks_per_host;
+}
+
+/// @return how many bytes of pieces the slots of a channel are
+/// @param largest  of its messages
+[[nodiscard]] inline bytes size_of_slots(
+    std::size_t slots, cuda::message_shape const& largest) noexcept {
+  bytes one = 0;
+  for (auto const size : largest) one += size + 256;  // pieces of a device begin at such multiples
+  return one * static_cast<bytes>(slots);
+}
+
+}  // namespace zbpp::nccl::detail

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the processes of a run get ready together: they agree on settings, find out which channels
+// copies between devices can carry, and make communicators for the rest.
+#pragma once
+
+#include <zbpp/analysis/deadlock.hpp>
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/traffic.hpp>
+#include <zbpp/asio/agreement.hpp>
+#include <zbpp/asio/control.hpp>
+#include <zbpp/asio/wire.hpp>
+#include <zbpp/cuda/channel_needs.hpp>
+#include <zbpp/cuda/detail/driver_api.hpp>
+#include <zbpp/cuda/detail/step_graph.hpp>
+#include <zbpp/cuda/device_context.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/replay.hpp>
+#include <zbpp/cuda/transfer_order.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/detail/channel_plan.hpp>
+#include <zbpp/nccl/detail/communicator_set.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
+#include <zbpp/nccl/detail/transport.hpp>
+#include <zbpp/nccl/device_needs.hpp>
+#include <zbpp/nccl/error.hpp>
+#include <zbpp/nccl/settings.hpp>
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace zbpp::nccl::detail {
+
+/// Holds plain values of each rank, as all ranks get them.
+template <class Value>
+class gathered_values {
+ public:
+  /// Exchanges them; a collective call.
+  /// @param own  in the order in which ranks take them
+  /// @throws the failure of the run
+  gathered_values(asio::control& run, std::span<Value const> own)
+      : parts_(run.collect(asio::collective::all_gather, std::as_bytes(own))),
+        next_(parts_.size(), 0) {}
+
+  /// @return the next one of a rank
+  /// @throws error (no_agreement) when there is none
+  [[nodiscard]] Value take(int rank) {
+    auto const& part = parts_[zbpp::detail::index(rank)];
+    auto& at = next_[zbpp::detail::index(rank)];
+    if (part.size() < at + sizeof(Value))
+      throw error(
+          errc::no_agreement,
+          "rank " + std::to_string(rank) +
+              " tells of too few channels or communicators; start all ranks with the same plan");
+    Value value;
+    std::memcpy(&value, part.data() + at, sizeof(Value));
+    at += sizeof(Value);
+    return value;
+  }
+
+ private:
+  std::vector<asio::blob> parts_;
+  std::vector<std::size_t> next_;
+};
+
+/// @return the layout of the communicators that a rank uses
+[[nodiscard]] inline channel_layout layout_of(ranks_settings const& settings) noexcept {
+  return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
+}
+
+/// @return whether copies may carry messages. A graph writes the same values into counters with
+///         each launch, so they cannot count the messages of a step that is replayed.
+[[nodiscard]] inline bool uses_peer_copies(ranks_settings const& settings) noexcept {
+  return settings.peer_copies && settings.adopted == nullptr &&
+         settings.replay != cuda::replay::step;
+}
+/// @return that as ranks agree on it
+[[nodiscard]] inline asio::agreement_item peer_copies_item(ranks_settings const& settings) {
+  return asio::make_item(
+      "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
+}
+
+/// Refuses a deadline that is over at once.
+/// @throws error (bad_argument)
+inline void check_deadline(ranks_settings const& settings) {
+  zbpp::detail::require(
+      settings.init_deadline.count() > 0,
+      "ranks_settings::init_deadline is 0 ms or less; set it above 0 ms");
+}
+
+/// @return what ranks compare of their settings
+[[nodiscard]] inline std::vector<asio::agreement_item> agreement_of(
+    ranks_settings const& settings) {
+  std::string shapes;
+  for (auto const& edge : settings.edges) {
+    shapes += shapes.empty() ? "" : ", ";
+    for (auto const part : edge) shapes += std::to_string(part) + " ";
+  }
+  return {
+      asio::make_item(
+          "communicators",
+          std::string(settings.adopted != nullptr ? "adopted, " : "") +
+              std::string(to_string(layout_of(settings)))),
+      asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
+      asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
+      asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
+      asio::make_item("steps_at_once", std::to_string(settings.steps_at_once)),
+      peer_copies_item(settings)};
+}
+
+/// Agrees with the other ranks on how all run the next training step of a program that is replayed,
+/// which they do not know yet; a collective call.
+/// @param turn  of the step among those at once
+/// @throws the failure of the run
+template <class Engines>
+[[nodiscard]] step_way agree_on_step(
+    asio::control& run, step_replay& steps, Engines const& engines, std::size_t turn) {
+  auto least = steps.propose(engines, turn);
+  gathered_values<step_way> proposed(run, std::span(&least, 1));
+  for (int rank = 0; rank < run.ranks(); ++rank) least = std::min(least, proposed.take(rank));
+  steps.settle(least, turn);
+  return least;
+}
+
+/// Refuses settings with which the host has a part in every step, an adopted communicator, and a
+/// program whose messages have no order that all ranks share.
+/// @throws error (bad_argument); (refused_program)
+inline void check_replay(ranks_settings const& settings, plan const& planned) {
+  cuda::detail::refuse_to_replay(
+      settings.run_ahead, settings.traces, settings.synchronizes, planned);
+  zbpp::detail::require(
+      settings.adopted == nullptr,
+      "replay is replay::step and a communicator is adopted, which a failure can only revoke: "
+      "messages of a graph that begin after that wait for ever; let zbpp make its own");
+  auto const need = hardware_queues(planned.program(), settings.layout);
+  if (need.reason.empty()) return;
+  auto const& cycle = need.reason.front();
+  throw error(
+      errc::refused_program,
+      "replay is replay::step, whose graph has the messages of a rank one behind the other, and "
+      "the program can deadlock with that; lower the plan with .layout = "
+      "channel_layout::one_per_rank: " +
+          cycle.text,
+      cycle.location);
+}
+
+/// Says on which GPU a rank is, as NCCL tells GPUs apart; a plain value, as ranks exchange it.
+struct gpu_identity {
+  std::array<unsigned char, 16> uuid{};  ///< of the GPU, or of its part (MIG); zeros: not known
+  std::array<char, 240> host{};          ///< the name that people know, a line end, and more
+
+  /// @return whether NCCL takes both for one GPU
+  [[nodiscard]] bool is_same(gpu_identity const& other) const noexcept {
+    return uuid == other.uuid && host == other.host && uuid != decltype(uuid){};
+  }
+  /// @return the UUID as nvidia-smi writes it
+  [[nodiscard]] std::string gpu_text() const {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string result;
+    for (std::size_t i = 0; i < uuid.size(); ++i) {
+      if (i == 4 || i == 6 || i == 8 || i == 10) result += '-';
+      result += digits[uuid[i] >> 4U];
+      result += digits[uuid[i] & 15U];
+    }
+    return result;
+  }
+  /// @return the host as people know it
+  [[nodiscard]] std::string host_text() const {
+    return {
+        host.begin(), std::ranges::find_if(host, [](char c) { return c == '\0' || c == '\n'; })};
+  }
+};
+static_assert(std::is_trivially_copyable_v<gpu_identity>);
+
+/// @return what NCCL calls this host: the variable NCCL_HOSTID, or its name and what it got when it
+///         was booted, so that containers of other names are other hosts
+/// @source NCCL, getHostHash in src/misc/utils.cc
+[[nodiscard]] inline std::string host_of_process() {
+  if (char const* const stated = std::getenv("NCCL_HOSTID"); stated != nullptr) return stated;
+  std::array<char, 65> name{};  // Linux has 64 characters at most
+  ::gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return std::string(name.data()) + "\n" + boot;
+}
+
+/// @return the GPU of this process; not known where its driver does not tell, or where NCCL, by its
+///         variable NCCL_MULTI_RANK_GPU_ENABLE, takes several ranks on one
+/// @param nccl_version  that is loaded: older ones than 2.30 do not have the variable
+/// @throws cuda_error
+[[nodiscard]] inline gpu_identity identity_of(int device, int nccl_version) {
+  gpu_identity result;
+  char const* const shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (nccl_version >= 23000 && shares != nullptr && std::strtol(shares, nullptr, 0) != 0)
+    return result;
+  // Older drivers do not tell the parts of a GPU apart.
+  auto const get = cuda::detail::find_driver_function<PFN_cuDeviceGet_v2000>("cuDeviceGet", 2000);
+  auto const uuid_of =
+      cuda::detail::find_driver_function<PFN_cuDeviceGetUuid_v11040>("cuDeviceGetUuid", 11040);
+  if (get == nullptr || uuid_of == nullptr) return result;
+  CUdevice number = 0;
+  CUuuid uuid{};
+  cuda::detail::check_driver(get(&number, device));
+  cuda::detail::check_driver(uuid_of(&uuid, number));
+  static_assert(sizeof(uuid.bytes) == sizeof(result.uuid));
+  std::memcpy(result.uuid.data(), uuid.bytes, sizeof(uuid.bytes));
+  auto const host = host_of_process();
+  std::ranges::copy(std::string_view(host).substr(0, result.host.size()), result.host.begin());
+  return result;
+}
+
+/// Tells all ranks on which GPU each is; a collective call.
+/// @return by rank
+/// @throws cuda_error; nccl_error; the failure of the run
+[[nodiscard]] inline std::vector<gpu_identity> exchange_gpus(asio::control& run, int device) {
+  int version = 0;
+  check(ncclGetVersion(&version));
+  auto const own = identity_of(device, version);
+  gathered_values<gpu_identity> of_ranks(run, std::span(&own, 1));
+  std::vector<gpu_identity> all;
+  for (int rank = 0; rank < run.ranks(); ++rank) all.push_back(of_ranks.take(rank));
+  return all;
+}
+
+/// Refuses communicators of which NCCL would say no more than that they are wrong: those that have
+/// two ranks on one GPU.
+/// @param made  those of the run
+/// @param gpus  by rank
+/// @throws error (bad_argument), the same on all ranks
+inline void check_gpus(communicator_map const& made, std::span<gpu_identity const> gpus) {
+  for (auto const& one : made.communicators)
+    for (int const a : one.ranks)
+      for (int const b : one.ranks) {
+        auto const& gpu = gpus[zbpp::detail::index(a)];
+        if (a >= b || !gpu.is_same(gpus[zbpp::detail::index(b)])) continue;
+        throw error(
+            errc::bad_argument,
+            "ranks " + std::to_string(a) + " and " + std::to_string(b) + " share the GPU " +
+                gpu.gpu_text() + " of host " + gpu.host_text() +
+                ", and NCCL makes no communicator of both; give each rank a GPU of its own, or let "
+                "copies carry all messages between them by ranks_settings::peer_copies");
+      }
+}
+
+/// @return a pause that throws the failure of the run once there is one, and error (no_rendezvous)
+///         with this text once `limit` has passed
+[[nodiscard]] inline pause_call pause_in_run(
+    asio::control& run, std::chrono::milliseconds limit, std::string text) {
+  return [&run, limited = limited_pause(limit, std::move(text))](std::chrono::microseconds time) {
+    if (run.loop().exclusively([&run] { return run.has_stopped(); })) run.check();
+    limited(time);
+  };
+}
+
+/// Tells all ranks the ids of their communicators; every rank makes those that it is the first of.
+/// @throws error (no_agreement) when a rank has made too few; nccl_error; the failure of the run
+[[nodiscard]] inline std::vector<ncclUniqueId> exchange_ids(
+    asio::control& run, communicator_map const& map) {
+  std::vector<ncclUniqueId> own;
+  for (auto const& one : map.communicators)
+    if (one.ranks.front() == run.rank()) check(ncclGetUniqueId(&own.emplace_back()));
+  gathered_values<ncclUniqueId> made(run, own);
+  std::vector<ncclUniqueId> ids;
+  for (auto const& one : map.communicators) ids.push_back(made.take(one.ranks.front()));
+  return ids;
+}
+
+/// Makes and connects the communicators of some channels together with the other ranks, or takes
+/// the caller's.
+/// @param device  that of this rank
+/// @param map     as `map_remaining` gives it; not used for the caller's
+/// @throws error (bad_argument) when NCCL is to carry messages between ranks on one GPU;
+///         (no_rendezvous) after `init_deadline`; as `communicator_set`; the failure of the run
+[[nodiscard]] inline std::shared_ptr<communicator_set> make_communicators(
+    asio::control& run,
+    int device,
+    std::vector<channel> const& channels,
+    communicator_map map,
+    ranks_settings const& settings) {
+  auto const pause = pause_in_run(
+      run,
+      settings.init_deadline,
+      "it was not made within ranks_settings::init_deadline; see whether all ranks have started, "
+      "and set NCCL_DEBUG=INFO to see whether NCCL reaches them");
+  local_rank const here{run.rank(), device};
+  if (settings.adopted != nullptr)
+    return std::make_shared<communicator_set>(channels, here, run.ranks(), settings.adopted, pause);
+  if (!map.communicators.empty()) check_gpus(map, exchange_gpus(run, device));
+  auto const ids = exchange_ids(run, map);
+  return std::make_shared<communicator_set>(
+      channels, std::vector{here}, std::move(map), ids, settings.most_ctas, pause);
+}
+
+/// Makes an end of a channel, or none where that is impossible here. NCCL carries the channel then.
+template <class End, class... Arguments>
+[[nodiscard]] std::unique_ptr<End> try_peer(Arguments const&... arguments) {
+  try {
+    return std::make_unique<End>(arguments...);
+  } catch (std::exception const&) {  // of the system, of CUDA, of an old driver
+    cudaGetLastError();
+    return nullptr;
+  }
+}
+
+/// Finds out which channels copies can carry, together with all ranks, and makes what they need.
+/// @param device  that of this rank
+/// @param needs   of each channel, the same everywhere
+/// @param held    by channel, how many messages a receiver holds at one time
+/// @param made    gets the ends that are here; it outlives the report of a failure here
+/// @throws error (no_agreement) when ranks have other channels; the failure of the run
+inline void make_peers(
+    asio::control& run,
+    int device,
+    std::span<cuda::channel_needs const> needs,
+    std::span<std::size_t const> held,
+    peer_set& made) {
+  cuda::device_guard const here(device);
+  auto const rank = run.rank();
+  std::vector<peer_offer> offers;
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    if (needs[c].ends.to != rank) continue;
+    auto& offer = offers.emplace_back();
+    if (held[c] == 0) continue;
+    auto receiver =
+        try_peer<peer_receiver>(device, needs[c].ends.from, held[c], largest_of(needs[c]));
+    if (receiver == nullptr) continue;
+    offer = receiver->offer();
+    made.keep(static_cast<int>(c), std::move(receiver));
+  }
+  gathered_values<peer_offer> offered(run, offers);
+  std::vector<std::uint8_t> reached;
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    auto const offer = offered.take(needs[c].ends.to);
+    if (needs[c].ends.from != rank) continue;
+    std::unique_ptr<peer_sender> sender;
+    // Both ends count slots by the same program, and one that differs has another.
+    if (offer.is_made != 0 && offer.slots == held[c]) sender = try_peer<peer_sender>(device, offer);
+    reached.push_back(sender != nullptr ? 1 : 0);
+    made.keep(static_cast<int>(c), std::move(sender));
+  }
+  gathered_values<std::uint8_t> answers(run, reached);
+  for (std::size_t c = 0; c < needs.size(); ++c)
+    made.settle(static_cast<int>(c), answers.take(needs[c].ends.from) != 0);
+}
+
+/// Holds what the copies of a run need at this rank.
+struct peer_channels {
+  std::vector<std::size_t> held;    ///< by channel: slots where copies carry it
+  std::shared_ptr<peer_set> peers;  ///< of all channels
+};
+
+/// Finds out which channels copies carry, and makes what they need; a collective call.
+/// @param shapes  by edge
+/// @param made    gets that; it outlives the report of a failure here
+/// @throws as `make_peers`
+inline void make_peer_channels(
+    asio::control& run,
+    int device,
+    program const& code,
+    traffic const& messages,
+    std::vector<cuda::message_shape> const& shapes,
+    ranks_settings const& settings,
+    peer_channels& made) {
+  auto const channels = messages.channels().size();
+  made.peers = std::make_shared<peer_set>(channels);
+  if (!uses_peer_copies(settings)) return;
+  std::vector const filling(channels, cuda::slot_filling::by_sends);
+  made.held = held_messages(code, messages);
+  auto const needs = cuda::needs_of(code, messages, shapes, filling, made.held);
+  make_peers(run, device, needs, made.held, *made.peers);
+}
+
+/// Makes communicators for the channels that copies do not carry; a collective call. Ranks differ
+/// in how many queues and multiprocessors they have, and need.
+/// @param context  of this rank
+/// @param peers    of all channels; it outlives the report of a failure here
+/// @throws error (refused_program) when the program can deadlock on the hardware queues of a
+///         device; (bad_argument) when messages could hold all multiprocessors; as
+///         `make_communicators`
+[[nodiscard]] inline std::shared_ptr<communicator_set> make_remaining(
+    asio::control& run,
+    cuda::device_context const& context,
+    program const& code,
+    traffic const& messages,
+    peer_set const& peers,
+    ranks_settings const& settings) {
+  auto map =
+      map_remaining(messages.channels(), code.ranks(), layout_of(settings), [&](int channel) {
+        return peers.carries(channel);
+      });
+  auto const own = map.count_of(run.rank());
+  check_hardware_queues(code, run.rank(), streams_of_rank(code, run.rank(), own, peers.senders()));
+  if (settings.adopted == nullptr)
+    check_multiprocessors(map, run.rank(), settings.most_ctas, context.sm_count());
+  return make_communicators(run, context.device(), messages.channels(), std::move(map), settings);
+}
+
+}  // namespace zbpp::nccl::detail

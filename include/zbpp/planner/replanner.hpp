@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans again while a pipeline trains: watches measured steps, looks for another order where their
+// costs have left those of the plan, and judges afterwards whether it paid.
+#pragma once
+
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/search.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace zbpp {
+
+/// Says when to plan again, and which plans to run.
+struct replan_settings {
+  /// How many steps are not measured at the beginning and after each switch, at least 0.
+  int first_steps = 3;
+  /// How many measured steps are judged together, by their medians, at least 1.
+  int window = 10;
+  /// How far the work of a stage, or the predicted cost of the step, may move from what the plan
+  /// was made for, as a share of it, before a search begins; more than 0.
+  double band = 0.05;
+  /// The share of the step that another plan must be predicted to save, at least 0.
+  double least_gain = 0.02;
+  /// How many steps lie between two switches at least.
+  std::int64_t least_steps = 50;
+  /// Whether searches run on a thread of their own, beside the steps. Otherwise a step waits for
+  /// them, and what happens does not depend on how fast the machine is.
+  bool in_background = true;
+  /// Of the times of messages that ranks waited for, the share that the time of a message is above.
+  double message_quantile = 0.02;
+  search_settings search = {};
+  lower_options program = {};  ///< of the plans that it makes; those of the first plan
+  /// Called after each thing that happened, in a line, by the thread that steps.
+  std::function<void(std::string const&)> on_report = {};
+};
+
+/// Is a change from one plan to another.
+struct plan_switch {
+  std::int64_t step = 0;       ///< the first step of the new plan, counted from 0
+  ticks before = 0;            ///< the median step under the old plan
+  ticks foreseen_old = 0;      ///< what the old order costs with the measured costs
+  ticks foreseen = 0;          ///< what the new order costs with them
+  ticks after = 0;             ///< the median step under the new plan; 0 until it is known
+  bool is_taken_back = false;  ///< whether the step was no shorter, and the old plan runs again
+
+  friend bool operator==(plan_switch const&, plan_switch const&) = default;
+};
+
+/// Decides, from one measured step after another, which plan runs next.
+///
+/// Orders are searched by `greedy_auto` on the placement of the first plan and within the memory
+/// limits of its problem. W of each stage stays in ascending microbatch, so the bits of a training
+/// do not depend on which plans run.
+class replanner {
+ public:
+  /// @throws error (bad_argument) for a setting that is out of range
+  explicit replanner(plan const& first, replan_settings settings = {});
+  replanner(replanner&&) noexcept;
+  replanner& operator=(replanner&&) noexcept;
+  /// Stops a search that runs.
+  ~replanner();
+
+  /// Takes the next step of the plan that runs.
+  /// @param measured  the passes of all ranks, on one clock
+  /// @return the plan to run from the next step on, or nothing
+  /// @throws error (bad_argument) when the step is not one of the plan that runs. A search that
+  ///         fails is reported, and the plan stays
+  [[nodiscard]] std::optional<plan> after_step(timeline const& measured);
+
+  /// Says that the plan that `after_step` gave cannot run, and why; the one before runs on.
+  void refuse_plan(std::string const& why);
+
+  /// @return the plan that runs
+  [[nodiscard]] plan const& current() const noexcept;
+  /// @return every switch so far
+  [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept;
+  /// @return the costs that were last measured; of the first plan until then
+  [[nodiscard]] problem const& costs() const noexcept;
+
+ private:
+  class watch;
+
+  std::unique_ptr<watch> watch_;
+};
+
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/planner/impl/replanner.ipp>
+#endif

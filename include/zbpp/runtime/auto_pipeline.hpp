@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From layers to a running pipeline in one call: cut, placed, ordered, and planned again while it
+// trains. And what layers cost, by running them.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/model/layers.hpp>
+#include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/choose_plan.hpp>
+#include <zbpp/planner/replanner.hpp>
+#include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/measure.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/step_result.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+/// Models what makes stages: called with the first layer of a stage and the one behind its last, it
+/// returns the stage.
+template <class Make>
+concept stage_maker =
+    std::invocable<Make const&, int, int> && stage<std::invoke_result_t<Make const&, int, int>>;
+
+namespace detail {
+
+/// Owns stages, which need not move, and refers to them.
+template <stage Stage>
+struct owned_stages {
+  std::vector<std::unique_ptr<Stage>> all;
+  std::vector<stage_ref> refs;
+
+  /// Makes the stage of some layers.
+  template <stage_maker Make>
+  void add(Make const& make_stage, int first, int end) {
+    all.emplace_back(new Stage(make_stage(first, end)));
+    refs.emplace_back(*all.back());
+  }
+};
+
+}  // namespace detail
+
+/// Says how a pipeline is made of layers.
+struct auto_settings {
+  plan_choices plan = {};          ///< what is fixed by hand
+  lower_options program = {};      ///< of the plan and of those that follow it
+  training_options training = {};  ///< of optimizer steps
+  /// When to plan again while it trains; nothing for a plan that stays.
+  std::optional<replan_settings> replan = replan_settings{};
+  /// Called with a line for each choice and each later event.
+  std::function<void(std::string const&)> on_report = {};
+};
+
+/// Owns the stages of a model and runs them. All ranks run in this process.
+template <backend Backend, stage Stage>
+class auto_pipeline {
+ public:
+  /// Cuts the layers into stages on a placement, makes the stages, and gets everything ready.
+  /// @param model  the layers with their costs, stated or from `measure_layers`. Its placement is
+  ///               one of those that are tried, and says how many ranks there are
+  /// @param make_stage  called once for each stage, in the order of the model
+  /// @throws error as `choose_plan` and the constructor of `adaptive_pipeline`
+  template <stage_maker Make>
+  auto_pipeline(
+      layered_problem const& model,
+      Backend backend,
+      Make const& make_stage,
+      auto_settings settings = {})
+      : chosen_(choose_plan(model, settings.plan)) {
+    if (settings.on_report) settings.on_report(to_text(chosen_));
+    auto const& first = chosen_.first_layer;
+    auto const layers = static_cast<int>(model.layers().size());
+    for (std::size_t s = 0; s < first.size(); ++s) {
+      auto const end = s + 1 < first.size() ? first[s + 1] : layers;
+      stages_.add(make_stage, first[s], end);
+    }
+    auto const planned =
+        make_plan("auto-plan", chosen_.schedule, chosen_.problem, settings.program);
+    if (!settings.replan) {
+      fixed_.emplace(planned, std::move(backend), stages_.refs, settings.training);
+      return;
+    }
+    settings.replan->program = settings.program;
+    if (!settings.replan->on_report) settings.replan->on_report = settings.on_report;
+    adaptive_.emplace(
+        planned, std::move(backend), stages_.refs, std::move(*settings.replan), settings.training);
+  }
+
+  /// Runs a step. @return its result, which the next step overwrites
+  /// @throws error as `pipeline::step`
+  step_result const& step() { return adaptive_ ? adaptive_->step() : fixed_->step(); }
+
+  /// @return the pipeline that runs now, to evaluate, save and resume
+  [[nodiscard]] pipeline<Backend>& current() noexcept {
+    return adaptive_ ? adaptive_->current() : *fixed_;
+  }
+  /// @return what was chosen at the beginning
+  [[nodiscard]] found_plan const& chosen() const noexcept { return chosen_; }
+  /// @return how many stages there are
+  [[nodiscard]] int stages() const noexcept { return static_cast<int>(stages_.all.size()); }
+  /// @return a stage, counted in the order of the model
+  [[nodiscard]] Stage& stage_at(int number) noexcept { return *stages_.all[detail::index(number)]; }
+
+ private:
+  found_plan chosen_;
+  detail::owned_stages<Stage> stages_;
+  std::optional<adaptive_pipeline<Backend>> adaptive_;
+  std::optional<pipeline<Backend>> fixed_;
+};
+
+template <class Backend, class Make>
+auto_pipeline(layered_problem const&, Backend, Make const&)
+    -> auto_pipeline<Backend, std::invoke_result_t<Make const&, int, int>>;
+template <class Backend, class Make>
+auto_pipeline(layered_problem const&, Backend, Make const&, auto_settings)
+    -> auto_pipeline<Backend, std::invoke_result_t<Make const&, int, int>>;
+
+/// Measures what each layer takes: runs one stage for each, all on one rank and one microbatch
+/// after another, with B and W apart. Sizes, transfers and limits stay as they are stated.
+///
+/// The stages that it makes are trained meanwhile; let `make_stage` give it copies, or restore the
+/// parameters afterwards.
+/// @param make_stage  called for each layer, with its number and the next one
+/// @throws error as `measure`
+template <backend Backend, stage_maker Make>
+[[nodiscard]] layered_problem measure_layers(
+    layered_problem const& stated,
+    Backend backend,
+    Make const& make_stage,
+    measure_options const& options = {}) {
+  auto const layers = static_cast<int>(stated.layers().size());
+  constexpr int microbatches = 4;
+  std::vector<pass> in_turn;
+  for (int m = 0; m < microbatches; ++m) {
+    for (int s = 0; s < layers; ++s) in_turn.push_back({pass_kind::forward, s, m});
+    for (int s = layers - 1; s >= 0; --s)
+      for (auto const kind : {pass_kind::backward_input, pass_kind::backward_weight})
+        in_turn.push_back({kind, s, m});
+  }
+  auto const on_one_rank = placement::custom(std::vector<int>(detail::index(layers), 0));
+  std::vector<layer_costs> costs(stated.layers().begin(), stated.layers().end());
+  problem const line(on_one_rank, microbatches, costs);
+  detail::owned_stages<std::invoke_result_t<Make const&, int, int>> stages;
+  for (int s = 0; s < layers; ++s) stages.add(make_stage, s, s + 1);
+  pipeline<Backend> pipe(
+      make_plan(
+          "measuring",
+          schedule(on_one_rank, microbatches, std::vector<std::vector<pass>>{in_turn}),
+          line,
+          {.step = step_kind::none}),
+      std::move(backend),
+      stages.refs);
+  auto const found = measure(pipe, options);
+  return {
+      stated.placement(),
+      stated.microbatches(),
+      {found.all_costs().begin(), found.all_costs().end()},
+      stated.transfer(),
+      {stated.memory_limits().begin(), stated.memory_limits().end()}};
+}
+
+}  // namespace zbpp

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/replanner.hpp>
+#include <zbpp/runtime/adaptive_pipeline.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/analysis/verify.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/plain_flow.hpp>
+#include <support/refusal.hpp>
+#include <support/thinned.hpp>
+#include <support/toy_history.hpp>
+#include <support/toy_mlp.hpp>
+#include <support/toy_reference.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace test_adaptive_pipeline {
+
+using namespace zbpp;
+namespace toy = zbpp::test::toy;
+
+namespace {
+
+// Even costs, and memory for twice the activations of 1F1B, so that another order can help.
+plan zb_h1_plan(int ranks, int microbatches) {
+  stage_costs const even{
+      .forward = 1000,
+      .backward_input = 1000,
+      .backward_weight = 900,
+      .activation = 10,
+      .weight_gradient_input = 5,
+      .edge = toy::edge};
+  return make_plan(
+      zb_h1{}, problem(placement::linear(ranks), microbatches, even, 20, {20 * ranks + 4000}));
+}
+
+replan_settings at_once(std::vector<std::string>& lines) {
+  return {
+      .first_steps = 1,
+      .window = 3,
+      .least_gain = 0.01,
+      .least_steps = 10,
+      .in_background = false,
+      .search = {.seconds = 0.16},
+      .on_report = [&lines](std::string const& line) { lines.push_back(line); }};
+}
+
+// Rank 0 takes half as long again as the first plan has it, from a step on.
+virtual_noise slow_from(plan const& first, std::int64_t const& step, std::int64_t begin) {
+  return {.pass_time = [&first, &step, begin](int rank, pass const& p, ticks) {
+    auto const planned = first.problem().costs(p.stage).of(p.kind);
+    return rank == 0 && step >= begin ? planned * 3 / 2 : planned;
+  }};
+}
+
+bool says(std::vector<std::string> const& lines, std::string const& part) {
+  return std::ranges::any_of(
+      lines, [&](std::string const& line) { return line.find(part) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "[adaptive]") {
+  auto const first = zb_h1_plan(4, 12);
+  std::int64_t step = 0;
+  std::vector<std::string> lines;
+  std::vector<test::plain_flow> stages(4);
+  adaptive_pipeline pipe{first, virtual_time{slow_from(first, step, 8)}, stages, at_once(lines)};
+  std::vector<ticks> took;
+  for (; step < 40; ++step) {
+    auto const& result = pipe.step();
+    took.push_back(cost(result.measured));
+    for (int m = 0; m < 12; ++m)
+      CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(4, m));
+  }
+  REQUIRE(pipe.switches().size() == 1);
+  auto const& change = pipe.switches().front();
+  CHECK(change.step > 8);
+  CHECK(change.step < 20);
+  CHECK(change.foreseen < change.foreseen_old);
+  CHECK(change.before == change.foreseen_old);  // under virtual time without noise
+  CHECK(change.after == change.foreseen);
+  CHECK_FALSE(change.is_taken_back);
+  CHECK(took.back() == change.foreseen);
+  CHECK(took[8] == change.before);
+  CHECK(took.front() == cost(first.timeline()));
+  CHECK(pipe.current().steps() == 40);
+  CHECK(pipe.planner().costs().costs(0).forward == 1500);
+  CHECK(verify(pipe.current().planned().program(), pipe.current().planned().problem()).empty());
+  CHECK(says(lines, "have left those of the plan"));
+  CHECK(says(lines, "another order runs from here"));
+  CHECK(says(lines, "the new order saved"));
+}
+
+TEST_CASE("without a change of costs the plan stays", "[adaptive]") {
+  std::vector<std::string> lines;
+  std::vector<test::plain_flow> stages(3);
+  adaptive_pipeline pipe{zb_h1_plan(3, 9), virtual_time{}, stages, at_once(lines)};
+  for (int i = 0; i < 30; ++i) static_cast<void>(pipe.step());
+  CHECK(pipe.switches().empty());
+  CHECK(lines.empty());
+}
+
+TEST_CASE("where all is slower alike the plan stays, and no second search begins", "[adaptive]") {
+  std::vector<std::string> lines;
+  std::vector<test::plain_flow> stages(1);
+  stage_costs const even{.forward = 1000, .backward_input = 1000, .backward_weight = 1000};
+  auto const first = make_plan(zb_h1{}, problem(placement::linear(1), 4, even));
+  adaptive_pipeline pipe{
+      first,
+      virtual_time{{.pass_time = [](int, pass const&, ticks stated) { return 2 * stated; }}},
+      stages,
+      at_once(lines)};
+  for (int i = 0; i < 60; ++i) static_cast<void>(pipe.step());
+  CHECK(pipe.switches().empty());
+  CHECK(lines.size() == 2);
+  CHECK(says(lines, "no order is foreseen to save 1.0 %"));
+}
+
+TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
+  auto const first = zb_h1_plan(4, 12);
+  std::int64_t step = 0;
+  std::vector<std::string> lines;
+  std::vector<test::plain_flow> stages(4);
+  bool has_switched = false;
+  virtual_noise const noise{.pass_time = [&](int rank, pass const& p, ticks) {
+    auto const planned = first.problem().costs(p.stage).of(p.kind);
+    if (has_switched) return 3 * planned;  // whatever the order
+    return rank == 0 && step >= 4 ? planned * 3 / 2 : planned;
+  }};
+  adaptive_pipeline pipe{first, virtual_time{noise}, stages, at_once(lines)};
+  for (; step < 40; ++step) {
+    static_cast<void>(pipe.step());
+    has_switched = !pipe.switches().empty() && !pipe.switches().front().is_taken_back;
+  }
+  REQUIRE(!pipe.switches().empty());
+  auto const& change = pipe.switches().front();
+  CHECK(change.is_taken_back);
+  CHECK(change.after >= change.before);
+  CHECK(says(lines, "so the old one runs again"));
+  if (pipe.switches().size() == 1) CHECK(pipe.current().planned().schedule() == first.schedule());
+}
+
+TEST_CASE("a search that fails leaves the plan, and says so", "[adaptive]") {
+  stage_costs costs{.forward = 1000, .backward_input = 1000, .backward_weight = 900};
+  costs.activation = 10;
+  problem const tight(placement::linear(2), 6, costs, 20, {5});  // less than any order needs
+  auto const first = make_plan(zb_h1{}, tight);
+  auto slow = costs;
+  slow.forward = 3000;
+  auto const line = simulate(first.schedule(), problem(placement::linear(2), 6, slow, 20));
+  std::vector<std::string> lines;
+  replanner decides(first, at_once(lines));
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(decides.after_step(line).has_value());
+  CHECK(says(lines, "the search failed, so the plan stays: "));
+  CHECK(decides.current().schedule() == first.schedule());
+}
+
+TEST_CASE("a plan that cannot run is refused, and the old one goes on", "[adaptive]") {
+  auto const first = zb_h1_plan(4, 12);
+  std::vector<stage_costs> costs(4, first.problem().costs(0));
+  costs[0].forward = 1600;
+  costs[0].backward_input = 1600;
+  auto const line = simulate(first.schedule(), problem(placement::linear(4), 12, costs, 20));
+  std::vector<std::string> lines;
+  replanner decides(first, at_once(lines));
+  int given = 0;
+  for (int i = 0; i < 12 && given == 0; ++i) {
+    if (!decides.after_step(line)) continue;
+    ++given;
+    decides.refuse_plan("no memory");
+  }
+  CHECK(given == 1);
+  CHECK(decides.current().schedule() == first.schedule());
+  CHECK(decides.switches().front().is_taken_back);
+  CHECK(says(lines, "so the old one goes on: no memory"));
+}
+
+TEST_CASE("weights and losses are to the bit those of the plan that stays", "[adaptive]") {
+  auto const first = zb_h1_plan(4, 12);
+  std::int64_t step = 0;
+  std::vector<std::string> lines;
+  auto all = toy::make_model(4);
+  std::vector<toy::hand_written> stages(all.begin(), all.end());
+  adaptive_pipeline pipe{first, virtual_time{slow_from(first, step, 0)}, stages, at_once(lines)};
+  auto plain = toy::make_model(4);
+  std::vector<toy::hand_written> same(plain.begin(), plain.end());
+  pipeline kept{first, threads{}, same};
+  for (; step < 30; ++step) {
+    CHECK(toy::is_same(pipe.step().losses, kept.step().losses));
+    CHECK(toy::is_same(all, plain));
+    toy::update(all);
+    toy::update(plain);
+  }
+  CHECK(pipe.switches().size() == 1);
+}
+
+TEST_CASE("on threads searches run beside the steps", "[adaptive]") {
+  std::vector<test::plain_flow> stages(3);
+  auto const first = zb_h1_plan(3, 9);  // with times that are not those of these flows
+  std::vector<std::string> lines;
+  auto settings = at_once(lines);
+  settings.in_background = true;
+  settings.least_gain = 0;
+  {
+    adaptive_pipeline pipe{first, threads{}, stages, settings};
+    for (int i = 0; i < test::thinned(300, 60); ++i) {
+      auto const& result = pipe.step();
+      for (int m = 0; m < 9; ++m)
+        CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(3, m));
+    }
+    CHECK(says(lines, "looking for another order"));
+  }
+  // A search that is under way ends with the pipeline.
+  settings.search.seconds = 1e6;
+  adaptive_pipeline brief{first, threads{}, stages, settings};
+  for (int i = 0; i < 10; ++i) static_cast<void>(brief.step());
+}
+
+TEST_CASE("settings of replanning that are out of range are refused", "[adaptive]") {
+  auto const first = zb_h1_plan(2, 4);
+  auto const refused = [&](auto const& change) {
+    replan_settings settings;
+    change(settings);
+    return test::refusal(errc::bad_argument, [&] { replanner(first, settings); });
+  };
+  CHECK(refused([](auto& s) { s.first_steps = -1; }).find("first_steps") != std::string::npos);
+  CHECK(refused([](auto& s) { s.window = 0; }).find("window") != std::string::npos);
+  CHECK(refused([](auto& s) { s.band = 0; }).find("band is not above 0") != std::string::npos);
+  CHECK(refused([](auto& s) { s.band = std::nan(""); }).find("band") != std::string::npos);
+  CHECK(refused([](auto& s) { s.least_gain = -0.1; }).find("least_gain") != std::string::npos);
+  CHECK(refused([](auto& s) {
+          s.least_gain = std::nan("");
+        }).find("least_gain") != std::string::npos);
+  CHECK(refused([](auto& s) { s.least_steps = -1; }).find("least_steps") != std::string::npos);
+  CHECK(refused([](auto& s) { s.message_quantile = 2; }).find("quantile") != std::string::npos);
+  CHECK(refused([](auto& s) {
+          s.search.seconds = std::nan("");
+        }).find("seconds") != std::string::npos);
+}
+
+}  // namespace test_adaptive_pipeline

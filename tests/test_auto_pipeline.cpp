@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/choose_plan.hpp>
+#include <zbpp/runtime/auto_pipeline.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/plain_flow.hpp>
+#include <support/refusal.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace test_auto_pipeline {
+
+using namespace zbpp;
+
+namespace {
+
+// Eight layers of different costs on four ranks.
+layered_problem model(int ranks = 4) {
+  std::vector<layer_costs> layers;
+  for (int l = 0; l < 8; ++l)
+    layers.push_back(
+        {.forward = 1000 + 200 * l,
+         .backward_input = 1100,
+         .backward_weight = 900,
+         .activation = 10,
+         .weight_gradient_input = 5,
+         .edge = 8});
+  return {placement::linear(ranks), 8, layers, transfer_costs(10), {4000}};
+}
+
+// A stage that neither moves nor is copied, and knows its layers.
+struct owned_stage {
+  owned_stage(int first_layer, int last_layer, std::vector<std::pair<int, int>>& made)
+      : first(first_layer), end(last_layer) {
+    made.emplace_back(first, end);
+  }
+  owned_stage(owned_stage const&) = delete;
+  owned_stage& operator=(owned_stage const&) = delete;
+
+  flow operator()(microbatch mb) { return plain(mb); }
+
+  test::plain_flow plain;
+  int first;
+  int end;
+};
+
+auto_settings brief(std::vector<std::string>& lines) {
+  return {.plan = {.search = {.seconds = 0.05}}, .on_report = [&lines](std::string const& line) {
+            lines.push_back(line);
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("layers become a running pipeline that takes what was planned", "[auto_pipeline]") {
+  for (bool const adapts : {false, true}) {
+    std::vector<std::pair<int, int>> made;
+    std::vector<std::string> lines;
+    auto settings = brief(lines);
+    if (!adapts) settings.replan.reset();
+    auto_pipeline pipe{
+        model(),
+        virtual_time{},
+        [&](int first, int end) { return owned_stage(first, end, made); },
+        settings};
+    // The stages have all layers, each once, in order.
+    REQUIRE(pipe.stages() == static_cast<int>(made.size()));
+    int next = 0;
+    for (int s = 0; s < pipe.stages(); ++s) {
+      CHECK(made[detail::index(s)].first == next);
+      CHECK(pipe.stage_at(s).first == next);
+      CHECK(pipe.stage_at(s).end > next);
+      next = pipe.stage_at(s).end;
+    }
+    CHECK(next == 8);
+    for (int i = 0; i < 3; ++i) {
+      auto const& result = pipe.step();
+      CHECK(cost(result.measured) == pipe.chosen().cost);
+      for (int m = 0; m < 8; ++m)
+        CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(pipe.stages(), m));
+    }
+    CHECK(pipe.current().steps() == 3);
+    CHECK(pipe.current().planned().problem() == pipe.chosen().problem);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines.front() == to_text(pipe.chosen()));
+  }
+}
+
+TEST_CASE("what is fixed by hand stays", "[auto_pipeline]") {
+  auto const layers = model();
+  plan_choices choices{.placement = placement::v_shape(4), .search = {.seconds = 0.02}};
+  auto const placed = choose_plan(layers, choices);
+  CHECK(placed.problem.placement() == placement::v_shape(4));
+  choices.policy = "zb_v";
+  CHECK(choose_plan(layers, choices).problem.placement() == placement::v_shape(4));
+  choices.placement = placement::linear(4);
+  choices.first_layer = {0, 1, 2, 3};
+  choices.policy = "ZB-H1";
+  auto const fixed = choose_plan(layers, choices);
+  CHECK(fixed.first_layer == choices.first_layer);
+  CHECK(fixed.problem == layers.with(choices.first_layer));
+  CHECK(fixed.schedule == zb_h1{}(fixed.problem));
+  CHECK(fixed.cost == cost(simulate(fixed.schedule, fixed.problem)));
+  CHECK(
+      to_text(fixed) ==
+      "linear placement of 4 stages on 4 ranks, which begin at layers 0 1 2 3; a step is predicted "
+      "to take " +
+          std::to_string(fixed.cost / 1'000'000) + "." +
+          std::to_string(1'000 + (fixed.cost + 500) / 1'000 % 1'000).substr(1) + " ms");
+}
+
+TEST_CASE("choices that contradict each other are refused", "[auto_pipeline]") {
+  auto const text =
+      "plan_choices fixes a cut or a policy without a placement; give the placement, too";
+  CHECK(test::refusal(errc::bad_argument, [] {
+          (void)choose_plan(model(), {.first_layer = {0, 1, 2, 3}});
+        }) == text);
+  CHECK(test::refusal(errc::bad_argument, [] {
+          (void)choose_plan(model(), {.policy = "zb_h1"});
+        }) == text);
+  CHECK(test::refusal(errc::bad_argument, [] {
+          (void)choose_plan(model(), {.placement = placement::linear(4), .policy = "zb_h3"});
+        }).find("no policy is called 'zb_h3'") != std::string::npos);
+  CHECK_THROWS_AS(
+      choose_plan(model(), {.placement = placement::linear(4), .first_layer = {0, 1}}), error);
+  CHECK(test::refusal(errc::unsupported_problem, [] {
+          (void)choose_plan(model(), {.placement = placement::linear(4), .policy = "zb_v"});
+        }).find("needs a v placement") != std::string::npos);
+}
+
+TEST_CASE("layers are measured one by one", "[auto_pipeline]") {
+  auto const truth = model();
+  int made = 0;
+  auto const one = [&](int first, int end) {
+    CHECK(end == first + 1);
+    ++made;
+    return test::plain_flow{};
+  };
+  auto const measured = measure_layers(truth, virtual_time{}, one, {.first_steps = 1, .steps = 2});
+  CHECK(measured == truth);
+  CHECK(made == 8);
+  auto const on_threads = measure_layers(truth, threads{}, one, {.steps = 3});
+  CHECK(on_threads.layers().size() == 8);
+  CHECK(on_threads.transfer() == truth.transfer());
+  for (auto const& layer : on_threads.layers()) CHECK(layer.activation == 10);
+}
+
+TEST_CASE("a pipeline of measured layers trains on threads", "[auto_pipeline]") {
+  auto const one = [](int, int) { return test::plain_flow{}; };
+  std::vector<std::string> lines;
+  auto settings = brief(lines);
+  auto_pipeline pipe{measure_layers(model(2), threads{}, one), threads{}, one, settings};
+  for (int i = 0; i < 30; ++i) {
+    auto const& result = pipe.step();
+    for (int m = 0; m < 8; ++m)
+      CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(pipe.stages(), m));
+  }
+  CHECK(!lines.empty());
+}
+
+}  // namespace test_auto_pipeline

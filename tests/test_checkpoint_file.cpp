@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files of named arrays: what is written comes back to the bit, and what is no such file is refused
+// with what is wrong.
+#include <zbpp/checkpoint/safetensors.hpp>
+#include <zbpp/io/file.hpp>
+
+#include <support/catch.hpp>
+#include <support/damaged_texts.hpp>
+#include <support/refusal.hpp>
+#include <support/scratch_folder.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <sys/stat.h>
+#include <utility>
+#include <vector>
+
+namespace test_checkpoint_file {
+
+namespace fs = std::filesystem;
+using namespace zbpp::test;
+using zbpp::errc;
+using zbpp::checkpoint::array;
+using zbpp::checkpoint::array_of;
+using zbpp::checkpoint::number_type;
+using zbpp::checkpoint::stored_file;
+using zbpp::checkpoint::write_arrays;
+
+namespace {
+
+std::string text_of(fs::path const& path) { return zbpp::read_file(path); }
+
+void write_text(fs::path const& path, std::string const& text) { zbpp::write_file(path, text); }
+
+/// Puts the length of a header in front of it, and some bytes of data behind.
+std::string file_with(std::string const& header, std::size_t data = 0) {
+  auto const length = static_cast<std::uint64_t>(header.size());
+  std::string text(sizeof length, ' ');
+  std::memcpy(text.data(), &length, sizeof length);
+  return text + header + std::string(data, '\0');
+}
+
+std::vector<std::byte> bytes_of(stored_file const& file, std::string const& name) {
+  auto const& stored = file.header().arrays.at(name);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(stored.end - stored.begin));
+  file.read(stored, bytes);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("arrays of any name, type and shape come back", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  ZBPP_SEEDED(random, 1);
+  for (int trial = 0; trial < thinned(50, 10); ++trial) {
+    std::vector<std::vector<std::byte>> numbers;
+    std::vector<array> arrays;
+    for (auto count = random.integer(0, 12); count > 0; --count) {
+      auto const type = static_cast<number_type>(random.integer(0, 12));
+      std::vector<std::int64_t> shape;
+      auto size = zbpp::checkpoint::size_of(type);
+      for (auto lengths = random.integer(0, 4); lengths > 0; --lengths) {
+        shape.push_back(random.integer(0, 5));
+        size *= static_cast<std::size_t>(shape.back());
+      }
+      auto& bytes = numbers.emplace_back(size);
+      for (auto& each : bytes)
+        each = static_cast<std::byte>(random.integer(0, type == number_type::boolean ? 1 : 255));
+      arrays.push_back({std::to_string(count) + "/\"\\\n\x01 \xC3\xA9", type, shape, bytes});
+    }
+    std::map<std::string, std::string> const metadata{
+        {"a \"key\"", "a\tvalue"}, {"trial", std::to_string(trial)}};
+    auto const record = write_arrays(path, arrays, metadata);
+    stored_file const file(path);
+    CHECK(file.record() == record);
+    CHECK(record.size == fs::file_size(path));
+    CHECK(file.header().metadata == metadata);
+    CHECK(file.header().arrays.size() == arrays.size());
+    for (auto const& each : arrays) {
+      auto const& stored = file.header().arrays.at(each.name);
+      CHECK(stored.type == each.type);
+      CHECK(stored.shape == each.shape);
+      CHECK(stored.begin % zbpp::checkpoint::size_of(each.type) == 0);
+      CHECK(std::ranges::equal(bytes_of(file, each.name), each.bytes));
+    }
+  }
+}
+
+TEST_CASE("the types of C++ have the types of the format", "[checkpoint]") {
+  auto const type_of = [](auto number) { return array_of("x", std::span(&number, 1)).type; };
+  CHECK(type_of(1.0) == number_type::f64);
+  CHECK(type_of(1.0F) == number_type::f32);
+  CHECK(type_of(std::int64_t{1}) == number_type::i64);
+  CHECK(type_of(std::uint32_t{1}) == number_type::u32);
+  CHECK(type_of(std::int16_t{1}) == number_type::i16);
+  CHECK(type_of(std::uint8_t{1}) == number_type::u8);
+  CHECK(type_of(true) == number_type::boolean);
+  CHECK(to_string(number_type::bf16) == "BF16");
+  float number = 1;
+  CHECK(array_of("x", std::span(&number, 1)).shape == std::vector<std::int64_t>{1});
+}
+
+TEST_CASE("files of the format that others wrote are read", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "other.safetensors";
+  // As the format's own library writes it.
+  write_text(
+      path,
+      file_with(
+          R"({"__metadata__":{"made by":"another \"library\"\n"},"b":{"dtype":"F32","shape":[2,1],)"
+          R"("data_offsets":[8,16]},"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}   )") +
+          std::string("\x07\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 16));
+  stored_file const file(path);
+  CHECK(file.header().metadata.at("made by") == "another \"library\"\n");
+  std::int64_t a = 0;
+  file.read(file.header().arrays.at("a"), std::as_writable_bytes(std::span(&a, 1)));
+  CHECK(a == 7);
+  std::vector<float> b(2);
+  file.read(file.header().arrays.at("b"), std::as_writable_bytes(std::span(b)));
+  CHECK(b == std::vector<float>{1, 2});
+}
+
+TEST_CASE("a header that is none is refused with what is wrong", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  auto const entry = [](std::string const& type, std::string const& shape, std::string const& at) {
+    return R"("w":{"dtype":)" + type + R"(,"shape":)" + shape + R"(,"data_offsets":)" + at + "}";
+  };
+  auto const whole = entry("\"F32\"", "[2]", "[0,8]");
+  auto const begin = path.string() + ": is not a valid safetensors file: its header: ";
+  auto const numbers = [](std::string const& of) {
+    return "the entry 'w' has a " + of + " that is no list of whole numbers";
+  };
+  auto const metadata = "its __metadata__ is no object of strings";
+  auto const members = "the entry 'w' is no object of dtype, shape and data_offsets";
+  auto const offsets = "the entry 'w' has data_offsets that are not a begin and an end";
+  for (auto const& [header, wrong] : std::vector<std::pair<std::string, std::string>>{
+           {"{" + whole + "," + whole + "}", "the entry \"w\" stands there twice"},
+           {R"({"__metadata__":{"a":"","a":""}})", "the entry \"a\" stands there twice"},
+           {R"({"__metadata__":{},"__metadata__":{}})", "the entry \"__metadata__\" stands there"},
+           {"{" + entry("\"F8\"", "[2]", "[0,8]") + "}",
+            "the entry 'w' has the type \"F8\", which is not known"},
+           {"{" + entry("7", "[2]", "[0,8]") + "}", "the entry 'w' has a dtype that is no string"},
+           {"{" + entry("[\"F32\"]", "[2]", "[0,8]") + "}",
+            "the entry 'w' has a dtype that is no string"},
+           {"{" + entry("\"F32\"", "[-2]", "[0,8]") + "}", numbers("shape")},
+           {"{" + entry("\"F32\"", "[2.0]", "[0,8]") + "}", numbers("shape")},
+           {"{" + entry("\"F32\"", "[2e0]", "[0,8]") + "}", numbers("shape")},
+           {"{" + entry("\"F32\"", "[18446744073709551615]", "[0,8]") + "}", numbers("shape")},
+           {"{" + entry("\"F32\"", "2", "[0,8]") + "}", numbers("shape")},
+           {"{" + entry("\"F32\"", "[null]", "[0,8]") + "}", numbers("shape")},
+           {"{" + entry("\"F32\"", "[[2]]", "[0,8]") + "}", "it has lists in lists"},
+           {"{" + entry("\"F32\"", "[2]", "null") + "}", numbers("data_offsets")},
+           {"{" + entry("\"F32\"", "[2]", "[8,0]") + "}", offsets},
+           {"{" + entry("\"F32\"", "[2]", "[0]") + "}", offsets},
+           {"{" + entry("\"F32\"", "[3]", "[0,8]") + "}",
+            "the data of the entry 'w' is not F32 of 3"},
+           {"{" + entry("\"F32\"", "[4611686018427387904,4]", "[0,8]") + "}",
+            "the data of the entry 'w' is not F32 of 4611686018427387904 x 4"},
+           {"{" + entry("\"F32\"", "[1]", "[4,8]") + "}",
+            "the data of two entries overlaps, or a gap is left"},
+           {R"({"w":{"dtype":"F32","shape":[2]}})", members},
+           {R"({"w":7})", members},
+           {R"({"w":{"dtype":"F32","dtype":"F32","shape":[2]}})", members},
+           {R"({"__metadata__":{"a":1}})", metadata},
+           {R"({"__metadata__":null})", metadata},
+           {R"({"__metadata__":[]})", metadata},
+           {"null", "it is no object"},
+           {"", "it is no object"},
+           {" {" + whole + "}", "it is no object: it does not begin with '{'"},
+           {"\xEF\xBB\xBF{" + whole + "}", "it is no object: it does not begin with '{'"}}) {
+    INFO(header);
+    write_text(path, file_with(header, 8));
+    auto const text = refusal(errc::bad_format, [&] { stored_file const file(path); });
+    CHECK_THAT(text, Catch::StartsWith(begin + wrong));
+    CHECK_THAT(text, Catch::EndsWith("; take another copy of it"));
+  }
+  std::string ones = "[1";
+  for (int i = 1; i < 65; ++i) ones += ",1";
+  write_text(path, file_with("{" + entry("\"U8\"", ones + "]", "[0,1]") + "}", 1));
+  CHECK(refusal(errc::bad_format, [&] {
+          stored_file const file(path);
+        }) == begin + "a list has more than 64 numbers; take another copy of it");
+  for (auto const& [header, place] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"w\":", "line 1, column 6"},
+           {"{" + std::string(100'000, '['), "line 1, column 2"},
+           {"{\"w\":" + std::string(100'000, '['), "more than 8 brackets"}}) {
+    write_text(path, file_with(header));
+    auto const text = refusal(errc::bad_format, [&] { stored_file const file(path); });
+    CHECK_THAT(text, Catch::Contains(place) && Catch::EndsWith("; take another copy of it"));
+  }
+}
+
+TEST_CASE("no part of a file is taken for all of it, nor another file", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  std::vector<float> numbers{1, 2, 3};
+  bool is_there = true;
+  write_arrays(
+      path,
+      std::vector{array_of("w", std::span(numbers)), array_of("is", std::span(&is_there, 1), {})},
+      {{"step", "12"}});
+  auto const text = text_of(path);
+  check_damaged_texts(text, [&](std::string const& changed) {
+    write_text(path, changed);
+    try {
+      stored_file const file(path);
+      for (auto const& [name, stored] : file.header().arrays)
+        static_cast<void>(bytes_of(file, name));
+    } catch (zbpp::error const& wrong) {
+      CHECK(wrong.code() == errc::bad_format);
+      CHECK_THAT(wrong.what(), Catch::StartsWith(path.string() + ": "));
+      return true;
+    }
+    return false;
+  });
+}
+
+TEST_CASE("what a file cannot have is refused before it is written", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  std::vector<float> numbers{1, 2, 3};
+  auto const named = [&](std::string name, std::vector<std::int64_t> shape = {}) {
+    return array_of(std::move(name), std::span(numbers), std::move(shape));
+  };
+  for (auto const& [arrays, text] : std::vector<std::pair<std::vector<array>, std::string>>{
+           {{named("w"), named("w")},
+            "two entries of a checkpoint are 'w'; give each its own name"},
+           {{named("w", {2, 2})}, "'w' has 12 bytes, which are not F32 of 2 x 2"},
+           {{named("w", {-3})}, "'w' has 12 bytes, which are not F32 of -3"},
+           {{named("__metadata__")},
+            "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
+            "another name"},
+           {{named("\xFF")}, "a name in a checkpoint is not valid UTF-8; give it another one"}}) {
+    CHECK(refusal([&] { write_arrays(path, arrays); }) == text);
+    CHECK_FALSE(fs::exists(path));
+  }
+}
+
+TEST_CASE("a file that cannot be written leaves the old one", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  std::vector<float> numbers{1, 2, 3};
+  std::vector const arrays{array_of("w", std::span(numbers))};
+  write_arrays(path, arrays);
+  auto const before = text_of(path);
+  fs::create_directory(path.string() + ".tmp");  // no file can be written under its name
+  CHECK_THAT(
+      refusal(
+          errc::io_failed,
+          [&] {
+            write_arrays(path, arrays, {{"step", "1"}});
+          }),
+      Catch::StartsWith(path.string() + ": cannot be written"));
+  CHECK(text_of(path) == before);
+}
+
+TEST_CASE("what is no regular file is refused, and not waited for", "[checkpoint]") {
+  scratch_folder const folder;
+  auto const path = folder / "a.safetensors";
+  auto const refused = [&](std::string const& reason) {
+    CHECK(refusal(errc::io_failed, [&] {
+            stored_file const file(path);
+          }) == path.string() + ": cannot be read: " + reason);
+    fs::remove(path);
+  };
+  refused("No such file or directory");
+  REQUIRE(::mkfifo(path.c_str(), 0666) == 0);
+  refused("it is not a regular file");
+  fs::create_directory(path);
+  refused("it is not a regular file");
+  fs::create_symlink("nowhere", path);
+  refused("it is a link to nothing");
+  write_text(path, "");
+  fs::resize_file(path, std::uintmax_t{1} << 43U);  // more than there is memory
+  CHECK_THAT(
+      refusal(errc::bad_format, [&] { stored_file const file(path); }),
+      Catch::Contains("it is no object"));
+}
+
+}  // namespace test_checkpoint_file

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Folders of checkpoints: what one split saves any other loads, each damage is refused by name with
+// what to do, and nothing that is not a checkpoint's is read, counted or removed.
+#include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/run_folder.hpp>
+#include <zbpp/io/file.hpp>
+
+#include <support/catch.hpp>
+#include <support/checkpointed.hpp>
+#include <support/refusal.hpp>
+#include <support/scratch_folder.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace test_checkpoint_folder {
+
+namespace fs = std::filesystem;
+using namespace zbpp::test;
+using zbpp::errc;
+using zbpp::training_state;
+using zbpp::checkpoint::array;
+using zbpp::checkpoint::number_type;
+using zbpp::checkpoint::run_folder;
+
+namespace {
+
+constexpr std::size_t entries = 5;
+
+std::string text_of(fs::path const& path) { return zbpp::read_file(path); }
+void write_text(fs::path const& path, std::string const& text) { zbpp::write_file(path, text); }
+
+/// @return what a run is refused with that loads the newest checkpoint; empty when it is not
+std::string refusal_to_load(fs::path const& path, std::string const& width = "32") {
+  checkpointed_model model(entries, 9);
+  auto const before = model;
+  try {
+    static_cast<void>(folder_of(path, 1, width).load(model.all()));
+    return {};
+  } catch (zbpp::error const& refused) {
+    CHECK(refused.code() == errc::bad_format);
+    CHECK(model == before);
+    return refused.what();
+  }
+}
+
+/// Saves step 6 and 7 as two ranks do.
+void save_two(fs::path const& path, std::string const& width = "32") {
+  auto folder = folder_of(path, 2, width);
+  for (int step = 6; step <= 7; ++step) {
+    checkpointed_model model(entries, step);
+    REQUIRE(save(folder, step, model, 2));
+  }
+}
+
+/// Changes a file of the newest checkpoint, and checks that it is refused with all of some words.
+class damages {
+ public:
+  explicit damages(fs::path file) : file_(std::move(file)), whole_(text_of(file_)) {}
+  damages(damages const&) = delete;
+  damages& operator=(damages const&) = delete;
+  ~damages() { write_text(file_, whole_); }
+
+  [[nodiscard]] std::string const& whole() const { return whole_; }
+  void check(std::string const& changed, std::string const& word = {}) const {
+    write_text(file_, changed);
+    auto const newest = file_.parent_path();
+    auto const text = refusal_to_load(newest.parent_path());
+    CHECK_THAT(text, Catch::StartsWith(file_.string() + ": "));
+    CHECK_THAT(text, Catch::Contains(word));
+    CHECK_THAT(
+        text, Catch::EndsWith("; remove " + newest.string() + " to resume from step-000006"));
+  }
+  void check_flipped(std::size_t at, std::string const& word) const {
+    INFO("byte " << at);
+    auto changed = whole_;
+    changed[at] = static_cast<char>(changed[at] ^ (1 << (at % 8)));
+    check(changed, word);
+  }
+  void check_cut(std::size_t at) const {
+    INFO("cut at " << at);
+    check(whole_.substr(0, at), "torn");
+  }
+
+ private:
+  fs::path file_;
+  std::string whole_;
+};
+
+}  // namespace
+
+TEST_CASE("what one split saves, any other loads with the same bits", "[checkpoint]") {
+  ZBPP_SEEDED(random, 3);
+  for (int trial = 0; trial < thinned(20, 5); ++trial) {
+    scratch_folder const folder;
+    std::int64_t done = 0;
+    std::vector<std::vector<std::byte>> right(static_cast<std::size_t>(random.integer(1, 12)));
+    std::vector<number_type> types;
+    for (auto& each : right) {
+      types.push_back(static_cast<number_type>(random.integer(8, 11)));  // integers
+      each.resize(
+          zbpp::checkpoint::size_of(types.back()) *
+          static_cast<std::size_t>(random.integer(0, 40)));
+    }
+    auto const array_of_entry = [&](std::size_t i, std::span<std::byte> bytes) {
+      return array{
+          "part/" + std::to_string(i),
+          types[i],
+          {static_cast<std::int64_t>(bytes.size() / zbpp::checkpoint::size_of(types[i]))},
+          bytes};
+    };
+    for (int run = 0; run < 4; ++run) {
+      auto const ranks = static_cast<int>(random.integer(1, 6));
+      run_folder saved(folder.path(), {.settings = {{"a", "b"}}, .ranks = ranks});
+      // It reads what all before it made of the numbers.
+      std::vector<std::vector<std::byte>> numbers;
+      std::vector<array> to;
+      for (std::size_t i = 0; i < right.size(); ++i)
+        to.push_back(array_of_entry(i, numbers.emplace_back(right[i].size())));
+      auto const state = saved.resume(to);
+      CHECK(state.steps == done);
+      CHECK(state.amended == static_cast<std::uint64_t>(done));
+      CHECK((run == 0 || numbers == right));
+      for (auto& each : right)
+        for (auto& byte : each) byte = static_cast<std::byte>(random.integer(0, 255));
+      std::vector<int> owner;
+      for (std::size_t i = 0; i < right.size(); ++i)
+        owner.push_back(static_cast<int>(random.integer(0, ranks - 1)));
+      done += random.integer(1, 9);
+      training_state const next{
+          .steps = done, .loss_scale = 0.1, .amended = static_cast<std::uint64_t>(done)};
+      CHECK(saved.save(next, [&](int rank) {
+        std::vector<array> own;
+        for (std::size_t i = 0; i < right.size(); ++i)
+          if (owner[i] == rank) own.push_back(array_of_entry(i, right[i]));
+        return own;
+      }));
+    }
+  }
+}
+
+TEST_CASE("a rank loads its part of a checkpoint alone", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  checkpointed_model saved(entries, 7);
+  checkpointed_model loaded(entries, 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    auto from = folder_of(folder.path(), 4);
+    CHECK(from.load(loaded.of_rank(rank, 4)) == training_state{.steps = 7, .updates = 7});
+    CHECK(from.last() == 7);
+    CHECK(from.path() == folder / "step-000007");
+    CHECK(from.split().front() == zbpp::checkpoint::setting{"--ranks", "2"});
+  }
+  CHECK(loaded == saved);
+}
+
+TEST_CASE("each damage of a checkpoint is refused by name", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  auto const newest = folder / "step-000007";
+  auto const older = folder / "step-000006";
+  CHECK(refusal_to_load(folder.path()).empty());
+  constexpr std::size_t apart = thinned(1, 7);
+  {
+    damages const of(newest / "manifest.txt");
+    auto const& whole = of.whole();
+    for (std::size_t at = 0; at < whole.size(); at += apart) {
+      of.check_flipped(at, "damaged");
+      of.check_cut(at);
+    }
+    of.check(whole + "\n", "torn");
+    of.check(text_of(older / "manifest.txt"), "is the one of step 6");
+    // What sums up, and is not as it is written.
+    auto const with_checksum = zbpp::checkpoint::detail::with_checksum;
+    auto const lines = whole.substr(0, whole.rfind("checksum: "));
+    of.check(with_checksum(lines.substr(0, lines.find("rank-1"))), "rank-1.safetensors");
+    of.check(with_checksum(lines + "rank-2.safetensors: 8 bytes\n"), "do not belong");
+    of.check(
+        with_checksum("zbpp train_gpt checkpoint, version 3\nstep: 7\n"),
+        "begins with \"zbpp train_gpt checkpoint, version 3\"; this program reads \"zbpp "
+        "checkpoint, version 1\": go on with the program that wrote it");
+  }
+  for (char const* const name : {"rank-0.safetensors", "rank-1.safetensors"}) {
+    damages const of(newest / name);
+    auto const& whole = of.whole();
+    for (std::size_t at = 0; at < whole.size(); at += apart) {
+      of.check_flipped(at, "damaged");
+      of.check_cut(at);
+    }
+    of.check(whole + "12345678", "torn");
+    of.check(text_of(older / name), "its step is 6, here belongs 7");
+  }
+  damages(newest / "rank-0.safetensors")
+      .check(text_of(newest / "rank-1.safetensors"), "its rank is 1, here belongs 0");
+  {
+    scratch_folder const other;  // the same step, saved by another number of ranks
+    auto saved = folder_of(other.path(), 4);
+    checkpointed_model model(entries, 7);
+    REQUIRE(save(saved, 7, model, 4));
+    damages(newest / "rank-1.safetensors")
+        .check(text_of(other / "step-000007/rank-1.safetensors"), "its ranks is 4, here belongs 2");
+  }
+  {
+    scratch_folder const other;  // of a run with other settings
+    save_two(other.path(), "64");
+    damages(newest / "rank-1.safetensors")
+        .check(text_of(other / "step-000007/rank-1.safetensors"), "its run is ");
+  }
+  CHECK(refusal_to_load(folder.path()).empty());
+
+  CHECK(
+      refusal_to_load(folder.path(), "64") ==
+      newest.string() +
+          ": is of another run: --width was 32 and is 64; resume with the settings it began with, "
+          "or choose another folder");
+  fs::remove(newest / "manifest.txt");
+  checkpointed_model model(entries, 0);
+  auto run = folder_of(folder.path(), 2);
+  CHECK(run.load(model.all()).steps == 6);  // what has no manifest does not count
+  fs::remove(older / "manifest.txt");
+  CHECK(run.load(model.all()).steps == 0);
+}
+
+TEST_CASE("what is in the place of a file is refused, and not waited for", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  auto const newest = folder / "step-000007";
+  for (char const* const name : {"manifest.txt", "rank-0.safetensors"}) {
+    auto const at = newest / name;
+    auto const check = [&](std::string const& text) {
+      CHECK_THAT(
+          refusal_to_load(folder.path()),
+          Catch::StartsWith(at.string() + ": " + text) && Catch::Contains("remove "));
+      fs::remove(at);
+    };
+    fs::rename(at, folder / "away");
+    if (at.extension() != ".txt")  // without it, there is no checkpoint
+      check("cannot be read: No such file or directory");
+    REQUIRE(::mkfifo(at.c_str(), 0666) == 0);
+    check("cannot be read: it is not a regular file");
+    fs::create_symlink("nowhere", at);
+    check("cannot be read: it is a link to nothing");
+    write_text(at, "");
+    fs::resize_file(at, std::uintmax_t{1} << 43U);  // more than there is memory
+    check("");
+    fs::rename(folder / "away", at);
+  }
+  CHECK(refusal_to_load(folder.path()).empty());
+}
+
+TEST_CASE("a checkpoint that lacks what a model has is refused", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  auto const check = [&](std::vector<array> const& first,
+                         std::vector<array> const& second,
+                         std::string const& text) {
+    auto run = folder_of(folder.path(), 2);
+    REQUIRE(run.save({.steps = 8}, [&](int rank) { return rank == 0 ? first : second; }));
+    CHECK_THAT(refusal_to_load(folder.path()), Catch::Contains(text));
+    fs::remove_all(folder / "step-000008");
+  };
+  checkpointed_model other(entries, 3);
+  auto fewer = other.all();
+  fewer.pop_back();
+  check(fewer, {}, "step-000008: has no 'block.4.weight' in its files");
+  check(
+      other.all(),
+      {other.all().back()},
+      "rank-1.safetensors: has 'block.4.weight', which stands elsewhere, too");
+  auto changed = other.all();
+  std::vector<float> longer(8);
+  changed.back() = zbpp::checkpoint::array_of("block.4.weight", std::span(longer));
+  check(changed, {}, "has 'block.4.weight' as F32 of 8, here belongs F32 of 7");
+  std::vector<std::int32_t> integers(7);
+  changed.back() = zbpp::checkpoint::array_of("block.4.weight", std::span(integers));
+  check(changed, {}, "has 'block.4.weight' as I32 of 7, here belongs F32 of 7");
+  CHECK(refusal_to_load(folder.path()).empty());
+}
+
+TEST_CASE("what no run leaves in a folder is named, and nothing is removed", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  auto const names = [&] {
+    std::vector<fs::path> all;
+    for (auto const& entry : fs::recursive_directory_iterator(folder.path()))
+      if (entry.path().extension() != ".lock") all.push_back(entry.path());
+    std::ranges::sort(all);
+    return all;
+  };
+  auto const check = [&](fs::path const& at, std::string const& kind) {
+    auto const before = names();
+    checkpointed_model model(entries, 0);
+    auto const right =
+        at.string() + ": is " + kind + ", as it belongs to a checkpoint; move it out of the folder";
+    CHECK(refusal([&] { folder_of(folder.path(), 2).begin(); }) == right);
+    CHECK(refusal([&] {
+            static_cast<void>(folder_of(folder.path(), 2).resume(model.all()));
+          }) == right);
+    CHECK(names() == before);
+    fs::remove(at);
+  };
+  for (auto const& [at, right] :
+       {std::pair(folder / "step-000003", std::string("not a folder")),
+        std::pair(folder / "step-000007/rank-2.safetensors", std::string("not a regular file"))}) {
+    REQUIRE(::mkfifo(at.c_str(), 0666) == 0);
+    check(at, "a pipe, " + right);
+    fs::create_symlink("nowhere", at);
+    check(at, "a link to nothing, " + right);
+  }
+  write_text(folder / "step-000003", "notes");
+  check(folder / "step-000003", "not a folder");
+  fs::create_directory(folder / "step-000007/notes");
+  check(folder / "step-000007/notes", "not a regular file");
+  auto const lock = folder / "checkpoint.lock";
+  fs::remove(lock);
+  fs::create_symlink("nowhere", lock);
+  CHECK(refusal([&] {
+          folder_of(folder.path(), 2).begin();
+        }) == lock.string() + ": is a link, and a lock belongs there; move it away");
+}
+
+TEST_CASE("the newest checkpoints stay, and no two runs share a folder", "[checkpoint]") {
+  scratch_folder const folder;
+  fs::create_directory(folder / "step-000099");  // what a dead program left
+  write_text(folder / "step-000099/rank-0.safetensors", "half");
+  fs::create_directory(folder / "step-5");
+  write_text(folder / "notes", "mine");
+  checkpointed_model model(entries, 1);
+  {
+    auto run = folder_of(folder.path(), 2);
+    run.begin();
+    for (int step = 1; step < 6; ++step) CHECK(save(run, step, model, 2));
+    CHECK(refusal([&] {
+            static_cast<void>(save(run, 5, model, 2));
+          }) == "a checkpoint is saved after more steps than the one before");
+    auto second = folder_of(folder.path(), 2);
+    for (auto const& text : {refusal([&] { second.begin(); }), refusal([&] {
+                               static_cast<void>(second.resume(model.all()));
+                             })})
+      CHECK_THAT(
+          text,
+          Catch::StartsWith(
+              folder.path().string() + ": is in use by another run, process " +
+              std::to_string(::getpid()) + " on ") &&
+              Catch::EndsWith("; wait until that has ended, or choose another folder"));
+  }
+  std::vector<std::string> names;
+  for (auto const& entry : fs::directory_iterator(folder.path()))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  CHECK(
+      names ==
+      std::vector<std::string>{"checkpoint.lock", "notes", "step-000004", "step-000005", "step-5"});
+  CHECK(
+      refusal([&] { folder_of(folder.path(), 2).begin(); }) ==
+      folder.path().string() +
+          ": has step-000005; resume from there, or choose another folder to begin anew");
+  CHECK(folder_of(folder.path(), 2).resume(model.all()).steps == 5);
+  run_folder one(folder.path(), {.settings = {{"--width", "32"}, {"--seed", "1"}}, .keep = 1});
+  CHECK(one.resume(model.all()).steps == 5);
+  CHECK(save(one, 6, model, 1));
+  CHECK_FALSE(fs::exists(folder / "step-000005"));
+}
+
+TEST_CASE("numbers that are not finite do not become the newest checkpoint", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  checkpointed_model model(entries, 8);
+  auto run = folder_of(folder.path(), 2);
+  CHECK(run.load(checkpointed_model(entries).all()).steps == 7);
+  auto const infinity = std::numeric_limits<float>::infinity();
+  for (float const wrong : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    auto const right = std::exchange(model.entries.back().back(), wrong);
+    CHECK_FALSE(save(run, 8, model, 2));
+    model.entries.back().back() = right;
+  }
+  for (auto const& [type, bits] : std::vector<std::pair<number_type, std::uint64_t>>{
+           {number_type::f64, 0x7FF0000000000001U},
+           {number_type::f16, 0xFC00U},
+           {number_type::bf16, 0x7F80U}}) {
+    auto number = bits;
+    array const wrong{
+        "x", type, {}, std::as_writable_bytes(std::span(&number, 1)).first(size_of(type))};
+    CHECK_FALSE(run.save({.steps = 8}, [&](int) { return std::vector{wrong}; }));
+  }
+  CHECK(run.last() == 7);
+  CHECK_FALSE(fs::exists(folder / "step-000008"));
+  CHECK(save(run, 8, model, 2));
+}
+
+TEST_CASE("a full disk costs the checkpoint at hand and no other", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  checkpointed_model model(entries, 8);
+  auto run = folder_of(folder.path(), 2);
+  auto const handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  for (rlim_t const room : {0U, 100U, 300U}) {
+    rlimit limit = before;
+    limit.rlim_cur = room;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto const text = refusal(errc::io_failed, [&] { static_cast<void>(save(run, 8, model, 2)); });
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    CHECK_THAT(
+        text,
+        Catch::StartsWith(
+            (folder / "step-000008/rank-0.safetensors").string() + ": cannot be written"));
+    CHECK(folder_of(folder.path(), 2).load(checkpointed_model(entries).all()).steps == 7);
+  }
+  std::signal(SIGXFSZ, handler);
+  CHECK(save(run, 8, model, 2));
+}
+
+TEST_CASE("a setting that is no line is refused", "[checkpoint]") {
+  for (auto const& wrong :
+       {zbpp::checkpoint::setting{"a: b", "c"}, zbpp::checkpoint::setting{"a", "b\nc"}})
+    CHECK_THAT(
+        refusal([&] { run_folder const made("folder", {.settings = {wrong}}); }),
+        Catch::StartsWith("the setting '" + wrong.name + "' of a run_folder is no line"));
+}
+
+namespace {
+
+/// Gathers among threads that stand for processes, as a rendezvous does among processes.
+class thread_meeting {
+ public:
+  explicit thread_meeting(int ranks) : parts_(static_cast<std::size_t>(ranks)) {}
+
+  std::vector<std::vector<std::byte>> all_gather(int rank, std::span<std::byte const> own) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !is_full_; });
+    parts_[static_cast<std::size_t>(rank)].assign(own.begin(), own.end());
+    is_full_ = ++present_ == parts_.size();
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return is_full_; });
+    auto all = parts_;
+    is_full_ = --present_ > 0;
+    changed_.notify_all();
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<std::byte>> parts_;
+  std::size_t present_ = 0;
+  bool is_full_ = false;
+};
+
+/// Is the end of a thread, with what `ranks_apart` calls.
+struct thread_rendezvous {
+  thread_meeting* meeting;
+  int own;
+
+  [[nodiscard]] int rank() const { return own; }
+  std::vector<std::vector<std::byte>> all_gather(std::span<std::byte const> part) const {
+    return meeting->all_gather(own, part);
+  }
+  void check() const {}
+};
+
+}  // namespace
+
+TEST_CASE("ranks apart save one checkpoint, and notice that they see two folders", "[checkpoint]") {
+  constexpr int ranks = 3;
+  scratch_folder const folder;
+  scratch_folder const other;
+  checkpointed_model model(entries, 4);
+  auto const in_threads = [&](auto const& work) {
+    thread_meeting meeting(ranks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        thread_rendezvous end{&meeting, rank};
+        auto const make = [&](fs::path const& path) {
+          return run_folder(
+              path,
+              {.settings = {{"--width", "32"}, {"--seed", "1"}}, .ranks = ranks},
+              std::make_unique<zbpp::checkpoint::ranks_apart<thread_rendezvous>>(end));
+        };
+        work(rank, make);
+      });
+    for (auto& each : threads) each.join();
+  };
+  std::vector<int> saved(ranks);
+  in_threads([&](int rank, auto const& make) {
+    run_folder run = make(folder.path());
+    run.begin();
+    saved[static_cast<std::size_t>(rank)] =
+        run.save({.steps = 4}, [&](int r) { return model.of_rank(r, ranks); });
+  });
+  CHECK(saved == std::vector{1, 1, 1});
+  checkpointed_model loaded(entries, 0);
+  CHECK(folder_of(folder.path(), 1).load(loaded.all()).steps == 4);
+  CHECK(loaded == model);
+
+  std::vector<std::string> refused(ranks);
+  in_threads([&](int rank, auto const& make) {
+    run_folder run = make(rank == 2 ? other.path() : folder.path());
+    refused[static_cast<std::size_t>(rank)] =
+        refusal(errc::no_agreement, [&] { static_cast<void>(run.resume({})); });
+  });
+  for (int rank = 0; rank < ranks; ++rank)
+    CHECK(
+        refused[static_cast<std::size_t>(rank)] ==
+        (rank == 2 ? other : folder).path().string() +
+            ": has step-000004 at rank 0 and no checkpoint at rank 2; name a folder that "
+            "all machines share, such as one of a network file system");
+}
+
+}  // namespace test_checkpoint_folder

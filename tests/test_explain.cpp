@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Explanations of steps whose causes of delay are planted: what is found is their size to the tick.
+#include <zbpp/analysis/explain.hpp>
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/io/explanation_text.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/stp.hpp>
+#include <zbpp/policy/zb_v.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/plain_flow.hpp>
+#include <support/plan_grid.hpp>
+#include <support/random_problem.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace test_explain {
+
+using namespace zbpp;
+
+namespace {
+
+constexpr stage_costs even{
+    .forward = 100, .backward_input = 100, .backward_weight = 90, .activation = 1, .edge = 8};
+
+plan zb_h1_plan(int ranks, ticks transfer = 5) {
+  return make_plan(zb_h1{}, problem(placement::linear(ranks), 2 * ranks + 1, even, transfer));
+}
+
+// A step that the engine runs with other times than those of the plan.
+timeline measured_with(plan const& planned, virtual_noise noise) {
+  std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
+  pipeline pipe{planned, virtual_time{std::move(noise)}, stages};
+  return pipe.step().measured;
+}
+
+// What holds for each explanation.
+void check_sums(explanation const& found, timeline const& measured) {
+  ticks begin = measured.all().front().start;
+  for (auto const& timed : measured.all()) begin = std::min(begin, timed.start);
+  for (auto const& rank : found.ranks) {
+    CHECK(rank.sum() == found.measured);
+    for (auto const part :
+         {rank.work,
+          rank.longer,
+          rank.bubble,
+          rank.imbalance,
+          rank.messages,
+          rank.host,
+          rank.optimizer,
+          rank.gain})
+      CHECK(part >= 0);
+    for (auto const part : rank.for_rank) CHECK(part >= 0);
+  }
+  ticks path = 0;
+  for (auto const& p : found.critical) {
+    path += p.waited;
+    CHECK(p.start == path);
+    path += p.end - p.start;
+    CHECK(p.end == path);
+    CHECK((p.cause == wait_cause::none) == (p.waited == 0));
+  }
+  CHECK(path == makespan(measured) - begin);
+  CHECK(found.worst.size() <= 5);
+  for (std::size_t i = 0; i < found.worst.size(); ++i) {
+    auto const& d = found.worst[i];
+    CHECK(d.gain > 0);
+    CHECK(d.took > d.planned);
+    CHECK(d.gain <= d.took - d.planned);
+    if (i > 0) CHECK(d.gain <= found.worst[i - 1].gain);
+  }
+}
+
+explanation explained(plan const& planned, timeline const& measured) {
+  auto found = explain(planned, measured);
+  check_sums(found, measured);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a step that went as planned has its bubble and nothing else", "[explain]") {
+  for (int p : {1, 2, test::thinned(4, 3)})
+    for (auto const& placement : test::placements_to_run(p)) {
+      ZBPP_SEEDED(random, p);
+      std::vector<stage_costs> costs;
+      for (int s = 0; s < placement.stages(); ++s) {
+        costs.push_back(even);
+        costs.back().forward += random.integer(0, 50);
+      }
+      problem const problem(placement, 2 * p + 1, costs, 7);
+      test::for_each_plan_of(problem, {}, [](std::string const& name, plan const& planned) {
+        INFO(name);
+        auto const found = explained(planned, planned.timeline());
+        CHECK(found.planned == found.measured);
+        CHECK(found.worst.empty());
+        CHECK(found.message_gain == 0);
+        CHECK(found.host_gain == 0);
+        ticks most = 0;
+        for (auto const& rank : found.ranks) most = std::max(most, rank.work);
+        for (auto const& rank : found.ranks) {
+          CHECK(rank.work + rank.bubble + rank.imbalance == found.planned);
+          CHECK(rank.imbalance <= most - rank.work);
+          CHECK(rank.gain == 0);
+        }
+      });
+    }
+}
+
+TEST_CASE("a slow rank is found, with what it costs", "[explain]") {
+  for (int p : {2, 3, 5})
+    for (int slow = 0; slow < p; ++slow) {
+      auto const planned = zb_h1_plan(p);
+      auto const line =
+          measured_with(planned, {.pass_time = [slow](int rank, pass const&, ticks stated) {
+                          return rank == slow ? stated * 3 / 2 : stated;
+                        }});
+      auto const found = explained(planned, line);
+      INFO(p << " ranks, rank " << slow << " is slow");
+      CHECK(found.measured > found.planned);
+      for (int rank = 0; rank < p; ++rank) {
+        auto const& account = found.ranks[detail::index(rank)];
+        CHECK(account.longer == (rank == slow ? account.work / 2 : 0));
+        CHECK(account.host == 0);
+        // Without it the step is the planned one; the others give nothing.
+        CHECK(account.gain == (rank == slow ? found.measured - found.planned : 0));
+      }
+      for (auto const& d : found.worst) CHECK(d.rank == slow);
+    }
+}
+
+TEST_CASE("one slow pass is named, with what it costs", "[explain]") {
+  auto const planned = zb_h1_plan(4);
+  int on_path = 0;
+  for (auto const& slow : planned.schedule().passes().all()) {
+    auto const line = measured_with(planned, {.pass_time = [&](int, pass const& p, ticks stated) {
+                                      return p == slow ? stated + 1000 : stated;
+                                    }});
+    auto const found = explained(planned, line);
+    INFO(to_string(slow));
+    auto const rank = planned.problem().placement().rank_of(slow.stage);
+    CHECK(found.ranks[detail::index(rank)].longer == 1000);
+    auto const cost = found.measured - found.planned;
+    CHECK(found.ranks[detail::index(rank)].gain == cost);
+    if (cost == 0) {
+      CHECK(found.worst.empty());
+      continue;
+    }
+    ++on_path;
+    REQUIRE(found.worst.size() == 1);
+    CHECK(
+        found.worst.front() == delay{
+                                   rank,
+                                   slow,
+                                   false,
+                                   found.worst.front().planned,
+                                   found.worst.front().planned + 1000,
+                                   cost});
+    CHECK(std::ranges::count(found.critical, slow, &critical_pass::pass) == 1);
+  }
+  CHECK(on_path > 0);
+}
+
+TEST_CASE("a slow link is found, with what it costs", "[explain]") {
+  auto const planned = zb_h1_plan(4, 20);
+  for (int from : {0, 1, 2, 3}) {
+    auto const line = measured_with(planned, {.message_time = [from](int rank, ticks stated) {
+                                      return rank == from ? stated + 70 : stated;
+                                    }});
+    auto const found = explained(planned, line);
+    INFO("from rank " << from);
+    CHECK(found.measured > found.planned);
+    CHECK(found.message_gain == found.measured - found.planned);
+    CHECK(found.host_gain == 0);
+    for (auto const& rank : found.ranks) {
+      CHECK(rank.longer == 0);
+      CHECK(rank.gain == 0);
+    }
+    REQUIRE(!found.worst.empty());
+    for (auto const& d : found.worst) {
+      CHECK(d.is_message);
+      CHECK(d.planned == 20);
+      CHECK(d.took == 90);
+    }
+  }
+}
+
+TEST_CASE("a late host is found, with what it costs", "[explain]") {
+  auto const planned = zb_h1_plan(4);
+  pass const late{pass_kind::backward_weight, 1, 2};
+  auto const line = measured_with(planned, {.late_start = [&](int, pass const& p) {
+                                    return p == late ? ticks{777} : ticks{0};
+                                  }});
+  auto const found = explained(planned, line);
+  CHECK(found.ranks[1].host == 777);
+  CHECK(found.host_gain == found.measured - found.planned);
+  CHECK(found.message_gain == 0);
+  for (auto const& rank : found.ranks) CHECK(rank.longer == 0);
+}
+
+TEST_CASE("under noise all parts add up, and gains are those of a step without it", "[explain]") {
+  for (int trial = 0; trial < test::thinned(60, 15); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const p = static_cast<int>(random.integer(1, 5));
+    auto costs = even;
+    if (trial % 2 == 0) costs.overlapped = 150;
+    problem const linear(placement::linear(p), 3 * p, costs, random.integer(0, 30));
+    problem const on_v(placement::v_shape(p), 3 * p, costs, random.integer(0, 30));
+    for (auto const& planned :
+         {make_plan(zb_h1{}, linear), make_plan(zb_v{}, on_v), make_plan(stp{}, on_v)}) {
+      INFO(planned.policy() << ", " << p << " ranks");
+      virtual_noise const noise{
+          .pass_time = [&](int,
+                           pass const&,
+                           ticks stated) { return stated * random.integer(80, 150) / 100; },
+          .message_time = [&](int, ticks stated) { return stated + random.integer(0, 40); },
+          .late_start =
+              [&](int, pass const&) { return random.chance(0.2) ? random.integer(1, 50) : 0; }};
+      auto const line = measured_with(planned, noise);
+      auto const found = explained(planned, line);
+      for (auto const& rank : found.ranks) CHECK(rank.gain <= found.measured);
+      CHECK(found.message_gain < found.measured);
+      // The same step later, or given as that of the plan, says the same.
+      auto later = line;
+      for (int rank = 0; rank < later.ranks(); ++rank)
+        for (auto& timed : later[rank]) {
+          timed.start += 123;
+          timed.end += 123;
+        }
+      CHECK(explain(planned, later) == found);
+    }
+  }
+}
+
+TEST_CASE("the optimizer step belongs to the step where it is given", "[explain]") {
+  auto const planned = zb_h1_plan(3);
+  auto const& line = planned.timeline();
+  std::vector<rank_update> updates(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    auto& update = updates[detail::index(rank)];
+    update.measured = line[rank].back().end;
+    update.stepped = update.measured + 40;
+    update.validated = update.measured + (rank == 1 ? 500 : 10);
+  }
+  auto const found = explain(planned, line, {.ranks = updates});
+  CHECK(found.ranks[0].optimizer == 40);
+  CHECK(found.ranks[1].optimizer == 500);
+  CHECK(found.measured == std::max(line[1].back().end + 500, makespan(line)));
+  for (auto const& rank : found.ranks) CHECK(rank.sum() == found.measured);
+}
+
+TEST_CASE("steps that are not of the plan are refused", "[explain]") {
+  auto const planned = zb_h1_plan(2);
+  auto const refused = [&](auto const& change) {
+    auto rows = planned.timeline().nested();
+    change(rows);
+    return test::refusal(errc::bad_argument, [&] { (void)explain(planned, timeline(rows)); });
+  };
+  using nested = std::vector<std::vector<timed_pass>>;
+  CHECK(refused([](nested& rows) {
+          rows.pop_back();
+        }) == "the measured step has 1 ranks and the plan 2; give the plan that ran");
+  CHECK(
+      refused([](nested& rows) { rows[1].pop_back(); }) ==
+      "rank 1: the measured step ran 14 passes here, the plan has 15; give the passes of all "
+      "ranks; "
+      "give the plan that ran");
+  CHECK(
+      refused([](nested& rows) {
+        rows[0][2].pass = rows[0][0].pass;
+      }).find("holds 0F0 here, where the plan does not have it, or not twice") !=
+      std::string::npos);
+  CHECK(refused([](nested& rows) {
+          rows[0][2].pass.stage = 7;
+        }).find("holds 7") != std::string::npos);
+  CHECK(refused([](nested& rows) {
+          rows[0][2].end = rows[0][2].start - 1;
+        }).find("end before it starts; the clock of this rank ran backwards") != std::string::npos);
+  CHECK(
+      refused([](nested& rows) {
+        rows[0][2].start = rows[0][1].end - 1;
+      }).find("start before the pass in front of it ends; the clock of this rank ran backwards") !=
+      std::string::npos);
+  CHECK(refused([](nested& rows) {
+          std::swap(rows[0][0].pass, rows[0].back().pass);
+        }).find("ranks wait for each other for ever") != std::string::npos);
+  CHECK(test::refusal(errc::bad_argument, [&] {
+          (void)explain(planned, planned.timeline(), {.worst = -1});
+        }) == "explain_options::worst is below 0; give a number from 0");
+  std::vector<rank_update> const one(1);
+  CHECK(
+      test::refusal(
+          errc::bad_argument,
+          [&] { (void)explain(planned, planned.timeline(), {.ranks = one}); }) ==
+      "explain_options::ranks has other ranks than the step; give those of all ranks, or none");
+}
+
+TEST_CASE("an explanation is written for people", "[explain]") {
+  auto const planned = zb_h1_plan(2);
+  auto const line = measured_with(planned, {.pass_time = [](int rank, pass const&, ticks stated) {
+                                    return rank == 1 ? stated * 3 / 2 : stated;
+                                  }});
+  auto const text = to_text(explain(planned, line, {.worst = 1}), time_unit::microseconds);
+  CHECK(
+      text ==
+      "step 2.280 us; planned 1.580 us, 44.3 % more\n"
+      "\n"
+      "rank  passes  longer  bubble  imbalance  for ranks  messages   host  optimizer   gain\n"
+      "0      1.450   0.000   0.130      0.000      0.685     0.015  0.000      0.000  0.000  "
+      "waits "
+      "most for rank 1\n"
+      "1      1.450   0.725   0.105      0.000      0.000     0.000  0.000      0.000  0.700\n"
+      "\n"
+      "critical path, 16 passes: rank 0 0.100 us, rank 1 2.175 us (0.725 longer), messages 0.005 "
+      "us, host 0.000 us\n"
+      "1F0 on rank 1 took 0.150 us for 0.100; at that the step ends 0.050 sooner\n"
+      "with the passes of rank 1 as planned the step ends 0.700 us sooner\n");
+}
+
+TEST_CASE("what changed from one step to another is written for people", "[explain]") {
+  auto const planned = zb_h1_plan(2);
+  auto const line = measured_with(planned, {.pass_time = [](int rank, pass const&, ticks stated) {
+                                    return rank == 1 ? stated * 3 / 2 : stated;
+                                  }});
+  auto const slow = explain(planned, line);
+  auto const fast = explain(planned, planned.timeline());
+  auto const unit = time_unit::microseconds;
+  CHECK(
+      changes_text(slow, fast, unit) ==
+      "step -0.700 us, -30.7 %\n"
+      "\n"
+      "rank  passes  longer  bubble  imbalance  for ranks  messages   host  optimizer    gain\n"
+      "0      0.000   0.000   0.000      0.000     -0.685    -0.015  0.000      0.000   0.000\n"
+      "1      0.000  -0.725  +0.025      0.000      0.000     0.000  0.000      0.000  -0.700\n");
+  CHECK(changes_text(fast, slow, unit).starts_with("step +0.700 us, +44.3 %\n"));
+  CHECK(test::refusal([&] {
+          static_cast<void>(changes_text(slow, explanation{}, unit));
+        }) == "the steps to compare have different numbers of ranks; give two steps of one plan");
+}
+
+}  // namespace test_explain

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policies side by side, each on the placement that it needs.
+#pragma once
+
+#include "layers.hpp"
+#include "options.hpp"
+#include "outputs.hpp"
+#include "planners.hpp"
+#include "searching.hpp"
+#include "tables.hpp"
+#include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/model/layers.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/planner/detail/cuts.hpp>
+#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/with_placement.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace planning {
+
+/// Says which placements a policy takes.
+enum class placement_need : std::uint8_t { linear, v, looped, any };
+
+/// @return what a policy needs, found by asking it
+[[nodiscard]] inline placement_need need_of(std::string_view policy) {
+  constexpr int ranks = 2;
+  constexpr int microbatches = 4;  // enough for every policy
+  auto const takes = [&](zbpp::placement const& placement) {
+    return zbpp::placement_refusal(policy, placement, microbatches).empty();
+  };
+  bool const takes_v = takes(zbpp::placement::v_shape(ranks));
+  if (takes(zbpp::placement::looped(ranks, 2)))
+    return takes_v ? placement_need::any : placement_need::looped;
+  return takes_v ? placement_need::v : placement_need::linear;
+}
+
+/// Is a row of a comparison: a planner, and the placement it plans on.
+struct compared {
+  zbpp::json::planner planner;
+  std::optional<zbpp::placement> placement;  ///< nothing for one that chooses its own
+};
+
+/// Finds the rows of a comparison.
+///
+/// `NAME@PLACEMENT` names both. A policy alone is on the problem's placement if that is the kind it
+/// needs, else on that kind, looped with two chunks. One that takes any placement has a row for
+/// each of the others, or is on the problem's where there is none.
+class comparison_rows {
+ public:
+  explicit comparison_rows(zbpp::placement own) : own_(std::move(own)) {}
+
+  /// @throws zbpp::error (bad_argument)
+  [[nodiscard]] std::vector<compared> of(std::vector<std::string> const& asked) const {
+    std::vector<compared> rows;
+    std::vector<bool> is_everywhere;
+    for (auto const& text : asked) {
+      std::string_view const name = std::string_view(text).substr(0, text.find('@'));
+      auto const chosen = zbpp::json::find_planner(name);
+      bool const chooses = chosen.scope != zbpp::json::planner_scope::order;
+      bool const is_placed = name.size() < text.size();
+      if (is_placed && chooses)
+        refuse(
+            "--compare: " + std::string(chosen.name) +
+            " chooses the placement; leave out what is behind it");
+      auto const need = chooses || is_placed ? placement_need::any : need_of(chosen.name);
+      is_everywhere.push_back(!chooses && !is_placed && need == placement_need::any);
+      rows.push_back({chosen, std::nullopt});
+      if (is_placed)
+        rows.back().placement = read(text, std::string_view(text).substr(name.size() + 1));
+      else if (need != placement_need::any)
+        rows.back().placement = place(need);
+    }
+    return spread(rows, is_everywhere);
+  }
+
+ private:
+  [[nodiscard]] zbpp::placement read(std::string_view text, std::string_view name) const {
+    auto const ranks = own_.ranks();
+    if (name == "problem") return own_;
+    if (name == "linear") return zbpp::placement::linear(ranks);
+    if (name == "v") return zbpp::placement::v_shape(ranks);
+    if (name == "looped") return zbpp::placement::looped(ranks, 2);
+    constexpr std::string_view looped = "looped:";
+    if (!name.starts_with(looped))
+      refuse(
+          "--compare", text, "behind @ linear, v, looped, looped:CHUNKS or problem, for its own");
+    constexpr int most = 1 << 16;  // stages, as in files
+    return zbpp::placement::looped(
+        ranks, whole("--compare", name.substr(looped.size()), 1, std::max(1, most / ranks)));
+  }
+
+  [[nodiscard]] zbpp::placement place(placement_need need) const {
+    auto const ranks = own_.ranks();
+    auto const chunks = own_.stages() / ranks;
+    switch (need) {
+      case placement_need::linear: return zbpp::placement::linear(ranks);
+      case placement_need::v: return zbpp::placement::v_shape(ranks);
+      case placement_need::looped:
+        return own_.is_looped() && chunks > 1 ? own_ : zbpp::placement::looped(ranks, 2);
+      case placement_need::any: break;
+    }
+    return own_;
+  }
+
+  [[nodiscard]] std::vector<compared> spread(
+      std::vector<compared> const& rows, std::vector<bool> const& is_everywhere) const {
+    std::vector<zbpp::placement> others;
+    for (auto const& row : rows)
+      if (row.placement && std::find(others.begin(), others.end(), *row.placement) == others.end())
+        others.push_back(*row.placement);
+    if (others.empty()) others.push_back(own_);
+    std::vector<compared> all;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!is_everywhere[i]) all.push_back(rows[i]);
+      for (auto const& other : others)
+        if (is_everywhere[i]) all.push_back({rows[i].planner, other});
+    }
+    return all;
+  }
+
+  zbpp::placement own_;
+};
+
+/// Holds what a row came to: a plan, or why there is none.
+struct outcome {
+  std::string policy;
+  std::string placement;
+  std::optional<zbpp::json::plan_report> plan;
+  std::string refusal;
+};
+
+/// Plans each row. One that the policy, the placement or the memory refuses has its reason.
+/// @throws zbpp::error when the problem is wrong
+[[nodiscard]] inline std::vector<outcome> plan_rows(
+    std::vector<compared> const& rows, options const& o, searching const& search) {
+  std::vector<outcome> all;
+  for (auto const& [planner, placement] : rows) {
+    auto& row = all.emplace_back();
+    row.policy = planner.name;
+    if (placement) row.placement = zbpp::placement_text(*placement);
+    try {
+      if (o.layers) {
+        auto model = *o.layers;
+        if (placement) model = zbpp::detail::on_placement(model, *placement, model.microbatches());
+        row.plan = plan_layers(planner, model, search).plan;
+      } else {
+        auto const& problem = o.problem->problem;
+        row.plan = make_plan(
+            planner, placement ? zbpp::with_placement(problem, *placement) : problem, search);
+      }
+      row.placement = zbpp::placement_text(row.plan->problem.placement());
+    } catch (nothing_fits const& refused) {
+      row.refusal = refused.what();
+    } catch (zbpp::error const& refused) {
+      // What is wrong with a placement alone concerns its row.
+      bool const is_placed = placement && *placement != (o.layers ? o.layers->placement()
+                                                                  : o.problem->problem.placement());
+      if (refused.code() != zbpp::errc::unsupported_problem && !is_placed) throw;
+      row.refusal = refused.what();
+    }
+  }
+  return all;
+}
+
+/// @return lines that say how the stages of other placements follow from those of the problem
+[[nodiscard]] inline std::string placement_notes(
+    std::vector<outcome> const& rows, options const& o) {
+  if (o.layers) return "The layers are cut into stages for each row.\n";
+  std::vector<std::pair<std::string, std::string>> notes;  // the change, and the placements
+  auto const stages = o.problem->problem.stages();
+  for (auto const& row : rows) {
+    if (!row.plan || row.plan->problem == o.problem->problem) continue;
+    auto const wanted = row.plan->problem.stages();
+    if (wanted == stages) continue;
+    auto const common = std::gcd(wanted, stages);
+    auto const parts = wanted / common;
+    auto const run = stages / common;
+    auto text = parts > 1 ? "each stage of the problem is divided into " + std::to_string(parts) +
+                                " equal parts"
+                          : std::to_string(run) + " stages of the problem are merged into one";
+    if (parts > 1 && run > 1) text += ", and " + std::to_string(run) + " parts merged into one";
+    auto const known =
+        std::find_if(notes.begin(), notes.end(), [&](auto const& n) { return n.first == text; });
+    if (known == notes.end())
+      notes.emplace_back(text, row.placement);
+    else if (known->second.find(row.placement) == std::string::npos)
+      known->second += " and " + row.placement;
+  }
+  std::string all;
+  for (auto const& [text, placements] : notes) all += "On " + placements + " " + text + ".\n";
+  if (!all.empty()) all += "Times and sizes keep their sums; a message keeps its size.\n";
+  return all;
+}
+
+[[nodiscard]] inline zbpp::bytes most_memory(zbpp::json::plan_report const& plan) {
+  return *std::max_element(plan.peak_memory.begin(), plan.peak_memory.end());
+}
+
+[[nodiscard]] inline std::string comparison_table(
+    std::vector<outcome> const& rows, zbpp::time_unit unit) {
+  zbpp::text_table text(
+      {"policy", "placement", "cost", "bubble rate", "gap to the bound", "peak memory"});
+  for (auto const& row : rows)
+    if (row.plan)
+      text.add(
+          {row.policy,
+           row.placement,
+           time_text(row.plan->cost, unit),
+           percent(row.plan->bubble_rate),
+           gap_text(row.plan->cost, row.plan->lower_bound),
+           std::to_string(most_memory(*row.plan))});
+    else
+      text.add({row.policy, row.placement}, zbpp::one_line(row.refusal));
+  return text.text();
+}
+
+[[nodiscard]] inline std::string comparison_csv(
+    std::vector<outcome> const& rows, zbpp::time_unit unit) {
+  using zbpp::number_text;
+  auto const name = std::string(to_string(unit));
+  auto text = "policy,placement,stages,cost_" + name + ",lower_bound_" + name +
+              ",bubble_rate,optimal,peak_memory,refusal\n";
+  for (auto const& row : rows) {
+    text += row.policy + "," + row.placement + ",";
+    if (row.plan) {
+      text += std::to_string(row.plan->problem.stages()) + "," + number_text(row.plan->cost, unit) +
+              "," + number_text(row.plan->lower_bound, unit) + "," +
+              number_text(row.plan->bubble_rate) + "," + (row.plan->optimal ? "true" : "false") +
+              "," + std::to_string(most_memory(*row.plan)) + ",\n";
+      continue;
+    }
+    text += ",,,,,,\"";
+    for (char const c : zbpp::one_line(row.refusal)) text += c == '"' ? "\"\"" : std::string(1, c);
+    text += "\"\n";
+  }
+  return text;
+}
+
+/// Compares policies and writes what is asked for.
+/// @throws zbpp::error
+inline void run_compare(options const& o, searching const& search) {
+  auto const own = o.layers ? o.layers->placement() : o.problem->problem.placement();
+  auto const rows = plan_rows(comparison_rows(own).of(o.policies), o, search);
+  std::vector<zbpp::json::plan_report> plans;
+  for (auto const& row : rows)
+    if (row.plan) plans.push_back(*row.plan);
+  bool const is_one_placement = std::all_of(plans.begin(), plans.end(), [&](auto const& plan) {
+    return plan.problem.placement() == plans.front().problem.placement();
+  });
+  if (!is_one_placement)
+    for (auto& plan : plans) plan.policy += ", " + zbpp::placement_text(plan.problem.placement());
+  if (!o.out.takes_standard_output())
+    print(comparison_table(rows, o.unit) + placement_notes(rows, o) + (o.out.ascii ? "\n" : ""));
+  if (auto const& path = o.out.path("--csv"); !path.empty())
+    write(path, comparison_csv(rows, o.unit));
+  auto pictures = o.out;
+  pictures.clear("--csv");
+  write_plans(pictures, plans, o.unit);
+}
+
+}  // namespace planning

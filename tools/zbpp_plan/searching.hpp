@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What surrounds a search: Ctrl-C ends it with the best so far, and one that takes long tells how
+// far it is, where somebody is looking.
+#pragma once
+
+#include <zbpp/io/text.hpp>
+#include <zbpp/planner/search.hpp>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+namespace planning {
+
+/// Turns the first Ctrl-C during its life into a request to stop; a second one ends the program.
+/// A signal handler may only write to a pipe, so a thread waits at its other end.
+class interruption {
+ public:
+  explicit interruption(std::stop_source source) {
+    std::array<int, 2> ends{};
+    ::sigaction(SIGINT, nullptr, &before_);
+    // Who ignores Ctrl-C, such as a job in the background, goes on ignoring it.
+    if (before_.sa_handler == SIG_IGN || ::pipe(ends.data()) != 0) return;
+    read_end_ = ends[0];
+    write_end_ = ends[1];
+    waiter_ = std::jthread([source, end = read_end_]() mutable {
+      char byte = 0;
+      if (::read(end, &byte, 1) == 1) source.request_stop();
+    });
+    struct sigaction mine {};
+    mine.sa_handler = [](int) {
+      auto const reason = errno;
+      // A pipe that is empty takes a byte.
+      [[maybe_unused]] auto const written = ::write(write_end_, "", 1);
+      errno = reason;
+    };
+    mine.sa_flags = static_cast<int>(SA_RESETHAND | static_cast<unsigned>(SA_RESTART));
+    ::sigaction(SIGINT, &mine, nullptr);
+  }
+  ~interruption() {
+    if (read_end_ < 0) return;
+    ::sigaction(SIGINT, &before_, nullptr);
+    ::close(write_end_);
+    waiter_.join();
+    ::close(read_end_);
+  }
+  interruption(interruption const&) = delete;
+  interruption& operator=(interruption const&) = delete;
+
+ private:
+  static inline volatile std::sig_atomic_t write_end_ = -1;
+  struct sigaction before_ {};
+  int read_end_ = -1;
+  std::jthread waiter_;
+};
+
+/// Rewrites one line of standard error, if that is a terminal, once a second has gone by.
+class progress_line {
+ public:
+  explicit progress_line(zbpp::time_unit unit) : unit_(unit) {}
+  ~progress_line() {
+    if (is_shown_) std::fputs("\r\x1b[K", stderr);
+  }
+  progress_line(progress_line const&) = delete;
+  progress_line& operator=(progress_line const&) = delete;
+
+  void show(zbpp::search_progress const& now) {
+    if (!is_terminal_ || clock::now() < next_) return;
+    next_ = clock::now() + std::chrono::milliseconds(100);
+    is_shown_ = true;
+    auto const line = "\rsearching: " + std::to_string(static_cast<int>(100 * now.spent)) +
+                      " %, cost " + zbpp::number_text(now.cost, unit_) + ", at least " +
+                      zbpp::number_text(now.lower_bound, unit_) + " " +
+                      std::string(to_string(unit_)) + "\x1b[K";
+    std::fputs(line.c_str(), stderr);
+    std::fflush(stderr);
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  zbpp::time_unit unit_;
+  bool is_terminal_ = ::isatty(STDERR_FILENO) != 0;
+  bool is_shown_ = false;
+  clock::time_point next_ = clock::now() + std::chrono::seconds(1);
+};
+
+/// Runs searches with one budget, seed and stop for all.
+struct searching {
+  std::optional<double> seconds = {};  ///< else each planner has its own
+  std::uint64_t seed = 1;
+  zbpp::time_unit unit = zbpp::time_unit::milliseconds;
+  std::stop_source stop = {};
+
+  /// @param usual  the budget if none is stated
+  /// @return what `run` makes of the settings of a search
+  template <class Run>
+  [[nodiscard]] auto watch(Run run, double usual = zbpp::search_settings{}.seconds) const {
+    interruption const ctrl_c(stop);
+    progress_line line(unit);
+    return run(zbpp::search_settings{
+        .seconds = seconds.value_or(usual),
+        .seed = seed,
+        .stop = stop.get_token(),
+        .on_progress = [&line](zbpp::search_progress const& now) { line.show(now); }});
+  }
+};
+
+}  // namespace planning

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bubble rate against memory limit, as a table, as CSV and as a picture.
+#pragma once
+
+#include "options.hpp"
+#include "planners.hpp"
+#include "tables.hpp"
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/io/sweep_svg.hpp>
+#include <zbpp/io/text.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/auto_placement.hpp>
+#include <zbpp/planner/with_placement.hpp>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace planning {
+
+/// Says what one placement costs with one memory limit.
+struct sweep_point {
+  std::string placement;
+  zbpp::bytes memory_limit = 0;
+  zbpp::ticks cost = 0;
+  zbpp::ticks lower_bound = 0;
+  double rate = 0;        ///< of bubbles
+  double bound_rate = 0;  ///< below which no bubble rate is
+  bool optimal = false;
+};
+
+/// @return what is said of a plan
+[[nodiscard]] inline sweep_point point_of(zbpp::found_plan const& found) {
+  auto const rate = bubble_rate(simulate(found.schedule, found.problem));
+  return {
+      zbpp::placement_text(found.problem.placement()),
+      found.problem.memory_limits().front(),
+      found.cost,
+      found.lower_bound,
+      rate,
+      bound_rate(found.cost, found.lower_bound, rate),
+      found.is_optimal()};
+}
+
+/// Plans for every limit: on the problem's own placement, or on every one.
+/// @throws nothing_fits when not even the greatest limit is enough
+[[nodiscard]] inline std::vector<sweep_point> sweep(options const& o, searching const& search) {
+  constexpr std::string_view placing = "auto_placement";
+  auto const policy = o.policy.empty() ? placing : std::string_view(o.policy);
+  bool const places = policy == placing;
+  if (!places && policy != zbpp::greedy_auto::name)
+    refuse("--policy", policy, "greedy_auto or auto_placement, which keep memory limits");
+  auto const& problem = o.problem->problem;
+  auto const usual = places ? zbpp::auto_placement{}.search : zbpp::search_settings{};
+  auto const plans = search.watch(
+      [&](zbpp::search_settings const& settings) {
+        return places
+                   ? zbpp::sweep_memory(problem, o.limits, zbpp::auto_placement{.search = settings})
+                   : zbpp::sweep_memory(problem, o.limits, zbpp::greedy_auto{.search = settings});
+      },
+      usual.seconds);
+  std::vector<sweep_point> points;
+  for (auto const& found : plans) points.push_back(point_of(found));
+  if (!points.empty()) return points;
+  auto const limited = zbpp::with_memory_limit(problem, o.limits.back());
+  static_cast<void>(make_plan(zbpp::json::find_planner(policy), limited, search));
+  throw nothing_fits("no schedule fits the limits");
+}
+
+[[nodiscard]] inline std::string sweep_table(
+    std::vector<sweep_point> const& points, zbpp::time_unit unit) {
+  zbpp::text_table rows(
+      {"placement", "memory limit", "cost", "bubble rate", "lower bound", "optimal"});
+  for (auto const& p : points)
+    rows.add(
+        {p.placement,
+         std::to_string(p.memory_limit),
+         time_text(p.cost, unit),
+         percent(p.rate),
+         percent(p.bound_rate),
+         p.optimal ? "proved" : "-"});
+  return rows.text();
+}
+
+[[nodiscard]] inline std::string sweep_csv(
+    std::vector<sweep_point> const& points, zbpp::time_unit unit) {
+  using zbpp::number_text;
+  auto const name = std::string(to_string(unit));
+  auto text = "placement,memory_limit,cost_" + name + ",lower_bound_" + name +
+              ",bubble_rate,lower_bound_bubble_rate,optimal\n";
+  for (auto const& p : points)
+    text += p.placement + "," + std::to_string(p.memory_limit) + "," + number_text(p.cost, unit) +
+            "," + number_text(p.lower_bound, unit) + "," + number_text(p.rate) + "," +
+            number_text(p.bound_rate) + "," + (p.optimal ? "true" : "false") + "\n";
+  return text;
+}
+
+[[nodiscard]] inline std::string sweep_svg(
+    std::vector<sweep_point> const& points, zbpp::problem const& problem) {
+  std::vector<zbpp::sweep_curve> curves;
+  for (auto const& p : points) {
+    if (curves.empty() || curves.back().name != p.placement) curves.push_back({p.placement, {}});
+    curves.back().samples.push_back({p.memory_limit, p.rate, p.bound_rate, p.optimal});
+  }
+  return zbpp::sweep_to_svg(
+      curves,
+      {.title = std::to_string(problem.ranks()) + " ranks, " +
+                std::to_string(problem.microbatches()) + " microbatches"});
+}
+
+/// Plans for every limit and writes what is asked for.
+/// @throws nothing_fits; zbpp::error
+inline void run_sweep(options const& o, searching const& search) {
+  auto const points = sweep(o, search);
+  auto const unit = o.problem->unit;
+  if (auto const& path = o.out.path("--csv"); !path.empty()) write(path, sweep_csv(points, unit));
+  if (auto const& path = o.out.path("--svg"); !path.empty())
+    write(path, sweep_svg(points, o.problem->problem));
+  if (!o.out.takes_standard_output()) print(sweep_table(points, unit));
+}
+
+}  // namespace planning
