@@ -58,7 +58,8 @@ layered_problem on(layered_problem const& model, placement const& placement) {
       model.microbatches(),
       {model.layers().begin(), model.layers().end()},
       model.transfer(),
-      {model.memory_limits().begin(), model.memory_limits().end()}};
+      {model.memory_limits().begin(), model.memory_limits().end()},
+      {model.rank_speeds().begin(), model.rank_speeds().end()}};
 }
 
 // Calls `visit` with every problem that placements, cuts and sets of recomputing stages make.
@@ -111,7 +112,8 @@ layered_problem random_model(
     if (random.chance(0.5)) limits.resize(1);
   }
   auto const hop = random.chance(0.5) ? 0 : random.integer(1, 10);
-  return {placement, microbatches, std::move(layers), hop, std::move(limits)};
+  auto speeds = test::random_speeds(random, placement.ranks());
+  return {placement, microbatches, std::move(layers), hop, std::move(limits), std::move(speeds)};
 }
 
 std::optional<found_plan> try_plan(auto_plan const& settings, layered_problem const& model) {
@@ -382,7 +384,8 @@ TEST_CASE("with more memory no plan of a frontier costs more", "[auto_plan]") {
           model.microbatches(),
           {model.layers().begin(), model.layers().end()},
           model.transfer(),
-          {limit});
+          {limit},
+          {model.rank_speeds().begin(), model.rank_speeds().end()});
       ++points;
       check_plan(found, limited);
       CHECK(std::find(limits.begin(), limits.end(), limit) != limits.end());

@@ -43,12 +43,17 @@ layered_problem random_model(test::seeded_random& values) {
   }
   std::vector<bytes> limits;
   if (values.chance(0.5)) limits.push_back(test::random_magnitude(values, 12));
+  std::vector<double> speeds;  // none that makes times too large
+  for (int rank = 0; rank < placement.ranks() && values.chance(0.9); ++rank)
+    speeds.push_back(1 + static_cast<double>(values.integer(0, 1 << 20)) / 1049.0);
+  if (speeds.size() != detail::index(placement.ranks())) speeds.clear();
   return {
       placement,
       static_cast<int>(values.integer(1, 9)),
       std::move(layers),
       test::random_transfer(values, placement.ranks()),
-      std::move(limits)};
+      std::move(limits),
+      std::move(speeds)};
 }
 
 }  // namespace
@@ -111,6 +116,11 @@ TEST_CASE("stages and layers are told apart, and read by one call", "[json]") {
       test::refusal(errc::bad_format, [&] { static_cast<void>(json::read_problem(layers)); }) ==
       "problem: found the key 'layers'; expected 'stages' in its place: only a plan for layers "
       "takes layers");
+  auto const with_speeds = text.substr(0, text.rfind('}')) + R"(, "rank_speeds": [1, 1]})";
+  CHECK(
+      test::refusal(
+          errc::bad_format, [&] { static_cast<void>(json::read_problem(with_speeds)); }) ==
+      "problem: found the key 'rank_speeds'; expected stages with what they take on their ranks");
   CHECK(refusal(text_with("", R"(, "stages": [])")).starts_with("problem: found the key 'stages'"));
   CHECK(refusal("[]") == "problem: found an array of 0; expected an object");
 }
@@ -131,6 +141,13 @@ TEST_CASE("every malformed file of layers is refused at its key", "[json]") {
       {text_with(R"(, "recompute_input": 9)"),
        "layer 1: recompute_input is more than activation; R adds what F did not keep"},
       {text_with("", R"(, "placement": "looped", "chunks": 2)"), "there are 3 layers for 4 stages"},
+      {text_with("", R"(, "rank_speeds": 0.5)"),
+       "rank_speeds: found 0.5; expected an array of 2, one speed for each rank"},
+      {text_with("", R"(, "rank_speeds": [1, 1, 1])"),
+       "rank_speeds: found an array of 3; expected"},
+      {text_with("", R"(, "rank_speeds": [1, "fast"])"), "rank_speeds[1]: found "},
+      {text_with("", R"(, "rank_speeds": [1, 0])"),
+       "rank 1: the speed is not from 0.001 to 1000; at 0.5 all takes twice as long"},
       {text_with("", R"(, "first_layer": [0, 1])"),
        "first_layer: found a key that is unknown here; expected ranks, microbatches, layers"}};
   for (auto const& [text, message] : faults) {

@@ -23,6 +23,8 @@
 #include <support/thinned.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -108,7 +110,9 @@ layered_problem random_model(
       limits.push_back(balanced.memory + random.integer(-20, 60 * m));
     if (random.chance(0.5)) limits.resize(1);
   }
-  return {placement, m, std::move(costs), random.integer(0, 10), limits};
+  auto const hop = random.integer(0, 10);
+  auto speeds = zbpp::test::random_speeds(random, placement.ranks());
+  return {placement, m, std::move(costs), hop, limits, std::move(speeds)};
 }
 
 // A schedule for any placement: all F, then all B and W in one go, microbatch by microbatch.
@@ -170,6 +174,85 @@ TEST_CASE("the costs of a stage are those of its layers together", "[partition]"
   CHECK(mixed.recompute == 16);
   CHECK(mixed.recompute_input == 7 + 50 + 7);
   CHECK_FALSE(merge_layers(list{last, last}).recompute);
+}
+
+TEST_CASE("a stage takes on a rank of another speed what its layers do there", "[partition]") {
+  for (int trial = 0; trial < 300; ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const layers = random_layers(random, 3);
+    auto whole = zbpp::merge_layers(layers);
+    if (random.chance(0.5)) whole.overlapped = std::max(whole.forward, whole.backward_input) + 1;
+    if (random.chance(0.5))
+      whole.overlapped_fused =
+          std::max(whole.forward, whole.of(zbpp::pass_kind::backward)) + random.integer(0, 5);
+    auto const speed = static_cast<double>(random.integer(1, 400)) / 100;
+    auto const there = zbpp::at_speed(whole, speed);
+    there.check(0);  // no two numbers contradict
+    CHECK(zbpp::at_speed(whole, 1) == whole);
+    for (auto const kind :
+         {zbpp::pass_kind::forward,
+          zbpp::pass_kind::backward_input,
+          zbpp::pass_kind::backward_weight,
+          zbpp::pass_kind::backward,
+          zbpp::pass_kind::recompute})
+      CHECK(
+          std::abs(
+              static_cast<double>(there.of(kind)) * speed - static_cast<double>(whole.of(kind))) <=
+          speed * 1.01);
+    CHECK(there.activation == whole.activation);
+    layered_problem const model(
+        placement::linear(2), 3, {whole, whole, whole}, 0, {}, {1.0, speed});
+    auto const cut = model.with({0, 2});
+    auto const keeping = [](stage_costs costs) {
+      costs.recompute.reset();
+      return costs;
+    };
+    CHECK(cut.costs(0) == keeping(zbpp::merge_layers(std::vector{whole, whole})));
+    CHECK(cut.costs(1) == zbpp::at_speed(keeping(zbpp::merge_layers(std::vector{whole})), speed));
+  }
+}
+
+TEST_CASE("a slow rank gets fewer layers", "[partition]") {
+  layer_costs const layer{.forward = 100, .backward_input = 100, .backward_weight = 100};
+  for (auto const& place : {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})
+    for (int slow = 0; slow < 4; ++slow) {
+      std::vector<double> speeds(4, 1.0);
+      speeds[static_cast<std::size_t>(slow)] = 0.5;
+      layered_problem const model(place, 16, std::vector<layer_costs>(28, layer), 0, {}, speeds);
+      auto const found = partition(model, zbpp::greedy_auto{.search = {.seconds = 0.002}}, {20});
+      std::vector<int> layers(4);
+      for (int s = 0; s < place.stages(); ++s) {
+        auto const end =
+            s + 1 < place.stages() ? found.first_layer[zbpp::detail::index(s + 1)] : 28;
+        layers[zbpp::detail::index(place.rank_of(s))] +=
+            end - found.first_layer[zbpp::detail::index(s)];
+      }
+      for (int rank = 0; rank < 4; ++rank)
+        CHECK(layers[zbpp::detail::index(rank)] == (rank == slow ? 4 : 8));
+    }
+}
+
+TEST_CASE("speeds of ranks that are none are refused", "[partition]") {
+  auto const refused = [](std::vector<double> const& speeds) {
+    return refusal(errc::bad_argument, [&] {
+      (void)layered_problem(placement::linear(2), 2, std::vector<layer_costs>(2), 0, {}, speeds);
+    });
+  };
+  CHECK(refused({1}) == "there are 1 speeds for 2 ranks; give one for each, or none");
+  for (double const wrong : {0.0, -1.0, 1e-4, 1001.0, std::nan(""), HUGE_VAL})
+    CHECK(
+        refused({1, wrong}) ==
+        "rank 1: the speed is not from 0.001 to 1000; at 0.5 all takes twice as long");
+  // What takes longer than any problem may is refused as well.
+  CHECK(refusal(errc::bad_argument, [] {
+          (void)layered_problem(
+              placement::linear(2),
+              2,
+              std::vector<layer_costs>(2, {.forward = ticks{1} << 58}),
+              0,
+              {},
+              {1, 0.001});
+        }).find("add up to more than 2^62") != std::string::npos);
 }
 
 TEST_CASE("with schedules enough for all cuts the partition is the best there is", "[partition]") {

@@ -44,6 +44,15 @@ namespace zbpp::test {
   return layers;
 }
 
+/// Speeds of ranks that differ; or, more often, none.
+[[nodiscard]] inline std::vector<double> random_speeds(seeded_random& random, int ranks) {
+  std::vector<double> speeds;
+  if (random.chance(0.7)) return speeds;
+  for (int rank = 0; rank < ranks; ++rank)
+    speeds.push_back(static_cast<double>(random.integer(20, 150)) / 100);
+  return speeds;
+}
+
 [[nodiscard]] inline placement random_placement(seeded_random& random) {
   switch (random.integer(0, 4)) {
     case 0: return placement::linear(static_cast<int>(random.integer(1, 4)));

@@ -23,11 +23,17 @@ using layer_costs = stage_costs;
 /// run of layers that are made again the stage keeps the `recompute_input` of the first.
 [[nodiscard]] stage_costs merge_layers(std::span<layer_costs const> layers);
 
+/// Gives the costs of a stage on a rank of another speed: all times divided by it, in whole ticks.
+/// @param speed  from 0.001 to 1000; at 0.5 all takes twice as long
+[[nodiscard]] stage_costs at_speed(stage_costs const& costs, double speed);
+
 namespace detail {
 
 /// Refuses layers that cannot be cut into the stages of a placement.
+/// @param slowest  the least speed of a rank
 /// @throws error (bad_argument) saying what is wrong and what to do
-void check_layers(std::span<layer_costs const> layers, placement const& placement);
+void check_layers(
+    std::span<layer_costs const> layers, placement const& placement, double slowest = 1);
 
 }  // namespace detail
 
@@ -35,13 +41,16 @@ void check_layers(std::span<layer_costs const> layers, placement const& placemen
 class layered_problem {
  public:
   /// Takes the costs of each layer from the input on; `memory_limits` is as in `problem`.
+  /// @param rank_speeds  how fast each rank is, where they differ: passes of a rank with 0.5 take
+  ///                     twice what the layers state. One per rank, from 0.001 to 1000, or none
   /// @throws error (bad_argument) saying what is wrong and what to do
   layered_problem(
       zbpp::placement placement,
       int microbatches,
       std::vector<layer_costs> layers,
       transfer_costs transfer = {},
-      std::vector<bytes> memory_limits = {});
+      std::vector<bytes> memory_limits = {},
+      std::vector<double> rank_speeds = {});
 
   /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
@@ -54,8 +63,14 @@ class layered_problem {
   /// @return the memory limits as given: none, one for all ranks, or one per rank
   [[nodiscard]] std::span<bytes const> memory_limits() const noexcept { return memory_limits_; }
   [[nodiscard]] bool has_limits() const noexcept { return !memory_limits_.empty(); }
+  /// @return the speeds of ranks as given: none, or one per rank
+  [[nodiscard]] std::span<double const> rank_speeds() const noexcept { return rank_speeds_; }
+  /// @return how fast a rank is
+  [[nodiscard]] double rank_speed(int rank) const noexcept {
+    return rank_speeds_.empty() ? 1 : rank_speeds_[detail::index(rank)];
+  }
 
-  /// Cuts the layers into stages.
+  /// Cuts the layers into stages, which take what they do on their ranks.
   /// @param first_layer  the first layer of each stage
   /// @param recompute  for each stage, whether it recomputes; none does when it is empty
   /// @throws error (bad_argument) naming a stage without a layer, or one that is to recompute
@@ -71,6 +86,7 @@ class layered_problem {
   std::vector<layer_costs> layers_;
   transfer_costs transfer_;
   std::vector<bytes> memory_limits_;
+  std::vector<double> rank_speeds_;
 };
 
 }  // namespace zbpp

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,8 @@ class problem_reader {
     if (has_layers())
       object_.refuse(
           "the key 'layers'", "'stages' in its place: only a plan for layers takes layers");
+    if (object_.has("rank_speeds"))
+      object_.refuse("the key 'rank_speeds'", "stages with what they take on their ranks");
     return read_as<problem>("stages", [&](value const& stages, placement const& layout) {
       return read_stages(stages, layout.stages());
     });
@@ -75,7 +78,7 @@ class problem_reader {
   // Reads all keys; `read_costs_of` reads those of stages or layers, whose key is `name`.
   template <class Problem, class ReadCosts>
   [[nodiscard]] Problem read_as(std::string_view name, ReadCosts read_costs_of) {
-    std::array<std::string_view, 8> const names{
+    std::array<std::string_view, 9> const names{
         "ranks",
         "microbatches",
         name,
@@ -83,8 +86,9 @@ class problem_reader {
         "chunks",
         "time_unit",
         "transfer",
-        "memory_limit"};
-    auto const [ranks, microbatches, entries, form, chunks, unit, transfer, limit] =
+        "memory_limit",
+        "rank_speeds"};
+    auto const [ranks, microbatches, entries, form, chunks, unit, transfer, limit, speed] =
         object_.members(names, 3);
     if (unit) unit_ = read_unit(unit);
     auto layout = read_placement(ranks, form, chunks);
@@ -92,9 +96,14 @@ class problem_reader {
     auto costs = read_costs_of(entries, layout);
     auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
     auto limits = limit ? read_limits(limit, layout.ranks()) : std::vector<bytes>{};
+    auto const speeds = speed ? read_speeds(speed, layout.ranks()) : std::vector<double>{};
     return as_format_error(object_, [&] {
-      return Problem{
-          std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
+      if constexpr (std::is_same_v<Problem, layered_problem>)
+        return Problem{
+            std::move(layout), count, std::move(costs), std::move(hops), std::move(limits), speeds};
+      else
+        return Problem{
+            std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
     });
   }
 
@@ -282,6 +291,14 @@ class problem_reader {
     return limits;
   }
 
+  [[nodiscard]] static std::vector<double> read_speeds(value const& from, int ranks) {
+    if (!from.is(value_kind::array) || from.size() != zbpp::detail::index(ranks))
+      from.refuse("an array of " + std::to_string(ranks) + ", one speed for each rank");
+    std::vector<double> speeds;
+    from.for_each([&](value const& speed) { speeds.push_back(real(speed, 0, "a speed")); });
+    return speeds;
+  }
+
   value object_;
   time_unit unit_ = time_unit::milliseconds;
 };
@@ -304,6 +321,7 @@ class problem_writer {
         costs_(model.layers()),
         transfer_(model.transfer()),
         memory_limits_(model.memory_limits()),
+        rank_speeds_(model.rank_speeds()),
         unit_(unit),
         indent_(std::move(indent)) {}
 
@@ -323,6 +341,8 @@ class problem_writer {
     key(has_layers_ ? "layers" : "stages") += has_layers_ ? layers_text() : stages_text();
     key("transfer") += transfer_text();
     key("memory_limit") += limits_text();
+    if (!rank_speeds_.empty())
+      key("rank_speeds") += list(rank_speeds_, [](double speed) { return scaled_text(speed, 0); });
     return text_ + "\n" + indent_ + "}";
   }
 
@@ -437,6 +457,7 @@ class problem_writer {
   std::span<stage_costs const> costs_;
   transfer_costs const& transfer_;
   std::span<bytes const> memory_limits_;
+  std::span<double const> rank_speeds_ = {};
   time_unit unit_;
   std::string indent_;
   std::string text_;

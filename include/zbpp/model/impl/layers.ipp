@@ -9,7 +9,9 @@
 #include <zbpp/model/layers.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,9 +53,39 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
   return sum;
 }
 
+ZBPP_INLINE stage_costs at_speed(stage_costs const& costs, double speed) {
+  if (speed == 1) return costs;
+  auto const scaled = [speed](ticks time) {
+    constexpr double most = 0x1p62;  // which no problem takes
+    return static_cast<ticks>(std::min(std::round(static_cast<double>(time) / speed), most));
+  };
+  auto all = costs;
+  for (auto const time :
+       {&stage_costs::forward,
+        &stage_costs::backward_input,
+        &stage_costs::backward_weight,
+        &stage_costs::norm,
+        &stage_costs::optimizer_step})
+    all.*time = scaled(costs.*time);
+  if (costs.recompute) all.recompute = scaled(*costs.recompute);
+  // Roundings can leave what two passes take together by a tick.
+  auto const together = [&](std::optional<ticks> const& time, ticks one, ticks other) {
+    return std::clamp(scaled(*time), std::max(one, other), one + other);
+  };
+  if (costs.backward_fused)
+    all.backward_fused = together(costs.backward_fused, all.backward_input, all.backward_weight);
+  if (costs.overlapped)
+    all.overlapped = together(costs.overlapped, all.forward, all.backward_input);
+  if (costs.overlapped_fused)
+    all.overlapped_fused =
+        together(costs.overlapped_fused, all.forward, all.of(pass_kind::backward));
+  return all;
+}
+
 namespace detail {
 
-ZBPP_INLINE void check_layers(std::span<layer_costs const> layers, placement const& placement) {
+ZBPP_INLINE void check_layers(
+    std::span<layer_costs const> layers, placement const& placement, double slowest) {
   constexpr std::size_t most_layers = 4096;  // keeps searches that recurse off the stack's end
   auto const refuse = [](std::string const& text) { throw error(errc::bad_argument, text); };
   if (layers.size() < index(placement.stages()))
@@ -74,7 +106,9 @@ ZBPP_INLINE void check_layers(std::span<layer_costs const> layers, placement con
     }
     sums.add(c);
   }
-  if (sums.greatest() > (cost_sums::most + 1) / placement.ranks())
+  auto const most = (cost_sums::most + 1) / placement.ranks();
+  if (sums.greatest() > most ||
+      static_cast<double>(sums.greatest()) / slowest > static_cast<double>(most))
     refuse("times or sizes of all layers, for each rank, add up to more than 2^62; use a coarser "
            "unit");
 }
@@ -86,13 +120,31 @@ ZBPP_INLINE layered_problem::layered_problem(
     int microbatches,
     std::vector<layer_costs> layers,
     transfer_costs transfer,
-    std::vector<bytes> memory_limits)
+    std::vector<bytes> memory_limits,
+    std::vector<double> rank_speeds)
     : placement_(std::move(placement)),
       microbatches_(microbatches),
       layers_(std::move(layers)),
       transfer_(std::move(transfer)),
-      memory_limits_(std::move(memory_limits)) {
-  detail::check_layers(layers_, placement_);
+      memory_limits_(std::move(memory_limits)),
+      rank_speeds_(std::move(rank_speeds)) {
+  double slowest = 1;
+  if (!rank_speeds_.empty() && rank_speeds_.size() != detail::index(placement_.ranks()))
+    throw error(
+        errc::bad_argument,
+        "there are " + std::to_string(rank_speeds_.size()) + " speeds for " +
+            std::to_string(placement_.ranks()) + " ranks; give one for each, or none");
+  for (std::size_t rank = 0; rank < rank_speeds_.size(); ++rank) {
+    constexpr double most = 1000;
+    auto const speed = rank_speeds_[rank];
+    if (!(speed >= 1 / most && speed <= most))
+      throw error(
+          errc::bad_argument,
+          "the speed is not from 0.001 to 1000; at 0.5 all takes twice as long",
+          {.rank = static_cast<int>(rank)});
+    slowest = std::min(slowest, speed);
+  }
+  detail::check_layers(layers_, placement_, slowest);
   std::vector<int> one_each;
   for (int s = 0; s < placement_.stages(); ++s) one_each.push_back(s);
   (void)with(one_each);
@@ -126,6 +178,7 @@ ZBPP_INLINE problem layered_problem::with(
           "is to recompute, but none of its layers says how long that takes",
           {.stage = s});
     if (!recomputes) costs.back().recompute.reset();
+    costs.back() = at_speed(costs.back(), rank_speed(placement_.rank_of(s)));
   }
   return {placement_, microbatches_, std::move(costs), transfer_, memory_limits_};
 }

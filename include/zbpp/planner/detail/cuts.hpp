@@ -17,9 +17,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -177,6 +179,66 @@ namespace zbpp::detail {
 // The ways in which the layers of a model can be cut into stages and stages be chosen to recompute:
 // all of them one after another, and the changes that lead from one to its neighbours.
 
+/// Says what some stages of a rank take at least whose work is known at speed 1: each time of each
+/// of them is rounded to a tick.
+[[nodiscard]] inline ticks time_at_least(ticks work, double speed, int stages) {
+  constexpr double times = 3;  // of a stage: F, B and W, or what two of them take together
+  return static_cast<ticks>(
+      std::max(std::floor(static_cast<double>(work) / speed) - times * stages, 0.0));
+}
+
+/// Cuts layers so that the busiest rank has the least work. Where ranks differ in speed, it is as
+/// little as moving one layer after another away from it gives, and the cut counts as not proved.
+[[nodiscard]] inline bottleneck balanced_cut(
+    std::span<layer_costs const> layers, layered_problem const& model) {
+  auto found = bottleneck_partition(layers, model.placement());
+  if (model.rank_speeds().empty()) return found;
+  found.optimal = false;
+  auto const& place = model.placement();
+  auto const stages = index(place.stages());
+  std::vector<double> work{0};  // of the layers before each
+  for (auto const& c : layers) work.push_back(work.back() + static_cast<double>(least_work_of(c)));
+  auto const end_of = [&](std::vector<int> const& first, std::size_t s) {
+    return s + 1 < stages ? index(first[s + 1]) : layers.size();
+  };
+  // The times of all ranks, the longest first, and which rank has that.
+  auto const loads = [&](std::vector<int> const& first) {
+    std::vector<std::pair<double, int>> all;
+    for (int r = 0; r < place.ranks(); ++r) all.emplace_back(0.0, r);
+    for (std::size_t s = 0; s < stages; ++s) {
+      auto const rank = place.rank_of(static_cast<int>(s));
+      all[index(rank)].first +=
+          (work[end_of(first, s)] - work[index(first[s])]) / model.rank_speed(rank);
+    }
+    std::sort(all.begin(), all.end(), std::greater<>());
+    return all;
+  };
+  auto now = loads(found.first_layer);
+  // Own choice, so that a model of thousands of stages ends soon, too.
+  for (int left = 1 << 16; left > 0;) {
+    auto best = now;
+    auto best_cut = found.first_layer;
+    for (int const from : place.stages_of(now.front().second)) {
+      if (end_of(found.first_layer, index(from)) - index(found.first_layer[index(from)]) < 2)
+        continue;
+      for (int to = 0; to < place.stages(); ++to, --left) {
+        auto next = found.first_layer;
+        for (int s = from + 1; s <= to; ++s) --next[index(s)];
+        for (int s = to + 1; s <= from; ++s) ++next[index(s)];
+        auto changed = loads(next);
+        if (changed >= best) continue;
+        best = std::move(changed);
+        best_cut = std::move(next);
+      }
+    }
+    if (best >= now) break;
+    now = std::move(best);
+    found.first_layer = std::move(best_cut);
+  }
+  found.work = static_cast<ticks>(now.front().first);
+  return found;
+}
+
 /// Says which layers go into which stage, and which stages recompute.
 struct cut {
   std::vector<int> first_layer;  // of each stage
@@ -239,7 +301,7 @@ class cut_space {
       c.overlapped.reset();  // lies between those times, and a cut is balanced without it
       c.overlapped_fused.reset();
     }
-    return with_choice(bottleneck_partition(slower, model_.placement()).first_layer, true);
+    return with_choice(balanced_cut(slower, model_).first_layer, true);
   }
 
   /// Says what a cut costs at least: a rank has all the work of all microbatches, in any order.
@@ -248,6 +310,9 @@ class cut_space {
     for (int s = 0; s < stages_; ++s)
       work[index(model_.placement().rank_of(s))] +=
           work_[index(end_of(c, s))] - work_[index(c.first_layer[index(s)])];
+    if (!model_.rank_speeds().empty())
+      for (std::size_t r = 0; r < work.size(); ++r)
+        work[r] = time_at_least(work[r], model_.rank_speeds()[r], model_.stages());
     return model_.microbatches() * *std::max_element(work.begin(), work.end());
   }
 
@@ -366,7 +431,8 @@ class cut_space {
       microbatches,
       {model.layers().begin(), model.layers().end()},
       model.transfer(),
-      {model.memory_limits().begin(), model.memory_limits().end()}};
+      {model.memory_limits().begin(), model.memory_limits().end()},
+      {model.rank_speeds().begin(), model.rank_speeds().end()}};
 }
 
 /// @return whether a plan is cheaper than another, or costs as much with fewer stages
@@ -379,7 +445,7 @@ struct placement_candidate {
   explicit placement_candidate(layered_problem uncut)
       : model(std::move(uncut)),
         space(model),
-        balanced(bottleneck_partition(model.layers(), model.placement())),
+        balanced(balanced_cut(model.layers(), model)),
         passes(3.0 * model.stages() * model.microbatches()),
         bound(least_cost()) {}
   placement_candidate(placement_candidate const&) = delete;  // `space` refers to `model`
@@ -396,14 +462,22 @@ struct placement_candidate {
       may_pair = may_pair || c.most_saved_by_pairing() > 0;
     }
     auto const ranks = model.placement().ranks();
-    auto const work =
-        model.microbatches() *
-        (balanced.optimal && !may_pair ? balanced.work : std::max(most, (all + ranks - 1) / ranks));
+    auto const speeds = model.rank_speeds();
+    auto const least_of_busiest = [&] {
+      if (balanced.optimal && !may_pair) return balanced.work;
+      if (speeds.empty()) return std::max(most, (all + ranks - 1) / ranks);
+      // At best the layers lie as the speeds do, and the longest on the quickest rank.
+      auto const quickest = *std::max_element(speeds.begin(), speeds.end());
+      return std::max(
+          time_at_least(most, quickest, 1),
+          time_at_least(all, std::accumulate(speeds.begin(), speeds.end(), 0.0), model.stages()));
+    };
+    auto const work = model.microbatches() * least_of_busiest();
     constexpr double most_passes = 1 << 17;  // to look at, about a tenth of a second
     std::vector<layer_costs> keeping(model.layers().begin(), model.layers().end());
     for (auto& c : keeping) c.recompute.reset();
     layered_problem const plain(
-        model.placement(), model.microbatches(), std::move(keeping), model.transfer());
+        model.placement(), model.microbatches(), std::move(keeping), model.transfer());  // to count
     cut_space const cuts(plain);
     if (!cuts.has_at_most(static_cast<std::int64_t>(most_passes / passes))) return work;
     std::optional<ticks> least;

@@ -326,7 +326,8 @@ ZBPP_INLINE std::vector<found_plan> auto_plan::frontier(
         model.microbatches(),
         {model.layers().begin(), model.layers().end()},
         model.transfer(),
-        {ascending[i]});
+        {ascending[i]},
+        {model.rank_speeds().begin(), model.rank_speeds().end()});
     auto const part = detail::part_of_search(search, i, ascending.size());
     std::optional<found_plan> found;
     try {

@@ -44,9 +44,7 @@ class partition_search {
   }
 
   [[nodiscard]] found_plan run() {
-    auto const balanced = balanced_ != nullptr
-                              ? *balanced_
-                              : bottleneck_partition(model_.layers(), model_.placement());
+    auto const balanced = balanced_ != nullptr ? *balanced_ : balanced_cut(model_.layers(), model_);
     if (balanced.optimal) least_cost_ = model_.microbatches() * balanced.work;
     auto const start = space_.with_choice(balanced.first_layer, false);
     auto const start_score = consider(start);
