@@ -3,9 +3,11 @@
 // What planning again gives: steps under virtual time whose passes and messages do not take what
 // the plan says. Beside the plan that stays and `adaptive_pipeline` stands one that is searched
 // with the true mean costs, in the very step in which they change. All three see the same draws.
+// The second table is about layers that may change ranks, four for each rank at the beginning.
 // usage: report_adaptive [RANKS]     up to so many ranks, 8 by default
 #include "whole_number.hpp"
 #include <zbpp/plan.hpp>
+#include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -77,15 +79,17 @@ problem true_costs(int p, scenario const& of, int step) {
   return {plain.placement(), plain.microbatches(), costs, plain.transfer(), {15 * p + 100}};
 }
 
-virtual_noise noise_of(problem const& plain, scenario const& of, int const& step) {
+// @param layers  of a stage, where each is a stage of its own; they share its draws
+virtual_noise noise_of(problem const& plain, scenario const& of, int const& step, int layers = 1) {
   auto const ranks = plain.ranks();
   return {
       .pass_time =
-          [&, ranks](int rank, pass const& p, ticks) {
+          [&, ranks, layers](int rank, pass const& p, ticks) {
+            auto const stage = p.stage / layers;
             auto const index = static_cast<std::uint64_t>(
-                (p.stage * 4096 + p.microbatch) * 8 + static_cast<int>(p.kind));
+                (stage * 4096 + p.microbatch) * 8 + static_cast<int>(p.kind));
             return static_cast<ticks>(
-                static_cast<double>(plain.costs(p.stage).of(p.kind)) *
+                static_cast<double>(plain.costs(stage).of(p.kind) / layers) *
                 of.factor(rank, ranks, step) *
                 lognormal(of.spread, static_cast<std::uint64_t>(step), 1, index));
           },
@@ -118,6 +122,31 @@ times run(Pipeline& pipe, int& step) {
   return times(std::move(took));
 }
 
+void print(
+    char const* name,
+    int ranks,
+    times const& kept,
+    times const& adapted,
+    times const& knowing,
+    std::size_t switches) {
+  auto const lost = kept.mean - knowing.mean;
+  std::printf(
+      "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %zu | %s |\n",
+      name,
+      ranks,
+      kept.mean,
+      kept.high,
+      adapted.mean,
+      adapted.high,
+      knowing.mean,
+      knowing.high,
+      switches,
+      lost > 0.001 * kept.mean
+          ? (std::to_string(std::lround(100 * (kept.mean - adapted.mean) / lost)) + " %").c_str()
+          : "nothing lost");
+  std::fflush(stdout);
+}
+
 void report(int p, scenario const& of) {
   auto const plain = stated(p);
   greedy_auto const policy{.search = {.seconds = 2.5}};
@@ -144,22 +173,53 @@ void report(int p, scenario const& of) {
   }
   times const knowing(std::move(took));
 
-  auto const lost = kept.mean - knowing.mean;
-  std::printf(
-      "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %zu | %s |\n",
-      of.name,
-      p,
-      kept.mean,
-      kept.high,
-      adapted.mean,
-      adapted.high,
-      knowing.mean,
-      knowing.high,
-      pipe.switches().size(),
-      lost > 0.001 * kept.mean
-          ? (std::to_string(std::lround(100 * (kept.mean - adapted.mean) / lost)) + " %").c_str()
-          : "nothing lost");
-  std::fflush(stdout);
+  print(of.name, p, kept, adapted, knowing, pipe.switches().size());
+}
+constexpr int layers_per_rank = 4;
+
+layered_problem layers_of(int p, std::vector<double> speeds = {}) {
+  auto layer = detail::divided_stages(stated(p).all_costs(), layers_per_rank);
+  return {
+      placement::linear(p), 3 * p, std::move(layer), 500'000, {15 * p + 100}, std::move(speeds)};
+}
+
+plan plan_layers(layered_problem const& model) {
+  auto const found = auto_plan{.search = {.seconds = 2.5}}(model);
+  auto split = stage_per_layer(
+      found, detail::on_placement(model, found.problem.placement(), model.microbatches()));
+  return {"layers", std::move(split.problem), std::move(split.schedule)};
+}
+
+void report_moves(int p, scenario const& of) {
+  auto const plain = stated(p);
+  auto const first = plan_layers(layers_of(p));
+  int step = 0;
+  auto const noise = noise_of(plain, of, step, layers_per_rank);
+  std::vector<test::plain_flow> stages(first.problem().stages());
+
+  pipeline fixed{first, virtual_time{noise}, stages};
+  auto const kept = run(fixed, step);
+
+  replan_settings settings{
+      .least_gain = 0.005, .least_steps = 20, .moves_stages = true, .in_background = false};
+  adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
+  auto const adapted = run(pipe, step);
+
+  std::vector<ticks> took;
+  std::optional<pipeline<virtual_time>> best;
+  std::vector<double> speeds;
+  for (step = 0; step < steps; ++step) {
+    std::vector<double> now;
+    for (int rank = 0; rank < p; ++rank) now.push_back(1 / of.factor(rank, p, step));
+    if (now != speeds) {
+      speeds = now;
+      best.reset();
+      best.emplace(plan_layers(layers_of(p, speeds)), virtual_time{noise}, stages);
+    }
+    took.push_back(cost(best->step().measured));
+  }
+  times const knowing(std::move(took));
+  print(of.name, p, kept, adapted, knowing, pipe.switches().size());
 }
 
 }  // namespace
@@ -187,9 +247,15 @@ int main(int argc, char** argv) {
       {"noise 5 %, a rank 1.2 times as slow", 0.05, slow(1.2)},
       {"noise 5 %, a rank 1.5 times as slow", 0.05, slow(1.5)},
       {"noise 5 %, the first rank slower and slower, up to 1.4", 0.05, drift}};
-  std::puts("| costs | ranks | stays: mean | 95 % | adapts: mean | 95 % | knows: mean | 95 % | "
-            "switches | recovered |");
-  std::puts("|---|---|---|---|---|---|---|---|---|---|");
-  for (auto const& each : all)
-    for (int p = 4; p <= *most; p *= 2) report(p, each);
+  auto const table = [&](char const* title, auto const& row) {
+    std::printf(
+        "\n%s\n\n| costs | ranks | stays: mean | 95 %% | adapts: mean | 95 %% | knows: mean | 95 "
+        "%% "
+        "| switches | recovered |\n|---|---|---|---|---|---|---|---|---|---|\n",
+        title);
+    for (auto const& each : all)
+      for (int p = 4; p <= *most; p *= 2) row(p, each);
+  };
+  table("Orders:", report);
+  table("Layers that may change ranks:", report_moves);
 }

@@ -97,8 +97,8 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   CHECK(pipe.planner().costs().costs(0).forward == 1500);
   CHECK(verify(pipe.current().planned().program(), pipe.current().planned().problem()).empty());
   CHECK(says(lines, "have left those of the plan"));
-  CHECK(says(lines, "another order runs from here"));
-  CHECK(says(lines, "the new order saved"));
+  CHECK(says(lines, "another plan runs from here"));
+  CHECK(says(lines, "the new plan saved"));
 }
 
 TEST_CASE("without a change of costs the plan stays", "[adaptive]") {
@@ -123,7 +123,7 @@ TEST_CASE("where all is slower alike the plan stays, and no second search begins
   for (int i = 0; i < 60; ++i) static_cast<void>(pipe.step());
   CHECK(pipe.switches().empty());
   CHECK(lines.size() == 2);
-  CHECK(says(lines, "no order is foreseen to save 1.0 %"));
+  CHECK(says(lines, "no plan is foreseen to save 1.0 %"));
 }
 
 TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
@@ -218,7 +218,7 @@ TEST_CASE("on threads searches run beside the steps", "[adaptive]") {
       for (int m = 0; m < 9; ++m)
         CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(3, m));
     }
-    CHECK(says(lines, "looking for another order"));
+    CHECK(says(lines, "looking for another one"));
   }
   // A search that is under way ends with the pipeline.
   settings.search.seconds = 1e6;

@@ -175,6 +175,7 @@ set(ZBPP_CORE_HEADERS
   planner/impl/save_memory.ipp
   planner/impl/search_once.ipp
   planner/impl/src.hpp
+  planner/impl/stage_per_layer.ipp
   planner/impl/with_placement.ipp
   planner/impl/zb_v_within_limits.ipp
   planner/memory_needs.hpp
@@ -185,6 +186,7 @@ set(ZBPP_CORE_HEADERS
   planner/replanner.hpp
   planner/save_memory.hpp
   planner/search.hpp
+  planner/stage_per_layer.hpp
   planner/with_placement.hpp
   planner/zb_v_within_limits.hpp
   policy/detail/v_row.hpp

@@ -57,6 +57,7 @@
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/planner/save_memory.hpp>
 #include <zbpp/planner/search.hpp>
+#include <zbpp/planner/stage_per_layer.hpp>
 #include <zbpp/planner/with_placement.hpp>
 #include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans again while a pipeline trains: watches measured steps, looks for another order where their
-// costs have left those of the plan, and judges afterwards whether it paid.
+// Plans again while a pipeline trains: watches measured steps, looks for another order, and for
+// other ranks of stages, where their costs have left those of the plan, and judges afterwards
+// whether it paid.
 #pragma once
 
 #include <zbpp/analysis/lower.hpp>
@@ -33,6 +34,10 @@ struct replan_settings {
   double least_gain = 0.02;
   /// How many steps lie between two switches at least.
   std::int64_t least_steps = 50;
+  /// Whether stages may change ranks, so that a slow rank gets fewer of them. They must be objects
+  /// that any rank may run. `auto_plan` cuts them anew, as layers, and may choose another
+  /// placement; give the first plan many small stages, such as one per layer (`stage_per_layer`).
+  bool moves_stages = false;
   /// Whether searches run on a thread of their own, beside the steps. Otherwise a step waits for
   /// them, and what happens does not depend on how fast the machine is.
   bool in_background = true;
@@ -46,12 +51,13 @@ struct replan_settings {
 
 /// Is a change from one plan to another.
 struct plan_switch {
-  std::int64_t step = 0;       ///< the first step of the new plan, counted from 0
-  ticks before = 0;            ///< the median step under the old plan
-  ticks foreseen_old = 0;      ///< what the old order costs with the measured costs
-  ticks foreseen = 0;          ///< what the new order costs with them
-  ticks after = 0;             ///< the median step under the new plan; 0 until it is known
-  bool is_taken_back = false;  ///< whether the step was no shorter, and the old plan runs again
+  std::int64_t step = 0;        ///< the first step of the new plan, counted from 0
+  ticks before = 0;             ///< the median step under the old plan
+  ticks foreseen_old = 0;       ///< what the old order costs with the measured costs
+  ticks foreseen = 0;           ///< what the new order costs with them
+  ticks after = 0;              ///< the median step under the new plan; 0 until it is known
+  bool is_taken_back = false;   ///< whether the step was no shorter, and the old plan runs again
+  std::vector<int> moved = {};  ///< stages that changed their rank, ascending
 
   friend bool operator==(plan_switch const&, plan_switch const&) = default;
 };
@@ -59,11 +65,13 @@ struct plan_switch {
 /// Decides, from one measured step after another, which plan runs next.
 ///
 /// Orders are searched by `greedy_auto` on the placement of the first plan and within the memory
-/// limits of its problem. W of each stage stays in ascending microbatch, so the bits of a training
-/// do not depend on which plans run.
+/// limits of its problem; where stages may change ranks, by `auto_plan`, for ranks as fast as they
+/// were measured beside the first plan. W of each stage stays in ascending microbatch,
+/// so the bits of a training do not depend on which plans run.
 class replanner {
  public:
-  /// @throws error (bad_argument) for a setting that is out of range
+  /// @throws error (bad_argument) for a setting that is out of range; (unsupported_problem) when
+  ///         stages may change ranks and the first plan recomputes or has F and B in pairs
   explicit replanner(plan const& first, replan_settings settings = {});
   replanner(replanner&&) noexcept;
   replanner& operator=(replanner&&) noexcept;

@@ -8,7 +8,9 @@
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/choose_plan.hpp>
+#include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/replanner.hpp>
+#include <zbpp/planner/stage_per_layer.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/measure.hpp>
@@ -57,7 +59,8 @@ struct auto_settings {
   plan_choices plan = {};          ///< what is fixed by hand
   lower_options program = {};      ///< of the plan and of those that follow it
   training_options training = {};  ///< of optimizer steps
-  /// When to plan again while it trains; nothing for a plan that stays.
+  /// When to plan again while it trains; nothing for a plan that stays. With `moves_stages` each
+  /// layer is a stage, and no plan recomputes or has F and B in pairs.
   std::optional<replan_settings> replan = replan_settings{};
   /// Called with a line for each choice and each later event.
   std::function<void(std::string const&)> on_report = {};
@@ -78,16 +81,17 @@ class auto_pipeline {
       Backend backend,
       Make const& make_stage,
       auto_settings settings = {})
-      : chosen_(choose_plan(model, settings.plan)) {
+      : chosen_(choose(model, settings)) {
     if (settings.on_report) settings.on_report(to_text(chosen_));
-    auto const& first = chosen_.first_layer;
+    auto const runs =
+        moves_stages(settings) ? stage_per_layer(chosen_, layers_of(chosen_, model)) : chosen_;
+    auto const& first = runs.first_layer;
     auto const layers = static_cast<int>(model.layers().size());
     for (std::size_t s = 0; s < first.size(); ++s) {
       auto const end = s + 1 < first.size() ? first[s + 1] : layers;
       stages_.add(make_stage, first[s], end);
     }
-    auto const planned =
-        make_plan("auto-plan", chosen_.schedule, chosen_.problem, settings.program);
+    auto const planned = make_plan("auto-plan", runs.schedule, runs.problem, settings.program);
     if (!settings.replan) {
       fixed_.emplace(planned, std::move(backend), stages_.refs, settings.training);
       return;
@@ -106,14 +110,33 @@ class auto_pipeline {
   [[nodiscard]] pipeline<Backend>& current() noexcept {
     return adaptive_ ? adaptive_->current() : *fixed_;
   }
-  /// @return what was chosen at the beginning
+  /// @return every switch so far
+  [[nodiscard]] std::vector<plan_switch> switches() const {
+    return adaptive_ ? adaptive_->switches() : std::vector<plan_switch>{};
+  }
+  /// @return what was chosen at the beginning, with stages of all layers that follow one another on
+  ///         a rank
   [[nodiscard]] found_plan const& chosen() const noexcept { return chosen_; }
-  /// @return how many stages there are
+  /// @return how many stages were made
   [[nodiscard]] int stages() const noexcept { return static_cast<int>(stages_.all.size()); }
   /// @return a stage, counted in the order of the model
   [[nodiscard]] Stage& stage_at(int number) noexcept { return *stages_.all[detail::index(number)]; }
 
  private:
+  [[nodiscard]] static bool moves_stages(auto_settings const& settings) {
+    return settings.replan && settings.replan->moves_stages;
+  }
+  [[nodiscard]] static found_plan choose(
+      layered_problem const& model, auto_settings const& settings) {
+    if (!moves_stages(settings)) return choose_plan(model, settings.plan);
+    return choose_plan(detail::plain_layers(model), settings.plan);
+  }
+  [[nodiscard]] static layered_problem layers_of(
+      found_plan const& chosen, layered_problem const& model) {
+    return detail::on_placement(
+        detail::plain_layers(model), chosen.problem.placement(), model.microbatches());
+  }
+
   found_plan chosen_;
   detail::owned_stages<Stage> stages_;
   std::optional<adaptive_pipeline<Backend>> adaptive_;
@@ -168,7 +191,8 @@ template <backend Backend, stage_maker Make>
       stated.microbatches(),
       {found.all_costs().begin(), found.all_costs().end()},
       stated.transfer(),
-      {stated.memory_limits().begin(), stated.memory_limits().end()}};
+      {stated.memory_limits().begin(), stated.memory_limits().end()},
+      {stated.rank_speeds().begin(), stated.rank_speeds().end()}};
 }
 
 }  // namespace zbpp

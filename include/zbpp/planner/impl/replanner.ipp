@@ -10,9 +10,12 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/detail/median.hpp>
+#include <zbpp/planner/auto_plan.hpp>
+#include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/replanner.hpp>
+#include <zbpp/planner/stage_per_layer.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -31,11 +34,17 @@ namespace zbpp {
 
 namespace detail {
 
-/// Runs one search for an order, on a thread of its own or at once.
-class order_lookup {
+/// Runs one search for a plan, on a thread of its own or at once.
+class plan_lookup {
  public:
-  order_lookup(problem costs, search_settings settings, bool in_background)
-      : costs_(std::move(costs)) {
+  /// @param costs  measured, of the plan that runs
+  /// @param layers  its stages as layers, where they may change ranks
+  plan_lookup(
+      problem costs,
+      std::optional<layered_problem> layers,
+      search_settings settings,
+      bool in_background)
+      : costs_(std::move(costs)), layers_(std::move(layers)) {
     if (!in_background) {
       search(settings);
       return;
@@ -49,14 +58,23 @@ class order_lookup {
 
   [[nodiscard]] bool is_done() const noexcept { return is_done_; }
   [[nodiscard]] problem const& costs() const noexcept { return costs_; }
-  /// @return the order; or nothing where the search failed
-  [[nodiscard]] std::optional<schedule> const& order() const noexcept { return order_; }
+  /// @return the plan; or nothing where the search failed
+  [[nodiscard]] std::optional<found_plan> const& found() const noexcept { return found_; }
   [[nodiscard]] std::string const& failure() const noexcept { return failure_; }
 
  private:
+  [[nodiscard]] found_plan find_for_layers(search_settings const& settings) const {
+    auto const found = auto_plan{.search = settings}(*layers_);
+    auto const& placement = found.problem.placement();
+    return stage_per_layer(found, on_placement(*layers_, placement, layers_->microbatches()));
+  }
+
   void search(search_settings const& settings) noexcept {
     try {
-      order_ = greedy_auto{.search = settings}.find(costs_).schedule;
+      if (layers_)
+        found_ = find_for_layers(settings);
+      else
+        found_ = greedy_auto{.search = settings}.find(costs_);
     } catch (std::exception const& failed) {
       failure_ = failed.what();
     }
@@ -64,7 +82,8 @@ class order_lookup {
   }
 
   problem costs_;
-  std::optional<schedule> order_;
+  std::optional<layered_problem> layers_;
+  std::optional<found_plan> found_;
   std::string failure_;
   std::atomic<bool> is_done_ = false;
   std::jthread thread_;  // ends before the rest does
@@ -78,6 +97,63 @@ class order_lookup {
   return fixed_text(100 * share, 1) + " %";
 }
 
+[[nodiscard]] inline ticks work_of(problem const& problem, int stage) {
+  return problem.costs(stage).forward + problem.costs(stage).of(pass_kind::backward);
+}
+
+/// @return what the stages of a rank take for one microbatch
+[[nodiscard]] inline ticks work_of_rank(problem const& problem, int rank) {
+  ticks work = 0;
+  for (int const s : problem.placement().stages_of(rank)) work += work_of(problem, s);
+  return work;
+}
+
+/// Makes the measured stages of a plan layers that can be cut anew, on ranks as fast as they were
+/// measured.
+/// @param stated    what the stages take on a rank of speed 1
+/// @param measured  what they took on their ranks
+[[nodiscard]] inline layered_problem measured_layers(
+    problem const& stated, problem const& measured) {
+  auto const& placement = measured.placement();
+  std::vector<double> speeds;
+  for (int rank = 0; rank < measured.ranks(); ++rank) {
+    ticks planned = 0;
+    for (int const s : placement.stages_of(rank)) planned += work_of(stated, s);
+    auto const took = work_of_rank(measured, rank);
+    constexpr double most = 1000;  // as in layered_problem
+    speeds.push_back(
+        planned > 0 && took > 0 ? std::clamp(ratio(planned, took), 1 / most, most) : 1);
+  }
+  std::vector<layer_costs> layers;
+  for (int s = 0; s < measured.stages(); ++s)
+    layers.push_back(at_speed(measured.costs(s), 1 / speeds[index(placement.rank_of(s))]));
+  return plain_layers(
+      {merged_placement(placement),
+       measured.microbatches(),
+       std::move(layers),
+       measured.transfer(),
+       {measured.memory_limits().begin(), measured.memory_limits().end()},
+       std::move(speeds)});
+}
+
+/// Says which stages change ranks from one placement to another, and lists them.
+[[nodiscard]] inline std::vector<int> moved_stages(placement const& from, placement const& to) {
+  std::vector<int> moved;
+  for (int s = 0; s < from.stages(); ++s)
+    if (from.rank_of(s) != to.rank_of(s)) moved.push_back(s);
+  return moved;
+}
+
+/// @return such as "stage 3 moves from rank 1 to rank 0, "; empty where none moves
+[[nodiscard]] inline std::string moves_text(
+    std::vector<int> const& moved, placement const& from, placement const& to) {
+  std::string text;
+  for (int const s : moved)
+    text += "stage " + std::to_string(s) + " moves from rank " + std::to_string(from.rank_of(s)) +
+            " to rank " + std::to_string(to.rank_of(s)) + ", ";
+  return text;
+}
+
 }  // namespace detail
 
 /// Holds what a replanner knows of the plan that runs.
@@ -85,6 +161,7 @@ class replanner::watch {
  public:
   watch(plan const& first, replan_settings settings)
       : settings_(std::move(settings)),
+        first_(first.problem()),
         current_(first),
         reference_(first.problem()),
         measured_(first.problem()),
@@ -101,6 +178,14 @@ class replanner::watch {
         settings_.message_quantile >= 0 && settings_.message_quantile <= 1,
         "replan_settings::message_quantile does not lie between 0 and 1");
     detail::check_budget(settings_.search);
+    if (!settings_.moves_stages) return;
+    for (auto const& p : first.schedule().passes().all())
+      if (p.is_paired || p.kind == pass_kind::recompute)
+        throw error(
+            errc::unsupported_problem,
+            "replan_settings::moves_stages: the first plan has " + to_string(p) +
+                (p.is_paired ? " in a pair" : "") +
+                "; stages that change ranks neither recompute nor run F and B in pairs");
   }
 
   [[nodiscard]] std::optional<plan> after_step(timeline const& measured) {
@@ -125,8 +210,12 @@ class replanner::watch {
       return take_found();
     }
     if (!has_left_band() || step_ < next_switch_) return std::nullopt;
-    report("measured costs have left those of the plan; looking for another order");
-    lookup_.emplace(measured_, settings_.search, settings_.in_background);
+    report(
+        "measured costs have left those of the plan" + slowest_text() +
+        "; looking for another one");
+    auto layers = settings_.moves_stages ? std::optional(detail::measured_layers(first_, measured_))
+                                         : std::nullopt;
+    lookup_.emplace(measured_, std::move(layers), settings_.search, settings_.in_background);
     return lookup_->is_done() ? take_found() : std::nullopt;
   }
 
@@ -152,38 +241,68 @@ class replanner::watch {
            settings_.band * static_cast<double>(planned);
   }
   [[nodiscard]] bool has_left_band() const {
-    auto const work = [](stage_costs const& c) { return c.forward + c.of(pass_kind::backward); };
     for (int s = 0; s < reference_.stages(); ++s)
-      if (has_left(work(measured_.costs(s)), work(reference_.costs(s)))) return true;
+      if (has_left(detail::work_of(measured_, s), detail::work_of(reference_, s))) return true;
     return has_left(
         cost(simulate(current_.schedule(), measured_)),
         cost(simulate(current_.schedule(), reference_)));
   }
 
+  // @return the rank whose work has grown most beyond the band, in words
+  [[nodiscard]] std::string slowest_text() const {
+    int slowest = -1;
+    double most = 1 + settings_.band;
+    for (int rank = 0; rank < reference_.ranks(); ++rank) {
+      auto const times = detail::ratio(
+          detail::work_of_rank(measured_, rank), detail::work_of_rank(reference_, rank));
+      if (times <= most) continue;
+      slowest = rank;
+      most = times;
+    }
+    if (slowest < 0) return {};
+    return ", rank " + std::to_string(slowest) + " takes " + fixed_text(most, 2) + " times as long";
+  }
+
   [[nodiscard]] std::optional<plan> take_found() {
     auto const costs = lookup_->costs();
-    auto const order = lookup_->order();
+    auto const found = lookup_->found();
     auto const failure = lookup_->failure();
     lookup_.reset();
     reference_ = costs;  // whatever comes of it, these costs have been looked at
-    if (!order) {
+    if (!found) {
       report("the search failed, so the plan stays: " + failure);
       return std::nullopt;
     }
     auto const old_cost = cost(simulate(current_.schedule(), costs));
-    auto const new_cost = cost(simulate(*order, costs));
-    auto const gain = detail::ratio(old_cost - new_cost, old_cost);
+    auto const gain = detail::ratio(old_cost - found->cost, old_cost);
     if (gain <= 0 || gain < settings_.least_gain) {
       report(
-          "no order is foreseen to save " + detail::percent_text(settings_.least_gain) +
-          " of the step, so the plan stays");
+          "no plan is foreseen to save " + detail::percent_text(settings_.least_gain) +
+          " of the step, so this one stays");
       return std::nullopt;
     }
-    plan next("replanned", costs, *order, settings_.program);
-    before_.emplace(std::exchange(current_, std::move(next)));
+    std::optional<plan> next;
+    try {
+      next.emplace("replanned", found->problem, found->schedule, settings_.program);
+    } catch (error const& refused) {
+      report(
+          "the plan that was found cannot run, so this one stays: " + std::string(refused.what()));
+      return std::nullopt;
+    }
+    auto const& from = current_.problem().placement();
+    auto const& to = found->problem.placement();
+    auto const moved = detail::moved_stages(from, to);
+    report(
+        "another plan runs from here; " + detail::moves_text(moved, from, to) +
+        "foreseen to save " + detail::percent_text(gain));
     switches_.push_back(
-        {.step = step_, .before = median_, .foreseen_old = old_cost, .foreseen = new_cost});
-    report("another order runs from here; foreseen to save " + detail::percent_text(gain));
+        {.step = step_,
+         .before = median_,
+         .foreseen_old = old_cost,
+         .foreseen = found->cost,
+         .moved = moved});
+    before_.emplace(std::exchange(current_, *std::move(next)));
+    before_reference_.emplace(std::exchange(reference_, found->problem));
     begin_anew();
     is_on_trial_ = true;
     return current_;
@@ -195,19 +314,21 @@ class replanner::watch {
     last.after = took;
     auto const gain = detail::ratio(last.before - took, last.before);
     if (took < last.before) {
-      report("the new order saved " + detail::percent_text(gain) + " of the step");
+      report("the new plan saved " + detail::percent_text(gain) + " of the step");
       before_.reset();
+      before_reference_.reset();
       return std::nullopt;
     }
     last.is_taken_back = true;
-    report(
-        "the new order cost " + detail::percent_text(-gain) + " more, so the old one runs again");
+    report("the new plan cost " + detail::percent_text(-gain) + " more, so the old one runs again");
     restore();
     return current_;
   }
 
   void restore() {
     current_ = *std::exchange(before_, std::nullopt);
+    reference_ = *std::exchange(before_reference_, std::nullopt);
+    measured_ = reference_;  // those of the other plan may be of other ranks
     is_on_trial_ = false;
     begin_anew();
   }
@@ -222,9 +343,11 @@ class replanner::watch {
   }
 
   replan_settings settings_;
+  problem first_;  // what stages take on ranks of speed 1
   plan current_;
-  std::optional<plan> before_;  // while the current one is on trial
   problem reference_;           // the costs that the plan was made for, or was kept with
+  std::optional<plan> before_;  // while the current one is on trial, as the next
+  std::optional<problem> before_reference_;
   problem measured_;
   int wait_;  // how many steps are not measured
   std::int64_t step_ = 0;
@@ -234,7 +357,7 @@ class replanner::watch {
   std::vector<timeline> steps_;  // of the window; later ones are copied into the same memory
   std::size_t filled_ = 0;       // how many of them belong to it so far
   std::vector<plan_switch> switches_;
-  std::optional<detail::order_lookup> lookup_;
+  std::optional<detail::plan_lookup> lookup_;
 };
 
 ZBPP_INLINE replanner::replanner(plan const& first, replan_settings settings)

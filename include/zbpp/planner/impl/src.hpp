@@ -17,5 +17,6 @@
 #include <zbpp/planner/impl/replanner.ipp>
 #include <zbpp/planner/impl/save_memory.ipp>
 #include <zbpp/planner/impl/search_once.ipp>
+#include <zbpp/planner/impl/stage_per_layer.ipp>
 #include <zbpp/planner/impl/with_placement.ipp>
 #include <zbpp/planner/impl/zb_v_within_limits.ipp>

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The plan of a cut model with one stage for each layer. Stages that are single layers can change
+// ranks between steps, so that another cut needs no other stages.
+#pragma once
+
+#include <zbpp/model/layers.hpp>
+#include <zbpp/model/placement.hpp>
+#include <zbpp/planner/search.hpp>
+
+namespace zbpp {
+
+/// Gives a plan in which each layer is a stage of the rank that has it, and each pass of a stage is
+/// the passes of its layers one after another. A step costs the same, but for roundings to ticks.
+/// @param found  a plan of the model, with its `first_layer`
+/// @throws error (bad_argument) when it is not a plan of the model; (unsupported_problem) when a
+///         stage recomputes, or F and B run in pairs
+[[nodiscard]] found_plan stage_per_layer(found_plan const& found, layered_problem const& model);
+
+namespace detail {
+
+/// @return the same model, whose plans neither recompute nor pair F and B
+[[nodiscard]] layered_problem plain_layers(layered_problem const& model);
+
+/// @return the placement that is left where neighbouring stages of a rank are one; both middle
+///         stages of a V stay apart
+[[nodiscard]] placement merged_placement(placement const& placement);
+
+}  // namespace detail
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/planner/impl/stage_per_layer.ipp>
+#endif
