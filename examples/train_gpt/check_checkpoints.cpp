@@ -112,7 +112,8 @@ struct example_run {
         zbpp::problem(cut.where, how.microbatches, costs),
         {.step = how.optimizer.needs_norm ? zbpp::step_kind::post_validated
                                           : zbpp::step_kind::unchecked});
-    return run_pipeline(planned, how, stages, state, until, keeps ? &save : nullptr);
+    return run_pipeline(
+        planned, how, zbpp::threads{}, stages, state, until, keeps ? &save : nullptr);
   }
 
   training how;

@@ -14,14 +14,36 @@
 
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
+#include <system_error>
 
 namespace gpt {
 namespace {
+
+/// Reads which rank is slow.
+/// @throws setting_error
+slow_rank read_slow_rank(std::string const& given, options const& o) {
+  slow_rank slow;
+  auto const end = given.data() + given.size();
+  auto const rank = std::from_chars(given.data(), end, slow.rank);
+  bool const is_right = rank.ec == std::errc{} && rank.ptr != end && *rank.ptr == ':' &&
+                        slow.rank >= 0 && slow.rank < o.ranks;
+  char* stop = nullptr;
+  if (is_right) slow.factor = std::strtod(rank.ptr + 1, &stop);
+  if (!is_right || stop != end || !(slow.factor >= 1.0 && slow.factor <= 100.0))
+    throw setting_error(
+        "--slow-rank '" + given + "' is not a rank below " + std::to_string(o.ranks) +
+        " and a factor from 1 to 100, such as 1:1.5");
+  if (o.by == transport::tcp)
+    throw setting_error("--slow-rank is for threads; leave --transport tcp out");
+  return slow;
+}
 
 /// Reads the command line.
 /// @return nothing when it asks for help, which is then printed
@@ -123,6 +145,16 @@ std::optional<options> read_options(int argc, char const* const* argv) {
          "Tell where the time of a typical step of the last policy went. So does, from the files,\n"
          "zbpp-plan --explain trace.json --plan plan.json")
       ->default_str("");
+  app.add_flag(
+         "--adaptive",
+         o.adapts,
+         "Plan again while it trains, and let blocks change ranks, where passes take other times\n"
+         "than measured before; on threads. Without --policy, by greedy_auto")
+      ->default_str("");
+  std::string slow;
+  app.add_option(
+         "--slow-rank", slow, "A rank whose passes take longer than they need, such as 1:1.5")
+      ->option_text("RANK:FACTOR");
   bool is_alone = false;
   app.add_flag("--no-reference", is_alone, "Leave the sequential run out: nothing is compared")
       ->default_str("");
@@ -147,7 +179,11 @@ std::optional<options> read_options(int argc, char const* const* argv) {
     throw setting_error(
         "--vocabulary-parallel divides the weights of the head, and --tied gives all of them to "
         "the embedding, too; leave one of the two out");
-  if (o.divides_vocabulary && !o.names_policies)
+  if (o.adapts && o.by == transport::tcp)
+    throw setting_error("--adaptive moves stages between threads; leave --transport tcp out");
+  if (o.adapts && !o.names_policies) o.policies = {"greedy_auto"};
+  if (!slow.empty()) o.slow = read_slow_rank(slow, o);
+  if (o.divides_vocabulary && !o.names_policies && !o.adapts)
     o.policies = {"interleaved", "zb_v", "greedy_auto"};
   if (o.by == transport::threads) settle_ranks(o);
   auto& step = o.how.optimizer;

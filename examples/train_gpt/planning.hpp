@@ -10,6 +10,8 @@
 #include <zbpp/train.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -66,6 +68,46 @@ struct choice {
   return found;
 }
 
+/// Gives the placement with a stage for each block, and for each shard of the head, on the ranks
+/// where a placement of fewer stages has them: such stages can change ranks one by one.
+[[nodiscard]] inline zbpp::placement blocks_of(
+    zbpp::placement const& where, model_config const& model) {
+  auto const blocks = model.layers + (model.shards > 1 ? model.shards : 0);
+  std::vector<int> ranks;
+  for (int s = 0; s < where.stages(); ++s) {
+    auto const own = layers_of_stage(model, where.stages(), s);
+    ranks.insert(
+        ranks.end(),
+        static_cast<std::size_t>(std::min(own.last, blocks) - own.first),
+        where.rank_of(s));
+  }
+  return zbpp::placement::custom(std::move(ranks));
+}
+
+/// Finds the order of a policy for blocks: that of the stages that they make up.
+/// @param blocks  on `blocks_of(where)`
+/// @throws zbpp::error (unsupported_problem) when the policy recomputes, or has F and B in pairs
+[[nodiscard]] inline zbpp::schedule order_of_blocks(
+    zbpp::any_policy const& policy,
+    zbpp::placement const& where,
+    model_config const& model,
+    zbpp::problem const& blocks) {
+  zbpp::layered_problem const layers(
+      where,
+      blocks.microbatches(),
+      {blocks.all_costs().begin(), blocks.all_costs().end()},
+      blocks.transfer());
+  std::vector<int> first;
+  for (int s = 0; s < where.stages(); ++s)
+    first.push_back(static_cast<int>(layers_of_stage(model, where.stages(), s).first));
+  auto merged = layers.with(first);
+  auto order = policy(merged);
+  return stage_per_layer(
+             {.problem = std::move(merged), .schedule = std::move(order), .first_layer = first},
+             layers)
+      .schedule;
+}
+
 /// Says how large the stages here are, and what their optimizer steps take, which changes them.
 [[nodiscard]] inline std::vector<zbpp::stage_costs> sizes_of(std::vector<chunk_stage>& stages) {
   std::vector<zbpp::stage_costs> costs;
@@ -76,22 +118,22 @@ struct choice {
   return costs;
 }
 
-/// Makes the plan whose steps are measured: the order of a policy, with B and W apart.
+/// Makes the plan whose steps are measured: an order, with B and W apart.
 [[nodiscard]] inline zbpp::plan plan_to_measure(
-    zbpp::any_policy const& policy, zbpp::problem const& sizes) {
-  return zbpp::make_plan("measuring", split_backward(policy(sizes)), sizes);
+    zbpp::schedule const& order, zbpp::problem const& sizes) {
+  return zbpp::make_plan("measuring", split_backward(order), sizes);
 }
 
 /// Measures the problem of a placement in this process.
-/// @param policy  takes the placement
+/// @param order_of  gives an order of the problem whose times are not known yet
 [[nodiscard]] inline zbpp::problem measure_on_threads(
     training const& how,
     text const& on,
-    zbpp::any_policy const& policy,
-    zbpp::placement const& placement) {
+    zbpp::placement const& placement,
+    std::function<zbpp::schedule(zbpp::problem const&)> const& order_of) {
   auto stages = make_stages(how, on, placement);
   zbpp::problem const sizes(placement, how.microbatches, sizes_of(stages));
-  zbpp::pipeline pipe(plan_to_measure(policy, sizes), zbpp::threads{}, stages);
+  zbpp::pipeline pipe(plan_to_measure(order_of(sizes), sizes), zbpp::threads{}, stages);
   return zbpp::measure(pipe);
 }
 

@@ -111,16 +111,18 @@ class ranks_apart final : public ranks_here {
     auto const own = sizes_of(stages);
     zbpp::problem const sizes(
         *where, o.how.microbatches, zbpp::asio::gather_costs(*meeting_, *where, own));
-    zbpp::pipeline pipe(plan_to_measure(policy, sizes), zbpp::asio::tcp(*meeting_), stages);
+    zbpp::pipeline pipe(plan_to_measure(policy(sizes), sizes), zbpp::asio::tcp(*meeting_), stages);
     return {zbpp::asio::measure(*meeting_, pipe)};
   }
 
   [[nodiscard]] run_record run(
       zbpp::plan const& planned,
-      training const& how,
+      zbpp::step_kind,
+      options const& o,
       std::vector<chunk_stage>& stages,
       zbpp::training_state const& state,
       saver* save) override {
+    auto const& how = o.how;
     zbpp::pipeline pipe(planned, zbpp::asio::tcp(*meeting_), stages, options_of(how.optimizer));
     pipe.resume(state);
     run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = explains_};

@@ -28,10 +28,11 @@ namespace gpt {
 /// Is one policy on its way through the program.
 struct contender {
   std::string title;
-  zbpp::step_kind kind;            ///< when ranks step
-  std::string why_not;             ///< why it does not run; empty where it does
-  std::optional<zbpp::plan> plan;  ///< of those that run
-  std::optional<run_record> run;   ///< of those that ran
+  zbpp::step_kind kind;                       ///< when ranks step
+  std::string why_not;                        ///< why it does not run; empty where it does
+  std::optional<zbpp::plan> plan;             ///< of those that run, in the end
+  std::optional<run_record> run;              ///< of those that ran
+  std::optional<zbpp::plan> first_plan = {};  ///< where it was another one
 
   /// @return whether there are steps to tell about
   [[nodiscard]] bool has_steps() const { return run && !run->losses.empty(); }
@@ -206,6 +207,11 @@ struct contender {
   for (auto const& c : all) {
     if (!c.has_steps() || c.run->timelines.empty()) continue;
     auto const& steps = c.run->timelines;
+    if (c.first_plan) {
+      auto const before = c.run->typical(0, c.run->first_changed);
+      lines.push_back({c.title + " predicted at first", c.first_plan->timeline(), {}});
+      lines.push_back({c.title + " measured at first", steps[before], {}});
+    }
     auto typical = c.run->typical();
     if (c.kind == zbpp::step_kind::unchecked) {
       auto const profile = zbpp::activation_profile(c.plan->schedule(), c.plan->problem());

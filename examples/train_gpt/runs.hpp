@@ -8,6 +8,7 @@
 #include "saving.hpp"
 #include <zbpp/io/run_progress.hpp>
 #include <zbpp/io/text.hpp>
+#include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/interrupt.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -19,6 +20,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,8 +43,11 @@ struct run_record {
   bool keeps_times = false;  ///< whether to keep those of each step, of the ranks here
   /// A step of typical length on all ranks, from its first start; empty where it is not known.
   zbpp::timeline typical_step = {};
-  std::uint64_t parameters = 0;  ///< digest of those at the end
-  bool is_identical = true;      ///< to the sequential run, as far as it went
+  std::uint64_t parameters = 0;               ///< digest of those at the end
+  bool is_identical = true;                   ///< to the sequential run, as far as it went
+  std::optional<zbpp::plan> other_plan = {};  ///< that ran last, where plans changed
+  std::size_t first_changed = 0;  ///< the step with which the first plan ended; of a run of more
+  std::size_t last_changed = 0;   ///< the step with which the last plan began
 
   /// Takes in the outcome of a step.
   /// @param took  milliseconds
@@ -57,11 +62,13 @@ struct run_record {
   }
   /// @return steps taken, those before among them
   [[nodiscard]] std::int64_t done() const { return first + std::ssize(losses); }
-  /// @return the place of the step whose length is the median of all but the first few, which meet
-  ///         cold caches; of a run that took steps
-  [[nodiscard]] std::size_t typical() const {
-    std::vector<std::size_t> later(milliseconds.size());
-    std::iota(later.begin(), later.end(), 0);
+  /// @return the place of the step whose length is the median of all of the last plan but the first
+  ///         few, which meet cold caches; of a run that took steps
+  [[nodiscard]] std::size_t typical() const { return typical(last_changed, milliseconds.size()); }
+  /// @return the same of steps from one to another
+  [[nodiscard]] std::size_t typical(std::size_t begin, std::size_t end) const {
+    std::vector<std::size_t> later(end - begin);
+    std::iota(later.begin(), later.end(), begin);
     later.erase(later.begin(), later.begin() + std::min<std::ptrdiff_t>(3, std::ssize(later) / 2));
     auto const middle = later.begin() + std::ssize(later) / 2;
     std::ranges::nth_element(
@@ -216,6 +223,13 @@ struct plain_loop {
   return step;
 }
 
+/// Ends the record of a run on threads.
+inline void conclude(run_record& record, std::vector<chunk_stage> const& stages) {
+  record.parameters = digest(stages);
+  if (!record.timelines.empty())
+    record.typical_step = from_first_start(record.timelines[record.typical()]);
+}
+
 /// Runs a plan on threads.
 /// @param stages  of the plan, all of them
 /// @param state   what the next step depends on, besides the stages
@@ -224,18 +238,68 @@ struct plain_loop {
 [[nodiscard]] inline run_record run_pipeline(
     zbpp::plan const& planned,
     training const& how,
+    zbpp::threads const& backend,
     std::vector<chunk_stage>& stages,
     zbpp::training_state const& state,
     std::int64_t steps,
     saver* save) {
-  zbpp::pipeline pipe(planned, zbpp::threads{}, stages, options_of(how.optimizer));
+  zbpp::pipeline pipe(planned, backend, stages, options_of(how.optimizer));
   pipe.resume(state);
   run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
   run_display display(record, how, steps);
   take_steps(pipe, record, display, steps, steps_between_stops(planned), stages, save);
-  record.parameters = digest(stages);
-  if (!record.timelines.empty())
-    record.typical_step = from_first_start(record.timelines[record.typical()]);
+  conclude(record, stages);
+  return record;
+}
+
+/// Is a pipeline that changes its plan, in the form of one that does not.
+struct adapting_loop {
+  zbpp::adaptive_pipeline<zbpp::threads>* pipe;
+  zbpp::plan const* first;
+  run_record* record;
+
+  template <class Note>
+  void run(std::int64_t steps, Note const& note) {
+    for (; steps > 0; --steps) {
+      auto const& result = pipe->step();
+      auto const& planned = pipe->current().planned();
+      auto const& before = record->other_plan ? *record->other_plan : *first;
+      if (!(planned.schedule() == before.schedule())) {
+        record->last_changed = record->losses.size();
+        if (!record->other_plan) record->first_changed = record->last_changed;
+        record->other_plan = planned;
+      }
+      note(result);
+    }
+  }
+  [[nodiscard]] zbpp::training_state state() const { return pipe->current().state(); }
+};
+
+/// Runs a plan on threads, and better ones where passes take other times than planned; stages
+/// change ranks then.
+/// @param kind  of its steps; the other parameters are as for `run_pipeline`
+[[nodiscard]] inline run_record run_adapting(
+    zbpp::plan const& planned,
+    zbpp::step_kind kind,
+    training const& how,
+    zbpp::threads const& backend,
+    std::vector<chunk_stage>& stages,
+    zbpp::training_state const& state,
+    saver* save) {
+  auto const steps = how.optimizer.steps;
+  run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
+  run_display display(record, how, steps);
+  // Own choice: threads share processors with other programs, and so vary by that much.
+  zbpp::replan_settings settings{
+      .band = 0.1, .least_gain = 0.05, .least_steps = 30, .moves_stages = true};
+  settings.search.seconds = 0.5;
+  settings.program.step = kind;
+  settings.on_report = [&](std::string const& line) { display.note(line); };
+  zbpp::adaptive_pipeline pipe{planned, backend, stages, settings, options_of(how.optimizer)};
+  pipe.current().resume(state);
+  adapting_loop loop{&pipe, &planned, &record};
+  take_steps(loop, record, display, steps, 1, stages, save);
+  conclude(record, stages);
   return record;
 }
 

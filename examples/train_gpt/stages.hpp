@@ -4,6 +4,7 @@
 #pragma once
 
 #include "sequential.hpp"
+#include "slow_rank.hpp"
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
@@ -49,6 +50,7 @@ class chunk_stage {
     arrays keep;
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
+      slowed_pass const whole;
       auto const& size = model_.keeps();
       keep.until_b = ctx.allocate(bytes(size.until_b));
       keep.until_w = ctx.allocate(bytes(size.until_w));
@@ -62,6 +64,7 @@ class chunk_stage {
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
+      slowed_pass const whole;
       if (model_.uses_gradient_in_w()) keep.dy = msg[0];
       keep.gradients = ctx.allocate(bytes(model_.keeps().gradients));
       zbpp::buffer dx;
@@ -73,6 +76,7 @@ class chunk_stage {
     });
     co_await mb.send_gradient(std::move(msg));
     co_await zbpp::W([&](zbpp::pass_context ctx) {
+      slowed_pass const whole;
       auto const scratch = ctx.allocate(bytes(model_.keeps().scratch));
       model_.backward_weight(keep.first(), of, at(keep.dy), at(scratch));
       keep = {};

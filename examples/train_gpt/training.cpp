@@ -48,6 +48,25 @@ auto find_problem(std::vector<zbpp::problem> const& all, zbpp::placement const& 
       all.begin(), all.end(), [&](zbpp::problem const& p) { return p.placement() == placement; });
 }
 
+/// Plans for a policy that found a placement.
+/// @throws setting_error when its order cannot be that of single blocks, and has to
+zbpp::plan plan_of(
+    options const& o,
+    choice const& c,
+    std::vector<zbpp::problem> const& measured,
+    zbpp::step_kind kind) {
+  auto const& problem = *find_problem(measured, placement_of_stages(o, *c.where));
+  if (!o.adapts) return zbpp::make_plan(c.policy, problem, {.step = kind});
+  try {
+    auto order = order_of_blocks(c.policy, *c.where, o.how.model, problem);
+    return zbpp::make_plan(
+        std::string(c.policy.title()), std::move(order), problem, {.step = kind});
+  } catch (zbpp::error const& refused) {
+    if (refused.code() != zbpp::errc::unsupported_problem) throw;
+    throw setting_error("--adaptive with " + std::string(c.policy.title()) + ": " + refused.what());
+  }
+}
+
 /// Plans for the policies that found a placement, with each kind of steps.
 std::vector<contender> plan_all(
     options const& o,
@@ -57,8 +76,7 @@ std::vector<contender> plan_all(
   for (auto const& c : choices) {
     for (auto const kind : o.kinds) {
       contender made{title_of(c.policy.title(), kind, o.kinds), kind, c.why_not, {}, {}};
-      if (c.where)
-        made.plan = zbpp::make_plan(c.policy, *find_problem(measured, *c.where), {.step = kind});
+      if (c.where) made.plan = plan_of(o, c, measured, kind);
       all.push_back(std::move(made));
       if (!c.where) break;  // with no kind
     }
@@ -138,20 +156,28 @@ std::vector<chunk_stage> ranks_here::make_stages(
 std::vector<zbpp::problem> ranks_here::measure(
     options const& o, text const& on, std::vector<choice> const& choices) {
   std::vector<zbpp::problem> measured;
-  for (auto const& c : choices)
-    if (c.where && find_problem(measured, *c.where) == measured.end())
-      measured.push_back(measure_on_threads(o.how, on, c.policy, *c.where));
+  for (auto const& c : choices) {
+    if (!c.where) continue;
+    auto const place = placement_of_stages(o, *c.where);
+    if (find_problem(measured, place) != measured.end()) continue;
+    measured.push_back(measure_on_threads(o.how, on, place, [&](zbpp::problem const& sizes) {
+      return o.adapts ? order_of_blocks(c.policy, *c.where, o.how.model, sizes) : c.policy(sizes);
+    }));
+  }
   share_messages(measured);
   return measured;
 }
 
 run_record ranks_here::run(
     zbpp::plan const& planned,
-    training const& how,
+    zbpp::step_kind kind,
+    options const& o,
     std::vector<chunk_stage>& stages,
     zbpp::training_state const& state,
     saver* save) {
-  return run_pipeline(planned, how, stages, state, how.optimizer.steps, save);
+  auto const backend = threads_with(o.slow);
+  if (o.adapts) return run_adapting(planned, kind, o.how, backend, stages, state, save);
+  return run_pipeline(planned, o.how, backend, stages, state, o.how.optimizer.steps, save);
 }
 
 int train(options const& o, ranks_here& ranks) {
@@ -169,7 +195,7 @@ int train(options const& o, ranks_here& ranks) {
   std::optional<beginning> resumed;
   if (auto const& where = choices.front().where) ranks.agree(o, settings, *where);
   if (!o.checkpoint.empty()) {
-    auto const& where = *choices.front().where;
+    auto const where = placement_of_stages(o, *choices.front().where);
     save.emplace(o.checkpoint, settings, o.every, o.policies.front(), where, ranks.processes());
     resumed.emplace(beginning{new_stages(where)});
     resumed->state =
@@ -198,8 +224,9 @@ int train(options const& o, ranks_here& ranks) {
     auto from =
         resumed ? std::move(*resumed) : beginning{new_stages(c.plan->problem().placement())};
     c.run = doing("running the pipeline of " + c.title, [&] {
-      return ranks.run(*c.plan, o.how, from.stages, from.state, save ? &*save : nullptr);
+      return ranks.run(*c.plan, c.kind, o, from.stages, from.state, save ? &*save : nullptr);
     });
+    if (c.run->other_plan) c.first_plan = std::exchange(c.plan, c.run->other_plan);
     if (sequential) c.run->is_identical = is_identical(*c.run, *sequential);
     last = &*c.run;
   }

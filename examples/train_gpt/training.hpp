@@ -38,6 +38,8 @@ struct options {
   bool resume = false;               ///< go on from the newest checkpoint
   bool reference = true;             ///< run the sequential reference, too
   bool explains = false;             ///< tell where the time of a typical step went
+  bool adapts = false;               ///< plan again while it trains, and let blocks change ranks
+  slow_rank slow = {};               ///< a rank that takes longer than measured
 };
 
 /// Settles what depends on the number of ranks, once it is known.
@@ -51,6 +53,12 @@ inline void settle_ranks(options& o) {
   if (o.ranks == 1)
     throw setting_error("--vocabulary-parallel divides the head among ranks; --ranks is 1");
   o.how.model.shards = o.ranks;
+}
+
+/// Says where the stages of a run are whose policy takes a placement.
+[[nodiscard]] inline zbpp::placement placement_of_stages(
+    options const& o, zbpp::placement const& where) {
+  return o.adapts ? blocks_of(where, o.how.model) : where;
 }
 
 /// Is where the ranks of a run are: on threads of this process. Ranks that are elsewhere override
@@ -75,9 +83,11 @@ class ranks_here {
   [[nodiscard]] virtual std::vector<zbpp::problem> measure(
       options const& o, text const& on, std::vector<choice> const& choices);
   /// Runs a plan to its end.
+  /// @param kind  of its steps
   [[nodiscard]] virtual run_record run(
       zbpp::plan const& planned,
-      training const& how,
+      zbpp::step_kind kind,
+      options const& o,
       std::vector<chunk_stage>& stages,
       zbpp::training_state const& state,
       saver* save);
