@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 // What the checks need besides.
@@ -202,6 +203,58 @@ TEST_CASE("weights and losses are to the bit those of the plan that stays", "[ad
     toy::update(plain);
   }
   CHECK(pipe.switches().size() == 1);
+}
+
+TEST_CASE("steps of other numbers of microbatches give the bits of a plain loop", "[adaptive]") {
+  auto const first = zb_h1_plan(4, 12);
+  std::int64_t step = 0;
+  std::vector<std::string> lines;
+  auto all = toy::make_model(4);
+  std::vector<toy::hand_written> stages(all.begin(), all.end());
+  adaptive_pipeline pipe{first, virtual_time{slow_from(first, step, 10)}, stages, at_once(lines)};
+  pipe.prepare(5);
+  auto plain = toy::make_model(4);
+  std::vector<toy::hand_written> same(plain.begin(), plain.end());
+  // Every number in turn, before and after a switch.
+  std::int64_t taken = 0;
+  for (; step < 60; ++step) {
+    int const count = step % 3 == 1 ? static_cast<int>(1 + step % 7) : 12;
+    std::vector<double> losses;
+    {
+      pipeline kept{
+          make_plan(zb_h1{}, with_microbatches(first.problem(), count)), virtual_time{}, same};
+      kept.resume({.steps = step});
+      losses = kept.step().losses;
+    }
+    auto const& result = count == 12 && step % 2 == 0 ? pipe.step() : pipe.step(count);
+    CHECK(result.losses.size() == detail::index(count));
+    CHECK(toy::is_same(result.losses, losses));
+    CHECK(toy::is_same(all, plain));
+    toy::update(all);
+    toy::update(plain);
+    CHECK(pipe.current().steps() == ++taken);
+    if (count != 12) CHECK(pipe.current().planned().problem().microbatches() == count);
+  }
+  CHECK(pipe.switches().size() == 1);
+  CHECK_FALSE(pipe.switches().front().is_taken_back);
+  for (int const wrong : {0, -1}) CHECK_THROWS_AS(pipe.step(wrong), error);
+  static_cast<void>(pipe.step());  // goes on afterwards
+}
+
+TEST_CASE("plans by count are kept while the placement stays", "[adaptive]") {
+  auto const usual = zb_h1_plan(3, 9).problem();
+  plans_by_count plans({.seconds = 0.01});
+  auto const* const of_four = &plans.plan_for(usual, 4);
+  CHECK(of_four->problem() == with_microbatches(usual, 4));
+  CHECK(verify(of_four->program(), of_four->problem()).empty());
+  static_cast<void>(plans.plan_for(usual, 7));
+  CHECK(&plans.plan_for(usual, 4) == of_four);
+  auto const elsewhere = zb_h1_plan(2, 9).problem();
+  CHECK(plans.plan_for(elsewhere, 4).problem() == with_microbatches(elsewhere, 4));
+  CHECK(test::refusal(errc::unsupported_problem, [&] {
+          static_cast<void>(plans.plan_for(with_memory_limit(usual, 1), 4));
+        }).empty() == false);
+  CHECK_THROWS_AS(plans_by_count({.seconds = -1}), error);
 }
 
 TEST_CASE("on threads searches run beside the steps", "[adaptive]") {

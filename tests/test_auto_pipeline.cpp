@@ -95,6 +95,26 @@ TEST_CASE("layers become a running pipeline that takes what was planned", "[auto
   }
 }
 
+TEST_CASE("a step may have another number of microbatches", "[auto_pipeline]") {
+  for (bool const adapts : {false, true}) {
+    std::vector<std::string> lines;
+    auto settings = brief(lines);
+    if (!adapts) settings.replan.reset();
+    auto_pipeline pipe{
+        model(), virtual_time{}, [](int, int) { return test::plain_flow{}; }, settings};
+    int taken = 0;
+    for (int const count : {8, 3, 3, 8, 1, 11, 8}) {
+      auto const& result = count == 8 ? pipe.step() : pipe.step(count);
+      REQUIRE(result.losses.size() == detail::index(count));
+      for (int m = 0; m < count; ++m)
+        CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(pipe.stages(), m));
+      CHECK(pipe.current().steps() == ++taken);
+    }
+    CHECK(pipe.current().planned().problem() == pipe.chosen().problem);
+    CHECK_THROWS_AS(pipe.step(0), error);
+  }
+}
+
 TEST_CASE("what is fixed by hand stays", "[auto_pipeline]") {
   auto const layers = model();
   plan_choices choices{.placement = placement::v_shape(4), .search = {.seconds = 0.02}};

@@ -170,6 +170,7 @@ set(ZBPP_CORE_HEADERS
   planner/impl/named_policy.ipp
   planner/impl/partition.ipp
   planner/impl/partition_by_name.ipp
+  planner/impl/plans_by_count.ipp
   planner/impl/registry.ipp
   planner/impl/replanner.ipp
   planner/impl/save_memory.ipp
@@ -182,6 +183,7 @@ set(ZBPP_CORE_HEADERS
   planner/named_policy.hpp
   planner/partition.hpp
   planner/partition_by_name.hpp
+  planner/plans_by_count.hpp
   planner/registry.hpp
   planner/replanner.hpp
   planner/save_memory.hpp
@@ -217,6 +219,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/frame_pool.hpp
   runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
+  runtime/detail/plan_runner.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/program_run.hpp

@@ -53,6 +53,7 @@
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
+#include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/planner/save_memory.hpp>

@@ -108,6 +108,9 @@ void require_fit(Order const& order, problem const& problem) {
 /// @return the same problem with one memory limit for every rank
 /// @throws error (bad_argument) when the limit is negative
 [[nodiscard]] problem with_memory_limit(problem const& problem, bytes limit);
+/// @return the same problem with another number of microbatches
+/// @throws error (bad_argument) when it is below 1 or too large
+[[nodiscard]] problem with_microbatches(problem const& problem, int microbatches);
 /// @return the same problem with other times of messages
 /// @throws error (bad_argument) when they are for another number of ranks
 [[nodiscard]] problem with_transfer(problem const& problem, transfer_costs transfer);

@@ -5,15 +5,15 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/detail/plan_runner.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
-#include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,31 +37,49 @@ class adaptive_pipeline {
       Stages&& stages,
       replan_settings settings = {},
       training_options const& training = {})
-      : backend_(std::move(backend)),
-        stages_(detail::refer_to<Stages>(stages)),
-        training_(training),
-        replanner_(first, std::move(settings)),
-        pipeline_(make(first)) {}
+      : replanner_(first, settings),
+        runner_(
+            first,
+            std::move(backend),
+            detail::refer_to<Stages>(stages),
+            training,
+            plans_by_count(settings.search, settings.program)) {}
 
   /// Runs a step, and decides which plan the next one runs.
   /// @return its result, which the next step overwrites
   /// @throws error as `pipeline::step`; (bad_argument) when not all ranks run in this process
   step_result const& step() {
-    auto next = std::exchange(next_, std::nullopt);
-    if (next) run_from_now_on(*next);
-    auto const& result = pipeline_->step();
+    if (!runs_usual_) run_usual();
+    auto const& result = runner_.current().step();
     for (int rank = 0; rank < result.measured.ranks(); ++rank)
       detail::require(
           !result.measured[rank].empty(),
           "adaptive_pipeline: not all ranks run in this process; use a replanner with what "
           "asio::gather_timeline gives, on all ranks");
-    next_ = replanner_.after_step(result.measured);
+    is_new_ = replanner_.after_step(result.measured).has_value();
+    runs_usual_ = !is_new_;
     return result;
   }
 
+  /// Runs a step of another number of microbatches, such as the last one of an epoch. The first of
+  /// a number takes as long as the search for its plan, which is kept. Such steps decide nothing
+  /// about plans.
+  /// @return its result, which the next step overwrites
+  /// @throws error as `pipeline::step` and `plans_by_count::plan_for`
+  step_result const& step(int microbatches) {
+    auto const& usual = replanner_.current().problem();
+    if (microbatches == usual.microbatches()) return step();
+    runner_.run(usual, microbatches);
+    runs_usual_ = false;
+    return runner_.current().step();
+  }
+  /// Searches the plan of another number of microbatches now, so that no step has to wait for it.
+  /// @throws error as `plans_by_count::plan_for`
+  void prepare(int microbatches) { runner_.prepare(replanner_.current().problem(), microbatches); }
+
   /// @return the pipeline that runs now, to evaluate, save and resume; a step that may switch plans
   ///         makes another one
-  [[nodiscard]] pipeline<Backend>& current() noexcept { return *pipeline_; }
+  [[nodiscard]] pipeline<Backend>& current() { return runner_.current(); }
   /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept {
     return replanner_.switches();
@@ -70,30 +88,23 @@ class adaptive_pipeline {
   [[nodiscard]] replanner const& planner() const noexcept { return replanner_; }
 
  private:
-  [[nodiscard]] std::unique_ptr<pipeline<Backend>> make(plan const& planned) {
-    return std::make_unique<pipeline<Backend>>(planned, backend_, stages_, training_);
-  }
-
-  // The old one gives its memory back before the new one takes its own.
-  void run_from_now_on(plan const& next) {
-    auto const state = pipeline_->state();
-    auto const old = pipeline_->planned();
-    pipeline_.reset();
+  void run_usual() {
+    auto const is_new = std::exchange(is_new_, false);
     try {
-      pipeline_ = make(next);
+      runner_.run(replanner_.current());
     } catch (error const& refused) {
+      if (!is_new) throw;
       replanner_.refuse_plan(refused.what());
-      pipeline_ = make(old);
+      if (runner_.current().planned().schedule() != replanner_.current().schedule())
+        runner_.run(replanner_.current());
     }
-    pipeline_->resume(state);
+    runs_usual_ = true;
   }
 
-  Backend backend_;
-  std::vector<stage_ref> stages_;
-  training_options training_;
   replanner replanner_;
-  std::unique_ptr<pipeline<Backend>> pipeline_;
-  std::optional<plan> next_;
+  detail::plan_runner<Backend> runner_;
+  bool runs_usual_ = true;  // whether the pipeline runs the plan of the replanner
+  bool is_new_ = false;     // whether that plan has never run
 };
 
 template <class Backend, class Stages>

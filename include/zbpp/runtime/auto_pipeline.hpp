@@ -9,10 +9,12 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/choose_plan.hpp>
 #include <zbpp/planner/detail/cuts.hpp>
+#include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/planner/stage_per_layer.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/detail/plan_runner.hpp>
 #include <zbpp/runtime/measure.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/stage.hpp>
@@ -93,7 +95,13 @@ class auto_pipeline {
     }
     auto const planned = make_plan("auto-plan", runs.schedule, runs.problem, settings.program);
     if (!settings.replan) {
-      fixed_.emplace(planned, std::move(backend), stages_.refs, settings.training);
+      usual_.emplace(planned);
+      fixed_.emplace(
+          planned,
+          std::move(backend),
+          stages_.refs,
+          settings.training,
+          plans_by_count(settings.plan.search, settings.program));
       return;
     }
     settings.replan->program = settings.program;
@@ -104,11 +112,23 @@ class auto_pipeline {
 
   /// Runs a step. @return its result, which the next step overwrites
   /// @throws error as `pipeline::step`
-  step_result const& step() { return adaptive_ ? adaptive_->step() : fixed_->step(); }
+  step_result const& step() {
+    if (adaptive_) return adaptive_->step();
+    if (!std::exchange(runs_usual_, true)) fixed_->run(*usual_);
+    return fixed_->current().step();
+  }
+  /// Runs a step of another number of microbatches, as `adaptive_pipeline::step` does.
+  step_result const& step(int microbatches) {
+    if (adaptive_) return adaptive_->step(microbatches);
+    if (microbatches == usual_->problem().microbatches()) return step();
+    fixed_->run(usual_->problem(), microbatches);
+    runs_usual_ = false;
+    return fixed_->current().step();
+  }
 
   /// @return the pipeline that runs now, to evaluate, save and resume
-  [[nodiscard]] pipeline<Backend>& current() noexcept {
-    return adaptive_ ? adaptive_->current() : *fixed_;
+  [[nodiscard]] pipeline<Backend>& current() {
+    return adaptive_ ? adaptive_->current() : fixed_->current();
   }
   /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> switches() const {
@@ -140,7 +160,9 @@ class auto_pipeline {
   found_plan chosen_;
   detail::owned_stages<Stage> stages_;
   std::optional<adaptive_pipeline<Backend>> adaptive_;
-  std::optional<pipeline<Backend>> fixed_;
+  std::optional<plan> usual_;  // where it stays
+  std::optional<detail::plan_runner<Backend>> fixed_;
+  bool runs_usual_ = true;
 };
 
 template <class Backend, class Make>

@@ -131,6 +131,15 @@ ZBPP_INLINE problem with_memory_limit(problem const& problem, bytes limit) {
   return with_memory_limits(problem, {limit});
 }
 
+ZBPP_INLINE problem with_microbatches(problem const& problem, int microbatches) {
+  return {
+      problem.placement(),
+      microbatches,
+      {problem.all_costs().begin(), problem.all_costs().end()},
+      problem.transfer(),
+      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+}
+
 ZBPP_INLINE problem with_transfer(problem const& problem, transfer_costs transfer) {
   return {
       problem.placement(),

@@ -13,6 +13,7 @@
 #include <zbpp/planner/impl/named_policy.ipp>
 #include <zbpp/planner/impl/partition.ipp>
 #include <zbpp/planner/impl/partition_by_name.ipp>
+#include <zbpp/planner/impl/plans_by_count.ipp>
 #include <zbpp/planner/impl/registry.ipp>
 #include <zbpp/planner/impl/replanner.ipp>
 #include <zbpp/planner/impl/save_memory.ipp>

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans for steps whose number of microbatches changes, such as the last one of an epoch: each is
+// searched once and kept.
+#pragma once
+
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/planner/search.hpp>
+
+#include <map>
+
+namespace zbpp {
+
+/// Keeps a plan for each number of microbatches. W of each stage stays in ascending microbatch, as
+/// in every plan of `greedy_auto`.
+class plans_by_count {
+ public:
+  explicit plans_by_count(search_settings search = {}, lower_options program = {});
+
+  /// Finds the plan for a number of microbatches: by `greedy_auto` the first time, and again when
+  /// the placement has changed since.
+  /// @param usual  costs, placement and limits; its number of microbatches does not matter
+  /// @return the plan, kept until another placement is asked for
+  /// @throws error (bad_argument) when the number is below 1 or too large; (unsupported_problem)
+  ///         when no order fits the memory limits
+  plan const& plan_for(problem const& usual, int microbatches);
+
+ private:
+  search_settings search_;
+  lower_options program_;
+  std::map<int, plan> plans_;
+};
+
+}  // namespace zbpp
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/planner/impl/plans_by_count.ipp>
+#endif

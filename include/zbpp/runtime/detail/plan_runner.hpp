@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs one plan after another on the same stages, also for other numbers of microbatches: the
+// pipeline of each is made between two steps, with the training state of the one before.
+#pragma once
+
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/planner/plans_by_count.hpp>
+#include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/training.hpp>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Owns the pipeline of the moment.
+template <backend Backend>
+class plan_runner {
+ public:
+  /// @param stages  must outlive it
+  /// @param counts  finds plans for other numbers of microbatches
+  plan_runner(
+      plan const& first,
+      Backend backend,
+      std::vector<stage_ref> stages,
+      training_options const& training,
+      plans_by_count counts)
+      : backend_(std::move(backend)),
+        stages_(std::move(stages)),
+        training_(training),
+        counts_(std::move(counts)),
+        pipeline_(make(first)) {}
+
+  /// @throws error (bad_argument) when neither another plan nor the one before could run
+  [[nodiscard]] pipeline<Backend>& current() {
+    require(
+        pipeline_ != nullptr,
+        "there is no pipeline: neither a new plan nor the one before it runs");
+    return *pipeline_;
+  }
+
+  /// Runs another plan from the next step on. The pipeline before gives its memory back first.
+  /// @throws error when the pipeline cannot be made; then the plan before goes on
+  void run(plan const& next) {
+    auto const state = current().state();
+    auto const before = pipeline_->planned();
+    pipeline_.reset();
+    try {
+      pipeline_ = make(next);
+    } catch (error const&) {
+      pipeline_ = make(before);
+      pipeline_->resume(state);
+      throw;
+    }
+    pipeline_->resume(state);
+  }
+
+  /// Finds the plan for a number of microbatches, and keeps it.
+  void prepare(problem const& usual, int microbatches) {
+    static_cast<void>(counts_.plan_for(usual, microbatches));
+  }
+  /// Runs the plan for a number of microbatches from the next step on.
+  void run(problem const& usual, int microbatches) {
+    auto const& planned = counts_.plan_for(usual, microbatches);
+    if (current().planned().schedule() != planned.schedule()) run(planned);
+  }
+
+ private:
+  [[nodiscard]] std::unique_ptr<pipeline<Backend>> make(plan const& planned) {
+    return std::make_unique<pipeline<Backend>>(planned, backend_, stages_, training_);
+  }
+
+  Backend backend_;
+  std::vector<stage_ref> stages_;
+  training_options training_;
+  plans_by_count counts_;
+  std::unique_ptr<pipeline<Backend>> pipeline_;
+};
+
+}  // namespace zbpp::detail
