@@ -195,7 +195,7 @@ void report_moves(int p, scenario const& of) {
   auto const first = plan_layers(layers_of(p));
   int step = 0;
   auto const noise = noise_of(plain, of, step, layers_per_rank);
-  std::vector<test::plain_flow> stages(first.problem().stages());
+  std::vector<test::plain_flow> stages(detail::index(first.problem().stages()));
 
   pipeline fixed{first, virtual_time{noise}, stages};
   auto const kept = run(fixed, step);
