@@ -14,6 +14,7 @@
 #include <support/checked_model.hpp>
 #include <support/plan_grid.hpp>
 #include <support/seeded.hpp>
+#include <support/thinned.hpp>
 
 #include <array>
 #include <chrono>
@@ -209,7 +210,7 @@ TEST_CASE("who leaves early is named, and nothing that comes of it, whoever it i
   for (auto const kind : {step_kind::unchecked, step_kind::post_validated})
     for (auto const way_out : {way::returns, way::keeps_meeting, way::throws})
       for (int leaver : {0, 1, 2})
-        for (int trial = 0; trial < 6; ++trial) {
+        for (int trial = 0; trial < thinned(6, 2); ++trial) {
           ZBPP_SEEDED(random, ++tries);
           std::array<std::int64_t, 3> pauses{};
           for (auto& each : pauses) each = random.integer(0, 400);
@@ -246,7 +247,7 @@ TEST_CASE("what fails is told, and not the connections that break of it", "[asio
   for (auto const kind : all_kinds)
     for (int culprit : {0, 1, 2})
       for (bool const in_callback : {false, true})
-        for (int trial = 0; trial < 3; ++trial) {
+        for (int trial = 0; trial < thinned(3, 1); ++trial) {
           ZBPP_SEEDED(random, ++tries);
           std::array<std::int64_t, 3> pauses{};
           for (auto& each : pauses) each = random.integer(0, 400);

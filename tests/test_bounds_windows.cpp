@@ -40,7 +40,7 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
   int tight = 0;
   int raised = 0;
   auto const problems = zbpp::test::for_each_tiny_optimum(
-      thinned(3000, 300),
+      thinned(1200, 300),
       zbpp::test::tiny_placements::any,
       [&](problem const& problem, ticks best, seeded_random& rng) {
         CHECK_FALSE(is_claimed(best + 1, problem));
@@ -56,7 +56,7 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
           CHECK((raise_bound(first, best, problem).cost == best) == is_claimed(best, problem));
       });
   INFO(problems << " problems, " << tight << " tight, " << raised << " raised");
-  CHECK(problems > thinned(2000, 180));
+  CHECK(problems > thinned(800, 180));
   CHECK(tight > 0.85 * problems);
   CHECK(raised > 0.15 * problems);
 }
@@ -105,7 +105,7 @@ TEST_CASE("a rank idles where what it waits for comes too late for its W", "[bou
 TEST_CASE("more effort never lowers a raised bound", "[bounds]") {
   zbpp::test::plain_random random(20);
   int raised = 0;
-  for (int i = 0; i < thinned(150, 60); ++i) {
+  for (int i = 0; i < thinned(80, 60); ++i) {
     auto const problem = zbpp::test::uneven_problem(random, 'o');
     if (problem.microbatches() > 2 * problem.ranks()) continue;  // there waits make up the most
     auto const first = lower_bound(problem);
@@ -128,7 +128,7 @@ TEST_CASE("more effort never lowers a raised bound", "[bounds]") {
       CHECK_FALSE(holds(wrong, problem));
     }
   }
-  CHECK(raised > thinned(10, 3));
+  CHECK(raised > thinned(5, 3));
 }
 
 TEST_CASE("a bound that needs no raising stays as it is", "[bounds]") {

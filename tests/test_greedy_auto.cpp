@@ -239,9 +239,9 @@ TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto]") 
     double gap;
   };
   for (auto const& [kind, cases, least, most] :
-       {goal{'l', thinned(40, 10), 75, thinned(0.002, 0.003)},
-        goal{'v', thinned(30, 10), 90, 0.0005},
-        goal{'o', thinned(30, 6), 50, thinned(0.0015, 0.003)}}) {
+       {goal{'l', thinned(24, 10), 75, thinned(0.002, 0.003)},
+        goal{'v', thinned(18, 10), 90, 0.0005},
+        goal{'o', thinned(18, 6), 50, thinned(0.0015, 0.003)}}) {
     zbpp::test::plain_random random(20);
     double gap = 0;
     int proved = 0;
@@ -532,7 +532,7 @@ TEST_CASE("all that a search counts stays within its budget", "[greedy_auto]") {
   constexpr double step = 0.02;  // of the budget: the last step of each part may go beyond it
   zbpp::test::plain_random random(14);
   int spent = 0;
-  for (int i = 0; i < thinned(12, 4); ++i)
+  for (int i = 0; i < thinned(6, 3); ++i)
     for (char kind : {'l', 'v', 'o'}) {
       auto const problem = zbpp::test::uneven_problem(random, kind);
       for (double seconds : {0.1, 0.4}) {

@@ -267,7 +267,7 @@ TEST_CASE("memory is that of the definition on every policy and shape", "[memory
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4},
       [&](zbpp::any_policy const& decide, problem const& shape, schedule const& order) {
-        if (shape.stages() * shape.microbatches() > zbpp::test::thinned(18, 8))
+        if (shape.stages() * shape.microbatches() > zbpp::test::thinned(16, 8))
           return;  // the definition takes long
         INFO(zbpp::test::name_of(decide, shape));
         for (auto const& variant :

@@ -45,7 +45,7 @@ using zbpp::test::checked::model_settings;
 namespace {
 
 constexpr int steps = 32;
-constexpr int rounds = thinned(1000, 100);
+constexpr int rounds = thinned(500, 60);
 
 // How often each thing happened in a training.
 struct happenings {
@@ -159,7 +159,7 @@ happenings check(
 }  // namespace
 
 TEST_CASE("without clipping all ranks step early and no step is amended", "[optimizer-steps]") {
-  auto const p = GENERATE(1, 2, 3, 4, 5, 6, 7, 8);
+  auto const p = GENERATE(1, 2, 3, 4, 5, 8);
   if (p > thinned(8, 3)) return;
   auto const seen = check(p, p + 1, {}, {});
   CHECK(seen.amended == 0);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A user's program: all headers of the core, header-only, and one pipeline that trains and
-// evaluates. compile.sh compiles it with the flags of strict users.
+// A user's program: what a trainer needs, header-only, and one pipeline that trains and evaluates.
+// compile.sh compiles it with the flags of strict users.
 #include "scale.hpp"
-#include <zbpp/plan.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <vector>
