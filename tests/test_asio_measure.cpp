@@ -92,6 +92,10 @@ TEST_CASE("the costs of all stages reach every process", "[asio][measure]") {
     std::vector<stage_costs> own;
     for (int const s : placement.stages_of(meeting.rank())) own.push_back(all[detail::index(s)]);
     if (asio::gather_costs(meeting, placement, own) != all) throw std::runtime_error("other costs");
+    bool const is_root = meeting.rank() == 1;
+    if (asio::broadcast_costs(meeting, is_root ? all : own, 1) != all)
+      throw std::runtime_error("other costs of the root");
+    if (!asio::broadcast_costs(meeting, {}).empty()) throw std::runtime_error("costs of nothing");
   }));
 }
 

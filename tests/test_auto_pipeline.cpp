@@ -152,6 +152,12 @@ TEST_CASE("choices that contradict each other are refused", "[auto_pipeline]") {
         }).find("no policy is called 'zb_h3'") != std::string::npos);
   CHECK_THROWS_AS(
       choose_plan(model(), {.placement = placement::linear(4), .first_layer = {0, 1}}), error);
+  for (int rank : {-1, 2})
+    CHECK(test::refusal(errc::bad_argument, [&] {
+            auto const one = [](int, int) { return test::plain_flow{}; };
+            auto_settings settings{.plan = {.search = {.seconds = 0.001}}, .rank = rank};
+            auto_pipeline pipe{model(2), threads{}, one, settings};
+          }) == "auto_settings::rank is no rank of the placement; ranks count from 0");
   CHECK(test::refusal(errc::unsupported_problem, [] {
           (void)choose_plan(model(), {.placement = placement::linear(4), .policy = "zb_v"});
         }).find("needs a v placement") != std::string::npos);

@@ -34,6 +34,13 @@ namespace zbpp::asio {
 [[nodiscard]] std::vector<stage_costs> gather_costs(
     rendezvous& meeting, placement const& placement, std::span<stage_costs const> own);
 
+/// Gives all ranks the costs that one of them knows, such as those of layers that it measured. A
+/// collective call.
+/// @param own   those of the root; what others give does not count
+/// @throws error (bad_argument) when the root is no rank; the failure of the run
+[[nodiscard]] std::vector<stage_costs> broadcast_costs(
+    rendezvous& meeting, std::span<stage_costs const> own, int root = 0);
+
 /// As `zbpp::measure`, with one rank in each process: all of them get the same problem. A
 /// collective call.
 /// @throws error as `zbpp::measure`; the failure of the run

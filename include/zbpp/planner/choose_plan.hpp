@@ -5,7 +5,6 @@
 
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/placement.hpp>
-#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <optional>
@@ -18,8 +17,8 @@ namespace zbpp {
 struct plan_choices {
   std::optional<zbpp::placement> placement = {};  ///< else all that `auto_plan` tries
   std::vector<int> first_layer = {};              ///< of each stage; needs a placement
-  std::string policy = {};  ///< name or title; needs a placement; else `greedy_auto`
-  search_settings search = auto_plan{}.search;  ///< of all that is searched
+  std::string policy = {};      ///< name or title; needs a placement; else `greedy_auto`
+  search_settings search = {};  ///< of all that is searched
 };
 
 /// Finds a plan of a model.

@@ -64,19 +64,25 @@ struct auto_settings {
   /// When to plan again while it trains; nothing for a plan that stays. With `moves_stages` each
   /// layer is a stage, and no plan recomputes or has F and B in pairs.
   std::optional<replan_settings> replan = replan_settings{};
+  /// The rank of this process where the others have processes of their own; nothing where all run
+  /// here. With it the plan stays, and only the stages of the rank are made.
+  std::optional<int> rank = {};
   /// Called with a line for each choice and each later event.
   std::function<void(std::string const&)> on_report = {};
 };
 
-/// Owns the stages of a model and runs them. All ranks run in this process.
+/// Owns the stages of a model and runs them: all of them, or those of one rank, where the other
+/// ranks have processes of their own. Then each process makes one of the same model and settings,
+/// which gives all the same plan.
 template <backend Backend, stage Stage>
 class auto_pipeline {
  public:
   /// Cuts the layers into stages on a placement, makes the stages, and gets everything ready.
   /// @param model  the layers with their costs, stated or from `measure_layers`. Its placement is
   ///               one of those that are tried, and says how many ranks there are
-  /// @param make_stage  called once for each stage, in the order of the model
-  /// @throws error as `choose_plan` and the constructor of `adaptive_pipeline`
+  /// @param make_stage  called once for each stage that runs here, in the order of the model
+  /// @throws error as `choose_plan` and the constructors of `pipeline` and `adaptive_pipeline`;
+  ///         (bad_argument) when `auto_settings::rank` is none of the placement
   template <stage_maker Make>
   auto_pipeline(
       layered_problem const& model,
@@ -88,13 +94,18 @@ class auto_pipeline {
     auto const runs =
         moves_stages(settings) ? stage_per_layer(chosen_, layers_of(chosen_, model)) : chosen_;
     auto const& first = runs.first_layer;
+    auto const& placed = runs.problem.placement();
+    detail::require(
+        !settings.rank || (*settings.rank >= 0 && *settings.rank < placed.ranks()),
+        "auto_settings::rank is no rank of the placement; ranks count from 0");
     auto const layers = static_cast<int>(model.layers().size());
     for (std::size_t s = 0; s < first.size(); ++s) {
+      if (settings.rank && placed.rank_of(static_cast<int>(s)) != *settings.rank) continue;
       auto const end = s + 1 < first.size() ? first[s + 1] : layers;
       stages_.add(make_stage, first[s], end);
     }
     auto const planned = make_plan("auto-plan", runs.schedule, runs.problem, settings.program);
-    if (!settings.replan) {
+    if (!settings.replan || settings.rank) {
       usual_.emplace(planned);
       fixed_.emplace(
           planned,
@@ -137,14 +148,14 @@ class auto_pipeline {
   /// @return what was chosen at the beginning, with stages of all layers that follow one another on
   ///         a rank
   [[nodiscard]] found_plan const& chosen() const noexcept { return chosen_; }
-  /// @return how many stages were made
+  /// @return how many stages were made: those of this process
   [[nodiscard]] int stages() const noexcept { return static_cast<int>(stages_.all.size()); }
-  /// @return a stage, counted in the order of the model
+  /// @return a stage of this process, counted in the order of the model
   [[nodiscard]] Stage& stage_at(int number) noexcept { return *stages_.all[detail::index(number)]; }
 
  private:
   [[nodiscard]] static bool moves_stages(auto_settings const& settings) {
-    return settings.replan && settings.replan->moves_stages;
+    return settings.replan && !settings.rank && settings.replan->moves_stages;
   }
   [[nodiscard]] static found_plan choose(
       layered_problem const& model, auto_settings const& settings) {

@@ -16,6 +16,57 @@
 
 namespace zbpp::asio {
 
+namespace detail {
+
+/// Lists what costs are made of.
+struct cost_fields {
+  static constexpr std::array numbers{
+      &stage_costs::forward,
+      &stage_costs::backward_input,
+      &stage_costs::backward_weight,
+      &stage_costs::norm,
+      &stage_costs::optimizer_step,
+      &stage_costs::activation,
+      &stage_costs::weight_gradient_input,
+      &stage_costs::output_gradient,
+      &stage_costs::recompute_input,
+      &stage_costs::edge,
+      &stage_costs::static_memory,
+      &stage_costs::workspace,
+      &stage_costs::tied};
+  static constexpr std::array optional_numbers{
+      &stage_costs::backward_fused,
+      &stage_costs::recompute,
+      &stage_costs::overlapped,
+      &stage_costs::overlapped_fused};
+  /// Is how many bytes the costs of one stage take.
+  static constexpr std::size_t size = (numbers.size() + optional_numbers.size()) * sizeof(ticks);
+};
+
+[[nodiscard]] ZBPP_INLINE blob costs_to_blob(std::span<stage_costs const> all) {
+  wire_writer to;
+  for (auto const& costs : all) {
+    for (auto const number : cost_fields::numbers) to.put(costs.*number);
+    for (auto const number : cost_fields::optional_numbers) to.put((costs.*number).value_or(-1));
+  }
+  return to.take();
+}
+
+[[nodiscard]] ZBPP_INLINE std::vector<stage_costs> costs_from_blob(blob const& part) {
+  std::vector<stage_costs> all(part.size() / cost_fields::size);
+  wire_reader from(part);
+  for (auto& costs : all) {
+    for (auto const number : cost_fields::numbers) costs.*number = from.get<ticks>();
+    for (auto const number : cost_fields::optional_numbers) {
+      auto const value = from.get<ticks>();
+      if (value >= 0) costs.*number = value;
+    }
+  }
+  return all;
+}
+
+}  // namespace detail
+
 ZBPP_INLINE timeline
 gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own) {
   wire_writer to;
@@ -51,49 +102,22 @@ gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own)
 
 ZBPP_INLINE std::vector<stage_costs> gather_costs(
     rendezvous& meeting, placement const& placement, std::span<stage_costs const> own) {
-  constexpr std::array numbers{
-      &stage_costs::forward,
-      &stage_costs::backward_input,
-      &stage_costs::backward_weight,
-      &stage_costs::norm,
-      &stage_costs::optimizer_step,
-      &stage_costs::activation,
-      &stage_costs::weight_gradient_input,
-      &stage_costs::output_gradient,
-      &stage_costs::recompute_input,
-      &stage_costs::edge,
-      &stage_costs::static_memory,
-      &stage_costs::workspace,
-      &stage_costs::tied};
-  constexpr std::array optional_numbers{
-      &stage_costs::backward_fused,
-      &stage_costs::recompute,
-      &stage_costs::overlapped,
-      &stage_costs::overlapped_fused};
-  wire_writer to;
-  for (auto const& costs : own) {
-    for (auto const number : numbers) to.put(costs.*number);
-    for (auto const number : optional_numbers) to.put((costs.*number).value_or(-1));
-  }
-  auto const parts = meeting.all_gather(to.bytes());
+  auto const parts = meeting.all_gather(detail::costs_to_blob(own));
   std::vector<stage_costs> all(zbpp::detail::index(placement.stages()));
   for (int rank = 0; rank < placement.ranks(); ++rank) {
-    auto const& part = parts[zbpp::detail::index(rank)];
+    auto const costs = detail::costs_from_blob(parts[zbpp::detail::index(rank)]);
     auto const stages = placement.stages_of(rank);
     zbpp::detail::require(
-        part.size() == stages.size() * (numbers.size() + optional_numbers.size()) * sizeof(ticks),
+        costs.size() == stages.size(),
         "gather_costs: a rank gave costs of more or fewer stages than the placement has for it");
-    wire_reader from(part);
-    for (int const stage : stages) {
-      auto& costs = all[zbpp::detail::index(stage)];
-      for (auto const number : numbers) costs.*number = from.get<ticks>();
-      for (auto const number : optional_numbers) {
-        auto const value = from.get<ticks>();
-        if (value >= 0) costs.*number = value;
-      }
-    }
+    for (std::size_t i = 0; i < costs.size(); ++i) all[zbpp::detail::index(stages[i])] = costs[i];
   }
   return all;
+}
+
+ZBPP_INLINE std::vector<stage_costs> broadcast_costs(
+    rendezvous& meeting, std::span<stage_costs const> own, int root) {
+  return detail::costs_from_blob(meeting.broadcast(detail::costs_to_blob(own), root));
 }
 
 }  // namespace zbpp::asio
