@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPT of LibTorch modules, in four stages on two ranks in a V. It learns to write a text, once in
-// a plain loop and once in a pipeline on two threads, and compares losses and weights to the bit.
-// usage: 15_torch_gpt FILE
+// A GPT of LibTorch modules becomes a pipeline on two threads in one call, which measures its
+// layers and chooses the rest. It learns to write a text, once in a plain loop and once in the
+// pipeline, and compares losses and weights to the bit. usage: 15_torch_gpt FILE
 #include "torch_training.hpp"
+#include <zbpp/torch/auto_pipeline.hpp>
 #include <zbpp/torch/torch.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -20,6 +21,7 @@
 namespace {
 
 namespace nn = torch::nn;
+using zbpp::torch::tensors;
 
 constexpr std::int64_t words = 256, width = 48, heads = 4, context = 32, rows = 4;  // words: bytes
 constexpr int blocks = 4, microbatches = 4, steps = 12;
@@ -56,16 +58,12 @@ struct slice {
   std::shared_ptr<torch::optim::AdamW> optimizer;
 };
 
-// Makes the slices of the model, with the same weights each time.
-std::vector<slice> make_model() {
+// Makes the model, with the same weights each time.
+nn::Sequential make_model() {
   torch::manual_seed(7);
-  std::vector<slice> model(blocks);
-  for (auto& [layers, optimizer] : model) {
-    if (&layers == &model.front().layers) layers->push_back(std::make_shared<embedding>());
-    layers->push_back(std::make_shared<block>());
-    if (&layers == &model.back().layers) layers->push_back(nn::Linear(width, words));
-    optimizer = std::make_shared<torch::optim::AdamW>(layers->parameters(), 1e-3);
-  }
+  nn::Sequential model(std::make_shared<embedding>());
+  for (int i = 0; i < blocks; ++i) model->push_back(std::make_shared<block>());
+  model->push_back(nn::Linear(width, words));
   return model;
 }
 
@@ -83,18 +81,25 @@ struct text {
   }
 };
 
-std::vector<double> pipeline(std::vector<slice>& model, text const& from) {
-  // [stages
-  zbpp::torch::stage_ends const ends{
-      .batch = [&](zbpp::microbatch mb) -> zbpp::torch::tensors {
-        return {from.batch(number_of(mb))};
-      },
-      .loss = [&](zbpp::torch::tensors const& outputs,
-                  zbpp::microbatch mb) { return from.loss(outputs.front(), number_of(mb)); }};
-  std::vector<zbpp::torch::module_stage<std::shared_ptr<torch::optim::AdamW>>> stages;
-  for (auto& each : model) stages.emplace_back(each.layers, ends, each.optimizer);
-  // stages]
-  return train_in_v(stages, steps, microbatches);
+std::vector<double> pipeline(nn::Sequential const& model, text const& from) {
+  // [one_call
+  auto const batch = [&](zbpp::microbatch mb) { return tensors{from.batch(number_of(mb))}; };
+  auto const loss = [&](tensors const& outputs, zbpp::microbatch mb) {
+    return from.loss(outputs.front(), number_of(mb));
+  };
+  auto const adamw = [](tensors const& parameters) {
+    return std::make_shared<torch::optim::AdamW>(parameters, 1e-3);
+  };
+  auto pipe = zbpp::torch::auto_pipeline(
+      model, {batch, loss}, adamw, {.ranks = 2, .microbatches = microbatches});
+  // one_call]
+  std::puts(zbpp::to_text(pipe.chosen()).c_str());
+  std::vector<double> losses;
+  for (int i = 0; i < steps; ++i) {
+    auto const& of_step = pipe.step().losses;
+    losses.insert(losses.end(), of_step.begin(), of_step.end());
+  }
+  return losses;
 }
 
 }  // namespace
@@ -108,13 +113,15 @@ int main(int count, char** arguments) {
     return 2;
   }
   text const from{torch::tensor(bytes, torch::kLong)};
-  auto plain = make_model();
-  auto staged = make_model();
+  auto const model = make_model();
+  auto const adamw = std::make_shared<torch::optim::AdamW>(model->parameters(), 1e-3);
+  std::vector<slice> plain{{model, adamw}};
+  std::vector<slice> const staged{{make_model(), nullptr}};
   auto const expected = plain_loop(
       plain,
       steps,
       microbatches,
       [&](int number) { return from.batch(number); },
       [&](torch::Tensor const& scores, int number) { return from.loss(scores, number); });
-  return is_same_training(expected, plain, pipeline(staged, from), staged) ? 0 : 1;
+  return is_same_training(expected, plain, pipeline(staged.front().layers, from), staged) ? 0 : 1;
 }

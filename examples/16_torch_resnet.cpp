@@ -100,6 +100,7 @@ torch::Tensor loss_of(tensors const& scores, std::int64_t number) {
 }
 
 std::vector<double> pipeline(std::vector<slice>& model) {
+  // [stages
   zbpp::torch::stage_ends const ends{
       .batch = [&](zbpp::microbatch mb) { return images(number_of(mb)).first; },
       .loss = [&](tensors const& scores,
@@ -110,6 +111,7 @@ std::vector<double> pipeline(std::vector<slice>& model) {
         [layers = layers](tensors const& in) mutable { return layers->forward<tensors>(in); },
         ends,
         optimizer);
+  // stages]
   return train_in_v(stages, steps, microbatches);
 }
 

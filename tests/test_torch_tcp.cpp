@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Modules as stages of ranks that are joined by sockets alone give the bits of one process.
+#include <zbpp/asio/measure.hpp>
 #include <zbpp/asio/tcp.hpp>
+#include <zbpp/torch/auto_pipeline.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/plan_grid.hpp>
 #include <support/scratch_folder.hpp>
 #include <support/torch_hooked.hpp>
+#include <support/torch_sequential.hpp>
 #include <support/torch_tied.hpp>
 // After LibTorch, whose macros torch_checks.hpp takes away.
 #include <support/same_bits.hpp>
@@ -21,6 +24,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <torch/optim/adamw.h>
 #include <utility>
 #include <vector>
 
@@ -400,6 +404,139 @@ TEST_CASE("over sockets go tensors of any type, size and stride", "[torch][tcp]"
       CHECK(same_bits(gradients, alone.gradients()));
     });
   }
+}
+
+namespace {
+
+constexpr auto make_adamw = [](tensors const& parameters) {
+  return std::make_shared<::torch::optim::AdamW>(parameters, 1e-3);
+};
+
+// Makes the model of each process. Threads that draw weights would draw from one generator.
+std::vector<sequential_model> models_of(int ranks, std::uint64_t seed, int layers) {
+  std::vector<sequential_model> all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(make_sequential(seed, layers));
+  return all;
+}
+
+tensors state_of(::torch::nn::Module const& module) {
+  auto all = module.parameters();
+  for (auto const& each : module.buffers()) all.push_back(each);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("processes make a pipeline of a model in one call", "[torch][tcp][auto]") {
+  auto const limit = one_thread_each();
+  constexpr int layers = 7;
+  constexpr int microbatches = 3;
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    ZBPP_SEEDED(random, ranks);
+    auto const seed = random.bits();
+    auto const plain = make_sequential(seed, layers);
+    auto const expected = plain_sequential(plain, microbatches, make_adamw);
+    auto models = models_of(ranks, seed, layers);
+    std::mutex mutex;
+    std::vector<double> losses;
+    std::vector<std::string> reports;
+    int compared = 0;
+    auto const thrown = run_ranks(ranks, patient_settings(), [&](auto& meeting) {
+      auto& own = models[static_cast<std::size_t>(meeting.rank())];
+      auto const ends = own.ends();
+      std::vector<std::weak_ptr<::torch::nn::Module>> modules;
+      for (auto const& each : own.layers->children()) modules.push_back(each);
+      std::string report;
+      zbpp::torch::auto_settings settings{.microbatches = microbatches};
+      settings.pipeline.plan.search.seconds = 1e-3;
+      settings.pipeline.on_report = [&](std::string const& line) { report += line + '\n'; };
+      auto const model = [&] { return std::exchange(own.layers, nullptr); };
+      // [one_call
+      zbpp::asio::tcp const sockets(meeting, {.on_thread_start = zbpp::torch::intra_op_threads(1)});
+      auto pipe = zbpp::torch::auto_pipeline(meeting, sockets, model(), ends, make_adamw, settings);
+      // one_call]
+      std::vector<double> of_steps;
+      for (int step = 0; step < sequential_steps; ++step) {
+        auto const& found = pipe.step().losses;
+        of_steps.insert(of_steps.end(), found.begin(), found.end());
+      }
+      // It has its own layers alone, with the bits of the plain loop.
+      auto const& chosen = pipe.chosen();
+      auto const& placement = chosen.problem.placement();
+      std::lock_guard const lock(mutex);
+      for (int stage = 0; stage < placement.stages(); ++stage) {
+        auto const s = static_cast<std::size_t>(stage);
+        auto const end = stage + 1 < placement.stages() ? chosen.first_layer[s + 1] : layers;
+        for (auto i = static_cast<std::size_t>(chosen.first_layer[s]);
+             i < static_cast<std::size_t>(end);
+             ++i) {
+          auto const module = modules[i].lock();
+          CHECK((module != nullptr) == (placement.rank_of(stage) == meeting.rank()));
+          if (module == nullptr) continue;
+          ++compared;
+          CHECK(same_bits(state_of(*module), state_of(*plain.layers->children()[i])));
+        }
+      }
+      if (placement.rank_of(placement.stages() - 1) == meeting.rank()) losses = of_steps;
+      // Rank 0 alone measures; all have the same plan.
+      CHECK((report.find("measured 7 layers") == 0) == (meeting.rank() == 0));
+      reports.push_back(zbpp::to_text(chosen));
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+    CHECK(compared == layers);
+    CHECK(losses == expected.losses);
+    CHECK(reports == std::vector<std::string>(static_cast<std::size_t>(ranks), reports.front()));
+  }
+}
+
+TEST_CASE("what one process cannot make a pipeline of ends all", "[torch][tcp][auto]") {
+  auto const limit = one_thread_each();
+  auto const run = [](auto change) {
+    auto models = models_of(2, run_seed(), 4);
+    return run_ranks(2, patient_settings(), [&](auto& meeting) {
+      auto& own = models[static_cast<std::size_t>(meeting.rank())];
+      auto ends = own.ends();
+      zbpp::torch::auto_settings settings{.microbatches = 3};
+      settings.pipeline.plan.search.seconds = 1e-3;
+      change(meeting.rank(), own, ends, settings);
+      auto pipe = zbpp::torch::auto_pipeline(
+          meeting, one_thread(meeting), own.layers, ends, make_adamw, settings);
+      (void)pipe.step();
+    });
+  };
+  auto const loss_throws = run([](int rank, auto&, auto& ends, auto&) {
+    if (rank == 0)
+      ends.loss = [](tensors const&, microbatch) -> at::Tensor {
+        throw std::runtime_error("no target");
+      };
+  });
+  CHECK(loss_throws[0] == "a pass failed: layer 3 of measure_layers: no target");
+  CHECK(loss_throws[1] == "another rank failed: rank 0: layer 3 of measure_layers: no target");
+  auto const other_model = run([](int rank, auto& own, auto&, auto&) {
+    if (rank == 1) own.layers->push_back(::torch::nn::GELU());
+  });
+  CHECK(
+      other_model[0] == "another rank failed: rank 1: auto_pipeline: rank 0 has another number of "
+                        "layers; give all processes the same model");
+  CHECK(
+      other_model[1] == "bad argument: auto_pipeline: rank 0 has another number of layers; give "
+                        "all processes the same model");
+  auto const other_settings = run([](int rank, auto&, auto&, auto& settings) {
+    if (rank == 1) settings.microbatches = 2;
+  });
+  std::string const differs =
+      "ranks disagree: rank 1 differs from rank 0 in: number of microbatches (2 at rank 1, 3 at "
+      "rank 0)";
+  for (auto const& text : other_settings) CHECK(text.substr(0, differs.size()) == differs);
+  auto const wrong_settings = run([](int rank, auto&, auto&, auto& settings) {
+    if (rank == 1) settings.pipeline.plan.policy = "zb_h1";
+  });
+  CHECK(
+      wrong_settings[0] == "another rank failed: rank 1: plan_choices fixes a cut or a policy "
+                           "without a placement; give the placement, too");
+  CHECK(
+      wrong_settings[1] == "bad argument: plan_choices fixes a cut or a policy without a "
+                           "placement; give the placement, too");
 }
 
 }  // namespace test_torch_tcp

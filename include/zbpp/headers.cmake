@@ -419,6 +419,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/settings.hpp
 )
 set(ZBPP_TORCH_HEADERS
+  torch/auto_pipeline.hpp
   torch/checkpoint.hpp
   torch/detail/forward_call.hpp
   torch/detail/graph_cut.hpp
@@ -427,8 +428,10 @@ set(ZBPP_TORCH_HEADERS
   torch/detail/live_memory.hpp
   torch/detail/random_draws.hpp
   torch/generator.hpp
+  torch/impl/auto_pipeline.ipp
   torch/impl/checkpoint.ipp
   torch/impl/forward_call.ipp
+  torch/impl/layer.ipp
   torch/impl/layer_keeper.ipp
   torch/impl/measure_layers.ipp
   torch/impl/module_stage.ipp
@@ -436,6 +439,7 @@ set(ZBPP_TORCH_HEADERS
   torch/impl/parameters.ipp
   torch/impl/random_draws.ipp
   torch/impl/tensors.ipp
+  torch/layer.hpp
   torch/measure_layers.hpp
   torch/module_stage.hpp
   torch/named_tensor.hpp

@@ -108,10 +108,8 @@ class model_part {
   [[nodiscard]] static std::vector<named_tensor> entries_of(
       Module const& module, std::string const& prefix) {
     std::vector<named_tensor> all;
-    for (auto const& each : module->named_parameters())
-      all.push_back({prefix + each.key(), each.value()});
-    for (auto const& each : module->named_buffers())
-      all.push_back({prefix + each.key(), each.value()});
+    detail::append_named(all, module->named_parameters(), prefix);
+    detail::append_named(all, module->named_buffers(), prefix);
     return all;
   }
   std::vector<named_tensor> entries_;  // parameters, then buffers

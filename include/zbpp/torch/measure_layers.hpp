@@ -5,12 +5,10 @@
 
 #include <zbpp/model/layers.hpp>
 #include <zbpp/torch/detail/live_memory.hpp>
-#include <zbpp/torch/module_stage.hpp>
+#include <zbpp/torch/layer.hpp>
 #include <zbpp/torch/tensors.hpp>
 
-#include <concepts>
 #include <functional>
-#include <utility>
 #include <vector>
 
 namespace zbpp::torch {
@@ -21,34 +19,6 @@ struct measure_options {
   int runs = 7;     ///< of which times are the medians
   /// Whether plans may run a layer's F again instead of keeping its activation.
   bool can_recompute = false;
-};
-
-/// Is a layer as `measure_layers` takes it. Any `stage_module` becomes one.
-class layer {
- public:
-  template <class Module>
-    requires(!std::same_as<Module, layer> && stage_module<Module>)  // a copy is no module
-  layer(Module module) {
-    if constexpr (requires {
-                    tensors(module->parameters());
-                    tensors(module->buffers());
-                  })
-      state_ = [module] {
-        tensors all = module->parameters();
-        for (auto& each : module->buffers()) all.push_back(std::move(each));
-        return all;
-      };
-    forward_ = detail::forward_of(std::move(module));
-  }
-
-  /// Computes the outputs.
-  [[nodiscard]] tensors operator()(tensors const& inputs) const { return forward_(inputs); }
-  /// @return what gives the parameters and buffers; empty for a callable, which has none to ask
-  [[nodiscard]] std::function<tensors()> const& state() const noexcept { return state_; }
-
- private:
-  std::function<tensors(tensors const&)> forward_;
-  std::function<tensors()> state_;
 };
 
 /// Measures each layer of a model as a stage of its own, one after another, with the threads that

@@ -45,6 +45,16 @@ struct stage_ends {
   std::function<at::Tensor(tensors const& outputs, microbatch)> loss = {};
 };
 
+namespace detail {
+
+/// @throws error (bad_argument) when there is no batch
+[[nodiscard]] tensors batch_of(stage_ends const& ends, microbatch mb);
+/// @return the loss of the outputs of the last stage
+/// @throws error (bad_argument) when it is not one number
+[[nodiscard]] at::Tensor loss_of(stage_ends const& ends, tensors const& outputs, microbatch mb);
+
+}  // namespace detail
+
 /// Says what F and R of a stage do where a plan recomputes.
 struct recompute_options {
   /// Whether R draws from LibTorch's default generators what F drew, and leaves them as they were.
@@ -181,6 +191,8 @@ class module_stage : public module_flow {
   explicit module_stage(Other const& other, stage_ends = {}, Step step = {}, recompute_options = {})
       : module_flow(other), step_(std::move(step)) {}
 
+  /// @return what steps, as it was given
+  [[nodiscard]] Step const& step() const noexcept { return step_; }
   [[nodiscard]] Step& optimizer()
     requires zbpp::optimizer<Step>
   {

@@ -6,6 +6,7 @@
 #include <zbpp/torch/detail/libtorch.hpp>
 
 #include <string>
+#include <vector>
 
 namespace zbpp::torch {
 
@@ -21,5 +22,17 @@ concept module_pointer = requires(Module const& module) {
   module->named_parameters();
   module->named_buffers();
 };
+
+namespace detail {
+
+/// Appends what a module names.
+/// @param prefix  what stands before the names
+template <class Named>
+void append_named(
+    std::vector<named_tensor>& all, Named const& named, std::string const& prefix = {}) {
+  for (auto const& each : named) all.push_back({prefix + each.key(), each.value()});
+}
+
+}  // namespace detail
 
 }  // namespace zbpp::torch

@@ -38,7 +38,7 @@ namespace zbpp::torch {
 template <module_pointer Module>
 [[nodiscard]] std::vector<optim::layer> layers_of(Module const& module, tensors const& tied = {}) {
   std::vector<named_tensor> named;
-  for (auto const& each : module->named_parameters()) named.push_back({each.key(), each.value()});
+  detail::append_named(named, module->named_parameters());
   return layers_of(named, tied);
 }
 

@@ -175,6 +175,18 @@ inline void measure_bytes(
   return costs;
 }
 
+/// @return what gives the parameters and buffers of a layer, which stays where it is; empty where
+///         nobody knows them
+[[nodiscard]] inline std::function<tensors()> state_of(layer const& from) {
+  if (!from.knows_parameters()) return {};
+  return [&from] {
+    tensors all;
+    for (auto& each : from.parameters()) all.push_back(std::move(each.value));
+    for (auto& each : from.buffers()) all.push_back(std::move(each.value));
+    return all;
+  };
+}
+
 }  // namespace detail
 
 inline std::vector<layer_costs> measure_layers(
@@ -193,7 +205,7 @@ inline std::vector<layer_costs> measure_layers(
     auto const name = "layer " + std::to_string(i);
     auto const* const last = i + 1 == layers.size() ? &loss : nullptr;
     try {
-      detail::layer_keeper keeper(layers[i].state(), name);
+      detail::layer_keeper keeper(detail::state_of(layers[i]), name);
       measured.push_back(detail::measure_layer(layers[i], last, from, options, keeper));
       keeper.put_back();
     } catch (error const&) {

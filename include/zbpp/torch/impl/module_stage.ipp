@@ -35,7 +35,7 @@ namespace detail {
   };
   auto const a = plain(before);
   auto const b = plain(now);
-  auto const size = a.element_size();
+  auto const size = static_cast<std::size_t>(a.element_size());
   auto const* const of_a = static_cast<char const*>(a.data_ptr());
   auto const* const of_b = static_cast<char const*>(b.data_ptr());
   std::int64_t first = -1;
@@ -59,14 +59,27 @@ inline tensors defined(tensors all) {
   return all;
 }
 
+inline tensors batch_of(stage_ends const& ends, microbatch mb) {
+  zbpp::detail::require(
+      static_cast<bool>(ends.batch), "the first stage needs stage_ends::batch, its inputs");
+  return ends.batch(mb);
+}
+
+inline at::Tensor loss_of(stage_ends const& ends, tensors const& outputs, microbatch mb) {
+  zbpp::detail::require(
+      static_cast<bool>(ends.loss), "the last stage needs stage_ends::loss to train");
+  auto loss = ends.loss(outputs, mb);
+  zbpp::detail::require(
+      loss.defined() && loss.numel() == 1, "stage_ends::loss gives a tensor of one number");
+  return loss;
+}
+
 }  // namespace detail
 
 inline tensors module_flow::batch(microbatch mb) const {
-  zbpp::detail::require(
-      static_cast<bool>(ends_.batch), "the first stage needs stage_ends::batch, its inputs");
   std::optional<detail::draw_turns> turns;
   if (mb.has_recomputation() && recompute_.restore_generators) turns.emplace();
-  return ends_.batch(mb);
+  return detail::batch_of(ends_, mb);
 }
 
 inline message module_flow::forward(work& kept, microbatch mb, pass_context ctx) const {
@@ -143,13 +156,8 @@ inline tensors module_flow::run(work& kept, microbatch mb, bool has_graph) const
     if (has_graph) kept.graph = split_backward(leaves, detail::defined(outputs));
     return outputs;
   }
-  if (!ends_.loss) {
-    zbpp::detail::require(!mb.is_training(), "the last stage needs stage_ends::loss to train");
-    return outputs;
-  }
-  auto const loss = ends_.loss(outputs, mb);
-  zbpp::detail::require(
-      loss.defined() && loss.numel() == 1, "stage_ends::loss gives a tensor of one number");
+  if (!ends_.loss && !mb.is_training()) return outputs;
+  auto const loss = detail::loss_of(ends_, outputs, mb);
   if (has_graph) kept.graph = split_backward(leaves, loss);
   kept.loss = loss.detach();
   return outputs;

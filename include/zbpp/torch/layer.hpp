@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The layers of a model: of a torch::nn::Sequential, or a list of modules and callables.
+#pragma once
+
+#include <zbpp/torch/detail/forward_call.hpp>
+#include <zbpp/torch/module_stage.hpp>
+#include <zbpp/torch/named_tensor.hpp>
+#include <zbpp/torch/tensors.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zbpp::torch {
+
+/// Models what holds a module of any type, as `torch::nn::AnyModule` does.
+template <class Module>
+concept any_module = requires(Module& module, at::Tensor const& x) {
+  { module.ptr() } -> module_pointer;
+  module.any_forward(x);
+} && std::copy_constructible<Module>;
+
+/// Models a `torch::nn::Sequential`, or a pointer to one.
+template <class Model>
+concept sequential_module = requires(Model const& model) {
+  requires any_module<std::remove_cvref_t<decltype(*model->begin())>>;
+  model->end();
+};
+
+namespace detail {
+
+/// Gives a module of any type the form of a pointer to a module.
+template <any_module Module>
+struct any_module_pointer {
+  Module module;
+
+  any_module_pointer* operator->() noexcept { return this; }
+  any_module_pointer const* operator->() const noexcept { return this; }
+  template <std::convertible_to<at::Tensor>... Each>
+  [[nodiscard]] at::Tensor forward(Each&&... each) {
+    return module.template forward<at::Tensor>(at::Tensor(std::forward<Each>(each))...);
+  }
+  [[nodiscard]] auto named_parameters() const { return module.ptr()->named_parameters(); }
+  [[nodiscard]] auto named_buffers() const { return module.ptr()->named_buffers(); }
+};
+
+}  // namespace detail
+
+/// Is a layer of a model. Any `stage_module` becomes one.
+class layer {
+ public:
+  /// Takes a module, with its parameters and buffers, or a callable that has no parameters.
+  template <class Module>
+    requires(!std::same_as<Module, layer> && stage_module<Module>)  // a copy is no module
+  layer(Module module) {
+    if constexpr (module_pointer<Module>)
+      named_ = [module](kind of) {
+        std::vector<named_tensor> all;
+        if (of == kind::parameters)
+          detail::append_named(all, module->named_parameters());
+        else
+          detail::append_named(all, module->named_buffers());
+        return all;
+      };
+    forward_ = detail::forward_of(std::move(module));
+  }
+  /// Takes a module that takes tensors one by one, and gives one.
+  template <class Module>
+    requires(!std::same_as<Module, layer> && any_module<Module>)
+  layer(Module module) : layer(detail::any_module_pointer<Module>{std::move(module)}) {}
+  /// Takes a callable and its parameters, whose names are their numbers.
+  template <stage_module Callable>
+  layer(Callable call, tensors parameters)
+      : forward_(detail::forward_of(std::move(call))),
+        named_([kept = std::move(parameters)](kind of) {
+          std::vector<named_tensor> all;
+          if (of == kind::parameters)
+            for (auto const& each : kept) all.push_back({std::to_string(all.size()), each});
+          return all;
+        }) {}
+
+  /// Computes the outputs.
+  [[nodiscard]] tensors operator()(tensors const& inputs) const { return forward_(inputs); }
+  /// @return whether there is something to ask for parameters and buffers; a callable has none
+  [[nodiscard]] bool knows_parameters() const noexcept { return static_cast<bool>(named_); }
+  [[nodiscard]] std::vector<named_tensor> parameters() const { return list(kind::parameters); }
+  [[nodiscard]] std::vector<named_tensor> buffers() const { return list(kind::buffers); }
+
+ private:
+  enum class kind : std::uint8_t { parameters, buffers };
+
+  [[nodiscard]] std::vector<named_tensor> list(kind of) const {
+    return named_ ? named_(of) : std::vector<named_tensor>();
+  }
+
+  std::function<tensors(tensors const&)> forward_;
+  std::function<std::vector<named_tensor>(kind)> named_;
+};
+
+/// Is a model, or a part of one, as its layers in order, whose parameters it shares. Called, it
+/// runs them one after another.
+class layer_sequence {
+ public:
+  /// Takes each module of a `torch::nn::Sequential` as a layer of its name there.
+  template <sequential_module Model>
+  layer_sequence(Model const& model) {
+    for (auto const& each : *model) layers_.emplace_back(each);
+    for (auto const& each : model->named_children()) names_.push_back(each.key());
+  }
+  /// Takes layers, or what becomes layers; their names are their numbers.
+  template <std::convertible_to<layer> Layer>
+  layer_sequence(std::vector<Layer> layers) {
+    for (auto& each : layers) {
+      names_.push_back(std::to_string(layers_.size()));
+      layers_.emplace_back(std::move(each));
+    }
+  }
+
+  [[nodiscard]] std::vector<layer> const& layers() const noexcept { return layers_; }
+  /// Computes the outputs of the last layer from the inputs of the first.
+  [[nodiscard]] tensors operator()(tensors inputs) const {
+    for (auto const& each : layers_) inputs = each(inputs);
+    return inputs;
+  }
+  /// @return the parameters of all layers, in order
+  [[nodiscard]] tensors parameters() const;
+  /// @return the parameters of all layers, then the buffers, by their names in the model: what a
+  ///         `model_part` of a checkpoint takes
+  [[nodiscard]] std::vector<named_tensor> entries() const;
+  /// @return the layers from the number `first` to the one in front of `end`
+  [[nodiscard]] layer_sequence part(int first, int end) const;
+
+ private:
+  layer_sequence() = default;
+
+  std::vector<layer> layers_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace zbpp::torch
+
+#include <zbpp/torch/impl/layer.ipp>
