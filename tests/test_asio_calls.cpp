@@ -337,6 +337,17 @@ TEST_CASE("an option or state that differs between ranks is named with both valu
        "3 on rank 0 and 1 on rank 1",
        [](auto& options, auto&) { options.window.most_amended = 1; },
        true},
+      {"training_options::agreement.every",
+       "2 on rank 0 and 5 on rank 1",
+       [](auto& options, auto&) { options.agreement.every = 5; },
+       true},
+      {"training_options::agreement.share",
+       "0.5 on rank 0 and 0.25 on rank 1",
+       [](auto& options, auto&) { options.agreement.share = 0.25; },
+       true},
+      {"training_state::unagreed",
+       "0 on rank 0 and 2 on rank 1",
+       [](auto&, auto& state) { state.unagreed = 2; }},
       {"training_state::updates",
        "0 on rank 0 and 3 on rank 1",
        [](auto&, auto& state) { state.updates = 3; }},
@@ -356,6 +367,8 @@ TEST_CASE("an option or state that differs between ranks is named with both valu
       auto const planned = plan_of(2, kind);
       auto const thrown = run_ranks(2, endless_settings(), [&](zbpp::asio::rendezvous& meeting) {
         training_options options;
+        if (each.name.find("::agreement") != std::string::npos)
+          options = {.clip = 4, .agreement = {.every = 2}};
         zbpp::training_state state;
         if (meeting.rank() == 1) each.set(options, state);
         rank_of_run rank(planned, meeting, options);
@@ -367,6 +380,23 @@ TEST_CASE("an option or state that differs between ranks is named with both valu
         INFO(text);
         CHECK(has(text, "ranks disagree: "));
         CHECK(has(text, each.name + " is " + each.values + "; give all ranks the same"));
+      }
+    }
+}
+
+TEST_CASE("a rank that would not agree on a step that another agrees on is told so", "[asio]") {
+  for (auto const kind : {step_kind::synchronous, step_kind::post_validated})
+    for (int skipping : {0, 1}) {
+      auto const planned = plan_of(2, kind);
+      auto const thrown = run_ranks(2, endless_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        rank_of_run rank(planned, meeting, {.clip = 4, .agreement = {.every = 3}});
+        rank.pipe->resume({.unagreed = meeting.rank() == skipping ? 2 : 0});
+        rank.pipe->run(6);
+        meeting.barrier();
+      });
+      for (auto const& text : thrown) {
+        INFO(text);
+        CHECK(has(text, "training_state::unagreed is " + std::string(skipping == 0 ? "2" : "0")));
       }
     }
 }

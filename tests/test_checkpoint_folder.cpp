@@ -23,6 +23,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <sys/resource.h>
@@ -156,6 +157,23 @@ TEST_CASE("what one split saves, any other loads with the same bits", "[checkpoi
       }));
     }
   }
+}
+
+TEST_CASE("a training state is written as text and read again", "[checkpoint]") {
+  using zbpp::checkpoint::to_text;
+  using zbpp::checkpoint::to_training;
+  training_state state{
+      .steps = 9, .updates = 7, .loss_scale = 0.1, .finite_steps = 3, .amended = 5};
+  CHECK(to_text(state) == "9 7 0.1 3 5 0");
+  for (std::int64_t accumulated : {0, 2})
+    for (std::int64_t unagreed : {0, 4}) {
+      state.accumulated = accumulated;
+      state.unagreed = unagreed;
+      CHECK(to_training(to_text(state)) == zbpp::checkpoint::saved_training{state, true});
+    }
+  CHECK(to_text(state) == "9 7 0.1 3 5 2 4");
+  for (std::string const wrong : {"", "9 7 0.1 3", "9 7 0.1 3 5 2 4 1", "9 7 0.1 3 5 2 x"})
+    CHECK(to_training(wrong) == std::nullopt);
 }
 
 TEST_CASE("a rank loads its part of a checkpoint alone", "[checkpoint]") {

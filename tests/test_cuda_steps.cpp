@@ -72,6 +72,22 @@ TEST_CASE(
   CHECK(amended > thinned(100, 20));
 }
 
+TEST_CASE("ranks on GPUs step without agreement with the bits of a plain loop", "[cuda]") {
+  auto seed = run_seed() + 900;
+  gpu_steps::for_each_case_without_agreement([&](plan const& planned, auto const& with) {
+    auto const ranks = planned.problem().ranks();
+    auto const expected = gpu_steps::train_alone(planned, with);
+    for (int const together : {ranks, 1}) {
+      auto const devices = ranks / together;
+      model::reset({.seed = ++seed, .devices = devices, .hosts = devices});
+      zbpp::cuda::device backend{.traces = seed % 3 == 0};
+      for (int r = 0; r < ranks; ++r) backend.devices.push_back({.device = r / together});
+      INFO("interleaving " << seed << ", " << devices << " devices, clips at " << with.clip);
+      gpu_steps::check(gpu_steps::train_on<stage>(planned, with, backend), expected, planned, with);
+    }
+  });
+}
+
 TEST_CASE("messages that are consumed out of their order do not stop a run of steps", "[cuda]") {
   problem const problem(zbpp::placement::linear(2), 2, launched_costs(), 87);
   using enum zbpp::pass_kind;

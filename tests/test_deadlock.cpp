@@ -143,9 +143,9 @@ TEST_CASE(
     return std::to_string(found[layout].first) + " end, " + std::to_string(found[layout].second) +
            " are stuck";
   };
-  CHECK(counts(channel_layout::one_per_rank) == "169 end, 927 are stuck");
-  CHECK(counts(channel_layout::one_per_pair) == "189 end, 907 are stuck");
-  CHECK(counts(channel_layout::one_per_directed_pair) == "995 end, 101 are stuck");
+  CHECK(counts(channel_layout::one_per_rank) == "192 end, 1052 are stuck");
+  CHECK(counts(channel_layout::one_per_pair) == "212 end, 1032 are stuck");
+  CHECK(counts(channel_layout::one_per_directed_pair) == "1133 end, 111 are stuck");
 }
 
 }  // namespace test_deadlock

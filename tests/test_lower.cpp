@@ -159,6 +159,64 @@ TEST_CASE("ranks agree between the last W and the steps, or early in the next st
       "1NORM 1STEP");
 }
 
+TEST_CASE("stages that step at once do so behind the norm, and the first ranks go on", "[lower]") {
+  schedule const order(
+      placement::linear(3),
+      2,
+      passes({"0F0 0F1 0B0 0W0 0BW1", "1F0 1BW0 1F1 1BW1", "2F0 2BW0 2F1 2BW1"}));
+  auto const rows = [&](std::vector<int> const& at_once) {
+    auto const code = lower(order, {.step = zbpp::step_kind::synchronous, .at_once = at_once});
+    std::vector<std::string> all;
+    for (int rank = 0; rank < 3; ++rank) all.push_back(text_of(code.instructions(rank)));
+    return all;
+  };
+  auto const first =
+      "0F0 0SEND_F0 0F1 0SEND_F1 0VALIDATE 0RECV_B0 0B0 0W0 0RECV_B1 0BW1 0NORM 0STEP_NOW";
+  CHECK(
+      rows({0}) ==
+      std::vector<std::string>{
+          first,
+          "1RECV_F0 1F0 1SEND_F0 1RECV_B0 1BW0 1SEND_B0 1RECV_F1 1F1 1SEND_F1 1RECV_B1 1BW1 "
+          "1SEND_B1 1NORM 1VALIDATE 1STEP",
+          "2RECV_F0 2F0 2BW0 2SEND_B0 2RECV_F1 2F1 2BW1 2SEND_B1 2NORM 2VALIDATE 2STEP"});
+  CHECK(
+      rows({0, 1, 2}) ==
+      std::vector<std::string>{
+          first,
+          "1RECV_F0 1F0 1SEND_F0 1VALIDATE 1RECV_B0 1BW0 1SEND_B0 1RECV_F1 1F1 1SEND_F1 1RECV_B1 "
+          "1BW1 1SEND_B1 1NORM 1STEP_NOW",
+          "2RECV_F0 2F0 2BW0 2SEND_B0 2RECV_F1 2F1 2BW1 2SEND_B1 2NORM 2STEP_NOW 2VALIDATE"});
+  // Rank 0 waits, so nobody behind it goes on.
+  CHECK(rows({1})[1].ends_with(" 1NORM 1STEP_NOW 1VALIDATE"));
+  schedule const v(
+      placement::v_shape(2), 1, passes({"0F0 3F0 3BW0 0BW0", "1F0 2F0 2B0 1B0 2W0 1W0"}));
+  auto const of_v = [&](std::vector<int> const& at_once) {
+    return text_of(
+        lower(v, {.step = zbpp::step_kind::synchronous, .at_once = at_once}).instructions(0));
+  };
+  CHECK(of_v({0}).ends_with(" 0NORM 0STEP_NOW 0VALIDATE 3STEP"));
+  CHECK(of_v({0, 3}).ends_with(" 0NORM 0STEP_NOW 3STEP_NOW"));
+
+  auto const refused = [&](zbpp::lower_options const& options) {
+    return refusal([&] { (void)lower(order, options); });
+  };
+  for (auto const& wrong : std::vector<std::vector<int>>{{-1}, {3}, {1, 0}, {1, 1}})
+    CHECK(
+        refused({.step = zbpp::step_kind::synchronous, .at_once = wrong}) ==
+        "at_once names stages of the schedule in ascending order");
+  for (auto kind :
+       {zbpp::step_kind::none, zbpp::step_kind::unchecked, zbpp::step_kind::post_validated})
+    CHECK(
+        refused({.step = kind, .at_once = {0}}) ==
+        "at_once names stages that do not wait for the norm, and only synchronous steps wait; "
+        "lower "
+        "with step_kind::synchronous, or leave at_once empty");
+  CHECK(
+      refused({.step = zbpp::step_kind::synchronous, .tied = {0, 2}, .at_once = {0, 1}}) ==
+      "stage 0: at_once names it and its weights are tied, which step alike; leave it out of "
+      "at_once");
+}
+
 TEST_CASE("gradients of tied weights are exchanged behind all passes", "[lower]") {
   schedule const order(
       placement::v_shape(2), 1, passes({"0F0 3F0 3BW0 0BW0", "1F0 2F0 2B0 1B0 2W0 1W0"}));

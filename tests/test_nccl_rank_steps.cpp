@@ -60,7 +60,7 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
                     std::this_thread::get_id() == here;
         };
         zbpp::pipeline pipe(
-            planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with.clip));
+            planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with));
         if (!is_told) throw std::runtime_error("the thread of the rank was not told of it");
         gpu_steps::outcome outcome;
         outcome.train(pipe);
@@ -107,6 +107,30 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
         gpu_steps::check(
             train_on_ranks(planned, with), gpu_steps::train_alone(planned, with), planned, with);
       }
+    }
+}
+
+TEST_CASE("ranks with sockets and NCCL between them step without agreement", "[nccl]") {
+  auto seed = run_seed() + 2000;
+  problem const problem(zbpp::placement::v_shape(3), 6, launched_costs(), 87);
+  auto const norm = gpu_steps::train_alone(make_plan(zbpp::zb_v{}, problem), {}).norms.front();
+  for (auto const& lowering :
+       {zbpp::lower_options{.step = step_kind::synchronous, .at_once = {0, 1, 5}},
+        zbpp::lower_options{
+            .step = step_kind::synchronous,
+           .at_once = {0, 5},
+           .layout = zbpp::channel_layout::one_per_rank},
+        zbpp::lower_options{.step = step_kind::post_validated}})
+    for (int const every : {1, 3}) {
+      auto const planned = make_plan(zbpp::zb_v{}, problem, lowering);
+      gpu_steps::trouble const with{
+          .clip = (every == 1 ? 0.7 : 4) * norm,
+          .infinite_in = 2,
+          .agreement = {.every = every, .share = every == 1 ? 0.5 : 0.9}};
+      reset_gpus(machine_of(planned, ++seed));
+      INFO("interleaving " << seed << ", clips at " << with.clip);
+      gpu_steps::check(
+          train_on_ranks(planned, with), gpu_steps::train_alone(planned, with), planned, with);
     }
 }
 

@@ -44,4 +44,17 @@ TEST_CASE("ranks over NCCL agree on steps with the bits of one process", "[nccl]
   });
 }
 
+TEST_CASE("ranks over NCCL step without agreement with the bits of a plain loop", "[nccl]") {
+  auto seed = run_seed() + 900;
+  gpu_steps::for_each_case_without_agreement([&](zbpp::plan const& planned, auto const& with) {
+    model::reset({.seed = ++seed, .devices = planned.problem().ranks()});
+    INFO("interleaving " << seed << ", clips at " << with.clip);
+    gpu_steps::check(
+        gpu_steps::train_on<stage>(planned, with, nccl_in_one_process{}),
+        gpu_steps::train_alone(planned, with),
+        planned,
+        with);
+  });
+}
+
 }  // namespace test_nccl_steps

@@ -149,6 +149,28 @@ TEST_CASE("steps that are validated afterwards and amended allocate nothing", "[
   }
 }
 
+TEST_CASE(
+    "steps that some stages or all take without agreement allocate nothing", "[no-allocation]") {
+  problem const problem(placement::linear(3), 5, toy_costs(), 87);
+  auto const order = zb_h2{}(problem);
+  for (lower_options const& options :
+       {lower_options{.step = step_kind::synchronous, .at_once = {0, 2}},
+        lower_options{.step = step_kind::synchronous},
+        lower_options{.step = step_kind::post_validated}}) {
+    std::vector<optimized_stage> stages(3);
+    pipeline pipe(
+        make_plan("tested", order, problem, options),
+        threads{},
+        stages,
+        {.clip = 100, .window = {}, .agreement = {.every = options.at_once.empty() ? 3 : 1}});
+    int unagreed = 0;
+    auto const note = [&](step_result const& step) { unagreed += step.update.is_agreed ? 0 : 1; };
+    pipe.run(30, note);  // ranks agree on every third step alone
+    CHECK(count_allocations([&] { pipe.run(20, note); }) == 0);
+    CHECK((unagreed > 0) == options.at_once.empty());
+  }
+}
+
 TEST_CASE("sums of tied gradients allocate nothing after some steps", "[no-allocation]") {
   auto costs = toy_costs();
   costs.tied = 4 * sizeof(float);

@@ -10,6 +10,7 @@
 
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
+#include <support/checked_training.hpp>
 #include <support/plan_grid.hpp>
 #include <support/refusal.hpp>
 #include <support/same_bits.hpp>
@@ -39,68 +40,15 @@ using zbpp::training_options;
 using zbpp::virtual_time;
 using zbpp::test::checked::costs;
 using zbpp::test::checked::fault_at;
-using zbpp::test::checked::history;
+using zbpp::test::checked::happenings;
 using zbpp::test::checked::model_settings;
+using zbpp::test::checked::train;
 
 namespace {
 
 constexpr int steps = 32;
+std::vector<int> const lengths{5, 1, steps - 6};  // of the runs of a training
 constexpr int rounds = thinned(500, 60);
-
-// How often each thing happened in a training.
-struct happenings {
-  int early = 0;    // ranks that stepped before they knew the norm
-  int amended = 0;  // steps
-  int skipped = 0;  // steps
-  int clipped = 0;  // steps
-  int schedules = 0;
-
-  happenings& operator+=(happenings const& other) {
-    early += other.early;
-    amended += other.amended;
-    skipped += other.skipped;
-    clipped += other.clipped;
-    schedules += other.schedules;
-    return *this;
-  }
-};
-
-struct outcome {
-  history given;
-  happenings seen;
-};
-
-// Trains in two runs, the second of which continues from the state of the first in a new pipeline.
-template <class Backend>
-outcome train(
-    plan const& planned,
-    Backend backend,
-    model_settings const& settings,
-    training_options const& options) {
-  outcome result;
-  checked::model all(settings);
-  auto const note = [&](step_result const& step) {
-    auto const& update = step.update;
-    result.given.losses.push_back(step.losses);
-    result.given.norms.push_back(update.norm);
-    result.given.coefficients.push_back(update.coefficient);
-    result.given.scales.push_back(update.loss_scale);
-    for (auto const& rank : step.ranks) result.seen.early += rank.is_early ? 1 : 0;
-    result.seen.amended += update.is_amended ? 1 : 0;
-    result.seen.skipped += update.is_skipped ? 1 : 0;
-    result.seen.clipped += update.coefficient < 1 ? 1 : 0;
-  };
-  zbpp::training_state state;
-  for (int length : {5, 1, steps - 6}) {
-    pipeline pipe(planned, backend, all.stages(), options);
-    pipe.resume(state);
-    pipe.run(length, note);
-    state = pipe.state();
-  }
-  CHECK(state.steps == steps);
-  result.given.bits = all.bits();
-  return result;
-}
 
 // Checks the plans of a row in both kinds of steps on both backends.
 // @return what happened when validated afterwards, under virtual time
@@ -118,7 +66,7 @@ happenings check(variation row, model_settings const& settings, training_options
   };
   auto const on = [&](auto backend, happenings& seen) {
     return [&, backend](plan const& planned, std::uint64_t) {
-      auto const found = train(planned, backend, of(planned), options);
+      auto const found = train(planned, backend, of(planned), options, lengths);
       if (validates_step_before(planned.program())) {
         seen += found.seen;
         ++seen.schedules;
@@ -610,9 +558,9 @@ TEST_CASE("random trainings give the bits of one process", "[optimizer-steps][fu
         policy(problem),
         problem,
         {.receive_ahead = number(0, 2), .step = step_kind::post_validated});
-    auto const found = round % 5 == 0
-                           ? train(planned, threads{.count = number(0, 2)}, settings, options)
-                           : train(planned, virtual_time{}, settings, options);
+    auto const found =
+        round % 5 == 0 ? train(planned, threads{.count = number(0, 2)}, settings, options, lengths)
+                       : train(planned, virtual_time{}, settings, options, lengths);
     REQUIRE(difference(found.given, checked::train_alone(settings, m, steps, options)) == "");
     all += found.seen;
   }

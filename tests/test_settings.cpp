@@ -138,7 +138,8 @@ TEST_CASE("each training option has an effect", "[settings]") {
        [](auto& o) { o.on_gradients_ready = [](int, pass_context) { ++calls; }; }},
       {"scaling", [](auto& o) { o.scaling.initial = 8; }},
       {"accumulate", [](auto& o) { o.accumulate = 2; }},
-      {"window", [](auto& o) { o.window.most_amended = 0; }}};
+      {"window", [](auto& o) { o.window.most_amended = 0; }},
+      {"agreement", [](auto& o) { o.agreement.share = 0.25; }}};
   check_fields(options, usual_options(), train);
 
   changed_field<loss_scaling> const scaling[]{
@@ -158,6 +159,16 @@ TEST_CASE("each training option has an effect", "[settings]") {
   check_fields(window, usual_options().window, [](validation_window const& changed) {
     auto with = usual_options();
     with.window = changed;
+    return train(with);
+  });
+
+  changed_field<agreement_interval> const agreement[]{
+      {"every", [](auto& a) { a.every = 2; }}, {"share", [](auto& a) { a.share = 1e-6; }}};
+  check_fields(agreement, {.every = 4, .share = 0.9}, [](agreement_interval const& changed) {
+    auto with = usual_options();
+    with.clip = 1e3;
+    with.scaling.growth_interval = 0;
+    with.agreement = changed;
     return train(with);
   });
 }
@@ -357,14 +368,16 @@ TEST_CASE("each option of a program has an effect", "[settings]") {
   auto const order = zb_v{}(on_v);
   changed_field<lower_options> const fields[]{
       {"receive_ahead", [](auto& o) { o.receive_ahead = 1; }},
-      {"step", [](auto& o) { o.step = step_kind::synchronous; }},
+      {"step", [](auto& o) { o.step = step_kind::unchecked; }},
       {"tied",
        [](auto& o) {
          o.tied = {0, 3};
        }},
+      {"at_once", [](auto& o) { o.at_once = {0}; }},
       {"layout", [](auto& o) { o.layout = channel_layout::one_per_rank; }}};
-  check_fields(
-      fields, {}, [&](lower_options const& options) { return to_csv(lower(order, options)); });
+  check_fields(fields, {.step = step_kind::synchronous}, [&](lower_options const& options) {
+    return to_csv(lower(order, options));
+  });
 }
 
 TEST_CASE("each cost of a stage has an effect", "[settings]") {

@@ -105,6 +105,17 @@ TEST_CASE("steps under virtual time take what simulate_steps says, to the tick",
       CHECK(found.updates == said.updates);
       ++cases;
     }
+    // The first ranks go on at once, and some stages step while their ranks wait.
+    std::vector<int> at_once;
+    for (int s = 0; s < problem.stages(); ++s)
+      if (problem.costs(s).tied == 0 && (s == 0 || s + 1 < problem.ranks() || s % 3 == 0))
+        at_once.push_back(s);
+    auto const planned = zbpp::make_plan(
+        "tested", order, problem, {.step = step_kind::synchronous, .at_once = at_once});
+    auto const said = simulate_steps(planned.program(), problem, 4);
+    auto const found = run(planned, 4);
+    CHECK(found.line == said.line);
+    CHECK(found.updates == said.updates);
   });
   CHECK(cases > thinned(200, 60));
 }
@@ -154,6 +165,22 @@ TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]"
   });
   CAPTURE(shorter, longer);
   CHECK(shorter > 20 * longer);
+}
+
+TEST_CASE("first ranks that step at once take no longer than those that wait", "[steps]") {
+  stage_costs const costs{
+      .forward = 1000, .backward_input = 1000, .backward_weight = 1000, .optimizer_step = 500};
+  problem const problem(zbpp::placement::linear(4), 12, costs, 10);
+  auto const order = zbpp::zb_h2{}(problem);
+  auto const steady = [&](zbpp::lower_options const& options) {
+    return times_of_steps(zbpp::lower(order, options), problem).steady.whole;
+  };
+  auto const waiting = steady({.step = step_kind::synchronous});
+  auto const hybrid = steady({.step = step_kind::synchronous, .at_once = {0, 1, 2}});
+  auto const late = steady({.step = step_kind::post_validated});
+  CAPTURE(waiting, hybrid, late);
+  CHECK(hybrid < waiting);
+  CHECK(late <= hybrid);
 }
 
 TEST_CASE("many steps take as long as the steady one says", "[steps]") {

@@ -577,7 +577,8 @@ TEST_CASE("momentum of zbpp's SGD and tensors of all types come back", "[torch][
       .loss_scale = 0.1,
       .finite_steps = 3,
       .amended = ~0ULL,
-      .accumulated = 2};
+      .accumulated = 2,
+      .unagreed = 4};
   save_checkpoint(folder / "a", std::vector{model_part(named(a), from)}, state);
   CHECK(load_checkpoint(folder / "a", std::vector{model_part(named(b), to)}) == state);
   CHECK(same_bits(a, b));

@@ -20,6 +20,21 @@ void train(zbpp::problem const& problem, std::vector<zbpp::stage_ref>& stages) {
   // plan]
 }
 
+[[nodiscard]] zbpp::plan at_once(zbpp::problem const& problem) {
+  // [at_once
+  auto const plan = zbpp::make_plan(
+      zbpp::zb_h2{}, problem, {.step = zbpp::step_kind::synchronous, .at_once = {0, 1}});
+  // at_once]
+  return plan;
+}
+
+[[nodiscard]] zbpp::training_options agreement() {
+  // [agreement
+  zbpp::training_options const options{.clip = 1.0, .agreement = {.every = 8, .share = 0.5}};
+  // agreement]
+  return options;
+}
+
 void tie(
     std::vector<zbpp::stage_costs> stages,
     std::span<float> embedding,

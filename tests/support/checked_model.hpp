@@ -64,6 +64,7 @@ struct model_settings {
   std::vector<fault_at> faults{};
   std::vector<int> tied{};        ///< stages with tied layers, in ascending order
   bool ties_first_layers = true;  ///< only the first layers of these stages, rather than all
+  std::vector<int> at_once{};     ///< stages that do not wait for the norm
 
   [[nodiscard]] bool is_tied(int stage, std::size_t layer) const {
     return std::find(tied.begin(), tied.end(), stage) != tied.end() &&
@@ -433,6 +434,9 @@ struct history {
   double scale = options.scaling.initial;
   std::int64_t updates = 0;
   std::int64_t finite = 0;
+  int due = 0;          // counted from 0, the number of optimizer steps at which ranks agree again
+  int steps_taken = 0;  // skipped ones, too
+  auto const& agreement = options.agreement;
   for (int step = 0; step < steps; ++step) {
     auto& losses = result.losses.emplace_back();
     result.scales.push_back(scale);
@@ -456,8 +460,10 @@ struct history {
       continue;
     }
     all.sum_tied();
+    bool const is_agreed = steps_taken++ == due;
     double sum = 0;
     bool has_tied = false;
+    std::vector<bool> is_finite_stage(static_cast<std::size_t>(settings.stages), true);
     for (int s = 0; s < settings.stages; ++s) {
       auto const optimizer = all.optimizer(s);
       if (!optimizer) continue;
@@ -465,6 +471,7 @@ struct history {
       optimizer.measure(states, ctx);
       for (std::size_t k = 0; k < states.size(); ++k) {
         auto const& state = states[k];
+        if (!state.is_finite) is_finite_stage[static_cast<std::size_t>(s)] = false;
         if (settings.is_tied(s, k) && std::exchange(has_tied, true)) continue;
         sum += state.is_finite ? state.sum_of_squares : std::numeric_limits<double>::infinity();
       }
@@ -474,15 +481,25 @@ struct history {
     double coefficient = 1;
     if (is_finite && options.clip > 0 && options.clip / (norm + 1e-6) < 1)
       coefficient = options.clip / (norm + 1e-6);
-    result.norms.push_back(norm);
-    result.coefficients.push_back(coefficient);
+    result.norms.push_back(is_agreed ? norm : 0);
+    result.coefficients.push_back(is_agreed ? coefficient : 1);
     for (int s = 0; s < settings.stages; ++s) {
       auto const optimizer = all.optimizer(s);
-      if (optimizer && is_finite)
-        optimizer.step({updates, options.learning_rate(updates), coefficient, scale, true}, ctx);
+      bool const is_alone =
+          !is_agreed || std::ranges::find(settings.at_once, s) != settings.at_once.end();
+      bool const takes_step = is_alone ? is_finite_stage[static_cast<std::size_t>(s)] : is_finite;
+      if (optimizer && takes_step)
+        optimizer.step(
+            {updates, options.learning_rate(updates), is_alone ? 1 : coefficient, scale, true},
+            ctx);
       else if (optimizer)
         optimizer.skip(ctx);
     }
+    if (!is_agreed) {
+      ++updates;
+      continue;
+    }
+    auto const scale_before = scale;
     if (is_finite) {
       ++updates;
       if (++finite == options.scaling.growth_interval) {
@@ -493,6 +510,8 @@ struct history {
       scale = std::max(options.scaling.smallest, scale / 2);
       finite = 0;
     }
+    bool const is_far = is_finite && norm < agreement.share * options.clip && scale == scale_before;
+    due = steps_taken + (is_far ? agreement.every - 1 : 0);
   }
   result.bits = all.bits();
   return result;

@@ -23,7 +23,7 @@ bool independent_check::has_each_once() const {
   bool const validations = has_validations();
   bool steps = validations;
   for (auto const& row : rows_)
-    for (auto const& i : row) steps = steps || i.kind == instruction_kind::optimizer_step;
+    for (auto const& i : row) steps = steps || i.is_step();
   auto const tied = tied_stages();
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     auto row = rows_[r];
@@ -55,29 +55,53 @@ bool independent_check::keeps_dependences() const {
 bool independent_check::keeps_cut() const {
   using enum instruction_kind;
   if (!has_validations()) return true;
-  std::set<bool> early;
-  bool steps_wait = true;
-  bool redoable = true;
+  struct seen_on_rank {
+    bool validates_early = false;
+    bool validates_before_steps = true;
+    bool validates_behind_forwards = true;
+    bool has_waiting_step = false;
+    bool has_immediate_step = false;
+  };
+  std::vector<seen_on_rank> all;
   std::set<instruction> sent;
   std::set<instruction> received;
   for (auto const& row : rows_) {
+    auto& seen = all.emplace_back();
     bool before_norm = true;
     bool before_validation = true;
     for (auto const& i : row) {
       if (i.kind == reduce_norm) before_norm = false;
+      if (i.kind == optimizer_step) seen.has_waiting_step = true;
+      if (i.kind == immediate_step) {
+        seen.has_immediate_step = true;
+        if (tied_stages().count(i.stage) != 0) return false;
+      }
       if (i.kind == validate) {
         before_validation = false;
-        early.insert(before_norm);
+        seen.validates_early = before_norm;
       }
       if (!before_validation) continue;
-      if (i.kind == optimizer_step) steps_wait = false;
+      if (i.kind == optimizer_step) seen.validates_before_steps = false;
       if (is_send(i)) sent.insert(i);
       if (is_receive(i)) received.insert(send_of(i));
-      if (i.kind != forward && !is_send(i) && !is_receive(i)) redoable = false;
+      if (i.kind != forward && !is_send(i) && !is_receive(i))
+        seen.validates_behind_forwards = false;
     }
   }
-  if (early.size() != 1) return false;
-  return *early.begin() ? redoable && sent == received : steps_wait;
+  if (all.back().validates_early) {
+    for (auto const& seen : all)
+      if (!seen.validates_early || !seen.validates_behind_forwards || seen.has_immediate_step)
+        return false;
+    return sent == received;
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    auto const& seen = all[r];
+    if (!seen.validates_early && !seen.validates_before_steps) return false;
+    if (!seen.validates_early) continue;
+    if (!seen.validates_behind_forwards || seen.has_waiting_step) return false;
+    if (r > 0 && !all[r - 1].validates_early) return false;
+  }
+  return true;
 }
 
 bool independent_check::keeps_channel_order() const {
@@ -179,6 +203,7 @@ std::vector<instruction> independent_check::needs_of(instruction const& i) const
     case send_activation:
     case send_gradient: needs = {producer_of(i)}; break;
     case optimizer_step:
+    case immediate_step:
       for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
       needs.push_back({reduce_norm, where_.stages_of(where_.rank_of(s)).front(), 0});
       needs.push_back({add_tied, s, 0});
@@ -247,8 +272,7 @@ std::set<int> independent_check::tied_stages() const {
 bool independent_check::has_validations() const {
   for (auto const& row : rows_)
     for (auto const& i : row)
-      if (i.kind == instruction_kind::reduce_norm || i.kind == instruction_kind::validate)
-        return true;
+      if (i.is_of_rank() || i.kind == instruction_kind::immediate_step) return true;
   return false;
 }
 
@@ -286,7 +310,8 @@ std::vector<instruction> independent_check::expected_of(
         expected.push_back({receive_gradient, s, m});
       }
     }
-    if (steps) expected.push_back({optimizer_step, s, 0});
+    bool const is_immediate = has.count({immediate_step, s, 0}) != 0;
+    if (steps) expected.push_back({is_immediate ? immediate_step : optimizer_step, s, 0});
   }
   return expected;
 }

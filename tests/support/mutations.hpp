@@ -38,7 +38,8 @@ struct mutant {
   std::string text;
   nested_rows rows;
   bool crosses_dependence = false;  ///< swapped or moved over something that it depends on
-  bool changes_optional = false;    ///< what was changed need not be there: an R, an only step
+  bool changes_optional = false;    ///< what was changed need not be so: an R, an only step, when
+                                    ///< a stage steps
 };
 
 /// Tells which instructions of a correct program depend on which, also by way of other ranks: what
@@ -116,8 +117,13 @@ void for_each_mutant(
         if (by != own)
           edit(change_made, name + " by " + to_string(by), false, [&](auto& row) { row[i] = by; });
       };
-      for (int k = 0; k <= instruction_kinds; ++k)
-        replace(change::other_kind, {static_cast<instruction_kind>(k), own.stage, own.microbatch});
+      for (int k = 0; k <= instruction_kinds; ++k) {
+        instruction const by{static_cast<instruction_kind>(k), own.stage, own.microbatch};
+        auto const was_optional =
+            std::exchange(optional, optional || (own.is_step() && by.is_step()));
+        replace(change::other_kind, by);
+        optional = was_optional;
+      }
       for (int s = -1; s <= placement.stages(); ++s)
         replace(change::other_stage, {own.kind, s, own.microbatch});
       for (int m = -1; m <= microbatches; ++m)

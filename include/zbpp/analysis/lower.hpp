@@ -20,6 +20,7 @@ enum class step_kind : std::uint8_t {
   none,       ///< no stage steps
   unchecked,  ///< each stage steps after its last W; ranks agree on nothing
   /// All ranks learn the norm of all gradients, then step: no rank begins the next step before.
+  /// `lower_options::at_once` excepts stages.
   synchronous,
   /// Each rank steps as soon as it knows the gradients of the ranks before it, and begins the next
   /// step. Ahead of the first pass there that could not be undone it validates: the norm of all
@@ -35,6 +36,12 @@ struct lower_options {
   /// Stages with tied weights, whose gradients are summed before they step; a plan takes those of
   /// its problem. None is tied with `step_kind::none`.
   std::vector<int> tied = {};
+  /// Stages that step at once, as soon as their rank has looked at its gradients, while the others
+  /// wait for the norm; only with `step_kind::synchronous`. Such a stage takes its gradients
+  /// unclipped, and skips the step by itself if one of them is not finite. A rank that has no other
+  /// stages, and no rank with others before it, also begins the next step at once; the last rank,
+  /// which knows the norm first, never does.
+  std::vector<int> at_once = {};
   /// Which transfers share one queue. Where those of several directed pairs do, all
   /// transfers stand in one order that all ranks agree on: each receive where its rank is when the
   /// sender sends, if every pass took the same time. A receive takes its slot from there on, so a
@@ -45,7 +52,8 @@ struct lower_options {
 /// Puts transfers and optimizer steps in place. It takes any schedule, also one that `verify` will
 /// refuse: what is wrong in the order stays wrong in the program, at the same place.
 /// @throws error (bad_argument) when receive_ahead is negative, or not 0 with another layout than
-///         one channel for each directed pair, or what is tied is not stages in ascending order
+///         one channel for each directed pair, or what is tied or at once is not stages in
+///         ascending order, or a stage is at once that is tied, or without synchronous steps
 /// @complexity O(passes), for `post_validated` and other layouts O(ranks * passes) at worst
 [[nodiscard]] program lower(schedule const& schedule, lower_options options = {});
 

@@ -21,7 +21,8 @@ namespace zbpp {
 /// freedom from deadlock when a send completes only together with its receive. Where ranks agree
 /// before optimizer steps, also that each does so at its place, and that what runs before the
 /// validation of the step before can be run again: only F, and no message that is sent before and
-/// received after, or the reverse. If all of that holds, also that W of each stage ascends in
+/// received after, or the reverse; and where only the first ranks validate the step before, that
+/// all of their stages step at once. If all of that holds, also that W of each stage ascends in
 /// microbatch, which makes gradients those of a plain loop to the bit; `is_remark` tells that fault
 /// from the others, which make a program wrong.
 /// @return the faults, empty when there is none, about a thousand at most; never throws on a bad

@@ -50,7 +50,7 @@ struct rank_call {
 namespace detail {
 
 /// The most bytes that a call takes as a message.
-inline constexpr std::size_t most_call = 192;
+inline constexpr std::size_t most_call = 72 + sizeof(zbpp::detail::step_terms);
 
 /// Appends a call to a message.
 void put(wire_writer& to, rank_call const& call);

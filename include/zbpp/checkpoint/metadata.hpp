@@ -34,7 +34,8 @@ struct saved_training {
   friend bool operator==(saved_training const&, saved_training const&) = default;
 };
 
-/// Reads what `to_text` wrote, or five numbers as it was before.
+/// Reads what `to_text` wrote: six numbers, a seventh where there are steps to come without
+/// agreement; or five as it was before.
 /// @return nothing where it is something else
 [[nodiscard]] std::optional<saved_training> to_training(std::string_view text);
 

@@ -8,7 +8,7 @@
 //   0B0  whole backward (BW) 0W0  gradient of the weights      1SEND_B2  1RECV_B2  gradient
 //
 // Stage, letters, microbatch. Some kinds have no counterpart there: `0R3` recomputes, and `0STEP`,
-// `0NORM` and `0VALIDATE`, which have no microbatch, belong to an optimizer step.
+// `0STEP_NOW`, `0NORM` and `0VALIDATE`, which have no microbatch, belong to an optimizer step.
 // `(0F7;7B3)OVERLAP_F_B` is a pair that runs together. Of what that runtime does besides, nothing
 // concerns a program: UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F and WAIT_SEND_B
 // are left out.

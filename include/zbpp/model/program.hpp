@@ -29,17 +29,18 @@ enum class instruction_kind : std::uint8_t {
   send_gradient,       ///< ships what the flow deposited to stage - 1
   receive_gradient,    ///< opens the slot for what stage + 1 sends
   optimizer_step,      ///< applies the gradients of a stage; its microbatch is 0
-  reduce_norm,  ///< adds this rank's part of the gradient norm; sends the sum to the next rank
-  validate,     ///< receives the norm of all ranks, and sends it to the rank before
-  send_tied,    ///< ships the gradients of tied weights to the other ranks that have them
-  add_tied,     ///< waits for the gradients of the other stages; gives a stage the sum
+  reduce_norm,     ///< adds this rank's part of the gradient norm; sends the sum to the next rank
+  validate,        ///< receives the norm of all ranks, and sends it to the rank before
+  send_tied,       ///< ships the gradients of tied weights to the other ranks that have them
+  add_tied,        ///< waits for the gradients of the other stages; gives a stage the sum
+  immediate_step,  ///< applies the gradients of a stage by what the stage knows itself
 };
 
 /// Counts the kinds of instructions.
-inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 9;
+inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 10;
 static_assert(
     static_cast<std::size_t>(instruction_kind::send_activation) == pass_kinds &&
-    static_cast<int>(instruction_kind::add_tied) == instruction_kinds - 1);
+    static_cast<int>(instruction_kind::immediate_step) == instruction_kinds - 1);
 
 /// Tells a pass from other instructions.
 [[nodiscard]] constexpr bool is_pass(instruction_kind kind) noexcept {
@@ -47,7 +48,7 @@ static_assert(
 }
 
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
-///         VALIDATE, SEND_T or ADD_T
+///         VALIDATE, SEND_T, ADD_T or STEP_NOW
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";
@@ -59,6 +60,7 @@ static_assert(
     case instruction_kind::validate: return "VALIDATE";
     case instruction_kind::send_tied: return "SEND_T";
     case instruction_kind::add_tied: return "ADD_T";
+    case instruction_kind::immediate_step: return "STEP_NOW";
     default: return to_string(static_cast<pass_kind>(kind));
   }
 }
@@ -75,13 +77,17 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_rank() const noexcept {
     return kind == instruction_kind::reduce_norm || kind == instruction_kind::validate;
   }
+  /// @return whether this is the optimizer step of a stage
+  [[nodiscard]] constexpr bool is_step() const noexcept {
+    return kind == instruction_kind::optimizer_step || kind == instruction_kind::immediate_step;
+  }
   /// @return whether this is about gradients of tied weights
   [[nodiscard]] constexpr bool is_of_tied() const noexcept {
     return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
   }
   /// @return whether this is about one microbatch; the microbatch of others is 0
   [[nodiscard]] constexpr bool has_microbatch() const noexcept {
-    return kind != instruction_kind::optimizer_step && !is_of_rank() && !is_of_tied();
+    return !is_step() && !is_of_rank() && !is_of_tied();
   }
   /// @return whether this sends what a flow deposited
   [[nodiscard]] constexpr bool is_send() const noexcept {
@@ -174,8 +180,14 @@ class program {
 /// @return the stages whose weights are tied, in ascending order: those with a SEND_T
 [[nodiscard]] std::vector<int> tied_stages(program const& program);
 
-/// @return whether the ranks of a program validate the step before, rather than their own
+/// @return whether a rank validates the step before, rather than its own: it begins a step before
+///         it knows how the last one came out
+[[nodiscard]] bool validates_step_before(program const& program, int rank);
+/// @return whether all ranks do, so that they may have to go back to the step before
 [[nodiscard]] bool validates_step_before(program const& program);
+
+/// @return by stage, whether it steps at once, by what it knows itself: those with a STEP_NOW
+[[nodiscard]] std::vector<bool> steps_at_once(program const& program);
 
 }  // namespace zbpp
 

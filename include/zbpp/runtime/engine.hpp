@@ -232,6 +232,8 @@ class engine {
     memory_->buffers.start_step();
     tied_.begin_step();
     if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
+    if constexpr (agreeing_transport<Transport>)
+      agreement_.tell_held_verdict(*transport_, observer_);
   }
   // Whether the run ends with this step, as far as is known yet.
   [[nodiscard]] bool is_last_step() const noexcept {
@@ -332,7 +334,8 @@ class engine {
   }
   [[gnu::noinline]] bool run_rare(ready_instruction const& i) {
     switch (i.kind) {
-      case instruction_kind::optimizer_step: step(i.chunk); return true;
+      case instruction_kind::optimizer_step:
+      case instruction_kind::immediate_step: step(i.chunk); return true;
       case instruction_kind::send_tied:
       case instruction_kind::add_tied: return sum_tied(i);
       default: return agree(i.kind);

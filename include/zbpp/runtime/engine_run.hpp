@@ -9,6 +9,7 @@
 #include <zbpp/model/timeline.hpp>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -33,8 +34,9 @@ struct step_places {
 class step_listener {
  public:
   virtual ~step_listener() = default;
-  /// Is called by an engine, on its thread, when all ranks of this process have done with a step
-  /// but for its optimizer step. The next steps go on meanwhile.
+  /// Is called by an engine, on its thread, when it knows how a step came out. All ranks of this
+  /// process have done with that step then, but for its optimizer step, unless ranks did not agree
+  /// on it: they have done with the one before it. The next steps go on meanwhile.
   virtual void on_judged(std::int64_t step) = 0;
 };
 
@@ -52,14 +54,15 @@ struct engine_run {
   std::int64_t first = 0;               ///< number of the first step
   std::int64_t count = 1;               ///< of steps; more than one only where ranks agree
   std::int64_t evaluation = 0;          ///< evaluations since the last step, before this one
-  std::array<step_places, 2> places{};  ///< of even and of odd steps, counted from `first`
+  std::array<step_places, 3> places{};  ///< of steps in turn, counted from `first`
+  std::size_t places_in_turn = 2;       ///< how many of these there are
   step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
   asked_steps asked{};                  ///< for other processes to compare
 
   [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }
   /// @return where the results of a step go
   [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {
-    return places[zbpp::detail::index(step - first) % 2];
+    return places[zbpp::detail::index(step - first) % places_in_turn];
   }
 };
 

@@ -28,6 +28,16 @@ struct validation_window {
   int most_amended = 3;  ///< with more of them amended, ranks wait for the norm
 };
 
+/// Says when ranks take optimizer steps without agreeing on the norm: while it is far below the
+/// limit, all but every `every`-th one.
+struct agreement_interval {
+  /// Optimizer steps from one that ranks agree on to the next; 1: ranks agree on every step.
+  int every = 1;
+  /// The norm is far below as long as the last one that ranks agreed on is less than this part of
+  /// `clip`, above 0 and at most 1.
+  double share = 0.5;
+};
+
 namespace detail {
 
 /// Is the learning rate of those who give none.
@@ -51,6 +61,10 @@ struct training_options {
   loss_scaling scaling{};
   int accumulate = 1;          ///< steps whose gradients are added up for one optimizer step
   validation_window window{};  ///< of `post_validated` steps
+  /// In a step without agreement each stage takes its gradients unclipped, and skips the step by
+  /// itself if one of them is not finite. Which steps are without depends on `training_state`
+  /// alone, so all ranks know.
+  agreement_interval agreement{};
 };
 
 namespace detail {
@@ -70,6 +84,7 @@ struct training_state {
   std::uint64_t amended = 0;      ///< the last steps, the latest in the lowest bit: 1 if amended
   /// Steps whose gradients wait for an optimizer step; save these gradients, too, unless it is 0.
   std::int64_t accumulated = 0;
+  std::int64_t unagreed = 0;  ///< optimizer steps to come on which ranks do not agree
 
   /// @return the state behind the last optimizer step, from which an accumulation begins anew, as
   ///         after a failure: its gradients are incomplete, so `skip` drops all of them
@@ -86,11 +101,12 @@ struct training_state {
 /// Says how an optimizer step came out; the same on all ranks.
 struct update_report {
   std::int64_t step = -1;          ///< number of the step
-  double norm = 0;                 ///< of all gradients; not finite where one is not
+  double norm = 0;                 ///< of all gradients; not finite where one is not; 0 if unknown
   double coefficient = 1;          ///< by which they were multiplied
   double loss_scale = 1;           ///< that they were made with
   double learning_rate = 0;        ///< of the step
   bool is_update = false;          ///< false while gradients are accumulated, or without agreement
+  bool is_agreed = false;          ///< ranks agreed on the norm of this optimizer step
   bool is_skipped = false;         ///< because a gradient was not finite
   bool is_post_validated = false;  ///< ranks went on before the norm was known
   bool is_amended = false;         ///< and had to go back

@@ -29,6 +29,7 @@ class common_order {
         rows_(index(origin.ranks())),
         next_(index(origin.ranks()), 0),
         is_at_validation_(index(origin.ranks()), false),
+        may_go_back_(validates_step_before(origin)),
         activation_sent_(origin.stages(), origin.microbatches(), 0),
         gradient_sent_(origin.stages(), origin.microbatches(), 0) {}
 
@@ -109,8 +110,10 @@ class common_order {
     return (down ? activation_sent_ : gradient_sent_)(i.stage, i.microbatch) != 0;
   }
 
-  // What is sent in front of a validation is received in front of one, too.
+  // What is sent in front of a validation is received in front of one, too, where it may be sent
+  // again.
   [[nodiscard]] bool may_validate(int rank) {
+    if (!may_go_back_) return true;
     if (!is_at_validation_[index(rank)]) ++at_validation_;
     is_at_validation_[index(rank)] = true;
     return at_validation_ == origin_.ranks();
@@ -121,6 +124,7 @@ class common_order {
   std::vector<std::vector<instruction>> rows_;
   std::vector<std::size_t> next_;       // by rank, the position in its row
   std::vector<bool> is_at_validation_;  // by rank
+  bool may_go_back_;
   int at_validation_ = 0;
   grid<std::uint8_t> activation_sent_;  // by receiving stage, whether it was
   grid<std::uint8_t> gradient_sent_;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks where ranks validate: between the norm and the optimizer steps of one step, or early in
-// the next one, behind passes that can run again and at a cut that no message crosses.
+// the next one, behind passes that can run again and at a cut that no message crosses. Of the first
+// ranks alone those may do so early that step at once.
 #pragma once
 
 #include <zbpp/analysis/diagnostic.hpp>
@@ -32,18 +33,16 @@ class cut_check {
       : program_(program), map_(map), norm_at_(norm_at), validate_at_(validate_at) {}
 
   [[nodiscard]] std::vector<diagnostic> run() {
-    bool const late = is_late(0);
+    bool const late = is_late(program_.ranks() - 1);
+    bool goes_on = true;  // whether no rank up to this one waits
     for (int rank = 0; rank < program_.ranks(); ++rank) {
-      if (is_late(rank) != late)
-        add(fault::cut,
-            rank,
-            validation_of(rank),
-            std::string("it validates ") + (late ? "this step" : "the step before") +
-                "; rank 0 validates " + (late ? "the step before" : "this step"));
-      else if (late)
-        check_redoable(rank);
+      goes_on = goes_on && is_late(rank);
+      if (late)
+        check_late(rank);
+      else if (goes_on)
+        check_ahead(rank);
       else
-        check_steps(rank);
+        check_waiting(rank);
     }
     if (late && found_.empty()) check_messages();
     return std::move(found_);
@@ -61,8 +60,56 @@ class cut_check {
         make_diagnostic(program_, fault, rank, static_cast<std::int64_t>(position), text));
   }
 
-  // What stands before the validation of the step before runs again if that fails.
-  void check_redoable(int rank) {
+  // All ranks may have to go back to the step before, so no stage steps at once.
+  void check_late(int rank) {
+    auto const row = program_.instructions(rank);
+    if (!is_late(rank))
+      add(fault::cut,
+          rank,
+          validation_of(rank),
+          "it validates this step; the last rank validates the step before");
+    else
+      check_forwards(rank, "it cannot be undone");
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if (row[i].kind == instruction_kind::immediate_step)
+        add(fault::cut,
+            rank,
+            i,
+            "it cannot be undone, and the ranks validate the step before; let them validate this "
+            "step");
+  }
+
+  // A rank that nobody waits for goes on, and has the verdict before it needs a loss scale.
+  void check_ahead(int rank) {
+    auto const row = program_.instructions(rank);
+    check_forwards(rank, "it may need the verdict");
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if (row[i].kind == instruction_kind::optimizer_step)
+        add(fault::cut,
+            rank,
+            i,
+            "it waits for the norm, and its rank validates the step before, as the last rank does "
+            "not");
+  }
+
+  // A rank whose steps wait for the norm has its verdict before them.
+  void check_waiting(int rank) {
+    auto const row = program_.instructions(rank);
+    auto const end = validation_of(rank);
+    if (is_late(rank))
+      return add(
+          fault::cut,
+          rank,
+          end,
+          "it validates the step before; the last rank and one before this one validate this step");
+    for (std::size_t i = 0; i < end; ++i)
+      if (row[i].kind == instruction_kind::optimizer_step)
+        add(fault::dependence, rank, i, "it needs the validation at " + std::to_string(end));
+  }
+
+  // Where what stands before the validation of the step before runs again if that fails, or needs
+  // nothing of it.
+  void check_forwards(int rank, char const* why) {
     auto const row = program_.instructions(rank);
     auto const end = validation_of(rank);
     for (std::size_t i = 0; i < end; ++i) {
@@ -72,17 +119,8 @@ class cut_check {
           fault::dependence,
           rank,
           i,
-          "it cannot be undone, so it must stand behind the validation at " + std::to_string(end));
+          std::string(why) + ", so it must stand behind the validation at " + std::to_string(end));
     }
-  }
-
-  // A synchronous step waits for its validation.
-  void check_steps(int rank) {
-    auto const row = program_.instructions(rank);
-    auto const end = validation_of(rank);
-    for (std::size_t i = 0; i < end; ++i)
-      if (row[i].kind == instruction_kind::optimizer_step)
-        add(fault::dependence, rank, i, "it needs the validation at " + std::to_string(end));
   }
 
   // Per channel, as many messages are sent before the sender validates as are received before the

@@ -16,12 +16,22 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace zbpp {
 
 namespace detail {
+
+/// @return how many F without a pair stand at the beginning of a row
+[[nodiscard]] inline std::int32_t leading_forwards(std::span<pass const> row) {
+  std::int32_t count = 0;
+  while (index(count) < row.size() && row[index(count)].kind == pass_kind::forward &&
+         !next_is_paired(row, index(count)))
+    ++count;
+  return count;
+}
 
 /// Places transfers: every message is opened by the position of the pass that consumes it, and each
 /// rank's receives are merged into its passes.
@@ -35,10 +45,14 @@ class lowering {
         backward_(schedule.stages(), schedule.microbatches(), missing),
         last_w_(index(schedule.stages()), missing),
         is_tied_(index(schedule.stages()), false),
+        is_at_once_(index(schedule.stages()), false),
         incoming_(index(map_.size())) {
     if (options_.step == step_kind::post_validated) cut_ = passes_before_validation(schedule);
     if (options_.step != step_kind::none)
       for (int s : options_.tied) is_tied_[index(s)] = true;
+    for (int s : options_.at_once) is_at_once_[index(s)] = true;
+    for (int rank = 0; rank + 1 < schedule.ranks() && has_all_at_once(rank); ++rank)
+      leading_.push_back(leading_forwards(schedule.passes(rank)));
   }
 
   [[nodiscard]] program run() {
@@ -64,6 +78,17 @@ class lowering {
     std::int32_t position;
     bool is_in_cut;  // both ends move it before they validate
   };
+
+  [[nodiscard]] bool has_all_at_once(int rank) const {
+    auto const stages = schedule_.placement().stages_of(rank);
+    return std::all_of(stages.begin(), stages.end(), [&](int s) { return is_at_once_[index(s)]; });
+  }
+
+  // Whether the rank validates the step before in front of the pass at a position.
+  [[nodiscard]] bool validates_at(int rank, std::int32_t position) const {
+    if (!cut_.empty()) return position == cut_[index(rank)];
+    return index(rank) < leading_.size() && position == leading_[index(rank)];
+  }
 
   void find_passes() {
     for (int rank = 0; rank < schedule_.ranks(); ++rank) {
@@ -121,7 +146,7 @@ class lowering {
     auto const first_stage = schedule_.placement().stages_of(rank).front();
     auto const row = schedule_.passes(rank);
     for (auto const& p : row) {
-      if (!cut_.empty() && position == cut_[index(rank)]) {
+      if (validates_at(rank, position)) {
         for (; next != receives.end() && next->is_in_cut; ++next) result.push(next->receive);
         result.push({instruction_kind::validate, first_stage, 0});
       }
@@ -138,17 +163,22 @@ class lowering {
       ++position;
     }
     for (; next != receives.end(); ++next) result.push(next->receive);
-    if (!cut_.empty() && position == cut_[index(rank)])
-      result.push({instruction_kind::validate, first_stage, 0});
+    if (validates_at(rank, position)) result.push({instruction_kind::validate, first_stage, 0});
     emit_tied(rank, result);
-    if (options_.step > step_kind::unchecked) {
-      result.push({instruction_kind::reduce_norm, first_stage, 0});
-      if (options_.step == step_kind::synchronous)
-        result.push({instruction_kind::validate, first_stage, 0});
-      for (int s : schedule_.placement().stages_of(rank))
-        result.push({instruction_kind::optimizer_step, s, 0});
-    }
+    if (options_.step > step_kind::unchecked) emit_agreement(rank, result);
     result.end_row();
+  }
+
+  // Stages that step at once do so while the norm is on its way.
+  void emit_agreement(int rank, rows<instruction>& result) const {
+    using enum instruction_kind;
+    auto const stages = schedule_.placement().stages_of(rank);
+    result.push({reduce_norm, stages.front(), 0});
+    for (int s : stages)
+      if (is_at_once_[index(s)]) result.push({immediate_step, s, 0});
+    if (cut_.empty() && index(rank) >= leading_.size()) result.push({validate, stages.front(), 0});
+    for (int s : stages)
+      if (!is_at_once_[index(s)]) result.push({optimizer_step, s, 0});
   }
 
   void emit_send(pass const& p, rows<instruction>& result) const {
@@ -195,20 +225,34 @@ class lowering {
   grid<std::int32_t> backward_;                 // position of B or BW
   std::vector<std::int32_t> last_w_;            // by stage, position of its last W or BW
   std::vector<bool> is_tied_;                   // by stage
+  std::vector<bool> is_at_once_;                // by stage
   std::vector<std::vector<message>> incoming_;  // by channel, in the sender's order
   std::vector<std::int32_t> cut_;               // by rank, how many passes come before it validates
+  std::vector<std::int32_t> leading_;  // the same of the first ranks, where only these go on
 };
 
 }  // namespace detail
 
 ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
   detail::require(options.receive_ahead >= 0, "receive_ahead counts passes; it is at least 0");
-  auto const& tied = options.tied;
+  auto const are_stages = [&](std::vector<int> const& named) {
+    return named.empty() ||
+           (named.front() >= 0 && named.back() < schedule.stages() &&
+            std::adjacent_find(named.begin(), named.end(), std::greater_equal()) == named.end());
+  };
+  detail::require(are_stages(options.tied), "tied names stages of the schedule in ascending order");
   detail::require(
-      tied.empty() ||
-          (tied.front() >= 0 && tied.back() < schedule.stages() &&
-           std::adjacent_find(tied.begin(), tied.end(), std::greater_equal()) == tied.end()),
-      "tied names stages of the schedule in ascending order");
+      are_stages(options.at_once), "at_once names stages of the schedule in ascending order");
+  detail::require(
+      options.at_once.empty() || options.step == step_kind::synchronous,
+      "at_once names stages that do not wait for the norm, and only synchronous steps wait; lower "
+      "with step_kind::synchronous, or leave at_once empty");
+  for (int s : options.at_once)
+    if (std::binary_search(options.tied.begin(), options.tied.end(), s))
+      throw error(
+          errc::bad_argument,
+          "at_once names it and its weights are tied, which step alike; leave it out of at_once",
+          {.stage = s});
   bool const is_shared = options.layout != channel_layout::one_per_directed_pair;
   detail::require(
       !is_shared || options.receive_ahead == 0,
@@ -232,10 +276,7 @@ ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& s
     for (std::size_t i = 0; i < row.size(); ++i)
       if (row[i].kind == pass_kind::forward)
         position(row[i].stage, row[i].microbatch) = static_cast<std::int32_t>(i);
-    auto& leading = count[index(rank)];
-    while (index(leading) < row.size() && row[index(leading)].kind == pass_kind::forward &&
-           !detail::next_is_paired(row, index(leading)))
-      ++leading;
+    count[index(rank)] = detail::leading_forwards(row);
   }
   auto const has_input = [&](pass const& p) {
     if (p.stage == 0) return true;

@@ -35,7 +35,6 @@ class steps_walk {
       : program_(program),
         problem_(problem),
         agrees_(agrees_on_steps(program)),
-        is_late_(validates_step_before(program)),
         tied_stages_(zbpp::tied_stages(program).size()),
         clocks_(index(program.ranks()), 0),
         lines_(clocks_.size()),
@@ -43,6 +42,8 @@ class steps_walk {
     for (int rank = 0; rank < program.ranks(); ++rank) {
       first_stages_.push_back(program.placement().stages_of(rank).front());
       times_.push_back(agreement_times_of(problem, rank));
+      is_late_.push_back(validates_step_before(program, rank));
+      if (rank > 0 && is_late_[index(rank - 1)] && !is_late_.back()) holding_ = rank;
     }
   }
 
@@ -55,6 +56,7 @@ class steps_walk {
     prefix_.assign(clocks_.size(), never);
     verdict_.assign(clocks_.size(), never);
     next_.assign(clocks_.size(), 0);
+    if (holding_ != none && steps_ > 0) tell(holding_, clocks_[index(holding_)]);
     for (auto& row : updates_)
       if (agrees_) row.emplace_back();
     for (bool again = true; again;) {
@@ -84,6 +86,7 @@ class steps_walk {
 
  private:
   static constexpr ticks never = pass_inputs::never;
+  static constexpr int none = -1;
 
   // @return whether the rank came any further
   bool run_rank(int rank) {
@@ -113,8 +116,8 @@ class steps_walk {
     if (i.kind == instruction_kind::validate) return validate(rank, now);
     if (i.kind == instruction_kind::send_tied) send_tied(rank);
     if (i.kind == instruction_kind::add_tied) return add_tied(rank, now);
-    if (i.kind == instruction_kind::optimizer_step) {
-      bool const is_early = is_late_ && !is_last_;
+    if (i.is_step()) {
+      bool const is_early = is_late_[index(rank)] && !is_last_;
       if (is_early && i.stage == first_stages_[index(rank)]) {
         updates_[index(rank)].back().stepped = now;
         updates_[index(rank)].back().is_early = true;
@@ -146,35 +149,41 @@ class steps_walk {
     auto ready = std::max(now + times.norm, prefix_[index(rank)]);
     bool const is_end = rank + 1 == program_.ranks();
     if (!is_end) prefix_[index(rank + 1)] = ready + times.states;
-    if (is_late_ && is_last_ && !is_end) {
+    bool const is_late = is_late_[index(rank)];
+    if (is_late && is_last_ && !is_end) {
       if (verdict_[index(rank)] == never) return false;
       ready = std::max(ready, verdict_[index(rank)]);
     }
     now = ready;
     update.measured = measured;
     update.validated = update.stepped = now;
-    if (is_end ? !is_late_ || is_last_ : is_late_ && is_last_) tell(rank, now);
+    if (is_end ? !is_late || is_last_ : is_late && is_last_) tell_or_hold(rank, now);
     return true;
   }
 
   bool validate(int rank, ticks& now) {
-    if (is_late_ && steps_ == 0) return true;
+    bool const is_late = is_late_[index(rank)];
+    if (is_late && steps_ == 0) return true;
     bool const is_end = rank + 1 == program_.ranks();
     if (is_end) {
-      if (is_late_) tell(rank, now);
+      if (is_late) tell(rank, now);
       return true;
     }
     if (verdict_[index(rank)] == never) return false;
     // In the last step, that on the step itself follows.
     now = std::max(now, std::exchange(verdict_[index(rank)], never));
     auto& row = updates_[index(rank)];
-    auto& update = is_late_ ? row[row.size() - 2] : row.back();
+    auto& update = is_late ? row[row.size() - 2] : row.back();
     update.validated = now;
     if (!update.is_early) update.stepped = now;
-    tell(rank, now);
+    tell_or_hold(rank, now);
     return true;
   }
 
+  // To a rank that goes on the verdict belongs to the next step.
+  void tell_or_hold(int rank, ticks now) {
+    if (rank != holding_ || is_last_) tell(rank, now);
+  }
   void tell(int rank, ticks now) {
     if (rank > 0) verdict_[index(rank - 1)] = now + times_[index(rank)].verdict;
   }
@@ -182,10 +191,11 @@ class steps_walk {
   program const& program_;
   problem const& problem_;
   bool agrees_;
-  bool is_late_;
   std::size_t tied_stages_;
   std::vector<int> first_stages_;       // by rank
   std::vector<agreement_times> times_;  // by rank
+  std::vector<bool> is_late_;           // by rank, whether it validates the step before
+  int holding_ = none;                  // the rank behind those that go on
   bool is_last_ = false;
   int steps_ = 0;
   std::vector<ticks> clocks_;

@@ -163,6 +163,7 @@ class verification {
   [[nodiscard]] std::int32_t& place_of(int rank, instruction const& i) {
     switch (i.kind) {
       case instruction_kind::optimizer_step: return step_at_[index(i.stage)];
+      case instruction_kind::immediate_step: validates_ = true; return step_at_[index(i.stage)];
       case instruction_kind::reduce_norm: validates_ = true; return norm_at_[index(rank)];
       case instruction_kind::validate: validates_ = true; return validate_at_[index(rank)];
       case instruction_kind::send_tied: return send_tied_at_[index(i.stage)];
@@ -180,7 +181,21 @@ class verification {
       if (sent_at == absent && added_at != absent) add_missing({send_tied, s, 0}, added_at);
       if (added_at == absent && sent_at != absent)
         add_missing({add_tied, s, 0}, step_at_[index(s)]);
+      check_tied_step(s, std::max(sent_at, added_at));
     }
+  }
+
+  // By itself one stage could skip a step that others take, and the weights would differ.
+  void check_tied_step(int s, std::int32_t tied_at) {
+    auto const rank = program_.placement().rank_of(s);
+    auto const at = step_at_[index(s)];
+    if (tied_at == absent || at == absent) return;
+    if (program_.instructions(rank)[index(at)].kind == instruction_kind::immediate_step)
+      add(fault::dependence,
+          rank,
+          at,
+          "the weights of its stage are tied, and step alike; make it an optimizer step that waits "
+          "for the norm");
   }
 
   void check_once(int s, int m) {

@@ -138,7 +138,7 @@ class stall_report {
     auto const begin = next == 0 ? 0 : passes[next - 1] + 1;
     auto const end = next == passes.size() ? row.size() : passes[next];
     for (auto i = begin; i < end; ++i) {
-      if (row[i].kind == instruction_kind::optimizer_step)
+      if (row[i].is_step())
         does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
       if (row[i].kind == instruction_kind::add_tied)
         does += "waits for gradients of tied weights, or ";

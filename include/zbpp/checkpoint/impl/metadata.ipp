@@ -30,6 +30,7 @@ ZBPP_INLINE std::string to_text(training_state const& state) {
   add(state.finite_steps);
   add(state.amended);
   add(state.accumulated);
+  if (state.unagreed != 0) add(state.unagreed);  // else as texts were before there were such steps
   return text;
 }
 
@@ -50,6 +51,7 @@ ZBPP_INLINE std::optional<saved_training> to_training(std::string_view text) {
   next(made.amended);
   read.has_gradients = !text.empty();
   if (read.has_gradients) next(made.accumulated);
+  if (is_right && !text.empty()) next(made.unagreed);
   if (!is_right || !text.empty()) return std::nullopt;
   return read;
 }

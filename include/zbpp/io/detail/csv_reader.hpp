@@ -378,8 +378,8 @@ class csv_reader {
             passes_only_
                 ? "F, I, W, B or R after the stage, for a schedule has passes only"
                 : "F, I, W, B, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM, VALIDATE, SEND_T, "
-                  "ADD_T, UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F or "
-                  "WAIT_SEND_B after the stage");
+                  "ADD_T, STEP_NOW, UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, WAIT_SEND_F "
+                  "or WAIT_SEND_B after the stage");
       read.kind = csv_ignored_actions[index(action.ignored)].like;
       has_waits_ = has_waits_ || read.is_send();
     }

@@ -57,10 +57,22 @@ ZBPP_INLINE std::vector<int> tied_stages(program const& program) {
   return stages;
 }
 
-ZBPP_INLINE bool validates_step_before(program const& program) {
-  for (auto const& i : program.instructions(0))
+ZBPP_INLINE bool validates_step_before(program const& program, int rank) {
+  for (auto const& i : program.instructions(rank))
     if (i.is_of_rank()) return i.kind == instruction_kind::validate;
   return false;
+}
+
+// The last rank judges: where it need not wait for others, the ranks before may go on all the same.
+ZBPP_INLINE bool validates_step_before(program const& program) {
+  return validates_step_before(program, program.ranks() - 1);
+}
+
+ZBPP_INLINE std::vector<bool> steps_at_once(program const& program) {
+  std::vector<bool> stages(detail::index(program.stages()), false);
+  for (auto const& i : program.instructions().all())
+    if (i.kind == instruction_kind::immediate_step) stages[detail::index(i.stage)] = true;
+  return stages;
 }
 
 }  // namespace zbpp

@@ -36,6 +36,12 @@ class agreement_runner {
     listener_ = run.listener;
     judged_ = run.first - 1;
   }
+  /// Tells the rank before the verdict that belongs to the step that begins, where there is one.
+  template <class Transport, class PassObserver>
+  void tell_held_verdict(Transport& transport, PassObserver& observer) {
+    if (part_ != nullptr && part_->holds_verdict())
+      part_->tell_held_verdict(transport.states(), observer.arrival_of_send(times_.verdict));
+  }
   /// Tells the run's listener of a step that was judged meanwhile.
   void tell_judged() {
     if (part_ == nullptr || listener_ == nullptr) return;

@@ -22,6 +22,7 @@
 #include <zbpp/runtime/started_step.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/step_result.hpp>
+#include <zbpp/runtime/training.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
@@ -68,6 +69,8 @@ struct program_run final : step_listener {
   /// Gets places and engines ready for steps to come.
   void begin(executor_type& executor, steps_to_run const& next);
   void on_judged(std::int64_t step) override;
+  /// Calls back for steps that no rank is in any more, up to one of them.
+  void call_back_until(std::int64_t step);
   /// @return where the result of a step is
   [[nodiscard]] step_result& result_of(std::int64_t step) {
     return results[index(step - steps.first) % results.size()];
@@ -76,6 +79,10 @@ struct program_run final : step_listener {
   [[nodiscard]] step_result& last_result() {
     return agreements == nullptr ? results.front()
                                  : result_of(agreements->of(0)->state().steps - 1);
+  }
+  /// @return the state behind the step that is called back for
+  [[nodiscard]] training_state const& state_of_callback() const noexcept {
+    return states[index(called_back - steps.first) % states.size()];
   }
 
   // In an evaluation no message tells what was consumed, so receivers acknowledge where they can.
@@ -90,6 +97,8 @@ struct program_run final : step_listener {
   step_status status;
   // Of steps in turn: where ranks agree they are one step apart at most; else of those at once.
   std::vector<step_result> results;
+  std::vector<training_state> states;  // behind these steps, where ranks agree
+  std::int64_t called_back = -1;       // the last step with a callback, or the one that has it now
   std::vector<engine_type> engines;
   step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
   steps_to_run steps;
@@ -144,7 +153,8 @@ program_run<Backend>::program_run(
     if (is_training) at_once = index(executor.steps_at_once());
   if (agreements != nullptr) {
     result.ranks.resize(index(code.ranks()));
-    at_once = 2;
+    at_once = agreed.results_in_turn();
+    states.resize(at_once);
   }
   results.assign(at_once, result);
   executor.connect(*transport);
@@ -154,7 +164,8 @@ template <backend Backend>
 void program_run<Backend>::begin(executor_type& executor, steps_to_run const& next) {
   status.reset();
   steps = next;
-  std::size_t const places = agreements == nullptr ? 1 : 2;
+  called_back = next.first - 1;
+  std::size_t const places = agreements == nullptr ? 1 : results.size();
   for (std::size_t i = 0; i < places; ++i)
     for (double& loss : results[next.turn + i].losses)
       loss = std::numeric_limits<double>::quiet_NaN();
@@ -164,6 +175,7 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
         .first = next.first,
         .count = next.count,
         .evaluation = next.evaluation,
+        .places_in_turn = places,
         .asked = next.asked};
     for (std::size_t i = 0; i < places; ++i) {
       auto& result = results[next.turn + i];
@@ -178,17 +190,28 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
   }
 }
 
-// The first rank of the process is the last to learn a verdict, and no rank begins the step after
-// next before the first one has gone on; so this step's places are nobody else's now.
 template <backend Backend>
 void program_run<Backend>::on_judged(std::int64_t step) {
-  auto& result = result_of(step);
-  auto& part = *agreements->of(0);
-  result.update = part.report();
-  if (steps.on_step) part.request(steps.on_step(result));
-  bool const is_last = step + 1 == steps.first + steps.count;
-  if (!is_last && part.next() == after_step::go_on)
-    for (double& loss : result.losses) loss = std::numeric_limits<double>::quiet_NaN();
+  auto const& part = *agreements->of(0);
+  result_of(step).update = part.report();
+  states[index(step - steps.first) % states.size()] = part.state();
+  call_back_until(part.last_over());
+}
+
+// The first rank of the process is the last to learn a verdict, and no rank begins the step after
+// next before the first one has gone on; so this step's places are nobody else's now. Without a
+// verdict it knows at the end of a step that all others have ended the one before: it has used what
+// their F gave. One more place is then in use.
+template <backend Backend>
+void program_run<Backend>::call_back_until(std::int64_t step) {
+  while (called_back < step) {
+    auto& result = result_of(++called_back);
+    auto& part = *agreements->of(0);
+    if (steps.on_step) part.request(steps.on_step(result));
+    bool const is_last = called_back + 1 == steps.first + steps.count;
+    if (!is_last && part.next() == after_step::go_on)
+      for (double& loss : result.losses) loss = std::numeric_limits<double>::quiet_NaN();
+  }
 }
 
 }  // namespace zbpp::detail

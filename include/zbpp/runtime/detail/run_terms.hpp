@@ -29,13 +29,16 @@ struct step_terms {
   std::int64_t accumulate = 1;
   std::int64_t window_steps = 0;
   std::int64_t most_amended = 0;
+  std::int64_t agreement_every = 1;
+  double agreement_share = 0;
   std::int64_t steps = 0;
   std::int64_t updates = 0;
   std::int64_t finite_steps = 0;
   std::int64_t accumulated = 0;
   std::uint64_t amended = 0;
+  std::int64_t unagreed = 0;
 };
-static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 15 * 8);
+static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 18 * 8);
 
 /// @param learning_rate  of the step that comes next
 [[nodiscard]] step_terms terms_of(

@@ -46,22 +46,36 @@ class step_agreement {
   struct stage_optimizer {
     int stage = 0;
     optimizer_ref optimizer;
-    bool counts_tied = true;  ///< the norm counts its first tied layer
+    bool counts_tied = true;     ///< the norm counts its first tied layer
+    bool steps_at_once = false;  ///< it does not wait for the norm
     progress step = progress::none;
+    bool is_finite = true;  ///< its gradients of this step, as far as they were measured
   };
 
-  /// @param links     by which ranks tell each other
-  /// @param is_late   whether the program validates the step before, rather than its own
+  /// Says which step a rank validates, and what those before it do.
+  enum class validation : std::uint8_t {
+    own_step,
+    own_step_behind_others,  ///< unlike some ranks before it, which go on
+    step_before,             ///< like all others, so that all may have to go back
+    after_others,  ///< the step before, unlike the last rank: all stages of this one step at once
+  };
+
+  /// @param links  by which ranks tell each other
+  /// @param tells_next_step  whether the rank before goes on, and takes the verdict there
   step_agreement(
       int rank,
       state_map const& links,
-      bool is_late,
+      validation validates,
+      bool tells_next_step,
       std::vector<stage_optimizer> chunks,
       training_options const& options,
       training_state const& state);
 
   /// Gets ready for the steps of a run; what was asked for before, and not done, still is.
-  void begin_run() noexcept { next_ = after_step::go_on; }
+  void begin_run() noexcept {
+    next_ = coming_ = after_step::go_on;
+    holds_verdict_ = false;
+  }
   /// Asks all ranks for something that the run does next; called on the thread of this rank.
   void request(after_step next) noexcept { request_ = std::max(request_, next); }
   /// Asks for nothing any more; between runs.
@@ -75,7 +89,7 @@ class step_agreement {
   /// Begins a step. The last one of a run has no step after it that could validate it, so its ranks
   /// wait for the norm.
   void begin_step(bool is_last) noexcept {
-    is_last_step_ = is_last;
+    is_last_step_ = is_last || coming_ != after_step::go_on;
     before_ = state_;
     if (!is_pending_) has_rate_ = false;
   }
@@ -84,6 +98,10 @@ class step_agreement {
 
   /// Notes that the gradients of a stage are complete, and tells whoever asked to know.
   void complete_gradients(int chunk, pass_context ctx) const;
+  /// @return whether it has a verdict for the rank before that belongs to the step that begins
+  [[nodiscard]] bool holds_verdict() const noexcept { return holds_verdict_; }
+  /// Tells it; behind `begin_step`.
+  void tell_held_verdict(state_link& link, ticks arrival);
   /// Runs as much of `reduce_norm` or `validate` as can be.
   /// @param arrival  when a state that is sent now counts as arrived
   agreement_progress run(instruction_kind kind, state_link& link, pass_context ctx, ticks arrival);
@@ -112,15 +130,19 @@ class step_agreement {
 
   /// @return the ruling on a step, where this rank has it; else null
   [[nodiscard]] step_ruling const* ruling_on(std::int64_t step) const noexcept {
-    bool const is_known = has_ruling_ && state_.steps == step;
-    return is_known || report_.step == step ? &ruling_ : nullptr;
+    return ruled_step_ == step ? &ruling_ : nullptr;
   }
   /// @return whether this rank takes the step before its verdict is known
   [[nodiscard]] bool steps_early() const noexcept { return will_step_early_; }
   /// @return whether the verdict on the step before is still to come
   [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
-  /// @return how the step came out that was judged last
+  /// @return how the step came out that this rank has done with last
   [[nodiscard]] update_report const& report() const noexcept { return report_; }
+  /// @return the last step that no rank is in any more; where ranks did not agree on the one of the
+  ///         report, that is the one before it
+  [[nodiscard]] std::int64_t last_over() const noexcept {
+    return was_unagreed_ ? report_.step - 1 : report_.step;
+  }
   /// @return what the next step depends on
   [[nodiscard]] training_state const& state() const noexcept { return state_; }
   /// @return what all ranks need alike in the step that has begun
@@ -145,6 +167,14 @@ class step_agreement {
   [[nodiscard]] bool is_first() const noexcept { return rank_ == 0; }
   [[nodiscard]] bool is_last() const noexcept { return to_next_ == state_map::none; }
   [[nodiscard]] bool must_wait() const noexcept;
+  [[nodiscard]] bool is_late() const noexcept {
+    return validates_ == validation::step_before || validates_ == validation::after_others;
+  }
+  [[nodiscard]] bool may_go_back() const noexcept { return validates_ == validation::step_before; }
+  // Whether `validate` has a verdict to bring.
+  [[nodiscard]] bool awaits_verdict() const noexcept {
+    return is_late() ? is_pending_ : !is_unagreed_;
+  }
 
   void measure(pass_context ctx);
   // Asks for the learning rate of a step once, so that all of the step has the same.
@@ -152,13 +182,17 @@ class step_agreement {
   void absorb(state_link& link);
   void hand_on(state_link& link, ticks arrival);
   void receive_ruling(state_link& link, ticks arrival);
-  void send_ruling(state_link& link, ticks arrival) const;
+  void send_ruling(state_link& link, ticks arrival);
   [[nodiscard]] gradient_verdict judge_known();
   [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final);
   void take_final_step(stage_optimizer& chunk, pass_context ctx);
+  [[nodiscard]] bool is_far_below(gradient_verdict const& verdict) const noexcept;
+  void forget_progress() noexcept;
   // Makes the step of every stage final, and closes it. Returns whether early steps were amended.
   bool follow_ruling(pass_context ctx);
   void close(bool was_amended);
+  // Changes the loss scale behind an optimizer step that ranks agreed on.
+  void scale_loss(bool was_finite);
 
   int rank_;
   // Channels from and to the ranks before and after.
@@ -166,7 +200,8 @@ class step_agreement {
   int to_previous_;
   int from_next_;
   int to_next_;
-  bool is_late_;
+  validation validates_;
+  bool tells_next_step_;
   std::vector<stage_optimizer> chunks_;
   training_options options_;
   training_state state_;
@@ -174,16 +209,20 @@ class step_agreement {
 
   after_step request_ = after_step::go_on;  // of this rank, until a ruling has it
   after_step next_ = after_step::go_on;
+  after_step coming_ = after_step::go_on;  // behind one more step, which some ranks have begun
 
   phase phase_ = phase::measure;
   bool is_last_step_ = false;
   bool waits_ = true;  // for the verdict, before it steps
   bool will_step_early_ = false;
   bool is_pending_ = false;  // the verdict on the step before
-  bool has_ruling_ = false;  // on the step that is not closed
-  bool has_rate_ = false;    // of the step that is not closed
+  bool holds_verdict_ = false;
+  bool is_unagreed_ = false;   // ranks do not agree on the step that is not closed
+  bool was_unagreed_ = false;  // nor on the one before
+  bool has_rate_ = false;      // of the step that is not closed
   double rate_ = 0;
   step_ruling ruling_;
+  std::int64_t ruled_step_ = -1;  // on which the ruling is; -1: there is none
   update_report report_;
   std::vector<entry> own_;
   std::vector<entry> known_;            // of the ranks up to this one

@@ -43,6 +43,8 @@ class step_agreements {
 
   /// @return that of a rank, counted among those of the process; null where there are none
   [[nodiscard]] step_agreement* of(std::size_t here) const noexcept { return parts_[here].get(); }
+  /// @return of how many steps in turn results are needed at a time, where ranks agree
+  [[nodiscard]] std::size_t results_in_turn() const noexcept { return may_not_agree_ ? 3 : 2; }
   /// Continues from a state.
   void resume(training_state const& state);
   /// Counts a step that is over.
@@ -52,7 +54,8 @@ class step_agreements {
     if (parts_.front() != nullptr) parts_.front()->forget_request();
   }
   /// Ends the step of every rank after a failure: alike on all where ranks agree. Otherwise each
-  /// stage has stepped or not, and the step counts as not run.
+  /// stage has stepped or not, and the step counts as not run; a step that ranks did not agree on
+  /// does unless all have ended it.
   /// @param run  called with a rank, counted among those of the process, and what it has to run
   ///             where its passes run
   void settle(
@@ -60,7 +63,8 @@ class step_agreements {
 
  private:
   bool agrees_ = false;
-  bool steps_ = false;  // whether the program has optimizer steps
+  bool may_not_agree_ = false;  // there may be steps on which ranks do not
+  bool steps_ = false;          // whether the program has optimizer steps
   std::vector<std::unique_ptr<step_agreement>> parts_;
 };
 

@@ -95,10 +95,15 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
   if (multi_step_transport<typename Backend::transport_type> && agrees && !shares_losses()) {
     auto& part = *agreements_.of(0);
     auto ask = [&](step_result const& result) {
-      state_ = part.state();
+      state_ = training_->state_of_callback();
       return call_back(calls.on_step, result);
     };
     execute(*training_, end - state_.steps, step_callback(ask));
+    try {
+      training_->call_back_until(part.state().steps - 1);
+    } catch (...) {
+      report_callback();
+    }
     state_ = part.state();
     return part.next();
   }

@@ -20,10 +20,11 @@ ZBPP_INLINE step_terms terms_of(
     training_options const& options, training_state const& state, double learning_rate) noexcept {
   // Name all members, so that a new one does not compile until it is compared here. The two
   // functions are those of each rank.
-  auto const& [clip, rate, on_ready, scaling, accumulate, window] = options;
+  auto const& [clip, rate, on_ready, scaling, accumulate, window, agreement] = options;
   auto const& [initial, interval, largest, smallest] = scaling;
   auto const& [window_steps, most_amended] = window;
-  auto const& [steps, updates, loss_scale, finite_steps, amended, accumulated] = state;
+  auto const& [every, share] = agreement;
+  auto const& [steps, updates, loss_scale, finite_steps, amended, accumulated, unagreed] = state;
   static_cast<void>(rate);
   static_cast<void>(on_ready);
   return {
@@ -37,11 +38,14 @@ ZBPP_INLINE step_terms terms_of(
       .accumulate = accumulate,
       .window_steps = window_steps,
       .most_amended = most_amended,
+      .agreement_every = every,
+      .agreement_share = share,
       .steps = steps,
       .updates = updates,
       .finite_steps = finite_steps,
       .accumulated = accumulated,
-      .amended = amended};
+      .amended = amended,
+      .unagreed = unagreed};
 }
 
 /// Calls `see(name, value of one, value of the other)` for each value, until one gives true.
@@ -60,10 +64,13 @@ bool any_pair_of(step_terms const& one, step_terms const& other, See see) {
              other.growth_interval) ||
          see("training_options::window.steps", one.window_steps, other.window_steps) ||
          see("training_options::window.most_amended", one.most_amended, other.most_amended) ||
+         see("training_options::agreement.every", one.agreement_every, other.agreement_every) ||
+         see("training_options::agreement.share", one.agreement_share, other.agreement_share) ||
          see("training_state::loss_scale", one.loss_scale, other.loss_scale) ||
          see("training_state::finite_steps", one.finite_steps, other.finite_steps) ||
          see("training_state::accumulated", one.accumulated, other.accumulated) ||
          see("training_state::amended", one.amended, other.amended) ||
+         see("training_state::unagreed", one.unagreed, other.unagreed) ||
          see("training_options::learning_rate", one.learning_rate, other.learning_rate);
 }
 

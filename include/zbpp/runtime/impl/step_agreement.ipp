@@ -24,7 +24,8 @@ namespace zbpp::detail {
 ZBPP_INLINE step_agreement::step_agreement(
     int rank,
     state_map const& links,
-    bool is_late,
+    validation validates,
+    bool tells_next_step,
     std::vector<stage_optimizer> chunks,
     training_options const& options,
     training_state const& state)
@@ -33,7 +34,8 @@ ZBPP_INLINE step_agreement::step_agreement(
       to_previous_(links.between(rank, rank - 1)),
       from_next_(links.between(rank + 1, rank)),
       to_next_(links.between(rank, rank + 1)),
-      is_late_(is_late),
+      validates_(validates),
+      tells_next_step_(tells_next_step),
       chunks_(std::move(chunks)),
       options_(options) {
   resume(state);
@@ -42,7 +44,8 @@ ZBPP_INLINE step_agreement::step_agreement(
 ZBPP_INLINE void step_agreement::resume(training_state const& state) {
   forget_step();
   report_ = {};
-  next_ = request_ = after_step::go_on;
+  ruled_step_ = -1;
+  next_ = coming_ = request_ = after_step::go_on;
   state_ = state;
   has_rate_ = false;
   if (state_.loss_scale == 0) state_.loss_scale = options_.scaling.initial;
@@ -54,8 +57,7 @@ ZBPP_INLINE void step_agreement::complete_gradients(int chunk, pass_context ctx)
 }
 
 ZBPP_INLINE int step_agreement::awaited(instruction_kind kind) const noexcept {
-  if (kind == instruction_kind::validate)
-    return is_late_ && !is_pending_ ? state_map::none : from_next_;
+  if (kind == instruction_kind::validate) return awaits_verdict() ? from_next_ : state_map::none;
   if (phase_ == phase::measure) return state_map::none;
   return phase_ == phase::prefix ? from_previous_ : from_next_;
 }
@@ -63,17 +65,18 @@ ZBPP_INLINE int step_agreement::awaited(instruction_kind kind) const noexcept {
 ZBPP_INLINE agreement_progress
 step_agreement::run(instruction_kind kind, state_link& link, pass_context ctx, ticks arrival) {
   if (kind == instruction_kind::validate) {
-    if (is_late_ && !is_pending_) return agreement_progress::done;
+    if (!awaits_verdict()) return agreement_progress::done;
     if (!is_last())
       receive_ruling(link, arrival);
-    else if (is_late_)
+    else if (is_late())
       send_ruling(link, arrival);
-    if (!is_late_) return agreement_progress::done;
+    if (!is_late()) return agreement_progress::done;
     return follow_ruling(ctx) ? agreement_progress::goes_back : agreement_progress::done;
   }
   switch (phase_) {
     case phase::measure:
       measure(ctx);
+      if (is_unagreed_) return agreement_progress::done;
       if (!is_first()) {
         phase_ = phase::prefix;
         return agreement_progress::waits;
@@ -86,31 +89,36 @@ step_agreement::run(instruction_kind kind, state_link& link, pass_context ctx, t
       return agreement_progress::done;
   }
   hand_on(link, arrival);
-  bool const needs_verdict = is_late_ && waits_ && !is_last();
+  bool const needs_verdict = is_late() && waits_ && !is_last();
   phase_ = needs_verdict ? phase::verdict : phase::measure;
   return needs_verdict ? agreement_progress::waits : agreement_progress::done;
 }
 
-// Every rank has the same history here, so all decide alike.
+// Every rank has the same history here, so all that may have to go back decide alike.
 ZBPP_INLINE bool step_agreement::must_wait() const noexcept {
-  if (!is_late_ || is_last_step_ || next_ != after_step::go_on) return true;
+  if (!is_late() || is_last_step_ || next_ != after_step::go_on) return true;
+  if (!may_go_back()) return false;
   auto const length = std::clamp(options_.window.steps, 0, 64);
   auto const window = length == 0 ? 0 : ~std::uint64_t{0} >> (64 - length);
   return std::popcount(state_.amended & window) > options_.window.most_amended;
 }
 
 ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
-  waits_ = must_wait();
+  is_unagreed_ = options_.agreement.every > 1 && state_.unagreed > 0;
+  waits_ = is_unagreed_ || must_wait();
+  will_step_early_ = false;
   known_.assign(1, {0, 0, 0});
   own_.clear();
   if (accumulates()) return;
-  for (auto const& chunk : chunks_) {
+  for (auto& chunk : chunks_) {
+    chunk.is_finite = true;
     states_.assign(index(chunk.optimizer.layers()), {});
     if (states_.empty()) continue;
     chunk.optimizer.measure(states_, ctx);
     std::int32_t layer = 0;
     bool counts_tied = chunk.counts_tied;
     for (auto const& s : states_) {
+      chunk.is_finite = chunk.is_finite && s.is_finite && std::isfinite(s.sum_of_squares);
       bool const is_tied = chunk.optimizer.is_tied(layer);
       if (!is_tied || std::exchange(counts_tied, false))
         own_.push_back(
@@ -162,7 +170,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
   auto& next = known_.front().stage;
   next = std::max(next, static_cast<std::int32_t>(request_));
   auto const known = judge_known();
-  will_step_early_ = !waits_ && known.is_plain();
+  will_step_early_ = !waits_ && (known.is_plain() || !may_go_back());
   if (!waits_ && !will_step_early_) ++waiting;
   if (!is_last()) {
     auto const own = terms();
@@ -174,21 +182,30 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
     return;
   }
   ruling_ = {known, static_cast<after_step>(next), waiting == 0};
-  has_ruling_ = true;
+  ruled_step_ = state_.steps;
   // Validated afterwards, it is told in the next step, still ahead of the first gradient there:
   // each link then carries what belongs to one step.
-  if (!is_late_ || waits_) send_ruling(link, arrival);
+  if (!is_late() || waits_) send_ruling(link, arrival);
 }
 
 ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival) {
   link.take(from_next_, bytes_);
   std::memcpy(&ruling_, bytes_.data(), sizeof ruling_);
-  has_ruling_ = true;
+  ruled_step_ = state_.steps;
   send_ruling(link, arrival);
 }
 
-ZBPP_INLINE void step_agreement::send_ruling(state_link& link, ticks arrival) const {
+// Each link carries what belongs to one step: a rank that goes on takes the verdict in its next
+// one.
+ZBPP_INLINE void step_agreement::send_ruling(state_link& link, ticks arrival) {
   if (is_first()) return;
+  holds_verdict_ = tells_next_step_ && !is_last_step_;
+  if (holds_verdict_) return;
+  link.send(to_previous_, std::as_bytes(std::span(&ruling_, 1)), arrival);
+}
+
+ZBPP_INLINE void step_agreement::tell_held_verdict(state_link& link, ticks arrival) {
+  holds_verdict_ = false;
   link.send(to_previous_, std::as_bytes(std::span(&ruling_, 1)), arrival);
 }
 
@@ -205,7 +222,7 @@ ZBPP_INLINE gradient_verdict step_agreement::judge_known() {
 
 ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
   auto& own = chunks_[index(chunk)];
-  if (waits_) {
+  if (waits_ || own.steps_at_once) {
     take_final_step(own, ctx);
   } else if (will_step_early_ && own.optimizer && !accumulates()) {
     own.step = progress::early;
@@ -224,7 +241,8 @@ ZBPP_INLINE void step_agreement::end_step() {
 }
 
 ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
-  bool const holds = waits_ || (ruling_.verdict.is_plain() && ruling_.is_unanimous);
+  bool const holds =
+      waits_ || !may_go_back() || (ruling_.verdict.is_plain() && ruling_.is_unanimous);
   for (auto& chunk : chunks_) {
     if (chunk.step == progress::early) {
       holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
@@ -239,6 +257,7 @@ ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
 ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context ctx) {
   if (ruling != nullptr) {
     ruling_ = *ruling;
+    ruled_step_ = state_.steps;
     follow_ruling(ctx);
     return;
   }
@@ -248,9 +267,15 @@ ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context 
 }
 
 ZBPP_INLINE void step_agreement::forget_step() noexcept {
+  forget_progress();
+  holds_verdict_ = false;
+  if (ruled_step_ == state_.steps) ruled_step_ = -1;
+}
+
+ZBPP_INLINE void step_agreement::forget_progress() noexcept {
   for (auto& chunk : chunks_) chunk.step = progress::none;
   phase_ = phase::measure;
-  has_ruling_ = is_pending_ = false;
+  is_unagreed_ = is_pending_ = false;
 }
 
 ZBPP_INLINE step_settings step_agreement::settings(gradient_verdict const& verdict, bool is_final) {
@@ -265,17 +290,24 @@ ZBPP_INLINE step_settings step_agreement::settings(gradient_verdict const& verdi
 ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_context ctx) {
   chunk.step = progress::final;
   if (!chunk.optimizer || accumulates()) return;
-  if (ruling_.verdict.is_finite)
-    chunk.optimizer.step(settings(ruling_.verdict, true), ctx);
+  bool const is_alone = is_unagreed_ || chunk.steps_at_once;
+  auto const verdict = is_alone ? gradient_verdict{.is_finite = chunk.is_finite} : ruling_.verdict;
+  if (verdict.is_finite)
+    chunk.optimizer.step(settings(verdict, true), ctx);
   else
     chunk.optimizer.skip(ctx);
 }
 
+ZBPP_INLINE bool step_agreement::is_far_below(gradient_verdict const& verdict) const noexcept {
+  return verdict.is_finite && verdict.norm < options_.agreement.share * options_.clip;
+}
+
 // Writes the report of the step, and what the next one depends on.
 ZBPP_INLINE void step_agreement::close(bool was_amended) {
-  forget_step();
+  was_unagreed_ = is_unagreed_;
+  forget_progress();
   bool const is_update = !accumulates();
-  auto const& verdict = ruling_.verdict;
+  auto const verdict = was_unagreed_ ? gradient_verdict{} : ruling_.verdict;
   report_ = {
       .step = state_.steps,
       .norm = verdict.norm,
@@ -283,23 +315,43 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
       .loss_scale = state_.loss_scale,
       .learning_rate = is_update ? rate() : 0,
       .is_update = is_update,
+      .is_agreed = is_update && !was_unagreed_,
       .is_skipped = !verdict.is_finite,
-      .is_post_validated = is_late_ && !waits_,
+      .is_post_validated = may_go_back() && !waits_,
       .is_amended = was_amended};
   has_rate_ = false;
   ++state_.steps;
-  next_ = std::max(next_, ruling_.next);
-  if (request_ <= ruling_.next) request_ = after_step::go_on;
+  auto const asked = was_unagreed_ ? after_step::go_on : ruling_.next;
+  if (request_ <= asked) request_ = after_step::go_on;
+  next_ = std::max(next_, std::exchange(coming_, after_step::go_on));
+  // Ranks that have gone on run one more step before they learn of it.
+  if (validates_ == validation::own_step_behind_others && !is_last_step_)
+    coming_ = asked;
+  else
+    next_ = std::max(next_, asked);
   state_.accumulated = is_update ? 0 : state_.accumulated + 1;
   if (!is_update) return;
-  state_.amended = state_.amended << 1 | (verdict.is_plain() && ruling_.is_unanimous ? 0 : 1);
+  bool const is_plain = was_unagreed_ || (verdict.is_plain() && ruling_.is_unanimous);
+  state_.amended = state_.amended << 1 | (is_plain ? 0 : 1);
+  if (verdict.is_finite) ++state_.updates;
+  if (was_unagreed_) {
+    --state_.unagreed;
+    return;
+  }
+  auto const scale = state_.loss_scale;
+  scale_loss(verdict.is_finite);
+  // Behind another loss scale ranks look at the gradients again.
+  bool const is_quiet = is_far_below(verdict) && state_.loss_scale == scale;
+  state_.unagreed = is_quiet ? options_.agreement.every - 1 : 0;
+}
+
+ZBPP_INLINE void step_agreement::scale_loss(bool was_finite) {
   auto const& scaling = options_.scaling;
-  if (!verdict.is_finite) {
+  if (!was_finite) {
     state_.loss_scale = std::max(scaling.smallest, state_.loss_scale / 2);
     state_.finite_steps = 0;
     return;
   }
-  ++state_.updates;
   if (++state_.finite_steps != scaling.growth_interval) return;
   state_.loss_scale = std::min(scaling.largest, state_.loss_scale * 2);
   state_.finite_steps = 0;

@@ -39,7 +39,7 @@ ZBPP_INLINE void check_backend(program const& program, bool agrees, bool validat
 ZBPP_INLINE void check(training_state const& state) {
   require(
       state.updates >= 0 && state.finite_steps >= 0 && state.accumulated >= 0 &&
-          state.steps >= state.accumulated,
+          state.unagreed >= 0 && state.steps >= state.accumulated,
       "a training_state counts: none of its numbers is below 0, and no more steps are accumulated "
       "than were run");
   require(
@@ -66,6 +66,21 @@ ZBPP_INLINE void check(training_options const& options) {
   require(
       options.window.most_amended >= 0,
       "most_amended of the window of validations counts steps; it is at least 0");
+  auto const& [every, share] = options.agreement;
+  require(
+      every >= 1, "every of the interval of agreement counts optimizer steps; it is at least 1");
+  require(
+      share > 0 && share <= 1,
+      "share of the interval of agreement is a part of clip, above 0 and at most 1");
+  require(
+      every == 1 || options.clip > 0,
+      "every of the interval of agreement is above 1 and clip is 0, so no norm is far below; set "
+      "clip, or leave every at 1");
+  agreement_interval const usual;
+  require(
+      every > 1 || share == usual.share,
+      "share of the interval of agreement is given and every is 1, so ranks agree on every step; "
+      "set every, or leave share alone");
   require(static_cast<bool>(options.learning_rate), "learning_rate is empty; give a function");
 }
 
@@ -164,7 +179,7 @@ ZBPP_INLINE step_agreements::step_agreements(
       if (property(i)) return true;
     return false;
   };
-  steps_ = has([](instruction const& i) { return i.kind == instruction_kind::optimizer_step; });
+  steps_ = has([](instruction const& i) { return i.is_step(); });
   if ((steps_ || has([](instruction const& i) { return i.is_of_tied(); })) &&
       tied != problem.tied_stages())
     throw error(
@@ -172,6 +187,13 @@ ZBPP_INLINE step_agreements::step_agreements(
         "the program has other tied stages than the problem; lower its schedule with "
         "lower_options::tied = problem.tied_stages()");
   if (!agrees_) check_alone(options, steps_);
+  may_not_agree_ = options.agreement.every > 1;
+  if (may_not_agree_ && !tied.empty())
+    throw error(
+        errc::bad_argument,
+        "every of the interval of agreement is above 1 and weights are tied, which step alike on "
+        "all ranks; leave every at 1");
+  auto const at_once = steps_at_once(program);
   bool is_host_needed = agrees_ || asks_for_more(options);
   std::vector<std::vector<step_agreement::stage_optimizer>> chunks;  // by rank
   for (int rank : ranks) {
@@ -182,7 +204,8 @@ ZBPP_INLINE step_agreements::step_agreements(
       own.push_back(
           {.stage = s,
            .optimizer = stage.optimizer(),
-           .counts_tied = tied.empty() || s == tied.front()});
+           .counts_tied = tied.empty() || s == tied.front(),
+           .steps_at_once = at_once[index(s)]});
       auto const& given = own.back().optimizer;
       if (!tied.empty() || given.tied_weights() > 0 || given.tied_layers() > 0)
         check_tied(s, problem.costs(s).tied, stage.has_update(), given);
@@ -193,11 +216,22 @@ ZBPP_INLINE step_agreements::step_agreements(
   parts_.resize(chunks.size());
   if (!is_host_needed) return;
   state_map const links(program);
+  auto const validates = [&](int rank) {
+    using enum step_agreement::validation;
+    if (validates_step_before(program)) return step_before;
+    if (validates_step_before(program, rank)) return after_others;
+    return validates_step_before(program, 0) ? own_step_behind_others : own_step;
+  };
+  auto const tells_next_step = [&](int rank) {
+    return rank > 0 && !validates_step_before(program, rank) &&
+           validates_step_before(program, rank - 1);
+  };
   for (std::size_t here = 0; here < parts_.size(); ++here)
     parts_[here] = std::make_unique<step_agreement>(
         ranks[here],
         links,
-        validates_step_before(program),
+        validates(ranks[here]),
+        tells_next_step(ranks[here]),
         std::move(chunks[here]),
         options,
         training_state{});
@@ -238,6 +272,13 @@ ZBPP_INLINE void step_agreements::settle(
       part->forget_step();
     }
   }
+  if (!may_not_agree_) return;
+  auto const first =
+      (*std::min_element(parts_.begin(), parts_.end(), [](auto const& a, auto const& b) {
+        return a->state().steps < b->state().steps;
+      }))->state();
+  for (auto const& part : parts_)
+    if (part->state().steps > first.steps) part->resume(first);
 }
 
 }  // namespace zbpp::detail
