@@ -3,7 +3,10 @@
 // Explanations of steps whose causes of delay are planted: what is found is their size to the tick.
 #include <zbpp/analysis/explain.hpp>
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/io/chrome_trace.hpp>
+#include <zbpp/io/explanation_drawing.hpp>
 #include <zbpp/io/explanation_text.hpp>
+#include <zbpp/io/svg.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/stp.hpp>
 #include <zbpp/policy/zb_v.hpp>
@@ -16,6 +19,7 @@
 #include <support/random_problem.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
+#include <support/svg_text.hpp>
 #include <support/thinned.hpp>
 
 #include <algorithm>
@@ -304,6 +308,56 @@ TEST_CASE("steps that are not of the plan are refused", "[explain]") {
           errc::bad_argument,
           [&] { (void)explain(planned, planned.timeline(), {.ranks = one}); }) ==
       "explain_options::ranks has other ranks than the step; give those of all ranks, or none");
+}
+
+TEST_CASE("an explanation is drawn below its plan", "[explain]") {
+  for (auto const& planned :
+       {zb_h1_plan(3), make_plan(zb_v{}, problem(placement::v_shape(2), 5, even, 5))}) {
+    auto const measured =
+        measured_with(planned, {.pass_time = [](int rank, pass const& p, ticks stated) {
+                        return p.microbatch % 2 == rank % 2 ? stated * 3 / 2 : stated;
+                      }});
+    auto const found = explain(planned, measured);
+    auto const lines = explanation_drawing(planned, measured, found);
+    REQUIRE(lines.size() == 2);
+    CHECK(lines[0].line == planned.timeline());
+    CHECK(lines[0].path.empty());
+    auto const& drawn = lines[1];
+    CHECK(makespan(drawn.line) == found.measured);
+    // What is marked of a rank is what its account says.
+    for (int rank = 0; rank < measured.ranks(); ++rank) {
+      ticks longer = 0;
+      for (auto const& span : drawn.longer)
+        if (span.rank == rank) longer += span.end - span.start;
+      CHECK(longer == found.ranks[detail::index(rank)].longer);
+    }
+    REQUIRE(drawn.path.size() == found.critical.size());
+    for (std::size_t i = 0; i < drawn.path.size(); ++i)
+      CHECK(
+          drawn.path[i] ==
+          rank_span{found.critical[i].rank, found.critical[i].start, found.critical[i].end});
+    auto const svg = to_svg(lines);
+    CHECK(test::xml_fault(svg) == "");
+    CHECK(test::count(svg, "class=\"path\"") == 2);  // and in the legend
+    CHECK(test::count(svg, " longer than planned</title>") == drawn.longer.size());
+    auto const trace = to_chrome_trace(lines);
+    CHECK(test::count(trace, "\"cat\":\"critical\"") == drawn.path.size());
+    CHECK(test::count(trace, "\"cat\":\"longer\"") == drawn.longer.size());
+    // Without marks there is nothing of them in the picture.
+    CHECK(test::count(to_svg(planned.timeline()), "path\" transform") == 0);
+    auto wrong = lines;
+    wrong[1].path.push_back({measured.ranks(), 0, 1});
+    CHECK(test::refusal(errc::bad_argument, [&] {
+            (void)to_svg(wrong);
+          }).starts_with("path and longer: each span is of a rank of the timeline"));
+    wrong[1].path.back() = {0, 2, 1};
+    CHECK_THROWS_AS(to_chrome_trace(wrong), error);
+  }
+  auto const one = zb_h1_plan(2);
+  auto const other = zb_h1_plan(3);
+  CHECK(test::refusal(errc::bad_argument, [&] {
+          (void)explanation_drawing(one, other.timeline(), explain(other, other.timeline()));
+        }).starts_with("explanation_drawing: the step has a pass that the plan does not"));
 }
 
 TEST_CASE("an explanation is written for people", "[explain]") {

@@ -224,7 +224,9 @@ check_explaining() {
     [ "$(wc -l <"$scratch/again")" -gt 5 ] || fail "$1: nothing is explained"
     tail -n 3 "$scratch/log" | head -n 1 | grep -q '^a typical step of .* than predicted$' ||
       fail "$1: the last lines do not say what made a step longer"
-    rm "$scratch/trace.json" "$scratch/plan.json"
+    "$ZBPP_PLAN" --explain "$scratch/trace.json" --plan "$scratch/plan.json" --svg - |
+      diff - "$scratch/explained.svg" || fail "$1: zbpp-plan draws something else"
+    rm "$scratch/trace.json" "$scratch/plan.json" "$scratch/explained.svg"
   }
   for policy in zb_v zb_h1,stp; do
     ends 0 "$policy" here --policy $policy --steps 9 --layers 4 --no-reference --explain
@@ -234,6 +236,7 @@ check_explaining() {
   same "steps that are checked"
   ends 0 "a run that is not to explain" here --policy zb_h2 --steps 2 --layers 4 --no-reference
   grep -q '^explained' "$scratch/log" && fail "explained without being asked"
+  [ -e "$scratch/explained.svg" ] && fail "drawn without being asked"
   [ "${ZBPP_PROCESSES:-no}" = yes ] || return 0
   rm "$scratch/trace.json" "$scratch/plan.json"
   ends 0 "processes" apart 2 --policy zb_h1 --steps 9 --layers 4 --no-reference --explain

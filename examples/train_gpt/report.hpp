@@ -274,13 +274,15 @@ struct contender {
 
 /// Writes the pictures, and the plan of the last policy, into a folder; each file appears as a
 /// whole or not at all.
+/// @param explained  what is found of the last policy's typical step, to be drawn; or null
 /// @throws zbpp::error (io_failed) with the path and the reason
 /// @return the names of the files; empty where no step was taken
 [[nodiscard]] inline std::string write_files(
     std::filesystem::path const& folder,
     std::optional<run_record> const& sequential,
     std::vector<contender> const& all,
-    double entropy) {
+    double entropy,
+    zbpp::explanation const* explained) {
   zbpp::line_chart losses{
       .title = "Loss", .vertical = {.title = "loss", .unit = "nats a byte"}, .is_overlaid = true};
   zbpp::chart_panel panel{
@@ -316,7 +318,11 @@ struct contender {
       folder / "plan.json",
       zbpp::json::write_plan(
           zbpp::json::make_plan_report(plan.policy(), plan.schedule(), plan.problem())));
-  return names + ", trace.json, plan.json";
+  names += ", trace.json, plan.json";
+  if (explained == nullptr) return names;
+  auto const drawing = explanation_drawing(plan, last->run->typical_step, *explained);
+  zbpp::write_file(folder / "explained.svg", zbpp::to_svg(drawing));
+  return names + ", explained.svg";
 }
 
 }  // namespace gpt

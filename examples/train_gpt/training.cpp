@@ -128,8 +128,9 @@ int conclude(
   if (found && o.explains)
     say("\nexplained, a typical step of " + told->title + "\n" +
         to_text(*found, zbpp::time_unit::milliseconds));
-  if (auto const files = write_files(o.out, sequential, all, on.unigram_entropy()); !files.empty())
-    say("wrote " + files + " to " + o.out.string());
+  auto const* const drawn = found && o.explains ? &*found : nullptr;
+  auto const files = write_files(o.out, sequential, all, on.unigram_entropy(), drawn);
+  if (!files.empty()) say("wrote " + files + " to " + o.out.string());
   if (found) say(shortfall(told->title, *found));
   if (std::ranges::all_of(all, [](auto& c) { return !c.run || c.run->is_identical; })) return 0;
   std::fprintf(stderr, "train_gpt: a pipeline gave other bits than the sequential run\n");

@@ -85,12 +85,14 @@ set(ZBPP_CORE_HEADERS
   io/detail/text_encoding.hpp
   io/drawing.hpp
   io/durable.hpp
+  io/explanation_drawing.hpp
   io/explanation_text.hpp
   io/file.hpp
   io/impl/ascii.ipp
   io/impl/chrome_trace.ipp
   io/impl/csv.ipp
   io/impl/durable.ipp
+  io/impl/explanation_drawing.ipp
   io/impl/explanation_text.ipp
   io/impl/file.ipp
   io/impl/src.hpp

@@ -27,6 +27,7 @@
 #include <zbpp/io/csv.hpp>
 #include <zbpp/io/drawing.hpp>
 #include <zbpp/io/durable.hpp>
+#include <zbpp/io/explanation_drawing.hpp>
 #include <zbpp/io/explanation_text.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/io/line_chart.hpp>

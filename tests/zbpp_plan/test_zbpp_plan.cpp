@@ -399,7 +399,8 @@ TEST_CASE("tasks and options that contradict are refused", "[zbpp-plan]") {
       {"--explain", "x", "--plan", "y", "--problem", "z"},
       "--problem means nothing with --explain");
   check_refused(
-      {"--explain", "x", "--plan", "y", "--svg", "z"}, "--svg means nothing with --explain");
+      {"--explain", "x", "--plan", "y", "--against", "z", "--svg", "s"}, "leave out --against");
+  check_refused({"--explain", "x", "--plan", "y", "--ascii"}, "--ascii means nothing");
   check_refused({"--check", "x", "--plan", "y"}, "--plan is about a step that ran");
   check_refused(join({"--policy", "zb_h1", "--against", "x"}, small), "--against is about a step");
   check_refused({"--check", "x", "--json", "y"}, "--json means nothing with --check");

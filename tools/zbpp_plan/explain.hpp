@@ -8,8 +8,11 @@
 #include "outputs.hpp"
 #include <zbpp/analysis/explain.hpp>
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/drawing.hpp>
+#include <zbpp/io/explanation_drawing.hpp>
 #include <zbpp/io/explanation_text.hpp>
+#include <zbpp/io/svg.hpp>
 #include <zbpp/json/json.hpp>
 
 #include <algorithm>
@@ -35,15 +38,22 @@ namespace planning {
   return std::move(found != lines.end() ? found->line : lines.front().line);
 }
 
+/// Is a measured step with what explains it.
+struct explained_step {
+  zbpp::timeline measured;
+  zbpp::explanation found;
+};
+
 /// Explains the step of a trace.
 /// @throws zbpp::error that begins with the name of the trace where that is at fault
-[[nodiscard]] inline zbpp::explanation explain_trace(
+[[nodiscard]] inline explained_step explain_trace(
     std::string const& path, zbpp::plan const& planned) {
-  auto const measured = read_measured(path);
-  return with_name_of(path, [&] { return zbpp::explain(planned, measured); });
+  auto measured = read_measured(path);
+  auto found = with_name_of(path, [&] { return zbpp::explain(planned, measured); });
+  return {std::move(measured), std::move(found)};
 }
 
-/// Explains the step of the options, or compares two; prints what it finds, or writes it as JSON.
+/// Explains the step of the options, or compares two; prints what it finds, or writes files.
 /// @throws zbpp::error
 inline void run_explain(options const& o) {
   auto unit = zbpp::time_unit::milliseconds;
@@ -52,12 +62,19 @@ inline void run_explain(options const& o) {
     return zbpp::make_plan(
         std::move(said.policy), std::move(said.schedule), std::move(said.problem));
   });
-  auto const step = explain_trace(o.explain, planned);
-  if (auto const& path = o.out.path("--json"); !path.empty())
-    return write(path, zbpp::json::write_explanation(step, unit));
+  auto const [measured, step] = explain_trace(o.explain, planned);
+  if (o.out.any()) {
+    auto const lines = zbpp::explanation_drawing(planned, measured, step);
+    if (auto const& path = o.out.path("--json"); !path.empty())
+      write(path, zbpp::json::write_explanation(step, unit));
+    if (auto const& path = o.out.path("--svg"); !path.empty()) write(path, zbpp::to_svg(lines));
+    if (auto const& path = o.out.path("--trace"); !path.empty())
+      write(path, zbpp::to_chrome_trace(lines));
+    return;
+  }
   auto const text = zbpp::to_text(step, unit);
   if (o.against.empty()) return print(text);
-  auto const other = explain_trace(o.against, planned);
+  auto const other = explain_trace(o.against, planned).found;
   auto const first = zbpp::one_line(input_name(o.explain));
   auto const second = zbpp::one_line(input_name(o.against));
   print(

@@ -69,7 +69,7 @@ class command_line {
     add("--csv", "FILE", "Write the schedule, or the table of a comparison or sweep");
     add_flag("--csv-overlap", "In it, write F and BW as pairs that overlap, as DualPipeV does");
     add_flag("--csv-transfers", "In it, write sends and receives, as PyTorch's compute_comms");
-    add("--svg", "FILE", "Draw the timeline, or the sweep");
+    add("--svg", "FILE", "Draw the timeline, the sweep, or the step of --explain and its plan");
     add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
     add_flag("--ascii", "Draw the timeline on standard output");
     add_flag("--gpus", "With the summary, tell what a plan needs of GPUs");
@@ -191,10 +191,9 @@ class command_line {
     if (found == task::list || found == task::check || found == task::explain) {
       refuse_other({problem_options_.begin(), problem_options_.end()});
       refuse_other({"--policy", "--csv", "--csv-overlap", "--csv-transfers"});
-      refuse_other({"--svg", "--trace", "--ascii", "--gpus"});
-      refuse_other({"--seconds", "--seed"});
+      refuse_other({"--ascii", "--gpus", "--seconds", "--seed"});
     }
-    if (found == task::list || found == task::check) refuse_other({"--json"});
+    if (found == task::list || found == task::check) refuse_other({"--json", "--svg", "--trace"});
     if (found == task::list || found == task::explain) refuse_other({"--problem"});
     for (std::string const name : {"--plan", "--against"})
       if (has(name) && found != task::explain)
@@ -225,8 +224,9 @@ class command_line {
 
   void read_explained(options& o) const {
     if (!has("--plan")) refuse("--plan is missing; it names the plan that the step ran");
-    if (has("--json") && has("--against"))
-      refuse("--json writes what is found of one step; leave out --against");
+    for (std::string const name : {"--json", "--svg", "--trace"})
+      if (has(name) && has("--against"))
+        refuse(name + " writes what is found of one step; leave out --against");
     int from_standard_input = 0;
     for (auto const& [name, path] :
          {std::pair{"--explain", &o.explain},

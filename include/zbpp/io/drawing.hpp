@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A timeline with a name, its memory and its optimizer steps: what all drawings of timelines take.
+// A timeline with a name, its memory, its optimizer steps and marks: what all drawings of timelines
+// take.
 #pragma once
 
 #include <zbpp/model/containers.hpp>
@@ -8,8 +9,18 @@
 #include <zbpp/model/timeline.hpp>
 
 #include <string>
+#include <vector>
 
 namespace zbpp {
+
+/// Is a part of the time of a rank.
+struct rank_span {
+  int rank = 0;
+  ticks start = 0;
+  ticks end = 0;
+
+  friend bool operator==(rank_span const&, rank_span const&) = default;
+};
 
 /// Names a timeline, for drawings that show one or several.
 struct named_timeline {
@@ -17,6 +28,10 @@ struct named_timeline {
   timeline line;
   rows<bytes> memory = {};  ///< in use while each pass runs, as `activation_profile` says; or empty
   rows<rank_update> updates = {};  ///< in the order of time; or empty
+  /// Passes of the critical path, in order, to be drawn as a line; or empty.
+  std::vector<rank_span> path = {};
+  /// Parts of passes beyond their planned time, to be marked; or empty.
+  std::vector<rank_span> longer = {};
 };
 
 }  // namespace zbpp

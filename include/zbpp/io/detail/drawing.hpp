@@ -104,6 +104,13 @@ inline void check_drawable(std::vector<named_timeline> const& lines) {
           "updates: it needs a row for each rank of the timeline");
       check_drawable(named.updates);
     }
+    for (auto const* const spans : {&named.path, &named.longer})
+      for (auto const& span : *spans)
+        require(
+            span.rank >= 0 && span.rank < named.line.ranks() && span.start >= 0 &&
+                span.start <= span.end && span.end <= latest_time,
+            "path and longer: each span is of a rank of the timeline, and ends at or after its "
+            "start, from 0 to 2^62 ns");
     if (named.memory.ranks() == 0) continue;
     bool same = named.memory.ranks() == named.line.ranks();
     for (int rank = 0; same && rank < named.line.ranks(); ++rank)
@@ -119,6 +126,8 @@ inline void check_drawable(std::vector<named_timeline> const& lines) {
     last = std::max(last, makespan(named.line));
     for (auto const& update : named.updates.all())
       last = std::max({last, update.stepped, update.validated});
+    for (auto const* const spans : {&named.path, &named.longer})
+      for (auto const& span : *spans) last = std::max(last, span.end);
   }
   return last;
 }

@@ -46,6 +46,8 @@ class chrome_trace {
     for (auto const& named : lines_) {
       write_passes(named);
       write_messages(named.line);
+      write_spans(named.path, "critical path", "critical");
+      write_spans(named.longer, "longer than planned", "longer");
       next_process_ += named.line.ranks();
     }
     return std::move(text_) + "\n]}\n";
@@ -107,6 +109,26 @@ class chrome_trace {
               "\"name\":\"memory\",\"args\":{\"in use\":" + std::to_string(named.memory[rank][i]) +
                   "}");
       }
+    }
+  }
+
+  // One lane for each rank that has some.
+  void write_spans(
+      std::vector<rank_span> const& spans, std::string const& title, std::string const& category) {
+    std::vector<int> lanes(index(ranks_), 0);
+    for (auto const& span : spans) {
+      auto& lane = lanes[index(span.rank)];
+      if (lane == 0) {
+        lane = next_lane_++;
+        name_lane(span.rank, lane, title, 1 + ranks_);
+      }
+      event(
+          "X",
+          span.rank,
+          lane,
+          span.start,
+          "\"dur\":" + microseconds(span.end - span.start) + ",\"name\":" + json_text(title) +
+              ",\"cat\":\"" + category + "\",\"args\":{}");
     }
   }
 

@@ -7,6 +7,7 @@
 #include <zbpp/io/impl/chrome_trace.ipp>
 #include <zbpp/io/impl/csv.ipp>
 #include <zbpp/io/impl/durable.ipp>
+#include <zbpp/io/impl/explanation_drawing.ipp>
 #include <zbpp/io/impl/explanation_text.ipp>
 #include <zbpp/io/impl/file.ipp>
 #include <zbpp/io/impl/line_chart.ipp>

@@ -89,6 +89,7 @@ class svg_drawing {
     chunk_finder const chunk_of(line);
     auto const windows = windows_of(line);
     chunks_ = std::max(chunks_, chunk_of.chunks());
+    auto const top = y;
     for (int rank = 0; rank < line.ranks(); ++rank, y += options_.row_height) {
       text(left_ - 8, y + options_.row_height / 2 + 4, "r", "rank " + std::to_string(rank));
       body_ += "<g font-size=\"" + std::to_string(font_) + "\" transform=\"translate(" +
@@ -98,11 +99,40 @@ class svg_drawing {
       auto const row = line[rank];
       for (std::size_t i = 0; i < row.size(); ++i)
         draw_pass(row[i], chunk_of(rank, row[i].pass.stage), next_is_paired(row, i));
+      for (auto const& span : named.longer)
+        if (span.rank == rank) draw_longer(span, whole);
       if (named.updates.ranks() != 0)
         for (auto const& update : named.updates[rank]) draw_update(update);
       body_ += "</g>\n";
     }
+    if (!named.path.empty()) draw_path(named.path, top);
     return y + margin_;
+  }
+
+  void draw_longer(rank_span const& span, int height) {
+    has_longer_ = true;
+    box("longer",
+        span.start,
+        span.end,
+        time_text(span.end - span.start, unit_) + " longer than planned",
+        0,
+        height);
+    body_ += '\n';
+  }
+
+  // Along each pass in the middle of its row, and straight to the next one.
+  void draw_path(std::vector<rank_span> const& path, int top) {
+    has_path_ = true;
+    body_ += "<path class=\"path\" transform=\"translate(" + std::to_string(left_) + " " +
+             std::to_string(top) + ")\" d=\"";
+    for (std::size_t i = 0; i < path.size(); ++i) {
+      auto const middle =
+          px(100 * (std::int64_t{path[i].rank} * options_.row_height) +
+             50 * (options_.row_height - gap_));
+      body_ += (i == 0 ? "M" : "L") + px(x(path[i].start)) + " " + middle;
+      body_ += "H" + px(x(path[i].end));
+    }
+    body_ += "\"><title>critical path</title></path>\n";
   }
 
   // The passes of a pair have half the height each, F above.
@@ -198,6 +228,8 @@ class svg_drawing {
     entry("bubble", "bubble");
     if (has_updates_) line_entry("step", "optimizer step");
     if (has_updates_) line_entry("known", "norm known");
+    if (has_longer_) entry("longer", "longer than planned");
+    if (has_path_) line_entry("path", "critical path");
     if (chunks_ > 1) text(at, y, "", "lighter: later chunk");
   }
 
@@ -224,7 +256,13 @@ class svg_drawing {
         ".axis{stroke:#999;stroke-width:1}.bubble{fill:url(#hatch)}\n";
     if (has_updates_)
       result += ".step{stroke:#222;stroke-width:2.5}.known{stroke:#c22;stroke-width:2}\n";
+    if (has_longer_) result += ".longer{fill:url(#dots);stroke:none}\n";
+    if (has_path_) result += ".path{fill:none;stroke:#c22;stroke-width:1.6;stroke-opacity:.8}\n";
     std::string gradients;
+    if (has_longer_)
+      gradients +=
+          "<pattern id=\"dots\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\"><circle "
+          "cx=\"2\" cy=\"2\" r=\".9\" fill=\"#222\"/></pattern>";
     for (std::size_t kind = 0; kind < used_.size(); ++kind) {
       for (int chunk = 0; used_[kind] && chunk < chunks_; ++chunk) {
         auto const name = style(kind, chunk);
@@ -257,6 +295,8 @@ class svg_drawing {
   int chunks_ = 0;
   std::array<bool, pass_kinds> used_{};
   bool has_updates_ = false;
+  bool has_longer_ = false;
+  bool has_path_ = false;
   std::string body_;
 };
 
