@@ -714,9 +714,17 @@ TEST_CASE("each part of a timeline with a name is drawn", "[settings]") {
       {"name", [](auto& t) { t.name = "another name"; }},
       {"line", [](auto& t) { t.line = simulate(gpipe{}(linear), linear); }},
       {"memory", [](auto& t) { t.memory = activation_profile(order, linear); }},
-      {"updates", [](auto& t) {
+      {"updates",
+       [](auto& t) {
          auto const code = lower(order, {.step = step_kind::synchronous});
          t.updates = simulate_steps(code, linear, 1).updates;
+       }},
+      {"path",
+       [](auto& t) {
+         t.path.push_back({0, 1, 2});
+       }},
+      {"longer", [](auto& t) {
+         t.longer.push_back({1, 2, 3});
        }}};
   check_fields(fields, {"a name", simulate(order, linear)}, [](named_timeline const& drawn) {
     std::vector const one{drawn};
