@@ -38,7 +38,7 @@ void take_a_turn(contender& c) {
 zbpp::problem measure(
     gpt::training const& how, gpt::text const& on, zbpp::any_policy const& policy) {
   auto const where = gpt::choose(policy, 2, how.microbatches, how.model).where.value();
-  return gpt::measure_on_threads(how, on, policy, where);
+  return gpt::measure_on_threads(how, on, where, policy);
 }
 
 // A pipeline and the stages it refers to.
