@@ -40,12 +40,27 @@ TEST_CASE("the bubble rate is the share of the ranks' time that is lost", "[time
   CHECK(bubble_rate(full) == 0);
 }
 
+TEST_CASE("a timeline is counted from its first start, whichever rank has it", "[timeline]") {
+  CHECK(from_first_start(two_ranks) == two_ranks);
+  timeline const later(std::vector<std::vector<timed_pass>>{
+      {ran(pass_kind::forward, 9, 10)},
+      {},
+      {ran(pass_kind::forward, 7, 8), ran(pass_kind::backward, 8, 12)}});
+  timeline const counted(std::vector<std::vector<timed_pass>>{
+      {ran(pass_kind::forward, 2, 3)},
+      {},
+      {ran(pass_kind::forward, 0, 1), ran(pass_kind::backward, 1, 5)}});
+  CHECK(from_first_start(later) == counted);
+  CHECK(from_first_start(counted) == counted);
+}
+
 TEST_CASE("an empty timeline costs nothing and loses nothing", "[timeline]") {
   timeline const none(std::vector<std::vector<timed_pass>>{{}, {}});
   CHECK(cost(none) == 0);
   CHECK(makespan(none) == 0);
   CHECK(bubble_rate(none) == 0);
   CHECK(cost(timeline{}) == 0);
+  CHECK(from_first_start(none) == none);
 }
 
 }  // namespace test_timeline

@@ -212,17 +212,6 @@ struct plain_loop {
   return sum;
 }
 
-/// Counts the times of a step from its first start.
-[[nodiscard]] inline zbpp::timeline from_first_start(zbpp::timeline step) {
-  auto const begin = std::ranges::min(step.all(), {}, &zbpp::timed_pass::start).start;
-  for (int rank = 0; rank < step.ranks(); ++rank)
-    for (auto& timed : step[rank]) {
-      timed.start -= begin;
-      timed.end -= begin;
-    }
-  return step;
-}
-
 /// Ends the record of a run on threads.
 inline void conclude(run_record& record, std::vector<chunk_stage> const& stages) {
   record.parameters = digest(stages);

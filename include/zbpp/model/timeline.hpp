@@ -40,6 +40,9 @@ struct rank_update {
 /// @return the end of the last pass of all, from the start of the step
 [[nodiscard]] ticks makespan(timeline const& line) noexcept;
 
+/// @return the same step, counted from its first start; an empty one stays empty
+[[nodiscard]] timeline from_first_start(timeline line);
+
 /// @return how long a rank works; recomputing is not work that a plain step would do, and a pair
 ///         works once
 [[nodiscard]] ticks busy(timeline const& line, int rank) noexcept;

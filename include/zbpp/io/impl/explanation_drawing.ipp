@@ -8,7 +8,6 @@
 #include <zbpp/io/explanation_drawing.hpp>
 #include <zbpp/model/pass.hpp>
 
-#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -20,14 +19,9 @@ ZBPP_INLINE std::vector<named_timeline> explanation_drawing(
   std::map<pass, ticks> planned_times;
   for (auto const& timed : planned.timeline().all())
     planned_times[timed.pass] = timed.end - timed.start;
-  named_timeline drawn{"measured", {}};
-  ticks begin = 0;
-  if (measured.size() > 0) begin = std::ranges::min(measured.all(), {}, &timed_pass::start).start;
-  for (int rank = 0; rank < measured.ranks(); ++rank) {
-    for (auto timed : measured[rank]) {
-      timed.start -= begin;
-      timed.end -= begin;
-      drawn.line.push(timed);
+  named_timeline drawn{"measured", from_first_start(measured)};
+  for (int rank = 0; rank < measured.ranks(); ++rank)
+    for (auto const& timed : drawn.line[rank]) {
       auto const known = planned_times.find(timed.pass);
       detail::require(
           known != planned_times.end(),
@@ -37,8 +31,6 @@ ZBPP_INLINE std::vector<named_timeline> explanation_drawing(
       bool const is_marked = timed.pass.is_paired;  // with the F that it runs beside
       if (timed.end > foreseen && !is_marked) drawn.longer.push_back({rank, foreseen, timed.end});
     }
-    drawn.line.end_row();
-  }
   for (auto const& p : step.critical) drawn.path.push_back({p.rank, p.start, p.end});
   return {{"planned", planned.timeline()}, std::move(drawn)};
 }

@@ -24,6 +24,17 @@ ZBPP_INLINE ticks makespan(timeline const& line) noexcept {
   return last;
 }
 
+ZBPP_INLINE timeline from_first_start(timeline line) {
+  if (line.size() == 0) return line;
+  auto const begin = std::ranges::min(line.all(), {}, &timed_pass::start).start;
+  for (int rank = 0; rank < line.ranks(); ++rank)
+    for (auto& timed : line[rank]) {
+      timed.start -= begin;
+      timed.end -= begin;
+    }
+  return line;
+}
+
 ZBPP_INLINE ticks busy(timeline const& line, int rank) noexcept {
   ticks sum = 0;
   for (auto const& timed : line[rank])
