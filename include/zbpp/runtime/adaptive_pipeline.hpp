@@ -49,7 +49,7 @@ class adaptive_pipeline {
   /// @return its result, which the next step overwrites
   /// @throws error as `pipeline::step`; (bad_argument) when not all ranks run in this process
   step_result const& step() {
-    if (!runs_usual_) run_usual();
+    if (is_new_ || runner_.runs_count()) run_usual();
     auto const& result = runner_.current().step();
     for (int rank = 0; rank < result.measured.ranks(); ++rank)
       detail::require(
@@ -57,7 +57,6 @@ class adaptive_pipeline {
           "adaptive_pipeline: not all ranks run in this process; use a replanner with what "
           "asio::gather_timeline gives, on all ranks");
     is_new_ = replanner_.after_step(result.measured).has_value();
-    runs_usual_ = !is_new_;
     return result;
   }
 
@@ -70,7 +69,6 @@ class adaptive_pipeline {
     auto const& usual = replanner_.current().problem();
     if (microbatches == usual.microbatches()) return step();
     runner_.run(usual, microbatches);
-    runs_usual_ = false;
     return runner_.current().step();
   }
   /// Searches the plan of another number of microbatches now, so that no step has to wait for it.
@@ -95,16 +93,13 @@ class adaptive_pipeline {
     } catch (error const& refused) {
       if (!is_new) throw;
       replanner_.refuse_plan(refused.what());
-      if (runner_.current().planned().schedule() != replanner_.current().schedule())
-        runner_.run(replanner_.current());
+      if (runner_.runs_count()) runner_.run(replanner_.current());
     }
-    runs_usual_ = true;
   }
 
   replanner replanner_;
   detail::plan_runner<Backend> runner_;
-  bool runs_usual_ = true;  // whether the pipeline runs the plan of the replanner
-  bool is_new_ = false;     // whether that plan has never run
+  bool is_new_ = false;  // the plan of the replanner has not run yet
 };
 
 template <class Backend, class Stages>

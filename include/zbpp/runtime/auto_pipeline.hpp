@@ -125,7 +125,7 @@ class auto_pipeline {
   /// @throws error as `pipeline::step`
   step_result const& step() {
     if (adaptive_) return adaptive_->step();
-    if (!std::exchange(runs_usual_, true)) fixed_->run(*usual_);
+    if (fixed_->runs_count()) fixed_->run(*usual_);
     return fixed_->current().step();
   }
   /// Runs a step of another number of microbatches, as `adaptive_pipeline::step` does.
@@ -133,7 +133,6 @@ class auto_pipeline {
     if (adaptive_) return adaptive_->step(microbatches);
     if (microbatches == usual_->problem().microbatches()) return step();
     fixed_->run(usual_->problem(), microbatches);
-    runs_usual_ = false;
     return fixed_->current().step();
   }
 
@@ -173,7 +172,6 @@ class auto_pipeline {
   std::optional<adaptive_pipeline<Backend>> adaptive_;
   std::optional<plan> usual_;  // where it stays
   std::optional<detail::plan_runner<Backend>> fixed_;
-  bool runs_usual_ = true;
 };
 
 template <class Backend, class Make>

@@ -59,6 +59,7 @@ class plan_runner {
       throw;
     }
     pipeline_->resume(state);
+    runs_count_ = false;
   }
 
   /// Finds the plan for a number of microbatches, and keeps it.
@@ -69,7 +70,10 @@ class plan_runner {
   void run(problem const& usual, int microbatches) {
     auto const& planned = counts_.plan_for(usual, microbatches);
     if (current().planned().schedule() != planned.schedule()) run(planned);
+    runs_count_ = true;
   }
+  /// @return whether the plan of the moment is one for another number of microbatches
+  [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }
 
  private:
   [[nodiscard]] std::unique_ptr<pipeline<Backend>> make(plan const& planned) {
@@ -81,6 +85,7 @@ class plan_runner {
   training_options training_;
   plans_by_count counts_;
   std::unique_ptr<pipeline<Backend>> pipeline_;
+  bool runs_count_ = false;
 };
 
 }  // namespace zbpp::detail
