@@ -185,8 +185,7 @@ layered_problem layers_of(int p, std::vector<double> speeds = {}) {
 
 plan plan_layers(layered_problem const& model) {
   auto const found = auto_plan{.search = {.seconds = 2.5}}(model);
-  auto split = stage_per_layer(
-      found, detail::on_placement(model, found.problem.placement(), model.microbatches()));
+  auto split = stage_per_layer(found, with_placement(model, found.problem.placement()));
   return {"layers", std::move(split.problem), std::move(split.schedule)};
 }
 

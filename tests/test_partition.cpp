@@ -212,6 +212,26 @@ TEST_CASE("a stage takes on a rank of another speed what its layers do there", "
   }
 }
 
+TEST_CASE("a model with one part changed keeps the others", "[partition]") {
+  std::vector<layer_costs> const layers(4, {.forward = 3, .activation = 2});
+  std::vector<layer_costs> const others(5, {.forward = 7});
+  auto const linear = placement::linear(2);
+  auto const v = placement::v_shape(2);
+  layered_problem const model(linear, 3, layers, 5, {9}, {1, 0.5});
+  CHECK(with_layers(model, others) == layered_problem(linear, 3, others, 5, {9}, {1, 0.5}));
+  CHECK(
+      with_memory_limits(model, {8, 9}) == layered_problem(linear, 3, layers, 5, {8, 9}, {1, 0.5}));
+  CHECK(with_placement(model, v) == layered_problem(v, 3, layers, 5, {9}, {1, 0.5}));
+  CHECK(with_microbatches(model, 8) == layered_problem(linear, 8, layers, 5, {9}, {1, 0.5}));
+  auto const refused = [](auto const& change) {
+    return !refusal(errc::bad_argument, change).empty();
+  };
+  CHECK(refused([&] { (void)with_layers(model, {{}}); }));
+  CHECK(refused([&] { (void)with_memory_limits(model, {1, 2, 3}); }));
+  CHECK(refused([&] { (void)with_placement(model, placement::linear(3)); }));
+  CHECK(refused([&] { (void)with_microbatches(model, 0); }));
+}
+
 TEST_CASE("a slow rank gets fewer layers", "[partition]") {
   layer_costs const layer{.forward = 100, .backward_input = 100, .backward_weight = 100};
   for (auto const& place : {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})

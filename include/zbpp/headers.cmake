@@ -150,6 +150,7 @@ set(ZBPP_CORE_HEADERS
   planner/choose_plan.hpp
   planner/chunk_policies.hpp
   planner/detail/after_passes.hpp
+  planner/detail/balanced_cut.hpp
   planner/detail/bottleneck.hpp
   planner/detail/cuts.hpp
   planner/detail/list_scheduler.hpp

@@ -153,7 +153,7 @@ struct outcome {
     try {
       if (o.layers) {
         auto model = *o.layers;
-        if (placement) model = zbpp::detail::on_placement(model, *placement, model.microbatches());
+        if (placement) model = zbpp::with_placement(model, *placement);
         row.plan = plan_layers(planner, model, search).plan;
       } else {
         auto const& problem = o.problem->problem;

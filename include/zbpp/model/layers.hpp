@@ -81,6 +81,13 @@ class layered_problem {
   friend bool operator==(layered_problem const&, layered_problem const&) = default;
 
  private:
+  friend layered_problem with_layers(layered_problem, std::vector<layer_costs>);
+  friend layered_problem with_memory_limits(layered_problem, std::vector<bytes>);
+  friend layered_problem with_placement(layered_problem, zbpp::placement const&);
+  friend layered_problem with_microbatches(layered_problem, int);
+
+  void check() const;
+
   zbpp::placement placement_;
   int microbatches_;
   std::vector<layer_costs> layers_;
@@ -88,6 +95,16 @@ class layered_problem {
   std::vector<bytes> memory_limits_;
   std::vector<double> rank_speeds_;
 };
+
+/// @return the same model with other layers
+/// @throws error (bad_argument) as the constructor, as do those below
+[[nodiscard]] layered_problem with_layers(layered_problem model, std::vector<layer_costs> layers);
+/// @return the same model with other memory limits
+[[nodiscard]] layered_problem with_memory_limits(layered_problem model, std::vector<bytes> limits);
+/// @return the same model on another placement with as many ranks
+[[nodiscard]] layered_problem with_placement(layered_problem model, placement const& placement);
+/// @return the same model with another number of microbatches
+[[nodiscard]] layered_problem with_microbatches(layered_problem model, int microbatches);
 
 }  // namespace zbpp
 

@@ -5,8 +5,12 @@
 #pragma once
 
 #include <zbpp/model/layers.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/search.hpp>
+
+#include <optional>
 
 namespace zbpp {
 
@@ -18,6 +22,9 @@ namespace zbpp {
 [[nodiscard]] found_plan stage_per_layer(found_plan const& found, layered_problem const& model);
 
 namespace detail {
+
+/// @return the first pass that runs together with an F, or an F again; nothing where there is none
+[[nodiscard]] std::optional<pass> find_beside_or_again(schedule const& order);
 
 /// @return the same model, whose plans neither recompute nor pair F and B
 [[nodiscard]] layered_problem plain_layers(layered_problem const& model);

@@ -8,7 +8,6 @@
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/choose_plan.hpp>
-#include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/planner/stage_per_layer.hpp>
@@ -163,8 +162,7 @@ class auto_pipeline {
   }
   [[nodiscard]] static layered_problem layers_of(
       found_plan const& chosen, layered_problem const& model) {
-    return detail::on_placement(
-        detail::plain_layers(model), chosen.problem.placement(), model.microbatches());
+    return with_placement(detail::plain_layers(model), chosen.problem.placement());
   }
 
   found_plan chosen_;
@@ -217,13 +215,7 @@ template <backend Backend, stage_maker Make>
       std::move(backend),
       stages.refs);
   auto const found = measure(pipe, options);
-  return {
-      stated.placement(),
-      stated.microbatches(),
-      {found.all_costs().begin(), found.all_costs().end()},
-      stated.transfer(),
-      {stated.memory_limits().begin(), stated.memory_limits().end()},
-      {stated.rank_speeds().begin(), stated.rank_speeds().end()}};
+  return with_layers(stated, {found.all_costs().begin(), found.all_costs().end()});
 }
 
 }  // namespace zbpp

@@ -128,6 +128,10 @@ ZBPP_INLINE layered_problem::layered_problem(
       transfer_(std::move(transfer)),
       memory_limits_(std::move(memory_limits)),
       rank_speeds_(std::move(rank_speeds)) {
+  check();
+}
+
+ZBPP_INLINE void layered_problem::check() const {
   double slowest = 1;
   if (!rank_speeds_.empty() && rank_speeds_.size() != detail::index(placement_.ranks()))
     throw error(
@@ -181,6 +185,30 @@ ZBPP_INLINE problem layered_problem::with(
     costs.back() = at_speed(costs.back(), rank_speed(placement_.rank_of(s)));
   }
   return {placement_, microbatches_, std::move(costs), transfer_, memory_limits_};
+}
+
+ZBPP_INLINE layered_problem with_layers(layered_problem model, std::vector<layer_costs> layers) {
+  model.layers_ = std::move(layers);
+  model.check();
+  return model;
+}
+
+ZBPP_INLINE layered_problem with_memory_limits(layered_problem model, std::vector<bytes> limits) {
+  model.memory_limits_ = std::move(limits);
+  model.check();
+  return model;
+}
+
+ZBPP_INLINE layered_problem with_placement(layered_problem model, placement const& placement) {
+  model.placement_ = placement;
+  model.check();
+  return model;
+}
+
+ZBPP_INLINE layered_problem with_microbatches(layered_problem model, int microbatches) {
+  model.microbatches_ = microbatches;
+  model.check();
+  return model;
 }
 
 }  // namespace zbpp

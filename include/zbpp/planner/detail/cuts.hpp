@@ -12,16 +12,14 @@
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
-#include <zbpp/planner/detail/bottleneck.hpp>
+#include <zbpp/planner/detail/balanced_cut.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -178,66 +176,6 @@ namespace zbpp::detail {
 //
 // The ways in which the layers of a model can be cut into stages and stages be chosen to recompute:
 // all of them one after another, and the changes that lead from one to its neighbours.
-
-/// Says what some stages of a rank take at least whose work is known at speed 1: each time of each
-/// of them is rounded to a tick.
-[[nodiscard]] inline ticks time_at_least(ticks work, double speed, int stages) {
-  constexpr double times = 3;  // of a stage: F, B and W, or what two of them take together
-  return static_cast<ticks>(
-      std::max(std::floor(static_cast<double>(work) / speed) - times * stages, 0.0));
-}
-
-/// Cuts layers so that the busiest rank has the least work. Where ranks differ in speed, it is as
-/// little as moving one layer after another away from it gives, and the cut counts as not proved.
-[[nodiscard]] inline bottleneck balanced_cut(
-    std::span<layer_costs const> layers, layered_problem const& model) {
-  auto found = bottleneck_partition(layers, model.placement());
-  if (model.rank_speeds().empty()) return found;
-  found.optimal = false;
-  auto const& place = model.placement();
-  auto const stages = index(place.stages());
-  std::vector<double> work{0};  // of the layers before each
-  for (auto const& c : layers) work.push_back(work.back() + static_cast<double>(least_work_of(c)));
-  auto const end_of = [&](std::vector<int> const& first, std::size_t s) {
-    return s + 1 < stages ? index(first[s + 1]) : layers.size();
-  };
-  // The times of all ranks, the longest first, and which rank has that.
-  auto const loads = [&](std::vector<int> const& first) {
-    std::vector<std::pair<double, int>> all;
-    for (int r = 0; r < place.ranks(); ++r) all.emplace_back(0.0, r);
-    for (std::size_t s = 0; s < stages; ++s) {
-      auto const rank = place.rank_of(static_cast<int>(s));
-      all[index(rank)].first +=
-          (work[end_of(first, s)] - work[index(first[s])]) / model.rank_speed(rank);
-    }
-    std::sort(all.begin(), all.end(), std::greater<>());
-    return all;
-  };
-  auto now = loads(found.first_layer);
-  // Own choice, so that a model of thousands of stages ends soon, too.
-  for (int left = 1 << 16; left > 0;) {
-    auto best = now;
-    auto best_cut = found.first_layer;
-    for (int const from : place.stages_of(now.front().second)) {
-      if (end_of(found.first_layer, index(from)) - index(found.first_layer[index(from)]) < 2)
-        continue;
-      for (int to = 0; to < place.stages(); ++to, --left) {
-        auto next = found.first_layer;
-        for (int s = from + 1; s <= to; ++s) --next[index(s)];
-        for (int s = to + 1; s <= from; ++s) ++next[index(s)];
-        auto changed = loads(next);
-        if (changed >= best) continue;
-        best = std::move(changed);
-        best_cut = std::move(next);
-      }
-    }
-    if (best >= now) break;
-    now = std::move(best);
-    found.first_layer = std::move(best_cut);
-  }
-  found.work = static_cast<ticks>(now.front().first);
-  return found;
-}
 
 /// Says which layers go into which stage, and which stages recompute.
 struct cut {
@@ -421,18 +359,6 @@ class cut_space {
     return a.stages() < b.stages();
   });
   return list;
-}
-
-/// @return the same layers on another placement with as many ranks
-[[nodiscard]] inline layered_problem on_placement(
-    layered_problem const& model, placement const& placement, int microbatches) {
-  return {
-      placement,
-      microbatches,
-      {model.layers().begin(), model.layers().end()},
-      model.transfer(),
-      {model.memory_limits().begin(), model.memory_limits().end()},
-      {model.rank_speeds().begin(), model.rank_speeds().end()}};
 }
 
 /// @return whether a plan is cheaper than another, or costs as much with fewer stages

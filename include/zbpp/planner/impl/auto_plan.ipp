@@ -39,8 +39,8 @@ class auto_plan_search {
   auto_plan_search(layered_problem const& model, search_settings const& settings, int most_chunks)
       : model_(model), settings_(settings), budget_((1 - saving) * passes_of(settings)) {
     for (auto const& placement : placements_for(model, most_chunks))
-      candidates_.push_back(std::make_unique<placement_candidate>(
-          on_placement(model, placement, model.microbatches())));
+      candidates_.push_back(
+          std::make_unique<placement_candidate>(with_placement(model, placement)));
     for (auto const& one : candidates_) {
       alive_.push_back(one.get());
       spent_ += one->spent;
@@ -227,8 +227,7 @@ class auto_plan_search {
     std::optional<error> refusal;
     for (auto* candidate : alive_) {
       constexpr int enough = 4;  // microbatches: the order only repeats itself
-      auto const few = on_placement(
-          candidate->model, candidate->model.placement(), std::min(enough, model_.microbatches()));
+      auto const few = with_microbatches(candidate->model, std::min(enough, model_.microbatches()));
       auto const decide = [&](problem const& cut) {
         auto order = one_by_one(cut);
         auto const used = memory_of(order, cut);
@@ -321,13 +320,7 @@ ZBPP_INLINE std::vector<found_plan> auto_plan::frontier(
   std::vector<found_plan> points;
   auto const ascending = detail::ascending_limits(limits);
   for (std::size_t i = 0; i < ascending.size(); ++i) {
-    layered_problem const limited(
-        model.placement(),
-        model.microbatches(),
-        {model.layers().begin(), model.layers().end()},
-        model.transfer(),
-        {ascending[i]},
-        {model.rank_speeds().begin(), model.rank_speeds().end()});
+    auto const limited = with_memory_limits(model, {ascending[i]});
     auto const part = detail::part_of_search(search, i, ascending.size());
     std::optional<found_plan> found;
     try {

@@ -9,7 +9,6 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/choose_plan.hpp>
-#include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
@@ -28,7 +27,7 @@ ZBPP_INLINE found_plan choose_plan(layered_problem const& model, plan_choices co
         "plan_choices fixes a cut or a policy without a placement; give the placement, too");
     return auto_plan{.search = choices.search}(model);
   }
-  auto const placed = detail::on_placement(model, *choices.placement, model.microbatches());
+  auto const placed = with_placement(model, *choices.placement);
   auto const policy = choices.policy.empty() ? std::string(greedy_auto::name) : choices.policy;
   if (choices.first_layer.empty()) return partition_by_name(placed, policy, choices.search);
   auto cut = placed.with(choices.first_layer);

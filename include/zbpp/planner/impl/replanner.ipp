@@ -11,7 +11,6 @@
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/detail/median.hpp>
 #include <zbpp/planner/auto_plan.hpp>
-#include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/replanner.hpp>
@@ -65,8 +64,7 @@ class plan_lookup {
  private:
   [[nodiscard]] found_plan find_for_layers(search_settings const& settings) const {
     auto const found = auto_plan{.search = settings}(*layers_);
-    auto const& placement = found.problem.placement();
-    return stage_per_layer(found, on_placement(*layers_, placement, layers_->microbatches()));
+    return stage_per_layer(found, with_placement(*layers_, found.problem.placement()));
   }
 
   void search(search_settings const& settings) noexcept {
@@ -179,13 +177,12 @@ class replanner::watch {
         "replan_settings::message_quantile does not lie between 0 and 1");
     detail::check_budget(settings_.search);
     if (!settings_.moves_stages) return;
-    for (auto const& p : first.schedule().passes().all())
-      if (p.is_paired || p.kind == pass_kind::recompute)
-        throw error(
-            errc::unsupported_problem,
-            "replan_settings::moves_stages: the first plan has " + to_string(p) +
-                (p.is_paired ? " in a pair" : "") +
-                "; stages that change ranks neither recompute nor run F and B in pairs");
+    if (auto const found = detail::find_beside_or_again(first.schedule()))
+      throw error(
+          errc::unsupported_problem,
+          "replan_settings::moves_stages: the first plan has " + to_string(*found) +
+              (found->is_paired ? " in a pair" : "") +
+              "; stages that change ranks neither recompute nor run F and B in pairs");
   }
 
   [[nodiscard]] std::optional<plan> after_step(timeline const& measured) {
@@ -230,6 +227,11 @@ class replanner::watch {
   [[nodiscard]] problem const& costs() const noexcept { return measured_; }
 
  private:
+  struct replaced_plan {
+    plan planned;
+    problem reference;
+  };
+
   [[nodiscard]] ticks median_cost() const {
     std::vector<ticks> all;
     for (auto const& step : steps_) all.push_back(cost(step));
@@ -301,8 +303,8 @@ class replanner::watch {
          .foreseen_old = old_cost,
          .foreseen = found->cost,
          .moved = moved});
-    before_.emplace(std::exchange(current_, *std::move(next)));
-    before_reference_.emplace(std::exchange(reference_, found->problem));
+    before_.emplace(replaced_plan{
+        std::exchange(current_, *std::move(next)), std::exchange(reference_, found->problem)});
     begin_anew();
     is_on_trial_ = true;
     return current_;
@@ -316,7 +318,6 @@ class replanner::watch {
     if (took < last.before) {
       report("the new plan saved " + detail::percent_text(gain) + " of the step");
       before_.reset();
-      before_reference_.reset();
       return std::nullopt;
     }
     last.is_taken_back = true;
@@ -326,8 +327,9 @@ class replanner::watch {
   }
 
   void restore() {
-    current_ = *std::exchange(before_, std::nullopt);
-    reference_ = *std::exchange(before_reference_, std::nullopt);
+    auto before = *std::exchange(before_, std::nullopt);
+    current_ = std::move(before.planned);
+    reference_ = std::move(before.reference);
     measured_ = reference_;  // those of the other plan may be of other ranks
     is_on_trial_ = false;
     begin_anew();
@@ -345,9 +347,8 @@ class replanner::watch {
   replan_settings settings_;
   problem first_;  // what stages take on ranks of speed 1
   plan current_;
-  problem reference_;           // the costs that the plan was made for, or was kept with
-  std::optional<plan> before_;  // while the current one is on trial, as the next
-  std::optional<problem> before_reference_;
+  problem reference_;                    // the costs that the plan was made for, or was kept with
+  std::optional<replaced_plan> before_;  // while the current one is on trial
   problem measured_;
   int wait_;  // how many steps are not measured
   std::int64_t step_ = 0;

@@ -11,7 +11,7 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/stage_per_layer.hpp>
 
-#include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,6 +29,13 @@ ZBPP_INLINE found_plan stage_per_layer(found_plan const& found, layered_problem 
     return stage + 1 < merged.placement().stages() ? found.first_layer[index(stage) + 1] : layers;
   };
 
+  if (auto const found_pass = detail::find_beside_or_again(merged))
+    throw error(
+        errc::unsupported_problem,
+        "stage_per_layer: " + to_string(*found_pass) +
+            (found_pass->is_paired ? " runs together with an F" : " runs an F again") +
+            "; passes of layers run one after another and once");
+
   std::vector<int> rank_of;
   std::vector<stage_costs> costs;
   std::vector<int> first_layer;
@@ -45,12 +52,6 @@ ZBPP_INLINE found_plan stage_per_layer(found_plan const& found, layered_problem 
   std::vector<std::vector<pass>> rows(index(merged.placement().ranks()));
   for (int rank = 0; rank < merged.placement().ranks(); ++rank)
     for (auto const& p : merged.passes(rank)) {
-      if (p.is_paired || p.kind == pass_kind::recompute)
-        throw error(
-            errc::unsupported_problem,
-            "stage_per_layer: " + to_string(p) +
-                (p.is_paired ? " runs together with an F" : " runs an F again") +
-                "; passes of layers run one after another and once");
       auto const first = found.first_layer[index(p.stage)];
       auto const last = end_of(p.stage) - 1;
       for (int i = 0; i <= last - first; ++i)
@@ -76,6 +77,12 @@ ZBPP_INLINE found_plan stage_per_layer(found_plan const& found, layered_problem 
 
 namespace detail {
 
+ZBPP_INLINE std::optional<pass> find_beside_or_again(schedule const& order) {
+  for (auto const& p : order.passes().all())
+    if (p.is_paired || p.kind == pass_kind::recompute) return p;
+  return std::nullopt;
+}
+
 ZBPP_INLINE layered_problem plain_layers(layered_problem const& model) {
   std::vector<layer_costs> layers(model.layers().begin(), model.layers().end());
   for (auto& c : layers) {
@@ -84,13 +91,7 @@ ZBPP_INLINE layered_problem plain_layers(layered_problem const& model) {
     c.recompute.reset();
     c.recompute_input = 0;
   }
-  return {
-      model.placement(),
-      model.microbatches(),
-      std::move(layers),
-      model.transfer(),
-      {model.memory_limits().begin(), model.memory_limits().end()},
-      {model.rank_speeds().begin(), model.rank_speeds().end()}};
+  return with_layers(model, std::move(layers));
 }
 
 ZBPP_INLINE placement merged_placement(placement const& placement) {
