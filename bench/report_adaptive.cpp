@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What planning again gives: steps under virtual time whose passes and messages do not take what
-// the plan says. Beside the plan that stays and `adaptive_pipeline` stands one that is searched
-// with the true mean costs, in the very step in which they change. All three see the same draws.
+// What planning again and W that run while ranks wait give: steps under virtual time whose passes
+// and messages do not take what the plan says. The plan that stays, with and without such W, and
+// `adaptive_pipeline`, with and without, stand beside a plan that is searched with the true mean
+// costs, in the very step in which they change. All see the same draws.
 // The second table is about layers that may change ranks, four for each rank at the beginning.
 // usage: report_adaptive [RANKS]     up to so many ranks, 8 by default
 #include "whole_number.hpp"
@@ -122,59 +123,89 @@ times run(Pipeline& pipe, int& step) {
   return times(std::move(took));
 }
 
-void print(
-    char const* name,
-    int ranks,
-    times const& kept,
-    times const& adapted,
-    times const& knowing,
-    std::size_t switches) {
-  auto const lost = kept.mean - knowing.mean;
-  std::printf(
-      "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %zu | %s |\n",
-      name,
-      ranks,
-      kept.mean,
-      kept.high,
-      adapted.mean,
-      adapted.high,
-      knowing.mean,
-      knowing.high,
-      switches,
-      lost > 0.001 * kept.mean
-          ? (std::to_string(std::lround(100 * (kept.mean - adapted.mean) / lost)) + " %").c_str()
-          : "nothing lost");
+// What one scenario gives, each kind of pipeline in turn.
+struct found_times {
+  times stays;
+  times stays_on_stall;
+  times adapts;
+  times adapts_on_stall;
+  times knows;
+  std::size_t switches = 0;
+};
+
+void print(char const* name, int ranks, found_times const& found) {
+  std::printf("| %s | %d |", name, ranks);
+  auto const column = [](times const& of) { std::printf(" %.1f (%.1f) |", of.mean, of.high); };
+  column(found.stays);
+  column(found.stays_on_stall);
+  column(found.adapts);
+  column(found.adapts_on_stall);
+  column(found.knows);
+  auto const lost = found.stays.mean - found.knows.mean;
+  auto const gained = found.stays.mean - found.adapts.mean;
+  auto const share = lost > 0.001 * found.stays.mean
+                         ? std::to_string(std::lround(100 * gained / lost)).append(" %")
+                         : "nothing lost";
+  std::printf(" %zu | %s |\n", found.switches, share.c_str());
   std::fflush(stdout);
 }
 
-void report(int p, scenario const& of) {
+// @param knowing  gives the plan for the true costs of a step, where it is not that of the step
+//                 before
+template <class Knowing>
+void report(
+    char const* name,
+    plan const& first,
+    virtual_noise const& noise,
+    replan_settings const& settings,
+    int& step,
+    Knowing const& knowing) {
+  std::vector<test::plain_flow> stages(detail::index(first.problem().stages()));
+  training_options const usual;
+  training_options const on_stall{.on_stall = {.runs_w = true}};
+  auto const stay = [&](training_options const& options) {
+    pipeline pipe{first, virtual_time{noise}, stages, options};
+    return run(pipe, step);
+  };
+  std::size_t switches = 0;
+  auto const adapt = [&](training_options const& options) {
+    adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings, options};
+    auto const found = run(pipe, step);
+    switches = pipe.switches().size();
+    return found;
+  };
+  auto const know = [&] {
+    std::vector<ticks> took;
+    std::optional<pipeline<virtual_time>> pipe;
+    for (step = 0; step < steps; ++step) {
+      if (auto planned = knowing(step)) {
+        pipe.reset();
+        pipe.emplace(*planned, virtual_time{noise}, stages);
+      }
+      took.push_back(cost(pipe->step().measured));
+    }
+    return times(std::move(took));
+  };
+  auto const with_both = adapt(on_stall);
+  auto const adapted = adapt(usual);
+  print(
+      name,
+      first.problem().ranks(),
+      {stay(usual), stay(on_stall), adapted, with_both, know(), switches});
+}
+
+void report_orders(int p, scenario const& of) {
   auto const plain = stated(p);
   greedy_auto const policy{.search = {.seconds = 2.5}};
-  auto const first = make_plan(policy, plain);
   int step = 0;
   auto const noise = noise_of(plain, of, step);
-  std::vector<test::plain_flow> stages(static_cast<std::size_t>(p));
-
-  pipeline fixed{first, virtual_time{noise}, stages};
-  auto const kept = run(fixed, step);
-
-  replan_settings settings{.least_gain = 0.005, .least_steps = 20, .in_background = false};
-  adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
-  auto const adapted = run(pipe, step);
-
-  std::vector<ticks> took;
-  std::optional<pipeline<virtual_time>> best;
-  for (step = 0; step < steps; ++step) {
-    if (step == 0 || !(true_costs(p, of, step) == true_costs(p, of, step - 1))) {
-      best.reset();
-      best.emplace(make_plan(policy, true_costs(p, of, step)), virtual_time{noise}, stages);
-    }
-    took.push_back(cost(best->step().measured));
-  }
-  times const knowing(std::move(took));
-
-  print(of.name, p, kept, adapted, knowing, pipe.switches().size());
+  replan_settings const settings{.least_gain = 0.005, .least_steps = 20, .in_background = false};
+  report(of.name, make_plan(policy, plain), noise, settings, step, [&](int now) {
+    bool const is_same = now > 0 && true_costs(p, of, now) == true_costs(p, of, now - 1);
+    return is_same ? std::nullopt : std::optional(make_plan(policy, true_costs(p, of, now)));
+  });
 }
+
 constexpr int layers_per_rank = 4;
 
 layered_problem layers_of(int p, std::vector<double> speeds = {}) {
@@ -189,36 +220,22 @@ plan plan_layers(layered_problem const& model) {
   return {"layers", std::move(split.problem), std::move(split.schedule)};
 }
 
+std::vector<double> speeds_of(int p, scenario const& of, int step) {
+  std::vector<double> speeds;
+  for (int rank = 0; rank < p; ++rank) speeds.push_back(1 / of.factor(rank, p, step));
+  return speeds;
+}
+
 void report_moves(int p, scenario const& of) {
   auto const plain = stated(p);
-  auto const first = plan_layers(layers_of(p));
   int step = 0;
   auto const noise = noise_of(plain, of, step, layers_per_rank);
-  std::vector<test::plain_flow> stages(detail::index(first.problem().stages()));
-
-  pipeline fixed{first, virtual_time{noise}, stages};
-  auto const kept = run(fixed, step);
-
-  replan_settings settings{
+  replan_settings const settings{
       .least_gain = 0.005, .least_steps = 20, .moves_stages = true, .in_background = false};
-  adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
-  auto const adapted = run(pipe, step);
-
-  std::vector<ticks> took;
-  std::optional<pipeline<virtual_time>> best;
-  std::vector<double> speeds;
-  for (step = 0; step < steps; ++step) {
-    std::vector<double> now;
-    for (int rank = 0; rank < p; ++rank) now.push_back(1 / of.factor(rank, p, step));
-    if (now != speeds) {
-      speeds = now;
-      best.reset();
-      best.emplace(plan_layers(layers_of(p, speeds)), virtual_time{noise}, stages);
-    }
-    took.push_back(cost(best->step().measured));
-  }
-  times const knowing(std::move(took));
-  print(of.name, p, kept, adapted, knowing, pipe.switches().size());
+  report(of.name, plan_layers(layers_of(p)), noise, settings, step, [&](int now) {
+    bool const is_same = now > 0 && speeds_of(p, of, now) == speeds_of(p, of, now - 1);
+    return is_same ? std::nullopt : std::optional(plan_layers(layers_of(p, speeds_of(p, of, now))));
+  });
 }
 
 }  // namespace
@@ -248,13 +265,12 @@ int main(int argc, char** argv) {
       {"noise 5 %, the first rank slower and slower, up to 1.4", 0.05, drift}};
   auto const table = [&](char const* title, auto const& row) {
     std::printf(
-        "\n%s\n\n| costs | ranks | stays: mean | 95 %% | adapts: mean | 95 %% | knows: mean | 95 "
-        "%% "
-        "| switches | recovered |\n|---|---|---|---|---|---|---|---|---|---|\n",
+        "\n%s Means in ms, and the 95th percentile.\n\n| costs | ranks | stays | W while waiting | "
+        "adapts | both | knows | switches | recovered |\n|---|---|---|---|---|---|---|---|---|\n",
         title);
     for (auto const& each : all)
       for (int p = 4; p <= *most; p *= 2) row(p, each);
   };
-  table("Orders:", report);
-  table("Layers that may change ranks:", report_moves);
+  table("Orders.", report_orders);
+  table("Layers that may change ranks.", report_moves);
 }

@@ -171,6 +171,25 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("W that run while ranks wait allocate nothing", "[no-allocation]") {
+  problem const problem(placement::v_shape(3), 7, toy_costs(), 87);
+  auto const planned = make_plan(zb_v{}, problem);
+  auto all = test::toy::make_model(6);
+  std::vector<test::toy::hand_written> stages(all.begin(), all.end());
+  training_options const options{.on_stall = {.runs_w = true, .overrun = 1e9}};
+  auto const check = [&](auto backend) {
+    pipeline pipe{planned, backend, stages, options};
+    for (int i = 0; i < 5; ++i) static_cast<void>(pipe.step());
+    CHECK(count_allocations([&] {
+            for (int i = 0; i < 5; ++i) static_cast<void>(pipe.step());
+          }) == 0);
+  };
+  check(virtual_time{{.pass_time = [](int rank, pass const&, ticks stated) {
+    return rank == 1 ? 3 * stated : stated;
+  }}});
+  check(threads{});
+}
+
 TEST_CASE("sums of tied gradients allocate nothing after some steps", "[no-allocation]") {
   auto costs = toy_costs();
   costs.tied = 4 * sizeof(float);

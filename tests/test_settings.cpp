@@ -139,7 +139,8 @@ TEST_CASE("each training option has an effect", "[settings]") {
       {"scaling", [](auto& o) { o.scaling.initial = 8; }},
       {"accumulate", [](auto& o) { o.accumulate = 2; }},
       {"window", [](auto& o) { o.window.most_amended = 0; }},
-      {"agreement", [](auto& o) { o.agreement.share = 0.25; }}};
+      {"agreement", [](auto& o) { o.agreement.share = 0.25; }},
+      {"on_stall", [](auto& o) { o.on_stall.overrun = 1; }}};
   check_fields(options, usual_options(), train);
 
   changed_field<loss_scaling> const scaling[]{
@@ -170,6 +171,25 @@ TEST_CASE("each training option has an effect", "[settings]") {
     with.scaling.growth_interval = 0;
     with.agreement = changed;
     return train(with);
+  });
+}
+
+TEST_CASE("each option of ranks that wait has an effect", "[settings]") {
+  changed_field<stall_options> const fields[]{
+      {"runs_w", [](auto& o) { o.runs_w = false; }}, {"overrun", [](auto& o) { o.overrun = 1e9; }}};
+  check_fields(fields, {.runs_w = true}, [](stall_options const& options) {
+    // Times that the plan does not know, so that ranks wait for longer and shorter than W take.
+    virtual_noise const noise{.pass_time = [](int rank, pass const& p, ticks stated) {
+      return stated + stated * ((rank + 2 * p.microbatch) % 5) / 2;
+    }};
+    test::checked::model all({.stages = 3});
+    problem const small(placement::linear(3), 5, test::checked::costs());
+    pipeline pipe(
+        make_plan(zb_h1{}, small), virtual_time{noise}, all.stages(), {.on_stall = options});
+    std::string text;
+    for (int i = 0; i < 4; ++i)
+      for (auto const& timed : pipe.step().measured.all()) add(text, timed.start);
+    return text;
   });
 }
 

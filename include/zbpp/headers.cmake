@@ -217,6 +217,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/awaiters.hpp
   runtime/detail/callback.hpp
   runtime/detail/chunk_state.hpp
+  runtime/detail/early_w.hpp
   runtime/detail/flow_runner.hpp
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
@@ -243,6 +244,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/array.ipp
   runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
+  runtime/impl/early_w.ipp
   runtime/impl/gradient_state.ipp
   runtime/impl/in_process.ipp
   runtime/impl/message.ipp

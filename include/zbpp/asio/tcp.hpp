@@ -61,6 +61,9 @@ class tcp::executor : public one_rank {
   /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
 
+  /// @return true: the rank has this process to itself
+  [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
+
   /// @return what carries the messages of this rank; not connected yet
   [[nodiscard]] std::unique_ptr<detail::tcp_transport> make_transport(
       program const& program, traffic const& messages, problem const& problem);

@@ -107,6 +107,13 @@ concept refuses = requires(typename Backend::executor& executor, std::exception_
 template <class Backend>
 concept leaves_run = requires(typename Backend::executor& executor) { executor.leave(); };
 
+/// Models a backend whose executor says whether a rank that waits for a message keeps a processor
+/// idle, so that it may run a W meanwhile: `waits_idle()`.
+template <class Backend>
+concept runs_on_stall = requires(typename Backend::executor const& executor) {
+  { executor.waits_idle() } -> std::convertible_to<bool>;
+};
+
 /// Models a backend that can begin a step while others run: its executor has `steps_at_once()`,
 /// `start_run(turn)`, `start(engines, transport, status, turn)`, and `finish(transport, turn,
 /// failures)`, which blocks until the step is done, and gives whether it is whole; what failed here

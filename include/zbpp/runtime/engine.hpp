@@ -14,6 +14,7 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/detail/agreement_runner.hpp>
 #include <zbpp/runtime/detail/callback.hpp>
+#include <zbpp/runtime/detail/early_w.hpp>
 #include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
@@ -29,11 +30,13 @@
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
+#include <zbpp/runtime/training.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -46,8 +49,9 @@ class engine {
   static constexpr ticks not_yet = Transport::not_yet;
 
   /// Makes the engine of a rank for a verified program. `stages` are those of the rank, in the
-  /// order of the model; `outputs` are of an evaluation, null in training. What the references name
-  /// must outlive the engine, and memory must not move.
+  /// order of the model; `on_stall` and `agreement` are of training; `outputs` are of an
+  /// evaluation, null in training. What the references name must outlive the engine, and memory
+  /// must not move.
   engine(
       int rank,
       program const& program,
@@ -58,6 +62,7 @@ class engine {
       pass_context ctx,
       Transport& transport,
       step_status& status,
+      stall_options const& on_stall,
       detail::step_agreement* agreement,
       detail::callback<evaluation_output> const* outputs)
       : rank_(rank),
@@ -69,6 +74,9 @@ class engine {
         tied_(program, problem, rank, stages) {
     for (auto& chunk : flows_.chunks())
       if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
+    if (on_stall.runs_w)
+      early_w_ =
+          std::make_unique<detail::early_w>(flows_.code(), flows_.chunks(), on_stall.overrun);
   }
 
   engine(engine&&) = default;
@@ -231,6 +239,7 @@ class engine {
     flows_.begin_step(step_, run_.evaluation, places.losses);
     memory_->buffers.start_step();
     tied_.begin_step();
+    if (early_w_ != nullptr) early_w_->begin_step(observer_.reach(0), trace_);
     if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
     if constexpr (agreeing_transport<Transport>)
       agreement_.tell_held_verdict(*transport_, observer_);
@@ -323,7 +332,7 @@ class engine {
 
   // Returns false when the instruction has to wait.
   bool run(ready_instruction const& i) {
-    if (is_pass(i.kind)) return run_pass(i);
+    if (is_pass(i.kind)) return early_w_ == nullptr ? run_pass(i) : run_pass_or_w(i);
     switch (i.kind) {
       case instruction_kind::receive_activation:
       case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
@@ -352,6 +361,48 @@ class engine {
     return true;
   }
 
+  // Runs a pass, unless it has run in front of its place. Until its message is there, runs W that
+  // are expected to end by then. Returns false while there is none.
+  [[gnu::noinline]] bool run_pass_or_w(ready_instruction const& i) {
+    auto const at = next_;
+    if (early_w_->has_run(at)) return true;
+    while (i.channel != channel_map::none || i.begins_pair) {
+      ticks arrival = 0;
+      awaited_ = flows_.awaited_by(i, observer_, arrival);
+      bool const is_sent = awaited_.channel == channel_map::none;
+      // Under a virtual clock a rank waits for messages that are sent, too, but not on its thread.
+      constexpr bool is_virtual = spends_time<PassObserver>;
+      if (is_virtual && !is_sent) return false;
+      auto const now = observer_.reach(0);
+      bool const is_there = is_sent && (!is_virtual || arrival <= now);
+      auto const w = is_there ? detail::early_w::none : early_w_->choose(at, now);
+      if (w != detail::early_w::none) {
+        run_early(w);
+      } else if (is_there || is_virtual) {
+        early_w_->note_arrival(at, now, arrival);
+        break;
+      } else {
+        return false;
+      }
+    }
+    if (!run_pass(i)) return false;
+    note_w(i);
+    return true;
+  }
+  void run_early(std::size_t w) {
+    early_w_->move_to_front(w, trace_.subspan(traced_));
+    auto const waiting = std::exchange(next_, w);  // where it fails
+    auto const& i = code()[w];
+    run_pass(i);
+    note_w(i);
+    next_ = waiting;
+  }
+  void note_w(ready_instruction const& i) {
+    if (i.kind != instruction_kind::backward_weight && i.kind != instruction_kind::backward) return;
+    auto const& timed = trace_[traced_ - 1];
+    early_w_->note_w(i, timed.end - timed.start);
+  }
+
   bool run_pass(ready_instruction const& i) {
     ticks arrival = 0;
     awaited_ = flows_.take_inputs(i, observer_, arrival);
@@ -375,6 +426,7 @@ class engine {
   step_status* status_;
   detail::agreement_runner agreement_;
   detail::tied_gradients tied_;
+  std::unique_ptr<detail::early_w> early_w_;  // null where W keep their places
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

@@ -52,7 +52,8 @@ class pipeline {
   ///                the order of the model: a container of one stage type or of `stage_ref`. They
   ///                must outlive the pipeline. Ranks run at once, so one object may serve two
   ///                stages of one rank only.
-  /// @param options  of optimizer steps, for stages with an `optimizer`
+  /// @param options  of optimizer steps, for stages with an `optimizer`, and of what ranks do while
+  ///                 they wait
   /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
   ///         there are as many as stages; what the backend throws. With one process per rank all
   ///         ranks throw what is wrong with the stages or options of one, and the run is over
@@ -203,6 +204,7 @@ class pipeline {
   typename Backend::executor executor_;
   std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
+  stall_options on_stall_;
   training_state state_;
   std::int64_t evaluations_ = 0;          // since the last step
   asked_steps asked_steps_;               // by the user, in the call that runs
@@ -233,10 +235,13 @@ pipeline<Backend>::pipeline(
           executor_,
           [&] { return detail::by_rank(stages, plan_.problem().placement(), executor_.ranks()); })),
       memory_(executor_.ranks().size()),
+      on_stall_(options.on_stall),
       agreements_(detail::make_or_refuse<Backend>(executor_, [&] {
         return detail::step_agreements(
             plan_.program(), plan_.problem(), executor_.ranks(), stages_, options);
       })) {
+  detail::make_or_refuse<Backend>(
+      executor_, [&] { detail::check_on_stall<Backend>(executor_, options.on_stall); });
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory)
@@ -304,7 +309,14 @@ template <backend Backend>
 std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
     program code, output_callback const* outputs) {
   return std::make_unique<program_run>(
-      executor_, plan_.problem(), std::move(code), stages_, memory_, agreements_, outputs);
+      executor_,
+      plan_.problem(),
+      std::move(code),
+      stages_,
+      memory_,
+      on_stall_,
+      agreements_,
+      outputs);
 }
 
 template <backend Backend>

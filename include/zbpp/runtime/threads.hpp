@@ -88,6 +88,8 @@ class threads::executor : public one_process {
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
+  /// @return whether each rank has a thread of its own
+  [[nodiscard]] bool waits_idle() const noexcept { return count_ == ranks_; }
   /// Starts the clocks of all ranks.
   void start_run() noexcept { epoch_ = pass_observer::clock(); }
   [[nodiscard]] pass_observer observer_of(int /*rank*/) const noexcept {

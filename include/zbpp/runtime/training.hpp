@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the optimizer steps of a pipeline are taken: clipping, loss scaling, learning rate,
-// accumulation, and when validation afterwards pays. `training_state` is what has to survive a
-// restart.
+// How a pipeline trains: how its optimizer steps are taken (clipping, loss scaling, learning rate,
+// accumulation, when validation afterwards pays), and what a rank does while it waits.
+// `training_state` is what has to survive a restart.
 #pragma once
 
 #include <zbpp/runtime/pass_context.hpp>
@@ -38,6 +38,17 @@ struct agreement_interval {
   double share = 0.5;
 };
 
+/// Says what a rank does while the message of its next pass is not there. Losses and weights stay
+/// the same to the bit, and ranks may differ in it.
+struct stall_options {
+  /// It runs the next W of one of its stages, in front of its place in the program, where it
+  /// expects the W to end in time. It learns from the steps before when messages arrive and how
+  /// long W take, so the first step moves none.
+  bool runs_w = false;
+  /// The share of its own time by which a W may end later than the message is expected, from 0.
+  double overrun = 0;
+};
+
 namespace detail {
 
 /// Is the learning rate of those who give none.
@@ -47,8 +58,8 @@ struct default_rate {
 
 }  // namespace detail
 
-/// Says how the optimizer steps of a pipeline are taken. An option that a plan or a stage cannot
-/// follow is refused when the pipeline is made; docs/optimizer.md has a table.
+/// Says how a pipeline trains. An option that a plan, a stage or a backend cannot follow is refused
+/// when the pipeline is made; docs/optimizer.md has a table of those about optimizer steps.
 struct training_options {
   double clip = 0;  ///< most that the norm of all gradients may be; 0 clips nothing
   /// Gives the learning rate of an optimizer step, by the steps taken before; the same on all
@@ -65,6 +76,7 @@ struct training_options {
   /// itself if one of them is not finite. Which steps are without depends on `training_state`
   /// alone, so all ranks know.
   agreement_interval agreement{};
+  stall_options on_stall{};  ///< needs ranks that wait on threads of their own, not on GPUs
 };
 
 namespace detail {

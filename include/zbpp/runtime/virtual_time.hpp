@@ -87,6 +87,8 @@ struct virtual_time {
 
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
+    /// @return true: each rank has a clock of its own
+    [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}
     /// @return the clock of a rank at the start of a run

@@ -61,19 +61,31 @@ class flow_runner {
         context_(ctx),
         transport_(&transport) {}
 
+  /// @param latest  becomes when the last message of a pass arrived, or of the pair that it begins
+  /// @return one that is still awaited; its channel is `none` when there is none
+  template <class PassObserver>
+  [[nodiscard]] awaited_message awaited_by(
+      ready_instruction const& i, PassObserver& observer, ticks& latest) const {
+    if (i.is_paired) return {};  // taken by the pass before it
+    if (!has_input(i, observer, latest)) return {i.channel, i.sequence};
+    if (!i.begins_pair) return {};
+    auto const& second = beside(i, 1);
+    if (!has_input(second, observer, latest)) return {second.channel, second.sequence};
+    return {};
+  }
+
   /// Takes the message of a pass, or both of the pair that it begins, once all are there.
   /// @param latest  becomes when the last of them arrived
   /// @return one that is still awaited; its channel is `none` when there is none
   template <class PassObserver>
   [[nodiscard]] awaited_message take_inputs(
       ready_instruction const& i, PassObserver& observer, ticks& latest) {
-    if (i.is_paired) return {};  // taken by the pass before it
-    auto const* const second = i.begins_pair ? &beside(i, 1) : nullptr;
-    if (!has_input(i, observer, latest)) return {i.channel, i.sequence};
-    if (second != nullptr && !has_input(*second, observer, latest))
-      return {second->channel, second->sequence};
+    if (i.is_paired) return {};
+    if (auto const awaited = awaited_by(i, observer, latest); awaited.channel != channel_map::none)
+      return awaited;
     if (i.channel != channel_map::none) take_input(i);
-    if (second != nullptr && second->channel != channel_map::none) take_input(*second);
+    if (!i.begins_pair) return {};
+    if (auto const& second = beside(i, 1); second.channel != channel_map::none) take_input(second);
     return {};
   }
 

@@ -9,6 +9,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/training.hpp>
 
 #include <algorithm>  // declares std::ranges::range and its kin, for less than <ranges>
 #include <concepts>
@@ -33,6 +34,17 @@ template <class Backend>
     return backend.devices_of(ranks);
   else
     return {};
+}
+
+/// @throws error (bad_argument) when W are to move at run time, and ranks do not wait idle
+template <class Backend>
+void check_on_stall(typename Backend::executor const& executor, stall_options const& on_stall) {
+  bool is_idle = false;
+  if constexpr (runs_on_stall<Backend>) is_idle = executor.waits_idle();
+  require(
+      is_idle || !on_stall.runs_w,
+      "on_stall.runs_w needs ranks that each wait on a thread of their own: threads with one per "
+      "rank, virtual_time or asio::tcp");
 }
 
 /// @param devices  by rank: those on one hand messages over; none: no two ranks share one

@@ -46,13 +46,15 @@ struct program_run final : step_listener {
   /// Gets ready for a verified program. What the references name must outlive it.
   /// @param stages  of the ranks of this process, rank after rank
   /// @param memory  of these ranks
-  /// @param outputs  of an evaluation; null in training
+  /// @param on_stall  of training
+  /// @param outputs   of an evaluation; null in training
   program_run(
       executor_type& executor,
       problem const& problem,
       program program_to_run,
       std::span<stage_ref const> stages,
       std::span<rank_memory> memory,
+      stall_options const& on_stall,
       step_agreements& agreed,
       callback<evaluation_output> const* outputs);
 
@@ -111,6 +113,7 @@ program_run<Backend>::program_run(
     program program_to_run,
     std::span<stage_ref const> stages,
     std::span<rank_memory> memory,
+    stall_options const& on_stall,
     step_agreements& agreed,
     callback<evaluation_output> const* outputs)
     : code(std::move(program_to_run)),
@@ -139,6 +142,7 @@ program_run<Backend>::program_run(
           executor.context_of(rank, usage.buffers),
           *transport,
           status,
+          is_training ? on_stall : stall_options(),
           is_training ? agreed.of(engines.size()) : nullptr,
           outputs);
       stages = stages.subspan(chunks);

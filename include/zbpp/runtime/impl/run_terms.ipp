@@ -20,7 +20,7 @@ ZBPP_INLINE step_terms terms_of(
     training_options const& options, training_state const& state, double learning_rate) noexcept {
   // Name all members, so that a new one does not compile until it is compared here. The two
   // functions are those of each rank.
-  auto const& [clip, rate, on_ready, scaling, accumulate, window, agreement] = options;
+  auto const& [clip, rate, on_ready, scaling, accumulate, window, agreement, on_stall] = options;
   auto const& [initial, interval, largest, smallest] = scaling;
   auto const& [window_steps, most_amended] = window;
   auto const& [every, share] = agreement;

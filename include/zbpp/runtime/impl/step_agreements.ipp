@@ -82,6 +82,12 @@ ZBPP_INLINE void check(training_options const& options) {
       "share of the interval of agreement is given and every is 1, so ranks agree on every step; "
       "set every, or leave share alone");
   require(static_cast<bool>(options.learning_rate), "learning_rate is empty; give a function");
+  auto const& [runs_w, overrun] = options.on_stall;
+  require(overrun >= 0 && std::isfinite(overrun), "overrun of on_stall is a share of a W, from 0");
+  require(
+      runs_w || overrun == 0,
+      "overrun of on_stall is given and runs_w is false, so no W moves; set runs_w, or leave "
+      "overrun at 0");
 }
 
 /// @throws error (bad_argument) unless a stage has the tied weights that its problem states
