@@ -5,6 +5,7 @@
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/zb_v.hpp>
+#include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -188,6 +189,21 @@ TEST_CASE("W that run while ranks wait allocate nothing", "[no-allocation]") {
     return rank == 1 ? 3 * stated : stated;
   }}});
   check(threads{});
+}
+
+TEST_CASE(
+    "a pipeline that adapts allocates when it takes medians, and else nothing", "[no-allocation]") {
+  constexpr int window = 5;
+  problem const problem(placement::linear(3), 7, toy_costs(), 87);
+  auto all = test::toy::make_model(3);
+  std::vector<test::toy::hand_written> stages(all.begin(), all.end());
+  adaptive_pipeline pipe{
+      make_plan(zb_h1{}, problem), virtual_time{}, stages, {.first_steps = 0, .window = window}};
+  for (int i = 0; i < 2 * window; ++i) static_cast<void>(pipe.step());
+  for (int i = 1; i <= 3 * window; ++i) {
+    auto const taken = count_allocations([&] { static_cast<void>(pipe.step()); });
+    CHECK((taken > 0) == (i % window == 0));
+  }
 }
 
 TEST_CASE("sums of tied gradients allocate nothing after some steps", "[no-allocation]") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C++ block of docs/adapting.md.
+// The C++ blocks of docs/adapting.md.
 
 // [train
 #include <zbpp/plan.hpp>
@@ -22,5 +22,14 @@ void train(zbpp::plan const& first, Stages& stages, int steps) {
   for (int i = 0; i < steps; ++i) std::cout << pipe.step().loss() << '\n';
 }
 // train]
+
+template <class Stages>
+double wait_with_w(zbpp::plan const& planned, Stages& stages) {
+  // [on_stall
+  zbpp::training_options const options{.on_stall = {.runs_w = true}};
+  zbpp::pipeline pipe{planned, zbpp::threads{}, stages, options};
+  // on_stall]
+  return pipe.step().loss();
+}
 
 }  // namespace docs_adapting

@@ -385,25 +385,23 @@ class engine {
         return false;
       }
     }
-    if (!run_pass(i)) return false;
-    note_w(i);
-    return true;
+    return run_noted(i);
   }
   void run_early(std::size_t w) {
     early_w_->move_to_front(w, trace_.subspan(traced_));
     auto const waiting = std::exchange(next_, w);  // where it fails
-    auto const& i = code()[w];
-    run_pass(i);
-    note_w(i);
+    run_noted(code()[w]);
     next_ = waiting;
   }
-  void note_w(ready_instruction const& i) {
-    if (i.kind != instruction_kind::backward_weight && i.kind != instruction_kind::backward) return;
+  bool run_noted(ready_instruction const& i) {
+    if (!run_pass(i)) return false;
     auto const& timed = trace_[traced_ - 1];
-    early_w_->note_w(i, timed.end - timed.start);
+    early_w_->note_pass(i, timed.end - timed.start);
+    return true;
   }
 
-  bool run_pass(ready_instruction const& i) {
+  // Inlined into the loop in `advance` and into `run_noted`, its only callers.
+  [[gnu::always_inline]] bool run_pass(ready_instruction const& i) {
     ticks arrival = 0;
     awaited_ = flows_.take_inputs(i, observer_, arrival);
     if (awaited_.channel != channel_map::none) return false;

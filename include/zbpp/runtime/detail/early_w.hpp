@@ -44,8 +44,8 @@ class early_w {
   /// @return whether the pass at a place has run in front of it
   [[nodiscard]] bool has_run(std::size_t at) const noexcept { return has_run_[at] != 0; }
 
-  /// Notes how long a W or BW took.
-  void note_w(ready_instruction const& i, ticks took);
+  /// Notes how long a pass took.
+  void note_pass(ready_instruction const& i, ticks took);
   /// Notes that the message of a pass is there.
   /// @param arrival  when it arrived; 0 where the transport does not know
   void note_arrival(std::size_t at, ticks now, ticks arrival);

@@ -105,7 +105,8 @@ ZBPP_INLINE void early_w::move_to_front(std::size_t at, std::span<timed_pass> ti
   }
 }
 
-ZBPP_INLINE void early_w::note_w(ready_instruction const& i, ticks took) {
+ZBPP_INLINE void early_w::note_pass(ready_instruction const& i, ticks took) {
+  if (i.kind != instruction_kind::backward_weight && i.kind != instruction_kind::backward) return;
   auto& chunk = chunks_[index(i.chunk)];
   ++chunk.next;
   if (i.kind == instruction_kind::backward_weight) follow(chunk.takes, took);
