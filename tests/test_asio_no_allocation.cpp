@@ -86,7 +86,7 @@ TEST_CASE("a step over TCP allocates nothing once such a step was run", "[asio]"
   std::int64_t allocated = -1;
   auto const thrown = zbpp::test::run_ranks(2, settings, [&](zbpp::asio::rendezvous& meeting) {
     std::array stages{zbpp::test::plain_flow()};
-    zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting), stages);
+    zbpp::pipeline pipe(planned, zbpp::asio::tcp(meeting, {.records_messages = true}), stages);
     auto const run = [&] {
       for (int i = 0; i < 100; ++i) pipe.step();
       both.arrive_and_wait();

@@ -94,7 +94,8 @@ TEST_CASE("each setting of TCP has an effect", "[asio][settings]") {
       {"receive_buffer", [](auto& s) { s.receive_buffer = -1; }},
       {"on_thread_start",
        [](auto& s) { s.on_thread_start = [](std::span<int const>) { ++calls; }; }},
-      {"share_losses", [](auto& s) { s.share_losses = true; }}};
+      {"share_losses", [](auto& s) { s.share_losses = true; }},
+      {"records_messages", [](auto& s) { s.records_messages = true; }}};
   auto const effect = [](settings const& changed) {
     calls = 0;
     asio::rendezvous meeting(alone, {}, test::test_token());
@@ -105,15 +106,18 @@ TEST_CASE("each setting of TCP has an effect", "[asio][settings]") {
     // Of two ranks the first one has no losses of its own.
     problem const of_two(placement::linear(2), 2, stage_costs{.forward = 1, .edge = 8});
     std::atomic<bool> has_losses = false;
+    std::atomic<std::size_t> messages = 0;
     auto const thrown = test::run_ranks(2, test::patient_settings(), [&](asio::rendezvous& two) {
       std::array own{test::plain_flow{}};
       pipeline part(make_plan(zb_h1{}, of_two), asio::tcp(two, changed), own);
-      auto const loss = part.step().loss();
-      if (two.rank() == 0) has_losses = !std::isnan(loss);
+      auto const& step = part.step();
+      if (two.rank() == 0) has_losses = !std::isnan(step.loss());
+      messages += step.messages.size();
       two.barrier();
     });
     CHECK(thrown == std::vector<std::string>(2));
-    return "calls: " + std::to_string(calls) + (has_losses ? ", all have losses" : "");
+    return "calls: " + std::to_string(calls) + ", messages: " + std::to_string(messages) +
+           (has_losses ? ", all have losses" : "");
   };
   check_fields(fields, {}, effect);
   CHECK(

@@ -130,6 +130,18 @@ TEST_CASE("a step where ranks share threads allocates nothing", "[no-allocation]
   check_policies(threads{.count = 2, .spins = 10});
 }
 
+TEST_CASE("a record of messages allocates nothing once the pipeline is made", "[no-allocation]") {
+  for (auto const& placement : test::placements_to_run(3)) {
+    test::for_each_plan_of(
+        problem(placement, 6, toy_costs(), 87),
+        {},
+        [&](std::string const& name, plan const& planned) {
+          check_plan(name, planned, virtual_time{.records_messages = true});
+          check_plan(name, planned, threads{.count = 2, .records_messages = true});
+        });
+  }
+}
+
 TEST_CASE("steps that are validated afterwards and amended allocate nothing", "[no-allocation]") {
   for (auto const& placement : {placement::linear(3), placement::v_shape(3)}) {
     problem const problem(placement, 5, toy_costs(), 87);
@@ -138,7 +150,7 @@ TEST_CASE("steps that are validated afterwards and amended allocate nothing", "[
       std::vector<optimized_stage> stages(static_cast<std::size_t>(placement.stages()));
       pipeline pipe(
           make_plan("tested", order, problem, {.step = kind}),
-          threads{},
+          threads{.records_messages = kind == step_kind::post_validated},
           stages,
           {.clip = 1, .window = {.most_amended = 64}});
       int amended = 0;

@@ -241,13 +241,14 @@ TEST_CASE("each setting of threads has an effect", "[threads][settings]") {
       // refused.
       {"spins", [](auto& t) { t.spins = -1; }},
       {"on_thread_start",
-       [](auto& t) { t.on_thread_start = [](std::span<int const>) { ++calls; }; }}};
+       [](auto& t) { t.on_thread_start = [](std::span<int const>) { ++calls; }; }},
+      {"records_messages", [](auto& t) { t.records_messages = true; }}};
   auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 4));
   test::check_fields(fields, {}, [&](threads const& settings) {
     calls = 0;
     std::vector<where_am_i> stages(3);
     pipeline pipe(planned, settings, stages);
-    pipe.step();
+    auto const messages = pipe.step().messages.size();
     std::set<std::thread::id> all;
     for (auto const& stage : stages) all.insert(stage.threads.begin(), stage.threads.end());
     // A message arrives at a time of the clock, or at once.
@@ -255,6 +256,7 @@ TEST_CASE("each setting of threads has an effect", "[threads][settings]") {
     executor.start_run();
     bool const takes_time = executor.observer_of(0).arrival_of_send(1000) > 0;
     return std::to_string(all.size()) + " threads, " + std::to_string(calls) + " calls, " +
+           std::to_string(messages) + " messages, " +
            (takes_time ? "messages take time" : "messages arrive at once");
   });
 }

@@ -31,6 +31,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/pass_inputs.hpp
   analysis/detail/pass_lines.hpp
   analysis/detail/rank_walk.hpp
+  analysis/detail/record_places.hpp
   analysis/detail/step_replay.hpp
   analysis/detail/sum_order_check.hpp
   analysis/diagnostic.hpp
@@ -52,6 +53,7 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/period.ipp
   analysis/impl/plan.ipp
   analysis/impl/profile.ipp
+  analysis/impl/record_places.ipp
   analysis/impl/simulate.ipp
   analysis/impl/src.hpp
   analysis/impl/step_replay.ipp
@@ -126,6 +128,7 @@ set(ZBPP_CORE_HEADERS
   model/impl/src.hpp
   model/impl/timeline.ipp
   model/layers.hpp
+  model/message_record.hpp
   model/pass.hpp
   model/placement.hpp
   model/problem.hpp

@@ -52,17 +52,17 @@ class progress_observer {
   void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
   /// @return when the rank goes on with what arrived
   [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
+  /// @return when something was, since the step began; below 0 before
+  [[nodiscard]] ticks time_of(std::chrono::steady_clock::time_point when) const noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(when - epoch_).count();
+  }
   /// @return 0: a message has arrived once it is here
   [[nodiscard]] static constexpr ticks arrival_of_send(ticks) noexcept { return 0; }
   /// @return true
   [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
 
  private:
-  [[nodiscard]] ticks now() const noexcept {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now() - epoch_)
-        .count();
-  }
+  [[nodiscard]] ticks now() const noexcept { return time_of(std::chrono::steady_clock::now()); }
 
   std::chrono::steady_clock::time_point epoch_;
   progress_board* board_ = nullptr;

@@ -64,6 +64,9 @@ class tcp::executor : public one_rank {
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
 
+  /// @return whether the times of messages are recorded
+  [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
+
   /// @return what carries the messages of this rank; not connected yet
   [[nodiscard]] std::unique_ptr<detail::tcp_transport> make_transport(
       program const& program, traffic const& messages, problem const& problem);

@@ -95,6 +95,13 @@ concept shares_losses =
       executor.share_losses(losses, rank);
     };
 
+/// Models a backend that can record when messages were sent, arrived and were taken:
+/// `records_messages()` says whether it is to.
+template <class Backend>
+concept records_messages = requires(typename Backend::executor& executor) {
+  { executor.records_messages() } -> std::convertible_to<bool>;
+};
+
 /// Models a backend with ranks in other processes, which are told why the pipeline cannot be made
 /// here: `refuse(reason)` ends the run, and throws its first failure.
 template <class Backend>

@@ -236,7 +236,7 @@ class engine {
     next_ = 0;
     traced_ = 0;
     trace_ = places.trace;
-    flows_.begin_step(step_, run_.evaluation, places.losses);
+    flows_.begin_step(step_, run_.evaluation, places.losses, places.messages);
     memory_->buffers.start_step();
     tied_.begin_step();
     if (early_w_ != nullptr) early_w_->begin_step(observer_.reach(0), trace_);

@@ -3,6 +3,7 @@
 // What a step of a pipeline gives: losses, times, and how its optimizer step came out.
 #pragma once
 
+#include <zbpp/model/message_record.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/training.hpp>
@@ -23,6 +24,9 @@ struct step_result {
   update_report update;
   /// What each rank of this process did for it; empty where ranks agree on nothing.
   std::vector<rank_update> ranks;
+  /// When messages between ranks were sent, arrived and were taken, as far as this process knows.
+  /// Empty unless `records_messages` of the backend is set.
+  message_record messages = {};
 
   /// @return whether every microbatch has a loss, and each is a finite number. Where it is false
   ///         after `unchecked` steps, weights may be ruined: such steps are taken whatever

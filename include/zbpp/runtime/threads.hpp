@@ -37,6 +37,8 @@ struct threads {
   /// same time: for what a library keeps per thread, such as how many threads a kernel may use.
   /// What it throws, the pipeline's constructor throws.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
+  /// Whether `step_result::messages` says when messages were sent, arrived and were taken.
+  bool records_messages = false;
 
   /// Reads the time since the step began.
   class pass_observer {
@@ -90,6 +92,8 @@ class threads::executor : public one_process {
   }
   /// @return whether each rank has a thread of its own
   [[nodiscard]] bool waits_idle() const noexcept { return count_ == ranks_; }
+  /// @return whether the times of messages are recorded
+  [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
   /// Starts the clocks of all ranks.
   void start_run() noexcept { epoch_ = pass_observer::clock(); }
   [[nodiscard]] pass_observer observer_of(int /*rank*/) const noexcept {

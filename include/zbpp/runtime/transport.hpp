@@ -9,6 +9,7 @@
 #include <zbpp/runtime/message.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <utility>
@@ -63,6 +64,16 @@ concept acknowledging_transport =
       t.acknowledge(channel, count);
       // For the sender: whether the first `count` may be retired. It is notified when that changes.
       { fixed.is_released(channel, count) } -> std::same_as<bool>;
+    };
+
+/// Models one that knows by itself when the messages arrived that the rank has not taken yet:
+/// `arrived_at`. Its backend's clock has `time_of`, which gives that in ticks.
+template <class T>
+concept clocked_transport =
+    transport<T> && requires(T const& fixed, int channel, std::int32_t sequence) {
+      {
+        fixed.arrived_at(channel, sequence)
+      } -> std::same_as<std::chrono::steady_clock::time_point>;
     };
 
 }  // namespace zbpp

@@ -35,6 +35,8 @@ struct virtual_noise {
 /// Runs all ranks on the calling thread under a virtual clock.
 struct virtual_time {
   virtual_noise noise = {};
+  /// Whether `step_result::messages` says when messages were sent, arrived and were taken.
+  bool records_messages = false;
 
   using transport_type = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
@@ -83,12 +85,16 @@ struct virtual_time {
   class executor : public one_process {
    public:
     executor(virtual_time backend, plan const& planned)
-        : one_process(planned), noise_(std::move(backend.noise)) {}
+        : one_process(planned),
+          noise_(std::move(backend.noise)),
+          records_messages_(backend.records_messages) {}
 
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
     /// @return true: each rank has a clock of its own
     [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
+    /// @return whether the times of messages are recorded
+    [[nodiscard]] bool records_messages() const noexcept { return records_messages_; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}
     /// @return the clock of a rank at the start of a run
@@ -108,6 +114,7 @@ struct virtual_time {
 
    private:
     virtual_noise noise_;
+    bool records_messages_;
   };
 };
 

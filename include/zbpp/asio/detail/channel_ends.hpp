@@ -26,6 +26,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -658,8 +659,10 @@ class incoming {
  public:
   /// @param largest  message in bytes, as the plan declares it; 0 when it does not
   /// @param most     bytes of a message whose size is not declared
-  incoming(channel_name const& name, std::uint64_t largest, std::uint64_t most)
-      : socket_(name, *this),
+  /// @param notes_arrivals  whether `arrived_at` is going to be asked
+  incoming(channel_name const& name, std::uint64_t largest, std::uint64_t most, bool notes_arrivals)
+      : notes_arrivals_(notes_arrivals),
+        socket_(name, *this),
         largest_(largest),
         blocks_(static_cast<std::uint32_t>(name.ends.slots) + 1),
         given_(blocks_),
@@ -690,6 +693,11 @@ class incoming {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     // Acquire: pairs with the release in `finish`.
     return number < arrived_.load(std::memory_order_acquire) && at(number).step == step_;
+  }
+  /// @return when all of such a message had been read
+  [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
+      std::int32_t sequence) const noexcept {
+    return at(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;
   }
   /// Gives a message that has arrived, in memory of the arena.
   /// @param is_urgent  set when the sender has to be told that there is room
@@ -789,6 +797,7 @@ class incoming {
     std::array<std::uint64_t, message::max_buffers> sizes{};
     std::uint32_t step = 0;
     std::uint8_t parts = 0;
+    std::chrono::steady_clock::time_point arrived_at = {};
     std::atomic<bool> is_full{false};
   };
 
@@ -868,6 +877,7 @@ class incoming {
     place.sizes = next_.sizes;
     place.parts = next_.parts;
     place.step = next_.step;
+    if (notes_arrivals_) place.arrived_at = std::chrono::steady_clock::now();
     place.is_full.store(true, std::memory_order_relaxed);
     // Release: the engine that sees the number sees the message.
     arrived_.store(number + 1, std::memory_order_release);
@@ -878,6 +888,7 @@ class incoming {
   std::uint64_t first_ = 0;  // of this step
   std::uint32_t step_ = 0;
   bool is_bound_ = false;
+  bool notes_arrivals_;
   wakeup* wake_ = nullptr;
   // The I/O thread writes this, the engine reads it.
   alignas(64) std::atomic<std::uint64_t> arrived_{0};

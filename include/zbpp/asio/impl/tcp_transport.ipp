@@ -54,7 +54,10 @@ ZBPP_INLINE tcp_transport::tcp_transport(
   for (std::size_t c = 0; c < channels.size(); ++c) {
     if (channels[c].to != rank) continue;
     in_[c] = std::make_unique<incoming>(
-        name(c, channels[c]), size_of(largest[c]), size_of(settings.largest_undeclared_message));
+        name(c, channels[c]),
+        size_of(largest[c]),
+        size_of(settings.largest_undeclared_message),
+        settings.records_messages);
   }
   for (std::size_t c = 0; c < channels.size(); ++c) {
     if (channels[c].from != rank) continue;
@@ -148,6 +151,11 @@ ZBPP_INLINE void tcp_transport::send(int channel, message&& msg, ticks) {
 
 ZBPP_INLINE ticks tcp_transport::arrival(int channel, std::int32_t sequence) const noexcept {
   return in_[zbpp::detail::index(channel)]->has_arrived(sequence) ? 0 : not_yet;
+}
+
+ZBPP_INLINE std::chrono::steady_clock::time_point tcp_transport::arrived_at(
+    int channel, std::int32_t sequence) const noexcept {
+  return in_[zbpp::detail::index(channel)]->arrived_at(sequence);
 }
 
 ZBPP_INLINE message tcp_transport::take(int channel, std::int32_t sequence, bytes most) {

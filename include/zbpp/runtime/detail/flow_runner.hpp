@@ -7,6 +7,7 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/message_record.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
@@ -83,9 +84,10 @@ class flow_runner {
     if (i.is_paired) return {};
     if (auto const awaited = awaited_by(i, observer, latest); awaited.channel != channel_map::none)
       return awaited;
-    if (i.channel != channel_map::none) take_input(i);
+    if (i.channel != channel_map::none) take_input(i, observer);
     if (!i.begins_pair) return {};
-    if (auto const& second = beside(i, 1); second.channel != channel_map::none) take_input(second);
+    if (auto const& second = beside(i, 1); second.channel != channel_map::none)
+      take_input(second, observer);
     return {};
   }
 
@@ -139,11 +141,12 @@ class flow_runner {
   }
   /// Ships what the flow of an instruction made; there is room for it.
   template <class PassObserver>
-  void send(ready_instruction const& i, PassObserver const& observer) {
+  void send(ready_instruction const& i, PassObserver& observer) {
     auto const& chunk = chunk_of(i);
     bool const forward = i.kind == instruction_kind::send_activation;
     auto& msg = outgoing_of(i, forward, chunk, state_of(i));
     auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
+    if (record_ != nullptr) record_of(i).sent = observer.reach(0);
     transport_->send(i.channel, std::move(msg), observer.arrival_of_send(transfer));
   }
 
@@ -157,7 +160,13 @@ class flow_runner {
 
   /// Begins a step, or an evaluation.
   /// @param losses  one per microbatch, written by the last stage
-  void begin_step(std::int64_t step, std::int64_t evaluation, std::span<double> losses) {
+  /// @param record  gets the times of messages; null where none are recorded
+  void begin_step(
+      std::int64_t step,
+      std::int64_t evaluation,
+      std::span<double> losses,
+      message_record* record) {
+    record_ = record;
     for (auto& chunk : chunks_) {
       chunk.common.step = step;
       chunk.common.evaluation = evaluation;
@@ -205,12 +214,28 @@ class flow_runner {
     return true;
   }
 
-  void take_input(ready_instruction const& i) {
+  template <class PassObserver>
+  void take_input(ready_instruction const& i, PassObserver& observer) {
     auto const& chunk = chunk_of(i);
     bool const forward = i.kind == instruction_kind::forward;
+    if (record_ != nullptr) note_arrival(i, observer);
     state_of(i).received =
         transport_->take(i.channel, i.sequence, forward ? chunk.activation_in : chunk.costs.edge);
+    if (record_ != nullptr) record_of(i).taken = observer.reach(record_of(i).arrived);
     if (i.retired != ready_instruction::none) tell_consumed(i);
+  }
+
+  // Between ranks of a process, a message that says nothing else has arrived once it is sent.
+  template <class PassObserver>
+  void note_arrival(ready_instruction const& i, PassObserver const& observer) {
+    auto& timed = record_of(i);
+    if constexpr (clocked_transport<Transport>)
+      timed.arrived = observer.time_of(transport_->arrived_at(i.channel, i.sequence));
+    else
+      timed.arrived = std::max(timed.sent, transport_->arrival(i.channel, i.sequence));
+  }
+  [[nodiscard]] timed_message& record_of(ready_instruction const& i) {
+    return (*record_)[i.channel][index(i.sequence)];
   }
 
   template <class PassObserver>
@@ -366,6 +391,7 @@ class flow_runner {
   std::vector<flow_state> flows_;
   pass_context context_;
   Transport* transport_;
+  message_record* record_ = nullptr;
 };
 
 }  // namespace zbpp::detail

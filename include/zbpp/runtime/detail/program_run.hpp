@@ -4,6 +4,7 @@
 // and results.
 #pragma once
 
+#include <zbpp/analysis/detail/record_places.hpp>
 #include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
@@ -152,6 +153,9 @@ program_run<Backend>::program_run(
     result.measured.end_row();
   }
   result.losses.resize(index(code.microbatches()));
+  if constexpr (records_messages<Backend>)
+    if (is_training && executor.records_messages())
+      result.messages = record_places(code, messages, here);
   std::size_t at_once = 1;
   if constexpr (starts_steps<Backend>)
     if (is_training) at_once = index(executor.steps_at_once());
@@ -185,6 +189,7 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
       auto& result = results[next.turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};
       if (agreements != nullptr) run.places[i].update = &result.ranks[index(e.rank())];
+      if (result.messages.size() > 0) run.places[i].messages = &result.messages;
     }
     if (agreements != nullptr) {
       agreements->of(here)->begin_run();
