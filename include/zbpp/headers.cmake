@@ -3,6 +3,7 @@
 # header also goes into train.hpp or plan.hpp, an .ipp into its folder's impl/src.hpp.
 set(ZBPP_CORE_HEADERS
   analysis/bounds.hpp
+  analysis/clock_offsets.hpp
   analysis/costs_from.hpp
   analysis/deadlock.hpp
   analysis/detail/activation_count.hpp
@@ -39,6 +40,7 @@ set(ZBPP_CORE_HEADERS
   analysis/explain.hpp
   analysis/hardware_queues.hpp
   analysis/impl/bounds.ipp
+  analysis/impl/clock_offsets.ipp
   analysis/impl/costs_from.ipp
   analysis/impl/deadlock.ipp
   analysis/impl/diagnostic.ipp

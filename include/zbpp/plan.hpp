@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/clock_offsets.hpp>
 #include <zbpp/analysis/costs_from.hpp>
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/diagnostic.hpp>

@@ -22,6 +22,14 @@ void explain_step(Pipeline& pipe) {
 }
 // explain_step]
 
+// [recorded
+template <class Stages>
+void print_messages(zbpp::plan const& planned, Stages& stages) {
+  zbpp::pipeline pipe{planned, zbpp::threads{.records_messages = true}, stages};
+  for (zbpp::timed_message const& m : pipe.step().messages.all()) std::cout << to_string(m) << '\n';
+}
+// recorded]
+
 // [slow_rank
 template <class Stages>
 zbpp::explanation with_slow_rank(zbpp::plan const& planned, Stages& stages) {

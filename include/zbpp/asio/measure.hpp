@@ -4,13 +4,17 @@
 // cost, and the problem to plan for.
 #pragma once
 
+#include <zbpp/analysis/clock_offsets.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/wire.hpp>
+#include <zbpp/model/message_record.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/measure.hpp>
+#include <zbpp/runtime/step_result.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,6 +31,21 @@ namespace zbpp::asio {
 ///         the run
 [[nodiscard]] timeline gather_timeline(
     rendezvous& meeting, schedule const& order, timeline const& own);
+
+/// Is a step on all ranks, on the clock of rank 0 and from the first start.
+struct gathered_step {
+  timeline measured;
+  message_record messages;           ///< of all ranks; empty where none were recorded
+  std::vector<clock_offset> clocks;  ///< by rank, as the clocks were; empty where none were
+};
+
+/// Gathers a step that each rank measured by a clock of its own. Where messages are recorded the
+/// clocks are set by them, with a known error; else as `gather_timeline` does. A collective call.
+/// @param own  the result of the step in this process
+/// @throws error (bad_argument) when a rank ran another plan, or only some of them recorded
+///         messages, or as `clock_offsets`; the failure of the run
+[[nodiscard]] gathered_step gather_step(
+    rendezvous& meeting, plan const& planned, step_result const& own);
 
 /// Collects the costs of all stages; each rank knows those of its own. A collective call.
 /// @param own  of the stages of this rank, in the order of the placement's `stages_of`

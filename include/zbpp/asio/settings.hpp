@@ -54,7 +54,8 @@ struct tcp_settings {
   /// Is called on the thread that runs the rank, with its number, before its stages warm up: as
   /// `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
-  /// Whether `step_result::messages` says when messages were sent, arrived and were taken.
+  /// Whether `step_result::messages` says when messages were sent, arrived and were taken. All
+  /// ranks need the same, for `gather_step`.
   bool records_messages = false;
 };
 

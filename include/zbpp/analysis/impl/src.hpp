@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/impl/bounds.ipp>
+#include <zbpp/analysis/impl/clock_offsets.ipp>
 #include <zbpp/analysis/impl/costs_from.ipp>
 #include <zbpp/analysis/impl/deadlock.ipp>
 #include <zbpp/analysis/impl/diagnostic.ipp>

@@ -3,7 +3,9 @@
 // What asio/measure.hpp declares.
 #pragma once
 
+#include <zbpp/analysis/detail/record_places.hpp>
 #include <zbpp/analysis/message_times.hpp>
+#include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/measure.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -11,8 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 namespace zbpp::asio {
 
@@ -65,10 +68,9 @@ struct cost_fields {
   return all;
 }
 
-}  // namespace detail
-
-ZBPP_INLINE timeline
-gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own) {
+/// Collects the passes of all ranks, each by its own clock.
+[[nodiscard]] ZBPP_INLINE timeline
+gather_passes(rendezvous& meeting, schedule const& order, timeline const& own) {
   wire_writer to;
   auto const passes = order.passes(meeting.rank());
   auto const row = own[meeting.rank()];
@@ -76,7 +78,6 @@ gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own)
   for (auto const& timed : row) to.put(timed.start).put(timed.end);
   auto const parts = meeting.all_gather(is_right ? to.bytes() : blob{});
   timeline all;
-  auto first = std::numeric_limits<ticks>::max();
   for (int rank = 0; rank < order.ranks(); ++rank) {
     auto const& part = parts[zbpp::detail::index(rank)];
     zbpp::detail::require(
@@ -89,14 +90,66 @@ gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own)
     }
     all.end_row();
   }
-  align_clocks(all, order.placement());
-  for (auto const& timed : all.all()) first = std::min(first, timed.start);
-  for (int rank = 0; rank < all.ranks(); ++rank) {
-    for (auto& timed : all[rank]) {
-      timed.start -= first;
-      timed.end -= first;
-    }
+  return all;
+}
+
+/// Lists the times of a message that a rank knows.
+[[nodiscard]] ZBPP_INLINE std::vector<ticks*> times_of(timed_message& m, int rank) {
+  if (rank == m.from) return {&m.sent};
+  if (rank == m.to) return {&m.arrived, &m.taken};
+  return {};
+}
+
+/// Collects the messages of all ranks, each time by the clock of its rank.
+[[nodiscard]] ZBPP_INLINE message_record
+gather_messages(rendezvous& meeting, program const& ran, message_record own) {
+  wire_writer to;
+  for (int channel = 0; channel < own.ranks(); ++channel)
+    for (auto& m : own[channel])
+      for (auto const* const time : times_of(m, meeting.rank())) to.put(*time);
+  auto const parts = meeting.all_gather(to.bytes());
+  std::vector<int> ranks(zbpp::detail::index(ran.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto all = zbpp::detail::record_places(ran, traffic(ran), ranks);
+  if (std::ranges::all_of(parts, [](auto const& part) { return part.empty(); })) return {};
+  for (int const rank : ranks) {
+    auto const& part = parts[zbpp::detail::index(rank)];
+    std::vector<ticks*> known;
+    for (int channel = 0; channel < all.ranks(); ++channel)
+      for (auto& m : all[channel])
+        for (auto* const time : times_of(m, rank)) known.push_back(time);
+    if (part.size() != known.size() * sizeof(ticks))
+      throw error(
+          errc::bad_argument,
+          "gather_step: the rank recorded other messages than those of the plan, or none; set "
+          "records_messages on all ranks, and give the plan that ran",
+          {.rank = rank});
+    wire_reader from(part);
+    for (auto* const time : known) *time = from.get<ticks>();
   }
+  return all;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE timeline
+gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own) {
+  auto all = detail::gather_passes(meeting, order, own);
+  align_clocks(all, order.placement());
+  return from_first_start(std::move(all));
+}
+
+ZBPP_INLINE gathered_step
+gather_step(rendezvous& meeting, plan const& planned, step_result const& own) {
+  gathered_step all{
+      detail::gather_passes(meeting, planned.schedule(), own.measured),
+      detail::gather_messages(meeting, planned.program(), own.messages),
+      {}};
+  if (all.messages.size() > 0)
+    all.clocks = align_clocks(all.measured, all.messages);
+  else
+    align_clocks(all.measured, planned.problem().placement());
+  from_first_start(all.measured, all.messages);
   return all;
 }
 
