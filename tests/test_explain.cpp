@@ -42,11 +42,31 @@ plan zb_h1_plan(int ranks, ticks transfer = 5) {
   return make_plan(zb_h1{}, problem(placement::linear(ranks), 2 * ranks + 1, even, transfer));
 }
 
-// A step that the engine runs with other times than those of the plan.
+// A step that the engine runs with other times than those of the plan, and its messages.
+struct recorded_step {
+  timeline measured;
+  message_record messages;
+};
+
+recorded_step recorded_with(plan const& planned, virtual_noise noise) {
+  std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
+  pipeline pipe{planned, virtual_time{.noise = std::move(noise), .records_messages = true}, stages};
+  auto const& step = pipe.step();
+  return {step.measured, step.messages};
+}
+
+// The same without a record.
 timeline measured_with(plan const& planned, virtual_noise noise) {
   std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
   pipeline pipe{planned, virtual_time{std::move(noise)}, stages};
   return pipe.step().measured;
+}
+
+// A plan in which passes run in pairs.
+plan planned_pairs() {
+  auto costs = even;
+  costs.overlapped = 150;
+  return make_plan(stp{}, problem(placement::v_shape(3), 9, costs, 5));
 }
 
 // What holds for each explanation.
@@ -60,7 +80,9 @@ void check_sums(explanation const& found, timeline const& measured) {
           rank.longer,
           rank.bubble,
           rank.imbalance,
+          rank.sent_late,
           rank.messages,
+          rank.taken_late,
           rank.host,
           rank.optimizer,
           rank.gain})
@@ -73,6 +95,9 @@ void check_sums(explanation const& found, timeline const& measured) {
     CHECK(p.start == path);
     path += p.end - p.start;
     CHECK(p.end == path);
+    CHECK(p.sent_late >= 0);
+    CHECK(p.taken_late >= 0);
+    CHECK(p.sent_late + p.taken_late <= p.waited);
     CHECK((p.cause == wait_cause::none) == (p.waited == 0));
   }
   CHECK(path == makespan(measured) - begin);
@@ -89,7 +114,23 @@ void check_sums(explanation const& found, timeline const& measured) {
 explanation explained(plan const& planned, timeline const& measured) {
   auto found = explain(planned, measured);
   check_sums(found, measured);
+  CHECK(!found.has_messages);
+  CHECK(found.send_gain == 0);
+  for (auto const& rank : found.ranks) CHECK((rank.sent_late == 0 && rank.taken_late == 0));
   return found;
+}
+
+explanation explained(plan const& planned, recorded_step const& step) {
+  auto found = explain(planned, step.measured, {.messages = step.messages.all()});
+  check_sums(found, step.measured);
+  CHECK(found.has_messages == (step.messages.size() > 0));  // one rank sends none
+  return found;
+}
+
+ticks sum_of(explanation const& found, ticks rank_account::*part) {
+  ticks sum = 0;
+  for (auto const& rank : found.ranks) sum += rank.*part;
+  return sum;
 }
 
 }  // namespace
@@ -167,7 +208,7 @@ TEST_CASE("one slow pass is named, with what it costs", "[explain]") {
         found.worst.front() == delay{
                                    rank,
                                    slow,
-                                   false,
+                                   delay_kind::pass,
                                    found.worst.front().planned,
                                    found.worst.front().planned + 1000,
                                    cost});
@@ -193,7 +234,7 @@ TEST_CASE("a slow link is found, with what it costs", "[explain]") {
     }
     REQUIRE(!found.worst.empty());
     for (auto const& d : found.worst) {
-      CHECK(d.is_message);
+      CHECK(d.kind == delay_kind::message);
       CHECK(d.planned == 20);
       CHECK(d.took == 90);
     }
@@ -211,6 +252,123 @@ TEST_CASE("a late host is found, with what it costs", "[explain]") {
   CHECK(found.host_gain == found.measured - found.planned);
   CHECK(found.message_gain == 0);
   for (auto const& rank : found.ranks) CHECK(rank.longer == 0);
+}
+
+TEST_CASE("by its record, a late start is told from a slow message", "[explain]") {
+  auto const planned = zb_h1_plan(4, 20);
+  int on_path = 0;
+  for (auto const& late : planned.schedule().passes().all()) {
+    if (late == pass{}) continue;  // the step begins with it
+    auto const step = recorded_with(planned, {.late_start = [&](int, pass const& p) {
+                                      return p == late ? ticks{777} : ticks{0};
+                                    }});
+    INFO(to_string(late));
+    auto const found = explained(planned, step);
+    auto const rank = detail::index(planned.problem().placement().rank_of(late.stage));
+    // A pass of the first or last stage may need nothing of other ranks, as W does.
+    bool const needs_message =
+        std::ranges::count(step.messages.all(), late, &timed_message::pass) == 1;
+    CHECK(found.ranks[rank].taken_late == (needs_message ? 777 : 0));
+    CHECK(found.ranks[rank].host == (needs_message ? 0 : 777));
+    CHECK(sum_of(found, &rank_account::taken_late) + sum_of(found, &rank_account::host) == 777);
+    CHECK(sum_of(found, &rank_account::sent_late) == 0);
+    CHECK(found.message_gain == 0);
+    CHECK(found.send_gain == 0);
+    CHECK(found.host_gain == found.measured - found.planned);
+    for (auto const& account : found.ranks) CHECK((account.longer == 0 && account.gain == 0));
+    if (found.host_gain == 0) continue;
+    ++on_path;
+    REQUIRE(found.worst.size() == 1);
+    CHECK(
+        found.worst.front() == delay{
+                                   static_cast<int>(rank),
+                                   late,
+                                   delay_kind::start,
+                                   0,
+                                   777,
+                                   found.measured - found.planned});
+    auto const at = std::ranges::find(found.critical, late, &critical_pass::pass);
+    REQUIRE(at != found.critical.end());
+    CHECK(at->taken_late == (needs_message ? 777 : 0));
+  }
+  CHECK(on_path > 0);
+}
+
+TEST_CASE("by its record, a slow link is found as it is without", "[explain]") {
+  auto const planned = zb_h1_plan(4, 20);
+  for (int from : {0, 1, 2, 3}) {
+    auto const step = recorded_with(planned, {.message_time = [from](int rank, ticks stated) {
+                                      return rank == from ? stated + 70 : stated;
+                                    }});
+    INFO("from rank " << from);
+    auto const found = explained(planned, step);
+    CHECK(found.message_gain == found.measured - found.planned);
+    CHECK(found.host_gain == 0);
+    CHECK(sum_of(found, &rank_account::taken_late) == 0);
+    CHECK(sum_of(found, &rank_account::sent_late) == 0);
+    // Only by the record is it known what messages took that nobody waited for.
+    CHECK(found.ranks == explain(planned, step.measured).ranks);
+    REQUIRE(!found.worst.empty());
+    for (auto const& d : found.worst) {
+      CHECK(d.kind == delay_kind::message);
+      CHECK(d.planned == 20);
+      CHECK(d.took == 90);
+    }
+  }
+}
+
+TEST_CASE("by its record, a slow rank is found as it is without", "[explain]") {
+  for (auto const& planned :
+       {zb_h1_plan(3),
+        make_plan(zb_v{}, problem(placement::v_shape(3), 7, even, 5)),
+        planned_pairs()}) {
+    auto const step = recorded_with(planned, {.pass_time = [](int rank, pass const&, ticks stated) {
+                                      return rank == 1 ? stated * 3 / 2 : stated;
+                                    }});
+    auto found = explained(planned, step);
+    found.has_messages = false;
+    CHECK(found == explain(planned, step.measured));
+    for (auto const& d : found.worst) CHECK(d.kind == delay_kind::pass);
+  }
+}
+
+TEST_CASE("by its record, a late send is told from a slow message", "[explain]") {
+  auto const planned = zb_h1_plan(3, 20);
+  auto const slow = recorded_with(planned, {.message_time = [](int rank, ticks stated) {
+                                    return rank == 1 ? stated + 70 : stated;
+                                  }});
+  // Of the 70 that each message of rank 1 is late, 30 are those of its send.
+  auto step = slow;
+  for (int channel = 0; channel < step.messages.ranks(); ++channel)
+    for (auto& m : step.messages[channel])
+      if (m.from == 1) m.sent += 30;
+  auto const found = explained(planned, step);
+  auto const without = explained(planned, slow);
+  CHECK(found.measured == without.measured);
+  CHECK(found.send_gain > 0);
+  CHECK(found.message_gain > 0);
+  CHECK(found.message_gain < without.message_gain);
+  CHECK(sum_of(found, &rank_account::sent_late) > 0);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    auto const& account = found.ranks[rank];
+    CHECK(account.taken_late == 0);
+    CHECK(account.for_rank == without.ranks[rank].for_rank);
+    CHECK(account.sent_late % 30 == 0);
+  }
+  // On the critical path both are whole.
+  int sends = 0;
+  for (auto const& d : found.worst) {
+    sends += d.kind == delay_kind::send ? 1 : 0;
+    CHECK(d.took == (d.kind == delay_kind::send ? 30 : 60));
+    CHECK(d.planned == (d.kind == delay_kind::send ? 0 : 20));
+  }
+  CHECK(sends > 0);
+  for (auto const& p : found.critical) CHECK((p.sent_late == 0 || p.sent_late == 30));
+  auto const text = to_text(found, time_unit::microseconds);
+  CHECK(text.find("for ranks  sent late  messages  taken late   host") != std::string::npos);
+  CHECK(text.find(" was sent 0.030 us late; without that the step ends ") != std::string::npos);
+  CHECK(text.find("\nwith messages sent at once the step ends ") != std::string::npos);
+  CHECK(text.find(", sent late 0.") != std::string::npos);
 }
 
 TEST_CASE("under noise all parts add up, and gains are those of a step without it", "[explain]") {
@@ -231,7 +389,9 @@ TEST_CASE("under noise all parts add up, and gains are those of a step without i
           .message_time = [&](int, ticks stated) { return stated + random.integer(0, 40); },
           .late_start =
               [&](int, pass const&) { return random.chance(0.2) ? random.integer(1, 50) : 0; }};
-      auto const line = measured_with(planned, noise);
+      auto const [line, messages] = recorded_with(planned, noise);
+      auto const split = explained(planned, recorded_step{line, messages});
+      CHECK(split.send_gain == 0);
       auto const found = explained(planned, line);
       for (auto const& rank : found.ranks) CHECK(rank.gain <= found.measured);
       CHECK(found.message_gain < found.measured);
@@ -262,6 +422,72 @@ TEST_CASE("the optimizer step belongs to the step where it is given", "[explain]
   CHECK(found.ranks[1].optimizer == 500);
   CHECK(found.measured == std::max(line[1].back().end + 500, makespan(line)));
   for (auto const& rank : found.ranks) CHECK(rank.sum() == found.measured);
+}
+
+TEST_CASE("records that are not of the step are refused", "[explain]") {
+  auto const planned = zb_h1_plan(2);
+  auto const right = recorded_with(planned, {});
+  auto const refused = [&](auto const& change) {
+    auto rows = right.messages.nested();
+    change(rows);
+    message_record const record(rows);
+    return test::refusal(errc::bad_argument, [&] {
+      static_cast<void>(explain(planned, right.measured, {.messages = record.all()}));
+    });
+  };
+  using nested = std::vector<std::vector<timed_message>>;
+  auto const lacks =
+      "stage 1, microbatch 3: the record lacks the message to 1F3, or a time of it; give that of "
+      "all ranks; give the plan that ran";
+  CHECK(refused([](nested& rows) { rows[0].erase(rows[0].begin() + 3); }).ends_with(lacks));
+  for (auto const time : {&timed_message::sent, &timed_message::arrived, &timed_message::taken})
+    CHECK(
+        refused([&](nested& rows) { rows[0][3].*time = timed_message::unknown; }).ends_with(lacks));
+  CHECK(
+      refused([](nested& rows) { rows[0][3].pass.stage = 2; }) ==
+      "the record holds a message to 2F3, which the plan does not have; give the plan that ran");
+  for (auto const& change : std::vector<void (*)(timed_message&)>{
+           [](timed_message& m) { m.sent -= 1; },
+           [](timed_message& m) { m.arrived = m.taken + 1; },
+           [](timed_message& m) { m.taken += 100'000; }}) {
+    auto const text = refused([&](nested& rows) { change(rows[0][3]); });
+    CHECK(
+        text.find(
+            "the times of a message do not fit those of passes: 1F3 from rank 0 to 1: sent ") !=
+        std::string::npos);
+    CHECK(text.ends_with("; the record is of another step, or a clock ran backwards"));
+  }
+}
+
+TEST_CASE("messages that arrive before they are sent, by the error of clocks", "[explain]") {
+  auto const planned = zb_h1_plan(3);
+  ZBPP_SEEDED(random, 0);
+  auto step = recorded_with(planned, {.message_time = [&](int, ticks stated) {
+                              return stated + random.integer(0, 100);
+                            }});
+  // The clocks of ranks 1 and 2 are wrong by more than a message takes.
+  for (int rank : {1, 2})
+    for (auto& timed : step.measured[rank]) {
+      timed.start -= 40 * rank;
+      timed.end -= 40 * rank;
+    }
+  for (int channel = 0; channel < step.messages.ranks(); ++channel)
+    for (auto& m : step.messages[channel]) {
+      m.sent -= 40 * m.from;
+      m.arrived -= 40 * m.to;
+      m.taken -= 40 * m.to;
+    }
+  auto const found = explained(planned, step);
+  auto const clocks = clock_offsets(step.messages, 3);
+  auto const said =
+      explain(planned, step.measured, {.messages = step.messages.all(), .clocks = clocks});
+  CHECK(said.clock_error == std::max(clocks[1].error, clocks[2].error));
+  CHECK(said.ranks == found.ranks);
+  CHECK(
+      to_text(said, time_unit::nanoseconds)
+          .find(
+              " more\nclocks are set to that of rank 0 within " + std::to_string(said.clock_error) +
+              ".000 ns\n\n") != std::string::npos);
 }
 
 TEST_CASE("steps that are not of the plan are refused", "[explain]") {

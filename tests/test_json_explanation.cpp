@@ -32,7 +32,7 @@ class reader {
   explicit reader(value const& object) : object_(object) {}
 
   [[nodiscard]] explanation read() {
-    constexpr std::array<std::string_view, 8> names{
+    constexpr std::array<std::string_view, 11> names{
         "time_unit",
         "planned",
         "measured",
@@ -40,9 +40,22 @@ class reader {
         "critical",
         "worst",
         "message_gain",
-        "host_gain"};
-    auto const [unit, planned, measured, ranks, critical, worst, message_gain, host_gain] =
-        object_.members(names, names.size());
+        "send_gain",
+        "host_gain",
+        "has_messages",
+        "clock_error"};
+    auto const
+        [unit,
+         planned,
+         measured,
+         ranks,
+         critical,
+         worst,
+         message_gain,
+         send_gain,
+         host_gain,
+         has_messages,
+         clock_error] = object_.members(names, names.size());
     while (to_string(unit_) != unit.text())
       unit_ = static_cast<time_unit>(static_cast<int>(unit_) + 1);
     explanation found{.planned = time(planned), .measured = time(measured)};
@@ -50,7 +63,10 @@ class reader {
     critical.for_each([&](value const& v) { found.critical.push_back(read_critical(v)); });
     worst.for_each([&](value const& v) { found.worst.push_back(read_delay(v)); });
     found.message_gain = time(message_gain);
+    found.send_gain = time(send_gain);
     found.host_gain = time(host_gain);
+    found.has_messages = flag(has_messages);
+    found.clock_error = time(clock_error);
     return found;
   }
 
@@ -73,24 +89,38 @@ class reader {
   }
 
   [[nodiscard]] rank_account read_account(value const& from) const {
-    constexpr std::array<std::string_view, 9> names{
+    constexpr std::array<std::string_view, 11> names{
         "work",
         "longer",
         "bubble",
         "imbalance",
         "for_rank",
+        "sent_late",
         "messages",
+        "taken_late",
         "host",
         "optimizer",
         "gain"};
-    auto const [work, longer, bubble, imbalance, for_rank, messages, host, optimizer, gain] =
-        from.members(names, names.size());
+    auto const
+        [work,
+         longer,
+         bubble,
+         imbalance,
+         for_rank,
+         sent_late,
+         messages,
+         taken_late,
+         host,
+         optimizer,
+         gain] = from.members(names, names.size());
     rank_account account{
         .work = time(work),
         .longer = time(longer),
         .bubble = time(bubble),
         .imbalance = time(imbalance),
+        .sent_late = time(sent_late),
         .messages = time(messages),
+        .taken_late = time(taken_late),
         .host = time(host),
         .optimizer = time(optimizer),
         .gain = time(gain)};
@@ -99,7 +129,7 @@ class reader {
   }
 
   [[nodiscard]] critical_pass read_critical(value const& from) const {
-    constexpr std::array<std::string_view, 10> names{
+    constexpr std::array<std::string_view, 12> names{
         "rank",
         "pass",
         "stage",
@@ -109,9 +139,22 @@ class reader {
         "end",
         "planned",
         "waited",
-        "cause"};
-    auto const [rank, kind, stage, number, is_pair, start, end, planned, waited, cause] =
-        from.members(names, names.size());
+        "cause",
+        "sent_late",
+        "taken_late"};
+    auto const
+        [rank,
+         kind,
+         stage,
+         number,
+         is_pair,
+         start,
+         end,
+         planned,
+         waited,
+         cause,
+         sent_late,
+         taken_late] = from.members(names, names.size());
     critical_pass found{
         .rank = id(rank),
         .pass = read_pass(kind, stage, number),
@@ -119,7 +162,9 @@ class reader {
         .start = time(start),
         .end = time(end),
         .planned = time(planned),
-        .waited = time(waited)};
+        .waited = time(waited),
+        .sent_late = time(sent_late),
+        .taken_late = time(taken_late)};
     for (auto const known : {wait_cause::none, wait_cause::message, wait_cause::host})
       if (to_string(known) == cause.text()) found.cause = known;
     CHECK(to_string(found.cause) == cause.text());
@@ -128,16 +173,20 @@ class reader {
 
   [[nodiscard]] delay read_delay(value const& from) const {
     constexpr std::array<std::string_view, 8> names{
-        "rank", "pass", "stage", "microbatch", "is_message", "planned", "took", "gain"};
-    auto const [rank, kind, stage, number, is_message, planned, took, gain] =
+        "rank", "pass", "stage", "microbatch", "kind", "planned", "took", "gain"};
+    auto const [rank, letters, stage, number, kind, planned, took, gain] =
         from.members(names, names.size());
-    return {
-        id(rank),
-        read_pass(kind, stage, number),
-        flag(is_message),
-        time(planned),
-        time(took),
-        time(gain)};
+    delay found{
+        .rank = id(rank),
+        .pass = read_pass(letters, stage, number),
+        .planned = time(planned),
+        .took = time(took),
+        .gain = time(gain)};
+    for (auto const known :
+         {delay_kind::pass, delay_kind::send, delay_kind::message, delay_kind::start})
+      if (to_string(known) == kind.text()) found.kind = known;
+    CHECK(to_string(found.kind) == kind.text());
+    return found;
   }
 
   value object_;
@@ -164,7 +213,8 @@ explanation any_explanation(test::seeded_random& random) {
   auto const time = [&] { return any_time(random); };
   explanation made{.planned = time(), .measured = time()};
   for (auto count = random.integer(0, 4); count > 0; --count) {
-    rank_account account{time(), time(), time(), time(), {}, time(), time(), time(), time()};
+    rank_account account{
+        time(), time(), time(), time(), {}, time(), time(), time(), time(), time(), time()};
     for (auto ranks = random.integer(0, 4); ranks > 0; --ranks) account.for_rank.push_back(time());
     made.ranks.push_back(account);
   }
@@ -177,17 +227,22 @@ explanation any_explanation(test::seeded_random& random) {
          .end = time(),
          .planned = time(),
          .waited = time(),
-         .cause = static_cast<wait_cause>(random.integer(0, 2))});
+         .cause = static_cast<wait_cause>(random.integer(0, 2)),
+         .sent_late = time(),
+         .taken_late = time()});
   for (auto count = random.integer(0, 4); count > 0; --count)
     made.worst.push_back(
         {static_cast<int>(random.integer(0, 9)),
          any_pass(random),
-         random.chance(0.5),
+         static_cast<delay_kind>(random.integer(0, 3)),
          time(),
          time(),
          time()});
   made.message_gain = time();
+  made.send_gain = time();
   made.host_gain = time();
+  made.has_messages = random.chance(0.5);
+  made.clock_error = time();
   return made;
 }
 
@@ -216,24 +271,28 @@ TEST_CASE("an explanation in JSON has the names of its fields", "[json][explain]
       .ranks = {{.work = 1'450, .bubble = 130, .for_rank = {0, 685}, .messages = 15}},
       .critical =
           {{.rank = 1, .pass = {pass_kind::backward, 3, 7}, .start = 10, .end = 30, .planned = 15}},
-      .worst = {{1, {pass_kind::backward_weight, 3, 7}, true, 5, 9, 4}},
+      .worst = {{1, {pass_kind::backward, 3, 7}, delay_kind::message, 5, 9, 4}},
       .message_gain = 4,
-      .host_gain = 0};
+      .has_messages = true,
+      .clock_error = 12};
   CHECK(write_explanation(step, time_unit::microseconds) == R"({
   "time_unit": "us",
   "planned": 1.58,
   "measured": 2.28,
   "ranks": [
-    {"work": 1.45, "longer": 0, "bubble": 0.13, "imbalance": 0, "for_rank": [0, 0.685], "messages": 0.015, "host": 0, "optimizer": 0, "gain": 0}
+    {"work": 1.45, "longer": 0, "bubble": 0.13, "imbalance": 0, "for_rank": [0, 0.685], "sent_late": 0, "messages": 0.015, "taken_late": 0, "host": 0, "optimizer": 0, "gain": 0}
   ],
   "critical": [
-    {"rank": 1, "pass": "BW", "stage": 3, "microbatch": 7, "is_pair": false, "start": 0.01, "end": 0.03, "planned": 0.015, "waited": 0, "cause": "none"}
+    {"rank": 1, "pass": "BW", "stage": 3, "microbatch": 7, "is_pair": false, "start": 0.01, "end": 0.03, "planned": 0.015, "waited": 0, "cause": "none", "sent_late": 0, "taken_late": 0}
   ],
   "worst": [
-    {"rank": 1, "pass": "W", "stage": 3, "microbatch": 7, "is_message": true, "planned": 0.005, "took": 0.009, "gain": 0.004}
+    {"rank": 1, "pass": "BW", "stage": 3, "microbatch": 7, "kind": "message", "planned": 0.005, "took": 0.009, "gain": 0.004}
   ],
   "message_gain": 0.004,
-  "host_gain": 0
+  "send_gain": 0,
+  "host_gain": 0,
+  "has_messages": true,
+  "clock_error": 0.012
 }
 )");
 }

@@ -30,6 +30,15 @@ void print_messages(zbpp::plan const& planned, Stages& stages) {
 }
 // recorded]
 
+// [explain_messages
+template <class Pipeline>
+zbpp::explanation explain_messages(Pipeline& pipe) {
+  auto const& step = pipe.step();
+  return zbpp::explain(
+      pipe.planned(), step.measured, {.ranks = step.ranks, .messages = step.messages.all()});
+}
+// explain_messages]
+
 // [slow_rank
 template <class Stages>
 zbpp::explanation with_slow_rank(zbpp::plan const& planned, Stages& stages) {

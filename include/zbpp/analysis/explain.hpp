@@ -4,8 +4,10 @@
 // waits made the step as long as it was, and what each would give if it took its planned time.
 #pragma once
 
+#include <zbpp/analysis/clock_offsets.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/message_record.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/timeline.hpp>
 
@@ -26,7 +28,13 @@ struct rank_account {
   ticks imbalance = 0;
   /// Waits beyond those of the plan for a pass of another rank to end, by that rank.
   std::vector<ticks> for_rank = {};
-  ticks messages = 0;   ///< waits beyond those of the plan for messages whose pass had ended
+  /// Waits for messages whose pass had ended, until they were sent; 0 without a record of messages.
+  ticks sent_late = 0;
+  /// Waits beyond those of the plan for messages that had been sent; without a record of messages
+  /// whose pass had ended.
+  ticks messages = 0;
+  /// Waits in front of passes whose messages had arrived; 0 without a record of messages.
+  ticks taken_late = 0;
   ticks host = 0;       ///< waits in front of passes that need nothing of other ranks
   ticks optimizer = 0;  ///< from its last pass until its optimizer step was final
 
@@ -57,16 +65,29 @@ struct critical_pass {
   ticks planned = 0;  ///< how long the plan has it
   ticks waited = 0;   ///< before its start, for `cause`
   wait_cause cause = wait_cause::none;
+  ticks sent_late = 0;   ///< of `waited`: until the message was sent
+  ticks taken_late = 0;  ///< of `waited`: behind its arrival
 
   friend bool operator==(critical_pass const&, critical_pass const&) = default;
 };
 
-/// Is a pass, or the message that a pass waited for, that took longer than planned.
+/// Says what was late.
+enum class delay_kind : std::uint8_t {
+  pass,     ///< a pass took longer than planned
+  send,     ///< what a pass waited for was sent some time after it was made
+  message,  ///< the message that a pass waited for took longer than stated
+  start,    ///< a pass started some time after all that it needs was there
+};
+
+/// @return `pass`, `send`, `message` or `start`
+[[nodiscard]] std::string_view to_string(delay_kind kind) noexcept;
+
+/// Is something that took longer than planned.
 struct delay {
   int rank = 0;          ///< that runs the pass
   zbpp::pass pass = {};  ///< of a pair the F
-  bool is_message = false;
-  ticks planned = 0;
+  delay_kind kind = delay_kind::pass;
+  ticks planned = 0;  ///< 0 of a send and a start
   ticks took = 0;
   ticks gain = 0;  ///< by how much the step would have ended sooner at the planned time
 
@@ -85,9 +106,17 @@ struct explanation {
   std::vector<delay> worst = {};
   /// By how much the step would have ended sooner if all messages had taken their stated time.
   ticks message_gain = 0;
-  /// By how much the step would have ended sooner if no pass that needs nothing of other ranks had
-  /// been waited for.
+  /// By how much the step would have ended sooner if all messages had been sent when their pass
+  /// ended; 0 without a record of messages.
+  ticks send_gain = 0;
+  /// By how much the step would have ended sooner if no rank had waited for nothing: in front of
+  /// passes that need nothing of other ranks and, with a record of messages, whose messages had
+  /// arrived.
   ticks host_gain = 0;
+  bool has_messages = false;  ///< whether a record of messages was given
+  /// How exact the clocks of ranks were set, at worst, against that of rank 0; 0 where it was not
+  /// said.
+  ticks clock_error = 0;
 
   friend bool operator==(explanation const&, explanation const&) = default;
 };
@@ -96,18 +125,22 @@ struct explanation {
 struct explain_options {
   int worst = 5;                            ///< the most delays to list, at least 0
   std::span<rank_update const> ranks = {};  ///< `step_result::ranks`, of all ranks; or none
+  /// `step_result::messages.all()`, of all ranks; or none.
+  std::span<timed_message const> messages = {};
+  std::span<clock_offset const> clocks = {};  ///< `asio::gathered_step::clocks`; or none
 };
 
 /// Explains a measured step.
 ///
 /// A wait in front of a pass whose input another rank makes counts as one for the pass that makes
-/// it, until that ends, and then for the message; so a rank that is late to take a message counts
-/// as a slow message. Other waits count for the host. Gains come from replaying the step with other
-/// times: each rank keeps its order, and each message and late start takes as long as it took.
+/// it, until that ends, and then for the message. A record of messages tells late sends and late
+/// starts from slow messages; without it, all count as the message. Other waits count for the host.
+/// Gains come from replaying the step with other times: each rank keeps its order, and each message
+/// and late start takes as long as it took.
 /// @param planned   the plan that ran
 /// @param measured  the passes of all ranks, on one clock
 /// @throws error (bad_argument) when the step is not one of the plan, a pass ends before it starts,
-///         or an option is out of range
+///         the record lacks a message or a time, or an option is out of range
 /// @complexity O(passes * ranks)
 [[nodiscard]] explanation explain(
     plan const& planned, timeline const& measured, explain_options const& options = {});

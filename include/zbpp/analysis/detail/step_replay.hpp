@@ -5,6 +5,7 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/message_record.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/timeline.hpp>
 
@@ -19,9 +20,14 @@ namespace zbpp::detail {
 
 /// Is what brings a pass its input from another rank.
 struct replay_input {
-  int from = -1;     // the node that makes it; below 0 there is none
-  ticks stated = 0;  // what its message takes by the problem
-  ticks took = 0;    // what it took; where nobody waited for it no more than it can have taken
+  int from = -1;         // the node that makes it; below 0 there is none
+  zbpp::pass pass = {};  // that needs it
+  ticks stated = 0;      // what its message takes by the problem
+  ticks sent_late = 0;   // how long after the end of that node it was sent; 0 where it is not known
+  ticks took = 0;        // behind that; where nobody waited for it no more than it can have taken
+
+  // How long after the end of that node it was there.
+  [[nodiscard]] ticks behind() const noexcept { return sent_late + took; }
 };
 
 /// Is a pass, or a pair, of a measured step.
@@ -38,14 +44,17 @@ struct replay_node {
   int awaited = -1;  // which of them it waited for; or none
 
   [[nodiscard]] ticks took() const noexcept { return end - start; }
+  [[nodiscard]] bool has_inputs() const noexcept { return inputs[0].from >= 0; }
 };
 
 /// Holds the nodes of a measured step, those of each rank in the order in which they ran. Replayed
 /// with the times that were measured, all of them start and end as they did.
 class step_replay {
  public:
+  /// @param messages  of the step; or none
   /// @throws error (bad_argument) when the step is not one of the plan
-  step_replay(plan const& planned, timeline const& measured);
+  step_replay(
+      plan const& planned, timeline const& measured, std::span<timed_message const> messages = {});
 
   [[nodiscard]] std::span<replay_node const> nodes() const noexcept { return nodes_; }
   [[nodiscard]] std::span<replay_node const> nodes(int rank) const noexcept {
@@ -73,10 +82,10 @@ class step_replay {
     for (auto const at : order_) {
       auto node = nodes_[at];
       change(at, node);
-      auto start = (node.is_first ? 0 : ends[at - 1]) + node.late;
+      auto ready = node.is_first ? 0 : ends[at - 1];
       for (auto const& input : node.inputs)
-        if (input.from >= 0) start = std::max(start, ends[index(input.from)] + input.took);
-      ends[at] = start + node.took();
+        if (input.from >= 0) ready = std::max(ready, ends[index(input.from)] + input.behind());
+      ends[at] = ready + node.late + node.took();
       last = std::max(last, ends[at]);
     }
     return end() - last;
@@ -85,7 +94,9 @@ class step_replay {
  private:
   void add_nodes(plan const& planned, timeline const& measured);
   void find_inputs(problem const& problem);
+  void note_messages(std::span<timed_message const> messages, problem const& problem);
   void find_wait(replay_node& node) const;
+  void find_recorded_wait(replay_node& node) const;
   void find_order(placement const& placement);
 
   std::vector<replay_node> nodes_;

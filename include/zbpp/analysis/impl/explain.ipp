@@ -25,7 +25,9 @@ namespace detail {
 /// Adds up what a rank waited for.
 struct rank_waits {
   std::vector<ticks> for_rank;
+  ticks sent_late = 0;
   ticks messages = 0;
+  ticks taken_late = 0;
   ticks host = 0;
 };
 
@@ -34,15 +36,18 @@ struct rank_waits {
 waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
   rank_waits waits{.for_rank = std::vector<ticks>(index(step.ranks()), 0)};
   for (auto const& node : step.nodes(rank)) {
-    auto const free = step.free_before(node);
-    if (node.awaited < 0) {
-      waits.host += node.late;
-      continue;
-    }
-    auto const& maker = step.nodes()[index(node.inputs[index(node.awaited)].from)];
-    auto const for_pass = std::clamp<ticks>(maker.end - free, 0, node.start - free);
-    waits.for_rank[index(maker.rank)] += for_pass;
-    waits.messages += node.start - free - for_pass;
+    (node.has_inputs() ? waits.taken_late : waits.host) += node.late;
+    if (node.awaited < 0) continue;
+    auto const& input = node.inputs[index(node.awaited)];
+    auto const& maker = step.nodes()[index(input.from)];
+    auto from = step.free_before(node);
+    auto const until = [&](ticks time) {
+      auto const before = std::exchange(from, std::clamp(time, from, node.start - node.late));
+      return from - before;
+    };
+    waits.for_rank[index(maker.rank)] += until(maker.end);
+    waits.sent_late += until(maker.end + input.sent_late);
+    waits.messages += until(maker.end + input.behind());
   }
   waits.for_rank[index(step.nodes()[step.last()].rank)] += end - own_end;
   return waits;
@@ -75,7 +80,9 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
   account.imbalance = std::min(foreseen, spare);
   account.bubble = foreseen - account.imbalance;
   account.for_rank = std::move(waits.for_rank);
+  account.sent_late = waits.sent_late;
   account.messages = waits.messages;
+  account.taken_late = waits.taken_late;
   account.host = waits.host;
   account.gain = measured.gain_with([&](std::size_t, replay_node& node) {
     if (node.rank == rank) node.end = node.start + std::min(node.took(), node.planned);
@@ -106,7 +113,8 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
 
 [[nodiscard]] ZBPP_INLINE critical_pass critical_pass_of(replay_node const& node) {
   bool const by_message = node.awaited >= 0;
-  auto const waited = by_message ? node.inputs[index(node.awaited)].took : node.late;
+  auto const input = by_message ? node.inputs[index(node.awaited)] : replay_input{};
+  auto const waited = input.behind() + node.late;
   return {
       .rank = node.rank,
       .pass = node.pass,
@@ -117,7 +125,9 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
       .waited = waited,
       .cause = waited == 0  ? wait_cause::none
                : by_message ? wait_cause::message
-                            : wait_cause::host};
+                            : wait_cause::host,
+      .sent_late = input.sent_late,
+      .taken_late = node.has_inputs() ? node.late : 0};
 }
 
 [[nodiscard]] ZBPP_INLINE std::vector<delay> worst_delays(
@@ -129,12 +139,15 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
   std::vector<candidate> all;
   for (auto const at : path) {
     auto const& node = step.nodes()[at];
-    if (node.took() > node.planned)
-      all.push_back({at, {node.rank, node.pass, false, node.planned, node.took()}});
+    auto const add = [&](delay_kind kind, ticks planned, ticks took) {
+      if (took > planned) all.push_back({at, {node.rank, node.pass, kind, planned, took}});
+    };
+    add(delay_kind::pass, node.planned, node.took());
+    add(delay_kind::start, 0, node.late);
     if (node.awaited < 0) continue;
     auto const& input = node.inputs[index(node.awaited)];
-    if (input.took > input.stated)
-      all.push_back({at, {node.rank, node.pass, true, input.stated, input.took}});
+    add(delay_kind::send, 0, input.sent_late);
+    add(delay_kind::message, input.stated, input.took);
   }
   // Those that took the most beyond their planned time can give the most.
   std::ranges::stable_sort(all, std::ranges::greater{}, [](candidate const& c) {
@@ -147,10 +160,12 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
     auto& found = tried.found;
     found.gain = step.gain_with([&](std::size_t i, replay_node& node) {
       if (i != tried.node) return;
-      if (found.is_message)
-        node.inputs[index(node.awaited)].took = found.planned;
-      else
-        node.end = node.start + found.planned;
+      switch (found.kind) {
+        case delay_kind::pass: node.end = node.start + found.planned; break;
+        case delay_kind::send: node.inputs[index(node.awaited)].sent_late = 0; break;
+        case delay_kind::message: node.inputs[index(node.awaited)].took = found.planned; break;
+        case delay_kind::start: node.late = 0; break;
+      }
     });
     if (found.gain > 0) worst.push_back(found);
   }
@@ -163,7 +178,7 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
 
 ZBPP_INLINE ticks rank_account::sum() const noexcept {
   return std::accumulate(for_rank.begin(), for_rank.end(), ticks{0}) + work + longer + bubble +
-         imbalance + messages + host + optimizer;
+         imbalance + sent_late + messages + taken_late + host + optimizer;
 }
 
 ZBPP_INLINE std::string_view to_string(wait_cause cause) noexcept {
@@ -171,6 +186,16 @@ ZBPP_INLINE std::string_view to_string(wait_cause cause) noexcept {
     case wait_cause::none: return "none";
     case wait_cause::message: return "message";
     case wait_cause::host: return "host";
+  }
+  return "?";
+}
+
+ZBPP_INLINE std::string_view to_string(delay_kind kind) noexcept {
+  switch (kind) {
+    case delay_kind::pass: return "pass";
+    case delay_kind::send: return "send";
+    case delay_kind::message: return "message";
+    case delay_kind::start: return "start";
   }
   return "?";
 }
@@ -183,9 +208,12 @@ explain(plan const& planned, timeline const& measured, explain_options const& op
       options.ranks.empty() || options.ranks.size() == index(measured.ranks()),
       "explain_options::ranks has other ranks than the step; give those of all ranks, or none");
   detail::step_replay const foreseen(planned, planned.timeline());
-  detail::step_replay const step(planned, measured);
+  detail::step_replay const step(planned, measured, options.messages);
 
-  explanation found{.planned = foreseen.end(), .measured = step.end()};
+  explanation found{
+      .planned = foreseen.end(), .measured = step.end(), .has_messages = !options.messages.empty()};
+  for (auto const& clock : options.clocks)
+    found.clock_error = std::max(found.clock_error, clock.error);
   std::vector<ticks> optimizer(index(step.ranks()), 0);
   for (std::size_t r = 0; r < options.ranks.size(); ++r) {
     auto const& update = options.ranks[r];
@@ -210,6 +238,9 @@ explain(plan const& planned, timeline const& measured, explain_options const& op
   found.worst = detail::worst_delays(step, path, options.worst);
   found.message_gain = step.gain_with([](std::size_t, detail::replay_node& node) {
     for (auto& input : node.inputs) input.took = std::min(input.took, input.stated);
+  });
+  found.send_gain = step.gain_with([](std::size_t, detail::replay_node& node) {
+    for (auto& input : node.inputs) input.sent_late = 0;
   });
   found.host_gain = step.gain_with([](std::size_t, detail::replay_node& node) { node.late = 0; });
   return found;

@@ -66,7 +66,8 @@ class planned_times {
   return {node.pass, node.beside};
 }
 
-ZBPP_INLINE step_replay::step_replay(plan const& planned, timeline const& measured) {
+ZBPP_INLINE step_replay::step_replay(
+    plan const& planned, timeline const& measured, std::span<timed_message const> messages) {
   if (measured.ranks() != planned.problem().ranks())
     refuse_step(
         "the measured step has " + std::to_string(measured.ranks()) + " ranks and the plan " +
@@ -75,7 +76,12 @@ ZBPP_INLINE step_replay::step_replay(plan const& planned, timeline const& measur
   last_ = static_cast<std::size_t>(
       std::ranges::max_element(nodes_, {}, &replay_node::end) - nodes_.begin());
   find_inputs(planned.problem());
-  for (auto& node : nodes_) find_wait(node);
+  if (messages.empty()) {
+    for (auto& node : nodes_) find_wait(node);
+  } else {
+    note_messages(messages, planned.problem());
+    for (auto& node : nodes_) find_recorded_wait(node);
+  }
   find_order(planned.problem().placement());
 }
 
@@ -139,11 +145,69 @@ ZBPP_INLINE void step_replay::find_inputs(problem const& problem) {
       if (source < 0 || source >= problem.stages() ||
           problem.placement().rank_of(source) == node.rank)
         continue;
+      input->pass = *p;
       input->from = is_forward ? forward(source, p->microbatch) : backward(source, p->microbatch);
       input->stated = problem.transfer_time(source, p->stage);
       ++input;
     }
   }
+}
+
+// Writes into each input when its message was sent and arrived, so that the replay is exact.
+// Between processes a message may seem to be sent after it arrived, by the error of the clocks.
+ZBPP_INLINE void step_replay::note_messages(
+    std::span<timed_message const> messages, problem const& problem) {
+  grid<timed_message const*> forward(problem.stages(), problem.microbatches(), nullptr);
+  grid<timed_message const*> backward(problem.stages(), problem.microbatches(), nullptr);
+  auto const to = [&](pass const& p) -> timed_message const*& {
+    return (p.kind == pass_kind::forward ? forward : backward)(p.stage, p.microbatch);
+  };
+  for (auto const& m : messages) {
+    auto const& p = m.pass;
+    if (p.stage < 0 || p.stage >= problem.stages() || p.microbatch < 0 ||
+        p.microbatch >= problem.microbatches())
+      refuse_step(
+          "the record holds a message to " + to_string(p) + ", which the plan does not have");
+    to(p) = &m;
+  }
+  for (auto& node : nodes_)
+    for (auto& input : node.inputs) {
+      if (input.from < 0) continue;
+      auto const& p = input.pass;
+      location const where{.rank = node.rank, .stage = p.stage, .microbatch = p.microbatch};
+      auto const* const m = to(p);
+      auto const is_unknown = [](ticks time) { return time == timed_message::unknown; };
+      if (m == nullptr || is_unknown(m->sent) || is_unknown(m->arrived) || is_unknown(m->taken))
+        refuse_step(
+            "the record lacks the message to " + to_string(p) +
+                ", or a time of it; give that of all ranks",
+            where);
+      auto const made = nodes_[index(input.from)].end;
+      bool const is_ordered =
+          made <= m->sent - begin_ && m->arrived <= m->taken && m->taken - begin_ <= node.start;
+      if (!is_ordered)
+        throw error(
+            errc::bad_argument,
+            "the times of a message do not fit those of passes: " + to_string(*m) +
+                "; the record is of another step, or a clock ran backwards",
+            where);
+      auto const behind = m->arrived - begin_ - made;
+      input.sent_late = std::clamp<ticks>(m->sent - begin_ - made, 0, std::max<ticks>(behind, 0));
+      input.took = behind - input.sent_late;
+    }
+}
+
+ZBPP_INLINE void step_replay::find_recorded_wait(replay_node& node) const {
+  auto ready = free_before(node);
+  for (int i = 0; i < 2; ++i) {
+    auto const& input = node.inputs[index(i)];
+    if (input.from < 0) continue;
+    auto const arrived = nodes_[index(input.from)].end + input.behind();
+    if (arrived <= ready) continue;
+    ready = arrived;
+    node.awaited = i;
+  }
+  node.late = node.start - ready;
 }
 
 ZBPP_INLINE void step_replay::find_wait(replay_node& node) const {

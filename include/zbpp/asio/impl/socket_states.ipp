@@ -50,6 +50,7 @@ ZBPP_INLINE socket_states::socket_states(
       std::max(settings.largest_undeclared_message, most_tied_layers * problem.tied_size());
   std::vector<bytes> const largest(channels.size(), 0);
   links_ = std::make_unique<detail::channel_links>(run, wake, std::move(channels));
+  settings.records_messages = false;  // states are no messages of the program
   transport_ = links_->make_transport(largest, settings);
   transport_->bind(rank_, memory_, &wake);
 }

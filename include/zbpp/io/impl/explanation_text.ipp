@@ -9,7 +9,6 @@
 #include <zbpp/io/text_table.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <numeric>
 #include <string>
@@ -24,33 +23,38 @@ namespace detail {
   return 100 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// Names the rank and the parts of its account.
-[[nodiscard]] ZBPP_INLINE std::vector<std::string> account_columns() {
-  return {
-      "rank",
-      "passes",
-      "longer",
-      "bubble",
-      "imbalance",
-      "for ranks",
-      "messages",
-      "host",
-      "optimizer",
-      "gain"};
+/// Is a column of the accounts.
+struct account_column {
+  std::string name;
+  ticks (*part)(rank_account const& of);
+};
+
+/// @param has_messages  whether a record of messages tells what was late
+/// @return the parts of an account
+[[nodiscard]] ZBPP_INLINE std::vector<account_column> account_columns(bool has_messages) {
+  using account = rank_account const&;
+  std::vector<account_column> columns{
+      {"passes", [](account of) { return of.work; }},
+      {"longer", [](account of) { return of.longer; }},
+      {"bubble", [](account of) { return of.bubble; }},
+      {"imbalance", [](account of) { return of.imbalance; }},
+      {"for ranks", [](account of) {
+         return std::accumulate(of.for_rank.begin(), of.for_rank.end(), ticks{0});
+       }}};
+  if (has_messages) columns.push_back({"sent late", [](account of) { return of.sent_late; }});
+  columns.push_back({"messages", [](account of) { return of.messages; }});
+  if (has_messages) columns.push_back({"taken late", [](account of) { return of.taken_late; }});
+  columns.push_back({"host", [](account of) { return of.host; }});
+  columns.push_back({"optimizer", [](account of) { return of.optimizer; }});
+  columns.push_back({"gain", [](account of) { return of.gain; }});
+  return columns;
 }
 
-/// @return the parts of an account in the order of the columns
-[[nodiscard]] ZBPP_INLINE std::array<ticks, 9> account_parts(rank_account const& of) {
-  return {
-      of.work,
-      of.longer,
-      of.bubble,
-      of.imbalance,
-      std::accumulate(of.for_rank.begin(), of.for_rank.end(), ticks{0}),
-      of.messages,
-      of.host,
-      of.optimizer,
-      of.gain};
+/// @return an empty table with a column for the rank, and these
+[[nodiscard]] ZBPP_INLINE text_table account_table(std::vector<account_column> const& columns) {
+  std::vector<std::string> names{"rank"};
+  for (auto const& column : columns) names.push_back(column.name);
+  return text_table(std::move(names));
 }
 
 /// Writes the parts of an explanation in one unit.
@@ -63,6 +67,8 @@ class explanation_text {
     if (step_.planned > 0)
       text += ", " + fixed_text(percent_of(step_.measured - step_.planned, step_.planned), 1) +
               " % more";
+    if (step_.clock_error > 0)
+      text += "\nclocks are set to that of rank 0 within " + time(step_.clock_error);
     return text + "\n\n" + accounts() + "\n" + critical() + delays() + gains();
   }
 
@@ -73,11 +79,12 @@ class explanation_text {
   }
 
   [[nodiscard]] std::string accounts() const {
-    text_table table(account_columns());
+    auto const columns = account_columns(step_.has_messages);
+    auto table = account_table(columns);
     for (std::size_t r = 0; r < step_.ranks.size(); ++r) {
       auto const& waits = step_.ranks[r].for_rank;
       std::vector<std::string> cells{std::to_string(r)};
-      for (auto const part : account_parts(step_.ranks[r])) cells.push_back(number(part));
+      for (auto const& column : columns) cells.push_back(number(column.part(step_.ranks[r])));
       auto const most = std::ranges::max_element(waits);
       table.add(
           std::move(cells),
@@ -96,6 +103,7 @@ class explanation_text {
       ticks longer = 0;
     };
     std::vector<part> parts;
+    ticks sent_late = 0;
     ticks messages = 0;
     ticks host = 0;
     for (auto const& p : step_.critical) {
@@ -103,21 +111,33 @@ class explanation_text {
       if (at == parts.end()) at = parts.insert(at, {p.rank});
       at->took += p.end - p.start;
       at->longer += p.end - p.start - p.planned;
-      (p.cause == wait_cause::message ? messages : host) += p.waited;
+      auto const late = p.cause == wait_cause::message ? p.taken_late : p.waited;
+      host += late;
+      sent_late += p.sent_late;
+      messages += p.waited - late - p.sent_late;
     }
     auto text = "critical path, " + std::to_string(step_.critical.size()) + " passes:";
     for (auto const& [rank, took, longer] : parts)
       text += " rank " + std::to_string(rank) + " " + time(took) +
               (longer > 0 ? " (" + number(longer) + " longer)" : "") + ",";
+    if (step_.has_messages) text += " sent late " + time(sent_late) + ",";
     return text + " messages " + time(messages) + ", host " + time(host) + "\n";
   }
 
   [[nodiscard]] std::string delays() const {
     std::string text;
-    for (auto const& d : step_.worst)
-      text += (d.is_message ? "the message to " : "") + to_string(d.pass) + " on rank " +
-              std::to_string(d.rank) + " took " + time(d.took) + " for " + number(d.planned) +
-              "; at that the step ends " + number(d.gain) + " sooner\n";
+    for (auto const& d : step_.worst) {
+      auto const pass = to_string(d.pass) + " on rank " + std::to_string(d.rank);
+      auto const longer = " took " + time(d.took) + " for " + number(d.planned) + "; at that";
+      auto const late = time(d.took) + " late; without that";
+      switch (d.kind) {
+        case delay_kind::pass: text += pass + longer; break;
+        case delay_kind::send: text += "the message to " + pass + " was sent " + late; break;
+        case delay_kind::message: text += "the message to " + pass + longer; break;
+        case delay_kind::start: text += pass + " started " + late; break;
+      }
+      text += " the step ends " + number(d.gain) + " sooner\n";
+    }
     return text;
   }
 
@@ -131,6 +151,7 @@ class explanation_text {
       add("the passes of rank " + std::to_string(most - step_.ranks.begin()) + " as planned",
           most->gain);
     add("messages as stated", step_.message_gain);
+    add("messages sent at once", step_.send_gain);
     add("no late starts", step_.host_gain);
     return text;
   }
@@ -162,12 +183,12 @@ ZBPP_INLINE std::string changes_text(
     text += std::string(", ") + (grown > 0 ? "+" : "") +
             fixed_text(detail::percent_of(grown, before.measured), 1) + " %";
   }
-  text_table table(detail::account_columns());
+  auto const columns = detail::account_columns(before.has_messages || after.has_messages);
+  auto table = detail::account_table(columns);
   for (std::size_t r = 0; r < before.ranks.size(); ++r) {
     std::vector<std::string> cells{std::to_string(r)};
-    auto const from = detail::account_parts(before.ranks[r]);
-    auto const to = detail::account_parts(after.ranks[r]);
-    for (std::size_t i = 0; i < from.size(); ++i) cells.push_back(change(from[i], to[i]));
+    for (auto const& column : columns)
+      cells.push_back(change(column.part(before.ranks[r]), column.part(after.ranks[r])));
     table.add(std::move(cells));
   }
   return text + "\n\n" + table.text();

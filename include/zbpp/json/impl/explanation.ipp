@@ -31,7 +31,10 @@ class explanation_writer {
     top.add("critical", array(step.critical, [&](auto const& p) { return critical(p); }));
     top.add("worst", array(step.worst, [&](auto const& d) { return delayed(d); }));
     top.add("message_gain", step.message_gain);
+    top.add("send_gain", step.send_gain);
     top.add("host_gain", step.host_gain);
+    top.add_flag("has_messages", step.has_messages);
+    top.add("clock_error", step.clock_error);
     return top.text("{\n  ", ",\n  ", "\n}\n");
   }
 
@@ -92,7 +95,9 @@ class explanation_writer {
     object.add("bubble", rank.bubble);
     object.add("imbalance", rank.imbalance);
     object.add("for_rank", "[" + others + "]");
+    object.add("sent_late", rank.sent_late);
     object.add("messages", rank.messages);
+    object.add("taken_late", rank.taken_late);
     object.add("host", rank.host);
     object.add("optimizer", rank.optimizer);
     object.add("gain", rank.gain);
@@ -108,13 +113,15 @@ class explanation_writer {
     object.add("planned", p.planned);
     object.add("waited", p.waited);
     object.add("cause", '"' + std::string(to_string(p.cause)) + '"');
+    object.add("sent_late", p.sent_late);
+    object.add("taken_late", p.taken_late);
     return object.text();
   }
 
   [[nodiscard]] std::string delayed(delay const& d) const {
     fields object(unit_);
     object.add_pass(d.rank, d.pass);
-    object.add_flag("is_message", d.is_message);
+    object.add("kind", '"' + std::string(to_string(d.kind)) + '"');
     object.add("planned", d.planned);
     object.add("took", d.took);
     object.add("gain", d.gain);
