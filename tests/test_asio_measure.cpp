@@ -236,7 +236,7 @@ TEST_CASE("a rank that ran other passes is refused on every rank", "[asio][measu
   auto const order = zb_h1{}(stated);
   auto const right = simulate(order, stated);
   auto const thrown = test::run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
-    auto const own = meeting.rank() == 1 ? simulate(one_f_one_b{}(stated), stated) : right;
+    auto const own = meeting.rank() == 1 ? simulate(gpipe{}(stated), stated) : right;
     static_cast<void>(asio::gather_timeline(meeting, order, own));
   });
   for (auto const& text : thrown)

@@ -27,8 +27,8 @@ namespace zbpp::asio {
 /// are set by each other (`align_clocks`), and time counts from the first start. A collective call.
 /// @param order  the passes of all ranks, as the plan has them
 /// @param own    the measured passes of this rank's process
-/// @throws error (bad_argument) when a rank did not run its passes in this order; the failure of
-///         the run
+/// @throws error (bad_argument) when a rank did not run its passes in this order, apart from W that
+///         ran while it waited; the failure of the run
 [[nodiscard]] timeline gather_timeline(
     rendezvous& meeting, schedule const& order, timeline const& own);
 

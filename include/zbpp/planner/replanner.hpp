@@ -43,6 +43,11 @@ struct replan_settings {
   bool in_background = true;
   /// Of the times of messages that ranks waited for, the share that the time of a message is above.
   double message_quantile = 0.02;
+  /// Where ranks have processes of their own: gives the passes of all ranks in a measured step, on
+  /// one clock, of those of this process, as `asio::gather_timeline` does. Called for each step at
+  /// the end of a window, so that all processes know the same and decide alike. It needs
+  /// `in_background` to be false, and stages stay on their ranks.
+  std::function<timeline(plan const& running, timeline const& own)> gather = {};
   search_settings search = {};
   lower_options program = {};  ///< of the plans that it makes; those of the first plan
   /// Called after each thing that happened, in a line, by the thread that steps.
@@ -70,7 +75,8 @@ struct plan_switch {
 /// so the bits of a training do not depend on which plans run.
 class replanner {
  public:
-  /// @throws error (bad_argument) for a setting that is out of range; (unsupported_problem) when
+  /// @throws error (bad_argument) for a setting that is out of range, or when two contradict each
+  ///         other; (unsupported_problem) when
   ///         stages may change ranks and the first plan recomputes or has F and B in pairs
   explicit replanner(plan const& first, replan_settings settings = {});
   replanner(replanner&&) noexcept;
@@ -79,7 +85,7 @@ class replanner {
   ~replanner();
 
   /// Takes the next step of the plan that runs.
-  /// @param measured  the passes of all ranks, on one clock
+  /// @param measured  the passes of all ranks, on one clock; with `gather` those of this process
   /// @return the plan to run from the next step on, or nothing
   /// @throws error (bad_argument) when the step is not one of the plan that runs. A search that
   ///         fails is reported, and the plan stays

@@ -20,7 +20,8 @@
 namespace zbpp {
 
 /// Runs steps of a plan, and of better ones as measured costs move (`replanner`). All ranks run in
-/// this process. Losses and weights are to the bit those of a pipeline that keeps its plan.
+/// this process, or `replan_settings::gather` says what those of others took, and all processes
+/// make the same calls. Losses and weights are to the bit those of a pipeline that keeps its plan.
 ///
 /// A new plan begins between two steps: the pipeline is made anew for the same stages, with its
 /// training state. Where that fails, the old plan runs on, and `on_report` says so.
@@ -38,6 +39,7 @@ class adaptive_pipeline {
       replan_settings settings = {},
       training_options const& training = {})
       : replanner_(first, settings),
+        gathers_(static_cast<bool>(settings.gather)),
         runner_(
             first,
             std::move(backend),
@@ -47,15 +49,16 @@ class adaptive_pipeline {
 
   /// Runs a step, and decides which plan the next one runs.
   /// @return its result, which the next step overwrites
-  /// @throws error as `pipeline::step`; (bad_argument) when not all ranks run in this process
+  /// @throws error as `pipeline::step`; (bad_argument) when not all ranks run in this process, and
+  ///         nothing gathers what they took
   step_result const& step() {
     if (is_new_ || runner_.runs_count()) run_usual();
     auto const& result = runner_.current().step();
     for (int rank = 0; rank < result.measured.ranks(); ++rank)
       detail::require(
-          !result.measured[rank].empty(),
-          "adaptive_pipeline: not all ranks run in this process; use a replanner with what "
-          "asio::gather_timeline gives, on all ranks");
+          gathers_ || !result.measured[rank].empty(),
+          "adaptive_pipeline: not all ranks run in this process; set replan_settings::gather, such "
+          "as to what asio::gather_timeline gives, on all ranks");
     is_new_ = replanner_.after_step(result.measured).has_value();
     return result;
   }
@@ -98,6 +101,7 @@ class adaptive_pipeline {
   }
 
   replanner replanner_;
+  bool gathers_;  // what ranks of other processes took
   detail::plan_runner<Backend> runner_;
   bool is_new_ = false;  // the plan of the replanner has not run yet
 };

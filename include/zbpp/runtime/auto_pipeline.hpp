@@ -64,7 +64,8 @@ struct auto_settings {
   /// layer is a stage, and no plan recomputes or has F and B in pairs.
   std::optional<replan_settings> replan = replan_settings{};
   /// The rank of this process where the others have processes of their own; nothing where all run
-  /// here. With it the plan stays, and only the stages of the rank are made.
+  /// here. With it only the stages of the rank are made, and without `replan_settings::gather` the
+  /// plan stays.
   std::optional<int> rank = {};
   /// Called with a line for each choice and each later event.
   std::function<void(std::string const&)> on_report = {};
@@ -104,7 +105,7 @@ class auto_pipeline {
       stages_.add(make_stage, first[s], end);
     }
     auto const planned = make_plan("auto-plan", runs.schedule, runs.problem, settings.program);
-    if (!settings.replan || settings.rank) {
+    if (!settings.replan || (settings.rank && !settings.replan->gather)) {
       usual_.emplace(planned);
       fixed_.emplace(
           planned,

@@ -132,8 +132,9 @@ template <optimizer_maker Make>
 
 /// Makes the part of such a pipeline that this process runs. All processes of a run call it with
 /// the same model and settings. Rank 0 measures while the others wait, and all get its costs, hence
-/// the same plan, which stays. The pipeline keeps the layers of its own stages: where the model is
-/// a temporary, all others are freed.
+/// the same plan. It stays, unless `pipeline.replan` has a `gather`; then orders follow the
+/// measured costs, and stages keep their ranks. The pipeline keeps the layers of its own stages:
+/// where the model is a temporary, all others are freed.
 /// @param meeting  an `asio::rendezvous`, whose `collective_deadline` is longer than measuring
 ///                 takes
 /// @param by       the backend: an `asio::tcp`, with `intra_op_threads`

@@ -9,13 +9,17 @@
 #include <zbpp/asio/measure.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace zbpp::asio {
 
@@ -68,27 +72,54 @@ struct cost_fields {
   return all;
 }
 
+/// Puts what a rank ran into the order of its schedule; W may have run in front of their places.
+/// @return nothing where it ran other passes, or others than W in another order
+[[nodiscard]] ZBPP_INLINE std::vector<timed_pass> in_order_of(
+    std::span<pass const> order, std::span<timed_pass const> ran) {
+  auto const is_w = [](pass const& p) { return p.kind == pass_kind::backward_weight; };
+  std::map<pass, timed_pass> w;
+  std::vector<timed_pass> others;
+  for (auto const& timed : ran)
+    if (is_w(timed.pass))
+      w.emplace(timed.pass, timed);
+    else
+      others.push_back(timed);
+  std::vector<timed_pass> found;
+  if (ran.size() != order.size()) return found;
+  std::size_t next = 0;  // of the others
+  for (auto const& p : order) {
+    if (is_w(p) && w.contains(p))
+      found.push_back(w[p]);
+    else if (next < others.size() && others[next].pass == p)
+      found.push_back(others[next++]);
+    else
+      return {};
+  }
+  return found;
+}
+
 /// Collects the passes of all ranks, each by its own clock.
 [[nodiscard]] ZBPP_INLINE timeline
 gather_passes(rendezvous& meeting, schedule const& order, timeline const& own) {
-  wire_writer to;
+  using zbpp::detail::index;
   auto const passes = order.passes(meeting.rank());
-  auto const row = own[meeting.rank()];
-  bool const is_right = std::ranges::equal(passes, row, {}, {}, &timed_pass::pass);
+  auto const row = in_order_of(passes, own[meeting.rank()]);
+  wire_writer to;
   for (auto const& timed : row) to.put(timed.start).put(timed.end);
-  auto const parts = meeting.all_gather(is_right ? to.bytes() : blob{});
+  auto const parts = meeting.all_gather(to.bytes());
   timeline all;
   for (int rank = 0; rank < order.ranks(); ++rank) {
-    auto const& part = parts[zbpp::detail::index(rank)];
+    auto const& part = parts[index(rank)];
     zbpp::detail::require(
         part.size() == order.passes(rank).size() * 2 * sizeof(ticks),
-        "gather_timeline: a rank did not run its passes in the order of the schedule");
+        "gather_timeline: a rank did not run its passes in the order of the schedule, W apart");
     wire_reader from(part);
     for (auto const& pass : order.passes(rank)) {
       auto const start = from.get<ticks>();
       all.push({pass, start, from.get<ticks>()});
     }
     all.end_row();
+    std::ranges::stable_sort(all[rank], {}, &timed_pass::start);  // as they ran
   }
   return all;
 }

@@ -176,6 +176,15 @@ class replanner::watch {
         settings_.message_quantile >= 0 && settings_.message_quantile <= 1,
         "replan_settings::message_quantile does not lie between 0 and 1");
     detail::check_budget(settings_.search);
+    require(
+        !settings_.gather || !settings_.in_background,
+        "replan_settings::gather is set, and searches run in the background, where processes would "
+        "not decide after the same step; set in_background to false");
+    require(
+        !settings_.gather || !settings_.moves_stages,
+        "replan_settings::gather is set, and stages move, which they do between ranks of one "
+        "process "
+        "only; set moves_stages to false");
     if (!settings_.moves_stages) return;
     if (auto const found = detail::find_beside_or_again(first.schedule()))
       throw error(
@@ -194,6 +203,8 @@ class replanner::watch {
     if (filled_ == steps_.size()) steps_.emplace_back();
     steps_[filled_++] = measured;
     if (filled_ < detail::index(settings_.window)) return std::nullopt;
+    if (settings_.gather)
+      for (auto& step : steps_) step = settings_.gather(current_, step);
     auto const took = median_cost();
     measured_ = costs_and_messages_from(steps_, current_.problem(), settings_.message_quantile);
     filled_ = 0;

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans that follow the costs with one process per rank: all switch between the same steps to the
+// same plan, with the bits of a plan that stays.
+#include <zbpp/asio/measure.hpp>
+#include <zbpp/asio/tcp.hpp>
+#include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/runtime/auto_pipeline.hpp>
+// What the checks need besides.
+#include <zbpp/analysis/simulate.hpp>
+#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/asio_ranks.hpp>
+#include <support/catch.hpp>
+#include <support/plain_flow.hpp>
+#include <support/refusal.hpp>
+#include <support/toy_history.hpp>
+#include <support/toy_mlp.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace test_asio_adaptive {
+
+using namespace zbpp;
+namespace toy = zbpp::test::toy;
+
+namespace {
+
+constexpr int ranks = 3;
+
+// Memory for more activations than the order of the plan holds, so that another one can help.
+problem stated_problem() {
+  stage_costs const even{
+      .forward = 1000,
+      .backward_input = 1000,
+      .backward_weight = 900,
+      .activation = 10,
+      .weight_gradient_input = 5,
+      .edge = toy::edge};
+  return {placement::linear(ranks), 9, even, 20, {20 * ranks + 4000}};
+}
+
+// What a step takes where rank 0 is half as fast again as the plan has it.
+timeline slow_step(plan const& running) {
+  auto const stated = stated_problem();
+  std::vector<stage_costs> costs(stated.all_costs().begin(), stated.all_costs().end());
+  costs[0].forward = 1600;
+  costs[0].backward_input = 1600;
+  return simulate(
+      running.schedule(), {stated.placement(), stated.microbatches(), costs, stated.transfer()});
+}
+
+replan_settings at_once() {
+  return {
+      .first_steps = 1,
+      .window = 3,
+      .least_gain = 0.01,
+      .least_steps = 10,
+      .in_background = false,
+      .search = {.seconds = 0.16}};
+}
+
+}  // namespace
+
+TEST_CASE("processes switch together, and keep their bits", "[asio][adaptive]") {
+  auto const first = make_plan(zb_h1{}, stated_problem());
+  constexpr int steps = 20;
+  std::vector<std::vector<plan_switch>> switches(ranks);
+  std::vector<std::optional<schedule>> ends(ranks);
+  auto all = toy::make_model(ranks);
+  auto const thrown =
+      test::run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+        auto const rank = detail::index(meeting.rank());
+        auto settings = at_once();
+        settings.gather = [&](plan const& running, timeline const& own) {
+          auto const gathered = asio::gather_timeline(meeting, running.schedule(), own);
+          if (gathered.ranks() != ranks) throw error(errc::bad_argument, "ranks are missing");
+          return slow_step(running);  // in place of times of which nothing is known
+        };
+        toy::model own{all[rank]};
+        std::array<toy::hand_written, 1> stages{toy::hand_written(own[0])};
+        adaptive_pipeline pipe{
+            first,
+            asio::tcp(meeting),
+            stages,
+            settings,
+            {.on_stall = {.runs_w = true, .overrun = 1}}};
+        for (int i = 0; i < steps; ++i) static_cast<void>(pipe.step());
+        switches[rank] = pipe.switches();
+        ends[rank] = pipe.current().planned().schedule();
+        all[rank] = own[0];
+      });
+  for (auto const& text : thrown) CHECK(text.empty());
+  REQUIRE(switches[0].size() == 1);
+  for (int rank = 1; rank < ranks; ++rank) {
+    CHECK(switches[detail::index(rank)] == switches[0]);
+    CHECK(ends[detail::index(rank)] == ends[0]);
+  }
+  CHECK(ends[0] != first.schedule());
+  CHECK_FALSE(switches[0].front().is_taken_back);
+
+  auto plain = toy::make_model(ranks);
+  std::vector<toy::hand_written> same(plain.begin(), plain.end());
+  pipeline kept{first, virtual_time{}, same};
+  for (int i = 0; i < steps; ++i) static_cast<void>(kept.step());  // gradients add up
+  CHECK(toy::is_same(all, plain));
+}
+
+TEST_CASE("an auto_pipeline of processes follows what they measure", "[asio][adaptive]") {
+  constexpr int steps = 12;
+  std::vector<std::size_t> gathered(ranks, 0);
+  std::vector<std::vector<plan_switch>> switches(ranks);
+  auto const thrown =
+      test::run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
+        auto const stated = stated_problem();
+        layered_problem const model(
+            stated.placement(),
+            stated.microbatches(),
+            {stated.all_costs().begin(), stated.all_costs().end()},
+            stated.transfer());
+        auto_settings settings{
+            .plan = {.placement = stated.placement(), .search = {.seconds = 0.16}},
+            .replan = at_once()};
+        settings.rank = meeting.rank();
+        settings.replan->gather = [&](plan const& running, timeline const& own) {
+          ++gathered[detail::index(meeting.rank())];
+          return asio::gather_timeline(meeting, running.schedule(), own);
+        };
+        auto const make_stage = [](int, int) { return test::plain_flow(); };
+        auto_pipeline pipe{model, asio::tcp(meeting), make_stage, settings};
+        for (int i = 0; i < steps; ++i) {
+          auto const& result = pipe.step();
+          if (meeting.rank() == ranks - 1 &&
+              result.losses[0] != test::plain_flow::expected_loss(ranks, 0))
+            throw error(errc::bad_argument, "another loss");
+        }
+        switches[detail::index(meeting.rank())] = pipe.switches();
+      });
+  for (auto const& text : thrown) CHECK(text.empty());
+  CHECK(gathered[0] >= 3);
+  for (int rank = 1; rank < ranks; ++rank) {
+    CHECK(gathered[detail::index(rank)] == gathered[0]);
+    CHECK(switches[detail::index(rank)] == switches[0]);
+  }
+}
+
+TEST_CASE("settings that processes cannot follow are refused", "[asio][adaptive]") {
+  auto const first = make_plan(zb_h1{}, stated_problem());
+  auto settings = at_once();
+  settings.gather = [](plan const&, timeline const& own) { return own; };
+  settings.in_background = true;
+  auto const refused = [&] {
+    return test::refusal(errc::bad_argument, [&] { replanner(first, settings); });
+  };
+  CHECK(refused().find("in_background") != std::string::npos);
+  settings.in_background = false;
+  settings.moves_stages = true;
+  CHECK(refused().find("moves_stages") != std::string::npos);
+}
+
+}  // namespace test_asio_adaptive
