@@ -123,7 +123,11 @@ class ranks_apart final : public ranks_here {
       zbpp::training_state const& state,
       saver* save) override {
     auto const& how = o.how;
-    zbpp::pipeline pipe(planned, zbpp::asio::tcp(*meeting_), stages, options_of(how.optimizer));
+    zbpp::pipeline pipe(
+        planned,
+        zbpp::asio::tcp(*meeting_, {.records_messages = explains_}),
+        stages,
+        options_of(how.optimizer));
     pipe.resume(state);
     run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = explains_};
     auto const steps = how.optimizer.steps;
@@ -151,8 +155,13 @@ class ranks_apart final : public ranks_here {
     auto const own =
         zbpp::asio::wire_writer().put(static_cast<std::uint64_t>(record.typical())).take();
     auto const step = zbpp::asio::wire_reader(meeting_->broadcast(own, 0)).get<std::uint64_t>();
-    record.typical_step = zbpp::asio::gather_timeline(
-        *meeting_, planned.schedule(), record.timelines[static_cast<std::size_t>(step)]);
+    zbpp::step_result typical;
+    typical.measured = record.timelines[static_cast<std::size_t>(step)];
+    typical.messages = record.messages[static_cast<std::size_t>(step)];
+    auto all = zbpp::asio::gather_step(*meeting_, planned, typical);
+    record.typical_step = std::move(all.measured);
+    record.typical_messages = std::move(all.messages);
+    record.clocks = std::move(all.clocks);
     record.timelines.clear();  // those of one rank make no picture
     record.updates.clear();
   }

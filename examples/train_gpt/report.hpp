@@ -246,15 +246,21 @@ struct contender {
         static_cast<double>(part) / static_cast<double>(std::max<zbpp::ticks>(whole, 1)));
   };
   std::vector<std::pair<zbpp::ticks, std::string>> losses{
-      {0, "longer passes"}, {0, "waits for other ranks"}, {0, "messages"}, {0, "late starts"}};
+      {0, "longer passes"},
+      {0, "waits for other ranks"},
+      {0, "messages"},
+      {0, "late starts"},
+      {0, "late sends"}};
   std::pair<zbpp::ticks, std::string> best{step.message_gain, "messages as predicted"};
   if (step.host_gain > best.first) best = {step.host_gain, "no late starts"};
+  if (step.send_gain > best.first) best = {step.send_gain, "no late sends"};
   for (std::size_t r = 0; r < step.ranks.size(); ++r) {
     auto const& rank = step.ranks[r];
     losses[0].first += rank.longer;
     losses[1].first += std::accumulate(rank.for_rank.begin(), rank.for_rank.end(), zbpp::ticks{0});
     losses[2].first += rank.messages;
-    losses[3].first += rank.host;
+    losses[3].first += rank.host + rank.taken_late;
+    losses[4].first += rank.sent_late;
     if (rank.gain > best.first)
       best = {rank.gain, "the passes of rank " + std::to_string(r) + " as predicted"};
   }

@@ -35,7 +35,8 @@ struct run_record {
   std::int64_t first = 0;  ///< steps taken before, by another program
   std::vector<double> losses = {};
   std::vector<double> milliseconds = {};
-  std::vector<zbpp::timeline> timelines = {};  ///< of a pipeline
+  std::vector<zbpp::timeline> timelines = {};       ///< of a pipeline
+  std::vector<zbpp::message_record> messages = {};  ///< of a pipeline that records them
   std::vector<std::vector<zbpp::rank_update>> updates =
       {};                          ///< by rank; empty where ranks do not agree
   std::vector<double> norms = {};  ///< of all gradients, where ranks agree
@@ -43,9 +44,11 @@ struct run_record {
   bool keeps_times = false;  ///< whether to keep those of each step, of the ranks here
   /// A step of typical length on all ranks, from its first start; empty where it is not known.
   zbpp::timeline typical_step = {};
-  std::uint64_t parameters = 0;               ///< digest of those at the end
-  bool is_identical = true;                   ///< to the sequential run, as far as it went
-  std::optional<zbpp::plan> other_plan = {};  ///< that ran last, where plans changed
+  zbpp::message_record typical_messages = {};   ///< those of that step; empty where not recorded
+  std::vector<zbpp::clock_offset> clocks = {};  ///< of processes, as that step says
+  std::uint64_t parameters = 0;                 ///< digest of those at the end
+  bool is_identical = true;                     ///< to the sequential run, as far as it went
+  std::optional<zbpp::plan> other_plan = {};    ///< that ran last, where plans changed
   std::size_t first_changed = 0;  ///< the step with which the first plan ended; of a run of more
   std::size_t last_changed = 0;   ///< the step with which the last plan began
 
@@ -58,6 +61,7 @@ struct run_record {
     if (step.update.is_update) norms.push_back(step.update.norm);
     if (!keeps_times) return;
     timelines.push_back(step.measured);
+    messages.push_back(step.messages);
     updates.push_back(step.ranks);
   }
   /// @return steps taken, those before among them
@@ -215,8 +219,10 @@ struct plain_loop {
 /// Ends the record of a run on threads.
 inline void conclude(run_record& record, std::vector<chunk_stage> const& stages) {
   record.parameters = digest(stages);
-  if (!record.timelines.empty())
-    record.typical_step = from_first_start(record.timelines[record.typical()]);
+  if (record.timelines.empty()) return;
+  record.typical_step = record.timelines[record.typical()];
+  record.typical_messages = record.messages[record.typical()];
+  from_first_start(record.typical_step, record.typical_messages);
 }
 
 /// Runs a plan on threads.

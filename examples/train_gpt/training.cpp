@@ -124,7 +124,11 @@ int conclude(
   if (!checkpoint.empty()) say("checkpoint: " + checkpoint.string());
   auto const* const told = last_with_step(all);
   std::optional<zbpp::explanation> found;
-  if (told != nullptr) found = zbpp::explain(*told->plan, told->run->typical_step);
+  if (told != nullptr)
+    found = zbpp::explain(
+        *told->plan,
+        told->run->typical_step,
+        {.messages = told->run->typical_messages.all(), .clocks = told->run->clocks});
   if (found && o.explains)
     say("\nexplained, a typical step of " + told->title + "\n" +
         to_text(*found, zbpp::time_unit::milliseconds));
@@ -176,7 +180,8 @@ run_record ranks_here::run(
     std::vector<chunk_stage>& stages,
     zbpp::training_state const& state,
     saver* save) {
-  auto const backend = threads_with(o.slow);
+  auto backend = threads_with(o.slow);
+  backend.records_messages = o.explains;
   if (o.adapts) return run_adapting(planned, kind, o.how, backend, stages, state, save);
   return run_pipeline(planned, o.how, backend, stages, state, o.how.optimizer.steps, save);
 }
