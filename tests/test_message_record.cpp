@@ -3,6 +3,7 @@
 // Records of the messages of steps: each message is there once, with times that fit the passes.
 #include <zbpp/model/message_record.hpp>
 // What the checks need besides.
+#include <zbpp/analysis/explain.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
@@ -196,6 +197,32 @@ TEST_CASE("steps that follow each other have records of their own", "[message-re
     });
     CHECK(steps == 12);
   }
+}
+
+TEST_CASE("where W run while a rank waits, records and explanations fit", "[message-record]") {
+  auto const planned = make_plan(zb_h1{}, problem(placement::linear(4), 9, even, 7));
+  std::vector<test::plain_flow> stages(4);
+  virtual_noise const noise{
+      .message_time = [](int from, ticks stated) { return from == 1 ? stated + 150 : stated; }};
+  pipeline pipe{
+      planned,
+      virtual_time{.noise = noise, .records_messages = true},
+      stages,
+      {.on_stall = {.runs_w = true}}};
+  bool moved = false;
+  for (int i = 0; i < 4; ++i) {
+    auto const& step = pipe.step();
+    check_places(planned, step.messages);
+    check_order(step.messages, step.measured);
+    for (int rank = 0; rank < 4; ++rank)
+      moved |= !std::ranges::equal(
+          step.measured[rank], planned.schedule().passes(rank), {}, &timed_pass::pass);
+    auto const found = explain(planned, step.measured, {.messages = step.messages.all()});
+    for (auto const& rank : found.ranks) CHECK(rank.sum() == found.measured);
+    CHECK(found.message_gain > 0);
+    CHECK(found.host_gain == 0);
+  }
+  CHECK(moved);
 }
 
 TEST_CASE("a timed message is written for people", "[message-record]") {
