@@ -2,7 +2,8 @@
 //
 // What the engine itself costs: flows whose passes do nothing, all ranks on one thread under
 // virtual time. Reports nanoseconds an instruction and heap allocations a step, and the same beside
-// bare coroutines that are resumed in the same order, have frames of the same size and do nothing.
+// bare coroutines that are resumed in the same order, have frames of the same size and do nothing;
+// and what a record of messages adds, where the clock costs nothing to read.
 #include "median.hpp"
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/zbpp.hpp>
@@ -133,6 +134,13 @@ std::size_t frame_size() {
   }));
 }
 
+template <class Act>
+double time(Act const& act) {
+  auto const start = std::chrono::steady_clock::now();
+  act();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 void engine(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) {
   auto const ranks = static_cast<int>(state.range(0));
   auto const microbatches = static_cast<int>(state.range(1));
@@ -158,11 +166,6 @@ void engine(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) 
   std::vector<double> bare_times;
   step_times.reserve(static_cast<std::size_t>(state.max_iterations));
   bare_times.reserve(static_cast<std::size_t>(state.max_iterations));
-  auto const time = [](auto const& act) {
-    auto const start = std::chrono::steady_clock::now();
-    act();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
   auto const allocated = zbpp::test::count_allocations([&] {
     for (auto _ : state) {
       step_times.push_back(time([&] { benchmark::DoNotOptimize(pipe.step()); }));
@@ -179,8 +182,38 @@ void engine(benchmark::State& state, zbpp::any_policy const& decide, bool is_v) 
   state.counters["over_bare"] = median(step_times) / median(bare_times);
 }
 
+// Steps without and with a record, in turn.
+void record(benchmark::State& state) {
+  auto const ranks = static_cast<int>(state.range(0));
+  zbpp::problem const problem(
+      zbpp::placement::linear(ranks),
+      static_cast<int>(state.range(1)),
+      zbpp::stage_costs{.forward = 3, .backward_input = 3, .backward_weight = 2},
+      1);
+  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, problem);
+  std::vector<idle_stage> stages(static_cast<std::size_t>(ranks));
+  zbpp::pipeline plain{plan, zbpp::virtual_time{}, stages};
+  zbpp::pipeline recording{plan, zbpp::virtual_time{.records_messages = true}, stages};
+  plain.step();
+  auto const messages = static_cast<double>(recording.step().messages.size());
+  std::vector<double> differences;
+  for (auto _ : state) {
+    auto const before = time([&] { benchmark::DoNotOptimize(plain.step()); });
+    auto const with = time([&] { benchmark::DoNotOptimize(recording.step()); });
+    differences.push_back(with - before);
+    state.SetIterationTime(with);
+  }
+  // One entry where it is sent, and one where it is taken.
+  state.counters["ns_an_entry"] = 1e9 * zbpp::bench::median(differences) / (2 * messages);
+}
+
 }  // namespace
 
+BENCHMARK(record)
+    ->ArgNames({"ranks", "microbatches"})
+    ->Args({8, 32})
+    ->Args({64, 256})
+    ->UseManualTime();
 BENCHMARK_CAPTURE(engine, zb_h1, zbpp::zb_h1{}, false)
     ->ArgNames({"ranks", "microbatches"})
     ->Args({8, 32})
