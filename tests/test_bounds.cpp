@@ -204,9 +204,9 @@ TEST_CASE("a staircase costs what its depths need, and not less", "[bounds]") {
       for (int before = 0; before <= r; ++before)
         pace = std::max(pace, problem.costs(before).forward);
       auto const need = r == p - 1 ? c.forward
-                                   : c.forward + problem.transfer_time(r, r + 1) + wait +
+                                   : c.forward + problem.transfer_time(r, r + 1, 0) + wait +
                                          problem.costs(r + 1).backward_input +
-                                         problem.transfer_time(r + 1, r);
+                                         problem.transfer_time(r + 1, r, 0);
       wait = std::max(need, (n - 1) * pace + c.forward);
       CHECK(
           stairs.cost >=

@@ -10,6 +10,7 @@
 
 #include <support/catch.hpp>
 #include <support/every_order.hpp>
+#include <support/factors.hpp>
 #include <support/policy_grid.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -112,6 +113,7 @@ TEST_CASE("the search finds what looking at every order finds", "[exhaustive]") 
       ZBPP_SEEDED(random, ++stream);
       auto problem = tiny_problem(random, placement, m);
       if (random.chance(0.2)) problem = with_less_memory(problem, random);
+      if (random.chance(0.3)) problem = zbpp::test::with_random_factors(problem, random);
       INFO(placement.name() << ", " << placement.stages() << " stages, " << m << " microbatches");
       auto const found = find_optimum(problem);
       REQUIRE(found.complete);
@@ -139,7 +141,8 @@ TEST_CASE("the search finds what looking at every order with BW finds", "[exhaus
   for (auto const& [placement, m, trials] : shapes)
     for (int trial = 0; trial < zbpp::test::thinned(trials, trials / 4); ++trial) {
       ZBPP_SEEDED(random, ++stream);
-      auto const model = zbpp::test::tiny_problem_with_gradients(random, placement, m);
+      auto model = zbpp::test::tiny_problem_with_gradients(random, placement, m);
+      if (random.chance(0.3)) model = zbpp::test::with_random_factors(model, random);
       INFO(placement.name() << ", " << placement.stages() << " stages, " << m << " microbatches");
       auto const found = find_optimum(model);
       REQUIRE(found.complete);
@@ -181,7 +184,8 @@ TEST_CASE("the search finds what looking at every order with all options finds",
   for (auto const& [on, m, trials] : shapes)
     for (int trial = 0; trial < zbpp::test::thinned(trials, trials / 4); ++trial) {
       ZBPP_SEEDED(random, ++stream);
-      auto const given = zbpp::test::tiny_problem_with_options(random, on, m);
+      auto given = zbpp::test::tiny_problem_with_options(random, on, m);
+      if (random.chance(0.3)) given = zbpp::test::with_random_factors(given, random);
       INFO(on.name() << ", " << on.stages() << " stages, " << m << " microbatches");
       auto const found = find_optimum(given);
       REQUIRE(found.complete);

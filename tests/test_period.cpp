@@ -4,6 +4,7 @@
 #include <zbpp/analysis/lower.hpp>
 
 #include <support/catch.hpp>
+#include <support/factors.hpp>
 #include <support/instructions.hpp>
 #include <support/paper.hpp>
 #include <support/policy_grid.hpp>
@@ -42,13 +43,15 @@ constexpr ticks never = std::numeric_limits<ticks>::min() / 4;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-problem of_other_length(problem const& problem, int microbatches) {
-  auto const costs = problem.all_costs();
-  return {
-      problem.placement(),
-      microbatches,
-      std::vector<stage_costs>(costs.begin(), costs.end()),
-      problem.transfer()};
+// The problem of so many steps as one.
+problem repeated(problem const& step, int steps) {
+  std::vector<double> factors;
+  for (int n = 0; n < steps; ++n)
+    factors.insert(
+        factors.end(), step.microbatch_factors().begin(), step.microbatch_factors().end());
+  return with_microbatch_factors(
+      with_microbatches(with_microbatch_factors(step, {}), steps * step.microbatches()),
+      std::move(factors));
 }
 
 // When each rank has done each of `steps` steps, by simulating all of them as one long step: every
@@ -64,7 +67,7 @@ std::vector<std::vector<ticks>> ends_of_steps(
         row.push_back(p);
       }
   }
-  auto const longer = of_other_length(problem, steps * problem.microbatches());
+  auto const longer = repeated(problem, steps);
   auto const line = simulate(schedule(problem.placement(), longer.microbatches(), rows), longer);
   std::vector<std::vector<ticks>> ends(1, std::vector<ticks>(index(problem.ranks()), 0));
   for (int step = 1; step <= steps; ++step) {
@@ -92,7 +95,7 @@ std::vector<span_of_rank> run_from(
     for (std::size_t i = 0; i < line[rank].size(); ++i) {
       auto const& p = line[rank][i];
       if ((p.kind == a || p.kind == b) && p.stage == stage && p.microbatch == microbatch)
-        return starts[rank][i] + problem.costs(stage).of(p.kind);
+        return starts[rank][i] + problem.time(p);
     }
     return never;
   };
@@ -101,19 +104,17 @@ std::vector<span_of_rank> run_from(
     for (std::size_t rank = 0; rank < line.size(); ++rank)
       for (std::size_t i = 0; i < line[rank].size(); ++i) {
         auto const& p = line[rank][i];
-        auto start = i == 0 ? clocks[rank]
-                            : starts[rank][i - 1] +
-                                  problem.costs(line[rank][i - 1].stage).of(line[rank][i - 1].kind);
+        auto start = i == 0 ? clocks[rank] : starts[rank][i - 1] + problem.time(line[rank][i - 1]);
         if (p.kind == pass_kind::forward && p.stage > 0)
           start = std::max(
               start,
               end_of(pass_kind::forward, pass_kind::forward, p.stage - 1, p.microbatch) +
-                  problem.transfer_time(p.stage - 1, p.stage));
+                  problem.transfer_time(p.stage - 1, p.stage, p.microbatch));
         if (p.makes_input_gradient() && p.stage + 1 < problem.stages())
           start = std::max(
               start,
               end_of(pass_kind::backward_input, pass_kind::backward, p.stage + 1, p.microbatch) +
-                  problem.transfer_time(p.stage + 1, p.stage));
+                  problem.transfer_time(p.stage + 1, p.stage, p.microbatch));
         if (start < 0) start = never;
         moved = moved || start > starts[rank][i];
         starts[rank][i] = std::max(starts[rank][i], start);
@@ -121,9 +122,7 @@ std::vector<span_of_rank> run_from(
   }
   std::vector<span_of_rank> spans;
   for (std::size_t rank = 0; rank < line.size(); ++rank)
-    spans.push_back(
-        {starts[rank].front(),
-         starts[rank].back() + problem.costs(line[rank].back().stage).of(line[rank].back().kind)});
+    spans.push_back({starts[rank].front(), starts[rank].back() + problem.time(line[rank].back())});
   return spans;
 }
 
@@ -234,7 +233,9 @@ problem random_problem(
   std::vector<ticks> latency;
   for (int pair = 0; pair < placement.ranks() * placement.ranks(); ++pair)
     latency.push_back(random.integer(0, 15));
-  return {placement, microbatches, stages, zbpp::transfer_costs(placement.ranks(), latency)};
+  problem const alike(
+      placement, microbatches, stages, zbpp::transfer_costs(placement.ranks(), latency));
+  return random.chance(0.3) ? zbpp::test::with_random_factors(alike, random) : alike;
 }
 
 problem one_pass_each(std::vector<stage_costs> const& costs, int microbatches) {

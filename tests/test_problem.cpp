@@ -64,9 +64,9 @@ TEST_CASE("a transfer carries the edge of the stage before it, both ways", "[pro
       1,
       {{.edge = 10}, {.edge = 1000}, {}},
       transfer_costs(2, {0, 1, 2, 0}, {0, 1, 1, 0}));
-  CHECK(problem.transfer_time(0, 1) == 11);
-  CHECK(problem.transfer_time(1, 0) == 12);
-  CHECK(problem.transfer_time(1, 2) == 0);
+  CHECK(problem.transfer_time(0, 1, 0) == 11);
+  CHECK(problem.transfer_time(1, 0, 0) == 12);
+  CHECK(problem.transfer_time(1, 2, 0) == 0);
 }
 
 TEST_CASE("problems are equal when all of their parts are", "[problem]") {

@@ -4,6 +4,7 @@
 #include <zbpp/analysis/lower.hpp>
 
 #include <support/catch.hpp>
+#include <support/factors.hpp>
 #include <support/independent_simulator.hpp>
 #include <support/instructions.hpp>
 #include <support/policy_grid.hpp>
@@ -46,7 +47,8 @@ problem random_problem(zbpp::test::seeded_random& random, placement const& place
     rate.push_back(random.real(0, 10));
   }
   if (random.chance(0.3)) rate.clear();
-  return {placement, m, stages, zbpp::transfer_costs(placement.ranks(), latency, rate)};
+  problem const alike(placement, m, stages, zbpp::transfer_costs(placement.ranks(), latency, rate));
+  return random.chance(0.5) ? zbpp::test::with_random_factors(alike, random) : alike;
 }
 
 std::string refused(std::vector<std::string> const& rows, placement const& placement, int m) {

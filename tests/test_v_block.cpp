@@ -111,7 +111,7 @@ TEST_CASE("a pass of a block starts when its input is there", "[v_block]") {
         for (int i = 0; i < problem.ranks(); ++i) {
           auto const rank = leg % 2 == 0 ? i : problem.ranks() - 1 - i;
           auto const stage = stage_of(problem, leg, rank);
-          if (stage != before) ready += problem.transfer_time(before, stage);
+          if (stage != before) ready += problem.transfer_time(before, stage, 0);
           CHECK(block.start(leg, rank) >= ready);
           ready = block.start(leg, rank) + block.time(leg, rank);
           before = stage;

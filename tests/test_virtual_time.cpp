@@ -6,6 +6,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/catch.hpp>
+#include <support/factors.hpp>
 #include <support/instructions.hpp>
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
@@ -24,7 +25,8 @@ using namespace zbpp;
 
 namespace {
 
-// Costs of every stage and transfers of every pair of ranks, all different.
+// Costs of every stage and transfers of every pair of ranks, all different, and often microbatches
+// of different sizes.
 problem random_problem(test::seeded_random& random, placement placement, int microbatches) {
   auto const p = placement.ranks();
   std::vector<stage_costs> costs(detail::index(placement.stages()));
@@ -42,11 +44,12 @@ problem random_problem(test::seeded_random& random, placement placement, int mic
   std::vector<double> rates(latency.size());
   for (auto& l : latency) l = random.chance(0.2) ? 0 : random.integer(0, 500);
   for (auto& r : rates) r = random.chance(0.5) ? 0.0 : random.real(0, 20);
-  return {
+  problem const alike(
       std::move(placement),
       microbatches,
       std::move(costs),
-      transfer_costs(p, std::move(latency), std::move(rates))};
+      transfer_costs(p, std::move(latency), std::move(rates)));
+  return random.chance(0.5) ? test::with_random_factors(alike, random) : alike;
 }
 
 timeline measured_under_virtual_time(plan const& planned) {

@@ -27,6 +27,7 @@ set(ZBPP_CORE_HEADERS
   analysis/detail/edge_count.hpp
   analysis/detail/exhaustive_search.hpp
   analysis/detail/lent_count.hpp
+  analysis/detail/line_times.hpp
   analysis/detail/fuse_pairs.hpp
   analysis/detail/order_so_far.hpp
   analysis/detail/pass_inputs.hpp

@@ -45,12 +45,7 @@ namespace zbpp::test {
   for (auto& c : costs)
     if (auto const fused = c.of(pass_kind::backward); random.chance(0.4))
       c.overlapped_fused = random.integer(std::max(c.forward, fused), c.forward + fused);
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      std::move(costs),
-      problem.transfer(),
-      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+  return with_stages(problem, std::move(costs));
 }
 
 }  // namespace zbpp::test

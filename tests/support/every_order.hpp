@@ -95,7 +95,8 @@ class every_order {
         }
         case pass_kind::backward_input:
           run(p, held + c.output_gradient, held - c.activation + c.weight_gradient_input);
-          if (c.output_gradient > 0 || c.gains_by_fusing()) run_fused(p, held);
+          if (c.output_gradient > 0 || problem_.costs(p.stage, p.microbatch).gains_by_fusing())
+            run_fused(p, held);
           break;
         default: run(p, held, held - c.weight_gradient_input);
       }

@@ -37,7 +37,7 @@ class ilp {
       for (auto k : kinds) most_ += 2 * problem.microbatches() * problem.costs(r).of(k);
       if (r > 0)
         most_ += 2 * problem.microbatches() *
-                 (problem.transfer_time(r - 1, r) + problem.transfer_time(r, r - 1));
+                 (problem.transfer_time(r - 1, r, 0) + problem.transfer_time(r, r - 1, 0));
     }
     text_ << "Minimize\n obj: cost\nSubject To\n";
     for (int r = 0; r < problem.ranks(); ++r) {
@@ -89,10 +89,10 @@ class ilp {
     if (r == 0)
       text_ << " " << end(forward) << " >= " << time(forward) << "\n";
     else
-      write_after(forward, {pass_kind::forward, r - 1, m}, problem_.transfer_time(r - 1, r));
+      write_after(forward, {pass_kind::forward, r - 1, m}, problem_.transfer_time(r - 1, r, 0));
     if (r + 1 < problem_.ranks())
       write_after(
-          backward, {pass_kind::backward_input, r + 1, m}, problem_.transfer_time(r + 1, r));
+          backward, {pass_kind::backward_input, r + 1, m}, problem_.transfer_time(r + 1, r, 0));
     else
       write_after(backward, forward, 0);
     write_after({pass_kind::backward_weight, r, m}, backward, 0);

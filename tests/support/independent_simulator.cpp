@@ -2,6 +2,7 @@
 #include <support/independent_simulator.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -27,25 +28,57 @@ std::optional<timeline> simulate_by_events(schedule const& order, problem const&
     if (p.kind == pass_kind::backward_weight) return {{'b', p.stage, p.microbatch}};
     return {{'f', p.stage, p.microbatch}, {'G', p.stage, p.microbatch}};
   };
-  auto const duration = [&](pass const& p) {
+  auto const factor_of = [&](int m) {
+    auto const factors = problem.microbatch_factors();
+    return factors.empty() ? 1.0 : factors[static_cast<std::size_t>(m)];
+  };
+  // The times of a stage for one microbatch: each rounded, and two passes together neither less
+  // than one of them nor more than both.
+  struct times {
+    ticks f, b, w, bw, r, beside_b, beside_bw;
+  };
+  auto const times_of = [&](pass const& p) {
     auto const& c = problem.all_costs()[static_cast<std::size_t>(p.stage)];
-    if (p.kind == pass_kind::forward) return c.forward;
-    if (p.kind == pass_kind::backward_input) return c.backward_input;
-    if (p.kind == pass_kind::backward_weight) return c.backward_weight;
-    if (p.kind == pass_kind::recompute) return c.recompute.value_or(0);
-    return c.backward_fused ? *c.backward_fused : c.backward_input + c.backward_weight;
+    auto const rounded = [&](ticks t) {
+      return static_cast<ticks>(std::floor(static_cast<double>(t) * factor_of(p.microbatch) + 0.5));
+    };
+    times t{};
+    t.f = rounded(c.forward);
+    t.b = rounded(c.backward_input);
+    t.w = rounded(c.backward_weight);
+    t.r = rounded(c.recompute.value_or(0));
+    auto const within = [](ticks both, ticks one, ticks other) {
+      return std::min(std::max({both, one, other}), one + other);
+    };
+    t.bw = c.backward_fused ? within(rounded(*c.backward_fused), t.b, t.w) : t.b + t.w;
+    t.beside_b = c.overlapped ? within(rounded(*c.overlapped), t.f, t.b) : t.f + t.b;
+    t.beside_bw = c.overlapped_fused ? within(rounded(*c.overlapped_fused), t.f, t.bw)
+                                     : t.f + t.bw - (t.f + t.b - t.beside_b);
+    return t;
+  };
+  auto const duration = [&](pass const& p) {
+    auto const t = times_of(p);
+    if (p.kind == pass_kind::forward) return t.f;
+    if (p.kind == pass_kind::backward_input) return t.b;
+    if (p.kind == pass_kind::backward_weight) return t.w;
+    return p.kind == pass_kind::recompute ? t.r : t.bw;
   };
   // What F and B or BW of the stage of a pass save when they run together.
-  auto const hides = [&](pass const& p, bool fused) -> ticks {
-    auto const& c = problem.all_costs()[static_cast<std::size_t>(p.stage)];
-    auto const bw = c.backward_fused.value_or(c.backward_input + c.backward_weight);
-    if (fused && c.overlapped_fused) return c.forward + bw - *c.overlapped_fused;
-    return c.overlapped ? c.forward + c.backward_input - *c.overlapped : 0;
+  auto const hides = [&](pass const& p, bool fused) {
+    auto const t = times_of(p);
+    return fused ? t.f + t.bw - t.beside_bw : t.f + t.b - t.beside_b;
   };
-  auto const hop = [&](int from, int to) {
-    auto const& size = problem.all_costs()[static_cast<std::size_t>(std::min(from, to))].edge;
-    return problem.transfer()(
-        problem.placement().rank_of(from), problem.placement().rank_of(to), size);
+  auto const hop = [&](int from, int to, int m) -> ticks {
+    auto const sender = problem.placement().rank_of(from);
+    auto const receiver = problem.placement().rank_of(to);
+    if (sender == receiver) return 0;
+    auto const& given = problem.transfer();
+    auto const at =
+        given.ranks() == 0 ? 0 : static_cast<std::size_t>(sender * given.ranks() + receiver);
+    auto const size = problem.all_costs()[static_cast<std::size_t>(std::min(from, to))].edge;
+    auto const rate = given.time_per_byte().empty() ? 0 : given.time_per_byte()[at];
+    return given.latency()[at] +
+           static_cast<ticks>(std::floor(rate * factor_of(m) * static_cast<double>(size) + 0.5));
   };
 
   // An event tells a rank to look whether its next pass can start.
@@ -89,10 +122,10 @@ std::optional<timeline> simulate_by_events(schedule const& order, problem const&
       done[r].push_back({*each, now, end});
       if (kind == pass_kind::forward) {
         arrive('f', stage, m, end);
-        if (stage < last) arrive('F', stage + 1, m, end + hop(stage, stage + 1));
+        if (stage < last) arrive('F', stage + 1, m, end + hop(stage, stage + 1, m));
       } else if (kind == pass_kind::backward_input || kind == pass_kind::backward) {
         arrive('b', stage, m, end);
-        if (stage > 0) arrive('G', stage - 1, m, end + hop(stage, stage - 1));
+        if (stage > 0) arrive('G', stage - 1, m, end + hop(stage, stage - 1, m));
       }
     }
   }

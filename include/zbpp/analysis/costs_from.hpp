@@ -11,7 +11,9 @@
 namespace zbpp {
 
 /// Gives a problem whose times are what its passes took in measured steps: for each stage and kind
-/// of pass the median over all microbatches of all steps. What did not run keeps its time.
+/// of pass the median over all microbatches of all steps. What did not run keeps its time. Where
+/// microbatches have factors, what each pass took is divided by its factor first, and the factors
+/// stay.
 ///
 /// Sizes, transfers and limits stay as they are stated; state times that stay in nanoseconds, as
 /// measured ones are. Let a first step or two pass by without measuring them: they meet cold
@@ -26,6 +28,12 @@ namespace zbpp {
 ///         not have, or that ends before it starts; when the times are too large for a problem
 [[nodiscard]] problem costs_from(std::span<timeline const> steps, problem const& stated);
 
+namespace detail {
+
+/// @return what a pass would have taken whose microbatch has the factor 1
+[[nodiscard]] ticks at_factor_1(ticks took, double factor);
+
+}  // namespace detail
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

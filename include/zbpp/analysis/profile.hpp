@@ -36,7 +36,8 @@ struct outlier {
   friend bool operator==(outlier const&, outlier const&) = default;
 };
 
-/// Says what the passes of one kind of one stage took. Passes in pairs count for themselves.
+/// Says what the passes of one kind of one stage took. Passes in pairs count for themselves. Where
+/// microbatches have factors, all is divided by them, as in `costs_from`.
 struct pass_profile {
   int stage = 0;
   pass_kind kind = pass_kind::forward;

@@ -98,6 +98,10 @@ struct stage_costs {
   friend bool operator==(stage_costs const&, stage_costs const&) = default;
 };
 
+/// Multiplies the times of the passes of a stage, each rounded to the nearest tick; what two take
+/// together stays between the longer one and both in turn. All else stays as it is.
+[[nodiscard]] stage_costs times_factor(stage_costs const& costs, double factor) noexcept;
+
 /// Says how long F of one stage and B or BW of a stage of the same rank take together: what both
 /// take less the time that each of the two stages can hide, the lesser of both. So it lies between
 /// the longer pass and the sum, and one stage that hides nothing leaves the sum.
@@ -129,6 +133,8 @@ class transfer_costs {
     auto const latency = ranks_ == 0 ? latency_.front() : latency_[pair];
     return time_per_byte_.empty() ? latency : with_rate(latency, time_per_byte_[pair], size);
   }
+  /// @return the same of a message whose size is `factor` times `size`
+  [[nodiscard]] ticks operator()(int from, int to, bytes size, double factor) const noexcept;
 
   /// @return how many ranks the table is for; 0 when every pair is the same
   [[nodiscard]] int ranks() const noexcept { return ranks_; }

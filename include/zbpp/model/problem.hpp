@@ -15,6 +15,11 @@
 namespace zbpp {
 
 /// States one step of a pipeline: sizes, costs and limits. Valid once made.
+///
+/// The microbatches of a step may differ in size: `with_microbatch_factors` gives each a factor, by
+/// which the times of its passes and what its messages take per byte are multiplied. Memory is not:
+/// state the costs of the largest microbatch, and give it the factor 1, so that its sizes and the
+/// limits hold for every one.
 class problem {
  public:
   /// Gives every stage the same costs.
@@ -45,16 +50,38 @@ class problem {
     return stages_[detail::index(stage)];
   }
   [[nodiscard]] std::span<stage_costs const> all_costs() const noexcept { return stages_; }
+  /// @return the factor of each microbatch; none where all are of one size
+  [[nodiscard]] std::span<double const> microbatch_factors() const noexcept { return factors_; }
+  [[nodiscard]] double microbatch_factor(int microbatch) const noexcept {
+    return factors_.empty() ? 1 : factors_[detail::index(microbatch)];
+  }
+  /// @return how many microbatches, from the first on, tell the times of all: 1 where they are of
+  ///         one size
+  [[nodiscard]] int distinct_microbatches() const noexcept {
+    return factors_.empty() ? 1 : microbatches_;
+  }
+  /// @return the costs of a stage with the times that its passes of one microbatch take
+  [[nodiscard]] stage_costs costs(int stage, int microbatch) const noexcept {
+    return times_factor(costs(stage), microbatch_factor(microbatch));
+  }
+  /// @return what a pass takes
+  [[nodiscard]] ticks time(pass const& p) const noexcept {
+    return factors_.empty() ? costs(p.stage).of(p.kind) : scaled_time(p);
+  }
   /// @return what an F and the B or BW beside it on the same rank take together
   [[nodiscard]] ticks pair_time(pass const& forward, pass const& backward) const noexcept {
-    return zbpp::pair_time(costs(forward.stage), costs(backward.stage), backward.kind);
+    return factors_.empty()
+               ? zbpp::pair_time(costs(forward.stage), costs(backward.stage), backward.kind)
+               : scaled_pair_time(forward, backward);
   }
   /// @return whether any stage takes less time for F and B together than for both in turn
   [[nodiscard]] bool gains_by_pairing() const noexcept;
   /// @return what messages between ranks take
   [[nodiscard]] transfer_costs const& transfer() const noexcept { return transfer_; }
-  /// @return the time of the message that crosses the boundary between two neighbouring stages
-  [[nodiscard]] ticks transfer_time(int from_stage, int to_stage) const noexcept {
+  /// @return the time of the message of a microbatch that crosses the boundary between two
+  ///         neighbouring stages
+  [[nodiscard]] ticks transfer_time(int from_stage, int to_stage, int microbatch) const noexcept {
+    if (!factors_.empty()) return scaled_transfer_time(from_stage, to_stage, microbatch);
     auto const size = costs(from_stage < to_stage ? from_stage : to_stage).edge;
     return transfer_(placement_.rank_of(from_stage), placement_.rank_of(to_stage), size);
   }
@@ -74,7 +101,18 @@ class problem {
   friend bool operator==(problem const&, problem const&) = default;
 
  private:
+  friend problem with_stages(problem, std::vector<stage_costs>);
+  friend problem with_memory_limits(problem, std::vector<bytes>);
+  friend problem with_microbatches(problem, int);
+  friend problem with_transfer(problem, transfer_costs);
+  friend problem with_microbatch_factors(problem, std::vector<double>);
+
+  [[nodiscard]] ticks scaled_time(pass const& p) const noexcept;
+  [[nodiscard]] ticks scaled_pair_time(pass const& forward, pass const& backward) const noexcept;
+  [[nodiscard]] ticks scaled_transfer_time(
+      int from_stage, int to_stage, int microbatch) const noexcept;
   void check() const;
+  void check_factors() const;
   void check_sums() const;
 
   zbpp::placement placement_;
@@ -82,6 +120,7 @@ class problem {
   std::vector<stage_costs> stages_;
   transfer_costs transfer_;
   std::vector<bytes> memory_limits_;
+  std::vector<double> factors_;  // of the microbatches; empty where all are 1
 };
 
 namespace detail {
@@ -102,18 +141,24 @@ void require_fit(Order const& order, problem const& problem) {
 
 }  // namespace detail
 
+/// @return the same problem with other costs of its stages, one for each
+/// @throws error (bad_argument) as the constructor, as do those below
+[[nodiscard]] problem with_stages(problem changed, std::vector<stage_costs> stages);
 /// @return the same problem with other memory limits: none, one for all ranks, or one for each
-/// @throws error (bad_argument) when one is negative, or there is another number of them
-[[nodiscard]] problem with_memory_limits(problem const& problem, std::vector<bytes> limits);
+[[nodiscard]] problem with_memory_limits(problem changed, std::vector<bytes> limits);
 /// @return the same problem with one memory limit for every rank
-/// @throws error (bad_argument) when the limit is negative
-[[nodiscard]] problem with_memory_limit(problem const& problem, bytes limit);
+[[nodiscard]] problem with_memory_limit(problem changed, bytes limit);
 /// @return the same problem with another number of microbatches
-/// @throws error (bad_argument) when it is below 1 or too large
-[[nodiscard]] problem with_microbatches(problem const& problem, int microbatches);
+/// @throws error (bad_argument) also where the microbatches have factors: another number of them
+///         needs its own
+[[nodiscard]] problem with_microbatches(problem changed, int microbatches);
 /// @return the same problem with other times of messages
-/// @throws error (bad_argument) when they are for another number of ranks
-[[nodiscard]] problem with_transfer(problem const& problem, transfer_costs transfer);
+[[nodiscard]] problem with_transfer(problem changed, transfer_costs transfer);
+/// @return the same problem with microbatches of other sizes: the passes of each, and what its
+///         messages take per byte, last `factors` times as long as the costs state
+/// @param factors  one for each microbatch, above 0 and at most 10^6; none, or all 1: as stated
+/// @throws error (bad_argument) also when there is another number of them, or one is out of range
+[[nodiscard]] problem with_microbatch_factors(problem changed, std::vector<double> factors);
 
 }  // namespace zbpp
 

@@ -10,6 +10,7 @@
 #include <zbpp/model/problem.hpp>
 
 #include <array>
+#include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -82,9 +83,7 @@ class order_so_far {
   void add_options(int r, bool settled, std::vector<option>& to) const;
 
   /// @return whether more memory is held after a pass than before
-  [[nodiscard]] bool adds(next_pass next) const {
-    return terms_[index(next.stage)].kept[next.does] > 0;
-  }
+  [[nodiscard]] bool adds(next_pass next) const { return terms(next.stage, 0).kept[next.does] > 0; }
 
   /// Finds how soon inputs can be there and ranks can go on. Ranks that wait for each other raise
   /// each other for ever, so it ends after a few rounds.
@@ -105,7 +104,7 @@ class order_so_far {
   void describe(std::string& key, std::vector<ticks>& times) const;
 
  private:
-  // What the passes of a stage take, by kind.
+  // What the passes of a stage take for a microbatch, by kind.
   struct stage_terms {
     std::array<ticks, kinds> time{};
     std::array<ticks, kinds> work{};    // how much less is left to do once it has run, at least
@@ -132,16 +131,28 @@ class order_so_far {
     rank_state before;
   };
 
-  [[nodiscard]] stage_terms terms_of(problem const& problem, int s) const;
+  [[nodiscard]] static stage_terms terms_of(stage_costs const& c);
   // The kind whose microbatches a pass counts among, and whose input it needs.
   [[nodiscard]] static kind counted_as(kind k) {
     return k == fused ? backward : k == lean_forward ? forward : k;
   }
-  [[nodiscard]] ticks time(kind k, int s) const { return terms_[index(s)].time[k]; }
-  [[nodiscard]] ticks down(int s) const { return hops_down_[index(s)]; }  // to a stage
-  [[nodiscard]] ticks up(int s) const { return hops_up_[index(s)]; }      // to a stage
+  [[nodiscard]] bool are_alike() const { return step_ == 0; }
+  [[nodiscard]] std::size_t at(int s, int n) const { return index(n * step_ + s); }
+  [[nodiscard]] stage_terms const& terms(int s, int n) const { return terms_[at(s, n)]; }
+  [[nodiscard]] ticks time(kind k, int s, int n) const { return terms(s, n).time[k]; }
+  [[nodiscard]] ticks next_time(kind k, int s) const { return time(k, s, next(k, s)); }
+  // Of B or F from microbatch `n` on.
+  [[nodiscard]] ticks time_from(kind k, int s, int n) const {
+    return are_alike() ? (m_ - n) * time(k, s, 0) : times_from_[k][at(s, n)];
+  }
+  [[nodiscard]] ticks down(int s, int n) const { return hops_down_[at(s, n)]; }  // to a stage
+  [[nodiscard]] ticks up(int s, int n) const { return hops_up_[at(s, n)]; }      // to a stage
   [[nodiscard]] int done(kind k, int s) const { return stages_[index(s)].done[k]; }
   [[nodiscard]] int left(kind k, int s) const { return m_ - done(k, s); }
+  // The microbatch of the next pass of a kind; there must be one.
+  [[nodiscard]] int next(kind k, int s) const {
+    return k == recompute ? std::countr_zero(stages_[index(s)].lean) : done(counted_as(k), s);
+  }
   [[nodiscard]] int rank_number(int s) const { return rank_numbers_[index(s)]; }
   [[nodiscard]] rank_state const& rank_of(int s) const { return ranks_[index(rank_number(s))]; }
   // Whether R of the next microbatch that runs B has yet to run.
@@ -164,9 +175,11 @@ class order_so_far {
   int last_;
   int m_;
   bool has_lean_ = false;  // whether any stage may run lean F
+  int step_;               // from one microbatch to the next in what follows; 0: all are alike
   std::vector<stage_terms> terms_;
   std::vector<ticks> hops_down_;  // to each stage
   std::vector<ticks> hops_up_;
+  std::array<std::vector<ticks>, 2> times_from_;  // of B and F, where microbatches differ
   std::vector<int> rank_numbers_;
   std::vector<std::vector<int>> stages_of_;  // by rank
   std::vector<rank_state> ranks_;

@@ -30,13 +30,12 @@ class pass_inputs {
   [[nodiscard]] ticks operator()(pass const& p) const {
     switch (p.kind) {
       case pass_kind::forward:
-        return p.stage == 0 ? 0
-                            : arrival(forward_(p.stage - 1, p.microbatch), p.stage - 1, p.stage);
+        return p.stage == 0 ? 0 : arrival(forward_(p.stage - 1, p.microbatch), p, p.stage - 1);
       case pass_kind::backward_input:
       case pass_kind::backward:  // a gradient that arrives has come by way of the stage's own F
         return p.stage == problem_.stages() - 1
                    ? forward_(p.stage, p.microbatch)
-                   : arrival(backward_(p.stage + 1, p.microbatch), p.stage + 1, p.stage);
+                   : arrival(backward_(p.stage + 1, p.microbatch), p, p.stage + 1);
       case pass_kind::recompute: return forward_(p.stage, p.microbatch);
       case pass_kind::backward_weight: return backward_(p.stage, p.microbatch);
     }
@@ -58,7 +57,7 @@ class pass_inputs {
   ticks run(std::span<timed_pass> together, ticks start) {
     auto const& first = together.front().pass;
     auto const last =
-        start + (together.size() == 1 ? problem_.costs(first.stage).of(first.kind)
+        start + (together.size() == 1 ? problem_.time(first)
                                       : problem_.pair_time(first, together.back().pass));
     for (auto& timed : together) {
       timed.start = start;
@@ -75,8 +74,8 @@ class pass_inputs {
   }
 
  private:
-  [[nodiscard]] ticks arrival(ticks end, int from, int to) const {
-    return end == never ? never : end + problem_.transfer_time(from, to);
+  [[nodiscard]] ticks arrival(ticks end, pass const& to, int from) const {
+    return end == never ? never : end + problem_.transfer_time(from, to.stage, to.microbatch);
   }
 
   problem const& problem_;

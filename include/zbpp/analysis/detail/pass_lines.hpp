@@ -4,6 +4,7 @@
 // of any placement that knows that a rank runs one pass at a time.
 #pragma once
 
+#include <zbpp/analysis/detail/line_times.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 
@@ -25,18 +26,18 @@ class pass_lines {
  public:
   static constexpr ticks none = -1;
 
-  /// @param durations  of the passes of each line
-  /// @param before     the most that the rank can run before the first pass of each line; `none`
-  ///                   where nothing is known
-  pass_lines(std::vector<ticks> durations, std::vector<ticks> before)
-      : durations_(std::move(durations)),
+  /// @param times   of the passes of each line
+  /// @param before  the most that the rank can run before the first pass of each line; `none` where
+  ///                nothing is known
+  pass_lines(line_times times, std::vector<ticks> before)
+      : times_(std::move(times)),
         before_(std::move(before)),
-        mark_(durations_.size(), none),
-        first_(durations_.size(), none),
-        below_(durations_.size() * durations_.size(), 0) {}
+        mark_(times_.lines(), none),
+        first_(times_.lines(), none),
+        below_(times_.lines() * times_.lines(), 0) {}
 
-  [[nodiscard]] std::size_t size() const noexcept { return durations_.size(); }
-  [[nodiscard]] ticks duration(std::size_t line) const noexcept { return durations_[line]; }
+  [[nodiscard]] std::size_t size() const noexcept { return times_.lines(); }
+  [[nodiscard]] line_times const& times() const noexcept { return times_; }
   /// @return the mark of a line, `none` if it has no pass
   [[nodiscard]] ticks mark(std::size_t line) const noexcept { return mark_[line]; }
   /// @return the head of the first pass of a line, `none` if it has no pass
@@ -70,7 +71,7 @@ class pass_lines {
   [[nodiscard]] ticks end_of(std::vector<std::int64_t> const& counts, More more) const {
     ticks end = 0;
     auto all = more(0);
-    for (std::size_t line = 0; line < size(); ++line) all += counts[line] * durations_[line];
+    for (std::size_t line = 0; line < size(); ++line) all += times_.sum(line, 0, counts[line]);
     for (std::size_t marked = 0; marked < size(); ++marked) {
       if (mark_[marked] == none) continue;
       auto const further = more(mark_[marked]);
@@ -78,9 +79,8 @@ class pass_lines {
       bool any = further > 0;
       auto const* const below_mark = &below_[marked * size()];
       for (std::size_t line = 0; line < size(); ++line) {
-        auto const count = std::max<std::int64_t>(0, counts[line] - below_mark[line]);
-        sum += count * durations_[line];
-        any = any || count > 0;
+        sum += times_.sum(line, below_mark[line], counts[line]);
+        any = any || counts[line] > below_mark[line];
       }
       if (any) end = std::max(end, sum);
       if (before_[marked] != none && all > before_[marked])
@@ -90,7 +90,7 @@ class pass_lines {
   }
 
  private:
-  std::vector<ticks> durations_;
+  line_times times_;
   std::vector<ticks> before_;
   std::vector<ticks> mark_;
   std::vector<ticks> first_;

@@ -63,9 +63,12 @@ struct one_chunk_view {
 /// Adds up the passes of a rank.
 [[nodiscard]] ZBPP_INLINE ticks
 work_of(bound_terms const& terms, problem const& problem, int rank) {
-  ticks sum = forced_recompute(problem, rank);
-  for (int s : problem.placement().stages_of(rank)) sum += terms[s].all();
-  return sum * problem.microbatches();
+  ticks recompute = 0;
+  for (int k = 0; k < problem.distinct_microbatches(); ++k)
+    recompute += forced_recompute(problem, rank, k);
+  ticks sum = terms.are_alike() ? recompute * problem.microbatches() : recompute;
+  for (int s : problem.placement().stages_of(rank)) sum += terms.all(s).all();
+  return sum;
 }
 
 [[nodiscard]] ZBPP_INLINE std::vector<memory_terms> all_memory_terms(
@@ -101,7 +104,7 @@ class rank_views {
   template <class Ask>
   auto from(int rank, Ask ask) const {
     rank_view const view(terms_, where_, memory_, rank);
-    if (view.from < straight_) return ask(span_bound(heads_, view, terms_.down(0, view.from)));
+    if (view.from < straight_) return ask(span_bound(heads_, view, terms_.down(0, 0, view.from)));
     pass_heads const own(view);
     return ask(span_bound(own, view, 0));
   }
@@ -148,7 +151,9 @@ inline constexpr double most_first_waits = 1e6;
 /// Says whether the rule of first waits is for a problem, and does not take long.
 [[nodiscard]] ZBPP_INLINE bool has_first_waits(problem const& problem, bound_terms const& terms) {
   auto const& placement = problem.placement();
-  if (has_one_chunk(problem) || straight_stages(placement) < placement.ranks()) return false;
+  if (!terms.are_alike() || has_one_chunk(problem) ||
+      straight_stages(placement) < placement.ranks())
+    return false;
   auto const m = static_cast<double>(problem.microbatches());
   double most = 0;  // pairs of numbers of F that fit a rank
   for (int r = 0; r < placement.ranks(); ++r) {
@@ -234,7 +239,7 @@ ZBPP_INLINE void try_first_waits_rule(
   // Enough to wait for the first B with one F of each stage before it, and for the next after it.
   ticks enough = 0;
   for (int r = 0; r < problem.ranks(); ++r) enough = std::max(enough, work_of(terms, problem, r));
-  enough += 2 * terms.there_and_back(0);
+  enough += 2 * terms.there_and_back(0, 0);
   auto high = enough;
   // Whether `cost` is enough; if not, `low` is at least that.
   auto const try_cost = [&](ticks cost) {

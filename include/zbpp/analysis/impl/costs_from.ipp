@@ -54,6 +54,13 @@ struct pair_sample {
   return static_cast<ticks>(std::llround(share * static_cast<double>(now)));
 }
 
+ZBPP_INLINE ticks at_factor_1(ticks took, double factor) {
+  if (factor == 1) return took;
+  constexpr double most = 0x1p62;  // which no problem takes
+  auto const time = static_cast<double>(took) / factor;
+  return static_cast<ticks>(std::llround(std::clamp(time, -most, most)));
+}
+
 ZBPP_INLINE void check_measured(timed_pass const& timed, problem const& stated) {
   auto const& p = timed.pass;
   auto const refuse = [&](std::string const& why) {
@@ -106,11 +113,19 @@ ZBPP_INLINE void set_overlapped(
   std::vector<std::vector<ticks>> saved(costs.size());
   std::vector<std::vector<ticks>> saved_fused(costs.size());
   for (auto const& [f, b, took] : pairs) {
-    auto const in_turn = costs[index(f.stage)].forward + costs[index(b.stage)].of(b.kind);
-    for (auto const stage : {f.stage, b.stage}) {
-      auto& all = is_apart(stage, b.kind) ? saved_fused : saved;
-      all[index(stage)].push_back(in_turn - took);
-      if (f.stage == b.stage) break;
+    auto const factor_of_f = stated.microbatch_factor(f.microbatch);
+    auto const factor_of_b = stated.microbatch_factor(b.microbatch);
+    auto const in_turn = times_factor(costs[index(f.stage)], factor_of_f).forward +
+                         times_factor(costs[index(b.stage)], factor_of_b).of(b.kind);
+    auto const add = [&, kind = b.kind, saved_time = in_turn - took](int stage, double factor) {
+      auto& all = is_apart(stage, kind) ? saved_fused : saved;
+      all[index(stage)].push_back(at_factor_1(saved_time, factor));
+    };
+    if (f.stage == b.stage) {  // the smaller microbatch hides less
+      add(f.stage, std::min(factor_of_f, factor_of_b));
+    } else {
+      add(f.stage, factor_of_f);
+      add(b.stage, factor_of_b);
     }
   }
   auto const together = [&](int stage, pass_kind backward, std::vector<ticks>& measured) {
@@ -149,7 +164,8 @@ ZBPP_INLINE problem costs_from(std::span<timeline const> steps, problem const& s
           pairs.push_back({p, row[i + 1].pass, row[i + 1].end - start});
           ++i;
         } else {
-          samples[detail::index(p.stage)].add(p.kind, end - start);
+          auto const factor = stated.microbatch_factor(p.microbatch);
+          samples[detail::index(p.stage)].add(p.kind, detail::at_factor_1(end - start, factor));
         }
       }
     }
@@ -162,13 +178,7 @@ ZBPP_INLINE problem costs_from(std::span<timeline const> steps, problem const& s
     detail::set_backward(of, samples[s]);
   }
   detail::set_overlapped(costs, pairs, stated);
-  auto const limits = stated.memory_limits();
-  return {
-      stated.placement(),
-      stated.microbatches(),
-      std::move(costs),
-      stated.transfer(),
-      {limits.begin(), limits.end()}};
+  return with_stages(stated, std::move(costs));
 }
 
 }  // namespace zbpp

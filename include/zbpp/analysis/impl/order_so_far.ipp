@@ -16,6 +16,7 @@ ZBPP_INLINE order_so_far::order_so_far(problem const& problem)
     : problem_(problem),
       last_(problem.stages() - 1),
       m_(problem.microbatches()),
+      step_(problem.distinct_microbatches() > 1 ? problem.stages() : 0),
       ranks_(index(problem.ranks())),
       stages_(index(problem.stages())),
       ends_{grid<ticks>(problem.stages(), m_), grid<ticks>(problem.stages(), m_)},
@@ -26,23 +27,32 @@ ZBPP_INLINE order_so_far::order_so_far(problem const& problem)
     throw error(
         errc::unsupported_problem,
         "an exhaustive search takes up to 63 microbatches; these are " + std::to_string(m_));
-  for (int s = 0; s <= last_; ++s) {
-    rank_numbers_.push_back(problem.placement().rank_of(s));
-    hops_down_.push_back(s > 0 ? problem.transfer_time(s - 1, s) : 0);
-    hops_up_.push_back(s < last_ ? problem.transfer_time(s + 1, s) : 0);
-    terms_.push_back(terms_of(problem, s));
-  }
+  auto const distinct = problem.distinct_microbatches();
+  for (int n = 0; n < distinct; ++n)
+    for (int s = 0; s <= last_; ++s) {
+      hops_down_.push_back(s > 0 ? problem.transfer_time(s - 1, s, n) : 0);
+      hops_up_.push_back(s < last_ ? problem.transfer_time(s + 1, s, n) : 0);
+      terms_.push_back(terms_of(problem.costs(s, n)));
+    }
+  for (int s = 0; s <= last_; ++s) rank_numbers_.push_back(problem.placement().rank_of(s));
+  if (!are_alike())
+    for (auto const k : {backward, forward}) {
+      auto& sums = times_from_[k];
+      sums.assign(index((m_ + 1) * step_), 0);
+      for (int n = m_ - 1; n >= 0; --n)
+        for (int s = 0; s <= last_; ++s) sums[at(s, n)] = sums[at(s, n + 1)] + time(k, s, n);
+    }
   for (int r = 0; r < problem.ranks(); ++r) {
     auto& rank = ranks_[index(r)];
     rank.limit = problem.memory_limit(r).value_or(none);
     auto const stages = problem.placement().stages_of(r);
     stages_of_.emplace_back(stages.begin(), stages.end());
     for (int s : stages) {
-      auto const& t = terms_[index(s)];
       rank.held += problem.costs(s).static_memory;
       rank.passes_left += 3 * m_;
-      rank.forwards_left += m_ * t.time[forward];
-      rank.work_left += m_ * (t.time[forward] + t.time[backward] + t.least_weight);
+      rank.forwards_left += time_from(forward, s, 0);
+      rank.work_left += time_from(forward, s, 0) + time_from(backward, s, 0);
+      for (int n = 0; n < m_; ++n) rank.work_left += terms(s, n).least_weight;
     }
   }
   settle_first_starts();
@@ -51,13 +61,13 @@ ZBPP_INLINE order_so_far::order_so_far(problem const& problem)
   for (int s = 0; s <= last_; ++s) {
     auto const& c = problem.costs(s);
     bool const saves = rank_of(s).limit != none && c.recompute_input < c.activation;
-    terms_[index(s)].may_recompute = c.recompute && (saves || !is_settled);
-    has_lean_ = has_lean_ || terms_[index(s)].may_recompute;
+    bool const may_recompute = c.recompute && (saves || !is_settled);
+    for (int n = 0; n < distinct; ++n) terms_[at(s, n)].may_recompute = may_recompute;
+    has_lean_ = has_lean_ || may_recompute;
   }
 }
 
-ZBPP_INLINE order_so_far::stage_terms order_so_far::terms_of(problem const& problem, int s) const {
-  auto const& c = problem.costs(s);
+ZBPP_INLINE order_so_far::stage_terms order_so_far::terms_of(stage_costs const& c) {
   stage_terms t;
   t.may_fuse = c.output_gradient > 0 || c.gains_by_fusing();
   t.time[forward] = t.time[lean_forward] = c.forward;
@@ -90,7 +100,6 @@ ZBPP_INLINE void order_so_far::run(int r, option const& chosen) {
   auto& rank = ranks_[index(r)];
   auto const [does, s] = chosen.next;
   auto& stage = stages_[index(s)];
-  auto const& t = terms_[index(s)];
   constexpr std::array names{
       pass_kind::backward_input,
       pass_kind::forward,
@@ -99,7 +108,8 @@ ZBPP_INLINE void order_so_far::run(int r, option const& chosen) {
       pass_kind::recompute,
       pass_kind::forward};
   auto const k = counted_as(does);
-  auto const number = k == recompute ? std::countr_zero(stage.lean) : stage.done[k];
+  auto const number = next(does, s);
+  auto const& t = terms(s, number);
   taken_.push_back({r, chosen.next, stage.lean, rank});
   rows_[index(r)].push_back({names[does], s, number});
   if (!rank.settled) rank.start = chosen.start;
@@ -153,7 +163,7 @@ ZBPP_INLINE bool order_so_far::has_room_for_all(int r) const {
   auto all = rank(r).held;
   bytes most = 0;
   for (int s : stages_of_[index(r)]) {
-    auto const& t = terms_[index(s)];
+    auto const& t = terms(s, 0);
     all += left(forward, s) * t.kept[forward] +
            std::popcount(stages_[index(s)].lean) * t.kept[recompute] +
            left(backward, s) * std::max<bytes>(t.kept[backward], 0);
@@ -177,7 +187,7 @@ ZBPP_INLINE bool order_so_far::look_ahead() {
       changed = changed || soonest > rank.free;
       auto const [k, s] = rank.committed;
       rank.free = soonest;
-      rank.free_for_rest = s >= 0 ? soonest + time(k, s) : soonest;
+      rank.free_for_rest = s >= 0 ? soonest + next_time(k, s) : soonest;
     }
   }
   return true;
@@ -191,7 +201,8 @@ ZBPP_INLINE ticks order_so_far::bound() {
     auto finish = rank.passes_left == 0 ? rank.clock : rank.free + rank.work_left;
     for (int s : stages_of_[index(r)]) {
       if (left(weight, s) == 0) continue;
-      auto const after = left(backward, s) > 0 ? terms_[index(s)].least_weight : time(weight, s);
+      auto const after =
+          left(backward, s) > 0 ? terms(s, m_ - 1).least_weight : time(weight, s, m_ - 1);
       finish = std::max(finish, stages_[index(s)].last[backward] + after);
     }
     // A rank whose first start is open may start late, but has all its work before it then.
@@ -206,8 +217,13 @@ ZBPP_INLINE void order_so_far::describe(std::string& key, std::vector<ticks>& ti
   for (auto const& stage : stages_) {
     for (int n : stage.done) key.push_back(static_cast<char>(n));
     if (has_lean_) key.push_back(static_cast<char>(std::popcount(stage.lean)));
-    for (auto bits = stage.lean; bits != 0; bits &= bits - 1)
-      times.push_back(-std::countr_zero(bits));  // R of a later microbatch has more time
+    for (auto bits = stage.lean; bits != 0; bits &= bits - 1) {
+      auto const number = std::countr_zero(bits);
+      if (are_alike())
+        times.push_back(-number);  // R of a later microbatch has more time
+      else
+        key.push_back(static_cast<char>(number));
+    }
   }
   for (auto const& rank : ranks_) {
     key.push_back(static_cast<char>(-1 - rank.committed.stage));
@@ -220,10 +236,10 @@ ZBPP_INLINE void order_so_far::describe(std::string& key, std::vector<ticks>& ti
     auto const clock = rank_of(s).clock;
     if (s > 0)
       for (int n = done(forward, s); n < done(forward, s - 1); ++n)
-        times.push_back(std::max(clock, ends_[forward](s - 1, n) + down(s)));
+        times.push_back(std::max(clock, ends_[forward](s - 1, n) + down(s, n)));
     if (s < last_)
       for (int n = done(backward, s); n < done(backward, s + 1); ++n)
-        times.push_back(std::max(clock, ends_[backward](s + 1, n) + up(s)));
+        times.push_back(std::max(clock, ends_[backward](s + 1, n) + up(s, n)));
   }
 }
 
@@ -233,15 +249,15 @@ ZBPP_INLINE void order_so_far::settle_first_starts() {
   for (int s = 0; s < problem_.ranks(); ++s) {
     auto& rank = ranks_[index(rank_number(s))];
     if (rank.settled) return;
-    now += down(s);
+    now += down(s, 0);
     rank.start = now;
     rank.settled = true;
-    now += time(forward, s);
+    now += time(forward, s, 0);
   }
 }
 
 ZBPP_INLINE bool order_so_far::can_be_next(kind k, int s) const {
-  auto const& t = terms_[index(s)];
+  auto const& t = terms(s, 0);
   auto const& rank = rank_of(s);
   if (t.during[k] > rank.limit - rank.held) return false;
   auto const c = counted_as(k);
@@ -256,7 +272,7 @@ ZBPP_INLINE bool order_so_far::can_be_next(kind k, int s) const {
     case forward: return (k == forward || t.may_recompute) && (s == 0 || has(s - 1));
     case weight: return done(backward, s) > number;
     case fused:
-      if (!t.may_fuse || done(weight, s) != number) return false;
+      if (!terms(s, number).may_fuse || done(weight, s) != number) return false;
       [[fallthrough]];
     default: return done(forward, s) > number && !is_lean(s) && (s == last_ || has(s + 1));
   }
@@ -271,7 +287,7 @@ ZBPP_INLINE order_so_far::input order_so_far::input_of(next_pass next) const {
 ZBPP_INLINE order_so_far::option order_so_far::option_of(next_pass next) const {
   auto const in = input_of(next);
   auto const start = std::max(rank_of(next.stage).clock, in.time);
-  return {next, start, start + time(next.does, next.stage), in.known};
+  return {next, start, start + next_time(next.does, next.stage), in.known};
 }
 
 ZBPP_INLINE ticks order_so_far::earliest_input(kind k, int s) const {
@@ -283,8 +299,8 @@ ZBPP_INLINE ticks order_so_far::earliest_end(kind k, int s) const {
   next_pass const committed{counted_as(rank.committed.does), rank.committed.stage};
   bool const is_rest = committed.stage >= 0 && committed != next_pass{k, s};
   auto free = is_rest ? rank.free_for_rest : rank.free;
-  if (k == backward && is_lean(s)) free += time(recompute, s);
-  return std::max(free, input_of({k, s}).time) + time(k, s);
+  if (k == backward && is_lean(s)) free += time(recompute, s, done(backward, s));
+  return std::max(free, input_of({k, s}).time) + next_time(k, s);
 }
 
 ZBPP_INLINE ticks order_so_far::soonest_start(int r) const {
@@ -308,9 +324,9 @@ ZBPP_INLINE void order_so_far::find_input(kind k, int s) {
   };
   auto& in = stages_[index(s)].inputs[k];
   if (k == forward)
-    in = s == 0 ? input{0, true} : from(forward, s - 1, down(s));
+    in = s == 0 ? input{0, true} : from(forward, s - 1, down(s, number));
   else
-    in = s == last_ ? from(forward, s, 0) : from(backward, s + 1, up(s));
+    in = s == last_ ? from(forward, s, 0) : from(backward, s + 1, up(s, number));
 }
 
 ZBPP_INLINE void order_so_far::find_last_ends() {
@@ -318,11 +334,11 @@ ZBPP_INLINE void order_so_far::find_last_ends() {
   for (int s = 0; s <= last_; ++s) {
     auto const n = left(forward, s);
     auto& end = stages_[index(s)].last[forward];
-    before += down(s);
+    before += down(s, m_ - 1);
     end = n == 0 ? ends_[forward](s, m_ - 1)
                  : std::max(
-                       earliest_end(forward, s) + (n - 1) * time(forward, s),
-                       before + time(forward, s));
+                       earliest_end(forward, s) + time_from(forward, s, done(forward, s) + 1),
+                       before + time(forward, s, m_ - 1));
     before = end;
   }
   // Of all F, and the R and B of this stage and later ones.
@@ -331,13 +347,16 @@ ZBPP_INLINE void order_so_far::find_last_ends() {
     auto const n = left(backward, s);
     auto& end = stages_[index(s)].last[backward];
     auto& needed = rank_work_[index(rank_number(s))];
-    needed += n * time(backward, s) + std::popcount(stages_[index(s)].lean) * time(recompute, s);
-    if (s < last_) before += up(s);
+    auto const all = time_from(backward, s, done(backward, s));
+    needed += all;
+    for (auto bits = stages_[index(s)].lean; bits != 0; bits &= bits - 1)
+      needed += time(recompute, s, std::countr_zero(bits));
+    if (s < last_) before += up(s, m_ - 1);
     end = n == 0 ? ends_[backward](s, m_ - 1)
                  : std::max(
                        {rank_of(s).free + needed,
-                        earliest_input(backward, s) + n * time(backward, s),
-                        before + time(backward, s)});
+                        earliest_input(backward, s) + all,
+                        before + time(backward, s, m_ - 1)});
     before = end;
   }
 }

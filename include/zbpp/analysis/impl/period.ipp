@@ -98,7 +98,7 @@ class step_paths {
         // The first pass of a pair takes no time, and the second the time of both, so the pair
         // begins when both inputs are there; what both make is there at the end of the second.
         bool const begins_pair = next_is_paired(row, at);
-        node made{rank, nobody, 0, problem.costs(p.stage).of(p.kind)};
+        node made{rank, nobody, 0, problem.time(p)};
         if (begins_pair) made.duration = 0;
         if (p.is_paired) made.duration = problem.pair_time(row[at - 1], p);
         bool const is_forward = p.kind == pass_kind::forward;
@@ -106,7 +106,7 @@ class step_paths {
         auto const from = is_forward ? p.stage - 1 : p.stage + 1;
         if (passes_on && from >= 0 && from < problem.stages() && placement.rank_of(from) != rank) {
           made.producer = (is_forward ? forward : backward)(from, p.microbatch);
-          made.transfer = problem.transfer_time(from, p.stage);
+          made.transfer = problem.transfer_time(from, p.stage, p.microbatch);
           if (made.producer == nobody) return false;
         }
         auto const number = static_cast<int>(sequence_.size());

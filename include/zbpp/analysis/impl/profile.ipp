@@ -3,6 +3,7 @@
 // How samples of passes and messages become a profile.
 #pragma once
 
+#include <zbpp/analysis/costs_from.hpp>
 #include <zbpp/analysis/message_times.hpp>
 #include <zbpp/analysis/profile.hpp>
 #include <zbpp/config.hpp>
@@ -77,8 +78,9 @@ profile(std::span<timeline const> steps, problem const& stated, profile_options 
         }
         auto const& [p, start, end] = step[rank][at];
         auto& of = passes[{p.stage, p.kind}];
-        of.took.push_back(end - start);
-        of.passes.push_back({static_cast<int>(i), p, end - start});
+        auto const took = detail::at_factor_1(end - start, stated.microbatch_factor(p.microbatch));
+        of.took.push_back(took);
+        of.passes.push_back({static_cast<int>(i), p, took});
       }
   }
   for (auto& [kind, all] : passes) {

@@ -147,7 +147,7 @@ ZBPP_INLINE void step_replay::find_inputs(problem const& problem) {
         continue;
       input->pass = *p;
       input->from = is_forward ? forward(source, p->microbatch) : backward(source, p->microbatch);
-      input->stated = problem.transfer_time(source, p->stage);
+      input->stated = problem.transfer_time(source, p->stage, p->microbatch);
       ++input;
     }
   }

@@ -179,7 +179,9 @@ class chrome_trace {
         auto const from = made.find(key(timed.pass, stage));
         if (from == made.end() || from->second.rank == rank) continue;
         auto arrival = from->second.timed.end;
-        if (problem_) arrival += problem_->transfer_time(static_cast<int>(stage), timed.pass.stage);
+        if (problem_)
+          arrival += problem_->transfer_time(
+              static_cast<int>(stage), timed.pass.stage, timed.pass.microbatch);
         messages.push_back({from->second, {rank, timed}, std::min(arrival, timed.start)});
       }
     }

@@ -71,6 +71,40 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
     refuse("overlapped_fused must lie between max(F, BW) and F + BW");
 }
 
+namespace detail {
+
+/// Changes the times of the passes of a stage. Where roundings leave what two take together by a
+/// tick, it stays between the longer one and both in turn.
+/// @param change  makes another time of one
+template <class Change>
+[[nodiscard]] stage_costs with_times_of_passes(stage_costs const& costs, Change const& change) {
+  auto all = costs;
+  all.forward = change(costs.forward);
+  all.backward_input = change(costs.backward_input);
+  all.backward_weight = change(costs.backward_weight);
+  if (costs.recompute) all.recompute = change(*costs.recompute);
+  auto const together = [&](std::optional<ticks> const& time, ticks one, ticks other) {
+    return std::clamp(change(*time), std::max(one, other), one + other);
+  };
+  if (costs.backward_fused)
+    all.backward_fused = together(costs.backward_fused, all.backward_input, all.backward_weight);
+  if (costs.overlapped)
+    all.overlapped = together(costs.overlapped, all.forward, all.backward_input);
+  if (costs.overlapped_fused)
+    all.overlapped_fused =
+        together(costs.overlapped_fused, all.forward, all.of(pass_kind::backward));
+  return all;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE stage_costs times_factor(stage_costs const& costs, double factor) noexcept {
+  if (factor == 1) return costs;
+  return detail::with_times_of_passes(costs, [factor](ticks time) {
+    return static_cast<ticks>(std::llround(static_cast<double>(time) * factor));
+  });
+}
+
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }
 
 ZBPP_INLINE transfer_costs::transfer_costs(
@@ -91,6 +125,13 @@ ZBPP_INLINE transfer_costs::transfer_costs(
   check_size("latency", latency_.size());
   if (!time_per_byte_.empty()) check_size("time_per_byte", time_per_byte_.size());
   check();
+}
+
+ZBPP_INLINE ticks
+transfer_costs::operator()(int from, int to, bytes size, double factor) const noexcept {
+  if (from == to || time_per_byte_.empty()) return (*this)(from, to, size);
+  auto const pair = detail::index(std::int64_t{from} * ranks_ + to);
+  return with_rate(latency_[pair], time_per_byte_[pair] * factor, size);
 }
 
 ZBPP_INLINE ticks transfer_costs::with_rate(ticks latency, double rate, bytes size) noexcept {

@@ -59,26 +59,9 @@ ZBPP_INLINE stage_costs at_speed(stage_costs const& costs, double speed) {
     constexpr double most = 0x1p62;  // which no problem takes
     return static_cast<ticks>(std::min(std::round(static_cast<double>(time) / speed), most));
   };
-  auto all = costs;
-  for (auto const time :
-       {&stage_costs::forward,
-        &stage_costs::backward_input,
-        &stage_costs::backward_weight,
-        &stage_costs::norm,
-        &stage_costs::optimizer_step})
-    all.*time = scaled(costs.*time);
-  if (costs.recompute) all.recompute = scaled(*costs.recompute);
-  // Roundings can leave what two passes take together by a tick.
-  auto const together = [&](std::optional<ticks> const& time, ticks one, ticks other) {
-    return std::clamp(scaled(*time), std::max(one, other), one + other);
-  };
-  if (costs.backward_fused)
-    all.backward_fused = together(costs.backward_fused, all.backward_input, all.backward_weight);
-  if (costs.overlapped)
-    all.overlapped = together(costs.overlapped, all.forward, all.backward_input);
-  if (costs.overlapped_fused)
-    all.overlapped_fused =
-        together(costs.overlapped_fused, all.forward, all.of(pass_kind::backward));
+  auto all = detail::with_times_of_passes(costs, scaled);
+  all.norm = scaled(costs.norm);
+  all.optimizer_step = scaled(costs.optimizer_step);
   return all;
 }
 

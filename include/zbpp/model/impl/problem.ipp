@@ -8,6 +8,8 @@
 #include <zbpp/model/detail/cost_sums.hpp>
 #include <zbpp/model/problem.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +41,27 @@ ZBPP_INLINE problem::problem(
       transfer_(std::move(transfer)),
       memory_limits_(std::move(memory_limits)) {
   check();
+}
+
+ZBPP_INLINE ticks problem::scaled_time(pass const& p) const noexcept {
+  return costs(p.stage, p.microbatch).of(p.kind);
+}
+
+ZBPP_INLINE ticks
+problem::scaled_pair_time(pass const& forward, pass const& backward) const noexcept {
+  return zbpp::pair_time(
+      costs(forward.stage, forward.microbatch),
+      costs(backward.stage, backward.microbatch),
+      backward.kind);
+}
+
+ZBPP_INLINE ticks
+problem::scaled_transfer_time(int from_stage, int to_stage, int microbatch) const noexcept {
+  return transfer_(
+      placement_.rank_of(from_stage),
+      placement_.rank_of(to_stage),
+      costs(std::min(from_stage, to_stage)).edge,
+      factors_[detail::index(microbatch)]);
 }
 
 ZBPP_INLINE void problem::check() const {
@@ -73,7 +96,26 @@ ZBPP_INLINE void problem::check() const {
       throw error(
           errc::bad_argument,
           "memory_limit is " + std::to_string(limit) + "; a limit is at least 0 bytes");
+  check_factors();
   check_sums();
+}
+
+ZBPP_INLINE void problem::check_factors() const {
+  if (factors_.empty()) return;
+  if (factors_.size() != detail::index(microbatches_))
+    throw error(
+        errc::bad_argument,
+        "there are " + std::to_string(factors_.size()) + " microbatch factors for " +
+            std::to_string(microbatches_) + " microbatches; give one for each, or none");
+  for (std::size_t m = 0; m < factors_.size(); ++m) {
+    constexpr double most = 1e6;
+    if (!(factors_[m] > 0 && factors_[m] <= most))
+      throw error(
+          errc::bad_argument,
+          "the microbatch factor is " + std::to_string(factors_[m]) +
+              "; a factor is above 0 and at most 10^6",
+          {.microbatch = static_cast<int>(m)});
+  }
 }
 
 ZBPP_INLINE void problem::check_sums() const {
@@ -83,8 +125,14 @@ ZBPP_INLINE void problem::check_sums() const {
     auto const& c = costs(s);
     sums.add(c);
     if (s > 0) {
-      sums.add_time(transfer_time(s - 1, s));
-      sums.add_time(transfer_time(s, s - 1));
+      auto const add_hop = [&](int from, int to) {
+        auto const rounded_off = factors_.empty() ? 0 : 1;
+        sums.add_time(
+            transfer_(placement_.rank_of(from), placement_.rank_of(to), costs(s - 1).edge) +
+            rounded_off);
+      };
+      add_hop(s - 1, s);
+      add_hop(s, s - 1);
     }
     if (c.tied > 0)
       for (int other : tied)
@@ -93,7 +141,10 @@ ZBPP_INLINE void problem::check_sums() const {
     sums.add_memory(c.edge, 4);
     sums.add_memory(c.workspace);
   }
-  if (sums.greatest() * microbatches_ > detail::cost_sums::most)
+  // A time that is multiplied and rounded is no more than the sum of both.
+  long double all = microbatches_;
+  for (auto const factor : factors_) all += factor;
+  if (sums.greatest() * all > detail::cost_sums::most)
     throw error(
         errc::bad_argument,
         "times or sizes add up to more than 2^62 over a step; use a coarser unit");
@@ -118,35 +169,47 @@ ZBPP_INLINE bytes problem::tied_size() const noexcept {
   return size;
 }
 
-ZBPP_INLINE problem with_memory_limits(problem const& problem, std::vector<bytes> limits) {
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      {problem.all_costs().begin(), problem.all_costs().end()},
-      problem.transfer(),
-      std::move(limits)};
+ZBPP_INLINE problem with_stages(problem changed, std::vector<stage_costs> stages) {
+  changed.stages_ = std::move(stages);
+  changed.check();
+  return changed;
 }
 
-ZBPP_INLINE problem with_memory_limit(problem const& problem, bytes limit) {
-  return with_memory_limits(problem, {limit});
+ZBPP_INLINE problem with_memory_limits(problem changed, std::vector<bytes> limits) {
+  changed.memory_limits_ = std::move(limits);
+  changed.check();
+  return changed;
 }
 
-ZBPP_INLINE problem with_microbatches(problem const& problem, int microbatches) {
-  return {
-      problem.placement(),
-      microbatches,
-      {problem.all_costs().begin(), problem.all_costs().end()},
-      problem.transfer(),
-      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+ZBPP_INLINE problem with_memory_limit(problem changed, bytes limit) {
+  return with_memory_limits(std::move(changed), {limit});
 }
 
-ZBPP_INLINE problem with_transfer(problem const& problem, transfer_costs transfer) {
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      {problem.all_costs().begin(), problem.all_costs().end()},
-      std::move(transfer),
-      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+ZBPP_INLINE problem with_microbatches(problem changed, int microbatches) {
+  if (!changed.factors_.empty() && microbatches != changed.microbatches_)
+    throw error(
+        errc::bad_argument,
+        "the " + std::to_string(changed.microbatches_) +
+            " microbatches have a factor each, which says nothing of " +
+            std::to_string(microbatches) +
+            "; take the factors away first, and give those of the others");
+  changed.microbatches_ = microbatches;
+  changed.check();
+  return changed;
+}
+
+ZBPP_INLINE problem with_transfer(problem changed, transfer_costs transfer) {
+  changed.transfer_ = std::move(transfer);
+  changed.check();
+  return changed;
+}
+
+ZBPP_INLINE problem with_microbatch_factors(problem changed, std::vector<double> factors) {
+  changed.factors_ = std::move(factors);
+  changed.check();
+  if (std::ranges::all_of(changed.factors_, [](double factor) { return factor == 1; }))
+    changed.factors_.clear();
+  return changed;
 }
 
 }  // namespace zbpp

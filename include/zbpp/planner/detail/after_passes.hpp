@@ -69,7 +69,7 @@ class fusion {
     for (auto const& p : order_.passes().all())
       if (p.kind == pass_kind::backward_input) stays_split_(p.stage, p.microbatch) = 1;
     for (auto const& p : joined_.passes().all())
-      if (is_pair(p) && problem.costs(p.stage).gains_by_fusing()) pairs_.push_back(p);
+      if (is_pair(p) && problem.costs(p.stage, p.microbatch).gains_by_fusing()) pairs_.push_back(p);
   }
 
   [[nodiscard]] schedule run() {
@@ -215,8 +215,7 @@ class pairing {
       if (preference != pair_order::any &&
           is_forward_first != (preference == pair_order::forward_first))
         return false;
-      return may_pair(f, g) && problem_.pair_time(f, g) < problem_.costs(f.stage).forward +
-                                                              problem_.costs(g.stage).of(g.kind);
+      return may_pair(f, g) && problem_.pair_time(f, g) < problem_.time(f) + problem_.time(g);
     };
     if (may(row[0].pass, row[1].pass)) return 2;
     auto const between = row[1].pass.kind;

@@ -132,12 +132,14 @@ namespace zbpp::detail {
   std::vector<stage_costs> stages;
   for (std::size_t s = 0; s < wanted; ++s)
     stages.push_back(merge_layers(std::span<stage_costs const>(grains).subspan(s * run, run)));
-  return zbpp::problem(
-      placement,
-      problem.microbatches(),
-      std::move(stages),
-      problem.transfer(),
-      {problem.memory_limits().begin(), problem.memory_limits().end()});
+  auto const factors = problem.microbatch_factors();
+  return with_microbatch_factors(
+      {placement,
+       problem.microbatches(),
+       std::move(stages),
+       problem.transfer(),
+       {problem.memory_limits().begin(), problem.memory_limits().end()}},
+      {factors.begin(), factors.end()});
 }
 
 /// Lists the placements that a model could have, the fewest stages first: its own, linear, V, and

@@ -103,8 +103,8 @@ inline constexpr ticks never = std::numeric_limits<ticks>::max();
 /// Names what a rank does next on one of its stages.
 enum class action : std::uint16_t { forward, backward, weight, recompute };
 
-/// Holds what a problem and the rules say of one stage, and how far it is.
-struct stage_state {
+/// Holds what the passes of a stage take for one microbatch, and their messages.
+struct stage_times {
   ticks forward = 0;
   ticks backward_input = 0;
   ticks backward_weight = 0;
@@ -112,6 +112,11 @@ struct stage_state {
   ticks recompute = 0;
   ticks hop_down = 0;  // to the next stage
   ticks hop_up = 0;    // to the stage before
+};
+
+/// Holds what a problem and the rules say of one stage, and how far it is.
+struct stage_state {
+  stage_times next = {};  // of its next F, B, W and R
   bytes activation = 0;
   bytes recompute_input = 0;
   bytes weight_gradient_input = 0;
@@ -122,7 +127,7 @@ struct stage_state {
 
   bool fuses = false;
   bool recomputes = false;
-  ticks backward = 0;  // time of B, or of BW
+  ticks backward = 0;  // of its next B, or BW
   bytes added = 0;     // while B runs
   bytes left = 0;      // by B, for W
   int in_flight = 0;   // most microbatches between F and B
@@ -169,11 +174,14 @@ class pipeline_state {
  public:
   /// @param reserve  bytes of each rank that are not to be used; empty for none
   pipeline_state(problem const& problem, std::vector<bytes> const& reserve)
-      : microbatches_(problem.microbatches()) {
+      : microbatches_(problem.microbatches()), distinct_(problem.distinct_microbatches()) {
     auto const cells = index(problem.stages()) * index(microbatches_);
     forward_input_.resize(cells);
     backward_input_.resize(cells);
-    for (int s = 0; s < problem.stages(); ++s) stages_.push_back(state_of(problem, s, reserve));
+    for (int s = 0; s < problem.stages(); ++s) {
+      stages_.push_back(state_of(problem, s, reserve));
+      for (int k = 0; k < distinct_; ++k) times_.push_back(times_of(problem, s, k));
+    }
     for (int r = 0; r < problem.ranks(); ++r) {
       ranks_.emplace_back();
       ranks_.back().stages = problem.placement().stages_of(r);
@@ -193,7 +201,7 @@ class pipeline_state {
         auto& s = stages_[index(*i)];
         s.fuses = rules[index(*i)].fuses;
         s.recomputes = rules[index(*i)].recomputes;
-        s.backward = s.fuses ? s.backward_fused : s.backward_input;
+        r.all_work += take_first_times(*i);
         s.added = s.fuses ? 0 : s.output_gradient;
         s.left = s.fuses ? 0 : s.weight_gradient_input;
         s.in_flight = rules[index(*i)].in_flight;
@@ -202,8 +210,6 @@ class pipeline_state {
         s.room = s.limit - later;
         later += s.kept;
         most_added = std::max(most_added, s.activation - s.kept + s.added);
-        r.all_work += microbatches_ * (s.forward + s.backward + (s.fuses ? 0 : s.backward_weight) +
-                                       (s.recomputes ? s.recompute : 0));
       }
       for (int s : r.stages) stages_[index(s)].room -= most_added;
       r.work = r.all_work;
@@ -233,10 +239,12 @@ class pipeline_state {
         auto const k = s.f++;
         ++r.forwards;
         r.held += s.kept;
-        run(r, forward_input_[cell(stage, k)], s.forward);
+        run(r, forward_input_[cell(stage, k)], s.next.forward);
         bool const is_last = index(stage) + 1 == stages_.size();
+        auto const at = r.free + s.next.hop_down;
+        if (differ()) take_next_forward(stage);
         return is_last ? arrive(backward_input_, stage, k, r.free)
-                       : arrive(forward_input_, stage + 1, k, r.free + s.hop_down);
+                       : arrive(forward_input_, stage + 1, k, at);
       }
       case action::backward: {
         auto const k = s.b++;
@@ -245,17 +253,20 @@ class pipeline_state {
         r.recomputed = -1;
         r.held -= s.activation - s.left;  // grows where B adds more than it frees
         run(r, backward_input_[cell(stage, k)], s.backward);
-        return stage == 0 ? arrival{} : arrive(backward_input_, stage - 1, k, r.free + s.hop_up);
+        auto const at = r.free + s.next.hop_up;
+        if (differ()) take_next_backward(stage);
+        return stage == 0 ? arrival{} : arrive(backward_input_, stage - 1, k, at);
       }
       case action::weight:
         ++s.w;
         r.held -= s.weight_gradient_input;
-        run(r, 0, s.backward_weight);
+        run(r, 0, s.next.backward_weight);
+        if (differ()) take_next_weight(stage);
         return {};
       case action::recompute:
         r.recomputed = stage;
         r.held += s.activation - s.kept;
-        run(r, 0, s.recompute);
+        run(r, 0, s.next.recompute);
         return {};
     }
     return {};
@@ -267,13 +278,6 @@ class pipeline_state {
     auto const& c = problem.costs(s);
     auto const rank = problem.placement().rank_of(s);
     stage_state stage;
-    stage.forward = c.forward;
-    stage.backward_input = c.backward_input;
-    stage.backward_weight = c.backward_weight;
-    stage.backward_fused = c.of(pass_kind::backward);
-    stage.recompute = c.recompute.value_or(0);
-    stage.hop_down = s + 1 < problem.stages() ? problem.transfer_time(s, s + 1) : 0;
-    stage.hop_up = s > 0 ? problem.transfer_time(s, s - 1) : 0;
     stage.activation = c.activation;
     stage.recompute_input = c.recompute_input;
     stage.weight_gradient_input = c.weight_gradient_input;
@@ -285,8 +289,61 @@ class pipeline_state {
     return stage;
   }
 
+  [[nodiscard]] static stage_times times_of(problem const& problem, int s, int microbatch) {
+    auto const c = problem.costs(s, microbatch);
+    return {
+        .forward = c.forward,
+        .backward_input = c.backward_input,
+        .backward_weight = c.backward_weight,
+        .backward_fused = c.of(pass_kind::backward),
+        .recompute = c.recompute.value_or(0),
+        .hop_down = s + 1 < problem.stages() ? problem.transfer_time(s, s + 1, microbatch) : 0,
+        .hop_up = s > 0 ? problem.transfer_time(s, s - 1, microbatch) : 0};
+  }
+
   [[nodiscard]] std::size_t cell(int s, int microbatch) const noexcept {
     return index(s) * index(microbatches_) + index(microbatch);
+  }
+
+  // Whether microbatches take different times, so that those of the next pass change.
+  [[nodiscard]] bool differ() const noexcept { return distinct_ > 1; }
+  [[nodiscard]] stage_times const& times_of(int stage, int microbatch) const noexcept {
+    auto const k = std::min(microbatch, distinct_ - 1);
+    return times_[index(stage) * index(distinct_) + index(k)];
+  }
+
+  // Takes the times of the first passes of a stage. @return what all of its passes take
+  ticks take_first_times(int stage) noexcept {
+    auto& s = stages_[index(stage)];
+    ticks all = 0;
+    for (int k = 0; k < distinct_; ++k) {
+      auto const& t = times_of(stage, k);
+      all += t.forward + backward_of(s, t) + (s.fuses ? 0 : t.backward_weight) +
+             (s.recomputes ? t.recompute : 0);
+    }
+    s.next = times_of(stage, 0);
+    s.backward = backward_of(s, s.next);
+    return differ() ? all : microbatches_ * all;
+  }
+  [[nodiscard]] static ticks backward_of(stage_state const& s, stage_times const& t) noexcept {
+    return s.fuses ? t.backward_fused : t.backward_input;
+  }
+  void take_next_forward(int stage) noexcept {
+    auto& s = stages_[index(stage)];
+    auto const& t = times_of(stage, s.f);
+    s.next.forward = t.forward;
+    s.next.hop_down = t.hop_down;
+  }
+  void take_next_backward(int stage) noexcept {
+    auto& s = stages_[index(stage)];
+    auto const& t = times_of(stage, s.b);
+    s.backward = backward_of(s, t);
+    s.next.recompute = t.recompute;
+    s.next.hop_up = t.hop_up;
+  }
+  void take_next_weight(int stage) noexcept {
+    auto& s = stages_[index(stage)];
+    s.next.backward_weight = times_of(stage, s.w).backward_weight;
   }
 
   static void run(rank_state& r, ticks ready, ticks time) noexcept {
@@ -302,6 +359,8 @@ class pipeline_state {
   }
 
   int microbatches_;
+  int distinct_;                    // microbatches of which times are kept; 1: all take the same
+  std::vector<stage_times> times_;  // by stage and microbatch
   std::vector<stage_state> stages_;
   std::vector<rank_state> ranks_;
   std::vector<ticks> forward_input_;  // of (stage, microbatch): when it is there
@@ -347,7 +406,7 @@ class chooser {
       return {action::weight, weight_};
     if (backward_.stage >= 0) {  // a gradient is on its way: its R can run before it arrives
       auto const& s = state_.stage(backward_.stage);
-      if (needs_recompute(s) && now_ + s.recompute <= next && fits_recompute(s))
+      if (needs_recompute(s) && now_ + s.next.recompute <= next && fits_recompute(s))
         return {action::recompute, backward_.stage};
     }
     return {.at = next};
@@ -365,7 +424,7 @@ class chooser {
     if (rank_.held + (is_f ? s.kept : s.added) > s.limit) return {action::weight, weight_};
     auto const at =
         std::max(now_, is_f ? state_.forward_input(stage) : state_.backward_input(stage));
-    if (!is_f && needs_recompute(s) && at != never && (at == now_ || now_ + s.recompute <= at))
+    if (!is_f && needs_recompute(s) && at != never && (at == now_ || now_ + s.next.recompute <= at))
       return backward(stage);
     if (at > now_)
       return weight_ >= 0 && goes_before(at) ? choice{action::weight, weight_} : choice{.at = at};
@@ -449,7 +508,7 @@ class chooser {
   // Whether a W goes first when something else could start at `next`.
   [[nodiscard]] bool goes_before(ticks next) const noexcept {
     if (next == never) return true;
-    auto const end = now_ + state_.stage(weight_).backward_weight;
+    auto const end = now_ + state_.stage(weight_).next.backward_weight;
     return end <= next || (end <= next + rule_.overrun && may_overrun()) || !may_wait(next);
   }
   [[nodiscard]] bool may_overrun() const noexcept {

@@ -30,8 +30,8 @@ namespace zbpp::detail {
 struct pass_class {
   int rank = 0;
   pass_kind kind{};
-  ticks time = 0;
-  ticks hop = 0;          ///< of its input
+  ticks time = 0;         ///< where microbatches take the same
+  ticks hop = 0;          ///< of its input, likewise
   bytes needed = 0;       ///< while it runs, beyond what was held before
   bytes added = 0;        ///< to what is held after it
   int input = 0;          ///< how far away the pass is that makes its input; 0 for none
@@ -51,6 +51,7 @@ class pass_classes {
 
   /// @return the number of the class of a pass
   [[nodiscard]] static int of(pass const& p) noexcept { return p.stage * slots + slot_of(p.kind); }
+  [[nodiscard]] static int stage_of(int number) noexcept { return number / slots; }
   [[nodiscard]] pass_class const& operator[](int number) const noexcept {
     return classes_[index(number)];
   }
@@ -87,7 +88,7 @@ class pass_classes {
     auto& f = classes_[stage];
     f.needed = f.added = kept;
     f.input = s > 0 ? -slots * microbatches : 0;
-    f.hop = s > 0 ? problem_.transfer_time(s - 1, s) : 0;
+    f.hop = s > 0 ? problem_.transfer_time(s - 1, s, 0) : 0;
     f.output = is_last ? 2 * microbatches : slots * microbatches;
     auto const& placement = problem_.placement();
     auto const is_elsewhere = [&](int other) {
@@ -102,7 +103,7 @@ class pass_classes {
     b.needed = fuses ? 0 : c.output_gradient;
     b.added = (fuses ? 0 : c.weight_gradient_input) - c.activation;
     b.input = is_last ? -2 * microbatches : slots * microbatches;
-    b.hop = is_last ? 0 : problem_.transfer_time(s + 1, s);
+    b.hop = is_last ? 0 : problem_.transfer_time(s + 1, s, 0);
     b.output = s > 0 ? -slots * microbatches : 0;
     b.receives = is_elsewhere(s + 1);
     b.sends = is_elsewhere(s - 1);
@@ -142,7 +143,9 @@ class pass_nodes {
   pass_nodes(int passes, int ranks) : passes_(passes), nodes_(index(passes + 2 + ranks)) {}
 
   /// Makes them anew; what stands before and behind each is for the caller to say.
-  void make(pass_classes const& classes, int microbatches) {
+  void make(pass_classes const& classes, problem const& problem) {
+    auto const microbatches = problem.microbatches();
+    bool const differ = problem.distinct_microbatches() > 1;
     for (int x = 0; x < passes_; ++x) {
       auto const of_class = x / microbatches;
       auto const& c = classes[of_class];
@@ -152,6 +155,8 @@ class pass_nodes {
           .input = c.receives ? x + c.input : nowhere(),
           .output = c.sends ? x + c.output : nowhere(),
           .of_class = of_class};
+      if (differ)
+        set_times((*this)[x], c, problem, {c.kind, classes.stage_of(of_class), x % microbatches});
     }
     constexpr ticks never_longest = -(ticks{1} << 60);
     (*this)[nowhere()] = {.head = never_longest, .tail = never_longest};
@@ -197,6 +202,15 @@ class pass_nodes {
   }
 
  private:
+  // The times of a pass whose microbatch differs from others.
+  static void set_times(
+      pass_node& node, pass_class const& c, problem const& problem, pass const& p) {
+    node.time = problem.time(p);
+    if (c.receives)
+      node.hop = problem.transfer_time(
+          p.kind == pass_kind::forward ? p.stage - 1 : p.stage + 1, p.stage, p.microbatch);
+  }
+
   int passes_;
   std::vector<pass_node> nodes_;
 };
@@ -318,7 +332,7 @@ class pass_network {
     }
     begin_.back() = static_cast<int>(row_.size());
     held_.resize(row_.size());
-    nodes_.make(classes_, microbatches_);
+    nodes_.make(classes_, problem_);
     place(0, row_);
     turns_.load(row_);
     sort(0, turns_.size());

@@ -461,8 +461,9 @@ class rule_search {
       std::vector<bytes> const& reserve,
       std::uint64_t seed)
       : problem_(problem),
+        typical_(with_mean_microbatch(problem)),
         engine_(problem, reserve),
-        make_(problem, bound, std::move(depths), seed),
+        make_(typical_, bound, std::move(depths), seed),
         start_(problem),
         rules_(problem),
         best_of_earlier_starts_(problem),
@@ -470,7 +471,7 @@ class rule_search {
         blocks_(problem),
         changed_(problem.ranks(), problem.stages()) {
     if (problem.placement().is_v_shape() && problem.ranks() > 1)
-      block_orders_.emplace(problem, room(), seed);
+      block_orders_.emplace(typical_, room(), seed);
   }
 
   /// Tries the rules that are known to be good, the likeliest first.
@@ -577,7 +578,7 @@ class rule_search {
   // An order of F and B leaves open where W goes.
   template <class Goes_on>
   void try_fb_orders(std::vector<std::vector<fb_code>> const& fb_orders, Goes_on const& goes_on) {
-    ticks const w = problem_.costs(0).backward_weight;
+    ticks const w = typical_.costs(0).backward_weight;
     for (auto const overrun : {ticks{0}, w / 2, w})
       for (int const kept : {rank_rule::no_limit, 1}) {
         if (!goes_on()) return;
@@ -661,6 +662,7 @@ class rule_search {
   }
 
   problem const& problem_;
+  problem typical_;  // rules are made by the mean microbatch, and tried with all as they are
   list_scheduler engine_;
   candidate_maker make_;
   candidate start_;                   // the best known rules

@@ -75,7 +75,8 @@ struct found_order {
 enum class edge_times { longest, shortest };
 
 /// Makes the messages of a problem take no memory, and as much time as before. Where the edges that
-/// two ranks exchange one way differ in size, all of them take as long as one of them.
+/// two ranks exchange one way differ in size, by stage or by microbatch, all of them take as long
+/// as one of them.
 [[nodiscard]] inline problem with_free_edges(
     problem const& problem, std::vector<bytes> limits, edge_times times = edge_times::longest) {
   std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
@@ -85,12 +86,14 @@ enum class edge_times { longest, shortest };
     auto const p = problem.ranks();
     std::vector<std::optional<ticks>> chosen(index(p) * index(p));
     auto const choose = [&](int from, int to) {
-      auto const time = problem.transfer_time(from, to);
       auto& one = chosen
           [index(problem.placement().rank_of(from)) * index(p) +
            index(problem.placement().rank_of(to))];
-      one = times == edge_times::longest ? std::max(one.value_or(time), time)
-                                         : std::min(one.value_or(time), time);
+      for (int m = 0; m < problem.distinct_microbatches(); ++m) {
+        auto const time = problem.transfer_time(from, to, m);
+        one = times == edge_times::longest ? std::max(one.value_or(time), time)
+                                           : std::min(one.value_or(time), time);
+      }
     };
     for (int s = 1; s < problem.stages(); ++s) {
       choose(s - 1, s);
@@ -100,12 +103,9 @@ enum class edge_times { longest, shortest };
     for (auto const& time : chosen) latency.push_back(time.value_or(0));
     transfer = {p, std::move(latency)};
   }
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      std::move(costs),
-      std::move(transfer),
-      std::move(limits)};
+  return with_memory_limits(
+      with_transfer(with_stages(problem, std::move(costs)), std::move(transfer)),
+      std::move(limits));
 }
 
 /// @return bytes of the activations of so many microbatches, for each rank

@@ -80,7 +80,7 @@ class v_block {
         way.at[leg] = at;
         ready = at + way.time[leg];
         if (i + 1 < problem_.ranks())
-          ready += problem_.transfer_time(stage_of(leg, rank), stage_after(leg, rank));
+          ready += problem_.transfer_time(stage_of(leg, rank), stage_after(leg, rank), 0);
       }
     return lengthen(shape);
   }
@@ -199,8 +199,8 @@ class v_block {
       back_[index(s)] = back;
       forth += way.time[chunk];
       if (s + 1 == problem_.stages()) break;
-      forth += problem_.transfer_time(s, s + 1);
-      back += problem_.transfer_time(s + 1, s);
+      forth += problem_.transfer_time(s, s + 1, 0);
+      back += problem_.transfer_time(s + 1, s, 0);
     }
   }
 
@@ -331,7 +331,7 @@ class v_block_shapes {
         backward += c.backward_input;
         if (r + 1 < problem.ranks()) {
           auto const next = s < problem.ranks() ? s + 1 : s - 1;
-          hop_ = std::max(hop_, problem.transfer_time(s, next));
+          hop_ = std::max(hop_, problem.transfer_time(s, next, 0));
         }
       }
       work_ = std::max(work_, work);

@@ -186,6 +186,11 @@ class replanner::watch {
         "process "
         "only; set moves_stages to false");
     if (!settings_.moves_stages) return;
+    if (!first_.microbatch_factors().empty())
+      throw error(
+          errc::unsupported_problem,
+          "replan_settings::moves_stages: the microbatches of the first plan have factors; stages "
+          "that change ranks take microbatches of one size");
     if (auto const found = detail::find_beside_or_again(first.schedule()))
       throw error(
           errc::unsupported_problem,

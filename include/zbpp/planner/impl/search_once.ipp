@@ -165,12 +165,7 @@ class auto_planner {
     c.overlapped.reset();
     c.overlapped_fused.reset();
   }
-  return {
-      problem.placement(),
-      problem.microbatches(),
-      std::move(costs),
-      problem.transfer(),
-      {problem.memory_limits().begin(), problem.memory_limits().end()}};
+  return with_stages(problem, std::move(costs));
 }
 
 /// 1F1B that runs twice as far ahead, within the memory of every rank: so far that no rank waits

@@ -47,7 +47,7 @@ class v_row {
   void pair_last() {
     auto const& f = passes_[passes_.size() - 2];
     auto& b = passes_.back();
-    auto const in_turn = problem_.costs(f.stage).forward + problem_.costs(b.stage).of(b.kind);
+    auto const in_turn = problem_.time(f) + problem_.time(b);
     b.is_paired = problem_.pair_time(f, b) < in_turn;
   }
 

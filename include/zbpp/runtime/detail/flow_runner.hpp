@@ -145,7 +145,8 @@ class flow_runner {
     auto const& chunk = chunk_of(i);
     bool const forward = i.kind == instruction_kind::send_activation;
     auto& msg = outgoing_of(i, forward, chunk, state_of(i));
-    auto const transfer = forward ? chunk.next_transfer : chunk.previous_transfer;
+    auto const& times = chunk.times_of(i.microbatch);
+    auto const transfer = forward ? times.next_transfer : times.previous_transfer;
     if (record_ != nullptr) record_of(i).sent = observer.reach(0);
     transport_->send(i.channel, std::move(msg), observer.arrival_of_send(transfer));
   }
@@ -276,8 +277,10 @@ class flow_runner {
   [[nodiscard]] ticks cost_of(ready_instruction const& i, chunk_state const& chunk) const noexcept {
     auto const kind = static_cast<pass_kind>(i.kind);
     if (i.begins_pair) return 0;
-    return i.is_paired ? pair_time(chunks_[index(beside(i, -1).chunk)].costs, chunk.costs, kind)
-                       : chunk.costs.of(kind);
+    auto const& costs = chunk.times_of(i.microbatch).costs;
+    if (!i.is_paired) return costs.of(kind);
+    auto const& first = beside(i, -1);
+    return pair_time(chunks_[index(first.chunk)].times_of(first.microbatch).costs, costs, kind);
   }
 
   [[nodiscard]] bool has_room(ready_instruction const& i) const noexcept {

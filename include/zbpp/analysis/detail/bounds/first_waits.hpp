@@ -24,11 +24,13 @@ class second_wait {
   second_wait(bound_terms const& terms, int a, int b)
       : a_(terms[a]),
         b_(terms[b]),
+        t_(terms.of(a, 0)),
+        u_(terms.of(b, 0)),
         microbatches_(terms.microbatches()),
         room_(std::max(a_.room, b_.room)),
-        round_trip_(terms.there_and_back(b)),
-        to_first_(b_.backward_input + terms.up(b, a)) {
-    for (int s = a; s <= b; ++s) pace_ = std::max(pace_, terms[s].backward_input);
+        round_trip_(terms.there_and_back(0, b)),
+        to_first_(u_.backward_input + terms.up(0, b, a)) {
+    for (int s = a; s <= b; ++s) pace_ = std::max(pace_, terms.of(s, 0).backward_input);
   }
 
   /// @param ahead, inside  F of `a` and of `b` before the first B, at least one of each
@@ -43,8 +45,8 @@ class second_wait {
       auto const room = room_ - (ahead - n) * a_.activation - b_.activation;
       if (room < 0) continue;  // for that F of `b` which the window ends with
       auto const more = size == 0 ? 2 * microbatches_ : room / size;
-      auto const work = inside * (b_.backward_input + b_.backward_weight) +
-                        n * (a_.backward_input + a_.backward_weight) + b_.forward +
+      auto const work = inside * (u_.backward_input + u_.backward_weight) +
+                        n * (t_.backward_input + t_.backward_weight) + u_.forward +
                         longest(more, microbatches_ - ahead, microbatches_ - inside - 1);
       auto const length = n == 0 ? window : std::max(window, to_first_ + (n - 1) * pace_);
       least = std::min(least, std::max<ticks>(0, length - work));
@@ -57,19 +59,21 @@ class second_wait {
   [[nodiscard]] ticks before_next_forward(std::int64_t ahead, std::int64_t inside) const {
     auto const need = ahead * a_.activation + (inside + 1) * b_.activation - b_.room;
     if (need <= b_.activation - b_.weight_gradient_input) return 0;
-    return std::min({b_.backward_weight, b_.backward_input, a_.backward_input});
+    return std::min({u_.backward_weight, u_.backward_input, t_.backward_input});
   }
 
   // The most time that `n` F take, no more than so many of each stage.
   [[nodiscard]] ticks longest(std::int64_t n, std::int64_t of_a, std::int64_t of_b) const {
-    bool const first = a_.forward >= b_.forward;
+    bool const first = t_.forward >= u_.forward;
     auto const slow = std::min(n, first ? of_a : of_b);
     auto const fast = std::min(n - slow, first ? of_b : of_a);
-    return slow * std::max(a_.forward, b_.forward) + fast * std::min(a_.forward, b_.forward);
+    return slow * std::max(t_.forward, u_.forward) + fast * std::min(t_.forward, u_.forward);
   }
 
   stage_terms const& a_;
   stage_terms const& b_;
+  pass_terms const& t_;  // of `a`
+  pass_terms const& u_;  // of `b`
   std::int64_t microbatches_;
   bytes room_;
   ticks round_trip_;
@@ -78,8 +82,8 @@ class second_wait {
 };
 
 /// Says whether a cost leaves every rank the idle time for its first waits. It is for placements
-/// whose first stages are on a rank each; ranks that have not just one stage more pass on what they
-/// get.
+/// whose first stages are on a rank each, and microbatches that are alike; ranks that have not just
+/// one stage more pass on what they get.
 class first_waits {
  public:
   static constexpr int none = -1;
@@ -99,7 +103,7 @@ class first_waits {
     forward_.assign(before_.size(), 0);
     for (int s = 0; s < terms_.stages(); ++s) {
       auto& start = forward_[index(s)];
-      if (s > 0) start = forward_[index(s - 1)] + terms_.down(s - 1, s);
+      if (s > 0) start = forward_[index(s - 1)] + terms_.down(0, s - 1, s);
       if (before(s) == none) continue;
       start = first_forward(s, start, cost - work(s));
       if (start == never) return where_.rank_of(s);
@@ -107,8 +111,8 @@ class first_waits {
     }
     auto backward = forward_.back();
     for (int s = terms_.stages() - 1; s >= 0; --s) {
-      backward += s + 1 == terms_.stages() ? terms_[s].forward
-                                           : terms_[s + 1].backward_input + hop(s + 1, s);
+      backward += s + 1 == terms_.stages() ? terms_.of(s, 0).forward
+                                           : terms_.of(s + 1, 0).backward_input + hop(s + 1, s);
       if (before(s) == none) continue;
       backward = first_backward(s, backward, cost - work(s));
       if (backward == never) return where_.rank_of(s);
@@ -130,12 +134,12 @@ class first_waits {
 
   // The other stage of the rank of `b`, if that comes before `b` and is the only one.
   [[nodiscard]] int before(int b) const { return before_[index(b)]; }
+  [[nodiscard]] ticks forward(int s) const { return terms_.of(s, 0).forward; }
   [[nodiscard]] ticks work(int b) const {
-    return terms_.microbatches() * (terms_[before(b)].all() + terms_[b].all());
+    return terms_.all(before(b)).all() + terms_.all(b).all();
   }
   [[nodiscard]] ticks hop(int from, int to) const {
-    return from < to ? terms_.down(from, to) - terms_[from].forward
-                     : terms_.up(from, to) - terms_[to].backward_input;
+    return from < to ? terms_.hop_down(0, from) : terms_.hop_up(0, from);
   }
   [[nodiscard]] bool fits(int b, std::int64_t of_a, std::int64_t of_b) const {
     auto const& t = terms_[before(b)];
@@ -172,15 +176,15 @@ class first_waits {
     auto const a = before(b);
     if (before(b - 1) == none || before(b - 1) != a - 1) return {0, 0};
     auto const& last = ends(b - 1, i, j);
-    auto const end_a = last.a + hop(a - 1, a) + terms_[a].forward;
-    auto const end_b = last.b + hop(b - 1, b) + terms_[b].forward;
-    return {std::min(end_a, end_b + terms_[a].forward), std::min(end_a + terms_[b].forward, end_b)};
+    auto const end_a = last.a + hop(a - 1, a) + forward(a);
+    auto const end_b = last.b + hop(b - 1, b) + forward(b);
+    return {std::min(end_a, end_b + forward(a)), std::min(end_a + forward(b), end_b)};
   }
 
   // When F number `n` of a stage, counted from 0, has come.
   [[nodiscard]] ticks arrival(int s, std::int64_t n) const {
     return std::max(
-        forward_[index(s)] + n * terms_[s].forward, terms_.down(0, s) + n * terms_.pace(s));
+        forward_[index(s)] + n * forward(s), terms_.down(0, 0, s) + terms_.arrival(s, n));
   }
 
   // When the first F of `b` can start that can do so at `need`, with whole F of `a` before it.
@@ -190,9 +194,9 @@ class first_waits {
     auto const& u = terms_[b];
     for (std::int64_t n = 1; n <= terms_.microbatches(); ++n) {
       if (n * t.activation + u.activation > u.room) break;
-      auto const at =
-          std::max({need, arrival(a, n - 1) + t.forward, from_rank_before(b, n, 1).b - u.forward});
-      if (at - forward_[index(a)] - n * t.forward <= idle) return at;
+      auto const at = std::max(
+          {need, arrival(a, n - 1) + forward(a), from_rank_before(b, n, 1).b - forward(b)});
+      if (at - forward_[index(a)] - n * forward(a) <= idle) return at;
     }
     return never;
   }
@@ -210,11 +214,11 @@ class first_waits {
         }
         auto const there = from_rank_before(b, i, j);
         if (i > j)
-          here.a = std::max(
-              std::max(ends(b, i - 1, j).any(), arrival(a, i - 1)) + terms_[a].forward, there.a);
+          here.a =
+              std::max(std::max(ends(b, i - 1, j).any(), arrival(a, i - 1)) + forward(a), there.a);
         if (j > 0)
-          here.b = std::max(
-              std::max(ends(b, i, j - 1).any(), arrival(b, j - 1)) + terms_[b].forward, there.b);
+          here.b =
+              std::max(std::max(ends(b, i, j - 1).any(), arrival(b, j - 1)) + forward(b), there.b);
       }
   }
 
@@ -228,7 +232,7 @@ class first_waits {
       for (std::int64_t i = j; i <= most_[static_cast<std::size_t>(j)] && fits(b, i, j); ++i) {
         auto const at = std::max(need, ends(b, i, j).any());
         if (at >= least) break;
-        auto const left = idle - (at - start - i * terms_[a].forward - j * terms_[b].forward);
+        auto const left = idle - (at - start - i * forward(a) - j * forward(b));
         if (left >= 0 && then.idle(i, j) <= left) least = at;
       }
     return least;

@@ -12,12 +12,12 @@
 
 namespace zbpp::detail {
 
-/// Finds the least time of R that every microbatch takes on a rank. While B of a stage runs, the
+/// Finds the least time of R that a microbatch takes on a rank. While B of a stage runs, the
 /// rank holds what the stage and those before it keep of the same microbatch. Where that is too
 /// much, one of those before must have kept less, and has its R still to run.
 /// @return 0 also where nothing fits, and where there are too many stages to look at
 /// @complexity O(stages of the rank * 2^stages of the rank), up to eight stages
-[[nodiscard]] inline ticks forced_recompute(problem const& problem, int rank) {
+[[nodiscard]] inline ticks forced_recompute(problem const& problem, int rank, int microbatch) {
   auto const stages = problem.placement().stages_of(rank);
   auto const limit = problem.memory_limit(rank);
   constexpr std::size_t most_chunks = 8;
@@ -31,7 +31,7 @@ namespace zbpp::detail {
     ticks time = 0;
     bool fits = true;
     for (std::size_t i = 0; i < stages.size() && fits; ++i) {
-      auto const& c = problem.costs(stages[i]);
+      auto const c = problem.costs(stages[i], microbatch);
       bool const is_lean = (lean >> i & 1) != 0;
       fits = before + c.activation + c.workspace <= room && (!is_lean || c.recompute);
       before += is_lean ? c.recompute_input : c.activation;

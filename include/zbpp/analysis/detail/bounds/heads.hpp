@@ -26,21 +26,24 @@ class pass_heads {
       : view_(view),
         terms_(view.terms),
         forward_(terms_.stages(), view.microbatches(), pass_lines::none),
-        backward_(terms_.stages(), view.microbatches(), pass_lines::none) {
+        backward_(terms_.stages(), view.microbatches(), pass_lines::none),
+        weight_ends_(terms_.are_alike() ? 0 : terms_.stages(), view.microbatches(), 0) {
     for (int r = 0; r < view.placement.ranks(); ++r)
-      lines_.emplace_back(view.durations(r), most_before(r));
+      lines_.emplace_back(view.times(r), most_before(r));
     for (int s = 0; s < terms_.stages(); ++s) releases_.emplace_back(terms_[s]);
+    auto const way_of_first = terms_.there_and_back(0, view.from);
     for (int k = 0; k < view.microbatches(); ++k) {
       for (int s = view.from; s < terms_.stages(); ++s) {
         forward_(s, k) = find_forward(s, k);
-        add(pass_line::forward, s, k, terms_.down(view.from, s));
+        add(pass_line::forward, s, k, terms_.down(0, view.from, s));
       }
       for (int s = terms_.stages() - 1; s >= 0; --s) {
         // To the end of the B of microbatch 0.
-        auto const way = terms_.there_and_back(view.from) -
-                         (s >= view.from ? terms_.up(s, view.from) : -terms_.up(view.from, s));
+        auto const way = way_of_first - (s >= view.from ? terms_.up(0, s, view.from)
+                                                        : -terms_.up(0, view.from, s));
         backward_(s, k) = find_backward(s, k);
-        add(pass_line::backward, s, k, way - terms_[s].backward_input);
+        end_weight(s, k);
+        add(pass_line::backward, s, k, way - terms_.of(s, 0).backward_input);
         add(pass_line::weight, s, k, way);
       }
     }
@@ -66,10 +69,20 @@ class pass_heads {
   }
 
   [[nodiscard]] ticks end_of_forward(int s, std::int64_t k) const noexcept {
-    return forward_(s, static_cast<int>(k)) + terms_[s].forward;
+    return forward_(s, static_cast<int>(k)) + terms_.of(s, k).forward;
   }
   [[nodiscard]] ticks end_of_backward(int s, std::int64_t k) const noexcept {
-    return backward_(s, static_cast<int>(k)) + terms_[s].backward_input;
+    return backward_(s, static_cast<int>(k)) + terms_.of(s, k).backward_input;
+  }
+  [[nodiscard]] ticks end_of_weight(int s, std::int64_t k) const noexcept {
+    return terms_.are_alike() ? end_of_backward(s, k) + terms_.of(s, k).backward_weight
+                              : weight_ends_(s, static_cast<int>(k));
+  }
+  // W end in turn, however long each microbatch is.
+  void end_weight(int s, int k) {
+    if (terms_.are_alike()) return;
+    auto const end = end_of_backward(s, k) + terms_.of(s, k).backward_weight;
+    weight_ends_(s, k) = k == 0 ? end : std::max(weight_ends_(s, k - 1), end);
   }
 
   [[nodiscard]] std::vector<ticks> most_before(int rank) const {
@@ -83,7 +96,7 @@ class pass_heads {
 
   [[nodiscard]] ticks find_forward(int s, int k) {
     ticks least = 0;
-    if (s > view_.from) least = forward_(s - 1, k) + terms_.down(s - 1, s);
+    if (s > view_.from) least = forward_(s - 1, k) + terms_.down(k, s - 1, s);
     if (k > 0) least = std::max(least, end_of_forward(s, k - 1));
     auto const& t = terms_[s];
     auto const number = std::int64_t{k} + 1;
@@ -93,7 +106,7 @@ class pass_heads {
           releases_[index(s)].before_forward(
               number,
               [&](std::int64_t b) { return end_of_backward(s, b - 1); },
-              [&](std::int64_t w) { return end_of_backward(s, w - 1) + t.backward_weight; }));
+              [&](std::int64_t w) { return end_of_weight(s, w - 1); }));
     return std::max({least, after_rank_of_last(s, k), after_rank(s, k)});
   }
 
@@ -137,7 +150,8 @@ class pass_heads {
       auto& count = counts_[view_.line(pass_line::forward, next.stage)];
       count = std::max(count, f);
     }
-    auto const weights = t.need(number) <= 0 ? 0 : t.weights_with(number, k) * t.backward_weight;
+    auto const weights =
+        t.need(number) <= 0 ? 0 : terms_.first(s, t.weights_with(number, k)).backward_weight;
     return std::max(least, after_counted(s, first_backward(s), weights));
   }
 
@@ -155,9 +169,8 @@ class pass_heads {
   }
 
   [[nodiscard]] ticks find_backward(int s, int k) {
-    auto least = s + 1 == terms_.stages()
-                     ? end_of_forward(s, k)
-                     : end_of_backward(s + 1, k) + terms_.up(s + 1, s) - terms_[s].backward_input;
+    auto least = s + 1 == terms_.stages() ? end_of_forward(s, k)
+                                          : end_of_backward(s + 1, k) + terms_.hop_up(k, s + 1);
     if (k > 0) least = std::max(least, end_of_backward(s, k - 1));
     counts_.assign(lines_at(s).size(), 0);
     for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {
@@ -172,6 +185,7 @@ class pass_heads {
   bound_terms const& terms_;
   grid<ticks> forward_;
   grid<ticks> backward_;
+  grid<ticks> weight_ends_;        // where microbatches differ
   std::vector<pass_lines> lines_;  // by rank
   std::vector<release_time> releases_;
   std::vector<std::int64_t> counts_;

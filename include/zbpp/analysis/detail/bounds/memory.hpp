@@ -141,18 +141,19 @@ class backward_count {
   };
   for (int other : stages) {
     auto const& o = terms[other];
-    add_single(o.backward_weight, o.weight_gradient_input);
-    if (other != s) add_single(o.backward_input, o.activation - o.weight_gradient_input);
+    auto const& least_time = terms.least(other);
+    add_single(least_time.backward_weight, o.weight_gradient_input);
+    if (other != s) add_single(least_time.backward_input, o.activation - o.weight_gradient_input);
   }
   auto least = std::numeric_limits<ticks>::max();
   for (std::int64_t b = t.least_backward(m); b < m; ++b) {
-    auto work = b * t.backward_input;
+    auto work = terms.first(s, b).backward_input;
     auto rest = t.need(m) - b * (t.activation - t.weight_gradient_input);
     for (int other : stages) {
       if (other >= s) break;
       auto const& o = terms[other];
       auto const h = t.backwards_with(m, b, o.held);
-      work += h * o.backward_input;
+      work += terms.first(other, h).backward_input;
       rest -= h * (o.activation - o.weight_gradient_input);
     }
     backward_count backwards(t, m);
@@ -160,7 +161,8 @@ class backward_count {
       auto const& o = terms[next.stage];
       auto const h = std::max(b, backwards.of(next));
       auto const f = std::max(h, next.forwards_before(m));
-      work += h * o.backward_input + (with_forwards ? f * o.forward : 0);
+      work += terms.first(next.stage, h).backward_input +
+              (with_forwards ? terms.first(next.stage, f).forward : 0);
       rest += f * o.activation - h * (o.activation - o.weight_gradient_input);
     }
     if (rest > 0 && single_frees == 0) continue;
@@ -176,11 +178,11 @@ inline void find_early_work(
     bound_terms const& terms, std::span<int const> stages, int s, memory_terms& found) {
   auto const& t = terms[s];
   auto const m = terms.microbatches();
-  std::vector<ticks> earlier;  // F of the earlier stages, the longest first
+  std::vector<ticks> earlier;  // the longest F of each earlier stage, the longest first
   auto least_size = std::numeric_limits<bytes>::max();
   for (int other : stages) {
     if (other >= s) break;
-    earlier.push_back(terms[other].forward);
+    earlier.push_back(terms.longest_forward(other));
     least_size = std::min(least_size, terms[other].activation);
   }
   std::sort(earlier.rbegin(), earlier.rend());
@@ -197,9 +199,10 @@ inline void find_early_work(
   };
   found.before_first = fill(found.most_room - t.activation);
   for (std::int64_t n = 1; n <= m && n * t.held <= found.most_room; ++n) {
-    auto work = n * t.forward + fill(found.most_room - n * t.activation);
+    auto work = terms.first(s, n).forward + fill(found.most_room - n * t.activation);
     // On later stages passes of these microbatches can run, as many as find room beside those here.
-    for (auto const& next : found.later) work += std::min(n, next.ahead) * terms[next.stage].all();
+    for (auto const& next : found.later)
+      work += terms.first(next.stage, std::min(n, next.ahead)).all();
     found.before_first_backward = std::max(found.before_first_backward, work);
   }
 }
@@ -234,13 +237,13 @@ inline void find_early_work(
   memory_terms found{
       .later = later_stages_of(terms, stages, s),
       .backlog = t.held,
-      .least_weight = t.backward_weight};
+      .least_weight = terms.least(s).backward_weight};
   for (int other : stages) {
     auto const& o = terms[other];
     found.most_room = std::max(found.most_room, o.room);
     found.backlog_step += o.weight_gradient_input;
     found.most_weight = std::max(found.most_weight, o.weight_gradient_input);
-    found.least_weight = std::min(found.least_weight, o.backward_weight);
+    found.least_weight = std::min(found.least_weight, terms.least(other).backward_weight);
     if (other > s) found.backlog += o.weight_gradient_input;
   }
   found.before_last = work_before_last(terms, stages, s, found.later, true);

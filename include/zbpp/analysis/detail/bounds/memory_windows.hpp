@@ -74,7 +74,7 @@ class memory_windows {
   };
   // Passes of one line of which some are to be chosen, and what each of them is worth.
   struct item {
-    ticks duration;
+    ticks duration;  // of the shortest of them
     bytes size;
     std::int64_t count;
   };
@@ -196,7 +196,10 @@ class memory_windows {
       std::int64_t count,
       bytes size) {
     if (count <= 0 || size <= 0) return;
-    items_.push_back({windows.duration(line), size, count});
+    auto time = windows.duration(side, line, first);
+    for (int n = first + 1; n < first + count; ++n)
+      time = std::min(time, windows.duration(side, line, n));
+    items_.push_back({time, size, count});
     from_ = std::min(from_, windows.start(side, line, first));
   }
 

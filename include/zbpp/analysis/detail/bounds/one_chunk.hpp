@@ -35,46 +35,57 @@ struct stage_facts {
     bound_terms const& terms, int stage, stage_facts const& facts) {
   auto const& t = terms[stage];
   auto const microbatches = terms.microbatches();
-  auto const there_and_back = terms.there_and_back(stage);
-  if (facts.in_flight >= microbatches) return (microbatches - 1) * terms.pace(stage);
-  std::vector<ticks> start(index(microbatches) + 1, 0);
-  auto const end_of_b = [&](std::int64_t b) { return start[index(b)] + there_and_back; };
-  auto const end_of_w = [&](std::int64_t w) { return end_of_b(w) + t.backward_weight; };
+  if (facts.in_flight >= microbatches) return terms.arrival(stage, microbatches - 1);
+  ticks start = 0;
+  std::vector<ticks> ends_of_b(index(microbatches) + 1, 0);
+  std::vector<ticks> ends_of_w(ends_of_b.size(), 0);
+  auto const end_of_b = [&](std::int64_t b) { return ends_of_b[index(b)]; };
+  auto const end_of_w = [&](std::int64_t w) { return ends_of_w[index(w)]; };
   release_time release(t);
-  for (std::int64_t n = 2; n <= microbatches; ++n) {
-    start[index(n)] = std::max(start[index(n - 1)] + t.forward, (n - 1) * terms.pace(stage));
-    if (t.need(n) <= 0) continue;
-    auto const work = n == microbatches ? facts.forced
-                                        : t.least_backward(n) * t.backward_input +
-                                              t.weights_with(n, n - 1) * t.backward_weight;
-    start[index(n)] = std::max(
-        {start[index(n)],
-         (n - 1) * t.forward + facts.idle + work,
-         release.before_forward(n, end_of_b, end_of_w)});
+  for (std::int64_t n = 1; n <= microbatches; ++n) {
+    if (n > 1)
+      start = std::max(start + terms.of(stage, n - 2).forward, terms.arrival(stage, n - 1));
+    if (n > 1 && t.need(n) > 0) {
+      auto const work = n == microbatches
+                            ? facts.forced
+                            : terms.first(stage, t.least_backward(n)).backward_input +
+                                  terms.first(stage, t.weights_with(n, n - 1)).backward_weight;
+      start = std::max(
+          {start,
+           terms.first(stage, n - 1).forward + facts.idle + work,
+           release.before_forward(n, end_of_b, end_of_w)});
+    }
+    // They end in turn, however long each microbatch is.
+    ends_of_b[index(n)] = std::max(end_of_b(n - 1), start + terms.there_and_back(n - 1, stage));
+    ends_of_w[index(n)] =
+        std::max(end_of_w(n - 1), end_of_b(n) + terms.of(stage, n - 1).backward_weight);
   }
-  return start.back();
+  return start;
 }
 
 /// Weighs how many F a stage runs before its first B, which can start `need` after the first F.
-/// They take at least as long as they take to come: one each `pace`, and F for the last.
+/// They take at least as long as they take to come, and F for the last.
 class wait_window {
  public:
   /// @param most  F that fit the memory
   wait_window(bound_terms const& terms, int stage, ticks need, int most)
-      : forward_(terms[stage].forward), pace_(terms.pace(stage)), need_(need), most_(most) {}
+      : terms_(terms), stage_(stage), need_(need), most_(most) {}
 
   /// @return the most F that do not delay the first B, at least one
   [[nodiscard]] int in_time() const noexcept {
-    if (pace_ == 0) return most_;
-    auto const after_first = std::max<ticks>(0, need_ - forward_) / pace_;
-    return static_cast<int>(std::min<ticks>(most_ - 1, after_first)) + 1;
+    int in_time = 1;
+    for (int late = most_ + 1; in_time + 1 < late;) {
+      auto const n = in_time + (late - in_time) / 2;
+      (end_of(n) <= need_ ? in_time : late) = n;
+    }
+    return in_time;
   }
   /// @return from the start of the first F to that of the first B, with `n` F between
-  [[nodiscard]] ticks wait(int n) const noexcept {
-    return std::max(need_, (n - 1) * pace_ + forward_);
-  }
+  [[nodiscard]] ticks wait(int n) const noexcept { return std::max(need_, end_of(n)); }
   /// @return how much of that is idle
-  [[nodiscard]] ticks idle(int n) const noexcept { return wait(n) - n * forward_; }
+  [[nodiscard]] ticks idle(int n) const noexcept {
+    return wait(n) - terms_.first(stage_, n).forward;
+  }
   /// @return the least that is idle with any number of F; beyond one F more than are in time, each
   ///         only adds
   [[nodiscard]] ticks least_idle() const noexcept {
@@ -83,8 +94,13 @@ class wait_window {
   }
 
  private:
-  ticks forward_;
-  ticks pace_;
+  // From the start of the first F to when `n` F can have ended.
+  [[nodiscard]] ticks end_of(int n) const noexcept {
+    return terms_.arrival(stage_, n - 1) + terms_.of(stage_, n - 1).forward;
+  }
+
+  bound_terms const& terms_;
+  int stage_;
   ticks need_;
   int most_;
 };
@@ -94,15 +110,16 @@ class wait_window {
 [[nodiscard]] inline stage_facts facts_of(bound_terms const& terms, int stage) {
   auto const& t = terms[stage];
   auto const m = terms.microbatches();
-  auto const back = terms.there_and_back(stage);
+  auto const back = terms.there_and_back(0, stage);
+  auto const first_backward = terms.of(stage, 0).backward_input;
   stage_facts f;
   f.in_flight = t.in_flight(m);
-  f.idle = wait_window(terms, stage, back - t.backward_input, f.in_flight).least_idle();
+  f.idle = wait_window(terms, stage, back - first_backward, f.in_flight).least_idle();
   f.forced = work_before_last(terms, std::span(&stage, 1), stage, {}, false);
-  if (t.weight_gradient_input > 0)
-    f.backlog = t.backward_weight * units_for(
-                                        t.activation + (m - 1) * t.weight_gradient_input - t.room,
-                                        t.weight_gradient_input);
+  if (t.weight_gradient_input > 0) {
+    auto const excess = t.activation + (m - 1) * t.weight_gradient_input - t.room;
+    f.backlog = terms.first(stage, units_for(excess, t.weight_gradient_input)).backward_weight;
+  }
   f.last_forward = last_forward_start(terms, stage, f);
   return f;
 }
@@ -113,29 +130,30 @@ class one_chunk_bounds {
   explicit one_chunk_bounds(bound_terms const& terms) : terms_(terms) {}
 
   /// All passes.
-  [[nodiscard]] ticks work(int s) const { return terms_.microbatches() * terms_[s].all(); }
+  [[nodiscard]] ticks work(int s) const { return terms_.all(s).all(); }
   /// All passes, and the wait for the first B.
   [[nodiscard]] ticks wait(int s, stage_facts const& f) const { return work(s) + f.idle; }
   /// The last F, then there and back and W.
   [[nodiscard]] ticks drain(int s, stage_facts const& f) const {
-    return f.last_forward + terms_.there_and_back(s) + terms_[s].backward_weight;
+    return f.last_forward + terms_.there_and_back(last_, s) + terms_.of(s, last_).backward_weight;
   }
   /// From the first F to the end of the last B.
   [[nodiscard]] ticks to_last_backward(int s, stage_facts const& f) const {
-    auto const& t = terms_[s];
+    auto const all = terms_.all(s);
     return std::max(
-        terms_.microbatches() * (t.forward + t.backward_input) + f.idle + f.backlog,
-        f.last_forward + terms_.there_and_back(s));
+        all.forward + all.backward_input + f.idle + f.backlog,
+        f.last_forward + terms_.there_and_back(last_, s));
   }
   /// Down to a later stage, all that this one does up to its last B, up again, and W.
   /// @param f  of the later stage
   [[nodiscard]] ticks path(int s, int through, stage_facts const& f) const {
-    return terms_.down(s, through) + to_last_backward(through, f) + terms_.up(through, s) +
-           terms_[s].backward_weight;
+    return terms_.down(0, s, through) + to_last_backward(through, f) +
+           terms_.up(last_, through, s) + terms_.of(s, last_).backward_weight;
   }
 
  private:
   bound_terms const& terms_;
+  int last_ = terms_.microbatches() - 1;
 };
 
 /// Says whether a cost leaves every stage enough idle time to wait for its first B.
@@ -151,15 +169,15 @@ class staircase_steps {
   staircase_steps(bound_terms const& terms, std::vector<stage_facts> const& facts)
       : terms_(terms), facts_(facts) {}
 
-  /// @complexity O(stages)
+  /// @complexity O(stages * log microbatches)
   [[nodiscard]] steps depths(ticks cost) const {
     steps found{std::vector<int>(index(terms_.stages()), 0)};
     ticks wait = 0;  // from the start of the first F to that of the first B, on the stage after
     for (int s = terms_.stages() - 1; s >= 0; --s) {
       auto const need = s + 1 == terms_.stages()
-                            ? terms_[s].forward
-                            : terms_.down(s, s + 1) + wait + terms_[s + 1].backward_input +
-                                  terms_.up(s + 1, s) - terms_[s].backward_input;
+                            ? terms_.of(s, 0).forward
+                            : terms_.down(0, s, s + 1) + wait + terms_.of(s + 1, 0).backward_input +
+                                  terms_.hop_up(0, s + 1);
       wait_window const window(terms_, s, need, facts_[index(s)].in_flight);
       auto const n = forwards(s, window, cost);
       if (n == 0) {
@@ -179,22 +197,23 @@ class staircase_steps {
     for (int s = 0; s < terms_.stages(); ++s)
       most = std::max(
           most,
-          work(s) + terms_.there_and_back(s) - terms_[s].forward - terms_[s].backward_input +
-              idle_in_drain(s));
+          work(s) + terms_.there_and_back(0, s) - terms_.of(s, 0).forward -
+              terms_.of(s, 0).backward_input + idle_in_drain(s));
     return most;
   }
 
  private:
-  [[nodiscard]] ticks work(int s) const { return terms_.microbatches() * terms_[s].all(); }
+  [[nodiscard]] ticks work(int s) const { return terms_.all(s).all(); }
 
   // The last F of a stage is followed by its own way there and back, which the passes that are left
   // then may be too few to fill.
   [[nodiscard]] ticks idle_in_drain(int s) const {
-    auto const& t = terms_[s];
     auto const m = terms_.microbatches();
+    auto const all = terms_.all(s);
+    auto const& last = terms_.of(s, m - 1);
     auto const left =
-        m * (t.backward_input + t.backward_weight) - t.backward_weight - facts_[index(s)].forced;
-    return m == 1 ? 0 : std::max<ticks>(0, terms_.there_and_back(s) - t.forward - left);
+        all.backward_input + all.backward_weight - last.backward_weight - facts_[index(s)].forced;
+    return m == 1 ? 0 : std::max<ticks>(0, terms_.there_and_back(m - 1, s) - last.forward - left);
   }
 
   // The number of F that lets the first B start soonest, 0 if none idles little enough.

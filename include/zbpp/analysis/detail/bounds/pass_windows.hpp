@@ -31,9 +31,9 @@ class pass_windows {
       : terms_(terms), effort_(effort) {
     for (int r = 0; r < on.ranks(); ++r) {
       auto const stages = on.stages_of(r);
-      ranks_.emplace_back(durations_of_lines(terms, stages), terms.microbatches());
+      ranks_.emplace_back(times_of_lines(terms, stages), terms.microbatches());
       memory_.emplace_back(terms, stages);
-      begins_.push_back(terms.down(0, stages.front()));
+      begins_.push_back(terms.down(0, 0, stages.front()));
     }
     add_edges(on);
     for (std::size_t r = 0; r < ranks_.size(); ++r) put_in_order(r);
@@ -48,7 +48,7 @@ class pass_windows {
     ranks_ = start_;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       ranks_[r].open(begins_[r], begins_[r] + cost);
-      auto const first = ranks_[r].duration(0);
+      auto const first = ranks_[r].duration(pass_side::front, 0, 0);
       ranks_[r].start_from(pass_side::back, 0, terms_.microbatches() - 1, -(begins_[r] + first));
     }
     return settle() && try_cases() ? none : stuck_;
@@ -64,29 +64,31 @@ class pass_windows {
     int from;
     std::size_t to_rank;
     int to;
-    ticks transfer;
+    std::vector<ticks> transfers;  // of each microbatch; one where all are alike
   };
 
   void add_edges(placement const& on) {
-    auto const connect = [&](pass_line from, int s, pass_line to, int t, ticks transfer) {
+    auto const distinct = terms_.are_alike() ? 1 : terms_.microbatches();
+    auto const connect = [&](pass_line from, int s, pass_line to, int t) {
+      std::vector<ticks> transfers;
+      for (int k = 0; k < distinct; ++k)
+        transfers.push_back(
+            s == t                       ? 0
+            : from == pass_line::forward ? terms_.hop_down(k, s)
+                                         : terms_.hop_up(k, s));
       edges_.push_back(
           {index(on.rank_of(s)),
            line_of(from, on.chunk_of(s)),
            index(on.rank_of(t)),
            line_of(to, on.chunk_of(t)),
-           transfer});
+           std::move(transfers)});
     };
     auto const last = terms_.stages() - 1;
-    for (int s = 0; s < last; ++s) {
-      auto const transfer = terms_.down(s, s + 1) - terms_[s].forward;
-      connect(pass_line::forward, s, pass_line::forward, s + 1, transfer);
-    }
-    connect(pass_line::forward, last, pass_line::backward, last, 0);
+    for (int s = 0; s < last; ++s) connect(pass_line::forward, s, pass_line::forward, s + 1);
+    connect(pass_line::forward, last, pass_line::backward, last);
     for (int s = last; s >= 0; --s) {
-      connect(pass_line::backward, s, pass_line::weight, s, 0);
-      if (s == 0) break;
-      auto const transfer = terms_.up(s, s - 1) - terms_[s - 1].backward_input;
-      connect(pass_line::backward, s, pass_line::backward, s - 1, transfer);
+      connect(pass_line::backward, s, pass_line::weight, s);
+      if (s > 0) connect(pass_line::backward, s, pass_line::backward, s - 1);
     }
   }
 
@@ -114,9 +116,9 @@ class pass_windows {
   // Passes on what one rank knows of its passes to those that wait for them, and back.
   void pass_on() {
     for (auto const& e : edges_)
-      pass_on(pass_side::front, e.from_rank, e.from, e.to_rank, e.to, e.transfer);
+      pass_on(pass_side::front, e.from_rank, e.from, e.to_rank, e.to, e.transfers);
     for (auto e = edges_.rbegin(); e != edges_.rend(); ++e)
-      pass_on(pass_side::back, e->to_rank, e->to, e->from_rank, e->from, e->transfer);
+      pass_on(pass_side::back, e->to_rank, e->to, e->from_rank, e->from, e->transfers);
   }
   void pass_on(
       pass_side side,
@@ -124,13 +126,16 @@ class pass_windows {
       int from,
       std::size_t to_rank,
       int to,
-      ticks transfer) {
+      std::vector<ticks> const& transfers) {
     auto& first = ranks_[from_rank];
     first.keep_in_line(side, from);
     auto& then = ranks_[to_rank];
-    auto const more = first.duration(from) + transfer;
-    for (int n = 0; n < terms_.microbatches(); ++n)
+    auto const m = terms_.microbatches();
+    for (int n = 0; n < m; ++n) {
+      auto const k = terms_.are_alike() ? 0 : side == pass_side::front ? n : m - 1 - n;
+      auto const more = first.duration(side, from, n) + transfers[index(k)];
       then.start_from(side, to, n, first.start(side, from, n) + more);
+    }
   }
 
   // Narrows until nothing more follows, or all that may be tried is spent.

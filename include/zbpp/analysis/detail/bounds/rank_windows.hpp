@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/detail/bounds/work_tree.hpp>
+#include <zbpp/analysis/detail/line_times.hpp>
 #include <zbpp/model/costs.hpp>
 
 #include <algorithm>
@@ -32,23 +33,27 @@ struct further_work {
   ticks from = 0;
 };
 
-/// Holds the windows of the passes of one rank, in lines of passes that run in order and take the
-/// same time: each pass runs between the start of its window and the end.
+/// Holds the windows of the passes of one rank, in lines of passes that run in order: each pass
+/// runs between the start of its window and the end.
 class rank_windows {
  public:
-  /// @param durations  of the passes of each line
-  rank_windows(std::vector<ticks> durations, int microbatches)
-      : durations_(std::move(durations)), microbatches_(microbatches) {
+  /// @param times  of the passes of each line
+  rank_windows(line_times times, int microbatches)
+      : times_(std::move(times)), microbatches_(microbatches) {
     constexpr auto always = std::numeric_limits<ticks>::max() / 4;
-    for (auto& starts : starts_) starts.assign(durations_.size() * count(), -always);
-    for (auto& before : before_) before.assign(durations_.size() * durations_.size() * count(), 0);
+    auto const size = times_.lines();
+    for (auto& starts : starts_) starts.assign(size * count(), -always);
+    for (auto& before : before_) before.assign(size * size * count(), 0);
     for (int line = 0; line < lines(); ++line)
       for (int n = 0; n < microbatches_; ++n) before_[0][at(line, line, n)] = n;
   }
 
-  [[nodiscard]] int lines() const noexcept { return static_cast<int>(durations_.size()); }
+  [[nodiscard]] int lines() const noexcept { return static_cast<int>(times_.lines()); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  [[nodiscard]] ticks duration(int line) const noexcept { return durations_[index(line)]; }
+  /// @return what pass number `n` of a line takes
+  [[nodiscard]] ticks duration(pass_side side, int line, int n) const noexcept {
+    return times_.of(index(line), side == pass_side::front ? n : microbatches_ - 1 - n);
+  }
 
   /// Lets all passes run at any time from `first` to `last`. What is known of their order remains.
   void open(ticks first, ticks last) {
@@ -86,12 +91,12 @@ class rank_windows {
     start = time;
     is_changed_ = true;
     auto const latest_end = -starts_[index(opposite(side))][at(line, microbatches_ - 1 - n)];
-    if (time + duration(line) > latest_end) is_possible_ = false;
+    if (time + duration(side, line, n) > latest_end) is_possible_ = false;
   }
   /// Lets no pass of a line start before the one in front of it has ended.
   void keep_in_line(pass_side side, int line) {
     for (int n = 1; n < microbatches_; ++n)
-      start_from(side, line, n, start(side, line, n - 1) + duration(line));
+      start_from(side, line, n, start(side, line, n - 1) + duration(side, line, n - 1));
   }
   /// Puts the first `passes` of `other` before pass number `n` of `line`.
   void put_before(int line, int other, int n, int passes) {
@@ -143,7 +148,7 @@ class rank_windows {
           auto& taken = taken_[index(other)];
           for (; taken < known; ++taken) {
             auto const place = place_[at(other, taken)];
-            tree_.add(place, sorted_[place], duration(other));
+            tree_.add(place, sorted_[place], duration(side, other, taken));
           }
           // What comes before the pass in front of it comes before this one, too; else `further`
           // would count it again.
@@ -167,7 +172,7 @@ class rank_windows {
     return index(line) * count() + index(n);
   }
   [[nodiscard]] std::size_t at(int line, int other, int n) const noexcept {
-    return (index(line) * durations_.size() + index(other)) * count() + index(n);
+    return (index(line) * times_.lines() + index(other)) * count() + index(n);
   }
 
   [[nodiscard]] ticks end_of_taken(further_work const& more) const {
@@ -182,9 +187,10 @@ class rank_windows {
   void compare(int line, int other) {
     int passes = 0;
     for (int n = 0; n < microbatches_; ++n) {
-      auto const end = start(pass_side::front, line, n) + duration(line);
+      auto const end = start(pass_side::front, line, n) + duration(pass_side::front, line, n);
       auto const starts_before = [&](int of_other) {
-        return -start(pass_side::back, other, microbatches_ - 1 - of_other) - duration(other) < end;
+        auto const latest_end = -start(pass_side::back, other, microbatches_ - 1 - of_other);
+        return latest_end - duration(pass_side::front, other, of_other) < end;
       };
       if (n > 0) passes = std::max(passes, before(pass_side::front, line, other, n - 1));
       while (passes < microbatches_ && starts_before(passes)) ++passes;
@@ -212,7 +218,7 @@ class rank_windows {
     }
   }
 
-  std::vector<ticks> durations_;  // of the passes of each line
+  line_times times_;
   int microbatches_;
   std::vector<ticks> starts_[2];         // by side: by line and number
   std::vector<std::int32_t> before_[2];  // by side: by line, other line and number

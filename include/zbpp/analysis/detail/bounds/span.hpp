@@ -56,8 +56,8 @@ class span_bound {
       for (std::size_t from = 0; from < size; ++from)
         for (std::size_t to = 0; to < size; ++to) try_marks(r, from, to, take);
     }
-    for_each_pass([&](pass_line line, int s, ticks head, ticks tail) {
-      take({head + view_.duration(line, s) + tail, one_pass, head, tail});
+    for_each_pass([&](int, ticks duration, ticks head, ticks tail) {
+      take({head + duration + tail, one_pass, head, tail});
     });
     best.span -= start_;
     best.head -= start_;
@@ -80,13 +80,12 @@ class span_bound {
     ticks all = 0;   // from the tail on
     ticks alone = 0;
     bool any = false;
-    for_each_pass([&](pass_line line, int s, ticks head, ticks tail) {
-      if (head == least_head && tail == least_tail)
-        alone = std::max(alone, head + view_.duration(line, s) + tail);
+    for_each_pass([&](int s, ticks duration, ticks head, ticks tail) {
+      if (head == least_head && tail == least_tail) alone = std::max(alone, head + duration + tail);
       if (view_.placement.rank_of(s) != rank || tail < least_tail) return;
-      all += view_.duration(line, s);
+      all += duration;
       if (head < least_head) return;
-      late += view_.duration(line, s);
+      late += duration;
       any = true;
     });
     if (rank == one_pass) return alone;
@@ -104,7 +103,7 @@ class span_bound {
     return span;
   }
 
-  // Calls `visit(line, stage, head, tail)` for all passes between the first and the last of the
+  // Calls `visit(stage, duration, head, tail)` for all passes between the first and the last of the
   // rank.
   template <class Visit>
   void for_each_pass(Visit visit) const {
@@ -113,7 +112,8 @@ class span_bound {
         for (int k = 0; k < view_.microbatches(); ++k) {
           auto const head = heads_.of(line, s, k);
           auto const tail = tails_.of(line, s, k);
-          if (head != pass_lines::none && tail != pass_lines::none) visit(line, s, head, tail);
+          if (head != pass_lines::none && tail != pass_lines::none)
+            visit(s, view_.duration(line, s, k), head, tail);
         }
   }
 
@@ -132,10 +132,9 @@ class span_bound {
     for (std::size_t line = 0; line < heads.size(); ++line) {
       if (!has_both(line, line)) continue;
       auto const with_tail = view_.microbatches() - tails.below(to, line);
-      all += with_tail * heads.duration(line);
-      auto const count = std::max<std::int64_t>(0, with_tail - heads.below(from, line));
-      late += count * heads.duration(line);
-      any = any || count > 0;
+      all += heads.times().sum(line, 0, with_tail);
+      late += heads.times().sum(line, heads.below(from, line), with_tail);
+      any = any || with_tail > heads.below(from, line);
     }
     auto const mark = heads.mark(from);
     auto const first = heads.first(from);

@@ -29,9 +29,9 @@ class pass_tails {
         forward_(terms_.stages(), m_, pass_lines::none),
         backward_(terms_.stages(), m_, pass_lines::none) {
     for (int r = 0; r < view.placement.ranks(); ++r) {
-      auto durations = view.durations(r);
-      std::vector<ticks> unknown(durations.size(), pass_lines::none);
-      lines_.emplace_back(std::move(durations), std::move(unknown));
+      auto times = view.times(r, true);
+      std::vector<ticks> unknown(times.lines(), pass_lines::none);
+      lines_.emplace_back(std::move(times), std::move(unknown));
     }
     for (int s = 0; s < terms_.stages(); ++s)
       waiting_.emplace_back(view.placement.stages_of(view.placement.rank_of(s)).size(), m_);
@@ -52,8 +52,9 @@ class pass_tails {
   [[nodiscard]] ticks of(pass_line line, int s, int k) const noexcept {
     if (line == pass_line::forward) return forward_(s, k);
     if (line == pass_line::backward) return backward_(s, k);
-    return view_.placement.rank_of(s) == view_.rank ? (m_ - 1 - k) * terms_[s].backward_weight
-                                                    : pass_lines::none;
+    return view_.placement.rank_of(s) == view_.rank
+               ? terms_.all(s).backward_weight - terms_.first(s, k + 1).backward_weight
+               : pass_lines::none;
   }
   [[nodiscard]] pass_lines const& lines(int rank) const noexcept { return lines_[index(rank)]; }
 
@@ -70,7 +71,7 @@ class pass_tails {
   }
 
   [[nodiscard]] ticks from_start_of_forward(int s, int k) const noexcept {
-    return forward_(s, k) + terms_[s].forward;
+    return forward_(s, k) + terms_.of(s, k).forward;
   }
 
   // Counts passes of a stage from their numbers on, counted from 0.
@@ -92,8 +93,9 @@ class pass_tails {
   }
 
   [[nodiscard]] ticks find_backward(int s, int k) {
-    auto least = s > view_.from ? backward_(s - 1, k) + terms_.up(s, s - 1) : ticks{0};
-    if (k + 1 < m_) least = std::max(least, backward_(s, k + 1) + terms_[s].backward_input);
+    auto least = s > view_.from ? backward_(s - 1, k) + terms_.up(k, s, s - 1) : ticks{0};
+    if (k + 1 < m_)
+      least = std::max(least, backward_(s, k + 1) + terms_.of(s, k + 1).backward_input);
     counts_.assign(lines_at(s).size(), 0);
     int first = m_;  // of the F that wait for this B; what follows them does, too
     for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {
@@ -111,9 +113,8 @@ class pass_tails {
   }
 
   [[nodiscard]] ticks find_forward(int s, int k) {
-    auto least = s + 1 < terms_.stages()
-                     ? from_start_of_forward(s + 1, k) + terms_.down(s, s + 1) - terms_[s].forward
-                     : backward_(s, k) + terms_[s].backward_input;
+    auto least = s + 1 < terms_.stages() ? from_start_of_forward(s + 1, k) + terms_.hop_down(k, s)
+                                         : backward_(s, k) + terms_.of(s, k).backward_input;
     if (k + 1 < m_) least = std::max(least, from_start_of_forward(s, k + 1));
     counts_.assign(lines_at(s).size(), 0);
     for (int other : view_.placement.stages_of(view_.placement.rank_of(s))) {

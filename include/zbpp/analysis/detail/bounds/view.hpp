@@ -6,6 +6,7 @@
 
 #include <zbpp/analysis/detail/bounds/memory.hpp>
 #include <zbpp/analysis/detail/bounds/terms.hpp>
+#include <zbpp/analysis/detail/line_times.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/placement.hpp>
@@ -29,14 +30,17 @@ enum class pass_line : std::uint8_t { forward, backward, weight };
 }
 [[nodiscard]] constexpr int chunk_of_line(int line) noexcept { return line / 3; }
 
-/// @return how long a pass of each line takes, of all lines of a rank that has these stages
-[[nodiscard]] inline std::vector<ticks> durations_of_lines(
-    bound_terms const& terms, std::span<int const> stages) {
-  std::vector<ticks> all;
-  for (int s : stages) {
-    auto const& t = terms[s];
-    all.insert(all.end(), {t.forward, t.backward_input, t.backward_weight});
-  }
+/// @param from_the_back  whether the passes of the last microbatch are number 0
+/// @return how long the passes of each line take, of all lines of a rank that has these stages
+[[nodiscard]] inline line_times times_of_lines(
+    bound_terms const& terms, std::span<int const> stages, bool from_the_back = false) {
+  auto const distinct = terms.are_alike() ? 1 : terms.microbatches();
+  line_times all(3 * stages.size(), distinct);
+  for (int n = 0; n < distinct; ++n)
+    for (int s : stages) {
+      auto const& t = terms.of(s, from_the_back ? distinct - 1 - n : n);
+      for (auto const time : {t.forward, t.backward_input, t.backward_weight}) all.add(time);
+    }
   return all;
 }
 
@@ -51,8 +55,8 @@ struct rank_view {
   [[nodiscard]] std::size_t line(pass_line pass, int stage) const noexcept {
     return index(line_of(pass, placement.chunk_of(stage)));
   }
-  [[nodiscard]] ticks duration(pass_line line, int stage) const noexcept {
-    auto const& t = terms[stage];
+  [[nodiscard]] ticks duration(pass_line line, int stage, int microbatch) const noexcept {
+    auto const& t = terms.of(stage, microbatch);
     switch (line) {
       case pass_line::forward: return t.forward;
       case pass_line::backward: return t.backward_input;
@@ -60,8 +64,8 @@ struct rank_view {
     }
     return 0;
   }
-  [[nodiscard]] std::vector<ticks> durations(int of_rank) const {
-    return durations_of_lines(terms, placement.stages_of(of_rank));
+  [[nodiscard]] line_times times(int of_rank, bool from_the_back = false) const {
+    return times_of_lines(terms, placement.stages_of(of_rank), from_the_back);
   }
 
   bound_terms const& terms;
