@@ -440,4 +440,16 @@ TEST_CASE("items go over the wire, and what is cut short is refused", "[asio]") 
   CHECK(agreement_item::get(long_reader).name.size() == agreement_item::longest_text);
 }
 
+TEST_CASE("other factors of microbatches are named as a difference", "[asio]") {
+  problem const alike(placement::linear(2), 3, uneven_costs(), 87);
+  auto const with = [&](std::vector<double> factors) {
+    return fingerprint(make_plan(zb_h1{}, with_microbatch_factors(alike, std::move(factors))));
+  };
+  auto const one = with({1, 0.5, 0.25});
+  for (auto const& other : {with({1, 0.5, 0.75}), with({})})
+    CHECK(
+        differences(one, other, "rank 0", "rank 1", 9).find("factors of microbatches") !=
+        std::string::npos);
+}
+
 }  // namespace test_asio_agreement

@@ -116,6 +116,12 @@ TEST_CASE("stages and layers are told apart, and read by one call", "[json]") {
       test::refusal(errc::bad_format, [&] { static_cast<void>(json::read_problem(layers)); }) ==
       "problem: found the key 'layers'; expected 'stages' in its place: only a plan for layers "
       "takes layers");
+  auto const with_factors =
+      layers.substr(0, layers.rfind('}')) + R"(, "microbatch_factors": [1, 2]})";
+  CHECK(
+      test::refusal(errc::bad_format, [&] {
+        static_cast<void>(json::read_layers(with_factors));
+      }).starts_with("problem: found the key 'microbatch_factors'; expected microbatches of one"));
   auto const with_speeds = text.substr(0, text.rfind('}')) + R"(, "rank_speeds": [1, 1]})";
   CHECK(
       test::refusal(

@@ -242,6 +242,23 @@ TEST_CASE("random problems read back to the same value in every unit", "[json]")
   }
 }
 
+TEST_CASE("factors of microbatches read back to the bit, and factors of 1 are none", "[json]") {
+  auto const alike = read_problem(text_with(""));
+  CHECK(write_problem(alike, time_unit::milliseconds).find("factors") == std::string::npos);
+  for (int trial = 0; trial < 100; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    std::vector<double> factors;
+    for (int m = 0; m < alike.microbatches(); ++m)
+      factors.push_back(values.chance(0.3) ? 1 : values.real(1e-9, 4));
+    auto const problem = with_microbatch_factors(alike, factors);
+    for (auto unit : all_units) CHECK(read_problem(write_problem(problem, unit)) == problem);
+  }
+  CHECK(read_problem(text_with("", R"(, "microbatch_factors": [1, 1.0, 1, 1e0])")) == alike);
+  CHECK(
+      read_problem(text_with("", R"(, "microbatch_factors": [1, 0.5, 0.25, 2])")) ==
+      with_microbatch_factors(alike, {1, 0.5, 0.25, 2}));
+}
+
 TEST_CASE("a text that is not JSON is refused with line and column", "[json]") {
   CHECK(refusal("{\n  \"ranks\": 2,,\n}").starts_with("problem: line 2, column 14: "));
   CHECK(refusal("").starts_with("problem: line 1, column 1: "));
@@ -282,6 +299,14 @@ TEST_CASE("every malformed problem is refused at its key", "[json]") {
       {text_with(R"(, "forwards": 1)"),
        "stages[0].forwards: found a key that is unknown here; expected forward, backward_input"},
       {text_with("", R"(, "x": 1)"), "x: found a key that is unknown here; expected ranks"},
+      {text_with("", R"(, "microbatch_factors": 0.5)"),
+       "microbatch_factors: found 0.5; expected an array of 4, one factor for each microbatch"},
+      {text_with("", R"(, "microbatch_factors": [1, 1])"),
+       "microbatch_factors: found an array of 2; expected an array of 4"},
+      {text_with("", R"(, "microbatch_factors": [1, 1, 1, "long"])"),
+       "microbatch_factors[3]: found "},
+      {text_with("", R"(, "microbatch_factors": [1, 0, 1, 1])"),
+       "microbatch 1: the microbatch factor is 0.000000; a factor is above 0 and at most 10^6"},
       {text_with("", R"(, "time_unit": "m")"),
        "time_unit: found 'm'; expected 'ns', 'us', 'ms' or"},
       {text_with("", R"(, "time_unit": 1)"), "time_unit: found 1; expected 'ns'"},

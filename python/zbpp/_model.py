@@ -56,7 +56,8 @@ class Problem:
     `stages` has one entry for all stages, or one for each. `placement` is "linear", "looped" (with
     `chunks` per rank), "v", or the rank of every stage. `transfer` is one time for all pairs of
     ranks, rows [from][to], or a `Transfer`. `memory_limit` is one for all ranks, a list with one for
-    each, or None. `time_unit` is "ns", "us", "ms" or "s".
+    each, or None. `time_unit` is "ns", "us", "ms" or "s". `microbatch_factors` has one number for
+    each microbatch, by which its times are multiplied, or is None where all are of one size.
 
     A problem is checked where it is used.
     """
@@ -69,6 +70,7 @@ class Problem:
     transfer: Union[float, Table, Transfer] = 0
     memory_limit: Union[int, Sequence[int], None] = None
     time_unit: str = "ms"
+    microbatch_factors: Sequence[float] | None = None
 
     @staticmethod
     def from_json(text: str) -> Problem:

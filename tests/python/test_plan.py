@@ -103,6 +103,7 @@ def test_a_problem_reads_back():
             [1, 0],
             transfer=zbpp.Transfer([[0, 0.5], [0.25, 0]], 0.125),
             time_unit="us",
+            microbatch_factors=[1, 0.5, 0.25],
         ),
     ]:
         written = zbpp.Problem.from_json(asked.to_json())
@@ -112,6 +113,7 @@ def test_a_problem_reads_back():
     assert written.stages == asked.stages
     assert written.transfer.latency == asked.transfer.latency
     assert written.placement == asked.placement
+    assert written.microbatch_factors == asked.microbatch_factors
 
 
 def test_numbers_of_other_libraries_are_numbers():

@@ -34,6 +34,8 @@ struct verdict {
   if (said.microbatches() != asked.microbatches()) return "microbatches";
   if (!std::ranges::equal(said.all_costs(), asked.all_costs())) return "stages";
   if (said.transfer() != asked.transfer()) return "transfer";
+  if (!std::ranges::equal(said.microbatch_factors(), asked.microbatch_factors()))
+    return "microbatch_factors";
   return "memory_limit";
 }
 

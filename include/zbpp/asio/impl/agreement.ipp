@@ -110,6 +110,12 @@ void put_all(wire_writer& to, std::span<Number const> values) {
       transfer.ranks() == 0 ? std::to_string(transfer.latency().front()) + " ns" : "");
 }
 
+[[nodiscard]] ZBPP_INLINE agreement_item factors_item(std::span<double const> factors) {
+  wire_writer content;
+  put_all(content, factors);
+  return make_item("factors of microbatches", content);
+}
+
 [[nodiscard]] ZBPP_INLINE agreement_item limits_item(std::span<bytes const> limits) {
   wire_writer content;
   put_all(content, limits);
@@ -167,6 +173,8 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
   items.push_back(make_item("version of zbpp", detail::version_text(ZBPP_VERSION)));
   items.push_back(make_item("number of ranks", std::to_string(problem.ranks())));
   items.push_back(make_item("number of microbatches", std::to_string(problem.microbatches())));
+  if (auto const factors = problem.microbatch_factors(); !factors.empty())
+    items.push_back(detail::factors_item(factors));
   items.push_back(detail::placement_item(problem.placement()));
   for (int s = 0; s < problem.stages(); ++s)
     items.push_back(detail::costs_item(s, problem.costs(s)));

@@ -59,14 +59,20 @@ class problem_reader {
           "the key 'layers'", "'stages' in its place: only a plan for layers takes layers");
     if (object_.has("rank_speeds"))
       object_.refuse("the key 'rank_speeds'", "stages with what they take on their ranks");
-    return read_as<problem>("stages", [&](value const& stages, placement const& layout) {
+    auto alike = read_as<problem>("stages", [&](value const& stages, placement const& layout) {
       return read_stages(stages, layout.stages());
     });
+    return as_format_error(
+        object_, [&] { return with_microbatch_factors(std::move(alike), std::move(factors_)); });
   }
 
   [[nodiscard]] layered_problem read_layered() {
     if (object_.has("stages"))
       object_.refuse("the key 'stages'", "'layers' in its place, which are cut into stages");
+    if (object_.has("microbatch_factors"))
+      object_.refuse(
+          "the key 'microbatch_factors'",
+          "microbatches of one size: only a problem of stages takes factors");
     return read_as<layered_problem>(
         "layers", [&](value const& layers, placement const&) { return read_layers(layers); });
   }
@@ -78,7 +84,7 @@ class problem_reader {
   // Reads all keys; `read_costs_of` reads those of stages or layers, whose key is `name`.
   template <class Problem, class ReadCosts>
   [[nodiscard]] Problem read_as(std::string_view name, ReadCosts read_costs_of) {
-    std::array<std::string_view, 9> const names{
+    std::array<std::string_view, 10> const names{
         "ranks",
         "microbatches",
         name,
@@ -87,8 +93,9 @@ class problem_reader {
         "time_unit",
         "transfer",
         "memory_limit",
-        "rank_speeds"};
-    auto const [ranks, microbatches, entries, form, chunks, unit, transfer, limit, speed] =
+        "rank_speeds",
+        "microbatch_factors"};
+    auto const [ranks, microbatches, entries, form, chunks, unit, transfer, limit, speed, factors] =
         object_.members(names, 3);
     if (unit) unit_ = read_unit(unit);
     auto layout = read_placement(ranks, form, chunks);
@@ -96,7 +103,9 @@ class problem_reader {
     auto costs = read_costs_of(entries, layout);
     auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
     auto limits = limit ? read_limits(limit, layout.ranks()) : std::vector<bytes>{};
-    auto const speeds = speed ? read_speeds(speed, layout.ranks()) : std::vector<double>{};
+    auto const speeds =
+        speed ? read_list_of("speed", "rank", speed, layout.ranks()) : std::vector<double>{};
+    if (factors) factors_ = read_list_of("factor", "microbatch", factors, count);
     return as_format_error(object_, [&] {
       if constexpr (std::is_same_v<Problem, layered_problem>)
         return Problem{
@@ -291,16 +300,21 @@ class problem_reader {
     return limits;
   }
 
-  [[nodiscard]] static std::vector<double> read_speeds(value const& from, int ranks) {
-    if (!from.is(value_kind::array) || from.size() != zbpp::detail::index(ranks))
-      from.refuse("an array of " + std::to_string(ranks) + ", one speed for each rank");
-    std::vector<double> speeds;
-    from.for_each([&](value const& speed) { speeds.push_back(real(speed, 0, "a speed")); });
-    return speeds;
+  // Numbers such as a speed for each rank.
+  [[nodiscard]] static std::vector<double> read_list_of(
+      std::string const& numbered, std::string const& each, value const& from, int count) {
+    if (!from.is(value_kind::array) || from.size() != zbpp::detail::index(count))
+      from.refuse(
+          "an array of " + std::to_string(count) + ", one " + numbered + " for each " + each);
+    std::vector<double> numbers;
+    from.for_each(
+        [&](value const& number) { numbers.push_back(real(number, 0, "a " + numbered)); });
+    return numbers;
   }
 
   value object_;
   time_unit unit_ = time_unit::milliseconds;
+  std::vector<double> factors_;  // of the microbatches
 };
 
 /// Writes a problem as an object, whose inner lines begin with `indent`.
@@ -312,6 +326,7 @@ class problem_writer {
         costs_(problem.all_costs()),
         transfer_(problem.transfer()),
         memory_limits_(problem.memory_limits()),
+        factors_(problem.microbatch_factors()),
         unit_(unit),
         indent_(std::move(indent)) {}
   problem_writer(layered_problem const& model, time_unit unit, std::string indent)
@@ -341,8 +356,12 @@ class problem_writer {
     key(has_layers_ ? "layers" : "stages") += has_layers_ ? layers_text() : stages_text();
     key("transfer") += transfer_text();
     key("memory_limit") += limits_text();
-    if (!rank_speeds_.empty())
-      key("rank_speeds") += list(rank_speeds_, [](double speed) { return scaled_text(speed, 0); });
+    auto const add_list = [&](std::string_view name, std::span<double const> numbers) {
+      if (!numbers.empty())
+        key(name) += list(numbers, [](double number) { return scaled_text(number, 0); });
+    };
+    add_list("rank_speeds", rank_speeds_);
+    add_list("microbatch_factors", factors_);
     return text_ + "\n" + indent_ + "}";
   }
 
@@ -458,6 +477,7 @@ class problem_writer {
   transfer_costs const& transfer_;
   std::span<bytes const> memory_limits_;
   std::span<double const> rank_speeds_ = {};
+  std::span<double const> factors_ = {};
   time_unit unit_;
   std::string indent_;
   std::string text_;
