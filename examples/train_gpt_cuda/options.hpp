@@ -46,11 +46,15 @@ struct options {
   bool check = false;                ///< run sequentially too, and compare
   bool measure = false;              ///< plan by measured times
   std::filesystem::path trace;       ///< empty: none is written
+  bool explains = false;             ///< tell where the time of the last step of each policy went
   std::filesystem::path checkpoint;  ///< folder for checkpoints; empty: none are kept
   std::int64_t every = 50;           ///< steps from one checkpoint to the next
   bool resume = false;               ///< go on from the newest checkpoint
   std::uint64_t interleaving = 1;    ///< under the model of CUDA: its seed
 };
+
+/// @return whether the passes of steps are timed
+[[nodiscard]] inline bool times_passes(options const& o) { return !o.trace.empty() || o.explains; }
 
 /// @return how many passes before its consumer a message's slot is opened: copies between GPUs wait
 /// without a multiprocessor, NCCL with one; within a GPU nothing is opened
@@ -182,10 +186,16 @@ inline void add_options(CLI::App& app, options& o) {
       "step");
   app.add_option("--seed", o.how.seed, "Of everything random")->check(whole_number(0, UINT64_MAX));
   app.add_flag("--check", o.check, "Run sequentially, too, and compare every loss and parameter");
-  app.add_flag("--measure", o.measure, "Measure the passes first, and plan by that");
+  auto* const measure =
+      app.add_flag("--measure", o.measure, "Measure the passes first, and plan by that");
   app.add_option("--trace", o.trace, "Chrome trace to write: planned beside measured")
       ->check(writable_file())
       ->option_text("FILE");
+  app.add_flag(
+         "--explain",
+         o.explains,
+         "Tell where the time of the last step of each policy went, beside its plan")
+      ->needs(measure);
   auto* const checkpoint =
       app.add_option("--checkpoint", o.checkpoint, "Folder for checkpoints, of one --policy")
           ->check(writable_folder())
@@ -217,7 +227,6 @@ inline void check_transport(CLI::App const& app, transport by) {
   } else {
     refuse("--devices", ": with --transport nccl each rank has a GPU anyway; leave it out");
     refuse("--partition", ": with --transport nccl each rank has a whole GPU; leave it out");
-    refuse("--trace", ": with --transport nccl a rank knows its own times alone; leave it out");
   }
 }
 
@@ -238,6 +247,7 @@ inline void check_replay(CLI::App const& app, options const& o) {
   refuse_with(app.count("--clip") > 0, "--clip");
   refuse_with(o.how.optimizer.base.needs_norm, "--step " + names_of(o.kinds, ","));
   refuse_with(app.count("--trace") > 0, "--trace");
+  refuse_with(o.explains, "--explain");
   if (o.by == transport::nccl && receive_ahead_of(o) > 0)
     throw setting_error("--replay step with --transport nccl puts all messages into one order, in "
                         "which none is received ahead; leave out --receive-ahead");

@@ -101,6 +101,12 @@ class ranks_apart {
       return zbpp::asio::wire_reader(part).template get<std::uint8_t>() != 0;
     });
   }
+  /// @return the passes of all ranks on one clock, from the first start
+  /// @throws zbpp::error, the failure of the run
+  [[nodiscard]] zbpp::timeline gather(
+      zbpp::plan const& planned, zbpp::timeline const& measured) const {
+    return zbpp::asio::gather_timeline(*meeting_, planned.schedule(), measured);
+  }
   /// Lets all processes know the losses, which one has.
   /// @throws zbpp::error, the failure of the run
   void share(run_record& run, zbpp::placement const& placement) const {
@@ -125,6 +131,7 @@ class ranks_apart {
     add("--replay", std::to_string(static_cast<int>(o.how.replay)));
     add("--steps-at-once", std::to_string(o.how.steps_at_once));
     add("--measure", o.measure ? "yes" : "no");
+    add("passes are timed", times_passes(o) ? "yes" : "no");
     // Products may add in another order on another GPU, and messages carry the bits around.
     add("--check", o.check ? std::to_string(device().sm_count) + " multiprocessors" : "no");
     add("--checkpoint", o.checkpoint.empty() ? "no" : "yes");

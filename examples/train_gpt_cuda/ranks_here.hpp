@@ -5,9 +5,11 @@
 
 #include "options.hpp"
 #include "runs.hpp"
+#include <zbpp/analysis/message_times.hpp>
 
 #include <ranges>
 #include <string>
+#include <utility>
 
 namespace gpt::cuda {
 
@@ -59,6 +61,11 @@ class ranks_here {
   /// Says whether a run gave the bits of the reference.
   [[nodiscard]] static bool is_identical(run_record const& run, run_record const& reference) {
     return cuda::is_identical(run, reference);
+  }
+  /// @return the passes of all ranks on one clock, from the first start
+  [[nodiscard]] static zbpp::timeline gather(zbpp::plan const& planned, zbpp::timeline measured) {
+    zbpp::align_clocks(measured, planned.problem().placement());
+    return zbpp::from_first_start(std::move(measured));
   }
   /// Lets all processes know the losses, which one has.
   static void share(run_record&, zbpp::placement const&) {}

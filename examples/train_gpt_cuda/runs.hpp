@@ -79,8 +79,9 @@ struct run_record {
   std::int64_t first = 0;  ///< steps taken before, by another program
   std::vector<double> losses = {};
   std::vector<double> milliseconds = {};
-  std::vector<parameter_run> parameters = {};   ///< at the end, of the stages that are here
-  std::optional<zbpp::timeline> measured = {};  ///< of the last step, where passes were timed
+  std::vector<parameter_run> parameters = {};  ///< at the end, of the stages that are here
+  std::optional<zbpp::timeline> measured =
+      {};  ///< of the last step, of all ranks, where passes were timed
   step_counts counts = {};
   // Of what is replayed, the passes on the ranks of this process, or steps:
   std::int64_t issued = 0;    ///< how many the host enqueued, and captured
@@ -169,20 +170,6 @@ void run_steps(Pipeline& pipe, std::int64_t count, int at_once, Each const& each
   for (auto const& last : begun) each(last.get());
 }
 
-/// Counts the times of a step from its start; where ranks do not stop between steps, they go on
-/// from one step to the next.
-[[nodiscard]] inline zbpp::timeline from_its_start(zbpp::timeline const& step) {
-  auto start = step[0].front().start;
-  for (auto const& timed : step.all()) start = std::min(start, timed.start);
-  zbpp::timeline moved;
-  for (int rank = 0; rank < step.ranks(); ++rank) {
-    for (auto const& timed : step[rank])
-      moved.push({timed.pass, timed.start - start, timed.end - start});
-    moved.end_row();
-  }
-  return moved;
-}
-
 /// Trains the stages of a plan that are here, and saves them now and then where the user wants it.
 /// @param to_run  the stages, as they are or as replayed_stage
 /// @throws zbpp::error; setting_error for checkpoints that cannot be used
@@ -198,7 +185,7 @@ void train_stages(
   bool const replays = o.how.replay == replay_kind::step;
   auto const& placement = planned.problem().placement();
   auto const backend = ranks.backend(
-      !o.trace.empty(),
+      times_passes(o),
       replays ? zbpp::cuda::replay::step : zbpp::cuda::replay::none,
       o.how.steps_at_once);
   // The settings of steps that are replayed are in device memory.
@@ -219,7 +206,7 @@ void train_stages(
     run_steps(pipe, next, o.how.steps_at_once, [&](zbpp::step_result const& step) {
       recorder.add(step.loss());
       record.counts.add(step.update);
-      if (!o.trace.empty()) record.measured = from_its_start(step.measured);
+      if (times_passes(o)) record.measured = step.measured;
     });
     if (saves) recorder.note(saves->save(pipe.state()));
   }
@@ -242,6 +229,7 @@ template <class Ranks>
     train_stages(o, on, ranks, *one.plan, stages, stages, record);
   }
   ranks.share(record, placement);
+  if (record.measured) record.measured = ranks.gather(*one.plan, *record.measured);
   chunk const whole(o.how, on, {0, o.how.model.layers});
   for (auto const& s : stages) {
     auto const part = s.model().parameters().entries().front().part;

@@ -7,7 +7,9 @@
 #include "options.hpp"
 #include "runs.hpp"
 #include "train_gpt/program.hpp"
+#include <zbpp/analysis/explain.hpp>
 #include <zbpp/io/chrome_trace.hpp>
+#include <zbpp/io/explanation_text.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/io/text.hpp>
 
@@ -79,9 +81,12 @@ template <class Ranks>
     if (!run->measured) continue;
     lines.push_back({c.title + " planned", c.plan->timeline()});
     lines.push_back({c.title + " measured", *run->measured});
+    if (o.explains)
+      say("\nexplained, the last step of " + c.title + "\n" +
+          to_text(zbpp::explain(*c.plan, *run->measured), zbpp::time_unit::milliseconds));
   }
   say("\n" + outcome(o.how, reference, results));
-  if (!lines.empty()) {
+  if (!o.trace.empty() && !lines.empty() && ranks.tells()) {
     zbpp::write_file(o.trace, zbpp::to_chrome_trace(lines));
     say("wrote " + o.trace.string());
   }
