@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an engine knows of each chunk, a stage of its rank: the stage to run, its costs, and how
-// long its messages travel.
+// What an engine knows of each chunk, a stage of its rank: the stage to run, and its costs.
 #pragma once
 
-#include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
@@ -17,24 +15,12 @@
 
 namespace zbpp::detail {
 
-/// Holds what the passes of a chunk take for a microbatch, and what its messages do.
-struct chunk_times {
-  stage_costs costs;
-  ticks next_transfer;
-  ticks previous_transfer;
-};
-
 /// Holds one chunk of a rank.
 struct chunk_state {
   stage_context common;
   stage_ref run;
   stage_costs costs;
   bytes activation_in;
-  std::vector<chunk_times> times;  ///< of each microbatch, or of all
-
-  [[nodiscard]] chunk_times const& times_of(int microbatch) const noexcept {
-    return times[times.size() > 1 ? index(microbatch) : 0];
-  }
 };
 
 /// Makes the chunks of a rank from its stages, which stand in the order of the model.

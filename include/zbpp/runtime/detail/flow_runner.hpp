@@ -60,7 +60,9 @@ class flow_runner {
         chunks_(make_chunk_states(program, problem, rank, stages, outputs)),
         flows_(index(code_.flow_slots)),
         context_(ctx),
-        transport_(&transport) {}
+        transport_(&transport) {
+    state_times(code_, program.instructions(rank), problem);
+  }
 
   /// @param latest  becomes when the last message of a pass arrived, or of the pair that it begins
   /// @return one that is still awaited; its channel is `none` when there is none
@@ -145,10 +147,8 @@ class flow_runner {
     auto const& chunk = chunk_of(i);
     bool const forward = i.kind == instruction_kind::send_activation;
     auto& msg = outgoing_of(i, forward, chunk, state_of(i));
-    auto const& times = chunk.times_of(i.microbatch);
-    auto const transfer = forward ? times.next_transfer : times.previous_transfer;
     if (record_ != nullptr) record_of(i).sent = observer.reach(0);
-    transport_->send(i.channel, std::move(msg), observer.arrival_of_send(transfer));
+    transport_->send(i.channel, std::move(msg), observer.arrival_of_send(i.takes));
   }
 
   /// Gets a slot ready for another flow; that of an instruction is gone, with all it sent.
@@ -257,7 +257,7 @@ class flow_runner {
     state.has_received = false;
     timed.start = observer.start(arrival, timed.pass);
     state.flow.resume();
-    timed.end = observer.finish(cost_of(i, chunk));
+    timed.end = observer.finish(i.takes);
     state.is_running = false;
     if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
     if constexpr (checks_passes<PassObserver>) observer.check_pass();
@@ -271,16 +271,6 @@ class flow_runner {
     if (consumes && !state.received.empty()) release_input(i, state);
     if (i.hand_over != ready_instruction::none) hand_over(i, chunk, state);
     if (i.ends_flow) end_flow(i, chunk, state);
-  }
-
-  // Of a pair, the second takes the time of both.
-  [[nodiscard]] ticks cost_of(ready_instruction const& i, chunk_state const& chunk) const noexcept {
-    auto const kind = static_cast<pass_kind>(i.kind);
-    if (i.begins_pair) return 0;
-    auto const& costs = chunk.times_of(i.microbatch).costs;
-    if (!i.is_paired) return costs.of(kind);
-    auto const& first = beside(i, -1);
-    return pair_time(chunks_[index(first.chunk)].times_of(first.microbatch).costs, costs, kind);
   }
 
   [[nodiscard]] bool has_room(ready_instruction const& i) const noexcept {

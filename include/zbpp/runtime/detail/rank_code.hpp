@@ -5,9 +5,12 @@
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace zbpp::detail {
@@ -34,6 +37,9 @@ struct ready_instruction {
   // channel, before it may go; of a pass: those that its message proves consumed, or, where it
   // `acknowledges`, those that it reports to the sender.
   std::int32_t retired = none;
+  // What a pass or the message of a send takes by the problem. Of a pair the second has the time of
+  // both.
+  ticks takes = 0;
 };
 
 /// Holds the instructions of one rank and how many flows are alive at one time.
@@ -52,6 +58,10 @@ struct rank_code {
 /// Makes a rank's part of a verified program ready to run. Flows get slots by first and last
 /// mention, so that the table is as small as the most flows alive together.
 [[nodiscard]] rank_code make_rank_code(program const& program, traffic const& messages, int rank);
+
+/// States what the passes and messages of a rank take.
+/// @param row  the instructions of the rank
+void state_times(rank_code& code, std::span<instruction const> row, problem const& problem);
 
 }  // namespace zbpp::detail
 

@@ -10,7 +10,6 @@
 #include <zbpp/runtime/detail/chunk_state.hpp>
 
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace zbpp::detail {
@@ -26,12 +25,6 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
     recomputes = recomputes || each.kind == instruction_kind::recompute;
   std::vector<chunk_state> chunks;
   for (int s : program.placement().stages_of(rank)) {
-    std::vector<chunk_times> times;
-    for (int m = 0; m < problem.distinct_microbatches(); ++m)
-      times.push_back(
-          {.costs = problem.costs(s, m),
-           .next_transfer = s + 1 < program.stages() ? problem.transfer_time(s, s + 1, m) : 0,
-           .previous_transfer = s > 0 ? problem.transfer_time(s, s - 1, m) : 0});
     chunks.push_back(
         {.common =
              {.stage = s,
@@ -42,8 +35,7 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
               .outputs = outputs},
          .run = stages[chunks.size()],
          .costs = problem.costs(s),
-         .activation_in = s > 0 ? problem.costs(s - 1).edge : 0,
-         .times = std::move(times)});
+         .activation_in = s > 0 ? problem.costs(s - 1).edge : 0});
   }
   return chunks;
 }

@@ -6,6 +6,7 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/model/containers.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace zbpp::detail {
@@ -97,6 +99,20 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
     ++found->count;
   }
   return result;
+}
+
+ZBPP_INLINE void state_times(
+    rank_code& code, std::span<instruction const> row, problem const& problem) {
+  for (std::size_t at = 0; at < row.size(); ++at) {
+    auto const& from = row[at];
+    auto& to = code.instructions[at];
+    if (from.is_send())
+      to.takes = problem.transfer_time(from.stage, from.other_stage(), from.microbatch);
+    else if (from.is_paired)
+      to.takes = problem.pair_time(row[at - 1].as_pass(), from.as_pass());
+    else if (from.is_pass() && !to.begins_pair)
+      to.takes = problem.time(from.as_pass());
+  }
 }
 
 }  // namespace zbpp::detail
