@@ -6,6 +6,7 @@
 
 #include "program.hpp"
 #include "saving.hpp"
+#include <zbpp/analysis/clock_offsets.hpp>
 #include <zbpp/io/run_progress.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
