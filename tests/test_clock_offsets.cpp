@@ -181,15 +181,15 @@ TEST_CASE("clocks that messages do not set are refused", "[clocks]") {
   CHECK(
       refused({sent_at(0, 1, 0, 10)}, 2) ==
       "rank 1: the messages of the step do not tell how far the clock of rank 1 is ahead of that "
-      "of rank 0: none goes from one to the other and back, by way of others neither");
+      "of rank 0: no chain of messages leads from one to the other and back");
   CHECK(
       refused({sent_at(0, 1, 0, 10), sent_at(1, 0, 0, 10)}, 3).starts_with("rank 2: the messages"));
   // Rank 1 gets a message at 10, and sends one at 50 that is there at 20; sent at 0, the first
   // had 10 to travel in.
   CHECK(
       refused({sent_at(0, 1, 0, 10), sent_at(1, 0, 50, 20)}, 2) ==
-      "rank 0: by the clocks of the ranks, what goes out from this one is back 20 ns before it "
-      "left; a clock ran backwards, or faster than the drift allows");
+      "rank 0: by the clocks of the ranks, messages from this one and back took 20 ns less than no "
+      "time; a clock ran backwards, or faster than the drift allows");
   // By 20 clocks may run apart in 40 where that is allowed.
   CHECK(
       clock_offsets(record_of({sent_at(0, 1, 0, 10), sent_at(1, 0, 50, 20)}), 2, 0.25).size() == 2);

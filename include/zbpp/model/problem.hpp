@@ -155,7 +155,8 @@ void require_fit(Order const& order, problem const& problem) {
 /// @return the same problem with other times of messages
 [[nodiscard]] problem with_transfer(problem changed, transfer_costs transfer);
 /// @return the same problem with microbatches of other sizes: the passes of each, and what its
-///         messages take per byte, last `factors` times as long as the costs state
+///         messages take per byte, last `factors` times as long as the costs state. Lower bounds
+///         are then those of orders with microbatches in turn
 /// @param factors  one for each microbatch, above 0 and at most 10^6; none, or all 1: as stated
 /// @throws error (bad_argument) also when there is another number of them, or one is out of range
 [[nodiscard]] problem with_microbatch_factors(problem changed, std::vector<double> factors);

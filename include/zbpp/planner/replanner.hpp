@@ -76,8 +76,8 @@ struct plan_switch {
 class replanner {
  public:
   /// @throws error (bad_argument) for a setting that is out of range, or when two contradict each
-  ///         other; (unsupported_problem) when
-  ///         stages may change ranks and the first plan recomputes or has F and B in pairs
+  ///         other; (unsupported_problem) when stages may change ranks and the first plan
+  ///         recomputes or has F and B in pairs
   explicit replanner(plan const& first, replan_settings settings = {});
   replanner(replanner&&) noexcept;
   replanner& operator=(replanner&&) noexcept;

@@ -24,7 +24,8 @@ namespace zbpp {
 /// make the same calls. Losses and weights are to the bit those of a pipeline that keeps its plan.
 ///
 /// A new plan begins between two steps: the pipeline is made anew for the same stages, with its
-/// training state. Where that fails, the old plan runs on, and `on_report` says so.
+/// training state. Where that fails, the old plan runs on, and `on_report` says so; with one
+/// process per rank the run is over, as after each failure.
 template <backend Backend>
 class adaptive_pipeline {
  public:
@@ -94,7 +95,7 @@ class adaptive_pipeline {
     try {
       runner_.run(replanner_.current());
     } catch (error const& refused) {
-      if (!is_new) throw;
+      if (!is_new || !runner_.is_running()) throw;
       replanner_.refuse_plan(refused.what());
       if (runner_.runs_count()) runner_.run(replanner_.current());
     }

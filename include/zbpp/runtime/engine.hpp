@@ -366,7 +366,7 @@ class engine {
   [[gnu::noinline]] bool run_pass_or_w(ready_instruction const& i) {
     auto const at = next_;
     if (early_w_->has_run(at)) return true;
-    while (i.channel != channel_map::none || i.begins_pair) {
+    while (!i.is_paired && early_w_->needs_message(at)) {
       ticks arrival = 0;
       awaited_ = flows_.awaited_by(i, observer_, arrival);
       bool const is_sent = awaited_.channel == channel_map::none;

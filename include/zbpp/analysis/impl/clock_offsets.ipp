@@ -55,8 +55,8 @@ class clock_limits {
       throw error(
           errc::bad_argument,
           "the messages of the step do not tell how far the clock of rank " + std::to_string(rank) +
-              " is ahead of that of rank 0: none goes from one to the other and back, by way of "
-              "others neither",
+              " is ahead of that of rank 0: no chain of messages leads from one to the other and "
+              "back",
           {.rank = rank});
     auto const ahead = (most - least) >> 1;  // rounded down on all ranks, they still fit
     return {ahead, most - ahead};
@@ -96,9 +96,9 @@ class clock_limits {
       if (most_(rank, rank) < 0)
         throw error(
             errc::bad_argument,
-            "by the clocks of the ranks, what goes out from this one is back " +
+            "by the clocks of the ranks, messages from this one and back took " +
                 std::to_string(-most_(rank, rank)) +
-                " ns before it left; a clock ran backwards, or faster than the drift allows",
+                " ns less than no time; a clock ran backwards, or faster than the drift allows",
             {.rank = rank});
   }
 

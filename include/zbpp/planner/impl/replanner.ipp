@@ -208,11 +208,11 @@ class replanner::watch {
     if (filled_ == steps_.size()) steps_.emplace_back();
     steps_[filled_++] = measured;
     if (filled_ < detail::index(settings_.window)) return std::nullopt;
+    filled_ = 0;
     if (settings_.gather)
       for (auto& step : steps_) step = settings_.gather(current_, step);
     auto const took = median_cost();
     measured_ = costs_and_messages_from(steps_, current_.problem(), settings_.message_quantile);
-    filled_ = 0;
     if (is_on_trial_) {
       is_on_trial_ = false;
       if (auto before = judge(took)) return before;

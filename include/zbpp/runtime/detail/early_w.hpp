@@ -19,8 +19,8 @@ namespace zbpp::detail {
 
 /// Chooses W of one rank that run in front of their places in the program.
 ///
-/// A W may move as far forward as it stands behind all else of its flow, behind the W of its stage
-/// in front of it, and behind all that has to do with optimizer steps. It sends and receives
+/// A W may move as far forward as it stands behind all else of its flow, behind the W and BW of its
+/// rank in front of it, and behind all that has to do with optimizer steps. It sends and receives
 /// nothing, so what `verify` has proved of the program stays true: messages leave and arrive in the
 /// same order, and no rank waits for one that is not going to be sent. Memory is freed sooner.
 class early_w {
@@ -35,6 +35,10 @@ class early_w {
   /// @param times  of the passes of the step, gets them in the order of the program
   void begin_step(ticks now, std::span<timed_pass> times);
 
+  /// @return whether a pass, or the pair that it begins, needs a message
+  [[nodiscard]] bool needs_message(std::size_t at) const noexcept {
+    return expected_[at].channel != ready_instruction::none;
+  }
   /// @param waiting  the place of a pass whose message is not there
   /// @return the place of the W to run now, or none
   [[nodiscard]] std::size_t choose(std::size_t waiting, ticks now);
@@ -53,22 +57,17 @@ class early_w {
  private:
   static constexpr ticks unknown = -1;
 
-  // A W or BW in the order of the program.
+  // A W or BW.
   struct place {
     std::size_t at = 0;
     std::size_t number = 0;       // among the passes
     std::size_t earliest = none;  // the first pass that it may run in front of
+    std::int32_t chunk = 0;
   };
-  struct chunk_w {
-    std::vector<place> all = {};
-    std::size_t next = 0;  // the first of them that has not run
-    ticks takes = 0;       // on average, lately
-  };
-
   // By which the message of a pass comes, or the first of a pair; and when, from the start of the
   // step, as far as is known.
   struct expectation {
-    std::int32_t channel = 0;
+    std::int32_t channel = ready_instruction::none;
     ticks time = unknown;
   };
   // When the message of a pass was found missing for the last time.
@@ -78,10 +77,12 @@ class early_w {
     bool has_run_w = false;  // since then
   };
 
-  [[nodiscard]] bool pays(std::size_t waiting, chunk_w const& chunk, ticks now) const;
+  [[nodiscard]] bool pays(std::size_t waiting, ticks takes, ticks now) const;
 
-  std::vector<pass> passes_;  // in the order of the program
-  std::vector<chunk_w> chunks_;
+  std::vector<pass> passes_;           // in the order of the program
+  std::vector<place> places_;          // of all W and BW, in the order of the program
+  std::size_t next_ = 0;               // the first of them that has not run
+  std::vector<ticks> takes_;           // a W, on average, lately; by chunk
   std::vector<expectation> expected_;  // by place
   std::vector<char> has_run_;          // by place
   std::vector<ticks> lateness_;        // of the last message, by channel

@@ -13,6 +13,7 @@
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -54,8 +55,14 @@ class plan_runner {
     try {
       pipeline_ = make(next);
     } catch (error const&) {
-      pipeline_ = make(before);
-      pipeline_->resume(state);
+      auto const refused = std::current_exception();
+      try {
+        pipeline_ = make(before);
+        pipeline_->resume(state);
+      } catch (error const&) {  // for the same reason, such as a run of processes that is over
+        pipeline_.reset();
+        std::rethrow_exception(refused);
+      }
       throw;
     }
     pipeline_->resume(state);
@@ -72,6 +79,8 @@ class plan_runner {
     if (current().planned().schedule() != planned.schedule()) run(planned);
     runs_count_ = true;
   }
+  /// @return whether there is a pipeline
+  [[nodiscard]] bool is_running() const noexcept { return pipeline_ != nullptr; }
   /// @return whether the plan of the moment is one for another number of microbatches
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }
 
