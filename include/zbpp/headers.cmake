@@ -122,6 +122,7 @@ set(ZBPP_CORE_HEADERS
   model/detail/cost_sums.hpp
   model/detail/median.hpp
   model/detail/rank_pairs.hpp
+  model/detail/times_of_passes.hpp
   model/impl/costs.ipp
   model/impl/layers.ipp
   model/impl/placement.ipp

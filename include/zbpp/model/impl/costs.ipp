@@ -6,6 +6,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/detail/times_of_passes.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -70,33 +71,6 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   if (both < forward || both - first < rest || both - forward - first > rest)
     refuse("overlapped_fused must lie between max(F, BW) and F + BW");
 }
-
-namespace detail {
-
-/// Changes the times of the passes of a stage. Where roundings leave what two take together by a
-/// tick, it stays between the longer one and both in turn.
-/// @param change  makes another time of one
-template <class Change>
-[[nodiscard]] stage_costs with_times_of_passes(stage_costs const& costs, Change const& change) {
-  auto all = costs;
-  all.forward = change(costs.forward);
-  all.backward_input = change(costs.backward_input);
-  all.backward_weight = change(costs.backward_weight);
-  if (costs.recompute) all.recompute = change(*costs.recompute);
-  auto const together = [&](std::optional<ticks> const& time, ticks one, ticks other) {
-    return std::clamp(change(*time), std::max(one, other), one + other);
-  };
-  if (costs.backward_fused)
-    all.backward_fused = together(costs.backward_fused, all.backward_input, all.backward_weight);
-  if (costs.overlapped)
-    all.overlapped = together(costs.overlapped, all.forward, all.backward_input);
-  if (costs.overlapped_fused)
-    all.overlapped_fused =
-        together(costs.overlapped_fused, all.forward, all.of(pass_kind::backward));
-  return all;
-}
-
-}  // namespace detail
 
 ZBPP_INLINE stage_costs times_factor(stage_costs const& costs, double factor) noexcept {
   if (factor == 1) return costs;

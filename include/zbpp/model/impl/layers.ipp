@@ -6,6 +6,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/detail/cost_sums.hpp>
+#include <zbpp/model/detail/times_of_passes.hpp>
 #include <zbpp/model/layers.hpp>
 
 #include <algorithm>
