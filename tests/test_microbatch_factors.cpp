@@ -158,7 +158,7 @@ TEST_CASE("factors that cannot be are refused", "[factors]") {
 
 TEST_CASE("equal factors are longer times, in bounds and plans", "[factors]") {
   int better = 0;
-  for (int trial = 0; trial < test::thinned(16, 8); ++trial) {
+  for (int trial = 0; trial < 16; ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const stated = detail::with_mean_microbatch(middling_problem(random));
     constexpr double factor = 2;
