@@ -6,8 +6,7 @@
 # so it is not compiled again.
 #
 # Header-only, a header brings its .ipp, and one source includes all headers of a component that users
-# include. Which of them comes first makes no difference as long as no header leads to itself through
-# what it and its .ipp include, so that is looked at, too.
+# include. Which of them comes first makes no difference, as tests/check_include_loops.sh sees to.
 # usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON CHECKPOINT ASIO CUDA NCCL TORCH)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -72,25 +71,6 @@ awk 'FNR == 1 { seen = 0 } /^# *include/ && !seen++ && sub(/^#include <zbpp\//, 
   $(cat "$scratch/all") >"$scratch/first"
 grep -vxF -f "$scratch/first" "$scratch/all" | compile alone -DZBPP_SEPARATE_COMPILATION
 
-# A header and the .ipp that it includes at its end are one. Where no header has an .ipp, each has been
-# compiled alone as it is.
-if grep -q '\.ipp$' "$scratch/all"; then
-  # shellcheck disable=SC2046
-  awk '/^#include <zbpp\// {
-      sub(/^#include <zbpp\//, ""); sub(/>.*/, "")
-      if (/\.ipp$/) owner[$0] = FILENAME
-      else { from[++count] = FILENAME; to[count] = $0 }
-    }
-    END {
-      for (i = 1; i <= count; ++i) {
-        by = from[i] in owner ? owner[from[i]] : from[i]
-        if (by != to[i]) print by, to[i]
-      }
-    }' $(cat "$scratch/all") | tsort >"$scratch/order" || {
-    echo "include/zbpp: those headers include each other" >&2
-    exit 1
-  }
-fi
 for component in "$@"; do
   grep -v -e detail/ -e impl/ "$scratch/$component" | tr '\n' ' '
   echo

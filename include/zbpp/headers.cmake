@@ -122,12 +122,12 @@ set(ZBPP_CORE_HEADERS
   model/detail/cost_sums.hpp
   model/detail/median.hpp
   model/detail/rank_pairs.hpp
-  model/detail/times_of_passes.hpp
   model/impl/costs.ipp
   model/impl/layers.ipp
   model/impl/placement.ipp
   model/impl/problem.ipp
   model/impl/program.ipp
+  model/impl/scaled_costs.ipp
   model/impl/schedule.ipp
   model/impl/src.hpp
   model/impl/timeline.ipp
@@ -137,6 +137,7 @@ set(ZBPP_CORE_HEADERS
   model/placement.hpp
   model/problem.hpp
   model/program.hpp
+  model/scaled_costs.hpp
   model/schedule.hpp
   model/timeline.hpp
   optim/adamw.hpp

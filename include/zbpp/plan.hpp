@@ -45,6 +45,7 @@
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/auto_placement.hpp>

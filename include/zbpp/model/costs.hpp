@@ -98,10 +98,6 @@ struct stage_costs {
   friend bool operator==(stage_costs const&, stage_costs const&) = default;
 };
 
-/// Multiplies the times of the passes of a stage, each rounded to the nearest tick; what two take
-/// together stays between the longer one and both in turn. All else stays as it is.
-[[nodiscard]] stage_costs times_factor(stage_costs const& costs, double factor) noexcept;
-
 /// Says how long F of one stage and B or BW of a stage of the same rank take together: what both
 /// take less the time that each of the two stages can hide, the lesser of both. So it lies between
 /// the longer pass and the sum, and one stage that hides nothing leaves the sum.

@@ -23,10 +23,6 @@ using layer_costs = stage_costs;
 /// run of layers that are made again the stage keeps the `recompute_input` of the first.
 [[nodiscard]] stage_costs merge_layers(std::span<layer_costs const> layers);
 
-/// Gives the costs of a stage on a rank of another speed: all times divided by it, in whole ticks.
-/// @param speed  from 0.001 to 1000; at 0.5 all takes twice as long
-[[nodiscard]] stage_costs at_speed(stage_costs const& costs, double speed);
-
 namespace detail {
 
 /// Refuses layers that cannot be cut into the stages of a placement.

@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 
 #include <optional>
 #include <span>

@@ -9,6 +9,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/detail/median.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/model/schedule.hpp>
 
 #include <algorithm>

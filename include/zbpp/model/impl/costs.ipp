@@ -6,7 +6,6 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
-#include <zbpp/model/detail/times_of_passes.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -70,13 +69,6 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   auto const rest = backward_fused ? 0 : backward_weight;
   if (both < forward || both - first < rest || both - forward - first > rest)
     refuse("overlapped_fused must lie between max(F, BW) and F + BW");
-}
-
-ZBPP_INLINE stage_costs times_factor(stage_costs const& costs, double factor) noexcept {
-  if (factor == 1) return costs;
-  return detail::with_times_of_passes(costs, [factor](ticks time) {
-    return static_cast<ticks>(std::llround(static_cast<double>(time) * factor));
-  });
 }
 
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }

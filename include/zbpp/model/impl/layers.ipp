@@ -6,11 +6,10 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/detail/cost_sums.hpp>
-#include <zbpp/model/detail/times_of_passes.hpp>
 #include <zbpp/model/layers.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -52,18 +51,6 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
   if (saved_fused != saved) sum.overlapped_fused = sum.forward + fused - saved_fused;
   if (!sum.recompute) sum.recompute_input = 0;
   return sum;
-}
-
-ZBPP_INLINE stage_costs at_speed(stage_costs const& costs, double speed) {
-  if (speed == 1) return costs;
-  auto const scaled = [speed](ticks time) {
-    constexpr double most = 0x1p62;  // which no problem takes
-    return static_cast<ticks>(std::min(std::round(static_cast<double>(time) / speed), most));
-  };
-  auto all = detail::with_times_of_passes(costs, scaled);
-  all.norm = scaled(costs.norm);
-  all.optimizer_step = scaled(costs.optimizer_step);
-  return all;
 }
 
 namespace detail {

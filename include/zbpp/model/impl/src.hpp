@@ -9,5 +9,6 @@
 #include <zbpp/model/impl/placement.ipp>
 #include <zbpp/model/impl/problem.ipp>
 #include <zbpp/model/impl/program.ipp>
+#include <zbpp/model/impl/scaled_costs.ipp>
 #include <zbpp/model/impl/schedule.ipp>
 #include <zbpp/model/impl/timeline.ipp>

@@ -9,6 +9,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/detail/median.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>

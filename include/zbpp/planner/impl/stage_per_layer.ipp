@@ -8,6 +8,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/stage_per_layer.hpp>
 

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Changes of all times of a stage's passes at once.
+// What model/scaled_costs.hpp declares.
 #pragma once
 
+#include <zbpp/config.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
-namespace zbpp::detail {
+namespace zbpp {
+
+namespace detail {
 
 /// Changes the times of the passes of a stage. Where roundings leave what two take together by a
 /// tick, it stays between the longer one and both in turn.
@@ -34,4 +39,25 @@ template <class Change>
   return all;
 }
 
-}  // namespace zbpp::detail
+}  // namespace detail
+
+ZBPP_INLINE stage_costs times_factor(stage_costs const& costs, double factor) noexcept {
+  if (factor == 1) return costs;
+  return detail::with_times_of_passes(costs, [factor](ticks time) {
+    return static_cast<ticks>(std::llround(static_cast<double>(time) * factor));
+  });
+}
+
+ZBPP_INLINE stage_costs at_speed(stage_costs const& costs, double speed) {
+  if (speed == 1) return costs;
+  auto const scaled = [speed](ticks time) {
+    constexpr double most = 0x1p62;  // which no problem takes
+    return static_cast<ticks>(std::min(std::round(static_cast<double>(time) / speed), most));
+  };
+  auto all = detail::with_times_of_passes(costs, scaled);
+  all.norm = scaled(costs.norm);
+  all.optimizer_step = scaled(costs.optimizer_step);
+  return all;
+}
+
+}  // namespace zbpp
