@@ -119,7 +119,9 @@ TEST_CASE("pairs that hide much of a pass make steps shorter", "[greedy_auto]") 
 }
 
 // @source arXiv 2401.10241v1 table 5
-TEST_CASE("all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof", "[greedy_auto][paper]") {
+TEST_CASE(
+    "all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof",
+    "[greedy_auto][paper][quality]") {
   constexpr std::array zb_1p{
       .1585, .1242, .0674, .1323, .1045, .0554, .1397, .1088, .0576, .1421, .1106, .0594};
   constexpr std::array zb_2p{
@@ -137,7 +139,8 @@ TEST_CASE("all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof", "[gree
 }
 
 // @source arXiv 2401.10241v1 table 8
-TEST_CASE("on a V no bubble is larger than that of ZB-V in the paper", "[greedy_auto][paper]") {
+TEST_CASE(
+    "on a V no bubble is larger than that of ZB-V in the paper", "[greedy_auto][paper][quality]") {
   for (auto const& row : zbpp::test::table_8) {
     if (row.microbatches > thinned(256, 96)) continue;
     auto const problem = row.on_v();
@@ -147,7 +150,7 @@ TEST_CASE("on a V no bubble is larger than that of ZB-V in the paper", "[greedy_
   }
 }
 
-TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][paper]") {
+TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][paper][quality]") {
   int proved = 0;
   int cells = 0;
   for (auto const& row : paper_rows) {
@@ -166,7 +169,7 @@ TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][pape
   CHECK(proved >= thinned(72, 48));  // more budget proves more: bench/report_planner.cpp
 }
 
-TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto]") {
+TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto][quality]") {
   stage_costs even{.forward = 1000000, .backward_input = 1000000, .backward_weight = 1000000};
   even.activation = 1000;
   even.weight_gradient_input = 500;
@@ -231,7 +234,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto]") {
+TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto][quality]") {
   struct goal {
     char kind;
     int cases;
