@@ -46,8 +46,8 @@ TEST_CASE("a row can be written in place", "[containers]") {
   CHECK(all.nested() == nested{{11, 12}, {3}});
 }
 
-TEST_CASE("a grid has a cell of its own for every stage and microbatch", "[containers]") {
-  zbpp::grid<int> cells(3, 4, 7);
+TEST_CASE("cells are there for every stage and microbatch", "[containers]") {
+  zbpp::cells<int> cells(3, 4, 7);
   CHECK(cells(2, 3) == 7);
   int next = 0;
   for (int s = 0; s < 3; ++s)

@@ -43,8 +43,8 @@ void check_losses(step_result const& result, int stages) {
 
 // Checks that every pass began after what it needs had ended, and `transfer` later on another rank.
 void check_order(timeline const& line, problem const& problem, ticks transfer) {
-  grid<ticks> forward(problem.stages(), problem.microbatches());
-  grid<ticks> backward(problem.stages(), problem.microbatches());
+  cells<ticks> forward(problem.stages(), problem.microbatches());
+  cells<ticks> backward(problem.stages(), problem.microbatches());
   for (auto const& timed : line.all()) {
     auto const& p = timed.pass;
     if (p.kind == pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;

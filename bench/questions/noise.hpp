@@ -29,7 +29,7 @@ template <class Factor>
 }
 
 /// Holds what each microbatch takes on each stage.
-using pass_costs = zbpp::grid<zbpp::stage_costs>;
+using pass_costs = zbpp::cells<zbpp::stage_costs>;
 
 /// Draws each pass anew, evenly from (1 - noise) to (1 + noise) times its mean.
 [[nodiscard]] inline pass_costs drawn(

@@ -83,10 +83,10 @@ class rows {
 
 /// Holds one value for every (stage, microbatch).
 template <class Value>
-class grid {
+class cells {
  public:
   /// Makes `stages * microbatches` cells, each a copy of `value`.
-  grid(int stages, int microbatches, Value value = {})
+  cells(int stages, int microbatches, Value value = {})
       : microbatches_(microbatches),
         cells_(detail::index(stages) * detail::index(microbatches), value) {}
 

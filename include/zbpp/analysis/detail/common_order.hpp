@@ -126,8 +126,8 @@ class common_order {
   std::vector<bool> is_at_validation_;  // by rank
   bool may_go_back_;
   int at_validation_ = 0;
-  grid<std::uint8_t> activation_sent_;  // by receiving stage, whether it was
-  grid<std::uint8_t> gradient_sent_;
+  cells<std::uint8_t> activation_sent_;  // by receiving stage, whether it was
+  cells<std::uint8_t> gradient_sent_;
 };
 
 }  // namespace zbpp::detail

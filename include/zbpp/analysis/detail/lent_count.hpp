@@ -36,7 +36,7 @@ class lent_count {
         ends_(index(map_.size())),
         sent_at_(index(map_.size())),
         lent_(index(map_.size())) {
-    grid<std::int32_t> last_pass(code.stages(), code.microbatches(), 0);
+    cells<std::int32_t> last_pass(code.stages(), code.microbatches(), 0);
     for (int rank = 0; rank < code.ranks(); ++rank) {
       auto const row = code.instructions(rank);
       for (std::size_t i = 0; i < row.size(); ++i)

@@ -184,8 +184,8 @@ class order_so_far {
   std::vector<std::vector<int>> stages_of_;  // by rank
   std::vector<rank_state> ranks_;
   std::vector<stage_state> stages_;
-  std::array<grid<ticks>, 2> ends_;  // of B and F
-  std::vector<ticks> rank_work_;     // of `find_last_ends`
+  std::array<cells<ticks>, 2> ends_;  // of B and F
+  std::vector<ticks> rank_work_;      // of `find_last_ends`
   std::vector<std::vector<pass>> rows_;
   std::vector<taken> taken_;
 };

@@ -79,8 +79,8 @@ class pass_inputs {
   }
 
   problem const& problem_;
-  grid<ticks> forward_;   // end of F
-  grid<ticks> backward_;  // end of B or BW
+  cells<ticks> forward_;   // end of F
+  cells<ticks> backward_;  // end of B or BW
 };
 
 }  // namespace zbpp::detail

@@ -103,7 +103,7 @@ class clock_limits {
   }
 
   int ranks_;
-  grid<ticks> most_;
+  cells<ticks> most_;
 };
 
 /// Subtracts from the times of each rank what its clock is ahead.

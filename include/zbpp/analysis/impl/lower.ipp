@@ -221,8 +221,8 @@ class lowering {
   schedule const& schedule_;
   lower_options options_;
   channel_map map_;
-  grid<std::int32_t> forward_;                  // position of F in its rank's row
-  grid<std::int32_t> backward_;                 // position of B or BW
+  cells<std::int32_t> forward_;                 // position of F in its rank's row
+  cells<std::int32_t> backward_;                // position of B or BW
   std::vector<std::int32_t> last_w_;            // by stage, position of its last W or BW
   std::vector<bool> is_tied_;                   // by stage
   std::vector<bool> is_at_once_;                // by stage
@@ -269,7 +269,7 @@ ZBPP_INLINE std::vector<std::int32_t> passes_before_validation(schedule const& s
   using detail::index;
   constexpr std::int32_t missing = -1;
   auto const& placement = schedule.placement();
-  grid<std::int32_t> position(schedule.stages(), schedule.microbatches(), missing);
+  cells<std::int32_t> position(schedule.stages(), schedule.microbatches(), missing);
   std::vector<std::int32_t> count(index(schedule.ranks()), 0);
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     auto const row = schedule.passes(rank);

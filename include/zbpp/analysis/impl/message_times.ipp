@@ -45,8 +45,8 @@ struct measured_message {
               std::to_string(placement.stages()) + " stages does not have");
     microbatches = std::max(microbatches, p.microbatch + 1);
   }
-  grid<std::optional<ticks>> forward(placement.stages(), microbatches);
-  grid<std::optional<ticks>> backward(placement.stages(), microbatches);
+  cells<std::optional<ticks>> forward(placement.stages(), microbatches);
+  cells<std::optional<ticks>> backward(placement.stages(), microbatches);
   for (auto const& timed : step.all()) {
     auto const& p = timed.pass;
     if (p.kind == pass_kind::forward) forward(p.stage, p.microbatch) = timed.end;

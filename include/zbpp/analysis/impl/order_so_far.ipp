@@ -19,7 +19,7 @@ ZBPP_INLINE order_so_far::order_so_far(problem const& problem)
       step_(problem.distinct_microbatches() > 1 ? problem.stages() : 0),
       ranks_(index(problem.ranks())),
       stages_(index(problem.stages())),
-      ends_{grid<ticks>(problem.stages(), m_), grid<ticks>(problem.stages(), m_)},
+      ends_{cells<ticks>(problem.stages(), m_), cells<ticks>(problem.stages(), m_)},
       rank_work_(index(problem.ranks())),
       rows_(index(problem.ranks())) {
   constexpr int most = 63;  // bits for microbatches

@@ -86,8 +86,8 @@ class step_paths {
 
   // A rank is blocked by a pass whose producer stands nowhere yet; that one wakes it.
   void put_in_sequence(schedule const& schedule, problem const& problem) {
-    grid<int> forward(problem.stages(), problem.microbatches(), nobody);
-    grid<int> backward(problem.stages(), problem.microbatches(), nobody);
+    cells<int> forward(problem.stages(), problem.microbatches(), nobody);
+    cells<int> backward(problem.stages(), problem.microbatches(), nobody);
     auto const& placement = problem.placement();
     sequence_.reserve(schedule.passes().size());
     rank_walk ranks(problem.ranks());

@@ -103,7 +103,7 @@ class simulation {
   schedule const& schedule_;
   problem const& problem_;
   pass_inputs inputs_;
-  grid<std::uint8_t> done_;  // a bit each for F, B, W and R
+  cells<std::uint8_t> done_;  // a bit each for F, B, W and R
   std::vector<ticks> clock_;
   rank_walk walk_;
   timeline line_;

@@ -32,7 +32,7 @@ class planned_times {
       : planned_(planned),
         times_(
             pass_kinds,
-            grid<ticks>(planned.problem().stages(), planned.problem().microbatches(), none)) {
+            cells<ticks>(planned.problem().stages(), planned.problem().microbatches(), none)) {
     for (auto const& timed : planned.timeline().all())
       time_of(timed.pass) = timed.end - timed.start;
   }
@@ -59,7 +59,7 @@ class planned_times {
   }
 
   plan const& planned_;
-  std::vector<grid<ticks>> times_;  // by kind
+  std::vector<cells<ticks>> times_;  // by kind
 };
 
 [[nodiscard]] ZBPP_INLINE std::array<std::optional<pass>, 2> passes_of(replay_node const& node) {
@@ -128,8 +128,8 @@ ZBPP_INLINE void step_replay::add_nodes(plan const& planned, timeline const& mea
 }
 
 ZBPP_INLINE void step_replay::find_inputs(problem const& problem) {
-  grid<int> forward(problem.stages(), problem.microbatches(), -1);
-  grid<int> backward(problem.stages(), problem.microbatches(), -1);
+  cells<int> forward(problem.stages(), problem.microbatches(), -1);
+  cells<int> backward(problem.stages(), problem.microbatches(), -1);
   for (std::size_t i = 0; i < nodes_.size(); ++i)
     for (auto const& p : passes_of(nodes_[i])) {
       if (p && p->kind == pass_kind::forward)
@@ -157,8 +157,8 @@ ZBPP_INLINE void step_replay::find_inputs(problem const& problem) {
 // Between processes a message may seem to be sent after it arrived, by the error of the clocks.
 ZBPP_INLINE void step_replay::note_messages(
     std::span<timed_message const> messages, problem const& problem) {
-  grid<timed_message const*> forward(problem.stages(), problem.microbatches(), nullptr);
-  grid<timed_message const*> backward(problem.stages(), problem.microbatches(), nullptr);
+  cells<timed_message const*> forward(problem.stages(), problem.microbatches(), nullptr);
+  cells<timed_message const*> backward(problem.stages(), problem.microbatches(), nullptr);
   auto const to = [&](pass const& p) -> timed_message const*& {
     return (p.kind == pass_kind::forward ? forward : backward)(p.stage, p.microbatch);
   };

@@ -86,8 +86,8 @@ ZBPP_INLINE void traffic::set_ends() {
 
 ZBPP_INLINE std::vector<traffic::counters> traffic::number(
     int stages, int microbatches, rows<instruction> const& instructions) {
-  grid<std::int32_t> activation(stages, microbatches, -1);
-  grid<std::int32_t> gradient(stages, microbatches, -1);
+  cells<std::int32_t> activation(stages, microbatches, -1);
+  cells<std::int32_t> gradient(stages, microbatches, -1);
   counters received(depths_.size(), 0);
   counters open(depths_.size(), 0);
   std::vector<detail::consumption> consumed(depths_.size());

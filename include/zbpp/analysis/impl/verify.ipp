@@ -361,7 +361,7 @@ class verification {
 
   program const& program_;
   channel_map map_;
-  grid<positions> at_;
+  cells<positions> at_;
   std::vector<std::int32_t> step_at_;       // by stage
   std::vector<std::int32_t> send_tied_at_;  // by stage
   std::vector<std::int32_t> add_tied_at_;   // by stage

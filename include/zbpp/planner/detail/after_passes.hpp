@@ -129,10 +129,10 @@ class fusion {
   }
 
   problem const& problem_;
-  schedule order_;                  // the cheapest so far
-  schedule joined_;                 // every pair is a BW
-  grid<std::uint8_t> stays_split_;  // of (stage, microbatch): 1 where B and W stay apart
-  std::vector<pass> pairs_;         // as BW: those for which BW is cheaper
+  schedule order_;                   // the cheapest so far
+  schedule joined_;                  // every pair is a BW
+  cells<std::uint8_t> stays_split_;  // of (stage, microbatch): 1 where B and W stay apart
+  std::vector<pass> pairs_;          // as BW: those for which BW is cheaper
   ticks cost_;
   int trials_ = most_trials;
 };

@@ -169,8 +169,8 @@ class zb_v_builder {
   int p_;
   int m_;
   bool holds_weights_back_;
-  grid<int> forward_end_;
-  grid<int> backward_end_;
+  cells<int> forward_end_;
+  cells<int> backward_end_;
   std::vector<rank_state> ranks_;
 };
 

@@ -25,9 +25,9 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
   auto const row = program.instructions(rank);
   auto const& placement = program.placement();
   auto const chunks = static_cast<int>(placement.stages_of(rank).size());
-  grid<std::int32_t> last_mention(chunks, program.microbatches(), none);
-  grid<std::int32_t> last_pass(chunks, program.microbatches(), none);
-  grid<char> recomputed(chunks, program.microbatches(), 0);
+  cells<std::int32_t> last_mention(chunks, program.microbatches(), none);
+  cells<std::int32_t> last_pass(chunks, program.microbatches(), none);
+  cells<char> recomputed(chunks, program.microbatches(), 0);
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (!row[i].has_microbatch()) continue;
     auto const chunk = placement.chunk_of(row[i].stage);
@@ -38,7 +38,7 @@ ZBPP_INLINE rank_code make_rank_code(program const& program, traffic const& mess
 
   rank_code result;
   result.instructions.reserve(row.size());
-  grid<std::int32_t> slots(chunks, program.microbatches(), none);
+  cells<std::int32_t> slots(chunks, program.microbatches(), none);
   std::vector<std::int32_t> free_slots;
   auto slot_of = [&](int chunk, int microbatch) {
     auto& slot = slots(chunk, microbatch);

@@ -183,9 +183,9 @@ class pass_heads {
 
   rank_view const& view_;
   bound_terms const& terms_;
-  grid<ticks> forward_;
-  grid<ticks> backward_;
-  grid<ticks> weight_ends_;        // where microbatches differ
+  cells<ticks> forward_;
+  cells<ticks> backward_;
+  cells<ticks> weight_ends_;       // where microbatches differ
   std::vector<pass_lines> lines_;  // by rank
   std::vector<release_time> releases_;
   std::vector<std::int64_t> counts_;

@@ -137,8 +137,8 @@ class pass_tails {
   rank_view const& view_;
   bound_terms const& terms_;
   int m_;
-  grid<ticks> forward_;
-  grid<ticks> backward_;
+  cells<ticks> forward_;
+  cells<ticks> backward_;
   std::vector<pass_lines> lines_;  // by rank
   // By stage, and by chunk of its rank: the first F there that waits for the B being looked at.
   std::vector<std::vector<int>> waiting_;
