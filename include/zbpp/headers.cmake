@@ -122,7 +122,9 @@ set(ZBPP_CORE_HEADERS
   model/detail/cost_sums.hpp
   model/detail/median.hpp
   model/detail/rank_pairs.hpp
+  model/grid.hpp
   model/impl/costs.ipp
+  model/impl/grid.ipp
   model/impl/layers.ipp
   model/impl/placement.ipp
   model/impl/problem.ipp

@@ -39,6 +39,7 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/io/text_table.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/message_record.hpp>
 #include <zbpp/model/pass.hpp>

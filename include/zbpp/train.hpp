@@ -13,6 +13,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/io/checksum.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>

@@ -5,6 +5,7 @@
 
 #include <zbpp/impl/error.ipp>
 #include <zbpp/model/impl/costs.ipp>
+#include <zbpp/model/impl/grid.ipp>
 #include <zbpp/model/impl/layers.ipp>
 #include <zbpp/model/impl/placement.ipp>
 #include <zbpp/model/impl/problem.ipp>
