@@ -219,12 +219,4 @@ void time_turns(std::vector<double>& into, exchange const& what, Act act) {
   into.push_back(took.count() / what.turns);
 }
 
-/// @return the median of the ratios of neighbouring turns
-[[nodiscard]] inline double median_ratio(
-    std::vector<double> const& of, std::vector<double> const& to) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < of.size(); ++i) ratios.push_back(of[i] / to[i]);
-  return median(std::move(ratios));
-}
-
 }  // namespace zbpp::bench

@@ -49,6 +49,7 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/exhaustive_search.ipp
   analysis/impl/explain.ipp
   analysis/impl/hardware_queues.ipp
+  analysis/impl/largest_messages.ipp
   analysis/impl/lower.ipp
   analysis/impl/memory.ipp
   analysis/impl/message_times.ipp
@@ -63,6 +64,7 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/steps.ipp
   analysis/impl/traffic.ipp
   analysis/impl/verify.ipp
+  analysis/largest_messages.hpp
   analysis/lower.hpp
   analysis/memory.hpp
   analysis/message_times.hpp

@@ -12,6 +12,7 @@
 #include <zbpp/analysis/impl/exhaustive_search.ipp>
 #include <zbpp/analysis/impl/explain.ipp>
 #include <zbpp/analysis/impl/hardware_queues.ipp>
+#include <zbpp/analysis/impl/largest_messages.ipp>
 #include <zbpp/analysis/impl/lower.ipp>
 #include <zbpp/analysis/impl/memory.ipp>
 #include <zbpp/analysis/impl/message_times.ipp>

@@ -3,6 +3,7 @@
 // Makes and connects the transports of a rank.
 #pragma once
 
+#include <zbpp/analysis/largest_messages.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/control.hpp>
@@ -23,32 +24,6 @@
 
 namespace zbpp::asio {
 
-namespace detail {
-
-/// @return for each channel the largest message that the costs declare, in bytes; 0 where one of
-///         its messages has no declared size
-[[nodiscard]] ZBPP_INLINE std::vector<bytes> largest_messages(
-    traffic const& messages, problem const& problem) {
-  using zbpp::detail::index;
-  auto const& map = messages.map();
-  std::vector<bytes> largest(index(map.size()), 0);
-  std::vector<bool> is_open(largest.size(), false);
-  auto const note = [&](int channel, bytes size) {
-    if (channel == channel_map::none) return;
-    largest[index(channel)] = std::max(largest[index(channel)], size);
-    if (size == 0) is_open[index(channel)] = true;
-  };
-  for (int s = 0; s + 1 < problem.stages(); ++s) {
-    note(map.of_activation(s), problem.costs(s).edge);
-    note(map.of_gradient(s + 1), problem.costs(s).edge);
-  }
-  for (std::size_t c = 0; c < largest.size(); ++c)
-    if (is_open[c]) largest[c] = 0;
-  return largest;
-}
-
-}  // namespace detail
-
 ZBPP_INLINE tcp::executor::executor(tcp by, plan const& planned)
     : one_rank(
           *by.run_,
@@ -61,8 +36,7 @@ ZBPP_INLINE tcp::executor::executor(tcp by, plan const& planned)
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
   auto& own = links_.emplace_back(*this, program, messages.channels());
-  auto made =
-      own.connections.make_transport(detail::largest_messages(messages, problem), settings_);
+  auto made = own.connections.make_transport(largest_messages(messages, problem), settings_);
   if (exchanges_states(program)) {
     own.states = std::make_unique<socket_states>(*run_, program, problem, wakeup_, settings_);
     own.states->link_to(*made);
