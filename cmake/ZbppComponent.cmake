@@ -251,6 +251,7 @@ function(zbpp_install_package)
   write_basic_package_version_file("${dir}/zbpp-config-version.cmake"
     COMPATIBILITY SameMinorVersion ${any_machine})
   install(FILES "${dir}/zbpp-config.cmake" "${dir}/zbpp-config-version.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/FindMPILibrary.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
     DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
   install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"

@@ -435,6 +435,21 @@ set(ZBPP_NCCL_HEADERS
   nccl/ranks.hpp
   nccl/settings.hpp
 )
+set(ZBPP_MPI_HEADERS
+  mpi/detail/call.hpp
+  mpi/detail/channel_ends.hpp
+  mpi/detail/progress_thread.hpp
+  mpi/detail/transport.hpp
+  mpi/impl/call.ipp
+  mpi/impl/progress_thread.ipp
+  mpi/impl/ranks.ipp
+  mpi/impl/rendezvous.ipp
+  mpi/impl/src.hpp
+  mpi/impl/transport.ipp
+  mpi/ranks.hpp
+  mpi/rendezvous.hpp
+  mpi/settings.hpp
+)
 set(ZBPP_TORCH_HEADERS
   torch/auto_pipeline.hpp
   torch/checkpoint.hpp

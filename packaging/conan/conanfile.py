@@ -52,6 +52,7 @@ class Zbpp(ConanFile):
         toolchain.cache_variables["ZBPP_JSON"] = "ON" if self.options.with_json else "OFF"
         toolchain.cache_variables["ZBPP_CUDA"] = "OFF"
         toolchain.cache_variables["ZBPP_NCCL"] = "OFF"
+        toolchain.cache_variables["ZBPP_MPI"] = "OFF"
         toolchain.cache_variables["ZBPP_TORCH"] = "OFF"
         toolchain.generate()
 

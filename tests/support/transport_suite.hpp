@@ -61,13 +61,16 @@ struct two_ranks {
   }
 
   /// Waits for a message as an engine does: it looks, and goes to sleep until the wakeup is
-  /// notified.
+  /// notified. A transport that gets on only while its rank looks says `is_polled`.
   void wait_for(int channel, std::int32_t sequence) {
     auto& wake = wakeups[detail::index(1 - channel)];
     for (;;) {
       auto const heard = wake.load(std::memory_order_acquire);
       if (transport->arrival(channel, sequence) != Transport::not_yet) return;
-      wake.wait(heard, std::memory_order_relaxed);
+      if constexpr (requires { Transport::is_polled; })
+        std::this_thread::yield();
+      else
+        wake.wait(heard, std::memory_order_relaxed);
     }
   }
 

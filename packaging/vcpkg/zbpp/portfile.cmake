@@ -14,6 +14,7 @@ vcpkg_cmake_configure(
     -DZBPP_INSTALL=ON
     -DZBPP_CUDA=OFF
     -DZBPP_NCCL=OFF
+    -DZBPP_MPI=OFF
     -DZBPP_TORCH=OFF
     ${features})
 vcpkg_cmake_install()

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of MPI: their errors as those of zbpp, and how a failed run ends.
+#pragma once
+
+#include <mpi.h>
+
+namespace zbpp::mpi::detail {
+
+/// Throws unless a call of MPI has succeeded.
+/// @param call  its name, for the message
+/// @throws error (io_failed)
+void check(int code, char const* call);
+
+/// Has MPI_Finalize end with MPI_Abort, since a run has failed.
+void fail_at_finalize() noexcept;
+
+}  // namespace zbpp::mpi::detail
+
+#if !defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/mpi/impl/call.ipp>
+#endif

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two ends of a channel of MPI. A header says which buffers a message has. Small ones come with
+// it. One buffer as large as the plan declares comes into memory that the receiver has set aside,
+// and others into memory that it allocates once it knows their sizes.
+//
+// A header is sent synchronously, and there are as many receives for headers as the receiver has
+// slots, so a sender knows by MPI alone when there is room.
+#pragma once
+
+#include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/mpi/detail/call.hpp>
+#include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/message.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mpi.h>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zbpp::mpi::detail {
+
+/// Says how the bytes of a message come.
+enum class payload_way : std::uint8_t {
+  in_header,  ///< behind the header, in the same message of MPI
+  declared,   ///< one buffer of the declared size: the receiver has memory for it
+  stated,     ///< buffers of the sizes in the header: the receiver allocates them first
+};
+
+/// Is what a message begins with.
+struct message_header {
+  /// The size of a part that is an empty handle rather than a buffer.
+  static constexpr std::uint64_t no_buffer = ~std::uint64_t{0};
+
+  std::uint32_t step = 0;  ///< how many steps the sender's channel went through before
+  payload_way way = payload_way::in_header;
+  std::uint8_t parts = 0;
+  std::array<std::uint64_t, message::max_buffers> sizes{};  ///< of the parts, in bytes
+};
+static_assert(std::is_trivially_copyable_v<message_header>);
+
+/// A message as small as this comes with its header.
+inline constexpr std::size_t most_in_header = 256;
+/// Has room for a header, and a small message behind it.
+using header_bytes = std::array<std::byte, sizeof(message_header) + most_in_header>;
+
+/// Says where the messages of a channel go: three tags of a communicator.
+struct channel_place {
+  MPI_Comm among = MPI_COMM_NULL;
+  int peer = 0;  ///< its rank there
+  int tag = 0;   ///< of headers; the next two are those of declared and of stated buffers
+
+  [[nodiscard]] int tag_of(payload_way way) const noexcept { return tag + static_cast<int>(way); }
+};
+
+/// Calls `move(at, count)` for pieces that MPI can count.
+template <class Move>
+void for_each_piece(std::byte* data, std::size_t size, Move const& move) {
+  constexpr std::size_t most = std::size_t{1} << 30;
+  for (std::size_t at = 0; at < size; at += most)
+    move(data + at, static_cast<int>(std::min(most, size - at)));
+}
+
+/// Holds the calls of MPI that are under way for one buffer or message.
+class request_list {
+ public:
+  /// Has room for those of a message whose buffers are small enough to be counted at once.
+  request_list() { requests_.reserve(message::max_buffers + 1); }
+  [[nodiscard]] MPI_Request* add() {
+    requests_.push_back(MPI_REQUEST_NULL);
+    return &requests_.back();
+  }
+  /// @return whether all are done; then forgets them
+  [[nodiscard]] bool are_done() {
+    if (requests_.empty()) return true;
+    int all = 0;
+    check(MPI_Testall(size(), requests_.data(), &all, MPI_STATUSES_IGNORE), "MPI_Testall");
+    if (all != 0) requests_.clear();
+    return all != 0;
+  }
+  /// Waits until all are done.
+  void wait() {
+    check(MPI_Waitall(size(), requests_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+    requests_.clear();
+  }
+  /// Takes back receives that nothing has come for; `are_done` says when the others are.
+  void cancel() noexcept {
+    for (auto& each : requests_)
+      if (each != MPI_REQUEST_NULL) MPI_Cancel(&each);
+  }
+
+ private:
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(requests_.size()); }
+
+  std::vector<MPI_Request> requests_;
+};
+
+/// Sends the messages of one channel.
+class outgoing {
+ public:
+  /// @param declared  the size that the plan declares, in bytes; 0 when it does not
+  /// @param most      bytes of a message
+  outgoing(channel_place place, channel const& ends, bytes declared, bytes most)
+      : place_(place),
+        ring_(std::bit_ceil(zbpp::detail::index(ends.in_flight) + 1)),
+        declared_(static_cast<std::size_t>(declared)),
+        most_(most) {}
+
+  /// Takes a message.
+  /// @throws error (wrong_size) when it is larger than it may be; (bad_argument) when more of them
+  ///         are not retired than the channel was made for; (io_failed)
+  void push(message&& msg) {
+    auto const size = msg.total_size();
+    if (size > most_)
+      throw error(
+          errc::wrong_size,
+          "a message of " + std::to_string(size) + " bytes; its channel carries at most " +
+              std::to_string(most_) + " at once");
+    zbpp::detail::require(
+        pushed_ - retired_ < ring_.size(),
+        "a channel has at most channel.in_flight messages that are not retired");
+    auto& next = at(pushed_);
+    next.msg = std::move(msg);
+    // Before anything is handed to MPI, so that the buffers stay where a call fails.
+    ++pushed_;
+    begin(next);
+  }
+  /// Looks which messages MPI has delivered. @return whether more than before
+  bool progress() {
+    auto const before = delivered_.load(std::memory_order_relaxed);
+    auto now = before;
+    while (now < pushed_ && at(now).requests.are_done()) ++now;
+    // Release: whoever sees the count may release what was sent.
+    delivered_.store(now, std::memory_order_release);
+    return now != before;
+  }
+  /// @return whether MPI has delivered all messages
+  [[nodiscard]] bool is_flushed() const noexcept {
+    return delivered_.load(std::memory_order_acquire) == pushed_;
+  }
+  /// @return whether it has delivered the first `count` messages of this step
+  [[nodiscard]] bool has_delivered(std::int32_t count) const noexcept {
+    return delivered_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
+  }
+  /// Releases the messages of this step before number `count`, which were consumed.
+  void retire(std::int32_t count) { retire_before(first_ + static_cast<std::uint32_t>(count)); }
+  /// Releases all messages, which MPI has delivered, and begins the next step.
+  void drain() {
+    retire_before(pushed_);
+    first_ = pushed_;
+    ++step_;
+  }
+
+ private:
+  struct entry {
+    message msg;
+    request_list requests;
+    header_bytes head;
+  };
+
+  [[nodiscard]] entry& at(std::uint64_t number) noexcept {
+    return ring_[number & (ring_.size() - 1)];
+  }
+
+  void begin(entry& next) {
+    message_header header{.step = step_};
+    auto const parts = next.msg.buffers();
+    std::size_t total = 0;
+    for (auto const& part : parts) {
+      header.sizes[header.parts++] = part ? part.size() : message_header::no_buffer;
+      total += part.size();
+    }
+    if (total > most_in_header)
+      header.way =
+          parts.size() == 1 && total == declared_ ? payload_way::declared : payload_way::stated;
+    std::memcpy(next.head.data(), &header, sizeof(header));
+    auto size = sizeof(header);
+    if (header.way == payload_way::in_header) {
+      for (auto const& part : parts) {
+        if (part.size() > 0) std::memcpy(next.head.data() + size, part.data(), part.size());
+        size += part.size();
+      }
+    }
+    check(
+        MPI_Issend(
+            next.head.data(),
+            static_cast<int>(size),
+            MPI_BYTE,
+            place_.peer,
+            place_.tag_of(payload_way::in_header),
+            place_.among,
+            next.requests.add()),
+        "MPI_Issend");
+    if (header.way == payload_way::in_header) return;
+    for (auto const& part : parts)
+      for_each_piece(part.data(), part.size(), [&](std::byte* from, int count) {
+        check(
+            MPI_Isend(
+                from,
+                count,
+                MPI_BYTE,
+                place_.peer,
+                place_.tag_of(header.way),
+                place_.among,
+                next.requests.add()),
+            "MPI_Isend");
+      });
+  }
+  // A message that was consumed has been delivered, which MPI may only not have told yet.
+  void retire_before(std::uint64_t end) {
+    for (; retired_ < end; ++retired_) {
+      at(retired_).requests.wait();
+      at(retired_).msg.clear();
+    }
+    if (delivered_.load(std::memory_order_relaxed) < retired_)
+      delivered_.store(retired_, std::memory_order_release);
+  }
+
+  channel_place place_;
+  std::vector<entry> ring_;  // its length is a power of two
+  std::size_t declared_;
+  bytes most_;
+  std::uint64_t pushed_ = 0;
+  std::uint64_t retired_ = 0;
+  std::uint64_t first_ = 0;  // of this step
+  std::uint32_t step_ = 0;
+  std::atomic<std::uint64_t> delivered_{0};
+};
+
+/// Receives the messages of one channel.
+class incoming {
+ public:
+  /// @param declared  the size that the plan declares, in bytes; 0 when it does not
+  incoming(channel_place place, channel const& ends, bytes declared)
+      : place_(place),
+        declared_(static_cast<std::size_t>(declared)),
+        slots_(zbpp::detail::index(ends.slots) + 1),
+        numbers_(std::bit_ceil(zbpp::detail::index(ends.in_flight) + slots_.size() + 1)) {}
+  incoming(incoming const&) = delete;
+  incoming& operator=(incoming const&) = delete;
+  ~incoming() {
+    for (auto& each : slots_)
+      if (each.header_request != MPI_REQUEST_NULL) MPI_Request_free(&each.header_request);
+  }
+
+  /// Opens the first receives; once.
+  /// @throws error (io_failed), std::bad_alloc
+  void open(arena& memory) {
+    waiting_.reserve(slots_.size());
+    blocks_.reserve(slots_.size());
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      auto& slot = slots_[i];
+      check(
+          MPI_Recv_init(
+              slot.head.data(),
+              static_cast<int>(slot.head.size()),
+              MPI_BYTE,
+              place_.peer,
+              place_.tag_of(payload_way::in_header),
+              place_.among,
+              &slot.header_request),
+          "MPI_Recv_init");
+      open_header(i);
+      if (declared_ > most_in_header) open_block({}, memory);
+    }
+  }
+  /// Looks what has arrived.
+  /// @param memory  null: leaves alone what needs some, or takes some back
+  /// @return whether a message has arrived
+  /// @throws error (io_failed), std::bad_alloc
+  bool progress(arena* memory) {
+    while (read_header()) {
+    }
+    auto const before = arrived_.load(std::memory_order_relaxed);
+    auto now = before;
+    for (; now < read_; ++now) {
+      auto& slot = slot_of(now);
+      if (slot.is_to_allocate) {
+        if (memory == nullptr) break;
+        allocate(slot, *memory);
+      }
+      if (!slot.payload.are_done()) break;
+    }
+    // Release: who sees the count sees what MPI wrote.
+    arrived_.store(now, std::memory_order_release);
+    if (memory != nullptr) discard_old(*memory);
+    return now != before;
+  }
+  /// @return whether a message of this step is there
+  [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
+    auto const number = first_ + static_cast<std::uint32_t>(sequence);
+    return number < arrived_.load(std::memory_order_acquire) && entry_of(number).step == step_;
+  }
+  /// Gives a message that has arrived, and opens the next receive.
+  /// @throws error (io_failed), std::bad_alloc
+  [[nodiscard]] message take(std::int32_t sequence, arena& memory) {
+    auto const number = first_ + static_cast<std::uint32_t>(sequence);
+    auto& slot = slot_of(number);
+    message msg;
+    auto const* from = slot.head.data() + sizeof(message_header);
+    for (std::size_t i = 0; i < slot.header.parts; ++i) {
+      auto const size = slot.header.sizes[i];
+      if (slot.header.way != payload_way::in_header) {
+        slot.parts[i].retag(purpose::edge);
+        msg.push_back(std::move(slot.parts[i]));
+      } else if (size == message_header::no_buffer) {
+        msg.push_back(buffer{});
+      } else {
+        auto own = memory.allocate(size, purpose::edge);
+        if (size > 0) std::memcpy(own.data(), from, size);
+        from += size;
+        msg.push_back(std::move(own));
+      }
+    }
+    release(number, memory);
+    return msg;
+  }
+  /// Begins the next step; messages of older ones that were not taken are given up as they arrive.
+  void drain(arena& memory) {
+    ++step_;
+    auto const end = arrived_.load(std::memory_order_acquire);
+    // The places of older messages hold others by now, so those were taken.
+    first_ = std::max(first_, end - std::min<std::uint64_t>(end, numbers_.size()));
+    discard_old(memory);
+  }
+  /// Takes back the receives that nothing has come for. @return whether MPI is done with all
+  [[nodiscard]] bool close() {
+    if (!std::exchange(is_closed_, true)) {
+      for (auto i : waiting_) MPI_Cancel(&slots_[i].header_request);
+      for (auto& each : blocks_) each.requests.cancel();
+    }
+    std::erase_if(waiting_, [&](std::size_t i) {
+      int is_done = 0;
+      return MPI_Test(&slots_[i].header_request, &is_done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+             is_done != 0;
+    });
+    bool are_done = waiting_.empty();
+    for (auto& each : blocks_) are_done = each.requests.are_done() && are_done;
+    for (auto& each : slots_) are_done = each.payload.are_done() && are_done;
+    return are_done;
+  }
+
+ private:
+  // Where a message arrives: its header, and buffers of the arena.
+  struct slot_state {
+    header_bytes head;
+    MPI_Request header_request = MPI_REQUEST_NULL;  // persistent
+    message_header header;
+    std::array<buffer, message::max_buffers> parts;
+    request_list payload;
+    bool is_to_allocate = false;
+  };
+  // Is set aside for a message of the declared size.
+  struct block {
+    buffer memory;
+    request_list requests;
+  };
+  struct number_entry {
+    std::size_t slot = 0;
+    std::uint32_t step = 0;
+    bool is_full = false;
+  };
+
+  [[nodiscard]] number_entry& entry_of(std::uint64_t number) noexcept {
+    return numbers_[number & (numbers_.size() - 1)];
+  }
+  [[nodiscard]] number_entry const& entry_of(std::uint64_t number) const noexcept {
+    return numbers_[number & (numbers_.size() - 1)];
+  }
+  [[nodiscard]] slot_state& slot_of(std::uint64_t number) noexcept {
+    return slots_[entry_of(number).slot];
+  }
+
+  void open_header(std::size_t i) {
+    check(MPI_Start(&slots_[i].header_request), "MPI_Start");
+    waiting_.push_back(i);
+  }
+  void receive(buffer const& to, payload_way way, request_list& requests) {
+    for_each_piece(to.data(), to.size(), [&](std::byte* at, int count) {
+      check(
+          MPI_Irecv(
+              at, count, MPI_BYTE, place_.peer, place_.tag_of(way), place_.among, requests.add()),
+          "MPI_Irecv");
+    });
+  }
+  void open_block(request_list requests, arena& memory) {
+    blocks_.push_back({memory.allocate(declared_, purpose::receive), std::move(requests)});
+    auto& added = blocks_.back();
+    receive(added.memory, payload_way::declared, added.requests);
+  }
+  void allocate(slot_state& slot, arena& memory) {
+    for (std::size_t i = 0; i < slot.header.parts; ++i) {
+      auto const size = slot.header.sizes[i];
+      if (size == message_header::no_buffer) continue;
+      slot.parts[i] = memory.allocate(size, purpose::receive);
+      receive(slot.parts[i], payload_way::stated, slot.payload);
+    }
+    slot.is_to_allocate = false;
+  }
+
+  // Reads the next header. Returns false when it is not there.
+  bool read_header() {
+    if (waiting_.empty()) return false;
+    auto const i = waiting_.front();
+    auto& slot = slots_[i];
+    int is_here = 0;
+    check(MPI_Test(&slot.header_request, &is_here, MPI_STATUS_IGNORE), "MPI_Test");
+    if (is_here == 0) return false;
+    waiting_.erase(waiting_.begin());
+    std::memcpy(&slot.header, slot.head.data(), sizeof(slot.header));
+    entry_of(read_++) = {i, slot.header.step, true};
+    slot.is_to_allocate = slot.header.way == payload_way::stated;
+    if (slot.header.way == payload_way::declared) {
+      // MPI fills blocks in the order in which they were opened.
+      slot.parts[0] = std::move(blocks_.front().memory);
+      slot.payload = std::move(blocks_.front().requests);
+      blocks_.erase(blocks_.begin());
+    }
+    return true;
+  }
+  void release(std::uint64_t number, arena& memory) {
+    auto& entry = entry_of(number);
+    entry.is_full = false;
+    auto& slot = slots_[entry.slot];
+    for (auto& part : slot.parts) part = {};
+    if (slot.header.way == payload_way::declared) open_block(std::move(slot.payload), memory);
+    open_header(entry.slot);
+  }
+  void discard_old(arena& memory) {
+    auto const end = arrived_.load(std::memory_order_relaxed);
+    for (; first_ < end && entry_of(first_).step < step_; ++first_)
+      if (entry_of(first_).is_full) release(first_, memory);
+  }
+
+  channel_place place_;
+  std::size_t declared_;
+  std::vector<slot_state> slots_;
+  std::vector<number_entry> numbers_;  // its length is a power of two
+  std::vector<std::size_t> waiting_;   // slots whose header is awaited, as they were opened
+  std::vector<block> blocks_;          // as they were opened
+  std::uint64_t read_ = 0;             // headers
+  std::uint64_t first_ = 0;            // of this step
+  std::uint32_t step_ = 0;
+  bool is_closed_ = false;
+  std::atomic<std::uint64_t> arrived_{0};
+};
+
+}  // namespace zbpp::mpi::detail

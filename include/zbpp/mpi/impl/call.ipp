@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What mpi/detail/call.hpp declares. MPI_Finalize deletes the attributes of MPI_COMM_SELF first, so
+// an attribute there is told of it while MPI still works.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/mpi/detail/call.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <mpi.h>
+#include <string>
+#include <thread>
+
+namespace zbpp::mpi::detail {
+
+ZBPP_INLINE void check(int code, char const* call) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  throw error(
+      errc::io_failed,
+      std::string(call) + " failed: " +
+          (length > 0 ? std::string(text.data(), zbpp::detail::index(length))
+                      : "error " + std::to_string(code)));
+}
+
+/// Waits up to a second for the other ranks to come here, so that each can say why it ends, and
+/// ends all of them.
+[[noreturn]] ZBPP_INLINE void abort_together() noexcept {
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Request all = MPI_REQUEST_NULL;
+  int is_done = 0;
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &all) == MPI_SUCCESS) {
+    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (is_done == 0 && std::chrono::steady_clock::now() < end) {
+      if (MPI_Test(&all, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::terminate();
+}
+
+ZBPP_INLINE void fail_at_finalize() noexcept {
+  static int key = MPI_KEYVAL_INVALID;
+  if (key != MPI_KEYVAL_INVALID) return;
+  auto const at_finalize = [](MPI_Comm, int, void*, void*) -> int { abort_together(); };
+  if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr) == MPI_SUCCESS)
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+}
+
+}  // namespace zbpp::mpi::detail

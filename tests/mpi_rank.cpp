@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// As asio_rank, with messages by MPI. `policy=` may name one for each rank, with commas between.
+//
+//   mpirun -n 3 mpi_rank steps=20 fault=throw rank=1 at=3:2:B
+//
+// level=0 to level=2 has the program initialize MPI with that level of threads first.
+#include <zbpp/mpi/ranks.hpp>
+
+#include <support/faulty_rank.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+using namespace zbpp::test;
+
+namespace {
+
+std::string of_rank(std::string const& list, int rank) {
+  std::size_t at = 0;
+  for (; rank > 0; --rank) {
+    auto const comma = list.find(',', at);
+    if (comma == std::string::npos) break;
+    at = comma + 1;
+  }
+  return list.substr(at, list.find(',', at) - at);
+}
+
+int run(int argc, char** argv) {
+  auto given = read_arguments("mpi_rank", argc, argv);
+  auto const milliseconds = [&](char const* name) {
+    return std::chrono::milliseconds(std::stoi(given.at(name)));
+  };
+  if (given.at("level") != "none") {
+    int level = 0;
+    MPI_Init_thread(nullptr, nullptr, std::stoi(given.at("level")), &level);
+  }
+  zbpp::mpi::rendezvous meeting(
+      MPI_COMM_WORLD,
+      {.join_deadline = milliseconds("join_deadline"),
+       .deadline = milliseconds("deadline"),
+       .stall_deadline = milliseconds("stall_deadline")});
+  given["policy"] = of_rank(given.at("policy"), meeting.rank());
+  train_faulty(meeting, zbpp::mpi::ranks(meeting), given);
+  meeting.barrier();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int status = 3;
+  try {
+    status = run(argc, argv);
+  } catch (std::exception const& failed) {
+    std::fprintf(stderr, "mpi_rank: %s\n", failed.what());
+  }
+  int is_initialized = 0;
+  int is_finalized = 0;
+  MPI_Initialized(&is_initialized);
+  MPI_Finalized(&is_finalized);
+  if (is_initialized != 0 && is_finalized == 0) MPI_Finalize();
+  return status;
+}
