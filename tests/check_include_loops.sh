@@ -7,7 +7,7 @@
 set -eu
 cd "$1/include/zbpp"
 
-files=$(find . -path ./cuda -prune -o -path ./nccl -prune -o -name src.hpp -o -name '*.[hi]pp' -print |
+files=$(find . -path ./cuda -prune -o -path ./nccl -prune -o -name src.hpp -o \( -name '*.[hi]pp' -print \) |
   sed 's,^\./,,')
 found=0
 loops=$(
