@@ -12,6 +12,9 @@ namespace zbpp::mpi::detail {
 /// @throws error (io_failed)
 void check(int code, char const* call);
 
+/// @return whether MPI_Finalize was called, after which MPI takes no other calls
+[[nodiscard]] bool is_finalized() noexcept;
+
 /// Has MPI_Finalize end with MPI_Abort, since a run has failed.
 void fail_at_finalize() noexcept;
 

@@ -249,6 +249,7 @@ class incoming {
   incoming(incoming const&) = delete;
   incoming& operator=(incoming const&) = delete;
   ~incoming() {
+    if (is_finalized()) return;
     for (auto& each : slots_)
       if (each.header_request != MPI_REQUEST_NULL) MPI_Request_free(&each.header_request);
   }

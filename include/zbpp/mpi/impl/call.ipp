@@ -10,7 +10,7 @@
 
 #include <array>
 #include <chrono>
-#include <cstddef>
+#include <exception>
 #include <mpi.h>
 #include <string>
 #include <thread>
@@ -46,9 +46,14 @@ ZBPP_INLINE void check(int code, char const* call) {
   std::terminate();
 }
 
+ZBPP_INLINE bool is_finalized() noexcept {
+  int is_over = 0;
+  return MPI_Finalized(&is_over) == MPI_SUCCESS && is_over != 0;
+}
+
 ZBPP_INLINE void fail_at_finalize() noexcept {
   static int key = MPI_KEYVAL_INVALID;
-  if (key != MPI_KEYVAL_INVALID) return;
+  if (key != MPI_KEYVAL_INVALID || is_finalized()) return;
   auto const at_finalize = [](MPI_Comm, int, void*, void*) -> int { abort_together(); };
   if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr) == MPI_SUCCESS)
     MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);

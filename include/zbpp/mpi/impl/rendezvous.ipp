@@ -29,10 +29,8 @@ namespace zbpp::mpi {
 namespace detail {
 
 ZBPP_INLINE void initialize() {
-  int is_finalized = 0;
-  check(MPI_Finalized(&is_finalized), "MPI_Finalized");
   zbpp::detail::require(
-      is_finalized == 0,
+      !is_finalized(),
       "MPI is finalized; make the rendezvous before MPI_Finalize, and destroy it before, too");
   int is_initialized = 0;
   check(MPI_Initialized(&is_initialized), "MPI_Initialized");
@@ -40,8 +38,7 @@ ZBPP_INLINE void initialize() {
   int level = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
   std::atexit([] {
-    int is_over = 0;
-    if (MPI_Finalized(&is_over) == MPI_SUCCESS && is_over == 0) MPI_Finalize();
+    if (!is_finalized()) MPI_Finalize();
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/mpi/detail/call.hpp>
 #include <zbpp/mpi/detail/channel_ends.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 
@@ -53,7 +54,7 @@ ZBPP_INLINE transport::transport(
 ZBPP_INLINE transport::~transport() { close(); }
 
 ZBPP_INLINE void transport::close() noexcept {
-  if (memory_ == nullptr) return;
+  if (memory_ == nullptr || is_finalized()) return;
   char const* why = "messages are under way to a pipeline that is destroyed";
   try {
     auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds(250);
