@@ -21,7 +21,7 @@ refused() {
   shift 2
   status=0
   # shellcheck disable=SC2086
-  timeout 100 $mpirun -n 3 "$program" "$@" >"$out" 2>&1 || status=$?
+  timeout 100 $mpirun -n 3 "$program" deadline=20000 "$@" >"$out" 2>&1 || status=$?
   [ "$status" -ne 0 ] || fail "'$*' ended with 0"
   [ "$status" -ne 124 ] || fail "'$*' hangs"
   [ "$(grep -c "$text" "$out")" -ge "$count" ] || fail "'$*' does not say '$text' $count times"
@@ -29,7 +29,7 @@ refused() {
 mpirun="$*"
 
 # shellcheck disable=SC2086
-timeout 100 $mpirun -n 3 "$program" steps=5 policy=zb_v >"$out" 2>&1 || fail "a run without a fault fails"
+timeout 100 $mpirun -n 3 "$program" deadline=20000 steps=5 policy=zb_v >"$out" 2>&1 || fail "a run without a fault fails"
 [ "$(grep -c 'losses .* gradients' "$out")" -eq 3 ] || fail "not all ranks have ended"
 
 for rank in 0 1 2; do
