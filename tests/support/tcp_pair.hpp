@@ -11,6 +11,8 @@
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <support/both_ends.hpp>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address_v4.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -56,17 +58,6 @@ class stuck_guard {
   std::jthread watch_;
 };
 
-/// Looks until something holds. @return whether it did in time
-template <class Predicate>
-[[nodiscard]] bool holds_soon(Predicate holds) {
-  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 /// Makes two sockets that are connected by loopback.
 [[nodiscard]] inline std::pair<::boost::asio::ip::tcp::socket, ::boost::asio::ip::tcp::socket>
 make_connection(::boost::asio::io_context& first, ::boost::asio::io_context& second) {
@@ -98,73 +89,37 @@ class losses {
   std::vector<std::pair<int, std::string>> all_;
 };
 
-/// Is both ends of the transports of two ranks; models `transport` for both.
-class tcp_pair {
+/// Is both ends of the transports of two ranks that sockets join.
+class tcp_pair : public both_ends<asio::detail::tcp_transport> {
  public:
-  static constexpr ticks not_yet = asio::detail::tcp_transport::not_yet;
-
   tcp_pair(std::vector<channel> const& channels, bytes largest, asio::tcp_settings settings = {})
-      : channels_(channels), sent_(channels.size()) {
+      : both_ends(channels) {
     for (int rank : {0, 1})
-      ends_[detail::index(rank)] = std::make_unique<asio::detail::tcp_transport>(
-          drivers_[detail::index(rank)],
+      set_end(
           rank,
-          channels,
-          std::vector<bytes>(channels.size(), largest),
-          lost.handler(),
-          settings);
+          std::make_unique<asio::detail::tcp_transport>(
+              drivers_[detail::index(rank)],
+              rank,
+              channels,
+              std::vector<bytes>(channels.size(), largest),
+              lost.handler(),
+              settings));
     for (std::size_t c = 0; c < channels.size(); ++c) {
       auto connection = make_connection(drivers_[0].io(), drivers_[1].io());
-      ends_[0]->connect(static_cast<int>(c), std::move(connection.first));
-      ends_[1]->connect(static_cast<int>(c), std::move(connection.second));
+      end(0).connect(static_cast<int>(c), std::move(connection.first));
+      end(1).connect(static_cast<int>(c), std::move(connection.second));
     }
   }
+  tcp_pair(tcp_pair const&) = delete;
+  tcp_pair& operator=(tcp_pair const&) = delete;
+  ~tcp_pair() { clear_ends(); }  // before what they refer to
 
-  void bind(int rank, arena& memory, wakeup* wake) { end(rank).bind(rank, memory, wake); }
-  void post_receive(int channel, bytes most) { receiver(channel).post_receive(channel, most); }
-  void send(int channel, message&& msg, ticks arrival) {
-    ++sent_[detail::index(channel)];
-    sender(channel).send(channel, std::move(msg), arrival);
-  }
-  [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
-    return ends_[detail::index(channels_[detail::index(channel)].to)]->arrival(channel, sequence);
-  }
-  [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most) {
-    return receiver(channel).take(channel, sequence, most);
-  }
-  void retire(int channel, std::int32_t count) { sender(channel).retire(channel, count); }
-  void abort() {
-    for (auto const& one : ends_) one->abort();
-  }
-  /// Waits until all that was sent is there, as a step that succeeds does.
-  void drain() {
-    bool const is_quiet = holds_soon([this] {
-      for (std::size_t c = 0; c < channels_.size(); ++c)
-        if (sent_[c] > 0 && arrival(static_cast<int>(c), sent_[c] - 1) == not_yet) return false;
-      return ends_[0]->is_flushed() && ends_[1]->is_flushed();
-    });
-    if (!is_quiet) throw std::runtime_error("messages were sent and did not arrive");
-    for (auto const& one : ends_) one->drain();
-    sent_.assign(sent_.size(), 0);
-  }
-
-  [[nodiscard]] asio::detail::tcp_transport& end(int rank) { return *ends_[detail::index(rank)]; }
   [[nodiscard]] asio::io_loop& io_loop(int rank) { return drivers_[detail::index(rank)]; }
 
   losses lost;
 
  private:
-  [[nodiscard]] asio::detail::tcp_transport& sender(int channel) {
-    return end(channels_[detail::index(channel)].from);
-  }
-  [[nodiscard]] asio::detail::tcp_transport& receiver(int channel) {
-    return end(channels_[detail::index(channel)].to);
-  }
-
-  std::vector<channel> channels_;
-  std::vector<std::int32_t> sent_;
   std::array<asio::io_loop, 2> drivers_;
-  std::array<std::unique_ptr<asio::detail::tcp_transport>, 2> ends_;
 };
 
 }  // namespace zbpp::test
