@@ -7,7 +7,7 @@
 #
 # Header-only, a header brings its .ipp, and one source includes all headers of a component that users
 # include. Which of them comes first makes no difference, as tests/check_include_loops.sh sees to.
-# usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON CHECKPOINT ASIO CUDA NCCL TORCH)
+# usage: headers_alone.sh "COMPILER FLAG..." COMPONENT...     (component: CORE JSON CHECKPOINT ASIO MPI CUDA NCCL TORCH)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 compiler=$1

@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -102,7 +103,7 @@ class one_rank {
   /// Lets the stages of the rank get ready.
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    prepare([&] { engines.front().warm_up(); });
+    warm_up_after({}, engines);
   }
 
   /// Ends the run, since the pipeline cannot be made here.
@@ -143,6 +144,17 @@ class one_rank {
   [[nodiscard]] step_supervisor& supervisor() noexcept { return supervisor_; }
   /// @return what connects this rank with the others
   [[nodiscard]] control& control_channel() const noexcept { return supervisor_.channel(); }
+  /// Lets the stages of the rank get ready, after a call that the user wants on their thread.
+  /// @param on_thread_start  may be empty
+  template <class Engine>
+  void warm_up_after(
+      std::function<void(std::span<int const> ranks)> const& on_thread_start,
+      std::vector<Engine>& engines) {
+    prepare([&] {
+      if (on_thread_start) on_thread_start(ranks());
+      engines.front().warm_up();
+    });
+  }
   /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
   /// one.
   /// @throws the first failure of the run

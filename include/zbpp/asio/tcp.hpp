@@ -77,10 +77,7 @@ class tcp::executor : public one_rank {
   /// Lets the stages of the rank get ready.
   template <class Engine>
   void warm_up(std::vector<Engine>& engines) {
-    prepare([&] {
-      if (settings_.on_thread_start) settings_.on_thread_start(ranks());
-      engines.front().warm_up();
-    });
+    warm_up_after(settings_.on_thread_start, engines);
   }
 
   /// Runs the engine until it is done and all that it sent has left, or the run has failed.
@@ -102,8 +99,7 @@ class tcp::executor : public one_rank {
       if (is_done && transport.is_flushed()) break;
       // Between two steps of a run, and with a full channel of an evaluation, the engine waits for
       // nobody, but until what it sent has left.
-      bool const is_between_steps = !is_done && engine.blocked_on() == channel_map::none &&
-                                    engine.blocked_by() == state_map::none;
+      bool const is_between_steps = !is_done && !engine.waits_for_peer();
       board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
       transport.flush();
       control_channel().loop().run_until([&] {

@@ -133,6 +133,13 @@ class engine {
     return tied_.awaited() != state_map::none ? tied_.awaited() : agreement_.awaited();
   }
 
+  /// @return whether what blocks the rank comes from another one: a message, gradients or a
+  /// verdict.
+  ///         Else it is between two steps, or at a send that waits for room.
+  [[nodiscard]] bool waits_for_peer() const noexcept {
+    return blocked_on() != channel_map::none || blocked_by() != state_map::none;
+  }
+
   /// @return whether the rank is at a send that waits for room, and there is some now
   [[nodiscard]] bool may_send() const noexcept {
     return next_ < code().size() && flows_.may_send(code()[next_]);

@@ -11,13 +11,10 @@
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/config.hpp>
-#include <zbpp/error.hpp>
-#include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -246,22 +246,23 @@ ZBPP_INLINE std::string tensor_groups_across_hosts(
         std::to_string(hosts.size()) + " hosts are named for " + std::to_string(layout.ranks()) +
             " ranks; name the host of each rank");
   auto const all = layout.groups(grid_axis::tensor);
-  auto const spans_hosts = [&](std::vector<int> const& group) {
-    return std::ranges::any_of(group, [&](int rank) {
+  // The first rank of a group on another host than that of the group's first one.
+  auto const on_another_host = [&](std::vector<int> const& group) {
+    return std::ranges::find_if(group, [&](int rank) {
       return hosts[detail::index(rank)] != hosts[detail::index(group.front())];
     });
   };
+  auto const spans_hosts = [&](std::vector<int> const& group) {
+    return on_another_host(group) != group.end();
+  };
   auto const first = std::ranges::find_if(all, spans_hosts);
   if (first == all.end()) return {};
-  auto const other = *std::ranges::find_if(*first, [&](int rank) {
-    return hosts[detail::index(rank)] != hosts[detail::index(first->front())];
-  });
   auto const place = [&](int rank) {
     return "rank " + std::to_string(rank) + " on " + hosts[detail::index(rank)];
   };
   return std::to_string(std::ranges::count_if(all, spans_hosts)) + " of " +
          std::to_string(all.size()) + " tensor groups lie on several hosts, such as " +
-         place(first->front()) + " and " + place(other) +
+         place(first->front()) + " and " + place(*on_another_host(*first)) +
          "; put tp first in the order, and as many ranks on each host as tensor divides";
 }
 

@@ -21,7 +21,6 @@
 #include <cstdlib>
 #include <mpi.h>
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace zbpp::mpi {
@@ -56,7 +55,7 @@ ZBPP_INLINE own_communicator::~own_communicator() = default;
 /// Says where rank 0 listens; the same bytes on all ranks.
 struct meeting_place {
   std::array<char, MPI_MAX_PROCESSOR_NAME> host{};
-  std::array<std::byte, 32> secret{};
+  asio::challenge secret{};
   std::int32_t port = 0;  // 0 where rank 0 could not listen
 };
 
@@ -64,14 +63,10 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   check(MPI_Bcast(&place, sizeof(place), MPI_BYTE, 0, among), "MPI_Bcast");
 }
 
-[[nodiscard]] ZBPP_INLINE std::string hex_of(std::array<std::byte, 32> const& bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  for (auto each : bytes) {
-    text += digits[std::to_integer<std::size_t>(each >> 4)];
-    text += digits[std::to_integer<std::size_t>(each & std::byte{15})];
-  }
-  return text;
+/// @return the token that all ranks share
+[[nodiscard]] ZBPP_INLINE asio::run_token token_of(meeting_place const& place) {
+  return asio::run_token::from_text(
+      {reinterpret_cast<char const*>(place.secret.data()), place.secret.size()});
 }
 
 /// Finds out which rank of how many this process is, and which of its machine.
@@ -110,20 +105,16 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
           {start.rank, -1, -1, -1});
     start.host = place.host.data();
     start.port = static_cast<std::uint16_t>(place.port);
-    return asio::rendezvous(
-        std::move(start), std::move(settings), asio::run_token::from_text(hex_of(place.secret)));
+    return asio::rendezvous(std::move(start), std::move(settings), token_of(place));
   }
   // On several machines others reach rank 0 by the name that MPI has for its machine.
   if (!is_one_machine) {
     int length = 0;
     check(MPI_Get_processor_name(place.host.data(), &length), "MPI_Get_processor_name");
-    if (!settings.advertise.empty())
-      start.host = settings.advertise;
-    else
-      start.host = place.host.data();
+    start.host = settings.advertise.empty() ? place.host.data() : settings.advertise;
   }
+  place.host.fill('\0');
   start.host.copy(place.host.data(), place.host.size() - 1);
-  if (start.host.size() < place.host.size()) place.host[start.host.size()] = '\0';
   bool is_told = false;
   auto const tell = [&](int port) {
     place.port = port;
@@ -136,8 +127,7 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   };
   try {
     place.secret = asio::make_challenge();
-    return asio::rendezvous(
-        std::move(start), std::move(settings), asio::run_token::from_text(hex_of(place.secret)));
+    return asio::rendezvous(std::move(start), std::move(settings), token_of(place));
   } catch (...) {
     if (!is_told) tell(0);
     throw;
