@@ -252,13 +252,17 @@ set(ZBPP_CORE_HEADERS
   runtime/failure.hpp
   runtime/flow.hpp
   runtime/gradient_state.hpp
+  runtime/group.hpp
+  runtime/group_link.hpp
   runtime/impl/arena_core.ipp
   runtime/impl/array.ipp
   runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/early_w.ipp
   runtime/impl/gradient_state.ipp
+  runtime/impl/group.ipp
   runtime/impl/in_process.ipp
+  runtime/impl/in_process_grid.ipp
   runtime/impl/message.ipp
   runtime/impl/microbatch.ipp
   runtime/impl/object.ipp
@@ -278,6 +282,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/tied_gradients.ipp
   runtime/impl/workers.ipp
   runtime/in_process.hpp
+  runtime/in_process_grid.hpp
   runtime/interrupt.hpp
   runtime/measure.hpp
   runtime/memory_source.hpp
@@ -288,6 +293,7 @@ set(ZBPP_CORE_HEADERS
   runtime/pass_context.hpp
   runtime/pass_observer.hpp
   runtime/pipeline.hpp
+  runtime/rank_grid.hpp
   runtime/rank_memory.hpp
   runtime/run_options.hpp
   runtime/stage.hpp

@@ -10,7 +10,9 @@
 #include <zbpp/runtime/impl/chunk_state.ipp>
 #include <zbpp/runtime/impl/early_w.ipp>
 #include <zbpp/runtime/impl/gradient_state.ipp>
+#include <zbpp/runtime/impl/group.ipp>
 #include <zbpp/runtime/impl/in_process.ipp>
+#include <zbpp/runtime/impl/in_process_grid.ipp>
 #include <zbpp/runtime/impl/message.ipp>
 #include <zbpp/runtime/impl/microbatch.ipp>
 #include <zbpp/runtime/impl/object.ipp>

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Carries bytes between the members of a group of ranks, for authors of backends; members use a
+// `group`, which makes collective calls of them.
+#pragma once
+
+#include <zbpp/runtime/transport.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zbpp {
+
+/// Connects one member of a group with the others. Between two members bytes arrive in the order in
+/// which they were sent. One thread at a time uses it, that of the rank; `fail` is for any thread.
+class group_link {
+ public:
+  group_link(int place, int size) noexcept : place_(place), size_(size) {}
+  group_link(group_link const&) = delete;
+  group_link& operator=(group_link const&) = delete;
+  virtual ~group_link() = default;
+
+  /// @return which member this is, from 0
+  [[nodiscard]] int place() const noexcept { return place_; }
+  /// @return how many members there are
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// Sends a copy of some bytes, `head` in front of `body`, to another member. Never blocks.
+  virtual void send(int to, std::span<std::byte const> head, std::span<std::byte const> body) = 0;
+  /// @return whether the next bytes of another member are here
+  /// @throws the failure of the run, if it has failed and they are not
+  [[nodiscard]] virtual bool has_arrived(int from) = 0;
+  /// Takes the next bytes of another member, which have arrived.
+  virtual void take(int from, std::vector<std::byte>& bytes) = 0;
+  /// Blocks until the next bytes of another member are here.
+  /// @throws the failure of the run
+  virtual void wait(int from) = 0;
+
+ private:
+  int place_;
+  int size_;
+};
+
+}  // namespace zbpp

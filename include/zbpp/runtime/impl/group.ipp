@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How collective calls are made of bytes between two members.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/group.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+/// Adds numbers that lie in bytes, in any alignment, to others.
+template <class Number>
+void add_bytes(std::span<Number> sums, std::span<std::byte const> from) {
+  std::array<Number, 1024> some{};
+  for (std::size_t i = 0; i < sums.size(); i += some.size()) {
+    auto const count = std::min(some.size(), sums.size() - i);
+    std::memcpy(some.data(), from.data() + i * sizeof(Number), count * sizeof(Number));
+    for (std::size_t k = 0; k < count; ++k) sums[i + k] += some[k];
+  }
+}
+
+/// Copies bytes over others of the same size, which may be the same.
+inline void copy_bytes(std::span<std::byte> to, std::span<std::byte const> from) {
+  if (!from.empty()) std::memmove(to.data(), from.data(), from.size());
+}
+
+/// @return the part of `values` that belongs to a member of a group; together they are all of it
+template <class Number>
+[[nodiscard]] std::span<Number> part_of(std::span<Number> values, int place, int size) {
+  auto const begin = [&](int of) { return values.size() * index(of) / index(size); };
+  return values.subspan(begin(place), begin(place + 1) - begin(place));
+}
+
+}  // namespace detail
+
+ZBPP_INLINE std::string group::name_of(header const& made) {
+  constexpr std::array<std::string_view, 6> names{
+      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"};
+  auto const at = static_cast<std::size_t>(made.kind);
+  if (at >= names.size()) return "what is no collective call";
+  std::string name(names[at]);
+  if (made.count >= 0) name += " of " + std::to_string(made.count) + " numbers";
+  return name + " as its call " + std::to_string(made.number);
+}
+
+ZBPP_INLINE void group::begin(call kind, std::size_t count) {
+  call_ = {kind, call_.number + 1, static_cast<std::int64_t>(count)};
+  if (kind == call::barrier || kind == call::all_to_all) call_.count = -1;
+}
+
+ZBPP_INLINE void group::send(int to, std::span<std::byte const> body) {
+  link_->send(to, std::as_bytes(std::span(&call_, 1)), body);
+}
+
+ZBPP_INLINE void group::send_to_all(std::span<std::byte const> body) {
+  for (int to = 0; to < size(); ++to)
+    if (to != place()) send(to, body);
+}
+
+ZBPP_INLINE std::span<std::byte const> group::receive(int from) {
+  if (!link_->has_arrived(from)) link_->wait(from);
+  link_->take(from, bytes_);
+  header made;
+  bool const is_whole = bytes_.size() >= sizeof made;
+  if (is_whole) std::memcpy(&made, bytes_.data(), sizeof made);
+  if (!is_whole || made.kind != call_.kind || made.number != call_.number ||
+      made.count != call_.count)
+    throw error(
+        errc::no_agreement,
+        "member " + std::to_string(place()) + " of a group makes " + name_of(call_) +
+            ", and member " + std::to_string(from) + " " +
+            (is_whole ? name_of(made) : "something else") +
+            "; all members have to make the same calls in the same order");
+  return std::span<std::byte const>(bytes_).subspan(sizeof made);
+}
+
+ZBPP_INLINE void group::receive(int from, std::span<std::byte> part) {
+  auto const received = receive(from);
+  detail::require(
+      received.size() == part.size(), "a member of a group sends a part of another size");
+  detail::copy_bytes(part, received);
+}
+
+// Adds up what all members have for this one, in the order of their places.
+template <class Number>
+void group::add_up(std::span<Number const> own, std::span<Number> sums) {
+  for (int from = 0; from < size(); ++from) {
+    auto const part = from == place() ? std::as_bytes(own) : receive(from);
+    detail::require(
+        part.size() == sums.size_bytes(), "a member of a group sends a part of another size");
+    if (from == 0)
+      detail::copy_bytes(std::as_writable_bytes(sums), part);
+    else
+      detail::add_bytes(sums, part);
+  }
+}
+
+template <class Number>
+void group::reduce(std::span<Number> values) {
+  if (size() == 1) return;
+  begin(call::all_reduce, values.size());
+  auto const keep = [&](std::span<Number> part) {
+    own_.assign(std::as_bytes(part).begin(), std::as_bytes(part).end());
+    return std::span(reinterpret_cast<Number const*>(own_.data()), part.size());
+  };
+  // One exchange of everything where that is no more bytes, or so few that only their number
+  // counts; else each member adds up a part, and gives it to all.
+  constexpr std::size_t few = 8192;
+  if (size() == 2 || values.size_bytes() <= few) {
+    send_to_all(std::as_bytes(values));
+    add_up(keep(values), values);
+    return;
+  }
+  for (int to = 0; to < size(); ++to)
+    if (to != place()) send(to, std::as_bytes(detail::part_of(values, to, size())));
+  auto const sums = detail::part_of(values, place(), size());
+  add_up(keep(sums), sums);
+  send_to_all(std::as_bytes(sums));
+  for (int from = 0; from < size(); ++from)
+    if (from != place())
+      receive(from, std::as_writable_bytes(detail::part_of(values, from, size())));
+}
+
+ZBPP_INLINE void group::all_reduce(std::span<float> values) { reduce(values); }
+
+ZBPP_INLINE void group::all_reduce(std::span<double> values) { reduce(values); }
+
+ZBPP_INLINE void group::reduce_scatter(std::span<float const> values, std::span<float> share) {
+  detail::require(
+      values.size() == share.size() * detail::index(size()),
+      "reduce_scatter takes as many values as the shares of all members have");
+  auto const own = detail::part_of(values, place(), size());
+  if (size() == 1) return detail::copy_bytes(std::as_writable_bytes(share), std::as_bytes(own));
+  begin(call::reduce_scatter, share.size());
+  for (int to = 0; to < size(); ++to)
+    if (to != place()) send(to, std::as_bytes(detail::part_of(values, to, size())));
+  own_.assign(std::as_bytes(own).begin(), std::as_bytes(own).end());
+  add_up(std::span(reinterpret_cast<float const*>(own_.data()), own.size()), share);
+}
+
+ZBPP_INLINE void group::all_gather(std::span<float const> share, std::span<float> all) {
+  detail::require(
+      all.size() == share.size() * detail::index(size()),
+      "all_gather gives as many values as the shares of all members have");
+  detail::copy_bytes(
+      std::as_writable_bytes(detail::part_of(all, place(), size())), std::as_bytes(share));
+  if (size() == 1) return;
+  begin(call::all_gather, share.size());
+  send_to_all(std::as_bytes(detail::part_of(all, place(), size())));
+  for (int from = 0; from < size(); ++from)
+    if (from != place()) receive(from, std::as_writable_bytes(detail::part_of(all, from, size())));
+}
+
+ZBPP_INLINE void group::broadcast(std::span<float> values, int root) {
+  detail::require(root >= 0 && root < size(), "the root of a broadcast is a member of the group");
+  if (size() == 1) return;
+  begin(call::broadcast, values.size());
+  if (root == place())
+    send_to_all(std::as_bytes(values));
+  else
+    receive(root, std::as_writable_bytes(values));
+}
+
+ZBPP_INLINE void group::all_to_all(
+    std::span<std::span<float const> const> sent, std::vector<std::vector<float>>& received) {
+  detail::require(
+      sent.size() == detail::index(size()), "all_to_all takes a part for each member of the group");
+  received.resize(sent.size());
+  auto const& own = sent[detail::index(place())];
+  received[detail::index(place())].assign(own.begin(), own.end());
+  if (size() == 1) return;
+  begin(call::all_to_all, 0);
+  for (int to = 0; to < size(); ++to)
+    if (to != place()) send(to, std::as_bytes(sent[detail::index(to)]));
+  for (int from = 0; from < size(); ++from) {
+    if (from == place()) continue;
+    auto const part = receive(from);
+    auto& to = received[detail::index(from)];
+    to.resize(part.size() / sizeof(float));
+    detail::copy_bytes(std::as_writable_bytes(std::span(to)), part);
+  }
+}
+
+ZBPP_INLINE void group::barrier() {
+  if (size() == 1) return;
+  begin(call::barrier, 0);
+  send_to_all({});
+  for (int from = 0; from < size(); ++from)
+    if (from != place()) receive(from, {});
+}
+
+}  // namespace zbpp

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks of one process reach each other: by queues, one for each sender, at each member.
+#pragma once
+
+#include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace zbpp {
+
+namespace detail {
+
+/// Queues what one member sends another. Memory of what was taken is used again.
+class byte_queue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+
+  void push(std::span<std::byte const> head, std::span<std::byte const> body) {
+    if (count_ == ring_.size()) {
+      std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+      first_ = 0;
+      ring_.emplace_back();
+    }
+    auto& place = ring_[(first_ + count_++) % ring_.size()];
+    place.assign(head.begin(), head.end());
+    place.insert(place.end(), body.begin(), body.end());
+  }
+
+  void pop(std::vector<std::byte>& bytes) {
+    std::swap(bytes, ring_[first_]);
+    first_ = (first_ + 1) % ring_.size();
+    --count_;
+  }
+
+ private:
+  std::vector<std::vector<std::byte>> ring_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
+/// Says whether a grid is over, and why.
+class grid_failure {
+ public:
+  /// @return whether it was the first
+  bool note(std::string const& text) {
+    std::scoped_lock const lock(guard_);
+    if (text_) return false;
+    text_ = text;
+    return true;
+  }
+  /// @throws error (peer_failed) when the grid is over
+  void check() const {
+    std::scoped_lock const lock(guard_);
+    if (text_) throw error(errc::peer_failed, *text_);
+  }
+
+ private:
+  mutable std::mutex guard_;
+  std::optional<std::string> text_;
+};
+
+/// Is what a rank of the process has to wait for what others send it.
+struct rank_inbox {
+  std::mutex guard;
+  std::condition_variable arrived;
+  wakeup* wake = nullptr;
+
+  void notify_all() {
+    {
+      std::scoped_lock const lock(guard);
+      notify(wake);
+    }
+    arrived.notify_all();
+  }
+};
+
+/// Holds threads, and waits for their ends.
+class joined_threads {
+ public:
+  joined_threads() = default;
+  joined_threads(joined_threads const&) = delete;
+  joined_threads& operator=(joined_threads const&) = delete;
+  ~joined_threads() {
+    for (auto& each : threads_) each.join();
+  }
+  void start(std::function<void()> work) { threads_.emplace_back(std::move(work)); }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+/// Connects a rank with those of a group.
+class in_process_link final : public group_link {
+ public:
+  in_process_link(int place, int size, rank_inbox& own, grid_failure const& failure)
+      : group_link(place, size), own_(own), failure_(failure), queues_(index(size)) {}
+
+  /// Sets the links of all members, by place.
+  void connect(std::vector<in_process_link*> members) { members_ = std::move(members); }
+
+  void send(int to, std::span<std::byte const> head, std::span<std::byte const> body) override {
+    members_[index(to)]->accept(place(), head, body);
+  }
+  [[nodiscard]] bool has_arrived(int from) override {
+    {
+      std::scoped_lock const lock(own_.guard);
+      if (!queues_[index(from)].empty()) return true;
+    }
+    failure_.check();
+    return false;
+  }
+  void take(int from, std::vector<std::byte>& bytes) override {
+    std::scoped_lock const lock(own_.guard);
+    queues_[index(from)].pop(bytes);
+  }
+  void wait(int from) override {
+    std::unique_lock lock(own_.guard);
+    while (queues_[index(from)].empty()) {
+      failure_.check();
+      own_.arrived.wait(lock);
+    }
+  }
+
+ private:
+  void accept(int from, std::span<std::byte const> head, std::span<std::byte const> body) {
+    {
+      std::scoped_lock const lock(own_.guard);
+      queues_[index(from)].push(head, body);
+      notify(own_.wake);
+    }
+    own_.arrived.notify_one();
+  }
+
+  rank_inbox& own_;
+  grid_failure const& failure_;
+  std::vector<byte_queue> queues_;  // by sender
+  std::vector<in_process_link*> members_;
+};
+
+}  // namespace detail
+
+struct in_process_grid::shared {
+  detail::grid_failure failure;
+  std::list<detail::rank_inbox> inboxes;  // by rank, as the vectors below
+  std::vector<detail::rank_inbox*> inbox_of;
+  std::vector<rank_grid> grids;
+};
+
+ZBPP_INLINE rank_grid* grid_place::grid_of(int rank) const {
+  if (owner_ == nullptr) return nullptr;
+  return &owner_->grid_of({rank, at_.data, at_.tensor});
+}
+
+namespace detail {
+
+[[nodiscard]] ZBPP_INLINE grid_layout whole_layout(grid const& stated) {
+  require(
+      stated.data >= 1,
+      "a grid in one process has no number of ranks that the replicas follow from; set grid::data "
+      "to 1 or more");
+  for (int const size : {stated.pipeline, stated.tensor})
+    require(size >= 1, "the sizes of a grid are at least 1");
+  auto const ranks = std::int64_t{stated.pipeline} * stated.data * stated.tensor;
+  require(ranks <= 4096, "a grid in one process has at most 4096 ranks");
+  return grid_layout(stated, static_cast<int>(ranks));
+}
+
+}  // namespace detail
+
+ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
+    : layout_(detail::whole_layout(stated)), shared_(std::make_unique<shared>()) {
+  for (int rank = 0; rank < layout_.ranks(); ++rank) {
+    shared_->inbox_of.push_back(&shared_->inboxes.emplace_back());
+    auto const at = layout_.coordinates(rank);
+    shared_->grids.emplace_back(at, [this, at](std::exception_ptr const& why) { fail(at, why); });
+  }
+  for (auto const axis :
+       {grid_axis::data, grid_axis::tensor, grid_axis::expert, grid_axis::expert_data}) {
+    if (layout_.size(axis) == 1) continue;
+    for (auto const& ranks : layout_.groups(axis)) {
+      std::vector<detail::in_process_link*> members;
+      for (int const rank : ranks) {
+        auto link = std::make_unique<detail::in_process_link>(
+            static_cast<int>(members.size()),
+            static_cast<int>(ranks.size()),
+            *shared_->inbox_of[detail::index(rank)],
+            shared_->failure);
+        members.push_back(link.get());
+        shared_->grids[detail::index(rank)].along(axis) = group(std::move(link));
+      }
+      for (auto* const member : members) member->connect(members);
+    }
+  }
+}
+
+ZBPP_INLINE in_process_grid::~in_process_grid() = default;
+
+ZBPP_INLINE grid_place in_process_grid::place(int data, int tensor) {
+  grid_coordinates const at{0, data, tensor};
+  static_cast<void>(layout_.rank_of(at));
+  return {*this, at};
+}
+
+ZBPP_INLINE rank_grid& in_process_grid::grid_of(grid_coordinates const& at) {
+  return shared_->grids[detail::index(layout_.rank_of(at))];
+}
+
+ZBPP_INLINE void in_process_grid::bind(grid_coordinates const& at, wakeup* wake) {
+  auto& inbox = *shared_->inbox_of[detail::index(layout_.rank_of(at))];
+  std::scoped_lock const lock(inbox.guard);
+  inbox.wake = wake;
+}
+
+ZBPP_INLINE void in_process_grid::fail(grid_coordinates const& at, std::exception_ptr const& why) {
+  auto text = "the pipeline of replica " + std::to_string(at.data) +
+              (layout_.size(grid_axis::tensor) > 1 ? ", tensor " + std::to_string(at.tensor) : "") +
+              " failed";
+  try {
+    std::rethrow_exception(why);
+  } catch (std::exception const& e) {
+    text += ": " + detail::text_of(e);
+  } catch (...) {
+  }
+  if (!shared_->failure.note(text)) return;
+  for (auto& inbox : shared_->inboxes) inbox.notify_all();
+}
+
+ZBPP_INLINE void in_process_grid::run(std::function<void(grid_place const& place)> const& work) {
+  std::mutex guard;
+  std::exception_ptr cause;
+  bool is_of_peer = false;  // the cause is that another pipeline failed
+  auto const call = [&](grid_place const& at) {
+    std::exception_ptr thrown;
+    bool names_peer = false;
+    try {
+      return work(at);
+    } catch (error const& e) {
+      names_peer = e.code() == errc::peer_failed;
+      thrown = std::current_exception();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    {
+      std::scoped_lock const lock(guard);
+      if (!cause || (is_of_peer && !names_peer)) {
+        cause = thrown;
+        is_of_peer = names_peer;
+      }
+    }
+    fail({0, at.data(), at.tensor()}, thrown);
+  };
+  {
+    detail::joined_threads others;
+    for (int data = 0; data < layout_.size(grid_axis::data); ++data)
+      for (int tensor = 0; tensor < layout_.size(grid_axis::tensor); ++tensor)
+        if (data != 0 || tensor != 0) others.start([&, at = place(data, tensor)] { call(at); });
+    call(place(0, 0));
+  }
+  if (cause) std::rethrow_exception(cause);
+}
+
+}  // namespace zbpp

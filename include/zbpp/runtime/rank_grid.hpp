@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank knows of the grid that it belongs to: where it is, and the groups that it can make
+// collective calls with. A flow reaches it by `mb.grid()`.
+#pragma once
+
+#include <zbpp/model/grid.hpp>
+#include <zbpp/runtime/group.hpp>
+
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <utility>
+
+namespace zbpp {
+
+/// Holds the groups of one rank. A rank without a grid has groups of one, in which every call
+/// returns at once, so a stage that is written for a grid runs without one, too.
+class rank_grid {
+ public:
+  /// Is the grid of a run of one rank.
+  rank_grid() = default;
+  /// Is at a place of a grid whose groups are given one by one, by `along`; for authors of
+  /// backends.
+  /// @param fail  called with the reason when the rank fails, to wake those that wait for it; none
+  ///              where they learn of it in another way
+  explicit rank_grid(
+      grid_coordinates const& at, std::function<void(std::exception_ptr)> fail = {}) noexcept
+      : at_(at), fail_(std::move(fail)) {}
+
+  /// @return where in the grid the rank is
+  [[nodiscard]] grid_coordinates const& at() const noexcept { return at_; }
+
+  /// @return the ranks that share the passes of a stage
+  [[nodiscard]] group& tensor() noexcept { return along(grid_axis::tensor); }
+  /// @return the replicas of the stages of this rank; those of gradients use it in a step, so a
+  ///         stage makes calls with it between steps alone
+  [[nodiscard]] group& data() noexcept { return along(grid_axis::data); }
+  /// @return the replicas that have one set of experts together
+  [[nodiscard]] group& expert() noexcept { return along(grid_axis::expert); }
+  /// @return the replicas with the same experts
+  [[nodiscard]] group& expert_data() noexcept { return along(grid_axis::expert_data); }
+  /// @return the group along an axis; along that of the pipeline a group of one, since its ranks
+  ///         exchange messages
+  [[nodiscard]] group& along(grid_axis axis) noexcept {
+    return groups_[static_cast<std::size_t>(axis)];
+  }
+  /// Wakes the ranks that wait for this one, which has failed; for engines.
+  void fail(std::exception_ptr const& why) const {
+    if (fail_) fail_(why);
+  }
+
+ private:
+  grid_coordinates at_;
+  std::function<void(std::exception_ptr)> fail_;
+  std::array<group, 5> groups_;  // by axis
+};
+
+}  // namespace zbpp
